@@ -1,0 +1,1 @@
+"""Trunkline: a multi-tenant remote MCP gateway."""

@@ -1,0 +1,104 @@
+"""The values everything else speaks of: tenants, backends, principals. No behaviour beyond themselves."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+DEFAULT_TENANT = "default"
+NAME_PATTERN = r"^[a-z0-9][a-z0-9-]{0,62}$"
+_is_name = re.compile(NAME_PATTERN.rstrip("$") + r"\Z").match
+
+
+def is_name(text: str) -> bool:
+    """Whether this may name a tenant or a backend."""
+    return _is_name(text) is not None
+
+
+class Scope(StrEnum):
+    """What a credential may be allowed to do. `mcp:connect:<backend>` narrows CONNECT to one backend."""
+
+    CONNECT = "mcp:connect"
+    TENANT_ADMIN = "tenant:admin"
+    TENANT_READ = "tenant:read"
+    AUDIT_READ = "audit:read"
+    METRICS_READ = "metrics:read"
+    PLATFORM_ADMIN = "platform:admin"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one tenant may use at once; None is no limit."""
+
+    sessions: int | None = 100
+    sessions_per_principal: int | None = None
+    processes: int | None = 50
+    in_flight: int | None = None
+    requests_per_second: float | None = 50.0
+    burst: int | None = 100
+    memory_mb: int | None = 512
+    spawns_per_minute: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """One customer of the platform. Backends, keys and sessions belong to exactly one."""
+
+    name: str
+    limits: Limits = field(default_factory=Limits)
+    version: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long a backend and its sessions may take, in seconds."""
+
+    initialize_s: float = 30.0
+    call_s: float = 60.0
+    idle_s: float = 1800.0
+    absolute_s: float = 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class BackendSpec:
+    """A registered stdio server: what to start, how many, and for how long.
+
+    `version` grows with every change; a process started for another version serves no new session.
+    """
+
+    tenant: str
+    name: str
+    command: str
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict, hash=False)
+    isolation: Literal["session", "shared"] = "session"
+    recovery: Literal["end", "respawn"] = "end"
+    warm: int = 0
+    max_processes: int = 10
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    enabled: bool = True
+    version: int = 1
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Identifies the backend on a node: (tenant, name)."""
+        return (self.tenant, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who is asking. Two credentials of the same `identity` are the same caller; the token's bytes are not part of it.
+
+    For an API key `issuer` is "key" and `subject` the key's id.
+    """
+
+    tenant: str
+    issuer: str
+    subject: str
+    scopes: frozenset[str]
+
+    @property
+    def identity(self) -> tuple[str, str, str]:
+        """What sessions are bound to."""
+        return (self.tenant, self.issuer, self.subject)

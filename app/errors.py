@@ -1,0 +1,202 @@
+"""What can go wrong, named by what happened and whose fault it was.
+
+Knows neither HTTP nor JSON-RPC: `http/errors.py` is the one table that turns these into answers.
+"""
+
+from collections.abc import Sequence
+
+
+class GatewayError(Exception):
+    """The root of every error the gateway raises on purpose.
+
+    `reason` is a stable word for machines (`data.reason`), `hint` what a person can do next.
+    """
+
+    reason = "internal_error"
+    hint: str | None = None
+
+    def __init__(self, message: str | None = None, *, hint: str | None = None) -> None:
+        super().__init__(message or (type(self).__doc__ or "").strip().rstrip("."))
+        if hint is not None:
+            self.hint = hint
+
+
+# --- the caller's fault
+
+
+class ClientError(GatewayError):
+    """The request cannot be served as it is."""
+
+
+class InvalidMessage(ClientError):
+    """The message is JSON but not a message of this protocol."""
+
+    reason = "invalid_message"
+
+
+class ParseError(InvalidMessage):
+    """The body is not JSON."""
+
+    reason = "parse_error"
+
+
+class InvalidRequest(ClientError):
+    """A field of an administrative request is wrong; `field` names it."""
+
+    reason = "invalid_request"
+
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class Unauthenticated(ClientError):
+    """No credential, or not a valid one."""
+
+    reason = "unauthenticated"
+    hint = "Send `Authorization: Bearer <key>`; `trunkline keys create` makes one."
+
+    def __init__(self, message: str | None = None, *, token_was_sent: bool = False) -> None:
+        super().__init__(message)
+        self.token_was_sent = token_was_sent
+
+
+class Forbidden(ClientError):
+    """The credential is valid but its scopes do not allow this."""
+
+    reason = "insufficient_scope"
+
+    def __init__(self, scopes: Sequence[str]) -> None:
+        super().__init__("this needs the scope " + " or ".join(scopes))
+        self.scopes = tuple(scopes)
+
+
+class NotFound(ClientError):
+    """There is no such object, or not for this caller: the two look the same."""
+
+    reason = "not_found"
+
+
+class SessionNotFound(NotFound):
+    """Session not found."""
+
+    reason = "session_not_found"
+    hint = "Start again with `initialize`, without a session id."
+
+
+class BackendNotFound(NotFound):
+    """Backend not found."""
+
+    reason = "backend_not_found"
+
+
+class Conflict(ClientError):
+    """An object with this name exists already, or the change contradicts its state."""
+
+    reason = "conflict"
+
+
+class PreconditionFailed(ClientError):
+    """The object has changed since it was read."""
+
+    reason = "precondition_failed"
+
+
+class QuotaExceeded(ClientError):
+    """A limit of the tenant or of the session is used up; `limit` names it."""
+
+    reason = "quota_exceeded"
+
+    def __init__(self, limit: str, message: str | None = None, *, retry_after_s: float = 1.0) -> None:
+        super().__init__(message or f"the limit `{limit}` is used up")
+        self.limit = limit
+        self.retry_after_s = retry_after_s
+
+
+# --- the backend's fault
+
+
+class BackendError(GatewayError):
+    """The stdio server failed. `stderr` are its last lines: for administrators only."""
+
+    reason = "backend_error"
+    stderr: Sequence[str] = ()
+
+
+class BackendExited(BackendError):
+    """The backend's process ended, or could not be started (`started` tells which)."""
+
+    reason = "backend_exited"
+
+    def __init__(
+        self, message: str | None = None, *, started: bool = True, stderr: Sequence[str] = (), hint: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.started = started
+        self.stderr = stderr
+
+
+class BackendUnavailable(BackendError):
+    """The backend dies again and again; it is not started until `retry_after_s` has passed."""
+
+    reason = "backend_unavailable"
+
+    def __init__(self, message: str | None = None, *, retry_after_s: float = 1.0, stderr: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+        self.stderr = stderr
+
+
+class BackendBusy(BackendError):
+    """The backend reads nothing, or no process came free in time."""
+
+    reason = "backend_busy"
+    retry_after_s = 1.0
+
+
+class ResponseTooLarge(BackendError):
+    """The backend wrote a line over the limit."""
+
+    reason = "response_too_large"
+
+
+class InvalidResponse(BackendError):
+    """The backend's answer is not a JSON-RPC response."""
+
+    reason = "invalid_response"
+
+
+class BackendTimeout(BackendError):
+    """The backend did not answer in time."""
+
+    reason = "timeout"
+
+
+# --- ours
+
+
+class ShuttingDown(GatewayError):
+    """This node is shutting down."""
+
+    reason = "shutting_down"
+    retry_after_s = 2.0
+
+
+class StorageUnavailable(GatewayError):
+    """The database does not answer."""
+
+    reason = "storage_unavailable"
+    retry_after_s = 2.0
+
+
+class SchemaMismatch(GatewayError):
+    """The database has another schema than this version needs."""
+
+    reason = "schema_mismatch"
+    hint = "Run `trunkline migrate`."
+
+
+class SettingsError(GatewayError):
+    """A setting has a wrong value."""
+
+    reason = "settings"
