@@ -113,6 +113,12 @@ class QuotaExceeded(ClientError):
         self.retry_after_s = retry_after_s
 
 
+class RequestCancelled(ClientError):
+    """The request was cancelled by its sender."""
+
+    reason = "cancelled"
+
+
 # --- the backend's fault
 
 

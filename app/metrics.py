@@ -110,7 +110,10 @@ class Metrics:
         )
         self.streams = Gauge("trunkline_streams", "Open event streams, by kind.", ["kind"], registry=registry)
         self.messages_dropped = Counter(
-            "trunkline_messages_dropped_total", "Messages that reached nobody, by reason.", ["reason"], registry=registry
+            "trunkline_messages_dropped_total",
+            "Messages that reached nobody, by reason.",
+            ["reason"],
+            registry=registry,
         )
         self.processes = Gauge("trunkline_processes", "Backend processes, by state.", ["state"], registry=registry)
         self.process_spawns = Counter(

@@ -1,0 +1,6 @@
+"""Who is asking, and may they?"""
+
+from app.auth.api_keys import ApiKeys, ApiKeyStore, KeyMaker
+from app.auth.authenticator import Authenticator
+
+__all__ = ["ApiKeyStore", "ApiKeys", "Authenticator", "KeyMaker"]

@@ -1,0 +1,1 @@
+"""The MCP endpoints: plain ASGI, no framework on the message path."""

@@ -1,0 +1,71 @@
+"""What the endpoints work with, and the one check that each of them starts with."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from app.admin.effects import NodeEffects
+from app.auth import Authenticator, KeyMaker
+from app.auth.policy import has_scope, is_platform_admin, may_see
+from app.domain import DEFAULT_TENANT, Principal, Scope, is_name
+from app.errors import Forbidden, NotFound
+from app.http.dependencies import CurrentPrincipal
+from app.storage import ApiKeyRepository, BackendRepository, TenantRepository
+
+
+@dataclass(frozen=True, slots=True)
+class AdminContext:
+    """Built by `main.py`, found on `app.state.admin`."""
+
+    tenants: TenantRepository
+    backends: BackendRepository
+    keys: ApiKeyRepository
+    key_maker: KeyMaker
+    authenticator: Authenticator
+    effects: NodeEffects
+    now: Callable[[], datetime]
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A request that may do what it asks for, in this tenant."""
+
+    tenant: str
+    principal: Principal
+    admin: AdminContext
+
+
+def _needs(scope: Scope) -> Callable[[Request, Principal], Awaitable[Access]]:
+    async def check(request: Request, principal: CurrentPrincipal) -> Access:
+        admin: AdminContext = request.app.state.admin
+        tenant = request.path_params.get("tenant", DEFAULT_TENANT)
+        # Three cases. 1. A tenant of others is answered like one that does not exist, before anything is looked up.
+        if not may_see(principal, tenant) or not is_name(tenant):
+            raise NotFound("Tenant not found")
+        # 2. Within one's own, the answer says what is missing.
+        if not has_scope(principal, tenant, scope):
+            raise Forbidden([scope])
+        # 3. Allowed; a tenant that is gone is gone for its own keys too, however fresh they are in memory.
+        await admin.tenants.get(tenant)
+        return Access(tenant, principal, admin)
+
+    return check
+
+
+async def _platform(request: Request, principal: CurrentPrincipal) -> AdminContext:
+    if not is_platform_admin(principal):
+        raise Forbidden([Scope.PLATFORM_ADMIN])
+    admin: AdminContext = request.app.state.admin
+    return admin
+
+
+Platform = Annotated[AdminContext, Depends(_platform)]
+"""For what belongs to no tenant."""
+
+MayRead = Annotated[Access, Depends(_needs(Scope.TENANT_READ))]
+MayManage = Annotated[Access, Depends(_needs(Scope.TENANT_ADMIN))]
+MayRegister = Annotated[Access, Depends(_needs(Scope.PLATFORM_ADMIN))]
+"""A command is code execution: raw ones, and whom they belong to, are for platform administrators."""

@@ -1,0 +1,24 @@
+"""What a change in the administration means for the node that runs: told after it is stored."""
+
+from typing import Protocol
+
+from app.domain import BackendSpec, Tenant
+
+
+class NodeEffects(Protocol):
+    """Hears of stored changes. The methods start what has to be done and return at once; they do not raise."""
+
+    def tenant_changed(self, tenant: Tenant) -> None:
+        """Its limits are others now."""
+
+    def tenant_removed(self, tenant: str) -> None:
+        """It is gone with its backends and keys: end its sessions and processes."""
+
+    def backend_changed(self, spec: BackendSpec) -> None:
+        """It is new, or something about it is: start nothing any more from older versions."""
+
+    def backend_removed(self, key: tuple[str, str]) -> None:
+        """It is gone: end its sessions and processes."""
+
+    def key_revoked(self, identity: tuple[str, str, str]) -> None:
+        """Its holder is nobody any more: end the sessions. The authenticator has forgotten it already."""

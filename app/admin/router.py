@@ -1,0 +1,33 @@
+"""The REST API under /api/v1, put together."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path
+from fastapi.security import HTTPBearer
+
+from app.admin import api_keys, backends, tenants
+from app.http.problems import responses
+
+PREFIX = "/api/v1"
+
+# Only for OpenAPI: `AuthenticatedRoute` has authenticated before this could.
+_bearer = HTTPBearer(auto_error=False, scheme_name="key", description="An API key: `tlk_…`")
+
+
+def build_router() -> APIRouter:
+    """All resources. Paths without a tenant speak of the tenant `default`."""
+    router = APIRouter(prefix=PREFIX, dependencies=[Depends(_bearer)], responses=responses(400, 401, 403, 422, 503))
+    router.include_router(tenants.router)
+    for path, resource in (("/backends", backends.router), ("/keys", api_keys.router)):
+        router.include_router(resource, prefix=path, responses=responses(404))
+        router.include_router(
+            resource,
+            prefix="/tenants/{tenant}" + path,
+            responses=responses(404),
+            dependencies=[Depends(_describe_tenant)],
+        )
+    return router
+
+
+def _describe_tenant(tenant: Annotated[str, Path(description="The tenant's name.")]) -> None:
+    """Only for OpenAPI: the endpoints find the tenant through `admin.context`."""

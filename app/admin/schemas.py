@@ -1,0 +1,256 @@
+"""The bodies of the REST API: strict models, every string and list with its bound."""
+
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import Annotated, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from app.auth.policy import is_scope
+from app.domain import NAME_PATTERN, BackendSpec, Limits, Tenant, Timeouts
+from app.storage import ApiKey
+
+HIDDEN = "***"  # what an answer shows of an env value; sent back in a PATCH it means "as it is"
+MAX_ARGS_BYTES = 64 * 1024
+MAX_ENV_BYTES = 64 * 1024
+DEFAULT_KEY_LIFE = timedelta(days=90)
+MAX_KEY_LIFE = timedelta(days=3650)
+
+_LIMITS, _TIMEOUTS = Limits(), Timeouts()
+
+
+def _no_nul(text: str) -> str:
+    if "\0" in text:
+        raise PydanticCustomError("nul", "must not contain NUL characters")
+    return text
+
+
+def _one_line(text: str) -> str:
+    if not text.isprintable():
+        raise PydanticCustomError("printable", "must be printable characters")
+    return text
+
+
+def _known_scope(text: str) -> str:
+    if not is_scope(text):
+        raise PydanticCustomError("scope", "there is no such scope")
+    return text
+
+
+def _only(allowed: str) -> AfterValidator:
+    def check(value: str) -> str:
+        if value != allowed:
+            raise PydanticCustomError("not_yet", "`{value}` comes in a later version; now only `{allowed}` is possible",
+                                      {"value": value, "allowed": allowed})  # fmt: skip
+        return value
+
+    return AfterValidator(check)
+
+
+def _is_text(value: object) -> object:
+    if not isinstance(value, str):
+        raise PydanticCustomError("timestamp", "must be a timestamp such as 2030-01-31T12:00:00Z")
+    return value
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN), Field(description="Lower-case letters, digits, `-`.")]
+Command = Annotated[str, StringConstraints(min_length=1, max_length=4096), AfterValidator(_no_nul)]
+Argument = Annotated[str, StringConstraints(max_length=MAX_ARGS_BYTES), AfterValidator(_no_nul)]
+Arguments = Annotated[list[Argument], Field(max_length=256, description="At most 64 KiB in all.")]
+EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=128)]
+EnvValue = Annotated[str, StringConstraints(max_length=MAX_ENV_BYTES), AfterValidator(_no_nul)]
+Env = Annotated[
+    dict[EnvName, EnvValue],
+    Field(max_length=128, description=f"Write-only: answers show the names, with the value `{HIDDEN}`."),
+]
+Isolation = Annotated[Literal["session", "shared"], _only("session")]
+Recovery = Annotated[Literal["end", "respawn"], _only("end")]
+Warm = Annotated[int, Field(ge=0, le=1000, description="Processes kept started for sessions to come.")]
+MaxProcesses = Annotated[int, Field(ge=1, le=10_000)]
+Count = Annotated[int, Field(ge=0, le=1_000_000)]
+Rate = Annotated[float, Field(ge=0, le=1_000_000)]
+Minutes10 = Annotated[float, Field(gt=0, le=600)]
+Month = Annotated[float, Field(gt=0, le=31 * 86400)]
+
+
+# --- tenants
+
+
+class LimitsBody(_Strict):
+    """What a tenant may use at once. null is no limit; what is left out has its default."""
+
+    sessions: Count | None = _LIMITS.sessions
+    sessions_per_principal: Count | None = _LIMITS.sessions_per_principal
+    processes: Count | None = _LIMITS.processes
+    in_flight: Count | None = _LIMITS.in_flight
+    requests_per_second: Rate | None = _LIMITS.requests_per_second
+    burst: Count | None = _LIMITS.burst
+    memory_mb: Count | None = _LIMITS.memory_mb
+    spawns_per_minute: Count | None = _LIMITS.spawns_per_minute
+
+    def limits(self) -> Limits:
+        """The value."""
+        return Limits(**self.model_dump())
+
+
+class TenantBody(_Strict):
+    """A new tenant."""
+
+    name: Name
+    limits: LimitsBody = Field(default_factory=LimitsBody)
+
+
+class TenantPatch(_Strict):
+    """A merge patch: a limit that is null becomes "no limit"; `limits` itself null brings all defaults back."""
+
+    limits: LimitsBody | None = None
+
+
+class TenantAnswer(BaseModel):
+    """A tenant."""
+
+    name: str
+    limits: LimitsBody
+    version: int
+
+    @classmethod
+    def of(cls, tenant: Tenant) -> Self:
+        """Shows the value."""
+        return cls(name=tenant.name, limits=LimitsBody(**asdict(tenant.limits)), version=tenant.version)
+
+
+# --- backends
+
+
+class TimeoutsBody(_Strict):
+    """In seconds."""
+
+    initialize_s: Minutes10 = _TIMEOUTS.initialize_s
+    call_s: Minutes10 = _TIMEOUTS.call_s
+    idle_s: Month = _TIMEOUTS.idle_s
+    absolute_s: Month = _TIMEOUTS.absolute_s
+
+
+class BackendBody(_Strict):
+    """A new backend: which command to start, how many of it, and for how long."""
+
+    name: Name
+    command: Command
+    args: Arguments = Field(default_factory=list)
+    env: Env = Field(default_factory=dict)
+    isolation: Isolation = "session"
+    recovery: Recovery = "end"
+    warm: Warm = 0
+    max_processes: MaxProcesses = 10
+    timeouts: TimeoutsBody = Field(default_factory=TimeoutsBody)
+    enabled: bool = True
+
+    @model_validator(mode="after")
+    def _bounded_in_all(self) -> Self:
+        if sum(len(each.encode()) for each in self.args) > MAX_ARGS_BYTES:
+            raise PydanticCustomError("too_long", "the args are more than 64 KiB in all")
+        if sum(len(each.encode()) for pair in self.env.items() for each in pair) > MAX_ENV_BYTES:
+            raise PydanticCustomError("too_long", "the env is more than 64 KiB in all")
+        if HIDDEN in self.env.values():
+            raise PydanticCustomError("hidden", "`***` stands for an env value that is set already; here none is")
+        return self
+
+    def spec(self, tenant: str, version: int = 1) -> BackendSpec:
+        """The value."""
+        values = {**dict(self), "args": tuple(self.args), "timeouts": Timeouts(**dict(self.timeouts))}
+        return BackendSpec(tenant=tenant, version=version, **values)
+
+
+class TimeoutsPatch(_Strict):
+    """A merge patch."""
+
+    initialize_s: Minutes10 | None = None
+    call_s: Minutes10 | None = None
+    idle_s: Month | None = None
+    absolute_s: Month | None = None
+
+
+class BackendPatch(_Strict):
+    """A merge patch (RFC 7396): null brings a member's default back, or removes a variable from env."""
+
+    command: Command | None = None
+    args: Arguments | None = None
+    env: dict[EnvName, EnvValue | None] | None = None
+    isolation: Isolation | None = None
+    recovery: Recovery | None = None
+    warm: Warm | None = None
+    max_processes: MaxProcesses | None = None
+    timeouts: TimeoutsPatch | None = None
+    enabled: bool | None = None
+
+
+class BackendAnswer(BaseModel):
+    """A backend."""
+
+    tenant: str
+    name: str
+    command: str
+    args: list[str]
+    env: dict[str, str] = Field(description=f"Names only: every value is `{HIDDEN}`.")
+    isolation: str
+    recovery: str
+    warm: int
+    max_processes: int
+    timeouts: TimeoutsBody
+    enabled: bool
+    version: int
+
+    @classmethod
+    def of(cls, spec: BackendSpec) -> Self:
+        """Shows the value, without what may be secret."""
+        return cls(**{**asdict(spec), "args": list(spec.args), "env": dict.fromkeys(spec.env, HIDDEN)})
+
+
+# --- keys
+
+
+class KeyBody(_Strict):
+    """A new key. Without `expires_at` it lives for 90 days; ten years is the most, null is for ever."""
+
+    name: Annotated[str, StringConstraints(max_length=200), AfterValidator(_one_line)] = ""
+    scopes: list[Annotated[str, AfterValidator(_known_scope)]] = Field(min_length=1, max_length=32)
+    expires_at: Annotated[AwareDatetime, Field(strict=False), BeforeValidator(_is_text)] | None = None
+
+
+class KeyAnswer(BaseModel):
+    """A key, as far as it can be shown again."""
+
+    id: str
+    tenant: str
+    name: str
+    scopes: list[str]
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    last_used_at: datetime | None
+
+    @classmethod
+    def of(cls, record: ApiKey, **more: str) -> Self:
+        """Shows the value."""
+        shown = {name: value for name, value in asdict(record).items() if name in KeyAnswer.model_fields}
+        return cls(**{**shown, "scopes": sorted(record.scopes), **more})
+
+
+class NewKeyAnswer(KeyAnswer):
+    """The one answer that carries the key itself."""
+
+    key: str

@@ -1,0 +1,74 @@
+"""May this principal do that? Pure, and the only place that knows which scope implies which."""
+
+from collections.abc import Iterable
+
+from app.domain import DEFAULT_TENANT, Principal, Scope, is_name
+
+CONNECT_ONE = Scope.CONNECT + ":"  # `mcp:connect:<backend>`
+_PLATFORM = "platform:"
+_SCOPES = frozenset(Scope)
+
+# What `tenant:admin` implies. Not METRICS_READ: a node's metrics speak of all tenants.
+_TENANT_SCOPES = frozenset({Scope.CONNECT, Scope.TENANT_ADMIN, Scope.TENANT_READ, Scope.AUDIT_READ})
+
+
+def is_scope(text: str) -> bool:
+    """Whether there is such a scope. There are no wildcards."""
+    return text in _SCOPES or (text.startswith(CONNECT_ONE) and is_name(text.removeprefix(CONNECT_ONE)))
+
+
+def is_platform_scope(scope: str) -> bool:
+    """Whether the scope reaches beyond one tenant, so that only credentials of the default tenant can hold it."""
+    return scope.startswith(_PLATFORM)
+
+
+def is_platform_admin(principal: Principal) -> bool:
+    """Whether everything is allowed. In another tenant than the default one the scope is worth nothing."""
+    return Scope.PLATFORM_ADMIN in principal.scopes and principal.tenant == DEFAULT_TENANT
+
+
+def may_see(principal: Principal, tenant: str) -> bool:
+    """Whether the tenant exists for this principal at all; else it is answered like an unknown one."""
+    return principal.tenant == tenant or is_platform_admin(principal)
+
+
+def has_scope(principal: Principal, tenant: str, scope: str) -> bool:
+    """Whether the principal holds the scope in this tenant, by itself or by implication.
+
+    Four cases: a platform administrator holds every scope everywhere; nobody else holds any in another
+    tenant; a scope implies itself, `mcp:connect` each `mcp:connect:<backend>`; and `tenant:admin` implies
+    every scope that stays within the tenant.
+    """
+    if is_platform_admin(principal):
+        return True
+    if principal.tenant != tenant or is_platform_scope(scope):
+        return False
+    general = Scope.CONNECT if scope.startswith(CONNECT_ONE) else scope
+    if scope in principal.scopes or general in principal.scopes:
+        return True
+    return Scope.TENANT_ADMIN in principal.scopes and general in _TENANT_SCOPES
+
+
+def may_connect(principal: Principal, tenant: str, backend: str) -> bool:
+    """Whether the principal may open sessions with this backend."""
+    return has_scope(principal, tenant, CONNECT_ONE + backend)
+
+
+def may_grant(principal: Principal, tenant: str, scopes: Iterable[str]) -> bool:
+    """Whether the principal may make a credential of this tenant with these scopes.
+
+    Nobody grants what they do not hold, and platform scopes exist in the default tenant only.
+    """
+    return has_scope(principal, tenant, Scope.TENANT_ADMIN) and all(
+        is_scope(scope)
+        and has_scope(principal, tenant, scope)
+        and (tenant == DEFAULT_TENANT or not is_platform_scope(scope))
+        for scope in scopes
+    )
+
+
+def may_revoke(principal: Principal, tenant: str, scopes: Iterable[str]) -> bool:
+    """Whether the principal may revoke a credential with these scopes: those above oneself are out of reach."""
+    return has_scope(principal, tenant, Scope.TENANT_ADMIN) and (
+        is_platform_admin(principal) or not any(map(is_platform_scope, scopes))
+    )

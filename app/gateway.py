@@ -1,0 +1,170 @@
+"""open_gateway: builds every long-lived object of a node, and closes them in reverse. Read it top to bottom for
+the start, bottom to top for the end."""
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+import anyio
+
+from app import __version__
+from app.auth.api_keys import ApiKeys, KeyMaker
+from app.auth.authenticator import Authenticator
+from app.backends.pool import ProcessPool
+from app.backends.supervisor import Supervisor
+from app.domain import BackendSpec, Tenant
+from app.errors import GatewayError
+from app.metrics import Metrics
+from app.sessions.directory import BackendDirectory
+from app.sessions.registry import SessionRegistry
+from app.settings import Settings
+from app.storage.api_keys import ApiKeyRepository
+from app.storage.backends import BackendRepository
+from app.storage.engine import Database
+from app.storage.tenants import TenantRepository
+
+FLUSH_EVERY_S = 60.0  # how often it is written down when keys were used last
+CLOSE_S = 20.0  # how long closing may take when the node stops
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """One node's long-lived objects; `open_gateway` owns them."""
+
+    settings: Settings
+    metrics: Metrics
+    database: Database
+    tenants: TenantRepository
+    backends: BackendRepository
+    keys: ApiKeyRepository
+    key_maker: KeyMaker
+    authenticator: Authenticator
+    pool: ProcessPool
+    registry: SessionRegistry
+    effects: "LocalEffects"
+
+    async def check(self) -> dict[str, str]:
+        """Whether this node can serve, part by part (fulfils `http.health.Readiness`)."""
+        parts = {"sessions": "shutting down" if self.registry.draining else "ok", "database": "ok"}
+        try:
+            with anyio.fail_after(1):
+                await self.database.ping()
+        except (GatewayError, TimeoutError) as error:
+            parts["database"] = str(error) or "does not answer"
+        return parts
+
+
+@asynccontextmanager
+async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
+    """Opens a node on a database that is migrated already.
+
+    Raises:
+        GatewayError: something that is needed does not work; nothing stays open.
+    """
+    async with AsyncExitStack() as stack:
+        metrics = Metrics(__version__)
+
+        database = Database(settings.database_url)
+        stack.push_async_callback(database.aclose)
+        await database.ping()
+        tenants, backends, keys = TenantRepository(database), BackendRepository(database), ApiKeyRepository(database)
+
+        key_maker = KeyMaker(settings.secret_key)
+        authenticator = Authenticator(ApiKeys(keys, key_maker), metrics.auth_failures)
+        stack.push_async_callback(_flush_once, authenticator)
+
+        supervisor = await stack.enter_async_context(
+            Supervisor(metrics, home=settings.data_dir / "homes", max_line_bytes=settings.max_line_bytes)
+        )
+        pool = await stack.enter_async_context(
+            ProcessPool(supervisor, metrics, max_processes=settings.max_processes, wait_s=settings.pool_wait_s)
+        )
+
+        directory = BackendDirectory(backends, tenants)
+        registry = await stack.enter_async_context(
+            SessionRegistry(directory, pool, metrics, max_sessions=settings.max_sessions)
+        )
+        effects = LocalEffects(authenticator, directory, pool, registry)
+
+        tasks = await stack.enter_async_context(anyio.create_task_group())
+        stack.callback(tasks.cancel_scope.cancel)
+        tasks.start_soon(_flush_for_ever, authenticator)
+
+        for spec in await backends.list_warm():
+            pool.configure(spec)
+        yield Gateway(
+            settings=settings,
+            metrics=metrics,
+            database=database,
+            tenants=tenants,
+            backends=backends,
+            keys=keys,
+            key_maker=key_maker,
+            authenticator=authenticator,
+            pool=pool,
+            registry=registry,
+            effects=effects,
+        )
+
+
+async def _flush_once(authenticator: Authenticator) -> None:
+    try:
+        await authenticator.flush_last_used()
+    except GatewayError:
+        log.warning("it could not be written down when keys were used last")
+
+
+async def _flush_for_ever(authenticator: Authenticator) -> None:
+    while True:
+        await anyio.sleep(FLUSH_EVERY_S)
+        await _flush_once(authenticator)
+
+
+class LocalEffects:
+    """What a change made over REST does to this node at once (fulfils `admin.effects.NodeEffects`)."""
+
+    def __init__(
+        self,
+        authenticator: Authenticator,
+        directory: BackendDirectory,
+        pool: ProcessPool,
+        registry: SessionRegistry,
+    ) -> None:
+        self._authenticator, self._directory = authenticator, directory
+        self._pool, self._registry = pool, registry
+
+    def backend_changed(self, spec: BackendSpec) -> None:
+        """New sessions get the new backend; those of a disabled one end."""
+        self._directory.forget(spec.tenant, spec.name)
+        if spec.enabled:
+            self._pool.configure(spec)
+        else:
+            self._stop_backend(spec.key, "backend_disabled")
+
+    def backend_removed(self, key: tuple[str, str]) -> None:
+        """Its sessions end and its processes stop."""
+        self._directory.forget(*key)
+        self._stop_backend(key, "backend_removed")
+
+    def tenant_changed(self, tenant: Tenant) -> None:
+        """New sessions get the new limits."""
+        self._directory.forget(tenant.name)
+
+    def tenant_removed(self, tenant: str) -> None:
+        """Everything of it ends."""
+        self._directory.forget(tenant)
+        self._authenticator.forget_tenant(tenant)
+        self._registry.close_where(lambda session: session.spec.tenant == tenant, "tenant_removed")
+        self._pool.forget_tenant(tenant)
+
+    def key_revoked(self, identity: tuple[str, str, str]) -> None:
+        """The key's sessions end, and its next request is refused."""
+        self._authenticator.forget(identity)
+        self._registry.close_where(lambda session: session.principal.identity == identity, "key_revoked")
+
+    def _stop_backend(self, key: tuple[str, str], reason: str) -> None:
+        self._registry.close_where(lambda session: session.spec.key == key, reason)
+        self._pool.forget(key)

@@ -1,0 +1,97 @@
+"""The one table from an error to its answers: an HTTP status, and a JSON-RPC code for MCP endpoints."""
+
+from app import errors
+from app.protocol.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR, REQUEST_CANCELLED, error_response
+
+RESPONSE_TOO_LARGE = -32010
+BACKEND_BUSY = -32011
+BACKEND_EXITED = -32012
+BACKEND_UNAVAILABLE = -32013
+SHUTTING_DOWN = -32014
+TIMEOUT = -32015
+QUOTA_EXCEEDED = -32016
+
+
+class HttpRefusal(errors.ClientError):
+    """A request that HTTP itself answers: wrong method, media type, size.
+
+    `code` is that of the JSON-RPC error, `data` joins its data; `headers` go with the answer.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        reason: str,
+        message: str,
+        *,
+        code: int = INVALID_REQUEST,
+        data: dict[str, object] | None = None,
+        headers: tuple[tuple[bytes, bytes], ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.status, self.reason, self.code = status, reason, code
+        self.data, self.headers = data or {}, headers
+
+
+# error -> (HTTP status, JSON-RPC code); a subclass stands before its base.
+_TABLE: tuple[tuple[type[errors.GatewayError], int, int], ...] = (
+    (errors.ParseError, 400, PARSE_ERROR),
+    (errors.InvalidMessage, 400, INVALID_REQUEST),
+    (errors.InvalidRequest, 422, INVALID_REQUEST),
+    (errors.Unauthenticated, 401, INVALID_REQUEST),
+    (errors.Forbidden, 403, INVALID_REQUEST),
+    (errors.NotFound, 404, INVALID_REQUEST),
+    (errors.Conflict, 409, INVALID_REQUEST),
+    (errors.PreconditionFailed, 412, INVALID_REQUEST),
+    (errors.QuotaExceeded, 429, QUOTA_EXCEEDED),
+    (errors.RequestCancelled, 200, REQUEST_CANCELLED),
+    (errors.BackendExited, 200, BACKEND_EXITED),
+    (errors.BackendUnavailable, 503, BACKEND_UNAVAILABLE),
+    (errors.BackendBusy, 503, BACKEND_BUSY),
+    (errors.ResponseTooLarge, 200, RESPONSE_TOO_LARGE),
+    (errors.InvalidResponse, 200, INTERNAL_ERROR),
+    (errors.BackendTimeout, 200, TIMEOUT),
+    (errors.ShuttingDown, 503, SHUTTING_DOWN),
+    (errors.StorageUnavailable, 503, INTERNAL_ERROR),
+)
+
+
+def _row(error: errors.GatewayError) -> tuple[int, int]:
+    if isinstance(error, HttpRefusal):
+        return error.status, error.code
+    for kind, status, code in _TABLE:
+        if isinstance(error, kind):
+            return status, code
+    return 500, INTERNAL_ERROR
+
+
+def http_status(error: errors.GatewayError) -> int:
+    """The status of an answer whose head has not been sent yet."""
+    if isinstance(error, errors.BackendExited) and not error.started:
+        return 502
+    return _row(error)[0]
+
+
+def rpc_code(error: errors.GatewayError) -> int:
+    """The JSON-RPC error code."""
+    return _row(error)[1]
+
+
+def retry_after(error: errors.GatewayError) -> float | None:
+    """Seconds for `Retry-After`, where trying again can help."""
+    return getattr(error, "retry_after_s", None)
+
+
+def rpc_error(error: errors.GatewayError, request_id: bytes = b"null", *, with_stderr: bool = False) -> bytes:
+    """The error as a JSON-RPC response to the request with these id bytes.
+
+    `with_stderr` adds a backend's last lines: only for principals that administer its tenant.
+    """
+    data: dict[str, object] = {"reason": error.reason}
+    if isinstance(error, HttpRefusal):
+        data |= error.data
+    if error.hint:
+        data["hint"] = error.hint
+    if with_stderr and isinstance(error, errors.BackendError) and error.stderr:
+        data["stderr"] = list(error.stderr)
+    return error_response(request_id, rpc_code(error), str(error), data)

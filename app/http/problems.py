@@ -1,0 +1,144 @@
+"""Errors of the REST API as RFC 9457 problems. The status codes are those of `http/errors.py`."""
+
+import json
+import logging
+import math
+from collections.abc import Iterable, Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.routing import Match
+
+from app.errors import Forbidden, GatewayError, InvalidRequest, StorageUnavailable, Unauthenticated
+from app.http.errors import http_status, retry_after
+
+MEDIA_TYPE = "application/problem+json"
+MAX_ERRORS = 20  # a body of a million unknown members is not answered with a million complaints
+
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+_REASONS = {400: "parse_error", 404: "not_found", 405: "method_not_allowed", 413: "too_large", 415: "unsupported_type"}
+_logger = logging.getLogger(__name__)
+
+# For OpenAPI: what a problem looks like.
+_STRING = {"type": "string"}
+SCHEMA: dict[str, Any] = {
+    "title": "Problem",
+    "type": "object",
+    "required": ["type", "title", "status", "reason"],
+    "properties": {
+        "type": {**_STRING, "format": "uri-reference"},
+        "title": _STRING,
+        "status": {"type": "integer"},
+        "detail": _STRING,
+        "reason": {**_STRING, "description": "A stable word for machines."},
+        "hint": {**_STRING, "description": "What a person can do next."},
+        "errors": {
+            "type": "array",
+            "maxItems": MAX_ERRORS,
+            "items": {
+                "type": "object",
+                "required": ["detail"],
+                "properties": {
+                    "detail": _STRING,
+                    "pointer": {**_STRING, "description": "Where in the body, as a JSON pointer fragment."},
+                    "parameter": {**_STRING, "description": "Which parameter of path or query."},
+                },
+            },
+        },
+    },
+}
+
+
+def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The `responses=` of a route that may answer with these problems."""
+    content = {"content": {MEDIA_TYPE: {"schema": SCHEMA}}}
+    return {status: {"description": HTTPStatus(status).phrase, **content} for status in statuses}
+
+
+def install(app: FastAPI) -> None:
+    """Makes every error of this application a problem, those of unknown routes and bugs included."""
+    app.add_exception_handler(GatewayError, _gateway_error)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _bug)
+
+
+class ProblemResponse(Response):
+    """One problem. Never cached."""
+
+    media_type = MEDIA_TYPE
+
+    def __init__(
+        self, status: int, reason: str, *, headers: Mapping[str, str] | None = None, **members: object
+    ) -> None:
+        content = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "reason": reason}
+        content |= {name: value for name, value in members.items() if value}
+        # ASCII, because a name that a client made up, quoted in here, may not be encodable otherwise.
+        super().__init__(json.dumps(content), status, {"Cache-Control": "no-store", **(headers or {})})
+
+
+def _gateway_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, GatewayError)
+    # Where a JSON-RPC answer says 200 and puts the error inside, REST says whose fault it was.
+    status = http_status(error) if http_status(error) >= HTTPStatus.BAD_REQUEST else HTTPStatus.BAD_GATEWAY
+    if isinstance(error, StorageUnavailable):
+        _logger.error("the database does not answer: %s", error.__cause__ or error)
+    errors = None
+    if isinstance(error, InvalidRequest) and error.field is not None:
+        errors = [{"detail": str(error), "pointer": f"#/{error.field}"}]
+    return ProblemResponse(
+        status, error.reason, detail=str(error), hint=error.hint, errors=errors, headers=_headers(error)
+    )
+
+
+def _headers(error: GatewayError) -> dict[str, str]:
+    headers = {}
+    seconds = retry_after(error)
+    if seconds is not None:
+        headers["Retry-After"] = str(math.ceil(seconds))
+    if isinstance(error, Unauthenticated):
+        headers["WWW-Authenticate"] = 'Bearer error="invalid_token"' if error.token_was_sent else "Bearer"
+    if isinstance(error, Forbidden):
+        headers["WWW-Authenticate"] = f'Bearer error="insufficient_scope", scope="{" ".join(error.scopes)}"'
+    return headers
+
+
+def _validation_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    if any(each["type"] == "json_invalid" for each in error.errors()):
+        return ProblemResponse(400, "parse_error", detail="The body is not JSON.")
+    errors = [_one_error(each["loc"], each["msg"]) for each in error.errors()[:MAX_ERRORS]]
+    return ProblemResponse(422, "invalid_request", detail="The request does not fit the schema.", errors=errors)
+
+
+def _one_error(location: Iterable[int | str], message: str) -> dict[str, str]:
+    # Pydantic's `input` and `ctx` stay inside: they repeat what was sent, which may be a secret.
+    where, *path = location
+    if where != "body":
+        return {"detail": message, "parameter": str(path[0]) if path else str(where)}
+    pointer = "".join("/" + str(part)[:100].replace("~", "~0").replace("/", "~1") for part in path)
+    return {"detail": message, "pointer": "#" + pointer}
+
+
+def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    headers = dict(error.headers or {})
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        headers["Allow"] = ", ".join(_allowed(request))
+    reason = _REASONS.get(error.status_code, "refused")
+    detail = error.detail if error.detail != HTTPStatus(error.status_code).phrase else None
+    return ProblemResponse(error.status_code, reason, detail=detail, headers=headers)
+
+
+def _allowed(request: Request) -> list[str]:
+    """What the path does take: a route knows of its own methods only, and each method here is one route."""
+    scopes = ({**request.scope, "method": method} for method in _METHODS)
+    return [scope["method"] for scope in scopes if any(r.matches(scope)[0] is Match.FULL for r in request.app.routes)]
+
+
+def _bug(_: Request, __: Exception) -> Response:
+    # The server logs the exception: Starlette raises it again once this is sent.
+    return ProblemResponse(500, "internal_error", detail="Something went wrong here; the log says what.")

@@ -1,0 +1,69 @@
+"""Logging: one JSON object a line on stderr, with the ids of the request it belongs to.
+
+`request_id`, `tenant` and `session_id` are set where a request comes in; `extra=` of one call wins over them.
+"""
+
+import json
+import logging
+import re
+import sys
+import time
+from contextvars import ContextVar
+from typing import IO
+
+request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
+tenant: ContextVar[str | None] = ContextVar("tenant", default=None)
+session_id: ContextVar[str | None] = ContextVar("session_id", default=None)
+
+_CONTEXT = {"request": request_id, "tenant": tenant, "session": session_id}
+_OF_EVERY_RECORD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
+
+# Loggers that say more than an operator wants to know, and the least level they may use.
+_QUIET = {
+    "aiosqlite": logging.WARNING,
+    "alembic": logging.WARNING,
+    "asyncio": logging.WARNING,
+    "sqlalchemy": logging.WARNING,
+    "uvicorn": logging.WARNING,
+    "uvicorn.access": logging.CRITICAL,  # the gateway has an access log of its own
+}
+
+# The second wall: nothing logs credentials, and if something does after all, they do not get out.
+_CREDENTIAL = re.compile(r"(tlk_[0-9A-Za-z]{8}_)[0-9A-Za-z]+|(\b[Bb]earer )[^\s\"\\]+")
+
+
+class JsonFormatter(logging.Formatter):
+    """A record as one line of ASCII JSON: control characters and line separators leave escaped."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, without its newline."""
+        line: dict[str, object] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {name: value for name, variable in _CONTEXT.items() if (value := variable.get()) is not None}
+        line |= {name: value for name, value in vars(record).items() if name not in _OF_EVERY_RECORD}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            line["stack"] = record.stack_info
+        return _CREDENTIAL.sub(r"\1\2***", json.dumps(line, default=str))
+
+
+def set_up(level: str, stream: IO[str] | None = None) -> None:
+    """Sends all logging to `stream` (stderr) from this level on. Replaces what was set up before.
+
+    uvicorn must be started with `log_config=None`, or it puts its own handlers back.
+    """
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    for name, least in _QUIET.items():
+        logger = logging.getLogger(name)
+        logger.handlers.clear()
+        logger.propagate = True
+        logger.setLevel(max(least, root.level))

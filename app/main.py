@@ -1,0 +1,49 @@
+"""create_app: the ASGI application of a node whose objects are already open."""
+
+from datetime import UTC, datetime
+
+from fastapi import FastAPI
+
+from app import __version__
+from app.admin.context import AdminContext
+from app.admin.router import build_router
+from app.gateway import Gateway
+from app.http import health, problems
+from app.http.hosts import HostPolicy
+from app.transports.front import Front
+from app.transports.sse import HttpSse
+from app.transports.streamable_http import StreamableHttp
+
+
+def create_app(gateway: Gateway) -> Front:
+    """The Front, with the MCP endpoints in it and the FastAPI application behind it."""
+    settings = gateway.settings
+    app = FastAPI(
+        title="Trunkline administration",
+        version=__version__,
+        openapi_url="/api/v1/openapi.json",
+        docs_url="/api/docs",
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    problems.install(app)
+    app.include_router(build_router())
+    app.include_router(health.router)
+    app.state.health = health.Health(readiness=gateway, registry=gateway.metrics.registry)
+    app.state.admin = AdminContext(
+        tenants=gateway.tenants,
+        backends=gateway.backends,
+        keys=gateway.keys,
+        key_maker=gateway.key_maker,
+        authenticator=gateway.authenticator,
+        effects=gateway.effects,
+        now=lambda: datetime.now(UTC),
+    )
+    return Front(
+        app,
+        HostPolicy(settings.allowed_hosts, settings.allowed_origins),
+        gateway.authenticator,
+        StreamableHttp(gateway.registry, max_body_bytes=settings.max_body_bytes, keepalive_s=settings.keepalive_s),
+        HttpSse(gateway.registry, max_body_bytes=settings.max_body_bytes, keepalive_s=settings.keepalive_s),
+        max_body_bytes=settings.max_body_bytes,
+    )

@@ -1,0 +1,302 @@
+"""Exchange: matches answers to requests, and messages to streams, for one session. No await, no clock.
+
+The client's ids and progress tokens never reach the backend, and the backend's never the client: the
+gateway makes its own on both sides and gives back the bytes it was given. So an answer can only reach the
+request it belongs to, and a backend cannot guess or repeat its way into another.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from app.errors import (
+    BackendTimeout,
+    GatewayError,
+    InvalidMessage,
+    InvalidResponse,
+    ParseError,
+    QuotaExceeded,
+    RequestCancelled,
+    ResponseTooLarge,
+)
+from app.protocol.commands import Answer, Call, Command, Dropped, Failed, Listen, Stream, ToBackend, ToStream
+from app.protocol.jsonrpc import (
+    ABSENT,
+    INTERNAL_ERROR,
+    Notification,
+    Params,
+    Request,
+    Response,
+    dump_notification,
+    dump_request,
+    dump_response,
+    encode,
+    error_response,
+    members_of,
+    parse_backend,
+    result_response,
+    string_of,
+)
+
+MAX_CALLS = 32  # of one session in flight; above it the client is refused
+MAX_QUESTIONS = 64  # of one backend open at once; above it the backend is refused
+CANCEL_GRACE_S = 2.0  # a cancelled request may still be answered; after that its response is ended for it
+MAX_CALL_S = 600.0  # progress, or a question that a person must answer, extends a call up to this
+QUESTION_S = 600.0  # a question nobody answers is answered with an error, never with silence
+
+PING = "ping"
+_FEEDBACK = frozenset({"tools/call", "prompts/get", "resources/read"})  # what may ask and log while it runs
+_COALESCED = frozenset({
+    "notifications/tools/list_changed", "notifications/prompts/list_changed",
+    "notifications/resources/list_changed", "notifications/resources/updated",
+})  # fmt: skip
+
+
+class Question(msgspec.Struct, gc=False):
+    """A backend's request to the client that waits for its answer."""
+
+    backend_id: bytes
+    stream: Stream
+    deadline: float
+
+
+class Exchange:
+    """The pure core of one session.
+
+    The owner hands in what the client sent (`request`, `notification`, `response`) and gets the line for the
+    backend; it hands in what the backend sent (`receive`) and gets a command. `call_s` is how long a call may
+    take without a sign of life.
+    """
+
+    def __init__(self, call_s: float, *, initialize_s: float = 30.0) -> None:
+        self.calls: dict[bytes, Call] = {}  # by our id, oldest first
+        self._by_client_id: dict[bytes, Call] = {}
+        self._questions: dict[bytes, Question] = {}  # by our id
+        self._question_ids: dict[bytes, bytes] = {}  # the backend's id -> ours
+        self._last_id = 0
+        self._call_s, self._initialize_s = call_s, initialize_s
+        self.listening = False  # whether somebody reads the Listen stream
+
+    @property
+    def has_questions(self) -> bool:
+        """Whether the backend waits for the client."""
+        return bool(self._questions)
+
+    # --- from the client
+
+    def request(self, message: Request, stream: Stream, now: float, *, may_stream: bool = True) -> tuple[Call, bytes]:
+        """Registers a call; the answer comes out of `receive`, `expire` or `fail_all`, exactly once.
+
+        Returns:
+            The call, and the line for the backend.
+
+        Raises:
+            InvalidMessage: a call with this id is still in flight.
+            QuotaExceeded: MAX_CALLS are in flight.
+        """
+        if message.id in self._by_client_id:
+            raise InvalidMessage("a request with this id is in flight already")
+        if len(self.calls) >= MAX_CALLS:
+            raise QuotaExceeded("calls_per_session", f"a session has at most {MAX_CALLS} calls in flight")
+        self._last_id += 1
+        gateway_id = b"%d" % self._last_id
+        params, token = message.params, None
+        if params is not None and "_meta" in params:
+            params, token = _replace_token(params, gateway_id)
+        patience = self._initialize_s if message.method == "initialize" else self._call_s
+        call = Call(message.id, gateway_id, message.method, stream, may_stream, now, now + patience, token)
+        self.calls[gateway_id] = self._by_client_id[message.id] = call
+        return call, dump_request(gateway_id, message.method, params)
+
+    def abandon(self, call: Call) -> None:
+        """Forgets a call whose line could not be written."""
+        self._finish(call)
+
+    def notification(self, message: Notification, now: float) -> bytes | None:
+        """The line for the backend; None where there is nothing to tell it."""
+        if message.method == "notifications/cancelled":
+            return self._cancel(message.params or {}, now)
+        return dump_notification(message.method, message.params)
+
+    def response(self, message: Response) -> bytes | None:
+        """The line for the backend; None where it has asked no such question, or got its answer."""
+        question = self._questions.pop(message.id, None)
+        if question is None:
+            return None
+        self._question_ids.pop(question.backend_id, None)
+        return dump_response(question.backend_id, message)
+
+    def _cancel(self, params: Params, now: float) -> bytes | None:
+        call = self._by_client_id.get(bytes(params.get("requestId", ABSENT)))
+        if call is None or call.method == "initialize":  # which must not be cancelled (basic/utilities/cancellation)
+            return None
+        call.cancelled = True
+        call.deadline = min(call.deadline, now + CANCEL_GRACE_S)
+        return dump_notification("notifications/cancelled", {**params, "requestId": msgspec.Raw(call.gateway_id)})
+
+    # --- from the backend
+
+    def receive(self, line: bytes, now: float) -> Command:
+        """One line of the backend: what is to be done about it."""
+        try:
+            message = parse_backend(line)
+        except ParseError:
+            return Dropped("noise")
+        except InvalidMessage as error:
+            return self._receive_invalid(line, error)
+        if type(message) is Response:
+            call = self.calls.pop(message.id, None)
+            if call is None:
+                return Dropped("unknown_answer")
+            del self._by_client_id[call.id]
+            return Answer(call, message)
+        if type(message) is Request:
+            return self._receive_question(message, now)
+        assert type(message) is Notification
+        return self._receive_notification(message, now)
+
+    def receive_oversized(self, prefix: bytes) -> Command:
+        """A line over the limit, of which only the beginning is known: its call, or the oldest one, fails."""
+        for call in self.calls.values():
+            if b'"id":%b,' % call.gateway_id in prefix or b'"id": %b,' % call.gateway_id in prefix:
+                break
+        else:
+            call = next(iter(self.calls.values()), None)  # type: ignore[assignment]
+            if call is None:
+                return Dropped("oversized")
+        self._finish(call)
+        return Failed(call, ResponseTooLarge())
+
+    def _receive_invalid(self, line: bytes, error: InvalidMessage) -> Command:
+        """JSON, but no message: where it names one of our calls, that call has had its answer."""
+        call = self.calls.get(bytes(members_of(msgspec.Raw(line)).get("id", ABSENT)))
+        if call is None:
+            return Dropped("invalid")
+        self._finish(call)
+        return Failed(call, InvalidResponse(f"the backend's answer is no JSON-RPC response: {error}"))
+
+    def _receive_question(self, message: Request, now: float) -> Command:
+        if message.method == PING:
+            return ToBackend(result_response(message.id, {}))
+        if len(self._questions) >= MAX_QUESTIONS or message.id in self._question_ids:
+            refusal = "too many requests wait for the client" if self._questions else "this id is in use"
+            return ToBackend(error_response(message.id, INTERNAL_ERROR, refusal))
+        self._last_id += 1
+        our_id = b"%d" % self._last_id
+        stream = self._stream_for_feedback()
+        self._questions[our_id] = Question(message.id, stream, now + QUESTION_S)
+        self._question_ids[message.id] = our_id
+        return ToStream(stream, dump_request(our_id, message.method, message.params), question=our_id)
+
+    def refuse_question(self, our_id: bytes, why: str) -> bytes | None:
+        """The line that tells the backend that its question reached nobody."""
+        question = self._questions.pop(our_id, None)
+        if question is None:
+            return None
+        self._question_ids.pop(question.backend_id, None)
+        return error_response(question.backend_id, INTERNAL_ERROR, why)
+
+    def _receive_notification(self, message: Notification, now: float) -> Command:
+        method, params = message.method, message.params or {}
+        if method == "notifications/progress":
+            return self._progress(params, now)
+        if method == "notifications/cancelled":
+            return self._question_withdrawn(params)
+        payload = dump_notification(method, message.params)
+        if method == "notifications/message":
+            return ToStream(self._stream_for_feedback(), payload)
+        if method in _COALESCED:
+            return ToStream(Listen.STREAM, payload, method.encode() + bytes(params.get("uri", ABSENT)))
+        return ToStream(Listen.STREAM, payload)
+
+    def _progress(self, params: Params, now: float) -> Command:
+        call = self.calls.get(bytes(params.get("progressToken", ABSENT)))
+        if call is None or call.progress_token is None or call.cancelled:
+            return Dropped("unknown_progress")
+        call.deadline = max(call.deadline, min(now + self._call_s, call.started + MAX_CALL_S))
+        if not call.may_stream:
+            return Dropped("no_stream")
+        params["progressToken"] = msgspec.Raw(call.progress_token)
+        return ToStream(call.stream, dump_notification("notifications/progress", params))
+
+    def _question_withdrawn(self, params: Params) -> Command:
+        our_id = self._question_ids.pop(bytes(params.get("requestId", ABSENT)), None)
+        if our_id is None:
+            return Dropped("unknown_cancel")
+        question = self._questions.pop(our_id)
+        params["requestId"] = msgspec.Raw(our_id)
+        return ToStream(question.stream, dump_notification("notifications/cancelled", params))
+
+    def _stream_for_feedback(self) -> Stream:
+        """The stream for a question or a log message; stdio does not say to which call it belongs.
+
+        1. Exactly one call is in flight: its stream.
+        2. Several are, or one that cannot stream, and somebody listens: the Listen stream.
+        3. Nobody listens: the stream of the oldest call that may ask.
+        4. No call can carry it: the Listen stream, where it waits for a reader.
+        """
+        running = [call for call in self.calls.values() if call.may_stream and not call.cancelled]
+        if len(self.calls) == 1 and running:
+            return running[0].stream
+        if not self.listening:
+            for call in running:
+                if call.method in _FEEDBACK:
+                    return call.stream
+        return Listen.STREAM
+
+    # --- time, and the end
+
+    def expire(self, now: float) -> Iterator[Command]:
+        """What is overdue at `now`: calls get their error and the backend hears that nobody waits any more."""
+        for our_id in [our_id for our_id, question in self._questions.items() if question.deadline <= now]:
+            line = self.refuse_question(our_id, "the client did not answer in time")
+            if line is not None:
+                yield ToBackend(line)
+        for call in [call for call in self.calls.values() if call.deadline <= now]:
+            if self._waits_for_client(call, now):
+                continue
+            self._finish(call)
+            if call.cancelled:
+                yield Failed(call, RequestCancelled())
+                continue
+            yield Failed(call, BackendTimeout(f"the backend did not answer within {now - call.started:.0f} s"))
+            if call.method != "initialize":
+                yield ToBackend(
+                    b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":'
+                    b'{"requestId":%b,"reason":"timeout"}}' % call.gateway_id
+                )
+
+    def _waits_for_client(self, call: Call, now: float) -> bool:
+        """A call may wait for the client as long as the client may think."""
+        return bool(self._questions) and not call.cancelled and now < call.started + MAX_CALL_S
+
+    def fail_all(self, error: GatewayError) -> list[Failed]:
+        """Ends every call with this error; there will be no other answers."""
+        failed = [Failed(call, error) for call in self.calls.values()]
+        self.calls.clear()
+        self._by_client_id.clear()
+        self._questions.clear()
+        self._question_ids.clear()
+        return failed
+
+    def _finish(self, call: Call) -> None:
+        self.calls.pop(call.gateway_id, None)
+        self._by_client_id.pop(call.id, None)
+
+    def __repr__(self) -> str:
+        return f"<Exchange [{len(self.calls)} calls, {len(self._questions)} questions]>"
+
+
+def _replace_token(params: Params, ours: bytes) -> tuple[Params, bytes | None]:
+    """The params with our progress token for the client's; the client's bytes, None where it has none."""
+    meta = members_of(params["_meta"])
+    token = meta.get("progressToken")
+    if token is None:
+        return params, None
+    meta["progressToken"] = msgspec.Raw(ours)
+    return {**params, "_meta": msgspec.Raw(encode(meta))}, bytes(token)
+
+
+def negotiated_version(result: msgspec.Raw) -> str | None:
+    """The protocolVersion of an `initialize` result."""
+    return string_of(members_of(result).get("protocolVersion"))

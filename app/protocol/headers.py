@@ -1,0 +1,56 @@
+"""What the HTTP headers of an MCP request mean. Pure functions of header values."""
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import NamedTuple
+
+JSON = "application/json"
+EVENTS = "text/event-stream"
+
+
+class Accepted(NamedTuple):
+    """Which of the two answer types a client takes."""
+
+    json: bool
+    events: bool
+
+
+@lru_cache(maxsize=256)
+def parse_accept(value: bytes | None) -> Accepted:
+    """What an Accept header allows; a missing one allows everything (RFC 9110, 12.5.1)."""
+    if value is None or not value.strip():
+        return Accepted(True, True)
+    ranges = [_media_range(part) for part in value.decode("latin-1").split(",")]
+    wanted = {media for media, quality in ranges if quality > 0}
+    return Accepted(
+        not wanted.isdisjoint({JSON, "application/*", "*/*"}), not wanted.isdisjoint({EVENTS, "text/*", "*/*"})
+    )
+
+
+def _media_range(part: str) -> tuple[str, float]:
+    media, *parameters = (word.strip().lower() for word in part.split(";"))
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
+        if name.strip() == "q":
+            try:
+                return media, float(value)
+            except ValueError:
+                return media, 0.0
+    return media, 1.0
+
+
+@lru_cache(maxsize=256)
+def is_json(content_type: bytes | None) -> bool:
+    """Whether a Content-Type is application/json, parameters aside."""
+    return content_type is not None and content_type.split(b";", 1)[0].strip().lower() == JSON.encode()
+
+
+@lru_cache(maxsize=256)
+def parse_version(values: tuple[bytes, ...]) -> str | None:
+    """The MCP-Protocol-Version header; identical repeats count once, as some clients double it.
+
+    None where there is no header; different values are joined, and so name no known version.
+    """
+    versions: Iterable[str] = (word.strip() for value in values for word in value.decode("latin-1").split(","))
+    distinct = list(dict.fromkeys(version for version in versions if version))
+    return ", ".join(distinct) if distinct else None

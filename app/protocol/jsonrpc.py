@@ -1,0 +1,290 @@
+"""JSON-RPC envelopes: what is checked is what is forwarded.
+
+The envelope and the first level of `params` are decoded and written again by us; everything deeper travels
+as the bytes it came in. Traps of msgspec that the code below answers (each has a test): `Raw` members are
+not checked for UTF-8, of two equal keys the last one wins, unknown members vanish, and deep nesting ends in
+a RecursionError, which is no DecodeError.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from app.errors import InvalidMessage, ParseError
+
+PARSE_ERROR = -32700
+INVALID_REQUEST = -32600
+METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
+INTERNAL_ERROR = -32603
+UNSUPPORTED_PROTOCOL_VERSION = -32022
+REQUEST_CANCELLED = -32800
+
+MAX_ID_CHARACTERS = 256
+ABSENT = msgspec.Raw()
+Params = dict[str, msgspec.Raw]
+
+# -32700, 1.0 and 1e3 are numbers too, but no ids: an id must come back as the same bytes from every peer.
+_is_id_number = re.compile(rb"-?\d{1,30}\Z").match
+
+
+class Envelope(msgspec.Struct, gc=False):
+    """The members of any message, values unparsed."""
+
+    jsonrpc: str = ""
+    id: msgspec.Raw = ABSENT
+    method: str | None = None
+    params: msgspec.Raw = ABSENT
+    result: msgspec.Raw = ABSENT
+    error: msgspec.Raw = ABSENT
+
+
+class Request(msgspec.Struct, gc=False):
+    """A call that wants an answer. `id` are the bytes the peer wrote, quotes included."""
+
+    id: bytes
+    method: str
+    params: Params | None
+
+
+class Notification(msgspec.Struct, gc=False):
+    """A call that wants no answer."""
+
+    method: str
+    params: Params | None
+
+
+class Response(msgspec.Struct, gc=False):
+    """An answer. `member` is "result" or "error", `value` its JSON."""
+
+    id: bytes
+    member: str
+    value: msgspec.Raw
+
+
+Message = Request | Notification | Response
+
+_decode_envelope = msgspec.json.Decoder(Envelope).decode
+_decode_params = msgspec.json.Decoder(Params).decode
+_decode_batch = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_string = msgspec.json.Decoder(str).decode
+encode = msgspec.json.Encoder().encode
+_method_json: dict[str, bytes] = {}  # JSON of the methods seen most; bounded, see quote_method
+
+
+def quote_method(method: str) -> bytes:
+    """The method as JSON."""
+    quoted = _method_json.get(method)
+    if quoted is None:
+        quoted = encode(method)
+        if len(_method_json) < 64:
+            _method_json[method] = quoted
+    return quoted
+
+
+def parse_client(body: bytes) -> Message | list[Message]:
+    """One message, or a batch, from a client: strict.
+
+    Raises:
+        ParseError: not JSON, not UTF-8, or nested too deeply.
+        InvalidMessage: JSON, but not a message; a duplicate key in the envelope or the first level of params.
+    """
+    require_utf8(body)
+    if b"\n" in body or b"\r" in body:
+        body = compact(body)
+    if body.lstrip(b" \t")[:1] == b"[":
+        return [_parse_one(bytes(item)) for item in _split_batch(body)]
+    return _parse_one(body)
+
+
+def parse_backend(line: bytes) -> Message:
+    """One message from a backend's stdout: the last of two equal keys wins, as it does in any client.
+
+    Raises:
+        ParseError: not JSON or not UTF-8: noise, most often.
+        InvalidMessage: JSON, but not a message.
+    """
+    if not line.isascii():
+        require_utf8(line)
+    return _classify(_decode(line))
+
+
+def require_utf8(data: bytes) -> None:
+    """Raises ParseError unless this is strict UTF-8; msgspec does not look inside Raw members."""
+    if not data.isascii():
+        try:
+            data.decode()
+        except UnicodeDecodeError:
+            raise ParseError("the message is not UTF-8") from None
+
+
+def compact(data: bytes) -> bytes:
+    """The same JSON without whitespace between tokens, numbers and strings untouched."""
+    try:
+        return msgspec.json.format(data, indent=-1)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise _parse_error(error) from None
+
+
+def _split_batch(body: bytes) -> list[msgspec.Raw]:
+    try:
+        return _decode_batch(body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise _parse_error(error) from None
+
+
+def _parse_one(body: bytes) -> Message:
+    message = _classify(_decode(body))
+    if len(dump(message)) != len(body):
+        _refuse_duplicate_keys(message, body)
+    return message
+
+
+def _parse_error(error: Exception) -> ParseError:
+    if isinstance(error, RecursionError):
+        return ParseError("the message is nested too deeply")
+    return ParseError(f"the message is not JSON: {error}")
+
+
+def _decode(data: bytes) -> Envelope:
+    try:
+        return _decode_envelope(data)
+    except msgspec.ValidationError as error:
+        raise InvalidMessage(f"not a JSON-RPC message: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _parse_error(error) from None
+
+
+def _classify(envelope: Envelope) -> Message:
+    if envelope.jsonrpc != "2.0":
+        raise InvalidMessage('not a JSON-RPC 2.0 message: "jsonrpc" must be "2.0"')
+    raw_id = bytes(envelope.id)  # empty where it is absent
+    if envelope.method is not None:
+        params = _params_of(envelope.params)
+        if not raw_id:
+            return Notification(envelope.method, params)
+        return Request(_checked_id(raw_id), envelope.method, params)
+    has_result, has_error = envelope.result is not ABSENT, envelope.error is not ABSENT
+    if has_result == has_error:
+        raise InvalidMessage('a message has a "method", or exactly one of "result" and "error"')
+    if not raw_id:
+        raise InvalidMessage('a response needs an "id"')
+    if has_result:
+        return Response(raw_id, "result", envelope.result)
+    return Response(raw_id, "error", envelope.error)
+
+
+def _params_of(raw: msgspec.Raw) -> Params | None:
+    if raw is ABSENT:
+        return None
+    try:
+        return _decode_params(raw)
+    except msgspec.ValidationError:
+        raise InvalidMessage('"params" must be an object') from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _parse_error(error) from None
+
+
+def _checked_id(raw: bytes) -> bytes:
+    """The id's bytes, if it may be one: an integer of up to 30 digits or a string of up to 256 characters."""
+    if raw[:1] == b'"':
+        if len(raw) <= MAX_ID_CHARACTERS + 2 or len(_decode_string(raw)) <= MAX_ID_CHARACTERS:
+            return raw
+        raise InvalidMessage(f'an "id" has at most {MAX_ID_CHARACTERS} characters')
+    if _is_id_number(raw):
+        return raw
+    raise InvalidMessage('an "id" is an integer of up to 30 digits or a string')
+
+
+def dump(message: Message) -> bytes:
+    """The message as we write it: one line, the envelope's members once and in a fixed order."""
+    if isinstance(message, Response):
+        return b'{"jsonrpc":"2.0","id":%b,"%b":%b}' % (message.id, message.member.encode(), message.value)
+    if isinstance(message, Request):
+        return dump_request(message.id, message.method, message.params)
+    return dump_notification(message.method, message.params)
+
+
+def dump_request(request_id: bytes, method: str, params: Params | None) -> bytes:
+    """A request with these id bytes."""
+    if params is None:
+        return b'{"jsonrpc":"2.0","id":%b,"method":%b}' % (request_id, quote_method(method))
+    return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (request_id, quote_method(method), encode(params))
+
+
+def dump_notification(method: str, params: Params | None) -> bytes:
+    """A notification."""
+    if params is None:
+        return b'{"jsonrpc":"2.0","method":%b}' % quote_method(method)
+    return b'{"jsonrpc":"2.0","method":%b,"params":%b}' % (quote_method(method), encode(params))
+
+
+def dump_response(request_id: bytes, response: Response) -> bytes:
+    """The response under another id."""
+    if response.member == "result":
+        return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (request_id, response.value)
+    return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (request_id, response.value)
+
+
+def result_response(request_id: bytes, result: Any) -> bytes:
+    """A successful answer of our own."""
+    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (request_id, encode(result))
+
+
+def error_response(request_id: bytes, code: int, message: str, data: Any = None) -> bytes:
+    """An error answer of our own; `request_id` is b"null" where there is none to name."""
+    error: dict[str, Any] = {"code": code, "message": message}
+    if data is not None:
+        error["data"] = data
+    return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (request_id, encode(error))
+
+
+def members_of(raw: msgspec.Raw) -> Params:
+    """An object's members, values unparsed; empty where it is none."""
+    try:
+        return _decode_params(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+
+
+def string_of(raw: msgspec.Raw | None) -> str | None:
+    """The string, or None where it is none."""
+    if raw is None:
+        return None
+    try:
+        return _decode_string(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+# --- duplicate keys: the slow way, taken only where our own output is not as long as the input
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """An object's members in order, duplicates included."""
+
+
+_slow_decoder = json.JSONDecoder(object_pairs_hook=_Pairs, parse_int=str, parse_float=str)
+
+
+def _refuse_duplicate_keys(message: Message, body: bytes) -> None:
+    tight = compact(body)
+    if len(dump(_classify(_decode(tight)))) == len(tight):
+        return  # only whitespace made the difference
+    try:
+        members = _slow_decoder.decode(tight.decode())
+    except (ValueError, RecursionError) as error:
+        raise _parse_error(error) from None
+    _require_unique(members)
+    for key, value in members:
+        if key == "params" and isinstance(value, _Pairs):
+            _require_unique(value)
+
+
+def _require_unique(members: Sequence[tuple[str, Any]]) -> None:
+    keys = [key for key, _ in members]
+    if len(set(keys)) != len(keys):
+        raise InvalidMessage("a key stands twice in the message")

@@ -1,0 +1,61 @@
+"""BackendDirectory: what sessions are opened from, kept in memory so that opening one need not ask SQL."""
+
+import time
+from typing import Protocol
+
+from app.domain import BackendSpec, Limits, Tenant
+from app.errors import BackendNotFound
+
+MAX_AGE_S = 5.0  # the second path of invalidation, for changes made by another process
+MAX_ENTRIES = 10_000
+
+
+class BackendStore(Protocol):
+    """Where backends are kept."""
+
+    async def get(self, tenant: str, name: str) -> BackendSpec:
+        """Raises NotFound."""
+
+
+class TenantStore(Protocol):
+    """Where tenants are kept."""
+
+    async def get(self, name: str) -> Tenant:
+        """Raises NotFound."""
+
+
+class BackendDirectory:
+    """Looks backends and their tenants' limits up; remembers them for MAX_AGE_S or until told otherwise."""
+
+    def __init__(self, backends: BackendStore, tenants: TenantStore) -> None:
+        self._backends, self._tenants = backends, tenants
+        self._entries: dict[tuple[str, str], tuple[BackendSpec, Limits, float]] = {}
+
+    async def find(self, tenant: str, backend: str) -> tuple[BackendSpec, Limits]:
+        """The backend and its tenant's limits.
+
+        Raises:
+            BackendNotFound: there is none, or it is disabled.
+            StorageUnavailable: nobody can tell.
+        """
+        key = (tenant, backend)
+        entry = self._entries.get(key)
+        if entry is None or entry[2] <= time.monotonic():
+            entry = await self._load(key)
+        spec, limits, _ = entry
+        if not spec.enabled:
+            raise BackendNotFound
+        return spec, limits
+
+    async def _load(self, key: tuple[str, str]) -> tuple[BackendSpec, Limits, float]:
+        spec = await self._backends.get(*key)
+        limits = (await self._tenants.get(key[0])).limits
+        if len(self._entries) >= MAX_ENTRIES:
+            self._entries.clear()
+        entry = self._entries[key] = (spec, limits, time.monotonic() + MAX_AGE_S)
+        return entry
+
+    def forget(self, tenant: str, backend: str | None = None) -> None:
+        """What was remembered of this backend, or of every backend of the tenant, is out of date."""
+        for key in [key for key in self._entries if key[0] == tenant and backend in (None, key[1])]:
+            del self._entries[key]

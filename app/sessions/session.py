@@ -1,0 +1,313 @@
+"""Session: one client's line to one process of its own. Bound to a principal, never to a token's bytes."""
+
+import time
+from collections.abc import Callable
+
+from app.backends.link import BackendLink, Exit
+from app.backends.pool import Lease, ProcessPool
+from app.domain import BackendSpec, Limits, Principal
+from app.errors import (
+    BackendError,
+    BackendExited,
+    Conflict,
+    GatewayError,
+    InvalidMessage,
+    SessionNotFound,
+)
+from app.metrics import Metrics, error_label, method_label
+from app.protocol.commands import Answer, Call, Command, Dropped, Failed, Listen, ToBackend, ToStream
+from app.protocol.exchange import Exchange, negotiated_version
+from app.protocol.jsonrpc import Notification, Request, Response, members_of
+from app.protocol.lifecycle import Lifecycle, SessionState, Trigger
+from app.protocol.revisions import ASSUMED
+from app.sessions.streams import EventStream, Reply
+
+SILENCE_S = 1.0  # a POST without an answer becomes a stream after this, so that its connection stays alive
+_TOOL_ERROR = (b'"isError":true', b'"isError": true')
+
+
+class Session:
+    """One client, one BackendLink, one Exchange. Starts no task: the process, the client and the sweep drive it.
+
+    The registry makes it, sweeps it and hears `on_closed`; `close` gives everything back and may be called twice.
+    """
+
+    def __init__(
+        self,
+        session_id: str,
+        principal: Principal,
+        spec: BackendSpec,
+        transport: str,
+        metrics: Metrics,
+        on_closed: Callable[["Session", str], None],
+    ) -> None:
+        self.id = session_id
+        self.principal, self.spec, self.transport = principal, spec, transport
+        self.owner = (principal.identity, spec.key)
+        self.version: str = ASSUMED
+        self.exchange = Exchange(spec.timeouts.call_s, initialize_s=spec.timeouts.initialize_s)
+        self.listen = EventStream(self._pressure, self._stream_dropped)
+        self.opened_at = self.last_seen = time.monotonic()
+        self._lifecycle = Lifecycle()
+        self._lease: Lease | None = None
+        self._link: BackendLink | None = None
+        self._full_streams = 0
+        self._metrics, self._on_closed = metrics, on_closed
+
+    @property
+    def state(self) -> SessionState:
+        """Where the session is in its life."""
+        return self._lifecycle.state
+
+    # --- opening
+
+    async def connect(self, pool: ProcessPool, limits: Limits) -> None:
+        """Takes a process of the pool; where it raises, the caller closes the session.
+
+        Raises:
+            InvalidMessage: the session has, or waits for, a process already.
+            BackendError: there is none to be had.
+            SessionNotFound: the session was closed meanwhile.
+        """
+        if not self._lifecycle.allows(Trigger.CONNECT):
+            raise InvalidMessage("the session is initialized already")
+        self._lifecycle.follow(Trigger.CONNECT)
+        lease = await pool.lease(self.spec, limits)
+        if self.state is SessionState.CLOSED:
+            lease.release("session_closed")
+            raise SessionNotFound
+        self._lifecycle.follow(Trigger.PROCESS)
+        self._lease, self._link = lease, lease.link
+        self._link.attach(self)
+
+    # --- from the client
+
+    def reply(self, expected: int, *, may_stream: bool) -> Reply:
+        """A Reply for a POST with this many requests."""
+        return Reply(expected, may_stream=may_stream, make_stream=self._make_stream)
+
+    def request(self, message: Request, stream: Reply | Listen) -> None:
+        """Passes a request on; its outcome goes to `stream`.
+
+        Raises:
+            InvalidMessage: the id is in flight, or it is too early or too late for this method.
+            QuotaExceeded: too many calls are in flight.
+            BackendError: the process is gone or does not read.
+        """
+        if self._lifecycle.state is not SessionState.OPEN or message.method == "initialize":
+            self._admit(message)
+        now = self.last_seen = time.monotonic()
+        may_stream = stream is Listen.STREAM or stream.may_stream
+        call, line = self.exchange.request(message, stream, now, may_stream=may_stream)
+        try:
+            self._require_link().send(line)
+        except BackendError:
+            self.exchange.abandon(call)
+            raise
+
+    def refuse(self, message: Request, error: GatewayError) -> None:
+        """Answers a request with an error on the listen stream; without a process the session is over."""
+        call = Call(message.id, b"", message.method, Listen.STREAM, True, 0.0, 0.0)
+        self.listen.answer(Failed(call, error))
+        if self._link is None and self.state is SessionState.CONNECTING:
+            self.close("no_process", error)
+
+    def notify(self, message: Notification) -> None:
+        """Passes a notification on."""
+        self.last_seen = time.monotonic()
+        line = self.exchange.notification(message, self.last_seen)
+        if line is not None:
+            self._require_link().send(line)
+
+    def respond(self, message: Response) -> None:
+        """Passes the answer to a backend's question on; one that was not asked is dropped."""
+        self.last_seen = time.monotonic()
+        line = self.exchange.response(message)
+        if line is None:
+            self._metrics.messages_dropped.labels("unknown_response").inc()
+        else:
+            self._require_link().send(line)
+
+    def _admit(self, message: Request) -> None:
+        if message.method == "initialize":
+            if not self._lifecycle.allows(Trigger.INITIALIZE):
+                raise InvalidMessage("the session is initialized already")
+            self._lifecycle.follow(Trigger.INITIALIZE)
+        elif self._lifecycle.state is SessionState.CLOSED:
+            raise SessionNotFound
+        elif message.method != "ping" or self._link is None:
+            raise InvalidMessage("the first request of a session is `initialize`")
+
+    def _require_link(self) -> BackendLink:
+        if self._link is None:
+            raise InvalidMessage("the first request of a session is `initialize`")
+        return self._link
+
+    # --- from the backend (BackendListener)
+
+    def backend_sent(self, line: bytes) -> None:
+        """One line of the process."""
+        now = time.monotonic()
+        command = self.exchange.receive(line, now)
+        if type(command) is Answer:
+            self._answered(command, now)
+        else:
+            self._carry_out(command)
+
+    def backend_sent_too_much(self, prefix: bytes) -> None:
+        """A line over the limit was thrown away."""
+        self._carry_out(self.exchange.receive_oversized(prefix))
+
+    def backend_exited(self, exit: Exit) -> None:
+        """The process is gone: every call gets its error, and the session ends."""
+        error = BackendExited(
+            f"the backend ended: {exit.description}",
+            started=self.state is SessionState.OPEN,
+            stderr=exit.stderr,
+            hint=None if self.state is SessionState.OPEN else "It ended before it answered `initialize`.",
+        )
+        self.close("backend_exited", error)
+
+    def _answered(self, answer: Answer, now: float) -> None:
+        call, response = answer.call, answer.response
+        error_type = ""
+        if response.member == "error":
+            error_type = _error_type(response)
+        elif call.method == "tools/call" and _is_tool_error(response):
+            error_type = "tool_error"
+        if call.method == "initialize":
+            self._initialized(response)
+        self._observe(call, error_type, now)
+        target = self.listen if call.stream is Listen.STREAM else call.stream
+        target.answer(answer)
+
+    def _initialized(self, response: Response) -> None:
+        if response.member == "error":
+            self._lifecycle.follow(Trigger.REFUSED)
+            return
+        self._lifecycle.follow(Trigger.ANSWERED)
+        self.version = negotiated_version(response.value) or ASSUMED
+        assert self._lease is not None
+        self._lease.handshake_succeeded()
+
+    def _carry_out(self, command: Command) -> None:
+        match command:
+            case ToStream(stream=stream):
+                (self.listen if stream is Listen.STREAM else stream).push(command)
+            case ToBackend(line=line):
+                self._tell_backend(line)
+            case Failed(call=call):
+                self._observe(call, command.error.reason, time.monotonic())
+                (self.listen if call.stream is Listen.STREAM else call.stream).answer(command)
+            case Dropped(reason=reason):
+                self._metrics.messages_dropped.labels(reason).inc()
+            case Answer():
+                self._answered(command, time.monotonic())
+
+    def _tell_backend(self, line: bytes) -> None:
+        """Writes a line of our own; a process that is gone or deaf will be noticed by others."""
+        try:
+            self._require_link().send(line)
+        except GatewayError:
+            self._metrics.messages_dropped.labels("backend_deaf").inc()
+
+    def _observe(self, call: Call, error_type: str, now: float) -> None:
+        seconds, method = now - call.started, method_label(call.method)
+        self._metrics.server_operations.labels(method, error_type, self.transport, self.version).observe(seconds)
+        self._metrics.client_operations.labels(method, error_type).observe(seconds)
+
+    # --- streams
+
+    def open_listener(self) -> EventStream:
+        """Takes the stream of the session's own messages; `close_listener` gives it back.
+
+        Raises:
+            Conflict: somebody reads it already; a message goes to one stream only.
+        """
+        if self.listen.attached:
+            raise Conflict("the session has a stream for server messages already")
+        self.listen.attach()
+        self.exchange.listening = True
+        self.last_seen = time.monotonic()
+        return self.listen
+
+    def close_listener(self) -> None:
+        """The reader has left."""
+        self.listen.detach()
+        self.exchange.listening = False
+        self.last_seen = time.monotonic()
+
+    def _make_stream(self) -> EventStream:
+        return EventStream(self._pressure, self._stream_dropped)
+
+    def _pressure(self, full: bool) -> None:
+        """A stream has become full, or has room again: the process is read while none is full."""
+        self._full_streams += 1 if full else -1
+        if self._link is not None:
+            if self._full_streams:
+                self._link.pause_reading()
+            else:
+                self._link.resume_reading()
+
+    def _stream_dropped(self, reason: str, question: bytes | None) -> None:
+        self._metrics.messages_dropped.labels(reason).inc()
+        if question is not None:
+            line = self.exchange.refuse_question(question, "nobody reads the client's stream")
+            if line is not None:
+                self._tell_backend(line)
+
+    # --- time, and the end
+
+    def sweep(self, now: float) -> None:
+        """Ends what is overdue; lets a POST that has waited long become a stream."""
+        for command in list(self.exchange.expire(now)):
+            self._carry_out(command)
+            if isinstance(command, Failed) and command.call.method == "initialize":
+                self.close("initialize_timeout", command.error)
+                return
+        for call in list(self.exchange.calls.values()):
+            is_silent = call.may_stream and now - call.started > SILENCE_S and call.method != "initialize"
+            if is_silent and isinstance(call.stream, Reply):
+                call.stream.become_stream()
+
+    def expired(self, now: float) -> str | None:
+        """Why the session should end now, if it should: "idle" or "too_old"."""
+        timeouts = self.spec.timeouts
+        if now - self.opened_at > timeouts.absolute_s:
+            return "too_old"
+        if not self.exchange.calls and not self.listen.attached and now - self.last_seen > timeouts.idle_s:
+            return "idle"
+        return None
+
+    def close(self, reason: str, error: GatewayError | None = None) -> None:
+        """Ends the session: calls get `error` (else the session's 404), streams end, the process is given back."""
+        if self.state is SessionState.CLOSED:
+            return
+        for failed in self.exchange.fail_all(error or SessionNotFound("the session has ended")):
+            self._carry_out(failed)
+        self._lifecycle.follow(Trigger.CLOSE)
+        self.listen.end()
+        if self._lease is not None:
+            self._lease.release(reason)
+        self._on_closed(self, reason)
+
+    def __repr__(self) -> str:
+        return f"<Session {self.id[:6]}… {self.transport} {self.state.value} {self.exchange!r}>"
+
+
+def _is_tool_error(response: Response) -> bool:
+    """Whether a tool result says isError; it stands first or last, so a large result is not searched."""
+    value = bytes(response.value) if len(response.value) < 256 else _ends(response)
+    return any(mark in value for mark in _TOOL_ERROR)
+
+
+def _ends(response: Response) -> bytes:
+    view = memoryview(response.value)
+    return bytes(view[:64]) + bytes(view[-64:])
+
+
+def _error_type(response: Response) -> str:
+    try:
+        return error_label(int(bytes(members_of(response.value)["code"])))
+    except (KeyError, ValueError):
+        return "_OTHER"

@@ -1,0 +1,312 @@
+"""The node's settings: environment variables `TRUNKLINE_<NAME>`, secrets also as `TRUNKLINE_<NAME>_FILE`.
+
+The only reader of the environment. Everything below `gateway.py` is handed plain values, never this object.
+An empty variable counts as not set.
+"""
+
+import binascii
+import difflib
+import ipaddress
+import math
+import os
+import re
+import secrets
+from base64 import b64decode
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from app.errors import SettingsError
+
+PREFIX = "TRUNKLINE_"
+LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
+SECRET_KEY_BYTES = 32
+MIB_PER_PROCESS = 100  # a small Python or node server with its imports done
+IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
+_T = TypeVar("_T")
+
+_HOST_NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,251}[a-z0-9])?", re.IGNORECASE)
+_AUTHORITY = r"(?:[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?"
+_HOST_HEADER = re.compile(_AUTHORITY)
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://" + _AUTHORITY)
+
+
+# --- parsers: text in, value out; a ValueError says what is wrong and what is allowed
+
+
+def _host(text: str) -> str:
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        if _HOST_NAME.fullmatch(text):
+            return text
+    raise ValueError(f"{text!r} is not an IP address or a host name")
+
+
+def _whole(least: int, most: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"-?[0-9]{1,18}", text):
+            raise ValueError(f"{text[:40]!r} is not a whole number; allowed are {least} to {most}")
+        if not least <= int(text) <= most:
+            raise ValueError(f"{text} is out of range; allowed are {least} to {most}")
+        return int(text)
+
+    return parse
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{text[:40]!r} is not a number of seconds; allowed are positive, finite numbers")
+    return value
+
+
+def _data_dir(text: str) -> Path:
+    if "\0" in text:
+        raise ValueError("a path has no NUL character")
+    return Path(text).expanduser().absolute()
+
+
+def _public_url(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not _HOST_HEADER.fullmatch(parts.netloc.lower()):
+        raise ValueError(f"{text[:200]!r} is not an http or https URL without user name; like https://gw.example.com")
+    if parts.query or parts.fragment:
+        raise ValueError(f"{text[:200]!r} has a query or a fragment; allowed are scheme, host, port and path")
+    return text.rstrip("/")
+
+
+def _list_of(pattern: re.Pattern[str], example: str) -> Callable[[str], tuple[str, ...]]:
+    def parse(text: str) -> tuple[str, ...]:
+        items = tuple(item.strip().lower() for item in text.split(",") if item.strip())
+        for item in items:
+            if not pattern.fullmatch(item):
+                raise ValueError(f"{item[:200]!r} is not of the form {example}; wildcards are not allowed")
+        return items
+
+    return parse
+
+
+def _networks(text: str) -> tuple[IpNetwork, ...]:
+    networks = []
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        try:
+            networks.append(ipaddress.ip_network(item))
+        except ValueError as error:
+            raise ValueError(f"{error}; allowed are addresses and networks like 10.0.0.0/8") from None
+    return tuple(networks)
+
+
+def _database_url(text: str) -> str:
+    # The URL can hold a password: no message repeats it.
+    scheme, _, rest = text.partition("://")
+    if scheme not in ("sqlite", "sqlite+aiosqlite"):
+        raise ValueError("only sqlite:///PATH is supported by this version (postgresql:// comes later)")
+    if not re.fullmatch(r"/[^?#\0]+", rest) or rest == "/:memory:":
+        raise ValueError("the database must be a file: sqlite:///relative/path or sqlite:////absolute/path")
+    return f"sqlite:///{rest[1:]}"
+
+
+def _secret_key(text: str) -> bytes:
+    try:
+        key = bytes.fromhex(text) if re.fullmatch(r"[0-9a-fA-F]+", text) else _from_base64(text)
+    except (ValueError, binascii.Error):
+        raise ValueError("it is neither hex nor base64") from None
+    if len(key) < SECRET_KEY_BYTES:
+        raise ValueError(
+            f"it has {len(key)} bytes; needed are {SECRET_KEY_BYTES} random bytes or more, in hex or base64 "
+            "(`openssl rand -hex 32` makes them)"
+        )
+    return key
+
+
+def _from_base64(text: str) -> bytes:
+    standard = text.replace("-", "+").replace("_", "/").rstrip("=")
+    return b64decode(standard + "=" * (-len(standard) % 4), validate=True)
+
+
+def _log_level(text: str) -> str:
+    if text.lower() not in LOG_LEVELS:
+        raise ValueError(f"{text[:40]!r} is not a level; allowed are {', '.join(LOG_LEVELS)}")
+    return text.lower()
+
+
+# --- the settings
+
+
+def _setting(parse: Callable[[str], _T], *, default: Any = None, secret: bool = False) -> Any:
+    """`default` is a value, or a function of the settings read so far."""
+    return field(repr=not secret, metadata={"parse": parse, "secret": secret, "default": default})
+
+
+def _default_database(values: Mapping[str, Any]) -> str:
+    return f"sqlite:///{values['data_dir'] / 'trunkline.db'}"
+
+
+def _default_max_processes(_: Mapping[str, Any]) -> int:
+    return max(8, _memory_bytes() // 2**20 // MIB_PER_PROCESS)
+
+
+def _memory_bytes() -> int:
+    """What this machine or container has."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        try:
+            limits.append(int(Path("/sys/fs/cgroup", name).read_text()))
+        except (OSError, ValueError):  # no such controller, or "max"
+            continue
+    return min(limits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """One node's configuration, checked. Made by `from_env`."""
+
+    host: str = _setting(_host, default="127.0.0.1")
+    port: int = _setting(_whole(0, 65535), default=8080)
+    data_dir: Path = _setting(_data_dir, default=lambda _: _data_dir("trunkline-data"))
+    public_url: str | None = _setting(_public_url)
+    allowed_hosts: tuple[str, ...] = _setting(_list_of(_HOST_HEADER, "HOST or HOST:PORT"), default=())
+    allowed_origins: tuple[str, ...] = _setting(_list_of(_ORIGIN, "https://HOST"), default=())
+    trusted_proxies: tuple[IpNetwork, ...] = _setting(_networks, default=())
+    database_url: str = _setting(_database_url, default=_default_database, secret=True)
+    secret_key: bytes = _setting(_secret_key, default=lambda values: _kept_secret_key(values["data_dir"]), secret=True)
+    log_level: str = _setting(_log_level, default="info")
+    drain_s: float = _setting(_seconds, default=30.0)
+    max_processes: int = _setting(_whole(1, 1_000_000), default=_default_max_processes)
+    pool_wait_s: float = _setting(_seconds, default=30.0)
+    max_sessions: int = _setting(_whole(1, 10_000_000), default=10_000)
+    max_body_bytes: int = _setting(_whole(1024, 2**30), default=4 * 2**20)
+    max_line_bytes: int = _setting(_whole(1024, 2**30), default=16 * 2**20)
+    keepalive_s: float = _setting(_seconds, default=15.0)
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str], **overrides: object) -> "Settings":
+        """Reads and checks everything; makes the data directory and, where none is set, the secret key in it.
+
+        `overrides` are settings by field name, from the command line or a test; None is no override.
+
+        Raises:
+            SettingsError: one line that names the variable and says what is allowed.
+        """
+        _refuse_unknown(environ)
+        values: dict[str, Any] = {}
+        for each in fields(cls):
+            text = _text_of(overrides.get(each.name)) or _read(environ, each.name, secret=each.metadata["secret"])
+            if text:
+                values[each.name] = _parsed(each.name, each.metadata["parse"], text)
+            elif each.name == "secret_key":
+                _refuse_public_without_key(values["host"])
+                values[each.name] = each.metadata["default"](values)
+            else:
+                default = each.metadata["default"]
+                values[each.name] = default(values) if callable(default) else default
+            if each.name == "data_dir":
+                _make_directory(values["data_dir"])
+        return cls(**values)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can connect to the address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+NAMES = tuple(each.name.upper() for each in fields(Settings))
+_SECRETS = frozenset(each.name.upper() for each in fields(Settings) if each.metadata["secret"])
+
+
+def _wrong(name: str, problem: str) -> SettingsError:
+    return SettingsError(f"{PREFIX}{name.upper()}: {problem}")
+
+
+def _text_of(override: object) -> str:
+    if override is None:
+        return ""
+    if isinstance(override, bytes):
+        return override.hex()
+    return ",".join(map(str, override)) if isinstance(override, tuple | list) else str(override)
+
+
+def _parsed(name: str, parse: Callable[[str], _T], text: str) -> _T:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise _wrong(name, str(error)) from None
+
+
+def _read(environ: Mapping[str, str], name: str, *, secret: bool) -> str:
+    variable = PREFIX + name.upper()
+    text, path = environ.get(variable, "").strip(), environ.get(variable + "_FILE", "") if secret else ""
+    if text and path:
+        raise _wrong(name, f"set either it or {variable}_FILE, not both")
+    if not path:
+        return text
+    try:
+        text = Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        problem = getattr(error, "strerror", None) or "it is not text"
+        raise _wrong(name + "_file", f"cannot read {path!r}: {problem}") from None
+    if not text:
+        raise _wrong(name + "_file", f"{path!r} is empty")
+    return text
+
+
+def _refuse_unknown(environ: Mapping[str, str]) -> None:
+    """A misspelt setting must not be silently without effect. `…_BIN` and `TEST…` belong to scripts and tests."""
+    known = {*NAMES, *(name + "_FILE" for name in _SECRETS)}
+    for variable in sorted(environ):
+        name = variable.removeprefix(PREFIX)
+        if not variable.startswith(PREFIX) or name in known or variable.endswith("_BIN") or name.startswith("TEST"):
+            continue
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        suggestion = f"did you mean {PREFIX}{near[0]}?" if near else f"allowed are {', '.join(sorted(known))}"
+        raise _wrong(ascii(name)[1:-1], f"there is no such setting; {suggestion}")
+
+
+def _refuse_public_without_key(host: str) -> None:
+    if not is_loopback(host):
+        raise _wrong(
+            "secret_key",
+            f"must be set where TRUNKLINE_HOST is not a loopback address (it is {host}): "
+            f"{SECRET_KEY_BYTES} random bytes or more, in hex or base64 (`openssl rand -hex 32` makes them)",
+        )
+
+
+def _make_directory(path: Path) -> None:
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise _wrong("data_dir", f"cannot make {str(path)!r}: {error.strerror}") from None
+
+
+def _kept_secret_key(data_dir: Path) -> bytes:
+    """The key of this data directory, made at the first start."""
+    path = data_dir / "secret_key"
+    try:
+        if not path.exists():
+            _write_new(path, secrets.token_hex(SECRET_KEY_BYTES))
+        return _secret_key(path.read_text(encoding="ascii").strip())
+    except (OSError, ValueError) as error:
+        raise _wrong("data_dir", f"cannot keep the secret key in {str(path)!r}: {error}") from None
+
+
+def _write_new(path: Path, text: str) -> None:
+    # Written aside and linked, so that of two first starts at once both read the same, whole key.
+    aside = path.with_name(f".secret_key.{os.getpid()}")
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text + "\n")
+        os.link(aside, path)
+    except FileExistsError:
+        pass
+    finally:
+        aside.unlink()

@@ -1,0 +1,404 @@
+"""The node's side of the spawner: orders go out without blocking, ends come back through callbacks."""
+
+import array
+import asyncio
+import contextlib
+import errno
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from app.spawner import syscalls, tree, wire
+
+__all__ = ["Command", "End", "SpawnFailed", "Spawned", "SpawnerClient"]
+
+_READY_TIMEOUT_S = 10.0  # a Python without site packages is up in 30 ms
+_CLOSE_TIMEOUT_S = 5.0  # for the spawner to end every tree; then it is killed and we do it
+_LOOK_AGAIN_S = 0.02  # between two looks for what a lost spawner left behind
+_QUIET_LOOKS = 5  # nothing is left when so many looks in a row found nothing
+_GIVE_UP_LOOKING_S = 10.0  # a process stuck in the kernel must not keep us looking
+_REPORT_BYTES = 65536
+_MAIN = Path(__file__).with_name("__main__.py")
+_ROOT = _MAIN.parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What to execute. `argv[0]` is looked up in the PATH of `env`."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    cwd: str = "/"
+    sched_batch: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Spawned:
+    """A running process; `seconds` is the time from the order's arrival until exec succeeded."""
+
+    id: str
+    pid: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a process ended; `number` is its exit status or the signal."""
+
+    reason: Literal["exited", "signaled", "spawner_lost"]
+    number: int = 0
+
+
+class SpawnFailed(Exception):
+    """The process could not be started; `stage` names the step that failed."""
+
+    def __init__(self, number: int, stage: str, message: str) -> None:
+        super().__init__(message)
+        self.errno = number
+        self.stage = stage
+        self.message = message
+
+
+@dataclass(slots=True, eq=False)
+class _Packet:
+    content: bytes
+    descriptors: Sequence[int] = ()
+
+    def close(self) -> None:
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+        self.descriptors = ()
+
+
+@dataclass(slots=True, eq=False)
+class _Process:
+    on_end: Callable[[End], None]
+    started: asyncio.Future[Spawned]
+    pid: int | None = None
+
+
+class SpawnerClient:
+    """Starts a spawner and speaks with it. A spawner that dies is replaced at the next spawn.
+
+    Makes this process adopt orphans, so that it can end and reap what a dead spawner leaves behind.
+    Only for the event loop's thread.
+    """
+
+    def __init__(self) -> None:
+        self._socket: socket.socket | None = None
+        self._spawner: subprocess.Popen[bytes] | None = None
+        self._ready: asyncio.Future[int] | None = None
+        self._starting = asyncio.Lock()
+        self._outgoing: deque[_Packet] = deque()
+        self._processes: dict[str, _Process] = {}
+        self._burials: set[_Burial] = set()
+        self._closed = False
+
+    def __repr__(self) -> str:
+        state = f"pid {self._spawner.pid}" if self._spawner else "closed" if self._closed else "not running"
+        return f"<SpawnerClient [{state}, {len(self._processes)} processes]>"
+
+    @property
+    def pid(self) -> int | None:
+        """The spawner's process id while it runs."""
+        return self._spawner.pid if self._spawner else None
+
+    async def start(self) -> None:
+        """Starts the spawner and waits until it is ready; does nothing while one runs.
+
+        Raises:
+            SpawnFailed: it could not be started.
+        """
+        async with self._starting:
+            if self._closed:
+                raise SpawnFailed(errno.ESHUTDOWN, "spawner", "the spawner is closed")
+            if self._socket is None:
+                self._launch()
+            assert self._ready is not None
+            try:
+                await asyncio.wait_for(asyncio.shield(self._ready), _READY_TIMEOUT_S)
+            except TimeoutError:
+                self._on_lost()
+                raise SpawnFailed(errno.ETIMEDOUT, "spawner", "the spawner does not start") from None
+
+    def _launch(self) -> None:
+        try:
+            syscalls.adopt_orphans()
+            ours, theirs = wire.socket_pair()
+            with theirs:
+                self._spawner = _popen(theirs.fileno())
+        except OSError as error:
+            raise SpawnFailed(error.errno or errno.EIO, "spawner", f"cannot start the spawner: {error}") from error
+        ours.setblocking(False)
+        self._socket = ours
+        loop = asyncio.get_running_loop()
+        self._ready = loop.create_future()
+        loop.add_reader(ours.fileno(), self._on_readable)
+
+    async def spawn(self, command: Command, stdio: Sequence[int], on_end: Callable[[End], None]) -> Spawned:
+        """Starts a process on these three descriptors, which are closed here whatever happens.
+
+        `on_end` is called once, from the event loop, if and only if this returned; if the caller is
+        cancelled meanwhile, the process is killed.
+
+        Raises:
+            SpawnFailed: it could not be started.
+        """
+        packet, process_id = _Packet(b"", stdio), secrets.token_hex(8)
+        process: _Process | None = None
+        try:
+            if self._socket is None:
+                await self.start()
+            if self._socket is None:
+                raise _lost()
+            packet.content = _spawn_order(process_id, command)
+            process = _Process(on_end, asyncio.get_running_loop().create_future())
+            self._processes[process_id] = process
+            self._send(packet)
+            return await process.started
+        except BaseException:
+            self._abandon(process_id, process, packet)
+            raise
+        finally:
+            if packet not in self._outgoing:
+                packet.close()
+
+    def _abandon(self, process_id: str, process: _Process | None, packet: _Packet) -> None:
+        if process is not None:
+            process.on_end = _ignore
+        if packet in self._outgoing:
+            self._outgoing.remove(packet)
+        elif process is not None and process_id in self._processes:
+            self.kill(process_id)  # on its way, or running
+            return
+        self._processes.pop(process_id, None)
+
+    def signal(self, process_id: str, signum: int) -> None:
+        """Signals the process's group. Does nothing if it has ended."""
+        if process_id in self._processes:
+            self._send(_Packet(wire.encode({"do": "signal", "id": process_id, "signum": signum})))
+
+    def kill(self, process_id: str) -> None:
+        """Kills the process and everything it started. Does nothing if it has ended."""
+        if process_id in self._processes:
+            self._send(_Packet(wire.encode({"do": "kill", "id": process_id})))
+
+    async def aclose(self) -> None:
+        """Ends every process and the spawner. Whoever still waits for an end hears `spawner_lost`."""
+        self._closed = True
+        if self._spawner is not None and self._socket is not None:
+            # Not close(): _on_lost does that, once the spawner has closed its own end behind its last process.
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_WR)
+            await _wait_for_exit(self._spawner.pid, _CLOSE_TIMEOUT_S)
+            self._on_lost()
+        for burial in list(self._burials):
+            await asyncio.shield(burial.done)
+
+    # --- sending
+
+    def _send(self, packet: _Packet) -> None:
+        if self._socket is None:
+            packet.close()
+            return
+        self._outgoing.append(packet)
+        if len(self._outgoing) == 1:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Sends what can be sent; the rest when the socket becomes writable."""
+        sender = self._socket
+        if sender is None:
+            return
+        loop = asyncio.get_running_loop()
+        while self._outgoing:
+            packet = self._outgoing[0]
+            try:
+                sender.sendmsg([packet.content], _ancillary(packet.descriptors))
+            except BlockingIOError:
+                loop.add_writer(sender.fileno(), self._flush)
+                return
+            except (BrokenPipeError, ConnectionResetError):
+                self._on_lost()
+                return
+            except OSError as error:
+                self._refuse(packet, error)
+            self._outgoing.popleft().close()
+        loop.remove_writer(sender.fileno())
+
+    def _refuse(self, packet: _Packet, error: OSError) -> None:
+        """The kernel does not take this packet: too large, or too many descriptors under way."""
+        number = errno.E2BIG if error.errno == errno.EMSGSIZE else error.errno or errno.EIO
+        process_id = wire.decode_order(packet.content)["id"]
+        self._on_report({
+            "event": "failed", "id": process_id, "errno": number, "stage": "send", "message": os.strerror(number),
+        })  # fmt: skip
+
+    # --- hearing
+
+    def _on_readable(self) -> None:
+        while self._socket is not None:
+            try:
+                packet = self._socket.recv(_REPORT_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                packet = b""
+            if not packet:
+                self._on_lost()
+                return
+            self._on_report(wire.decode_report(packet))
+
+    def _on_report(self, report: wire.Report) -> None:
+        event = report["event"]
+        if event == "ready":
+            if self._ready is not None and not self._ready.done():
+                self._ready.set_result(report["pid"])
+            return
+        process = self._processes.get(report["id"])
+        if process is None:
+            return
+        if event == "spawned":
+            process.pid = report["pid"]
+            if not process.started.done():
+                process.started.set_result(Spawned(report["id"], report["pid"], report["seconds"]))
+            return
+        del self._processes[report["id"]]
+        if event == "failed":
+            if not process.started.done():
+                process.started.set_exception(SpawnFailed(report["errno"], report["stage"], report["message"]))
+        elif "signal" in report:
+            _tell(process, End("signaled", report["signal"]))
+        else:
+            _tell(process, End("exited", report["code"]))
+
+    def _on_lost(self) -> None:
+        """The spawner is gone. The kernel kills the leaders; their descendants come to us."""
+        if self._socket is None or self._spawner is None:
+            return
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._socket.fileno())
+        loop.remove_writer(self._socket.fileno())
+        self._socket.close()
+        with contextlib.suppress(ProcessLookupError):
+            self._spawner.kill()
+        processes, self._processes = self._processes, {}
+        self._burials.add(_Burial(self._spawner, processes, self._burials.discard))
+        self._socket = self._spawner = None
+        while self._outgoing:
+            self._outgoing.popleft().close()
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_exception(_lost())
+            self._ready.exception()  # whoever waited may have been cancelled: not "never retrieved"
+        for process in processes.values():
+            if process.started.done():
+                _tell(process, End("spawner_lost"))
+            else:
+                process.started.set_exception(_lost())
+
+
+class _Burial:
+    """Ends and reaps what a lost spawner left to us, look by look, until nothing more turns up."""
+
+    def __init__(
+        self, spawner: subprocess.Popen[bytes], processes: Mapping[str, _Process], forget: Callable[["_Burial"], None]
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._spawner = spawner
+        self._ids = set(processes)
+        self._pids = {process.pid for process in processes.values() if process.pid is not None}
+        self._sessions = frozenset(self._pids)
+        self._forget = forget
+        self._quiet_looks = 0
+        self._give_up_at = time.monotonic() + _GIVE_UP_LOOKING_S
+        self.done: asyncio.Future[None] = self._loop.create_future()
+        self._loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        remains = {pid for pid in tree.children(os.getpid()) if self._is_ours(pid)}
+        self._pids |= tree.end(remains)
+        for pid in list(self._pids):
+            if _reap(pid):
+                self._pids.discard(pid)
+        status = self._spawner.poll()
+        self._quiet_looks = self._quiet_looks + 1 if status is not None and not remains else 0
+        # A spawner that returned by itself has left nothing behind.
+        if status == 0 or self._quiet_looks >= _QUIET_LOOKS or time.monotonic() > self._give_up_at:
+            self._forget(self)
+            if not self.done.done():
+                self.done.set_result(None)
+        else:
+            self._loop.call_later(_LOOK_AGAIN_S, self._look)
+
+    def _is_ours(self, pid: int) -> bool:
+        return pid in self._pids or tree.session(pid) in self._sessions or tree.marker(pid) in self._ids
+
+
+def _popen(descriptor: int) -> subprocess.Popen[bytes]:
+    """A spawner of its own session, so that a terminal's signals do not reach it, and without our environment."""
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", str(_MAIN), str(descriptor)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        cwd=_ROOT,
+        env={"LANG": "C.UTF-8"},
+        pass_fds=[descriptor],
+        start_new_session=True,
+    )
+
+
+def _spawn_order(process_id: str, command: Command) -> bytes:
+    return wire.encode({
+        "do": "spawn", "id": process_id, "argv": list(command.argv), "env": dict(command.env),
+        "cwd": command.cwd, "sched_batch": command.sched_batch,
+    })  # fmt: skip
+
+
+def _ancillary(descriptors: Sequence[int]) -> list[tuple[int, int, "array.array[int]"]]:
+    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+
+
+def _lost() -> SpawnFailed:
+    return SpawnFailed(errno.ECHILD, "spawner", "the spawner is gone")
+
+
+def _tell(process: _Process, end: End) -> None:
+    """Not at once: whoever awaits the start may be about to be woken, and must know the process first."""
+    asyncio.get_running_loop().call_soon(lambda: process.on_end(end))
+
+
+def _ignore(_end: End) -> None:
+    pass
+
+
+def _reap(pid: int) -> bool:
+    """Whether this child is gone, or never became ours."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return not os.path.exists(f"/proc/{pid}")
+
+
+async def _wait_for_exit(pid: int, timeout_s: float) -> None:
+    """Waits until the process has exited, without reaping it."""
+    loop = asyncio.get_running_loop()
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        return
+    exited = asyncio.Event()
+    loop.add_reader(descriptor, exited.set)
+    try:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(exited.wait(), timeout_s)
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)

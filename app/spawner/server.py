@@ -1,0 +1,260 @@
+"""The spawner itself: one thread, one select loop, until the node's end of the socket closes."""
+
+import array
+import contextlib
+import errno
+import json
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from app.spawner import child, syscalls, tree, wire
+
+_OOM_SCORE = "300"  # under memory pressure backends die before the gateway; the spawner is too small to be first
+_LOOK_AGAIN_S = 0.02  # between two looks for what is left of an ended tree
+_QUIET_LOOKS = 2  # a tree has ended when so many looks in a row found nothing of it
+_LAST_LOOK_AGAIN_S = 0.005  # the same once the node is gone and there is nothing else to do
+_DESCRIPTORS = 3
+_ANCILLARY_BYTES = socket.CMSG_SPACE(_DESCRIPTORS * array.array("i").itemsize)
+_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE)
+
+
+class _NodeGone(Exception):
+    """The node closed its end, or died."""
+
+
+@dataclass(slots=True)
+class _Process:
+    id: str
+    pid: int
+    started_at: float
+    status: int | None  # the pipe that tells how exec went; None once it has told
+    failed: bool = False
+
+
+@dataclass(slots=True)
+class _Ending:
+    """A tree that is being killed. While one of its session lives, the kernel does not reuse `leader`."""
+
+    leader: int
+    quiet_looks: int = 0
+
+
+class Spawner:
+    """Starts processes for the node, kills their trees, reaps them and reports."""
+
+    def __init__(self, node: socket.socket) -> None:
+        self._node = node
+        self._pid = os.getpid()
+        self._processes: dict[str, _Process] = {}
+        self._by_pid: dict[int, _Process] = {}
+        self._ending: dict[str, _Ending] = {}
+        self._nameless: set[int] = set()
+        self._buffer = bytearray(wire.SEND_BUFFER_BYTES)
+        self._selector = selectors.DefaultSelector()
+        self._wake_read, wake_write = socket.socketpair()
+        self._wake_read.setblocking(False)
+        wake_write.setblocking(False)
+        self._wake_write = wake_write
+        signal.set_wakeup_fd(wake_write.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._watch(node, self._on_order)
+        self._watch(self._wake_read, self._on_child)
+
+    def run(self) -> None:
+        """Serves until the node is gone, then ends everything it started."""
+        with contextlib.suppress(_NodeGone):
+            self._report({"event": "ready", "pid": self._pid})
+            while True:
+                for key, _ in self._selector.select(_LOOK_AGAIN_S if self._ending else None):
+                    key.data()
+                if self._ending:
+                    self._end_trees()
+        self._end_everything()
+
+    def _watch(self, source: socket.socket | int, callback: Callable[[], None]) -> None:
+        self._selector.register(source, selectors.EVENT_READ, callback)
+
+    def _report(self, report: wire.Report) -> None:
+        """May block while the node is slow to read; the node never waits for us to read, so that ends."""
+        try:
+            self._node.send(wire.encode(report))
+        except OSError:
+            raise _NodeGone from None
+
+    # --- orders
+
+    def _on_order(self) -> None:
+        try:
+            size, ancillary, _, _ = self._node.recvmsg_into(
+                [self._buffer], _ANCILLARY_BYTES, socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
+            )
+        except BlockingIOError:
+            return
+        except OSError:
+            raise _NodeGone from None
+        descriptors = array.array("i")
+        for level, kind, content in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                descriptors.frombytes(content[: len(content) - len(content) % descriptors.itemsize])
+        if size == 0:
+            raise _NodeGone
+        self._obey(wire.decode_order(memoryview(self._buffer)[:size]), descriptors.tolist())
+
+    def _obey(self, order: wire.Order, descriptors: list[int]) -> None:
+        process = self._processes.get(order["id"])
+        if order["do"] == "spawn":
+            self._spawn(order, descriptors)
+        elif process is None:
+            return  # its end is already on the way to the node
+        elif order["do"] == "signal":
+            tree.send_group(process.pid, order["signum"])
+        elif order["do"] == "kill":
+            self._ending.setdefault(process.id, _Ending(process.pid))
+
+    def _spawn(self, order: wire.Order, descriptors: list[int]) -> None:
+        started_at = time.monotonic()
+        status: list[int] = []
+        try:
+            if len(descriptors) != _DESCRIPTORS:  # the kernel drops what our table has no room for
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            status += os.pipe()
+            order["env"][tree.MARKER] = order["id"]
+            pid = os.fork()
+            if pid == 0:
+                child.become(order, descriptors, status[1], self._pid)
+        except OSError as error:
+            _close(*status)
+            self._report_failure(order["id"], error.errno or errno.EIO, "fork", error.strerror or "")
+        else:
+            os.close(status[1])
+            process = _Process(order["id"], pid, started_at, status[0])
+            self._processes[process.id] = self._by_pid[pid] = process
+            self._watch(status[0], lambda: self._on_exec(process))
+        finally:
+            _close(*descriptors)
+
+    def _on_exec(self, process: _Process) -> None:
+        """The status pipe ended: either exec closed it, or the child wrote what went wrong."""
+        if process.status is None:
+            return
+        complaint = os.read(process.status, 4096)
+        self._selector.unregister(process.status)
+        os.close(process.status)
+        process.status = None
+        if complaint:
+            process.failed = True
+            told = json.loads(complaint)
+            self._report_failure(process.id, told["errno"], told["stage"], told["message"])
+        else:
+            seconds = time.monotonic() - process.started_at
+            self._report({"event": "spawned", "id": process.id, "pid": process.pid, "seconds": seconds})
+
+    def _report_failure(self, process_id: str, number: int, stage: str, message: str) -> None:
+        self._report({"event": "failed", "id": process_id, "errno": number, "stage": stage, "message": message})
+
+    # --- ends
+
+    def _on_child(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self._wake_read.recv(4096):
+                pass
+        with contextlib.suppress(ChildProcessError):
+            while dead := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                process = self._by_pid.get(dead.si_pid)
+                if process is not None:
+                    self._on_leader(process)
+                os.waitid(os.P_PID, dead.si_pid, os.WEXITED)
+                if process is not None:
+                    self._forget(process, dead)
+
+    def _on_leader(self, process: _Process) -> None:
+        """A backend whose leader has exited is over.
+
+        The leader is still a zombie, which keeps its pid and its group's id from being reused meanwhile.
+        """
+        self._on_exec(process)
+        tree.send_group(process.pid, signal.SIGKILL)
+        self._ending.setdefault(process.id, _Ending(process.pid))
+        self._end_trees()
+
+    def _forget(self, process: _Process, dead: os.waitid_result) -> None:
+        del self._processes[process.id], self._by_pid[process.pid]
+        if process.failed:
+            return  # the node knows it as never started
+        if dead.si_code == os.CLD_EXITED:
+            self._report({"event": "exited", "id": process.id, "code": dead.si_status})
+        else:
+            self._report({"event": "exited", "id": process.id, "signal": dead.si_status})
+
+    def _end_trees(self) -> None:
+        """One look for what is left of the ending trees.
+
+        Its members are 1. the leader and all below it, 2. orphans that came to us and carry its marker
+        or belong to its session, 3. orphans without a marker: nobody's, so they go as well, but only at
+        the second look, because a process in the middle of its exec has no environment for a moment.
+        """
+        leaders = {ending.leader: process_id for process_id, ending in self._ending.items()}
+        leaders |= {process.pid: process.id for process in self._processes.values()}
+        doomed: dict[int, str] = {pid: name for pid, name in leaders.items() if name in self._ending}
+        doomed = {pid: name for pid, name in doomed.items() if pid in self._by_pid}
+        nameless = set()
+        for pid in tree.children(self._pid):
+            if pid in self._by_pid:
+                continue
+            owner = self._owner(pid, leaders)
+            if owner is None:
+                nameless.add(pid)
+            elif owner in self._ending:
+                doomed[pid] = owner
+        tree.end([*doomed, *(nameless & self._nameless)])
+        self._nameless = nameless
+        self._count_quiet_looks(set(doomed.values()))
+
+    def _owner(self, orphan: int, leaders: dict[int, str]) -> str | None:
+        marker = tree.marker(orphan)
+        if marker is not None and (marker in self._processes or marker in self._ending):
+            return marker
+        return leaders.get(tree.session(orphan) or 0)
+
+    def _count_quiet_looks(self, seen: set[str]) -> None:
+        for process_id, ending in list(self._ending.items()):
+            ending.quiet_looks = 0 if process_id in seen else ending.quiet_looks + 1
+            if ending.quiet_looks >= _QUIET_LOOKS and process_id not in self._processes:
+                del self._ending[process_id]
+        if not self._ending:
+            self._nameless.clear()
+
+    def _end_everything(self) -> None:
+        """Kills and reaps every descendant; orphans come to us as their parents die, until none is left."""
+        while True:
+            tree.end(tree.children(self._pid))
+            try:
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            except ChildProcessError:
+                return
+            time.sleep(_LAST_LOOK_AGAIN_S)
+
+
+def _close(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def serve(descriptor: int) -> None:
+    """Runs a spawner on this socket; returns when the node is gone and nothing it started is left."""
+    node = socket.socket(fileno=descriptor)
+    node.set_inheritable(False)
+    for signum in _IGNORED:
+        signal.signal(signum, signal.SIG_IGN)
+    syscalls.adopt_orphans()
+    # Inherited by every backend; not allowed any more after refuse_inspection.
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write(_OOM_SCORE)
+    syscalls.refuse_inspection()
+    Spawner(node).run()

@@ -1,0 +1,101 @@
+"""Registered backends in the database."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, fields, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, and_, delete, insert, select, update
+
+from app.domain import BackendSpec, Timeouts
+from app.errors import BackendNotFound, Conflict
+from app.storage.engine import Database
+from app.storage.tables import backends
+
+_TIMEOUTS = frozenset(each.name for each in fields(Timeouts))
+
+
+class BackendRepository:
+    """Finds and changes backends, always of one tenant."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def get(self, tenant: str, name: str) -> BackendSpec:
+        """The backend, enabled or not.
+
+        Raises:
+            BackendNotFound: the tenant has none of this name.
+        """
+        async with self._database.read() as connection:
+            row = (await connection.execute(select(backends).where(_is(tenant, name)))).one_or_none()
+        if row is None:
+            raise BackendNotFound
+        return _spec(row)
+
+    async def list(self, tenant: str, *, after: str = "", limit: int) -> Sequence[BackendSpec]:
+        """Up to `limit` backends by name, beginning behind `after`."""
+        behind = (backends.c.tenant == tenant) & (backends.c.name > after)
+        async with self._database.read() as connection:
+            query = select(backends).where(behind).order_by(backends.c.name).limit(limit)
+            return [_spec(row) for row in await connection.execute(query)]
+
+    async def list_warm(self) -> Sequence[BackendSpec]:
+        """The enabled backends of all tenants that keep warm processes: what a node starts with."""
+        query = select(backends).where(backends.c.enabled, backends.c.warm > 0)
+        async with self._database.read() as connection:
+            return [_spec(row) for row in await connection.execute(query)]
+
+    async def create(self, tenant: str, spec: BackendSpec) -> BackendSpec:
+        """Adds the backend.
+
+        Raises:
+            Conflict: the name is taken.
+            NotFound: there is no such tenant.
+        """
+        created = replace(spec, tenant=tenant, version=1)
+        values = {**_values(created), "created_at": datetime.now(UTC)}
+        async with self._database.write() as connection:
+            await connection.execute(insert(backends).values(values))
+        return created
+
+    async def replace(self, tenant: str, spec: BackendSpec) -> BackendSpec:
+        """Writes a backend that was read before; its version grows.
+
+        Raises:
+            BackendNotFound: it is gone.
+            Conflict: somebody else changed it since it was read.
+        """
+        changed = replace(spec, tenant=tenant, version=spec.version + 1)
+        unchanged = and_(_is(tenant, spec.name), backends.c.version == spec.version)
+        async with self._database.write() as connection:
+            result = await connection.execute(update(backends).where(unchanged).values(_values(changed)))
+        if not result.rowcount:
+            await self.get(tenant, spec.name)
+            raise Conflict("the backend was changed by somebody else; read it again")
+        return changed
+
+    async def delete(self, tenant: str, name: str) -> None:
+        """Removes the backend.
+
+        Raises:
+            BackendNotFound: the tenant has none of this name.
+        """
+        async with self._database.write() as connection:
+            result = await connection.execute(delete(backends).where(_is(tenant, name)))
+        if not result.rowcount:
+            raise BackendNotFound
+
+
+def _is(tenant: str, name: str) -> ColumnElement[bool]:
+    return and_(backends.c.tenant == tenant, backends.c.name == name)
+
+
+def _values(spec: BackendSpec) -> dict[str, Any]:
+    return {**asdict(spec), "args": list(spec.args), "env": dict(spec.env)}
+
+
+def _spec(row: Row[Any]) -> BackendSpec:
+    values = {name: value for name, value in row._asdict().items() if name != "created_at"}
+    timeouts = {name: value for name, value in row.timeouts.items() if name in _TIMEOUTS}
+    return BackendSpec(**{**values, "args": tuple(row.args), "timeouts": Timeouts(**timeouts)})

@@ -1,0 +1,106 @@
+"""Brings a database to this version's schema, or says that it is not there.
+
+Synchronous: call it before the event loop runs, or in a thread.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import URL, Connection, create_engine, exc, make_url
+
+import app
+from app.errors import SchemaMismatch, StorageUnavailable
+from app.storage.engine import prepare_sqlite
+
+MIGRATIONS = Path(app.__file__).parent.parent / "migrations"
+
+
+def upgrade(url: str) -> None:
+    """Applies the migrations that are missing. Two processes may do so at once: on SQLite a lock file lets one in.
+
+    Raises:
+        SchemaMismatch: the database was made by a newer version.
+        StorageUnavailable: the database does not answer.
+    """
+    with _lock(make_url(url)), _connection(url) as connection:
+        if _revision(connection) != _head():
+            command.upgrade(config(connection), "head")
+
+
+def check(url: str) -> None:
+    """Only looks.
+
+    Raises:
+        SchemaMismatch: the schema is not this version's.
+        StorageUnavailable: the database does not answer.
+    """
+    with _connection(url) as connection:
+        revision = _revision(connection)
+    if revision != _head():
+        raise SchemaMismatch(f"the database has schema {revision or 'none'}, this version needs {_head()}")
+
+
+def config(connection: Connection | None = None) -> Config:
+    """Alembic's configuration; `migrations/env.py` takes the connection from it."""
+    settings = Config()
+    settings.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    settings.attributes["connection"] = connection
+    return settings
+
+
+def _head() -> str | None:
+    return ScriptDirectory(str(MIGRATIONS)).get_current_head()
+
+
+def _revision(connection: Connection) -> str | None:
+    revision = MigrationContext.configure(connection).get_current_revision()
+    known = {each.revision for each in ScriptDirectory(str(MIGRATIONS)).walk_revisions()}
+    if revision is not None and revision not in known:
+        raise SchemaMismatch(
+            f"the database has schema {revision}, which this version does not know",
+            hint="Run the newer version of trunkline that made it, or restore a backup.",
+        )
+    return revision
+
+
+@contextmanager
+def _connection(url: str) -> Iterator[Connection]:
+    engine = create_engine(url, hide_parameters=True)
+    if engine.dialect.name == "sqlite":
+        prepare_sqlite(engine)
+    try:
+        with engine.begin() as connection:
+            yield connection
+    except (exc.OperationalError, exc.DatabaseError) as error:
+        raise StorageUnavailable(f"the database cannot be used: {error.orig}") from error
+    finally:
+        engine.dispose()
+
+
+@contextmanager
+def _lock(url: URL) -> Iterator[None]:
+    if url.get_backend_name() != "sqlite":
+        yield
+        return
+    lock = _open_private(f"{url.database}.migrating")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # The database holds secrets of backends: made here, it is made for its owner's eyes only.
+        os.close(_open_private(str(url.database)))
+        yield
+    finally:
+        os.close(lock)  # and so unlocks
+
+
+def _open_private(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StorageUnavailable(f"cannot write {path!r}: {error.strerror}") from error

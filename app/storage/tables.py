@@ -1,0 +1,90 @@
+"""The schema as this version sees it. `migrations/` brings a database there; a test compares the two."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    Boolean,
+    Column,
+    DateTime,
+    Dialect,
+    ForeignKey,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    TypeDecorator,
+)  # fmt: skip
+
+NAME_LENGTH = 63
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """A moment. SQLite keeps no time zone, so it goes in as UTC and comes out as UTC."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Toward the database."""
+        return value if value is None else value.astimezone(UTC)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
+        """From the database."""
+        return value if value is None else value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+tenants = Table(
+    "tenants",
+    metadata,
+    Column("name", String(NAME_LENGTH), primary_key=True),
+    Column("limits", JSON, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+)
+
+backends = Table(
+    "backends",
+    metadata,
+    Column("tenant", String(NAME_LENGTH), ForeignKey("tenants.name", ondelete="CASCADE"), primary_key=True),
+    Column("name", String(NAME_LENGTH), primary_key=True),
+    Column("command", Text, nullable=False),
+    Column("args", JSON, nullable=False),
+    Column("env", JSON, nullable=False),
+    Column("isolation", String(16), nullable=False),
+    Column("recovery", String(16), nullable=False),
+    Column("warm", Integer, nullable=False),
+    Column("max_processes", Integer, nullable=False),
+    Column("timeouts", JSON, nullable=False),
+    Column("enabled", Boolean, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+)
+
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("id", String(16), primary_key=True),
+    Column("tenant", String(NAME_LENGTH), ForeignKey("tenants.name", ondelete="CASCADE"), nullable=False, index=True),
+    Column("name", String(200), nullable=False),
+    Column("digest", LargeBinary(32), nullable=False),
+    Column("pepper_version", Integer, nullable=False),
+    Column("scopes", JSON, nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("expires_at", UtcDateTime),
+    Column("revoked_at", UtcDateTime),
+    Column("last_used_at", UtcDateTime),
+)

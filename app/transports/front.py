@@ -1,0 +1,159 @@
+"""Front: the pure-ASGI door. Checks Host and Origin on everything, and takes `/t/…` before Starlette sees it."""
+
+from collections.abc import Awaitable, Callable
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.auth.authenticator import Authenticator
+from app.auth.policy import may_connect
+from app.domain import Scope as Permission
+from app.errors import BackendNotFound, Forbidden, GatewayError
+from app.http.errors import HttpRefusal, http_status
+from app.http.hosts import HostPolicy
+from app.http.problems import ProblemResponse
+from app.transports.request import ClientGone, McpRequest
+from app.transports.sse import HttpSse
+from app.transports.streamable_http import StreamableHttp
+
+Endpoint = Callable[[McpRequest], Awaitable[None]]
+
+_UNCHECKED = frozenset({"/livez", "/readyz", "/metrics"})  # asked by address, not by name
+_REQUEST_HEADERS = (
+    b"Authorization, Content-Type, Accept, Mcp-Session-Id, MCP-Protocol-Version, Mcp-Method, Mcp-Name, Last-Event-ID"
+)
+_EXPOSED_HEADERS = b"Mcp-Session-Id, WWW-Authenticate, Retry-After"
+
+
+class Front:
+    """The outermost application: MCP endpoints are answered here, everything else goes to `app`."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        hosts: HostPolicy,
+        authenticator: Authenticator,
+        streamable: StreamableHttp,
+        sse: HttpSse,
+        *,
+        max_body_bytes: int,
+    ) -> None:
+        self._app, self._hosts, self._authenticator = app, hosts, authenticator
+        self._max_body_bytes = max_body_bytes
+        self._endpoints: dict[str, dict[str, Endpoint]] = {
+            "mcp": {"POST": streamable.post, "GET": streamable.get, "DELETE": streamable.delete},
+            "sse": {"GET": sse.stream},
+            "messages": {"POST": sse.message},
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        path: str = scope["path"]
+        if not path.startswith("/t/"):
+            await self._elsewhere(scope, receive, send)
+            return
+        words = path.split("/")  # "", "t", tenant, backend, kind, and "" after a trailing slash
+        if len(words) == 6 and not words[5]:
+            words.pop()
+        request = McpRequest(scope, receive, send, *(words[2:5] if len(words) == 5 else ("", "", "")))
+        try:
+            await self._serve(request)
+        except ClientGone:
+            return
+        except GatewayError as error:
+            await request.answer_error(error)
+
+    async def _serve(self, request: McpRequest) -> None:
+        headers = request.headers
+        if len(headers) != len(request.scope["headers"]):
+            request.refuse_repeated_headers()
+        self._hosts.require_host(headers.get(b"host"))
+        origin = headers.get(b"origin")
+        if origin is not None:
+            self._hosts.require_origin(origin)
+            request.send = _with_cors(request.send, origin)
+        methods = self._endpoints.get(request.kind)
+        if methods is None:
+            raise HttpRefusal(404, "not_found", "there is nothing at this address")
+        if request.method == "OPTIONS":
+            await _preflight(request, methods)
+            return
+        endpoint = methods.get(request.method)
+        if endpoint is None:
+            allow = ", ".join(methods).encode()
+            raise HttpRefusal(405, "method_not_allowed", "this address has other methods", headers=((b"allow", allow),))
+        authorization = headers.get(b"authorization")
+        principal = None if authorization is None else self._authenticator.remembered(authorization)
+        if principal is None:
+            principal = await self._authenticator.authenticate(authorization)
+        request.principal = principal
+        if not may_connect(principal, request.tenant, request.backend):
+            if principal.tenant != request.tenant:
+                raise BackendNotFound  # another tenant's backends do not exist
+            raise Forbidden([f"{Permission.CONNECT}", f"{Permission.CONNECT}:{request.backend}"])
+        await endpoint(request)
+
+    async def _elsewhere(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """What FastAPI answers. Its body is read here, under the limit: FastAPI itself has none."""
+        if scope["path"] in _UNCHECKED:
+            await self._app(scope, receive, send)
+            return
+        request = McpRequest(scope, receive, send, "", "", "")
+        try:
+            self._hosts.require_host(request.headers.get(b"host"))
+            origin = request.headers.get(b"origin")
+            if origin is not None:
+                self._hosts.require_origin(origin)
+            body = b"" if request.method == "GET" else await request.body(self._max_body_bytes)
+        except ClientGone:
+            return
+        except GatewayError as error:
+            await ProblemResponse(http_status(error), error.reason, detail=str(error))(scope, receive, send)
+            return
+        await self._app(scope, receive if request.method == "GET" else _replay(body, receive), send)
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that gives the body that was read already, and then what comes after it."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return replay
+
+
+async def _preflight(request: McpRequest, methods: dict[str, Endpoint]) -> None:
+    """Answers a browser's question; a request without an Origin gets the same, less the CORS headers."""
+    allow = ", ".join([*methods, "OPTIONS"]).encode()
+    await request.answer_empty(
+        204,
+        [
+            (b"allow", allow),
+            (b"access-control-allow-methods", allow),
+            (b"access-control-allow-headers", _allowed_headers(request)),
+            (b"access-control-max-age", b"600"),
+        ],
+    )
+
+
+def _allowed_headers(request: McpRequest) -> bytes:
+    """Our list, and whatever Mcp-Param-* headers the browser asks for."""
+    asked = request.headers.get(b"access-control-request-headers", b"").split(b",")
+    params = [name.strip() for name in asked if name.strip().lower().startswith(b"mcp-param-")]
+    return b", ".join([_REQUEST_HEADERS, *params[:32]])
+
+
+def _with_cors(send: Send, origin: bytes) -> Send:
+    async def send_with_cors(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [
+                *message.get("headers", ()),
+                (b"access-control-allow-origin", origin),
+                (b"access-control-expose-headers", _EXPOSED_HEADERS),
+                (b"vary", b"Origin"),
+            ]
+        await send(message)
+
+    return send_with_cors

@@ -1,0 +1,132 @@
+"""McpRequest: one HTTP request to an MCP endpoint, and the plain ASGI answers to it."""
+
+import math
+from collections.abc import Iterable
+
+import anyio
+from starlette.types import Message, Receive, Scope, Send
+
+from app.auth.policy import has_scope
+from app.domain import Principal
+from app.domain import Scope as Permission
+from app.errors import Forbidden, GatewayError, Unauthenticated
+from app.http.errors import HttpRefusal, http_status, retry_after, rpc_error
+
+BODY_DEADLINE_S = 30.0
+JSON_TYPE = (b"content-type", b"application/json")
+_UNIQUE = (b"authorization", b"content-length", b"content-type", b"host", b"mcp-session-id")
+
+RawHeaders = list[tuple[bytes, bytes]]
+
+
+class ClientGone(Exception):
+    """The client hung up before its request was complete; there is nobody to answer."""
+
+
+class McpRequest:
+    """A request to `/t/{tenant}/{backend}/{kind}`. `principal` is set by the front, before anything else looks."""
+
+    __slots__ = ("backend", "headers", "kind", "method", "principal", "receive", "scope", "send", "tenant")
+    principal: Principal
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, tenant: str, backend: str, kind: str) -> None:
+        self.scope, self.receive, self.send = scope, receive, send
+        self.tenant, self.backend, self.kind = tenant, backend, kind
+        self.method: str = scope["method"]
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+
+    def refuse_repeated_headers(self) -> None:
+        """Raises HttpRefusal where a header that decides something stands twice."""
+        names = [name for name, _ in self.scope["headers"]]
+        for name in _UNIQUE:
+            if names.count(name) > 1:
+                raise HttpRefusal(400, "repeated_header", f"the header {name.decode()} stands twice")
+
+    def values(self, name: bytes) -> tuple[bytes, ...]:
+        """Every value of a header."""
+        if len(self.headers) == len(self.scope["headers"]):
+            value = self.headers.get(name)
+            return () if value is None else (value,)
+        return tuple(value for found, value in self.scope["headers"] if found == name)
+
+    async def body(self, limit: int) -> bytes:
+        """The whole body.
+
+        Raises:
+            HttpRefusal: it is longer than `limit` bytes (413), encoded (415), or takes too long (408).
+            ClientGone: the connection ended first.
+        """
+        headers = self.headers
+        if b"content-encoding" in headers:
+            raise HttpRefusal(415, "unsupported_media_type", "an encoded body is not accepted")
+        declared = headers.get(b"content-length")
+        if declared is not None and int(declared) > limit:
+            raise _too_large(limit)
+        message = await self.receive()
+        body: bytes = message.get("body", b"")
+        if message.get("more_body") or message["type"] == "http.disconnect":
+            body = await self._rest_of_body(message, limit)
+        if len(body) > limit:
+            raise _too_large(limit)
+        return body
+
+    async def _rest_of_body(self, message: Message, limit: int) -> bytes:
+        chunks, size = [], 0
+        with anyio.move_on_after(BODY_DEADLINE_S):
+            while True:
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                chunks.append(message.get("body", b""))
+                size += len(chunks[-1])
+                if size > limit:
+                    raise _too_large(limit)
+                if not message.get("more_body"):
+                    return b"".join(chunks)
+                message = await self.receive()
+        raise HttpRefusal(408, "timeout", f"the body did not arrive within {BODY_DEADLINE_S:.0f} s", headers=_CLOSE)
+
+    # --- answers
+
+    async def answer(self, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        """Sends a JSON body."""
+        raw: RawHeaders = [JSON_TYPE, (b"content-length", b"%d" % len(body)), *headers]
+        await self.send({"type": "http.response.start", "status": status, "headers": raw})
+        await self.send({"type": "http.response.body", "body": body})
+
+    async def answer_empty(self, status: int, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        """Sends no body."""
+        raw: RawHeaders = [*headers]
+        if status != 204:
+            raw.append((b"content-length", b"0"))
+        await self.send({"type": "http.response.start", "status": status, "headers": raw})
+        await self.send({"type": "http.response.body", "body": b""})
+
+    async def answer_error(self, error: GatewayError, request_id: bytes = b"null") -> None:
+        """Sends a JSON-RPC error with its HTTP status and the headers that go with it."""
+        headers: RawHeaders = list(error.headers) if isinstance(error, HttpRefusal) else []
+        wait = retry_after(error)
+        if wait is not None:
+            headers.append((b"retry-after", b"%d" % max(1, math.ceil(wait))))
+        if isinstance(error, Unauthenticated):
+            headers.append((b"www-authenticate", _challenge(error)))
+        elif isinstance(error, Forbidden):
+            scopes = " ".join(error.scopes)
+            headers.append((b"www-authenticate", f'Bearer error="insufficient_scope", scope="{scopes}"'.encode()))
+        await self.answer(http_status(error), self.error_body(error, request_id), headers)
+
+    def error_body(self, error: GatewayError, request_id: bytes = b"null") -> bytes:
+        """The JSON-RPC error; those who administer the tenant see the backend's last lines in it."""
+        principal = getattr(self, "principal", None)
+        is_admin = principal is not None and has_scope(principal, self.tenant, Permission.TENANT_ADMIN)
+        return rpc_error(error, request_id, with_stderr=is_admin)
+
+
+_CLOSE = ((b"connection", b"close"),)
+
+
+def _too_large(limit: int) -> HttpRefusal:
+    return HttpRefusal(413, "body_too_large", f"the body is over the limit of {limit} bytes", headers=_CLOSE)
+
+
+def _challenge(error: Unauthenticated) -> bytes:
+    return b'Bearer error="invalid_token"' if error.token_was_sent else b"Bearer"

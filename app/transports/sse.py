@@ -1,0 +1,68 @@
+"""HTTP+SSE of 2024-11-05: a GET stream that is the session, and POSTs beside it whose answers come on the stream."""
+
+from urllib.parse import parse_qs
+
+from app.errors import GatewayError, InvalidMessage
+from app.http.errors import HttpRefusal
+from app.protocol.commands import Listen
+from app.protocol.headers import is_json, parse_accept
+from app.protocol.jsonrpc import Notification, Request, parse_client
+from app.protocol.sse import encode_endpoint
+from app.sessions.registry import SessionRegistry
+from app.sessions.session import Session
+from app.transports.event_stream import send_events
+from app.transports.request import McpRequest
+
+TRANSPORT = "sse"
+
+
+class HttpSse:
+    """Answers the two addresses; the front has checked who asks and whether they may."""
+
+    def __init__(self, registry: SessionRegistry, *, max_body_bytes: int, keepalive_s: float) -> None:
+        self._registry = registry
+        self._max_body_bytes, self._keepalive_s = max_body_bytes, keepalive_s
+
+    async def stream(self, request: McpRequest) -> None:
+        """Opens a session and its stream; the session lives as long as the stream."""
+        if not parse_accept(request.headers.get(b"accept")).events:
+            raise HttpRefusal(406, "not_acceptable", "Accept must allow text/event-stream")
+        session = await self._registry.open(request.principal, request.tenant, request.backend, TRANSPORT)
+        endpoint = f"/t/{request.tenant}/{request.backend}/messages?sessionId={session.id}"
+        await send_events(
+            request,
+            session.open_listener(),
+            keepalive_s=self._keepalive_s,
+            on_left=lambda: session.close("client_gone"),
+            first=encode_endpoint(endpoint),
+        )
+
+    async def message(self, request: McpRequest) -> None:
+        """One message: 202, and the answer goes to the stream. So does the refusal of a request."""
+        session = self._find(request)
+        if not is_json(request.headers.get(b"content-type")):
+            raise HttpRefusal(415, "unsupported_media_type", "Content-Type must be application/json")
+        message = parse_client(await request.body(self._max_body_bytes))
+        if isinstance(message, list):
+            raise InvalidMessage("HTTP+SSE has no batches")
+        if isinstance(message, Request):
+            await self._request(session, message)
+        elif isinstance(message, Notification):
+            session.notify(message)
+        else:
+            session.respond(message)
+        await request.answer_empty(202)
+
+    async def _request(self, session: Session, message: Request) -> None:
+        try:
+            if message.method == "initialize":
+                await self._registry.connect(session)
+            session.request(message, Listen.STREAM)
+        except GatewayError as error:
+            session.refuse(message, error)
+
+    def _find(self, request: McpRequest) -> Session:
+        values = parse_qs(request.scope["query_string"].decode("latin-1")).get("sessionId", [])
+        if len(values) != 1:
+            raise HttpRefusal(400, "session_required", "the query needs one sessionId; open the stream first")
+        return self._registry.find(values[0], request.principal, request.tenant, request.backend)

@@ -1,0 +1,226 @@
+"""Streamable HTTP of the handshake era (2025-03-26 to 2025-11-25): one URL for POST, GET and DELETE."""
+
+from app.errors import GatewayError, InvalidMessage
+from app.http.errors import HttpRefusal
+from app.protocol.commands import Answer, Call, Failed
+from app.protocol.headers import is_json, parse_accept, parse_version
+from app.protocol.jsonrpc import (
+    UNSUPPORTED_PROTOCOL_VERSION,
+    Message,
+    Notification,
+    Request,
+    members_of,
+    parse_client,
+    string_of,
+)
+from app.protocol.revisions import HANDSHAKE, META_VERSION, allows_batches, is_handshake
+from app.sessions.registry import SessionRegistry
+from app.sessions.session import Session
+from app.sessions.streams import Reply
+from app.transports.event_stream import send_events
+from app.transports.request import McpRequest
+
+TRANSPORT = "streamable_http"
+MAX_BATCH = 50
+SESSION_HEADER = b"mcp-session-id"
+
+
+class StreamableHttp:
+    """Answers the three methods; the front has checked who asks and whether they may."""
+
+    def __init__(self, registry: SessionRegistry, *, max_body_bytes: int, keepalive_s: float) -> None:
+        self._registry = registry
+        self._max_body_bytes, self._keepalive_s = max_body_bytes, keepalive_s
+
+    async def post(self, request: McpRequest) -> None:
+        """One message, or in 2025-03-26 a batch of them."""
+        headers = request.headers
+        accepted = parse_accept(headers.get(b"accept"))
+        if not (accepted.json or accepted.events):
+            raise HttpRefusal(406, "not_acceptable", "Accept must allow application/json or text/event-stream")
+        if not is_json(headers.get(b"content-type")):
+            raise HttpRefusal(415, "unsupported_media_type", "Content-Type must be application/json")
+        message = parse_client(await request.body(self._max_body_bytes))
+        if type(message) is Request:
+            try:
+                await self._request(request, message, takes_json=accepted.json, takes_events=accepted.events)
+            except GatewayError as error:
+                await request.answer_error(error, message.id)
+            return
+        session = self._session(request, message)
+        if isinstance(message, list):
+            await self._batch(request, session, message, takes_json=accepted.json, takes_events=accepted.events)
+            return
+        _pass_on(session, message)
+        await request.answer_empty(202)
+
+    async def get(self, request: McpRequest) -> None:
+        """The stream of the session's own messages."""
+        if SESSION_HEADER not in request.headers:
+            raise HttpRefusal(
+                405, "method_not_allowed", "GET needs a session; start one with POST", headers=((b"allow", b"POST"),)
+            )
+        if not parse_accept(request.headers.get(b"accept")).events:
+            raise HttpRefusal(406, "not_acceptable", "Accept must allow text/event-stream")
+        _require_known_version(request)
+        session = self._find(request)
+        stream = session.open_listener()
+        await send_events(
+            request,
+            stream,
+            keepalive_s=self._keepalive_s,
+            on_left=session.close_listener,
+            headers={"Mcp-Session-Id": session.id},
+        )
+
+    async def delete(self, request: McpRequest) -> None:
+        """Ends the session."""
+        if SESSION_HEADER not in request.headers:
+            raise HttpRefusal(405, "method_not_allowed", "DELETE needs a session", headers=((b"allow", b"POST"),))
+        self._find(request).close("deleted")
+        await request.answer_empty(204)
+
+    # --- POST
+
+    async def _request(self, request: McpRequest, message: Request, *, takes_json: bool, takes_events: bool) -> None:
+        if message.method == "initialize":
+            await self._initialize(request, message, takes_json=takes_json, takes_events=takes_events)
+            return
+        session = self._session(request, message)
+        reply = session.reply(1, may_stream=takes_events)
+        session.request(message, reply)
+        if not takes_json:
+            reply.become_stream()
+        await reply.outcome
+        if reply.stream is not None:
+            await self._send_stream(request, reply)
+            return
+        outcome = reply.outcomes[0]
+        if type(outcome) is not Answer:
+            raise outcome.error  # type: ignore[union-attr]
+        await request.answer(200, outcome.payload())
+
+    async def _initialize(self, request: McpRequest, message: Request, *, takes_json: bool, takes_events: bool) -> None:
+        if SESSION_HEADER in request.headers:
+            self._find(request)  # a stranger's or a dead session is 404 here too
+            raise InvalidMessage("the session is initialized already")
+        session = await self._registry.open(request.principal, request.tenant, request.backend, TRANSPORT)
+        reply = session.reply(1, may_stream=takes_events)
+        headers = {"Mcp-Session-Id": session.id}
+        try:
+            await self._registry.connect(session)
+            session.request(message, reply)
+            if not takes_json:
+                reply.become_stream()
+            await reply.outcome
+            if reply.stream is not None:
+                await self._send_stream(request, reply, headers)
+                return
+            outcome = reply.outcomes[0]
+            if isinstance(outcome, Failed):
+                raise outcome.error
+        except BaseException:
+            session.close("not_initialized")
+            raise
+        if outcome.response.member == "error":
+            session.close("not_initialized")
+            await request.answer(200, outcome.payload())
+            return
+        await request.answer(200, outcome.payload(), [(SESSION_HEADER, session.id.encode())])
+
+    async def _batch(
+        self, request: McpRequest, session: Session, batch: list[Message], *, takes_json: bool, takes_events: bool
+    ) -> None:
+        if not allows_batches(session.version):
+            raise InvalidMessage(f"revision {session.version} has no batches")
+        if not 1 <= len(batch) <= MAX_BATCH:
+            raise InvalidMessage(f"a batch has 1 to {MAX_BATCH} messages")
+        requests = [message for message in batch if isinstance(message, Request)]
+        if any(message.method == "initialize" for message in requests):
+            raise InvalidMessage("`initialize` must not be part of a batch")
+        reply = session.reply(len(requests), may_stream=takes_events)
+        for message in batch:
+            if isinstance(message, Request):
+                _submit(session, message, reply)
+            else:
+                _pass_on(session, message)
+        if not requests:
+            await request.answer_empty(202)
+            return
+        if not takes_json:
+            reply.become_stream()
+        await reply.outcome
+        if reply.stream is not None:
+            await self._send_stream(request, reply)
+            return
+        answers = [
+            outcome.payload() if isinstance(outcome, Answer) else request.error_body(outcome.error, outcome.call.id)
+            for outcome in reply.outcomes
+        ]
+        await request.answer(200, b"[" + b",".join(answers) + b"]")
+
+    async def _send_stream(self, request: McpRequest, reply: Reply, headers: dict[str, str] | None = None) -> None:
+        assert reply.stream is not None
+        await send_events(
+            request, reply.stream, keepalive_s=self._keepalive_s, on_left=reply.stream.end, headers=headers
+        )
+
+    # --- whose session
+
+    def _session(self, request: McpRequest, message: Message | list[Message]) -> Session:
+        _require_handshake_era(request, message)
+        if SESSION_HEADER not in request.headers:
+            raise HttpRefusal(400, "session_required", "the header Mcp-Session-Id is missing; start with `initialize`")
+        return self._find(request)
+
+    def _find(self, request: McpRequest) -> Session:
+        session_id = request.headers[SESSION_HEADER].decode("latin-1")
+        return self._registry.find(session_id, request.principal, request.tenant, request.backend)
+
+
+def _submit(session: Session, message: Request, reply: Reply) -> None:
+    """One request of a batch; its refusal is its own answer and does not touch the others."""
+    try:
+        session.request(message, reply)
+    except GatewayError as error:
+        refused = Call(message.id, b"", message.method, reply, reply.may_stream, 0.0, 0.0)
+        reply.answer(Failed(refused, error))
+
+
+def _pass_on(session: Session, message: Message) -> None:
+    if isinstance(message, Notification):
+        session.notify(message)
+    else:
+        assert not isinstance(message, Request)
+        session.respond(message)
+
+
+def _require_handshake_era(request: McpRequest, message: Message | list[Message]) -> None:
+    """Refuses what speaks another revision, body first; its list of versions lets dual-era clients fall back."""
+    version = _envelope_version(message)
+    if version is None:
+        _require_known_version(request)
+    else:
+        raise _unsupported(version)
+
+
+def _envelope_version(message: Message | list[Message]) -> str | None:
+    if isinstance(message, Request | Notification) and message.params is not None and "_meta" in message.params:
+        return string_of(members_of(message.params["_meta"]).get(META_VERSION))
+    return None
+
+
+def _require_known_version(request: McpRequest) -> None:
+    version = parse_version(request.values(b"mcp-protocol-version"))
+    if version is not None and not is_handshake(version):
+        raise _unsupported(version)
+
+
+def _unsupported(version: str) -> HttpRefusal:
+    return HttpRefusal(
+        400,
+        "unsupported_protocol_version",
+        "this protocol version is not supported",
+        code=UNSUPPORTED_PROTOCOL_VERSION,
+        data={"supported": list(HANDSHAKE), "requested": version[:64]},
+    )

@@ -1,0 +1,36 @@
+# Sourced by the other scripts, from the repository's root: makes .venv and installs what a lock file says.
+# Does nothing when .venv already holds exactly that lock.
+
+say() { echo "== $*" >&2; }
+fail() { echo "error: $*" >&2; exit 1; }
+
+# The interpreter that .venv is made of: $PYTHON, or the first python3 that is new enough.
+find_python() {
+    for candidate in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11}; do
+        "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$candidate"; return; }
+    done
+    fail "needs Python 3.11 or newer ($(python3 -V 2>&1)); on Debian 12: apt-get install python3 python3-venv"
+}
+
+# use_venv LOCK: .venv with what LOCK says, and the gateway itself.
+use_venv() {
+    cache=${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/uv
+    mkdir -p "$cache" 2>/dev/null || true
+    [ -n "${UV_CACHE_DIR:-}" ] || [ -w "$cache" ] || export UV_NO_CACHE=1 PIP_NO_CACHE_DIR=1
+    if [ ! -x .venv/bin/python ]; then
+        python=$(find_python) || exit 1
+        "$python" -c 'import venv, ensurepip' 2>/dev/null ||
+            fail "$python has no venv module; on Debian: apt-get install python3-venv"
+        say "making .venv with $("$python" -V)"
+        "$python" -m venv .venv || fail "could not make .venv"
+    fi
+    stamp=$(cat "$1" pyproject.toml | sha256sum | cut -d' ' -f1)
+    held=$(cat ".venv/.installed-$1" 2>/dev/null || true)
+    [ "$stamp" = "$held" ] && return
+    say "installing $1 into .venv"
+    [ -x .venv/bin/uv ] || .venv/bin/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9' ||
+        fail "could not install uv"
+    .venv/bin/uv pip install --quiet --python .venv/bin/python --require-hashes -r "$1" || fail "could not install $1"
+    .venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps -e . || fail "could not install the gateway"
+    echo "$stamp" >".venv/.installed-$1"
+}

@@ -1,0 +1,81 @@
+"""What every test shares: the options of scripts/test, the event loop, and the list of what was not run."""
+
+import os
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+OPTIONAL = {
+    "long": "acceptance counts: pass --long",
+    "clients": "client programs: pass --clients",
+    "fuzz": "generated input: pass --fuzz",
+    "e2e": "a browser: pass --e2e",
+}
+REAL = ("integration", "conformance", "test_docs.py")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("trunkline")
+    for name, meaning in OPTIONAL.items():
+        group.addoption(f"--{name}", action="store_true", help=f"also run tests marked {name} ({meaning})")
+
+
+def _is_real(item: pytest.Item) -> bool:
+    return item.path.relative_to(ROOT / "tests").parts[0] in REAL
+
+
+def _missing_for(item: pytest.Item) -> str | None:
+    """Why this test cannot run here, if so."""
+    for name, meaning in OPTIONAL.items():
+        if item.get_closest_marker(name) and not item.config.getoption(name):
+            return meaning
+    if item.get_closest_marker("node"):
+        if shutil.which("node") is None or shutil.which("npm") is None:
+            return "Node and npm are not installed (Debian: apt-get install nodejs npm)"
+        if not (ROOT / "tests/npm/node_modules").is_dir():
+            return "tests/npm has no node_modules (scripts/test installs them)"
+    return None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Quick tests first, then the ones over real sockets."""
+    for item in items:
+        if _is_real(item):
+            item.add_marker(pytest.mark.real)
+        if reason := _missing_for(item):
+            item.add_marker(pytest.mark.skip(reason=reason))
+    items.sort(key=_is_real)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says aloud what was skipped, and why, right above the closing line."""
+    by_reason: dict[str, list[str]] = defaultdict(list)
+    for report in terminalreporter.stats.get("skipped", ()):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        by_reason[reason.removeprefix("Skipped: ")].append(report.nodeid)
+    if not by_reason:
+        return
+    terminalreporter.section("NOT RUN", yellow=True)
+    for reason, tests in by_reason.items():
+        terminalreporter.line(f"{len(tests)} skipped, {reason}:", yellow=True)
+        for test in tests:
+            terminalreporter.line(f"    {test}")
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    """Every async test runs on the loop that the gateway runs on."""
+    return ("asyncio", {"use_uvloop": True})
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_settings_from_outside() -> Iterator[None]:
+    """A developer's own TRUNKLINE_… variables do not reach the tests."""
+    kept = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("TRUNKLINE_")}
+    yield
+    os.environ.update(kept)

@@ -1,0 +1,55 @@
+"""The one table from errors to answers (design: "Errors of our own")."""
+
+import json
+
+import pytest
+
+from app import errors
+from app.http.errors import HttpRefusal, http_status, retry_after, rpc_code, rpc_error
+
+
+def _every_error(kind: type[errors.GatewayError] = errors.GatewayError) -> list[type[errors.GatewayError]]:
+    return [kind, *(deeper for child in kind.__subclasses__() for deeper in _every_error(child))]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (errors.ParseError(), 400, -32700),
+        (errors.InvalidMessage(), 400, -32600),
+        (errors.SessionNotFound(), 404, -32600),
+        (errors.ResponseTooLarge(), 200, -32010),
+        (errors.BackendBusy(), 503, -32011),
+        (errors.BackendExited(), 200, -32012),
+        (errors.BackendExited(started=False), 502, -32012),
+        (errors.BackendUnavailable(), 503, -32013),
+        (errors.ShuttingDown(), 503, -32014),
+        (errors.BackendTimeout(), 200, -32015),
+        (errors.QuotaExceeded("sessions"), 429, -32016),
+        (HttpRefusal(415, "unsupported_media_type", "no"), 415, -32600),
+    ],
+)
+def test_each_error_has_its_status_and_code(error: errors.GatewayError, status: int, code: int) -> None:
+    assert (http_status(error), rpc_code(error)) == (status, code)
+
+
+def test_what_answers_503_or_429_says_when_to_come_again() -> None:
+    for kind in _every_error():
+        try:
+            error = kind("x")
+        except TypeError:
+            continue
+        if http_status(error) in (429, 503):
+            assert retry_after(error), kind
+
+
+def test_the_backends_last_words_are_for_administrators_only() -> None:
+    error = errors.BackendExited("gone", stderr=["secret path"], hint="look at it")
+    assert json.loads(rpc_error(error, b'"7"'))["error"]["data"] == {"reason": "backend_exited", "hint": "look at it"}
+    with_stderr = json.loads(rpc_error(error, b'"7"', with_stderr=True))
+    assert with_stderr["id"] == "7"
+    assert with_stderr["error"]["data"]["stderr"] == ["secret path"]
+
+
+def test_reasons_are_words_for_machines() -> None:
+    assert all(kind.reason.replace("_", "").isalpha() for kind in _every_error() if kind is not HttpRefusal)

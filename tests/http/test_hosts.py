@@ -1,0 +1,46 @@
+"""Host and Origin allow-lists (basic/transports, "Security Warning")."""
+
+import pytest
+
+from app.http.errors import HttpRefusal
+from app.http.hosts import HostPolicy
+
+
+@pytest.fixture
+def policy() -> HostPolicy:
+    return HostPolicy(["gw.example.com", "other.example.com:8443"], ["https://app.example.org"])
+
+
+@pytest.mark.parametrize(
+    "host",
+    [b"127.0.0.1:8080", b"localhost", b"[::1]:99", b"gw.example.com", b"GW.example.com:443", b"other.example.com:8443"],
+)
+def test_our_own_hosts_are_served(policy: HostPolicy, host: bytes) -> None:
+    policy.require_host(host)
+    policy.require_host(host)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [None, b"", b"evil.example.com", b"other.example.com", b"127.0.0.1.evil.com", b"localhost:80:80", b"gw.example.com.", b"\xff"],
+)
+def test_other_hosts_are_not(policy: HostPolicy, host: bytes | None) -> None:
+    with pytest.raises(HttpRefusal) as caught:
+        policy.require_host(host)
+    assert caught.value.status == 421
+
+
+@pytest.mark.parametrize(
+    "origin", [b"https://app.example.org", b"http://127.0.0.1:5173", b"https://gw.example.com", b"HTTPS://APP.example.org"]
+)
+def test_listed_origins_and_our_own_may_call(policy: HostPolicy, origin: bytes) -> None:
+    policy.require_origin(origin)
+
+
+@pytest.mark.parametrize(
+    "origin", [b"null", b"https://evil.example.com", b"http://app.example.org", b"file://127.0.0.1", b"https://app.example.org.evil", b""]
+)
+def test_other_origins_may_not(policy: HostPolicy, origin: bytes) -> None:
+    with pytest.raises(HttpRefusal) as caught:
+        policy.require_origin(origin)
+    assert caught.value.status == 403

@@ -1,0 +1,465 @@
+"""Requests that are wrong in one way: each gets its exact status, its reason, and no more than its time."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+
+from tests.integration.gateway import Endpoint, Gateway
+from tests.integration.servers import TRANSPORTS, Transport
+from tests.integration.wire import Wire, answer, error_of, wire
+
+REFUSED_WITHIN_S = 2.0  # nothing here waits for anything; the rest is a busy machine
+BODY_LIMIT = 4 * 1024 * 1024
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[httpx2.AsyncClient]:
+    async with httpx2.AsyncClient(timeout=30) as http:
+        yield http
+
+
+@pytest.fixture
+async def session(echo: Endpoint) -> AsyncIterator[Wire]:
+    async with wire(echo) as session:
+        yield session
+
+
+@contextmanager
+def in_time() -> Iterator[None]:
+    with anyio.fail_after(REFUSED_WITHIN_S):
+        yield
+
+
+def rpc(method: str, request_id: Any = 1, params: Any = None) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params or {}}
+
+
+def initialize(version: str = "2025-11-25") -> dict[str, Any]:
+    client = {"name": "t", "version": "1"}
+    return rpc("initialize", params={"protocolVersion": version, "capabilities": {}, "clientInfo": client})
+
+
+# --- the body
+
+
+@pytest.mark.parametrize("body", [b"{", b"", b"nonsense", b'{"jsonrpc":"2.0","id":1', b"\xff\xfe", b"[" * 100_000])
+async def test_a_body_that_is_not_json_is_a_parse_error(session: Wire, body: bytes) -> None:
+    with in_time():
+        response = await session.post(body)
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == -32700
+    assert response.json()["id"] is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"42",
+        b'"text"',
+        b"null",
+        b"{}",
+        b'{"id":1,"method":"ping"}',
+        b'{"jsonrpc":"1.0","id":1,"method":"ping"}',
+        b'{"jsonrpc":"2.0","id":1.0,"method":"ping"}',
+        b'{"jsonrpc":"2.0","id":1e3,"method":"ping"}',
+        b'{"jsonrpc":"2.0","id":null,"method":"ping"}',
+        b'{"jsonrpc":"2.0","id":true,"method":"ping"}',
+        b'{"jsonrpc":"2.0","id":[1],"method":"ping"}',
+        b'{"jsonrpc":"2.0","id":1,"method":7}',
+        b'{"jsonrpc":"2.0","id":1,"method":"ping","params":7}',
+        b'{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}',
+        b'{"jsonrpc":"2.0","id":1,"method":"ping","method":"tools/list"}',
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","name":"crash"}}',
+        b'{"jsonrpc":"2.0","id":' + b"9" * 31 + b',"method":"ping"}',
+        b'{"jsonrpc":"2.0","id":"' + b"x" * 257 + b'","method":"ping"}',
+    ],
+)
+async def test_json_that_is_no_message_is_an_invalid_request(session: Wire, body: bytes) -> None:
+    with in_time():
+        response = await session.post(body)
+    assert response.status_code == 400, response.text
+    assert response.json()["error"]["code"] == -32600
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "1",
+        '"1"',
+        "9007199254740993",
+        "18446744073709551617",
+        "-5",
+        "1" * 30,
+        '"a\\u00e9\\n\\"b"',
+        '"é"',
+        '"' + "x" * 256 + '"',
+        '""',
+    ],
+)
+async def test_request_ids_come_back_byte_for_byte(session: Wire, written: str) -> None:
+    body = f'{{"jsonrpc":"2.0","id":{written},"method":"tools/list"}}'.encode()
+    with in_time():
+        response = await session.post(body)
+    assert response.status_code == 200, response.text
+    assert response.content.startswith(b'{"jsonrpc":"2.0","id":' + written.encode() + b",")
+
+
+async def test_a_body_over_four_mebibytes_is_refused(session: Wire) -> None:
+    text = "x" * BODY_LIMIT
+    with in_time():
+        response = await session.post(rpc("tools/call", params={"name": "echo", "arguments": {"text": text}}))
+    assert response.status_code == 413
+
+
+async def test_a_chunked_body_over_the_limit_is_refused_before_it_ends(session: Wire) -> None:
+    sent = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal sent
+        while sent < 64 * 1024 * 1024:
+            sent += 65536
+            yield b" " * 65536
+
+    with anyio.fail_after(10):
+        try:
+            response = await session.http.post(session.url, content=endless(), headers=session.headers)
+        except httpx2.TransportError:
+            pass  # the connection was closed while we still wrote
+        else:
+            assert response.status_code == 413
+    assert sent < 48 * 1024 * 1024
+
+
+async def test_a_large_answer_just_under_the_limit_passes(session: Wire) -> None:
+    assert len(await session.call("payload", bytes=4_000_000)) == 4_000_000
+
+
+@pytest.mark.parametrize("version", ["2025-06-18", "2025-11-25"])
+async def test_a_batch_is_refused_since_2025_06_18(echo: Endpoint, version: str) -> None:
+    async with wire(echo, version=version) as session:
+        with in_time():
+            response = await session.post([rpc("ping", 1), rpc("ping", 2)])
+        assert response.status_code == 400
+        assert error_of(response).code == -32600
+
+
+async def test_a_batch_at_2025_03_26_is_answered_message_by_message(echo: Endpoint) -> None:
+    async with wire(echo, version="2025-03-26") as session:
+        batch = [
+            rpc("tools/call", "a", {"name": "echo", "arguments": {"text": "one"}}),
+            {"jsonrpc": "2.0", "method": "notifications/initialized"},
+            rpc("tools/call", 2, {"name": "echo", "arguments": {"text": "two"}}),
+        ]
+        response = await session.post(batch)
+        assert response.status_code == 200, response.text
+        if response.headers["content-type"].startswith("application/json"):
+            answers = response.json()
+        else:
+            lines = [line[5:] for line in response.text.splitlines() if line.startswith("data:")]
+            answers = [json.loads(line) for line in lines if line.strip()]
+        texts = {each["id"]: each["result"]["content"][0]["text"] for each in answers}
+        assert texts == {"a": "one", 2: "two"}
+        only_notifications = await session.post([{"jsonrpc": "2.0", "method": "notifications/initialized"}])
+        assert only_notifications.status_code == 202
+
+
+async def test_an_unknown_method_is_the_backends_to_refuse(session: Wire) -> None:
+    response = await session.post(rpc("no/such/method", "x"))
+    assert response.status_code == 200
+    assert error_of(response).code == -32601
+    assert response.json()["id"] == "x"
+
+
+# --- the headers
+
+
+@pytest.mark.parametrize("media_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
+async def test_another_media_type_is_a_415(session: Wire, media_type: str) -> None:
+    with in_time():
+        response = await session.post(rpc("ping"), Content_Type=media_type)
+    assert response.status_code == 415
+
+
+async def test_a_compressed_body_is_a_415(session: Wire) -> None:
+    with in_time():
+        response = await session.post(rpc("ping"), Content_Encoding="gzip")
+    assert response.status_code == 415
+
+
+async def test_json_with_a_charset_is_fine(session: Wire) -> None:
+    response = await session.post(rpc("ping"), Content_Type="Application/JSON; charset=utf-8")
+    assert response.status_code == 200
+
+
+@pytest.mark.parametrize("accept", ["text/html", "image/png, text/plain;q=0.5", "application/json;q=0"])
+async def test_an_accept_header_that_takes_neither_json_nor_events_is_a_406(session: Wire, accept: str) -> None:
+    with in_time():
+        response = await session.post(rpc("ping"), Accept=accept)
+    assert response.status_code == 406
+
+
+@pytest.mark.parametrize(
+    "accept",
+    ["application/json", "text/event-stream", "*/*", "application/*", "text/event-stream, application/json;q=0.9"],
+)
+async def test_an_accept_header_that_takes_either_is_served(session: Wire, accept: str) -> None:
+    assert answer(await session.post(rpc("tools/list"), Accept=accept))["tools"]
+
+
+async def test_a_client_that_takes_json_only_is_never_switched_to_a_stream(session: Wire) -> None:
+    call = rpc("tools/call", 3, {"name": "sleep", "arguments": {"ms": 1500}})
+    response = await session.post(call, Accept="application/json")
+    assert response.headers["content-type"].startswith("application/json")
+    assert answer(response)["content"][0]["text"] == "slept"
+
+
+async def test_an_unknown_protocol_version_header_is_a_400(session: Wire) -> None:
+    with in_time():
+        response = await session.post(rpc("ping"), MCP_Protocol_Version="1999-01-01")
+    assert response.status_code == 400
+
+
+@pytest.mark.parametrize("version", ["2025-11-25, 2025-11-25", "2025-06-18", "2025-03-26"])
+async def test_a_doubled_or_older_protocol_version_header_is_taken(session: Wire, version: str) -> None:
+    assert (await session.post(rpc("ping"), MCP_Protocol_Version=version)).status_code == 200
+
+
+async def test_a_missing_protocol_version_header_means_the_sessions_own(session: Wire) -> None:
+    del session.headers["MCP-Protocol-Version"]
+    assert (await session.post(rpc("ping"))).status_code == 200
+
+
+async def test_a_foreign_host_header_is_a_421(session: Wire) -> None:
+    with in_time():
+        response = await session.post(rpc("ping"), Host="evil.example.com")
+    assert response.status_code == 421
+
+
+@pytest.mark.parametrize("method", ["POST", "GET", "DELETE"])
+async def test_a_foreign_origin_is_a_403(session: Wire, method: str) -> None:
+    headers = {**session.headers, "Origin": "http://evil.example.com"}
+    with in_time():
+        response = await session.http.request(method, session.url, headers=headers)
+    assert response.status_code == 403
+
+
+# --- who is asking
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize(
+    "authorization",
+    [None, "", "Bearer", "Bearer wrong", "Basic dXNlcjpwYXNz", "Bearer tlk_aaaaaaaa_" + "a" * 43 + "bbbbbb"],
+)
+async def test_no_valid_key_is_a_401_with_a_challenge(
+    echo: Endpoint, http: httpx2.AsyncClient, transport: Transport, authorization: str | None
+) -> None:
+    headers = {} if authorization is None else {"Authorization": authorization}
+    with in_time():
+        if transport == "sse":
+            response = await http.get(echo.sse, headers=headers)
+        else:
+            response = await http.post(echo.mcp, json=initialize(), headers=headers)
+    assert response.status_code == 401
+    assert response.headers["www-authenticate"].startswith("Bearer")
+
+
+async def test_a_key_in_the_query_string_is_no_key(echo: Endpoint, http: httpx2.AsyncClient) -> None:
+    response = await http.post(f"{echo.mcp}?access_token={echo.key}&key={echo.key}", json=initialize())
+    assert response.status_code == 401
+
+
+async def test_a_key_without_the_scope_is_a_403(gateway: Gateway, echo: Endpoint, http: httpx2.AsyncClient) -> None:
+    for scopes in (["tenant:read"], ["mcp:connect:another"]):
+        headers = {"Authorization": f"Bearer {gateway.key(echo.tenant, scopes)}"}
+        with in_time():
+            response = await http.post(echo.mcp, json=initialize(), headers=headers)
+        assert response.status_code == 403
+        assert "insufficient_scope" in response.headers["www-authenticate"]
+
+
+async def test_a_key_of_another_tenant_sees_what_is_not_there(
+    gateway: Gateway, echo: Endpoint, http: httpx2.AsyncClient
+) -> None:
+    stranger = gateway.key(gateway.add_tenant())
+    headers = {"Authorization": f"Bearer {stranger}"}
+    theirs = await http.post(echo.mcp, json=initialize(), headers=headers)
+    absent = await http.post(f"{gateway.url}/t/nobody/nothing/mcp", json=initialize(), headers=headers)
+    assert theirs.status_code == absent.status_code
+    assert theirs.status_code in (401, 404)
+    assert theirs.content == absent.content
+
+
+# --- what is asked for
+
+
+@pytest.mark.parametrize("path", ["/mcp", "/sse"])
+async def test_an_unknown_backend_is_a_404(
+    gateway: Gateway, echo: Endpoint, http: httpx2.AsyncClient, path: str
+) -> None:
+    url = f"{gateway.url}/t/{echo.tenant}/no-such-backend{path}"
+    with in_time():
+        if path == "/sse":
+            response = await http.get(url, headers=echo.headers)
+        else:
+            response = await http.post(url, json=initialize(), headers=echo.headers)
+    assert response.status_code == 404
+
+
+async def test_an_unknown_session_is_a_404(session: Wire) -> None:
+    unknown = "A" * len(session.session_id)
+    with in_time():
+        assert (await session.post(rpc("ping"), Mcp_Session_Id=unknown)).status_code == 404
+        assert (await session.close(Mcp_Session_Id=unknown)).status_code == 404
+        async with session.stream("GET", Mcp_Session_Id=unknown) as stream:
+            assert stream.status_code == 404
+
+
+async def test_a_missing_session_id_is_a_400(session: Wire) -> None:
+    del session.headers["Mcp-Session-Id"]
+    with in_time():
+        assert (await session.post(rpc("ping"))).status_code == 400
+    session.headers["Mcp-Session-Id"] = session.session_id
+
+
+async def test_a_session_of_someone_else_is_as_unknown_as_one_that_never_was(gateway: Gateway, session: Wire) -> None:
+    tenant = session.url.split("/t/")[1].split("/")[0]
+    thief = {**session.headers, "Authorization": f"Bearer {gateway.key(tenant)}"}
+    for method, body in (("POST", rpc("ping")), ("GET", None), ("DELETE", None)):
+        stolen = await session.http.request(method, session.url, json=body, headers=thief)
+        unknown = await session.http.request(
+            method, session.url, json=body, headers={**thief, "Mcp-Session-Id": "A" * len(session.session_id)}
+        )
+        assert (stolen.status_code, stolen.content) == (404, unknown.content), method
+        assert _without_date(stolen) == _without_date(unknown)
+    assert await session.call("echo", text="unharmed") == "unharmed"
+
+
+def _without_date(response: httpx2.Response) -> dict[str, str]:
+    changing = {"date", "x-request-id"}
+    return {name: value for name, value in response.headers.items() if name not in changing}
+
+
+async def test_an_sse_session_takes_posts_of_its_owner_only(
+    gateway: Gateway, echo: Endpoint, http: httpx2.AsyncClient
+) -> None:
+    async with http.stream("GET", echo.sse, headers=echo.headers) as stream:
+        lines = stream.aiter_lines()
+        async for line in lines:
+            if line.startswith("data:"):
+                break
+        path = line.removeprefix("data:").strip()
+        assert path.startswith(f"/t/{echo.tenant}/{echo.name}/messages?sessionId=")
+        thief = {"Authorization": f"Bearer {gateway.key(echo.tenant)}"}
+        stolen = await http.post(gateway.url + path, json=initialize(), headers=thief)
+        unknown = await http.post(gateway.url + path[:-8] + "AAAAAAAA", json=initialize(), headers=thief)
+        assert (stolen.status_code, stolen.content) == (404, unknown.content)
+        mine = await http.post(gateway.url + path, json=initialize(), headers=echo.headers)
+        assert mine.status_code == 202
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "HEAD", "TRACE"])
+async def test_other_methods_are_a_405_that_names_the_allowed_ones(session: Wire, method: str) -> None:
+    with in_time():
+        response = await session.http.request(method, session.url, headers=session.headers)
+    assert response.status_code == 405
+    assert {each.strip() for each in response.headers["allow"].split(",")} >= {"GET", "POST", "DELETE"}
+
+
+async def test_a_post_to_the_sse_address_is_a_405(echo: Endpoint, http: httpx2.AsyncClient) -> None:
+    """Clients that try Streamable HTTP first take this for an older server and fall back."""
+    with in_time():
+        response = await http.post(echo.sse, json=initialize(), headers=echo.headers)
+    assert response.status_code == 405
+    assert "GET" in response.headers["allow"]
+
+
+async def test_a_get_without_a_session_is_refused_at_once(session: Wire) -> None:
+    headers = {name: value for name, value in session.headers.items() if name != "Mcp-Session-Id"}
+    with in_time():
+        response = await session.http.get(session.url, headers=headers)
+    assert response.status_code in (400, 405)
+    if response.status_code == 405:
+        assert "POST" in response.headers["allow"]
+
+
+async def test_a_second_get_stream_of_one_session_is_a_409(session: Wire) -> None:
+    async with session.stream("GET") as first:
+        assert first.status_code == 200
+        with in_time():
+            async with session.stream("GET") as second:
+                assert second.status_code == 409
+
+
+async def test_a_get_that_takes_no_events_is_a_406(session: Wire) -> None:
+    with in_time():
+        async with session.stream("GET", Accept="application/json") as stream:
+            assert stream.status_code == 406
+
+
+@pytest.mark.parametrize("accept", ["*/*", "application/json, text/event-stream", "text/html"])
+async def test_a_delete_ends_the_session_whatever_it_accepts_and_the_next_is_a_404(echo: Endpoint, accept: str) -> None:
+    async with wire(echo) as session:
+        first = await session.close(Accept=accept)
+        assert first.status_code in (200, 204)
+        assert (await session.close(Accept=accept)).status_code == 404
+        assert (await session.post(rpc("ping"))).status_code == 404
+
+
+@pytest.mark.parametrize("slash", ["", "/"])
+async def test_addresses_answer_with_and_without_a_trailing_slash(
+    echo: Endpoint, http: httpx2.AsyncClient, slash: str
+) -> None:
+    response = await http.post(echo.mcp + slash, json=initialize(), headers=echo.headers)
+    assert answer(response)["serverInfo"]["name"] == "echo-backend"
+    async with http.stream("GET", echo.sse + slash, headers=echo.headers) as stream:
+        assert stream.status_code == 200
+        assert stream.headers["content-type"].startswith("text/event-stream")
+
+
+# --- initialize
+
+
+@pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
+async def test_every_handshake_revision_is_negotiated(echo: Endpoint, http: httpx2.AsyncClient, version: str) -> None:
+    session = Wire(http, echo)
+    result = await session.open(version)
+    assert result["protocolVersion"] == version
+    assert await session.call("echo", text=version) == version
+    assert (await session.close()).status_code in (200, 204)
+
+
+async def test_an_unknown_revision_is_answered_with_a_known_one(echo: Endpoint, http: httpx2.AsyncClient) -> None:
+    session = Wire(http, echo)
+    result = answer(await session.post(initialize("2099-01-01")))
+    assert result["protocolVersion"] in ("2025-06-18", "2025-11-25")
+
+
+async def test_a_session_id_has_at_least_128_random_bits_and_visible_characters(
+    echo: Endpoint, http: httpx2.AsyncClient
+) -> None:
+    ids = set()
+    for _ in range(5):
+        session = Wire(http, echo)
+        await session.open()
+        ids.add(session.session_id)
+        await session.close()
+    assert len(ids) == 5
+    assert all(len(each) >= 32 and all(0x21 <= ord(char) <= 0x7E for char in each) for each in ids)
+
+
+async def test_answers_carry_no_traceback_path_or_library(session: Wire) -> None:
+    for response in (
+        await session.post(b"{"),
+        await session.post(rpc("ping"), Mcp_Session_Id="x"),
+        await session.post(rpc("ping"), Content_Type="text/plain"),
+        await session.http.get(session.url + "/../../../etc/passwd", headers=session.headers),
+    ):
+        for word in ("Traceback", "/app/", "site-packages", "starlette", "uvicorn"):
+            assert word not in response.text
+        assert "uvicorn" not in response.headers.get("server", "")

@@ -1,0 +1,306 @@
+"""Exchange: ids, tokens and streams of one session. Reads like a dialogue: line in, command out."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.errors import BackendExited, BackendTimeout, InvalidMessage, QuotaExceeded, RequestCancelled, ResponseTooLarge
+from app.protocol.commands import Answer, Call, Dropped, Failed, Listen, ToBackend, ToStream
+from app.protocol.exchange import CANCEL_GRACE_S, MAX_CALL_S, MAX_CALLS, MAX_QUESTIONS, QUESTION_S, Exchange
+from app.protocol.jsonrpc import Notification, Request, Response, parse_client
+
+
+def client(text: str) -> Any:
+    return parse_client(text.encode())
+
+
+def call(
+    exchange: Exchange, id_text: str = "1", method: str = "tools/call", params: str = "{}", **options: Any
+) -> tuple[Call, dict[str, Any]]:
+    message = client(f'{{"jsonrpc":"2.0","id":{id_text},"method":"{method}","params":{params}}}')
+    assert isinstance(message, Request)
+    made, line = exchange.request(
+        message, options.pop("stream", f"stream of {id_text}"), options.pop("now", 0.0), **options
+    )
+    return made, json.loads(line)
+
+
+def sent(exchange: Exchange, message: dict[str, Any], now: float = 0.0) -> Any:
+    return exchange.receive(json.dumps({"jsonrpc": "2.0", **message}).encode(), now)
+
+
+@pytest.fixture
+def exchange() -> Exchange:
+    return Exchange(60.0)
+
+
+@pytest.mark.parametrize("id_text", ["1", '"1"', "9007199254740993", "9" * 30, '"a\\u0041"'])
+def test_an_answer_comes_back_under_the_clients_own_id(exchange: Exchange, id_text: str) -> None:
+    _, line = call(exchange, id_text)
+    answer = sent(exchange, {"id": line["id"], "result": {"ok": True}})
+    assert isinstance(answer, Answer)
+    assert answer.payload().startswith(f'{{"jsonrpc":"2.0","id":{id_text},"result":'.encode())
+    assert answer.call.stream == f"stream of {id_text}"
+
+
+def test_equal_looking_ids_are_different_calls(exchange: Exchange) -> None:
+    _, number = call(exchange, "1")
+    _, text = call(exchange, '"1"')
+    assert number["id"] != text["id"]
+    assert b'"id":"1"' in sent(exchange, {"id": text["id"], "result": {}}).payload()
+    assert b'"id":1,' in sent(exchange, {"id": number["id"], "result": {}}).payload()
+
+
+def test_second_request_with_an_in_flight_id_is_refused(exchange: Exchange) -> None:
+    _, line = call(exchange, "7")
+    with pytest.raises(InvalidMessage, match="in flight"):
+        call(exchange, "7")
+    sent(exchange, {"id": line["id"], "result": {}})
+    call(exchange, "7")
+
+
+def test_repeated_late_and_invented_answers_are_dropped(exchange: Exchange) -> None:
+    _, line = call(exchange)
+    assert isinstance(sent(exchange, {"id": line["id"], "result": 1}), Answer)
+    assert sent(exchange, {"id": line["id"], "result": 2}) == Dropped("unknown_answer")
+    assert sent(exchange, {"id": 4711, "result": 2}) == Dropped("unknown_answer")
+    assert sent(exchange, {"id": str(line["id"]), "result": 2}) == Dropped("unknown_answer")
+    assert sent(exchange, {"id": None, "error": {"code": -32700, "message": "?"}}) == Dropped("unknown_answer")
+
+
+def test_calls_in_flight_are_bounded(exchange: Exchange) -> None:
+    for number in range(MAX_CALLS):
+        call(exchange, str(number))
+    with pytest.raises(QuotaExceeded):
+        call(exchange, "99")
+
+
+@pytest.mark.parametrize("token", ["1", '"t"', "9007199254740993"])
+def test_a_progress_token_is_replaced_and_restored(exchange: Exchange, token: str) -> None:
+    _, line = call(exchange, "5", params=f'{{"name":"x","_meta":{{"progressToken":{token},"traceparent":"00-a"}}}}')
+    ours = line["params"]["_meta"]["progressToken"]
+    assert line["params"]["_meta"]["traceparent"] == "00-a"
+    told = sent(exchange, {"method": "notifications/progress", "params": {"progressToken": ours, "progress": 1}})
+    assert isinstance(told, ToStream)
+    assert told.stream == "stream of 5"
+    assert f'"progressToken":{token}'.encode() in told.payload
+
+
+def test_progress_for_nobody_is_dropped(exchange: Exchange) -> None:
+    _, line = call(exchange, "5")
+    progress = {"method": "notifications/progress", "params": {"progressToken": line["id"], "progress": 1}}
+    assert sent(exchange, progress) == Dropped("unknown_progress")  # the client gave no token
+    assert sent(exchange, {"method": "notifications/progress", "params": {}}) == Dropped("unknown_progress")
+
+
+def test_a_question_goes_to_the_only_call_and_its_answer_back_under_the_backends_id(exchange: Exchange) -> None:
+    call(exchange, "5")
+    question = sent(exchange, {"id": "srv-1", "method": "sampling/createMessage", "params": {"maxTokens": 1}})
+    assert isinstance(question, ToStream)
+    assert question.stream == "stream of 5"
+    asked = json.loads(question.payload)
+    assert asked["method"] == "sampling/createMessage"
+    line = exchange.response(client(f'{{"jsonrpc":"2.0","id":{asked["id"]},"result":{{"role":"assistant"}}}}'))
+    assert line == b'{"jsonrpc":"2.0","id":"srv-1","result":{"role":"assistant"}}'
+
+
+def test_an_answer_to_no_question_is_dropped(exchange: Exchange) -> None:
+    assert exchange.response(Response(b"3", "result", client('{"jsonrpc":"2.0","id":1,"result":{}}').value)) is None
+
+
+def test_several_calls_and_a_listener_send_questions_to_the_listener(exchange: Exchange) -> None:
+    call(exchange, "1", method="tools/list")
+    call(exchange, "2")
+    exchange.listening = True
+    assert sent(exchange, {"id": 1, "method": "roots/list"}).stream is Listen.STREAM
+    assert sent(exchange, {"method": "notifications/message", "params": {}}).stream is Listen.STREAM
+
+
+def test_several_calls_without_a_listener_send_questions_to_the_oldest_that_may_ask(exchange: Exchange) -> None:
+    call(exchange, "1", method="tools/list")
+    call(exchange, "2")
+    call(exchange, "3")
+    assert sent(exchange, {"id": 1, "method": "roots/list"}).stream == "stream of 2"
+
+
+def test_a_call_that_takes_only_json_carries_nothing_but_its_answer(exchange: Exchange) -> None:
+    call(exchange, "1", may_stream=False, params='{"_meta":{"progressToken":1}}')
+    assert sent(exchange, {"id": 1, "method": "roots/list"}).stream is Listen.STREAM
+    assert sent(exchange, {"method": "notifications/progress", "params": {"progressToken": 1}}) == Dropped("no_stream")
+
+
+def test_without_a_call_everything_waits_on_the_listen_stream(exchange: Exchange) -> None:
+    assert sent(exchange, {"id": 1, "method": "roots/list"}).stream is Listen.STREAM
+    changed = sent(exchange, {"method": "notifications/tools/list_changed"})
+    assert (changed.stream, changed.coalesce) == (Listen.STREAM, b"notifications/tools/list_changed")
+
+
+def test_updates_of_different_resources_do_not_replace_each_other(exchange: Exchange) -> None:
+    first = sent(exchange, {"method": "notifications/resources/updated", "params": {"uri": "a://1"}})
+    second = sent(exchange, {"method": "notifications/resources/updated", "params": {"uri": "a://2"}})
+    assert first.coalesce != second.coalesce
+
+
+def test_a_backends_ping_is_answered_by_us(exchange: Exchange) -> None:
+    assert sent(exchange, {"id": 9, "method": "ping"}) == ToBackend(b'{"jsonrpc":"2.0","id":9,"result":{}}')
+
+
+def test_a_backend_has_a_bounded_number_of_questions_open(exchange: Exchange) -> None:
+    for number in range(MAX_QUESTIONS):
+        assert isinstance(sent(exchange, {"id": number, "method": "roots/list"}), ToStream)
+    refused = sent(exchange, {"id": "one more", "method": "roots/list"})
+    assert isinstance(refused, ToBackend)
+    assert "error" in json.loads(refused.line)
+
+
+def test_a_cancel_reaches_the_backend_under_our_id_and_ends_the_call_soon(exchange: Exchange) -> None:
+    _, line = call(exchange, '"mine"')
+    cancel = client('{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"mine","reason":"r"}}')
+    assert isinstance(cancel, Notification)
+    told = exchange.notification(cancel, 1.0)
+    assert told is not None
+    assert json.loads(told)["params"] == {"requestId": line["id"], "reason": "r"}
+    assert list(exchange.expire(1.0)) == []
+    (failed,) = exchange.expire(1.0 + CANCEL_GRACE_S)
+    assert isinstance(failed, Failed)
+    assert isinstance(failed.error, RequestCancelled)
+    assert sent(exchange, {"id": line["id"], "result": {}}) == Dropped("unknown_answer")
+
+
+def test_a_cancel_of_nothing_or_of_initialize_tells_the_backend_nothing(exchange: Exchange) -> None:
+    call(exchange, "1", method="initialize")
+    for request_id in ("1", "99", "[]"):
+        text = f'{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{request_id}}}}}'
+        assert exchange.notification(client(text), 0.0) is None
+
+
+def test_a_question_that_the_backend_withdraws_is_withdrawn_under_our_id(exchange: Exchange) -> None:
+    call(exchange, "1")
+    asked = json.loads(sent(exchange, {"id": "q", "method": "elicitation/create", "params": {}}).payload)
+    told = sent(exchange, {"method": "notifications/cancelled", "params": {"requestId": "q"}})
+    assert told.stream == "stream of 1"
+    assert json.loads(told.payload)["params"]["requestId"] == asked["id"]
+    assert exchange.response(client(f'{{"jsonrpc":"2.0","id":{asked["id"]},"result":{{}}}}')) is None
+
+
+def test_a_call_that_is_never_answered_ends_and_the_backend_hears_it(exchange: Exchange) -> None:
+    _, line = call(exchange)
+    assert list(exchange.expire(59.9)) == []
+    failed, told = exchange.expire(60.0)
+    assert isinstance(failed, Failed)
+    assert isinstance(failed.error, BackendTimeout)
+    assert isinstance(told, ToBackend)
+    assert json.loads(told.line)["params"]["requestId"] == line["id"]
+
+
+def test_progress_extends_a_call_but_not_for_ever(exchange: Exchange) -> None:
+    _, line = call(exchange, params='{"_meta":{"progressToken":1}}')
+    progress = {"method": "notifications/progress", "params": {"progressToken": line["id"], "progress": 1}}
+    now = 0.0
+    while now < MAX_CALL_S - 30:
+        now += 30.0
+        sent(exchange, progress, now)
+        assert list(exchange.expire(now)) == []
+    sent(exchange, progress, MAX_CALL_S - 1)
+    assert isinstance(next(exchange.expire(MAX_CALL_S)), Failed)
+
+
+def test_a_call_waits_while_the_client_thinks_about_a_question(exchange: Exchange) -> None:
+    call(exchange)
+    asked = json.loads(sent(exchange, {"id": "q", "method": "elicitation/create"}).payload)
+    assert list(exchange.expire(300.0)) == []
+    exchange.response(client(f'{{"jsonrpc":"2.0","id":{asked["id"]},"result":{{}}}}'))
+    assert isinstance(next(exchange.expire(300.0)), Failed)
+
+
+def test_a_question_nobody_answers_is_answered_with_an_error(exchange: Exchange) -> None:
+    sent(exchange, {"id": "q", "method": "elicitation/create"})
+    (told,) = exchange.expire(QUESTION_S)
+    assert isinstance(told, ToBackend)
+    assert json.loads(told.line)["id"] == "q"
+    assert not exchange.has_questions
+
+
+def test_noise_is_dropped_and_a_broken_answer_fails_its_call(exchange: Exchange) -> None:
+    _, line = call(exchange)
+    assert exchange.receive(b"Server listening on stdio", 0.0) == Dropped("noise")
+    assert exchange.receive(b'"text"', 0.0) == Dropped("invalid")
+    failed = exchange.receive(b'{"jsonrpc":"2.0","id":%d}' % line["id"], 0.0)
+    assert isinstance(failed, Failed)
+    assert failed.error.reason == "invalid_response"
+
+
+def test_a_line_over_the_limit_fails_the_call_it_names_else_the_oldest(exchange: Exchange) -> None:
+    call(exchange, "1")
+    _, second = call(exchange, "2")
+    failed = exchange.receive_oversized(b'{"jsonrpc":"2.0","id":%d,"result":{"x' % second["id"])
+    assert isinstance(failed, Failed)
+    assert (failed.call.id, type(failed.error)) == (b"2", ResponseTooLarge)
+    oldest = exchange.receive_oversized(b'{"result":{"x')
+    assert isinstance(oldest, Failed)
+    assert oldest.call.id == b"1"
+    assert exchange.receive_oversized(b"x") == Dropped("oversized")
+
+
+def test_when_the_process_dies_every_call_gets_the_error_once(exchange: Exchange) -> None:
+    call(exchange, "1")
+    call(exchange, "2")
+    failed = exchange.fail_all(BackendExited())
+    assert [each.call.id for each in failed] == [b"1", b"2"]
+    assert exchange.fail_all(BackendExited()) == []
+
+
+class _Dialogue:
+    """Counts what every request of a random dialogue got."""
+
+    def __init__(self) -> None:
+        self.exchange = Exchange(60.0)
+        self.lines: list[tuple[str, int]] = []  # the client's id and ours
+        self.answers: dict[str, int] = {}
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["ask", "answer", "repeat", "invent", "cancel", "question", "tick"]), st.integers(0, 30)
+        )
+    )
+)
+def test_whatever_happens_every_request_gets_at_most_one_answer_on_its_own_stream(steps: list[tuple[str, int]]) -> None:
+    dialogue, now = _Dialogue(), 0.0
+    exchange = dialogue.exchange
+
+    def note(command: Any) -> None:
+        if isinstance(command, Answer | Failed):
+            client_id = command.call.id.decode()
+            assert command.call.stream == f"stream of {client_id}"
+            dialogue.answers[client_id] = dialogue.answers.get(client_id, 0) + 1
+
+    serial = 0
+    for step, number in steps:
+        now += 0.5
+        known = dialogue.lines[number % len(dialogue.lines)] if dialogue.lines else ("0", 0)
+        if step == "ask" and len(exchange.calls) < MAX_CALLS:
+            serial += 1
+            _, line = call(exchange, str(serial), now=now)
+            dialogue.lines.append((str(serial), line["id"]))
+        elif step in ("answer", "repeat"):
+            note(sent(exchange, {"id": known[1], "result": {}}, now))
+        elif step == "invent":
+            note(sent(exchange, {"id": 10_000 + number, "result": {}}, now))
+        elif step == "cancel":
+            text = f'{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{known[0]}}}}}'
+            exchange.notification(client(text), now)
+        elif step == "question":
+            note(sent(exchange, {"id": number, "method": "roots/list"}, now))
+        else:
+            for command in exchange.expire(now):
+                note(command)
+    for failed in exchange.fail_all(BackendExited()):
+        note(failed)
+    assert all(count == 1 for count in dialogue.answers.values())
+    assert len(dialogue.answers) == len(dialogue.lines)

@@ -1,0 +1,89 @@
+"""Hand-written fakes of what a Session needs: a pool whose processes are lists of lines."""
+
+import json
+from typing import Any
+
+from app.backends.link import BackendListener, Exit
+from app.domain import BackendSpec, Limits, Tenant
+from app.errors import BackendBusy, BackendError, NotFound
+
+
+class FakeLink:
+    """A process that writes down what it is sent; `say` is its stdout."""
+
+    def __init__(self) -> None:
+        self.sent: list[dict[str, Any]] = []
+        self.paused = False
+        self.is_busy = False
+        self.listener: BackendListener | None = None
+
+    def attach(self, listener: BackendListener) -> None:
+        self.listener = listener
+
+    def send(self, line: bytes) -> None:
+        if self.is_busy:
+            raise BackendBusy
+        self.sent.append(json.loads(line))
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        self.paused = False
+
+    def say(self, **message: Any) -> None:
+        assert self.listener is not None
+        self.listener.backend_sent(json.dumps({"jsonrpc": "2.0", **message}).encode())
+
+    def answer(self, result: Any = None, *, to: int = -1) -> None:
+        self.say(id=self.sent[to]["id"], result={} if result is None else result)
+
+    def die(self) -> None:
+        assert self.listener is not None
+        self.listener.backend_exited(Exit("signaled", "signal 9 (SIGKILL)", ("last words",)))
+
+
+class FakeLease:
+    def __init__(self, link: FakeLink) -> None:
+        self.link = link
+        self.released: list[str] = []
+        self.shook_hands = False
+
+    def handshake_succeeded(self) -> None:
+        self.shook_hands = True
+
+    def release(self, reason: str) -> None:
+        self.released.append(reason)
+
+
+class FakePool:
+    """Hands out a new FakeLink each time, or raises `error`."""
+
+    def __init__(self) -> None:
+        self.leases: list[FakeLease] = []
+        self.error: BackendError | None = None
+
+    async def lease(self, spec: BackendSpec, limits: Limits) -> FakeLease:
+        if self.error is not None:
+            raise self.error
+        self.leases.append(FakeLease(FakeLink()))
+        return self.leases[-1]
+
+
+class FakeStore:
+    """Backends and tenants in a dictionary; counts how often it is asked."""
+
+    def __init__(self, *specs: BackendSpec, limits: Limits | None = None) -> None:
+        self.specs = {spec.key: spec for spec in specs}
+        self.limits = limits or Limits()
+        self.asked = 0
+
+    async def get_backend(self, tenant: str, name: str) -> BackendSpec:
+        self.asked += 1
+        try:
+            return self.specs[tenant, name]
+        except KeyError:
+            raise NotFound from None
+
+    async def get_tenant(self, name: str) -> Tenant:
+        return Tenant(name, self.limits)

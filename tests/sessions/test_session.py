@@ -1,0 +1,264 @@
+"""Session: one client's line, driven by hand."""
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from app.domain import Principal
+from app.errors import (
+    BackendBusy,
+    BackendExited,
+    BackendTimeout,
+    Conflict,
+    GatewayError,
+    InvalidMessage,
+    SessionNotFound,
+)
+from app.protocol.commands import Failed, Listen
+from app.protocol.jsonrpc import Notification, Request, Response, parse_client
+from app.protocol.lifecycle import SessionState
+from app.sessions.registry import SessionRegistry
+from app.sessions.session import SILENCE_S, Session
+from app.sessions.streams import MAX_EVENTS, Reply
+from tests.sessions.fakes import FakeLink, FakePool
+
+
+def message(method: str, id_text: str | None = "1", **params: Any) -> Any:
+    body: dict[str, Any] = {"jsonrpc": "2.0", "method": method, "params": params}
+    if id_text is not None:
+        body["id"] = json.loads(id_text)
+    return parse_client(json.dumps(body).encode())
+
+
+@pytest.fixture
+async def session(registry: SessionRegistry, principal: Principal) -> Session:
+    session = await registry.open(principal, "acme", "echo", "streamable_http")
+    await registry.connect(session)
+    return session
+
+
+@pytest.fixture
+def link(session: Session, pool: FakePool) -> FakeLink:
+    return pool.leases[-1].link
+
+
+@pytest.fixture
+def opened(session: Session, link: FakeLink) -> Session:
+    session.request(message("initialize"), session.reply(1, may_stream=True))
+    link.answer({"protocolVersion": "2025-06-18", "capabilities": {}})
+    return session
+
+
+def ask(session: Session, method: str = "tools/call", id_text: str = "1", *, may_stream: bool = True) -> Reply:
+    reply = session.reply(1, may_stream=may_stream)
+    session.request(message(method, id_text), reply)
+    return reply
+
+
+async def test_initialize_opens_the_session_with_the_backends_revision(opened: Session, pool: FakePool) -> None:
+    assert opened.state is SessionState.OPEN
+    assert opened.version == "2025-06-18"
+    assert pool.leases[0].shook_hands
+
+
+async def test_a_refused_initialize_does_not_open_it(session: Session, link: FakeLink, pool: FakePool) -> None:
+    session.request(message("initialize"), session.reply(1, may_stream=True))
+    link.say(id=link.sent[0]["id"], error={"code": -32602, "message": "no"})
+    assert session.state is SessionState.CONNECTED
+    assert not pool.leases[0].shook_hands
+
+
+async def test_nothing_but_ping_goes_before_initialize(session: Session) -> None:
+    with pytest.raises(InvalidMessage):
+        ask(session, "tools/list")
+    ask(session, "ping")
+
+
+async def test_a_second_initialize_is_refused(opened: Session) -> None:
+    with pytest.raises(InvalidMessage, match="already"):
+        ask(opened, "initialize")
+
+
+async def test_an_answer_reaches_its_reply(opened: Session, link: FakeLink) -> None:
+    first, second = ask(opened, id_text="1"), ask(opened, id_text='"1"')
+    link.answer({"n": 2}, to=-1)
+    link.answer({"n": 1}, to=-2)
+    assert b'"n":1' in first.outcomes[0].payload().replace(b" ", b"")  # type: ignore[union-attr]
+    assert b'"n":2' in second.outcomes[0].payload().replace(b" ", b"")  # type: ignore[union-attr]
+
+
+async def test_a_notification_during_a_call_makes_its_reply_a_stream(opened: Session, link: FakeLink) -> None:
+    reply = ask(opened)
+    link.say(method="notifications/message", params={"level": "info", "data": "x"})
+    assert reply.stream is not None
+    link.answer()
+    items = [await reply.stream.next() for _ in range(3)]
+    assert [b"notifications/message" in items[0], b'"result"' in items[1], items[2]] == [True, True, None]  # type: ignore[operator]
+
+
+async def test_a_question_and_its_answer_cross_the_session(opened: Session, link: FakeLink) -> None:
+    reply = ask(opened)
+    link.say(id="srv-1", method="elicitation/create", params={"message": "?"})
+    assert reply.stream is not None
+    asked = json.loads(await reply.stream.next())  # type: ignore[arg-type]
+    answer = parse_client(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "decline"}}).encode())
+    assert isinstance(answer, Response)
+    opened.respond(answer)
+    assert link.sent[-1] == {"jsonrpc": "2.0", "id": "srv-1", "result": {"action": "decline"}}
+    opened.respond(answer)  # repeated: nobody asked
+    assert len([sent for sent in link.sent if sent.get("id") == "srv-1"]) == 1
+
+
+async def test_a_busy_process_refuses_and_the_id_is_free_again(opened: Session, link: FakeLink) -> None:
+    link.is_busy = True
+    with pytest.raises(BackendBusy):
+        ask(opened)
+    link.is_busy = False
+    ask(opened)
+
+
+async def test_death_fails_every_call_ends_the_streams_and_the_session(
+    opened: Session, link: FakeLink, pool: FakePool
+) -> None:
+    body, events = ask(opened, id_text="1"), ask(opened, id_text="2")
+    events.become_stream()
+    listen = opened.open_listener()
+    link.die()
+    assert isinstance(body.outcomes[0], Failed)
+    error = body.outcomes[0].error
+    assert isinstance(error, BackendExited)
+    assert (error.started, list(error.stderr)) == (True, ["last words"])
+    assert isinstance(await events.stream.next(), Failed)  # type: ignore[union-attr]
+    assert await listen.next() is None
+    assert opened.state is SessionState.CLOSED
+    assert pool.leases[0].released == ["backend_exited"]
+
+
+async def test_death_in_the_handshake_is_told_from_death_in_a_call(session: Session, link: FakeLink) -> None:
+    reply = session.reply(1, may_stream=True)
+    session.request(message("initialize"), reply)
+    link.die()
+    error = reply.outcomes[0].error  # type: ignore[union-attr]
+    assert isinstance(error, BackendExited)
+    assert not error.started
+
+
+async def test_closing_twice_releases_once(opened: Session, pool: FakePool) -> None:
+    reply = ask(opened)
+    opened.close("deleted")
+    opened.close("deleted")
+    assert pool.leases[0].released == ["deleted"]
+    assert isinstance(reply.outcomes[0].error, SessionNotFound)  # type: ignore[union-attr]
+    with pytest.raises(SessionNotFound):
+        ask(opened)
+
+
+async def test_a_session_closed_while_it_waits_for_a_process_gives_it_back(
+    registry: SessionRegistry, principal: Principal, pool: FakePool
+) -> None:
+    session = await registry.open(principal, "acme", "echo", "streamable_http")
+    lease = pool.lease
+
+    async def close_meanwhile(*args: Any) -> Any:
+        session.close("key_revoked")
+        return await lease(*args)
+
+    pool.lease = close_meanwhile  # type: ignore[method-assign]
+    with pytest.raises(SessionNotFound):
+        await registry.connect(session)
+    assert pool.leases[0].released == ["session_closed"]
+
+
+async def test_silence_makes_a_call_a_stream_but_not_initialize(session: Session, link: FakeLink) -> None:
+    hello = session.reply(1, may_stream=True)
+    session.request(message("initialize"), hello)
+    session.sweep(time.monotonic() + SILENCE_S + 0.1)
+    assert hello.stream is None
+    link.answer({"protocolVersion": "2025-06-18"})
+    slow, json_only = ask(session, id_text="1"), ask(session, id_text="2", may_stream=False)
+    session.sweep(time.monotonic() + SILENCE_S + 0.1)
+    assert slow.stream is not None
+    assert json_only.stream is None
+
+
+async def test_a_call_that_is_never_answered_times_out(opened: Session) -> None:
+    reply = ask(opened, may_stream=False)
+    opened.sweep(time.monotonic() + 61)
+    assert isinstance(reply.outcomes[0].error, BackendTimeout)  # type: ignore[union-attr]
+    assert opened.state is SessionState.OPEN
+
+
+async def test_an_initialize_that_is_never_answered_ends_the_session(session: Session, pool: FakePool) -> None:
+    reply = session.reply(1, may_stream=True)
+    session.request(message("initialize"), reply)
+    session.sweep(time.monotonic() + 31)
+    assert isinstance(reply.outcomes[0].error, BackendTimeout)  # type: ignore[union-attr]
+    assert pool.leases[0].released == ["initialize_timeout"]
+
+
+async def test_ages(opened: Session) -> None:
+    now = time.monotonic()
+    assert opened.expired(now + 99) is None
+    assert opened.expired(now + 101) == "idle"
+    opened.open_listener()
+    assert opened.expired(now + 101) is None  # somebody listens
+    assert opened.expired(now + 1001) == "too_old"
+
+
+async def test_a_session_with_a_call_in_flight_is_not_idle(opened: Session) -> None:
+    ask(opened)
+    assert opened.expired(time.monotonic() + 101) is None
+
+
+async def test_one_reader_listens_at_a_time(opened: Session) -> None:
+    opened.open_listener()
+    with pytest.raises(Conflict):
+        opened.open_listener()
+    opened.close_listener()
+    opened.open_listener()
+
+
+async def test_a_reader_that_does_not_keep_up_pauses_the_process(opened: Session, link: FakeLink) -> None:
+    stream = opened.open_listener()
+    for number in range(MAX_EVENTS + 1):
+        link.say(method="notifications/message", params={"data": number})
+    assert link.paused
+    await stream.next()
+    assert not link.paused
+
+
+async def test_a_question_nobody_can_read_is_answered_with_an_error(opened: Session, link: FakeLink) -> None:
+    link.say(id="q", method="roots/list")
+    for number in range(MAX_EVENTS):
+        link.say(method="notifications/message", params={"data": number})
+    assert link.sent[-1]["id"] == "q"
+    assert "error" in link.sent[-1]
+
+
+async def test_on_http_sse_everything_is_on_the_one_stream(opened: Session, link: FakeLink) -> None:
+    stream = opened.open_listener()
+    opened.request(message("tools/call", "5"), Listen.STREAM)
+    link.say(method="notifications/message", params={})
+    link.answer({"done": True})
+    assert b"notifications/message" in await stream.next()  # type: ignore[operator]
+    assert json.loads(await stream.next()) == {"jsonrpc": "2.0", "id": 5, "result": {"done": True}}  # type: ignore[arg-type]
+
+
+async def test_notifications_pass_and_strange_ones_do_not_break_anything(opened: Session, link: FakeLink) -> None:
+    note = message("notifications/initialized", None)
+    assert isinstance(note, Notification)
+    opened.notify(note)
+    assert link.sent[-1]["method"] == "notifications/initialized"
+    assert link.listener is not None
+    link.listener.backend_sent(b"not json")
+    link.listener.backend_sent_too_much(b"x" * 100)
+
+
+async def test_every_error_a_session_raises_is_ours(opened: Session) -> None:
+    request = message("tools/call", "1")
+    assert isinstance(request, Request)
+    opened.request(request, opened.reply(1, may_stream=True))
+    with pytest.raises(GatewayError):
+        opened.request(request, opened.reply(1, may_stream=True))

@@ -1,0 +1,102 @@
+"""docs/wire.md is true: its commands are run, in order, against a real gateway.
+
+Each fenced ```sh block is run, all of them in one bash that has in its environment GATEWAY_URL, KEY (for every backend
+of the tenant `default`, which has `time`, as `serve --demo` sets it up) and ADMIN_KEY. A ```text block after one holds
+lines that must all appear in its output; `...` stands for anything.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.integration.gateway import ROOT, Gateway, running_gateway
+
+WIRE = ROOT / "docs/wire.md"
+BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)
+WITHIN_S = 90
+SEPARATOR = "---8<--- end of block {} ---8<---"
+
+
+@dataclass
+class Step:
+    """One command block and the lines that its output must have."""
+
+    line: int
+    script: str
+    expected: list[str]
+
+
+def steps_of(text: str) -> list[Step]:
+    steps: list[Step] = []
+    end_of_last = -1
+    for block in BLOCK.finditer(text):
+        language, body = block.groups()
+        between = text[end_of_last : block.start()] if end_of_last >= 0 else ""
+        if language == "sh":
+            steps.append(Step(text.count("\n", 0, block.start()) + 1, body, []))
+            end_of_last = block.end()
+        elif language == "text" and end_of_last >= 0 and not re.search(r"^#", between, re.MULTILINE):
+            steps[-1].expected += [line.strip() for line in body.splitlines() if line.strip()]
+            end_of_last = -1
+    return steps
+
+
+def appears(expected: str, output: str) -> bool:
+    """Whether a line of the output has this in it; `...` stands for anything on that line."""
+    pattern = ".*".join(re.escape(part) for part in expected.split("..."))
+    return re.search(pattern, output) is not None
+
+
+def run(steps: list[Step], environment: dict[str, str]) -> list[str]:
+    """The output of each step, all of them run by one bash."""
+    script = "".join(f"{step.script}\necho '{SEPARATOR.format(number)}'\n" for number, step in enumerate(steps))
+    done = subprocess.run(
+        ["bash"],
+        input=script,
+        env={**os.environ, **environment},
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=WITHIN_S,
+        check=False,
+    )
+    outputs, rest = [], done.stdout
+    for number, step in enumerate(steps):
+        output, found, rest = rest.partition(SEPARATOR.format(number) + "\n")
+        assert found, f"the block at line {step.line} did not come to its end:\n{output}"
+        outputs.append(output)
+    return outputs
+
+
+@pytest.mark.skipif(not WIRE.exists(), reason="docs/wire.md is not there yet")
+def test_every_command_of_the_wire_document_prints_what_it_says(tmp_path: Path) -> None:
+    steps = steps_of(WIRE.read_text())
+    assert steps, "no ```sh blocks"
+    assert any(step.expected for step in steps), "no ```text block with an expectation"
+    with running_gateway(tmp_path / "data") as gateway:
+        outputs = run(steps, {"GATEWAY_URL": gateway.url, **_demo(gateway)})
+    for step, output in zip(steps, outputs, strict=True):
+        missing = [line for line in step.expected if not appears(line, output)]
+        assert not missing, f"docs/wire.md:{step.line}: missing {missing} in\n{output}"
+
+
+def _demo(gateway: Gateway) -> dict[str, str]:
+    """What `serve --demo` sets up: the time server at /t/default/time, and a key for it."""
+    gateway.add_backend("default", "time", sys.executable, ["-m", "mcp_server_time"])
+    return {"KEY": gateway.key("default"), "ADMIN_KEY": gateway.admin_key}
+
+
+def test_a_document_is_read_as_commands_and_what_they_print() -> None:
+    text = "# A\n```sh\necho one\n```\nprints\n```text\no...e\n```\n```json\n{}\n```\n```sh\nfalse\n```\n"
+    steps = steps_of(text)
+    assert [(step.line, step.script, step.expected) for step in steps] == [
+        (2, "echo one\n", ["o...e"]),
+        (12, "false\n", []),
+    ]
+    assert [appears("o...e", output) for output in run(steps, {})] == [True, False]
