@@ -7,9 +7,9 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from importlib.metadata import version
 from typing import TypeVar
 
+from app import __version__
 from app.auth import KeyMaker
 from app.auth.policy import is_platform_scope, is_scope
 from app.domain import DEFAULT_TENANT, is_name
@@ -88,7 +88,7 @@ def _migrate(options: argparse.Namespace) -> int:
 
 
 def _version(_: argparse.Namespace) -> int:
-    print(f"trunkline {version('trunkline')}")
+    print(f"trunkline {__version__}")
     return 0
 
 

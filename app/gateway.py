@@ -5,14 +5,16 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import anyio
 
 from app import __version__
 from app.auth.api_keys import ApiKeys, KeyMaker
 from app.auth.authenticator import Authenticator
-from app.backends.pool import ProcessPool
-from app.backends.supervisor import Supervisor
+from app.backends.pipes import PipeLimits
+from app.backends.pool import PoolOptions, ProcessPool
+from app.backends.supervisor import ProcessEnvironment, Supervisor, SupervisorOptions
 from app.domain import BackendSpec, Tenant
 from app.errors import GatewayError
 from app.metrics import Metrics
@@ -25,7 +27,6 @@ from app.storage.engine import Database
 from app.storage.tenants import TenantRepository
 
 FLUSH_EVERY_S = 60.0  # how often it is written down when keys were used last
-CLOSE_S = 20.0  # how long closing may take when the node stops
 
 log = logging.getLogger(__name__)
 
@@ -77,11 +78,16 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         stack.push_async_callback(_flush_once, authenticator)
 
         supervisor = await stack.enter_async_context(
-            Supervisor(metrics, home=settings.data_dir / "homes", max_line_bytes=settings.max_line_bytes)
+            Supervisor(
+                metrics,
+                SupervisorOptions(
+                    environment=_backend_environment(settings.data_dir),
+                    limits=PipeLimits(line_bytes=settings.max_line_bytes),
+                ),
+            )
         )
-        pool = await stack.enter_async_context(
-            ProcessPool(supervisor, metrics, max_processes=settings.max_processes, wait_s=settings.pool_wait_s)
-        )
+        options = PoolOptions(max_processes=settings.max_processes, deadline_s=settings.pool_wait_s)
+        pool = await stack.enter_async_context(ProcessPool(supervisor, metrics, options))
 
         directory = BackendDirectory(backends, tenants)
         registry = await stack.enter_async_context(
@@ -108,6 +114,14 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             registry=registry,
             effects=effects,
         )
+
+
+def _backend_environment(data_dir: Path) -> ProcessEnvironment:
+    """What backends see of this machine: a home and a place for temporary files away from our own."""
+    home, temporary = data_dir / "backends" / "home", data_dir / "backends" / "tmp"
+    for directory in (home, temporary):
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return ProcessEnvironment.of_this_process(str(home), str(temporary))
 
 
 async def _flush_once(authenticator: Authenticator) -> None:
@@ -158,7 +172,9 @@ class LocalEffects:
         self._directory.forget(tenant)
         self._authenticator.forget_tenant(tenant)
         self._registry.close_where(lambda session: session.spec.tenant == tenant, "tenant_removed")
-        self._pool.forget_tenant(tenant)
+        for key in self._pool.snapshot().backends:
+            if key[0] == tenant:
+                self._pool.forget(key)
 
     def key_revoked(self, identity: tuple[str, str, str]) -> None:
         """The key's sessions end, and its next request is refused."""

@@ -52,7 +52,7 @@ class JsonFormatter(logging.Formatter):
         return _CREDENTIAL.sub(r"\1\2***", json.dumps(line, default=str))
 
 
-def set_up(level: str, stream: IO[str] | None = None) -> None:
+def configure(level: str, stream: IO[str] | None = None) -> None:
     """Sends all logging to `stream` (stderr) from this level on. Replaces what was set up before.
 
     uvicorn must be started with `log_config=None`, or it puts its own handlers back.

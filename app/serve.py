@@ -10,7 +10,6 @@ import gc
 import logging
 import signal
 import socket
-import sys
 from collections.abc import Iterator
 
 import anyio
@@ -19,7 +18,7 @@ import uvloop
 
 from app import logs
 from app.demo import prepare_demo
-from app.errors import GatewayError, SettingsError
+from app.errors import SettingsError
 from app.gateway import Gateway, open_gateway
 from app.main import create_app
 from app.settings import Settings
@@ -33,19 +32,15 @@ BACKLOG = 2048
 
 
 def serve(settings: Settings, *, demo: bool = False) -> int:
-    """Runs a node on this thread.
+    """Runs a node on this thread, until it is told to stop; then returns the exit status 0.
 
-    Returns:
-        The exit status: 0 after a stop that was asked for, 1 if it could not start.
+    Raises:
+        SettingsError: the address is taken.
+        GatewayError: something else that is needed does not work.
     """
     logs.configure(settings.log_level)
-    try:
-        migrate.upgrade(settings.database_url)
-        listener = _listen(settings)
-    except GatewayError as error:
-        print(f"trunkline: {error}{f' {error.hint}' if error.hint else ''}", file=sys.stderr)
-        return 1
-    with listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    migrate.upgrade(settings.database_url)
+    with _listen(settings) as listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_Node(settings, listener, demo=demo).run())
     return 0
 

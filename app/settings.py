@@ -11,6 +11,7 @@ import math
 import os
 import re
 import secrets
+import tempfile
 from base64 import b64decode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -300,8 +301,7 @@ def _kept_secret_key(data_dir: Path) -> bytes:
 
 def _write_new(path: Path, text: str) -> None:
     # Written aside and linked, so that of two first starts at once both read the same, whole key.
-    aside = path.with_name(f".secret_key.{os.getpid()}")
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    descriptor, aside = tempfile.mkstemp(prefix=".secret_key.", dir=path.parent)  # mode 0600
     try:
         with os.fdopen(descriptor, "w") as file:
             file.write(text + "\n")
@@ -309,4 +309,4 @@ def _write_new(path: Path, text: str) -> None:
     except FileExistsError:
         pass
     finally:
-        aside.unlink()
+        os.unlink(aside)

@@ -163,6 +163,7 @@ class _Planner:
         self._warm = {key: backend.warm for key, backend in view.backends.items()}
         self._under_way = {key: backend.starting for key, backend in view.backends.items()}
         self._new: Counter[Key] = Counter()
+        self._handed_out: Counter[Key] = Counter()
         self._taken: Counter[str] = Counter()
         self._short_of_room: list[Key] = []
         self._somebody_waits_for_a_start = False
@@ -175,6 +176,7 @@ class _Planner:
             return
         if self._warm[key]:
             self._warm[key] -= 1
+            self._handed_out[key] += 1
             self.actions.append(HandOut(place, key))
         elif self._under_way[key]:
             self._under_way[key] -= 1
@@ -227,7 +229,8 @@ class _Planner:
 
     def _may_start(self, key: Key) -> bool:
         backend, new = self._view.backends[key], self._new[key]
-        if backend.start_allowance is not None and new >= backend.start_allowance:
+        # A process that is handed out is one more whose handshake is open: it counts like a start.
+        if backend.start_allowance is not None and new + self._handed_out[key] >= backend.start_allowance:
             return False
         return backend.alive + new < backend.max_processes
 

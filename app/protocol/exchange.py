@@ -157,13 +157,10 @@ class Exchange:
 
     def receive_oversized(self, prefix: bytes) -> Command:
         """A line over the limit, of which only the beginning is known: its call, or the oldest one, fails."""
-        for call in self.calls.values():
-            if b'"id":%b,' % call.gateway_id in prefix or b'"id": %b,' % call.gateway_id in prefix:
-                break
-        else:
-            call = next(iter(self.calls.values()), None)  # type: ignore[assignment]
-            if call is None:
-                return Dropped("oversized")
+        named = (call for call in self.calls.values() if _names(prefix, call.gateway_id))
+        call = next(named, None) or next(iter(self.calls.values()), None)
+        if call is None:
+            return Dropped("oversized")
         self._finish(call)
         return Failed(call, ResponseTooLarge())
 
@@ -285,6 +282,11 @@ class Exchange:
 
     def __repr__(self) -> str:
         return f"<Exchange [{len(self.calls)} calls, {len(self._questions)} questions]>"
+
+
+def _names(prefix: bytes, gateway_id: bytes) -> bool:
+    """Whether the beginning of a line has this id, as the usual serialisers write it."""
+    return b'"id":%b,' % gateway_id in prefix or b'"id": %b,' % gateway_id in prefix
 
 
 def _replace_token(params: Params, ours: bytes) -> tuple[Params, bytes | None]:

@@ -14,7 +14,8 @@ from app.transports.request import McpRequest
 STALLED_S = 30.0  # a client that accepts nothing for this long loses its stream
 
 log = logging.getLogger(__name__)
-AppStatus.disable_automatic_graceful_drain()  # the drain ends streams itself, after the calls on them
+# The drain ends streams itself, after the calls on them.
+AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
 
 
 def _keep_alive() -> ServerSentEvent:

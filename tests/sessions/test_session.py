@@ -45,7 +45,7 @@ def link(session: Session, pool: FakePool) -> FakeLink:
 
 
 @pytest.fixture
-def opened(session: Session, link: FakeLink) -> Session:
+async def opened(session: Session, link: FakeLink) -> Session:
     session.request(message("initialize"), session.reply(1, may_stream=True))
     link.answer({"protocolVersion": "2025-06-18", "capabilities": {}})
     return session

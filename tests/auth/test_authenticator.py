@@ -1,0 +1,178 @@
+"""From an Authorization header to a Principal, and what is remembered for how long."""
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+import anyio
+import pytest
+from prometheus_client import CollectorRegistry, Counter
+
+from app.auth import authenticator as module
+from app.auth.api_keys import ApiKeys, KeyMaker, key_id
+from app.auth.authenticator import Authenticator
+from app.errors import StorageUnavailable, Unauthenticated
+from tests.auth.fakes import NOW, FakeStore
+
+maker = KeyMaker(b"s" * 32)
+
+
+@dataclass
+class Rig:
+    """An authenticator with hands on its clock and store."""
+
+    store: FakeStore = field(default_factory=FakeStore)
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+    elapsed_s: float = 1000.0
+    authenticator: Authenticator = field(init=False)
+
+    def __post_init__(self) -> None:
+        failures = Counter("failures", "", ["reason"], registry=self.registry)
+        keys = ApiKeys(self.store, maker, self.now)
+        self.authenticator = Authenticator(keys, failures, lambda: self.elapsed_s, self.now)
+
+    def now(self) -> datetime:
+        return NOW + timedelta(seconds=self.elapsed_s - 1000)
+
+    def failures(self, reason: str) -> float | None:
+        return self.registry.get_sample_value("failures_total", {"reason": reason})
+
+    async def refuse(self, header: bytes | None) -> Unauthenticated:
+        with pytest.raises(Unauthenticated) as caught:
+            await self.authenticator.authenticate(header)
+        return caught.value
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+def bearer(text: str) -> bytes:
+    return b"Bearer " + text.encode()
+
+
+async def test_a_verified_header_is_remembered_for_thirty_seconds(rig):
+    header = bearer(rig.store.add(maker))
+    assert rig.authenticator.remembered(header) is None
+    principal = await rig.authenticator.authenticate(header)
+    assert rig.authenticator.remembered(header) is principal
+    rig.elapsed_s += 29.9
+    assert await rig.authenticator.authenticate(header) is principal
+    assert rig.store.lookups == 1
+    rig.elapsed_s += 0.1
+    assert rig.authenticator.remembered(header) is None
+    assert await rig.authenticator.authenticate(header) == principal
+    assert rig.store.lookups == 2
+
+
+async def test_a_key_is_not_remembered_beyond_its_expiry(rig):
+    header = bearer(rig.store.add(maker, expires_at=NOW + timedelta(seconds=10)))
+    assert await rig.authenticator.authenticate(header)
+    rig.elapsed_s += 9
+    assert rig.authenticator.remembered(header)
+    rig.elapsed_s += 1
+    assert rig.authenticator.remembered(header) is None
+    await rig.refuse(header)
+    assert rig.failures("expired") == 1
+
+
+@pytest.mark.parametrize("scheme", [b"Bearer ", b"bearer ", b"BEARER  ", b"bEaReR "])
+async def test_the_scheme_has_no_case(rig, scheme):
+    assert await rig.authenticator.authenticate(scheme + rig.store.add(maker).encode())
+
+
+@pytest.mark.parametrize(
+    ("header", "reason", "was_sent"),
+    [
+        (None, "missing", False),
+        (b"", "scheme", False),
+        (b"Basic dXNlcjpwYXNz", "scheme", False),
+        (b"Bearer", "scheme", False),
+        (b"tlk_x", "scheme", False),
+        (b"Bearer ", "malformed", True),
+        (b"Bearer tlk_x", "malformed", True),
+        (b"Bearer a, Bearer b", "malformed", True),
+        (b"Bearer \xff", "malformed", True),
+        (b"Bearer " + b"a" * 9000, "malformed", True),
+    ],
+)
+async def test_other_headers_are_refused_and_counted_without_a_lookup(rig, header, reason, was_sent):
+    error = await rig.refuse(header)
+    assert error.token_was_sent is was_sent
+    assert rig.failures(reason) == 1
+    assert rig.store.lookups == 0
+    if header is not None:
+        assert rig.authenticator.remembered(header) is None
+
+
+async def test_a_flood_of_one_bad_key_asks_the_store_once_in_five_seconds(rig):
+    header = bearer(maker.make().text)
+    for _ in range(100):
+        await rig.refuse(header)
+    assert rig.store.lookups == 1
+    assert rig.failures("unknown") == 100
+    rig.elapsed_s += 5
+    await rig.refuse(header)
+    assert rig.store.lookups == 2
+
+
+async def test_all_refusals_read_the_same(rig):
+    headers = [
+        bearer(maker.make().text),
+        bearer(rig.store.add(maker, digest=bytes(32))),
+        bearer(rig.store.add(maker, revoked_at=NOW)),
+        bearer(rig.store.add(maker, expires_at=NOW)),
+        b"Bearer nonsense",
+    ]
+    assert len({str(await rig.refuse(header)) for header in headers}) == 1
+
+
+async def test_a_forgotten_identity_is_looked_up_again_and_others_are_not(rig):
+    mine, theirs = rig.store.add(maker), rig.store.add(maker)
+    principal = await rig.authenticator.authenticate(bearer(mine))
+    await rig.authenticator.authenticate(bearer(theirs))
+    rig.authenticator.forget(principal.identity)
+    assert rig.authenticator.remembered(bearer(mine)) is None
+    assert rig.authenticator.remembered(bearer(theirs))
+    rig.authenticator.forget_tenant("zenith")
+    assert rig.authenticator.remembered(bearer(theirs))
+    rig.authenticator.forget_tenant("acme")
+    assert rig.authenticator.remembered(bearer(theirs)) is None
+
+
+async def test_what_was_read_before_a_revocation_is_not_remembered_after_it(rig):
+    text = rig.store.add(maker)
+    rig.store.gate = anyio.Event()
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(rig.authenticator.authenticate, bearer(text))
+            await anyio.wait_all_tasks_blocked()
+            rig.authenticator.forget(("acme", "key", key_id(text)))
+            rig.store.gate.set()
+    assert rig.authenticator.remembered(bearer(text)) is None
+
+
+async def test_a_store_that_is_away_is_neither_a_refusal_nor_remembered(rig):
+    header = bearer(rig.store.add(maker))
+    rig.store.is_down = True
+    with pytest.raises(StorageUnavailable):
+        await rig.authenticator.authenticate(header)
+    rig.store.is_down = False
+    assert await rig.authenticator.authenticate(header)
+
+
+async def test_both_tables_are_bounded_and_the_oldest_goes(rig, monkeypatch):
+    monkeypatch.setattr(module, "TABLE_SIZE", 3)
+    good = [bearer(rig.store.add(maker)) for _ in range(5)]
+    for header in good:
+        await rig.authenticator.authenticate(header)
+        await rig.refuse(bearer(maker.make().text))
+    assert [rig.authenticator.remembered(header) is not None for header in good] == [False, False, True, True, True]
+    assert repr(rig.authenticator) == "<Authenticator [3 known, 3 refused]>"
+
+
+async def test_use_reaches_the_store_through_the_authenticator(rig):
+    text = rig.store.add(maker)
+    await rig.authenticator.authenticate(bearer(text))
+    await rig.authenticator.flush_last_used()
+    assert list(rig.store.touched) == [("acme", key_id(text))]

@@ -1,0 +1,68 @@
+"""A migrated SQLite file, and the repositories on it."""
+
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from app.domain import BackendSpec, Tenant, Timeouts
+from app.storage import ApiKey, ApiKeyRepository, BackendRepository, Database, TenantRepository
+from app.storage.migrate import upgrade
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    url = f"sqlite:///{tmp_path}/test.db"
+    upgrade(url)
+    return url
+
+
+@pytest.fixture
+async def database(url: str) -> AsyncIterator[Database]:
+    database = Database(url)
+    yield database
+    await database.aclose()
+
+
+@pytest.fixture
+async def tenants(database: Database) -> TenantRepository:
+    repository = TenantRepository(database)
+    for name in ("acme", "zenith"):
+        await repository.create(Tenant(name))
+    return repository
+
+
+@pytest.fixture
+def backends(database: Database, tenants: TenantRepository) -> BackendRepository:
+    return BackendRepository(database)
+
+
+@pytest.fixture
+def keys(database: Database, tenants: TenantRepository) -> ApiKeyRepository:
+    return ApiKeyRepository(database)
+
+
+@pytest.fixture
+def spec() -> BackendSpec:
+    return BackendSpec(
+        "acme",
+        "echo",
+        "/bin/echo",
+        ("-n", "hällo", ""),
+        {"TOKEN": "secret", "EMPTY": ""},
+        warm=2,
+        timeouts=Timeouts(call_s=0.5),
+    )
+
+
+@pytest.fixture
+def make_key() -> Callable[..., ApiKey]:
+    numbers = count(1)
+
+    def make(tenant: str) -> ApiKey:
+        created_at = datetime(2026, 1, 1, tzinfo=UTC)
+        return ApiKey(f"key{next(numbers):05}", tenant, "a key", b"d" * 32, 1, frozenset({"mcp:connect"}), created_at)
+
+    return make

@@ -1,0 +1,68 @@
+"""Backends in the database."""
+
+from dataclasses import replace
+
+import pytest
+
+from app.errors import BackendNotFound, Conflict, NotFound
+
+
+async def test_a_backend_comes_back_as_it_was_stored(backends, spec):
+    assert await backends.create("acme", spec) == spec == await backends.get("acme", "echo")
+
+
+async def test_the_same_name_in_another_tenant_is_another_backend(backends, spec):
+    await backends.create("acme", spec)
+    await backends.create("zenith", replace(spec, command="other"))
+    assert (await backends.get("acme", "echo")).command == "/bin/echo"
+    assert (await backends.get("zenith", "echo")).tenant == "zenith"
+    with pytest.raises(Conflict):
+        await backends.create("acme", spec)
+
+
+async def test_a_backend_needs_a_tenant(backends, spec):
+    with pytest.raises(NotFound, match="Tenant not found"):
+        await backends.create("nobody", spec)
+
+
+async def test_another_tenants_backend_is_out_of_reach(backends, spec):
+    await backends.create("acme", spec)
+    for attempt in (
+        backends.get("zenith", "echo"),
+        backends.delete("zenith", "echo"),
+        backends.replace("zenith", spec),
+    ):
+        with pytest.raises(BackendNotFound):
+            await attempt
+    assert await backends.list("zenith", limit=9) == []
+    assert await backends.get("acme", "echo") == spec
+
+
+async def test_a_change_needs_the_version_that_was_read(backends, spec):
+    first = await backends.create("acme", spec)
+    second = await backends.replace("acme", replace(first, enabled=False))
+    assert (second.version, await backends.get("acme", "echo")) == (2, second)
+    with pytest.raises(Conflict):
+        await backends.replace("acme", first)
+
+
+async def test_lists_are_by_name_and_go_on_behind_the_last_one(backends, spec):
+    for name in ("c", "a", "b"):
+        await backends.create("acme", replace(spec, name=name))
+    assert [each.name for each in await backends.list("acme", limit=2)] == ["a", "b"]
+    assert [each.name for each in await backends.list("acme", after="b", limit=2)] == ["c"]
+
+
+async def test_a_node_starts_with_the_enabled_warm_backends_of_all_tenants(backends, spec):
+    await backends.create("acme", spec)
+    await backends.create("zenith", replace(spec, name="w"))
+    await backends.create("acme", replace(spec, name="off", enabled=False))
+    await backends.create("acme", replace(spec, name="cold", warm=0))
+    assert sorted(each.key for each in await backends.list_warm()) == [("acme", "echo"), ("zenith", "w")]
+
+
+async def test_deleted_is_gone(backends, spec):
+    await backends.create("acme", spec)
+    await backends.delete("acme", "echo")
+    with pytest.raises(BackendNotFound):
+        await backends.get("acme", "echo")

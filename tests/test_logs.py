@@ -1,0 +1,97 @@
+"""Logs: one JSON object a line, whatever is in it; ids from the context; no credentials."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from app import logs
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    """What is logged; afterwards logging is as it was."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    output = io.StringIO()
+    logs.configure("info", output)
+    yield output
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def lines(stream: io.StringIO) -> list[dict]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_a_record_is_one_line_with_time_level_logger_and_message(stream):
+    logging.getLogger("app.x").info("%d sessions", 3)
+    (line,) = lines(stream)
+    assert line.pop("time").endswith("Z")
+    assert line == {"level": "info", "logger": "app.x", "message": "3 sessions"}
+
+
+@pytest.mark.parametrize("text", ["a\nb", '{"level":"error"}\r\n', "\x1b[31mred", "\u2028", "\x00", "\udc80", "\x85"])
+def test_no_text_can_forge_a_line(stream, text):
+    logging.getLogger("app").warning("got %s", text, extra={"name_given": text})
+    assert stream.getvalue().count("\n") == 1
+    assert stream.getvalue().isascii()
+    (line,) = lines(stream)
+    assert line["message"] == f"got {text}"
+    assert line["name_given"] == text
+
+
+def test_an_exception_is_one_member(stream):
+    try:
+        raise ValueError("first\nsecond")
+    except ValueError:
+        logging.getLogger("app").exception("failed")
+    (line,) = lines(stream)
+    assert line["exception"].startswith("Traceback")
+    assert line["exception"].endswith("ValueError: first\nsecond")
+
+
+def test_ids_come_from_the_context_and_extra_wins(stream):
+    token = logs.tenant.set("acme")
+    try:
+        logging.getLogger("app").info("one")
+        logging.getLogger("app").info("two", extra={"tenant": "zenith", "session": "s1"})
+    finally:
+        logs.tenant.reset(token)
+    logging.getLogger("app").info("three")
+    one, two, three = lines(stream)
+    assert one["tenant"] == "acme"
+    assert (two["tenant"], two["session"]) == ("zenith", "s1")
+    assert "tenant" not in three
+
+
+def test_credentials_do_not_get_out(stream):
+    key = "tlk_abcdefgh_" + "a" * 49
+    logging.getLogger("app").info(
+        "key %s", key, extra={"header": f"Bearer {key}", "other": "Authorization: bearer x.y"}
+    )
+    text = stream.getvalue()
+    assert "aaaa" not in text
+    assert "x.y" not in text
+    assert "tlk_abcdefgh_***" in text
+    assert len(lines(stream)) == 1
+
+
+def test_chatty_libraries_are_quiet_even_at_debug(stream):
+    logs.configure("debug", stream)
+    logging.getLogger("aiosqlite").debug("executing")
+    logging.getLogger("uvicorn.access").info("GET /")
+    logging.getLogger("uvicorn.error").info("Started server process")
+    assert stream.getvalue() == ""
+    logging.getLogger("uvicorn.error").error("Exception in ASGI application")
+    assert len(lines(stream)) == 1
+
+
+def test_the_level_holds_and_setting_up_twice_logs_once(stream):
+    logs.configure("warning", stream)
+    logs.configure("warning", stream)
+    logging.getLogger("app").info("no")
+    logging.getLogger("app").warning("yes")
+    assert [line["message"] for line in lines(stream)] == ["yes"]

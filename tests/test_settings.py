@@ -1,0 +1,208 @@
+"""Settings: each value is checked, each error is one line that names the variable."""
+
+import base64
+import re
+import threading
+from pathlib import Path
+
+import pytest
+
+from app.errors import SettingsError
+from app.settings import NAMES, Settings, is_loopback
+
+KEY = "5e" * 32
+
+
+def read(tmp_path: Path, **environ: str) -> Settings:
+    names = {f"TRUNKLINE_{name.upper()}": value for name, value in environ.items()}
+    return Settings.from_env({"TRUNKLINE_DATA_DIR": str(tmp_path / "data"), **names})
+
+
+def test_the_defaults_are_those_of_the_design(tmp_path):
+    settings = read(tmp_path)
+    assert (settings.host, settings.port, settings.log_level) == ("127.0.0.1", 8080, "info")
+    assert (settings.drain_s, settings.pool_wait_s, settings.keepalive_s) == (30, 30, 15)
+    assert (settings.max_sessions, settings.max_body_bytes, settings.max_line_bytes) == (10_000, 4 << 20, 16 << 20)
+    assert settings.max_processes >= 8
+    assert settings.public_url is None
+    assert settings.allowed_hosts == settings.allowed_origins == settings.trusted_proxies == ()
+    assert settings.database_url == f"sqlite:///{tmp_path}/data/trunkline.db"
+
+
+def test_a_data_directory_and_a_secret_key_are_made_once_and_for_the_owner_only(tmp_path):
+    first, second = read(tmp_path), read(tmp_path)
+    assert first.secret_key == second.secret_key
+    assert len(first.secret_key) == 32
+    assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "data/secret_key").stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in (tmp_path / "data").iterdir()] == ["secret_key"]
+
+
+def test_two_first_starts_at_once_agree_on_the_secret_key(tmp_path):
+    keys: list[bytes] = []
+    threads = [threading.Thread(target=lambda: keys.append(read(tmp_path).secret_key)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(keys) == 8
+    assert len(set(keys)) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [KEY, KEY.upper(), base64.b64encode(bytes.fromhex(KEY)).decode(), base64.urlsafe_b64encode(b"\xff" * 32).decode()],
+)
+def test_a_secret_key_is_hex_or_base64(tmp_path, text):
+    assert len(read(tmp_path, secret_key=text).secret_key) == 32
+
+
+@pytest.mark.parametrize("text", ["5e" * 31, "no!" * 20, "c2hvcnQ="])
+def test_a_wrong_secret_key_is_refused_without_being_shown(tmp_path, text):
+    with pytest.raises(SettingsError, match="^TRUNKLINE_SECRET_KEY: ") as caught:
+        read(tmp_path, secret_key=text)
+    assert text not in str(caught.value)
+
+
+def test_secrets_can_come_from_files_and_the_repr_has_none(tmp_path):
+    path = tmp_path / "key"
+    path.write_text(KEY + "\n")
+    settings = read(tmp_path, secret_key_file=str(path))
+    assert settings.secret_key == bytes.fromhex(KEY)
+    assert "secret_key" not in repr(settings)
+    assert "database_url" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("environ", "problem"),
+    [
+        ({"secret_key": KEY, "secret_key_file": "x"}, "not both"),
+        ({"secret_key_file": "/nonexistent/key"}, "cannot read '/nonexistent/key': No such file"),
+        ({"secret_key_file": "/dev/null"}, "is empty"),
+        ({"host_file": "/dev/null"}, "there is no such setting"),
+    ],
+)
+def test_file_twins_exist_for_secrets_and_must_be_readable(tmp_path, environ, problem):
+    with pytest.raises(SettingsError, match=re.escape(problem)):
+        read(tmp_path, **environ)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("host", "not a host"),
+        ("host", "http://x"),
+        ("port", "abc"),
+        ("port", "65536"),
+        ("port", "-1"),
+        ("port", "80.0"),
+        ("port", "9" * 5000),
+        ("public_url", "gw.example.com"),
+        ("public_url", "ftp://gw.example.com"),
+        ("public_url", "https://user:pass@gw.example.com"),
+        ("public_url", "https://gw.example.com/?a=b"),
+        ("allowed_hosts", "good.example.com,*.example.com"),
+        ("allowed_hosts", "https://example.com"),
+        ("allowed_origins", "example.com"),
+        ("allowed_origins", "https://example.com/path"),
+        ("allowed_origins", "*"),
+        ("allowed_origins", "null"),
+        ("trusted_proxies", "10.0.0.1/8"),
+        ("trusted_proxies", "proxy.local"),
+        ("database_url", "postgresql://u:hunter2@db/x"),
+        ("database_url", "sqlite://"),
+        ("database_url", "sqlite:///:memory:"),
+        ("log_level", "loud"),
+        ("drain_s", "0"),
+        ("drain_s", "-1"),
+        ("drain_s", "inf"),
+        ("drain_s", "nan"),
+        ("pool_wait_s", "soon"),
+        ("keepalive_s", "1e999"),
+        ("max_processes", "0"),
+        ("max_sessions", "1e3"),
+        ("max_body_bytes", "4MiB"),
+        ("max_line_bytes", "1"),
+    ],
+)
+def test_a_wrong_value_is_one_clear_line(tmp_path, name, text):
+    with pytest.raises(SettingsError) as caught:
+        read(tmp_path, **{name: text})
+    message = str(caught.value)
+    assert message.startswith(f"TRUNKLINE_{name.upper()}: ")
+    assert "\n" not in message
+    assert len(message) < 400
+    assert "hunter2" not in message
+
+
+def test_lists_urls_and_hosts_are_taken_in_their_plain_form(tmp_path):
+    settings = read(
+        tmp_path,
+        host="::1",
+        public_url="https://GW.example.com:8443/gateway/",
+        allowed_hosts=" Gw.example.com , [::1]:8080 ,",
+        allowed_origins="https://app.example.com,vscode-webview://abc",
+        trusted_proxies="10.0.0.0/8,::1",
+        database_url="sqlite+aiosqlite:////var/lib/x.db",
+    )
+    assert settings.host == "::1"
+    assert settings.public_url == "https://GW.example.com:8443/gateway"
+    assert settings.allowed_hosts == ("gw.example.com", "[::1]:8080")
+    assert settings.allowed_origins == ("https://app.example.com", "vscode-webview://abc")
+    assert [str(network) for network in settings.trusted_proxies] == ["10.0.0.0/8", "::1/128"]
+    assert settings.database_url == "sqlite:////var/lib/x.db"
+
+
+def test_an_unknown_name_is_an_error_with_the_nearest_one_suggested(tmp_path):
+    with pytest.raises(SettingsError, match=r"^TRUNKLINE_ALLOWED_HOST: .*did you mean TRUNKLINE_ALLOWED_HOSTS\?$"):
+        read(tmp_path, allowed_host="x")
+    with pytest.raises(SettingsError, match=r"allowed are .*DATA_DIR"):
+        read(tmp_path, zzzzzzzz="x")
+
+
+def test_names_of_scripts_and_tests_are_left_alone(tmp_path):
+    read(tmp_path, bin="/usr/bin/trunkline", redis_bin="x", test_seed="1")
+
+
+def test_an_empty_variable_is_not_set(tmp_path):
+    assert read(tmp_path, port="", secret_key="").port == 8080
+
+
+def test_an_address_for_others_needs_a_secret_key_of_its_own(tmp_path):
+    with pytest.raises(SettingsError, match=r"^TRUNKLINE_SECRET_KEY: must be set .*0\.0\.0\.0"):
+        read(tmp_path, host="0.0.0.0")
+    assert read(tmp_path, host="0.0.0.0", secret_key=KEY).host == "0.0.0.0"
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"), [("127.8.0.1", True), ("::1", True), ("LOCALHOST", True), ("a.b", False)]
+)
+def test_loopback(host, loopback):
+    assert is_loopback(host) is loopback
+
+
+def test_overrides_win_are_checked_too_and_none_is_no_override(tmp_path):
+    environ = {"TRUNKLINE_PORT": "1", "TRUNKLINE_DATA_DIR": str(tmp_path)}
+    settings = Settings.from_env(environ, port=2, host=None, secret_key=b"\1" * 32, allowed_hosts=("a", "b"))
+    assert (settings.port, settings.host, settings.secret_key) == (2, "127.0.0.1", b"\1" * 32)
+    assert settings.allowed_hosts == ("a", "b")
+    with pytest.raises(SettingsError, match="TRUNKLINE_PORT"):
+        Settings.from_env(environ, port="x")
+
+
+def test_a_data_directory_that_cannot_be_made_is_a_clear_error(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingsError, match="^TRUNKLINE_DATA_DIR: cannot make .*File exists|Not a directory"):
+        Settings.from_env({}, data_dir=tmp_path / "file")
+
+
+def test_a_kept_secret_key_that_is_broken_is_not_replaced(tmp_path):
+    (tmp_path / "secret_key").write_text("oops")
+    with pytest.raises(SettingsError, match="^TRUNKLINE_DATA_DIR: cannot keep the secret key"):
+        Settings.from_env({}, data_dir=tmp_path)
+    assert (tmp_path / "secret_key").read_text() == "oops"
+
+
+def test_every_setting_has_a_name():
+    assert "DATA_DIR" in NAMES
+    assert all(name.isupper() for name in NAMES)
