@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -50,6 +50,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if reason := _missing_for(item):
             item.add_marker(pytest.mark.skip(reason=reason))
     items.sort(key=_is_real)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Captured output may hold lone surrogates; the pipe between xdist's processes may not."""
+    report = yield
+    report.sections = [
+        (name, text.encode("utf-8", "backslashreplace").decode("utf-8")) for name, text in report.sections
+    ]
+    return report
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -25,6 +25,7 @@ _CLOSE_TIMEOUT_S = 5.0  # for the spawner to end every tree; then it is killed a
 _LOOK_AGAIN_S = 0.02  # between two looks for what a lost spawner left behind
 _QUIET_LOOKS = 5  # nothing is left when so many looks in a row found nothing
 _GIVE_UP_LOOKING_S = 10.0  # a process stuck in the kernel must not keep us looking
+_SEND_AGAIN_S = 0.05
 _REPORT_BYTES = 65536
 _MAIN = Path(__file__).with_name("__main__.py")
 _ROOT = _MAIN.parents[2]
@@ -230,12 +231,16 @@ class SpawnerClient:
                 self._on_lost()
                 return
             except OSError as error:
+                if not packet.descriptors:
+                    # Out of kernel memory. A signal or a kill must not be lost.
+                    loop.call_later(_SEND_AGAIN_S, self._flush)
+                    return
                 self._refuse(packet, error)
             self._outgoing.popleft().close()
         loop.remove_writer(sender.fileno())
 
     def _refuse(self, packet: _Packet, error: OSError) -> None:
-        """The kernel does not take this packet: too large, or too many descriptors under way."""
+        """The kernel does not take this spawn order: too large, or too many descriptors under way."""
         number = errno.E2BIG if error.errno == errno.EMSGSIZE else error.errno or errno.EIO
         process_id = wire.decode_order(packet.content)["id"]
         self._on_report({
@@ -356,10 +361,13 @@ def _popen(descriptor: int) -> subprocess.Popen[bytes]:
 
 
 def _spawn_order(process_id: str, command: Command) -> bytes:
-    return wire.encode({
+    packet = wire.encode({
         "do": "spawn", "id": process_id, "argv": list(command.argv), "env": dict(command.env),
         "cwd": command.cwd, "sched_batch": command.sched_batch,
     })  # fmt: skip
+    if len(packet) > wire.MAX_PACKET_BYTES:
+        raise SpawnFailed(errno.E2BIG, "send", os.strerror(errno.E2BIG))
+    return packet
 
 
 def _ancillary(descriptors: Sequence[int]) -> list[tuple[int, int, "array.array[int]"]]:

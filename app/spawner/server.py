@@ -54,7 +54,7 @@ class Spawner:
         self._by_pid: dict[int, _Process] = {}
         self._ending: dict[str, _Ending] = {}
         self._nameless: set[int] = set()
-        self._buffer = bytearray(wire.SEND_BUFFER_BYTES)
+        self._buffer = bytearray(wire.MAX_PACKET_BYTES)
         self._selector = selectors.DefaultSelector()
         self._wake_read, wake_write = socket.socketpair()
         self._wake_read.setblocking(False)

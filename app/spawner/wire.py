@@ -8,8 +8,9 @@ import json
 import socket
 from typing import TypedDict
 
-# The kernel caps this at net.core.wmem_max; a command line with a larger environment is refused with E2BIG.
-SEND_BUFFER_BYTES = 1 << 20
+# A command line with a larger environment is refused with E2BIG. Where net.core.wmem_max caps the send buffer
+# at less, the kernel refuses earlier.
+MAX_PACKET_BYTES = 1 << 20
 
 
 class Order(TypedDict, total=False):
@@ -59,5 +60,5 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
     """Both ends, with room for large environments."""
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for end in ends:
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MAX_PACKET_BYTES)
     return ends

@@ -11,16 +11,15 @@ from typing import Any
 import anyio
 from sqlalchemy import Engine, event, exc
 from sqlalchemy.engine import Connection, make_url
-from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from app.errors import Conflict, NotFound, StorageUnavailable
 
-BUSY_TIMEOUT_S = 5.0  # how long SQLite waits for another process's write transaction
-CONNECTIONS = 16
-WRITERS = 8  # the other connections stay free for reads, which a locked SQLite still answers
-QUEUE_S = 0.5  # a transaction is milliseconds: who waits longer for a connection had better come again
+WAIT_S = 5.0  # how long a transaction may wait for others, in this process and elsewhere; it takes milliseconds
+CONNECTIONS = 8
+WRITERS = 4  # the other connections stay free for reads
 
-_WRITES = "trunkline_writes"
+_BUSY_TIMEOUT_MS = "trunkline_busy_timeout_ms"
 _FOREIGN_KEY = {"SQLITE_CONSTRAINT_FOREIGNKEY", "23503"}
 
 
@@ -33,12 +32,12 @@ class Database:
         if is_sqlite:
             parsed = parsed.set(drivername="sqlite+aiosqlite")
         self._engine = create_async_engine(
-            parsed, pool_size=CONNECTIONS, max_overflow=0, pool_timeout=QUEUE_S, hide_parameters=True
+            parsed, pool_size=CONNECTIONS, max_overflow=0, pool_timeout=WAIT_S, hide_parameters=True
         )
         if is_sqlite:
             prepare_sqlite(self._engine.sync_engine)
-        self._writing = self._engine.execution_options(**{_WRITES: True})
-        self._writers = anyio.Semaphore(WRITERS)
+        # SQLite has one writer at a time, and its own way of waiting is to look again now and then: we queue.
+        self._writers = anyio.Semaphore(1 if is_sqlite else WRITERS)
 
     def __repr__(self) -> str:
         return f"<Database {self._engine.url.render_as_string(hide_password=True)}>"
@@ -50,9 +49,8 @@ class Database:
         Raises:
             StorageUnavailable: the database does not answer.
         """
-        with _translated():
-            async with self._engine.begin() as connection:
-                yield connection
+        async with _transaction(self._engine) as connection:
+            yield connection
 
     @asynccontextmanager
     async def write(self) -> AsyncIterator[AsyncConnection]:
@@ -63,14 +61,14 @@ class Database:
             NotFound: the object that a row belongs to is gone.
             StorageUnavailable: the database does not answer, or somebody else writes for too long.
         """
-        with anyio.move_on_after(QUEUE_S) as queue:
+        with anyio.move_on_after(WAIT_S) as queue:
             await self._writers.acquire()
         if queue.cancelled_caught:
             raise StorageUnavailable("too many changes at once")
+        left_ms = int(max(0.0, queue.deadline - anyio.current_time()) * 1000)
         try:
-            with _translated():
-                async with self._writing.begin() as connection:
-                    yield connection
+            async with _transaction(self._engine.execution_options(**{_BUSY_TIMEOUT_MS: left_ms})) as connection:
+                yield connection
         finally:
             self._writers.release()
 
@@ -101,7 +99,7 @@ def prepare_sqlite(engine: Engine) -> None:
         connection.isolation_level = None
         cursor = connection.cursor()
         for pragma in (
-            f"busy_timeout = {int(BUSY_TIMEOUT_S * 1000)}",
+            f"busy_timeout = {int(WAIT_S * 1000)}",
             "journal_mode = WAL",
             "synchronous = NORMAL",
             "foreign_keys = ON",
@@ -111,8 +109,21 @@ def prepare_sqlite(engine: Engine) -> None:
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
-        writes = connection.get_execution_options().get(_WRITES)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+        busy_timeout_ms = connection.get_execution_options().get(_BUSY_TIMEOUT_MS)
+        if busy_timeout_ms is None:
+            connection.exec_driver_sql("BEGIN")
+        else:
+            connection.exec_driver_sql(f"PRAGMA busy_timeout = {busy_timeout_ms}")
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+@asynccontextmanager
+async def _transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+    # What has begun is finished, whatever becomes of the caller: a connection that was left in the middle could
+    # hand its answer to the next one. The time-outs above bound how long that can take.
+    with anyio.CancelScope(shield=True), _translated():
+        async with engine.begin() as connection:
+            yield connection
 
 
 @contextmanager

@@ -22,7 +22,16 @@ def test_our_own_hosts_are_served(policy: HostPolicy, host: bytes) -> None:
 
 @pytest.mark.parametrize(
     "host",
-    [None, b"", b"evil.example.com", b"other.example.com", b"127.0.0.1.evil.com", b"localhost:80:80", b"gw.example.com.", b"\xff"],
+    [
+        None,
+        b"",
+        b"evil.example.com",
+        b"other.example.com",
+        b"127.0.0.1.evil.com",
+        b"localhost:80:80",
+        b"gw.example.com.",
+        b"\xff",
+    ],
 )
 def test_other_hosts_are_not(policy: HostPolicy, host: bytes | None) -> None:
     with pytest.raises(HttpRefusal) as caught:
@@ -31,14 +40,23 @@ def test_other_hosts_are_not(policy: HostPolicy, host: bytes | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "origin", [b"https://app.example.org", b"http://127.0.0.1:5173", b"https://gw.example.com", b"HTTPS://APP.example.org"]
+    "origin",
+    [b"https://app.example.org", b"http://127.0.0.1:5173", b"https://gw.example.com", b"HTTPS://APP.example.org"],
 )
 def test_listed_origins_and_our_own_may_call(policy: HostPolicy, origin: bytes) -> None:
     policy.require_origin(origin)
 
 
 @pytest.mark.parametrize(
-    "origin", [b"null", b"https://evil.example.com", b"http://app.example.org", b"file://127.0.0.1", b"https://app.example.org.evil", b""]
+    "origin",
+    [
+        b"null",
+        b"https://evil.example.com",
+        b"http://app.example.org",
+        b"file://127.0.0.1",
+        b"https://app.example.org.evil",
+        b"",
+    ],
 )
 def test_other_origins_may_not(policy: HostPolicy, origin: bytes) -> None:
     with pytest.raises(HttpRefusal) as caught:

@@ -109,11 +109,17 @@ async def test_request_ids_come_back_byte_for_byte(session: Wire, written: str) 
     assert response.content.startswith(b'{"jsonrpc":"2.0","id":' + written.encode() + b",")
 
 
-async def test_a_body_over_four_mebibytes_is_refused(session: Wire) -> None:
-    text = "x" * BODY_LIMIT
+async def test_a_body_declared_over_four_mebibytes_is_refused_before_it_is_sent(
+    gateway: Gateway, session: Wire
+) -> None:
+    headers = {**session.headers, "Host": gateway.host, "Content-Length": str(BODY_LIMIT + 1)}
+    head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    host, _, port = gateway.host.partition(":")
     with in_time():
-        response = await session.post(rpc("tools/call", params={"name": "echo", "arguments": {"text": text}}))
-    assert response.status_code == 413
+        async with await anyio.connect_tcp(host, int(port)) as connection:
+            await connection.send(f"POST {httpx2.URL(session.url).path} HTTP/1.1\r\n{head}\r\n".encode())
+            answered = b"".join([chunk async for chunk in connection])
+    assert answered.startswith(b"HTTP/1.1 413 ")
 
 
 async def test_a_chunked_body_over_the_limit_is_refused_before_it_ends(session: Wire) -> None:

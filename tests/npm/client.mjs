@@ -20,10 +20,7 @@ const [kind, url, key] = process.argv.slice(2);
 const headers = { Authorization: `Bearer ${key}` };
 
 function makeTransport() {
-  if (kind === "sse") {
-    const withKey = (address, init) => fetch(address, { ...init, headers: { ...Object.fromEntries(new Headers(init?.headers)), ...headers } });
-    return new SSEClientTransport(new URL(url), { requestInit: { headers }, eventSourceInit: { fetch: withKey } });
-  }
+  if (kind === "sse") return new SSEClientTransport(new URL(url), { requestInit: { headers } });
   return new StreamableHTTPClientTransport(new URL(url), { requestInit: { headers } });
 }
 

@@ -31,13 +31,13 @@ async def test_many_writers_at_once_all_succeed(url, database):
 
 
 async def test_a_lock_held_by_another_process_delays_writers_only_and_not_for_ever(url, monkeypatch):
-    monkeypatch.setattr(engine, "BUSY_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(engine, "WAIT_S", 0.2)
     database = Database(url)
     locker = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
     try:
         locker.execute("BEGIN IMMEDIATE")
         async with anyio.create_task_group() as tasks:
-            for _ in range(20):
+            for _ in range(2 * engine.CONNECTIONS):
                 tasks.start_soon(_refused, TenantRepository(database))
             await anyio.wait_all_tasks_blocked()
             assert (await TenantRepository(database).get("default")).name == "default"
@@ -54,38 +54,63 @@ async def _refused(repository: TenantRepository) -> None:
 
 
 async def test_writers_queue_for_a_bounded_time(database, monkeypatch):
-    monkeypatch.setattr(engine, "QUEUE_S", 0.05)
-    for _ in range(engine.WRITERS):
-        await database._writers.acquire()
+    monkeypatch.setattr(engine, "WAIT_S", 0.05)
+    await database._writers.acquire()
     with anyio.fail_after(5), pytest.raises(StorageUnavailable, match="too many changes"):
         await TenantRepository(database).create(Tenant("x"))
-    for _ in range(engine.WRITERS):
-        database._writers.release()
+    database._writers.release()
     await TenantRepository(database).create(Tenant("x"))
 
 
 async def test_an_exception_rolls_back_and_frees_the_writer(database):
-    for _ in range(2 * engine.WRITERS):
+    for _ in range(3):
         with pytest.raises(ZeroDivisionError):
-            async with database.write() as connection:
-                await connection.exec_driver_sql("DELETE FROM tenants")
-                raise ZeroDivisionError
+            await _delete_all_and_fail(database)
     assert (await TenantRepository(database).get("default")).name == "default"
 
 
-async def test_a_cancelled_transaction_leaves_nothing_behind(database):
-    for _ in range(2 * engine.CONNECTIONS):
-        with anyio.move_on_after(0):
-            await TenantRepository(database).create(Tenant("x"))
-    assert [tenant.name for tenant in await TenantRepository(database).list(limit=9)] == ["default"]
+async def _delete_all_and_fail(database: Database) -> None:
+    async with database.write() as connection:
+        await connection.exec_driver_sql("DELETE FROM tenants")
+        raise ZeroDivisionError
+
+
+async def test_what_has_begun_is_finished_though_its_caller_is_cancelled(database):
+    repository = TenantRepository(database)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(repository.create, Tenant("begun"))
+        await anyio.wait_all_tasks_blocked()
+        tasks.start_soon(repository.create, Tenant("waiting"))
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+    assert [tenant.name for tenant in await repository.list(limit=9)] == ["begun", "default"]
+
+
+async def test_cancelled_callers_keep_no_connection_and_no_writer(database):
+    repository = TenantRepository(database)
+    for number in range(4 * engine.CONNECTIONS):
+        with anyio.move_on_after(number % 8 / 2000):
+            await repository.create(Tenant(f"t{number}"))
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            for number in range(engine.CONNECTIONS):
+                tasks.start_soon(repository.create, Tenant(f"later{number}"))
+
+
+async def _threads_are(number: int) -> None:
+    with anyio.fail_after(5):
+        while threading.active_count() != number:
+            await anyio.sleep(0.001)  # a thread has no event to wait for
 
 
 async def test_a_file_that_is_no_database_is_unavailable_storage(tmp_path):
+    before = threading.active_count()
     database = Database(f"sqlite:///{tmp_path}/nowhere/test.db")
     with pytest.raises(StorageUnavailable) as caught:
         await database.ping()
     assert isinstance(caught.value.__cause__, exc.OperationalError)
     await database.aclose()
+    await _threads_are(before)
 
 
 async def test_closing_twice_is_fine_and_ends_every_thread(url):
@@ -95,5 +120,5 @@ async def test_closing_twice_is_fine_and_ends_every_thread(url):
     assert threading.active_count() == before + 1
     await database.aclose()
     await database.aclose()
-    assert threading.active_count() == before
+    await _threads_are(before)
     assert repr(database).startswith("<Database sqlite+aiosqlite:///")

@@ -2,7 +2,7 @@
 
 import sqlite3
 import stat
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -43,20 +43,9 @@ def test_upgrading_twice_changes_nothing(fresh, path):
 
 
 def test_several_processes_may_start_at_once(fresh):
-    errors: list[BaseException] = []
-
-    def start() -> None:
-        try:
-            migrate.upgrade(fresh)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=start) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
+    with ThreadPoolExecutor(4) as threads:
+        for each in [threads.submit(migrate.upgrade, fresh) for _ in range(4)]:
+            each.result()
     migrate.check(fresh)
 
 

@@ -1,0 +1,132 @@
+"""…/keys"""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from app.auth.api_keys import key_id
+from app.errors import Unauthenticated
+
+PATH = "/api/v1/tenants/acme/keys"
+SCOPES = ["mcp:connect", "mcp:connect:echo", "tenant:read", "tenant:admin", "audit:read", "metrics:read",
+          "platform:admin"]  # fmt: skip
+
+
+async def test_a_new_key_is_shown_once_works_and_expires_after_ninety_days(rig):
+    answer = await rig.ask("POST", PATH, {"name": "bench", "scopes": ["tenant:read", "mcp:connect"]})
+    assert answer.status_code == 201
+    assert answer.headers["Cache-Control"] == "no-store"
+    shown = answer.json()
+    key = shown.pop("key")
+    assert shown["id"] == key_id(key)
+    assert (shown["tenant"], shown["name"], shown["scopes"]) == ("acme", "bench", ["mcp:connect", "tenant:read"])
+    life = datetime.fromisoformat(shown["expires_at"]) - datetime.fromisoformat(shown["created_at"])
+    assert life == timedelta(days=90)
+    assert (await rig.ask("GET", answer.headers["Location"], key=key)).json() == shown
+    listed = (await rig.ask("GET", PATH, key=key)).json()["items"]
+    assert shown in listed
+    assert key not in str(listed)
+
+
+async def test_revoked_is_refused_at_once_stays_in_the_list_and_the_node_knows(rig):
+    key = await rig.key("acme", "tenant:read")
+    path = f"{PATH}/{key_id(key)}"
+    assert (await rig.ask("GET", path, key=key)).json()["revoked_at"] is None
+    for _ in range(2):
+        assert (await rig.ask("DELETE", path)).status_code == 204
+    assert (await rig.ask("GET", path, key=key)).status_code == 401
+    with pytest.raises(Unauthenticated):
+        await rig.admin.authenticator.authenticate(f"Bearer {key}".encode())
+    assert (await rig.ask("GET", path)).json()["revoked_at"] is not None
+    assert set(rig.effects.heard) == {("key_revoked", ("acme", "key", key_id(key)))}
+
+
+@pytest.mark.parametrize(
+    ("tenant", "held", "granted"),
+    [
+        ("acme", ["tenant:admin"], SCOPES[:5]),
+        ("acme", ["tenant:admin", "metrics:read"], SCOPES[:6]),
+        ("default", ["tenant:admin"], SCOPES[:5]),
+        ("default", ["platform:admin"], SCOPES),
+    ],
+)
+async def test_nobody_grants_what_they_do_not_hold(rig, tenant, held, granted):
+    granter = await rig.key(tenant, *held)
+    for scope in SCOPES:
+        answer = await rig.ask("POST", f"/api/v1/tenants/{tenant}/keys", {"scopes": [scope]}, key=granter)
+        refused = 422 if scope == "platform:admin" and tenant != "default" else 403
+        assert answer.status_code == (201 if scope in granted else refused), scope
+    mixed = await rig.ask("POST", f"/api/v1/tenants/{tenant}/keys", {"scopes": SCOPES}, key=granter)
+    assert mixed.status_code == (201 if granted == SCOPES else 422 if tenant != "default" else 403)
+
+
+async def test_a_platform_administrator_makes_no_platform_keys_elsewhere(rig):
+    answer = await rig.ask("POST", PATH, {"scopes": ["platform:admin"]})
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["pointer"] == "#/scopes"
+    assert (await rig.ask("POST", "/api/v1/keys", {"scopes": ["platform:admin"]})).status_code == 201
+
+
+async def test_a_tenant_administrator_of_default_cannot_revoke_a_platform_key(rig):
+    admin = await rig.key("default", "tenant:admin")
+    path = f"/api/v1/keys/{key_id(rig.root)}"
+    assert (await rig.ask("DELETE", path, key=admin)).status_code == 403
+    assert (await rig.ask("GET", path)).status_code == 200
+
+
+async def test_a_key_of_another_tenant_is_not_found_under_ones_own(rig):
+    theirs, mine = await rig.key("zenith", "mcp:connect"), await rig.key("acme", "tenant:admin")
+    for method in ("GET", "DELETE"):
+        other = await rig.ask(method, f"{PATH}/{key_id(theirs)}", key=mine)
+        unknown = await rig.ask(method, f"{PATH}/AAAAAAAA", key=mine)
+        odd = await rig.ask(method, f"{PATH}/%00", key=mine)
+        assert other.status_code == 404
+        assert other.content == unknown.content == odd.content
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ({}, "#/scopes"),
+        ({"scopes": []}, "#/scopes"),
+        ({"scopes": ["mcp:*"]}, "#/scopes/0"),
+        ({"scopes": ["mcp:connect:UP"]}, "#/scopes/0"),
+        ({"scopes": ["tenant:read"] * 33}, "#/scopes"),
+        ({"scopes": "tenant:read"}, "#/scopes"),
+        ({"scopes": ["tenant:read"], "name": "a\nb"}, "#/name"),
+        ({"scopes": ["tenant:read"], "name": "a" * 201}, "#/name"),
+        ({"scopes": ["tenant:read"], "expires_at": "2020-01-01T00:00:00Z"}, "#/expires_at"),
+        ({"scopes": ["tenant:read"], "expires_at": "2030-01-01T00:00:00"}, "#/expires_at"),
+        ({"scopes": ["tenant:read"], "expires_at": "9999-12-31T23:59:59-12:00"}, "#/expires_at"),
+        ({"scopes": ["tenant:read"], "expires_at": "0001-01-01T00:00:00+14:00"}, "#/expires_at"),
+        ({"scopes": ["tenant:read"], "expires_at": 1893456000}, "#/expires_at"),
+        ({"scopes": ["tenant:read"], "tenant": "zenith"}, "#/tenant"),
+    ],
+)
+async def test_a_body_that_does_not_fit_is_422_and_says_where(rig, body, pointer):
+    answer = await rig.ask("POST", PATH, body)
+    assert answer.status_code == 422
+    assert [error["pointer"] for error in answer.json()["errors"]] == [pointer]
+
+
+async def test_an_expiry_can_be_chosen_or_left_away(rig):
+    soon = datetime.now(UTC) + timedelta(days=1)
+    for text, expected in ((soon.isoformat(), soon), (None, None)):
+        answer = (await rig.ask("POST", PATH, {"scopes": ["tenant:read"], "expires_at": text})).json()
+        assert (answer["expires_at"] and datetime.fromisoformat(answer["expires_at"])) == expected
+
+
+async def test_last_use_is_shown_once_it_is_written_down(rig):
+    key = await rig.key("acme", "tenant:read")
+    await rig.ask("GET", PATH, key=key)
+    await rig.admin.authenticator.flush_last_used()
+    answer = (await rig.ask("GET", f"{PATH}/{key_id(key)}")).json()
+    assert datetime.now(UTC) - datetime.fromisoformat(answer["last_used_at"]) < timedelta(minutes=1)
+
+
+async def test_pages_follow_each_other_by_cursor(rig):
+    made = sorted([key_id(await rig.key("acme", "mcp:connect")) or "" for _ in range(3)])
+    first = (await rig.ask("GET", f"{PATH}?limit=2")).json()
+    second = (await rig.ask("GET", f"{PATH}?limit=2&cursor={first['next_cursor']}")).json()
+    assert [key["id"] for key in first["items"] + second["items"]] == made
+    assert second["next_cursor"] is None

@@ -1,0 +1,185 @@
+"""…/backends"""
+
+from typing import Any
+
+import pytest
+
+PATH = "/api/v1/tenants/acme/backends"
+FULL: dict[str, Any] = {
+    "name": "full",
+    "command": "/usr/bin/env",
+    "args": ["cat", "", "ü"],
+    "env": {"TOKEN": "s3cret", "EMPTY": ""},
+    "isolation": "session",
+    "recovery": "end",
+    "warm": 3,
+    "max_processes": 1000,
+    "timeouts": {"initialize_s": 1, "call_s": 0.5, "idle_s": 60, "absolute_s": 600},
+    "enabled": False,
+}
+
+
+async def test_a_full_backend_is_stored_told_to_the_node_and_shown_without_its_secrets(rig):
+    answer = await rig.ask("POST", PATH, FULL)
+    assert answer.status_code == 201
+    shown = {**FULL, "tenant": "acme", "version": 1, "env": {"TOKEN": "***", "EMPTY": "***"}}
+    assert answer.json() == shown
+    assert (await rig.ask("GET", answer.headers["Location"])).json() == shown
+    spec = await rig.admin.backends.get("acme", "full")
+    assert rig.effects.heard == [("backend_changed", spec)]
+    assert spec.env == FULL["env"]
+    assert spec.args == ("cat", "", "ü")
+
+
+async def test_the_body_of_the_benchmark_fits(rig):
+    body = {"name": "e", "command": "cat", "args": [], "isolation": "session", "warm": 0, "max_processes": 1000}
+    answer = (await rig.ask("POST", PATH, body)).json()
+    assert answer["timeouts"] == {"initialize_s": 30.0, "call_s": 60.0, "idle_s": 1800.0, "absolute_s": 86400.0}
+    assert answer["enabled"] is True
+
+
+async def test_paths_without_tenant_are_the_default_tenants(rig):
+    answer = await rig.ask("POST", "/api/v1/backends", {"name": "e", "command": "cat"})
+    assert answer.headers["Location"] == "/api/v1/tenants/default/backends/e"
+    short = await rig.ask("GET", "/api/v1/backends/e")
+    assert short.json() == (await rig.ask("GET", answer.headers["Location"])).json()
+    assert (await rig.ask("GET", "/api/v1/backends")).json()["items"] == [short.json()]
+
+
+async def test_a_taken_name_is_409_and_an_unknown_tenant_404(rig):
+    assert (await rig.ask("POST", PATH, {"name": "echo", "command": "cat"})).status_code == 409
+    body = {"name": "echo", "command": "cat"}
+    assert (await rig.ask("POST", "/api/v1/tenants/nobody/backends", body)).status_code == 404
+    assert (await rig.ask("GET", "/api/v1/tenants/nobody/backends")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("change", "pointer"),
+    [
+        ({"command": ""}, "#/command"),
+        ({"command": "a\0b"}, "#/command"),
+        ({"command": "\ud800"}, "#/command"),
+        ({"command": ["cat"]}, "#/command"),
+        ({"command": None}, "#/command"),
+        ({"args": ["a\0"]}, "#/args/0"),
+        ({"args": ["ok", 1]}, "#/args/1"),
+        ({"args": [""] * 257}, "#/args"),
+        ({"args": ["a" * 65_000, "b" * 600]}, "#"),
+        ({"args": ["ü" * 33_000]}, "#"),
+        ({"args": "cat"}, "#/args"),
+        ({"env": {"1A": ""}}, "#/env/1A/[key]"),
+        ({"env": {"A=B": ""}}, "#/env/A=B/[key]"),
+        ({"env": {"A/~": ""}}, "#/env/A~1~0/[key]"),
+        ({"env": {"A": "\0"}}, "#/env/A"),
+        ({"env": {"A": 1}}, "#/env/A"),
+        ({"env": {f"A{number}": "" for number in range(129)}}, "#/env"),
+        ({"env": {"A": "x" * 60_000, "B": "x" * 6_000}}, "#"),
+        ({"env": {"A": "***"}}, "#"),
+        ({"warm": -1}, "#/warm"),
+        ({"warm": 1001}, "#/warm"),
+        ({"warm": 1.0}, "#/warm"),
+        ({"warm": False}, "#/warm"),
+        ({"max_processes": 0}, "#/max_processes"),
+        ({"max_processes": 10_001}, "#/max_processes"),
+        ({"timeouts": {"call_s": 601}}, "#/timeouts/call_s"),
+        ({"timeouts": {"call_s": 0}}, "#/timeouts/call_s"),
+        ({"timeouts": {"initialize_s": float("nan")}}, "#/timeouts/initialize_s"),
+        ({"timeouts": {"idle_s": float("inf")}}, "#/timeouts/idle_s"),
+        ({"timeouts": {"absolute_s": "60"}}, "#/timeouts/absolute_s"),
+        ({"timeouts": {"never_s": 1}}, "#/timeouts/never_s"),
+        ({"enabled": 1}, "#/enabled"),
+        ({"version": 1}, "#/version"),
+        ({"sandbox": {}}, "#/sandbox"),
+        ({"name": "../x"}, "#/name"),
+    ],
+)
+async def test_a_body_that_does_not_fit_is_422_says_where_and_repeats_nothing(rig, change, pointer):
+    answer = await rig.ask("POST", PATH, {"name": "x", "command": "cat", "env": {"TOKEN": "hunter2"}, **change})
+    assert answer.status_code == 422
+    assert [error["pointer"] for error in answer.json()["errors"]] == [pointer]
+    assert "hunter2" not in answer.text
+    assert rig.effects.heard == []
+
+
+@pytest.mark.parametrize(("member", "value"), [("isolation", "shared"), ("recovery", "respawn")])
+async def test_what_comes_later_says_so(rig, member, value):
+    for method, path in (("POST", PATH), ("PATCH", PATH + "/echo")):
+        required = {"name": "x", "command": "cat"} if method == "POST" else {}
+        (error,) = (await rig.ask(method, path, {**required, member: value})).json()["errors"]
+        assert error["pointer"] == f"#/{member}"
+        assert "later version" in error["detail"]
+    (error,) = (await rig.ask("POST", PATH, {"name": "x", "command": "cat", member: "none"})).json()["errors"]
+    assert "later version" not in error["detail"]
+
+
+async def test_a_merge_patch_changes_what_it_names_and_null_is_the_default(rig):
+    await rig.ask("POST", PATH, FULL)
+    patch = {"warm": None, "args": ["new"], "timeouts": {"call_s": None, "idle_s": 5}, "enabled": True}
+    answer = await rig.ask("PATCH", PATH + "/full", patch)
+    assert answer.status_code == 200
+    spec = await rig.admin.backends.get("acme", "full")
+    assert (spec.warm, spec.args, spec.enabled, spec.version) == (0, ("new",), True, 2)
+    assert (spec.timeouts.call_s, spec.timeouts.idle_s, spec.timeouts.initialize_s) == (60, 5, 1)
+    assert spec.env == FULL["env"]
+    assert rig.effects.heard[1:] == [("backend_changed", spec)]
+    await rig.ask("PATCH", PATH + "/full", {"timeouts": None})
+    assert (await rig.admin.backends.get("acme", "full")).timeouts.initialize_s == 30
+
+
+async def test_a_patch_of_env_sets_removes_and_keeps_what_was_read_back(rig):
+    await rig.ask("POST", PATH, FULL)
+    answer = await rig.ask("PATCH", PATH + "/full", {"env": {"TOKEN": "***", "EMPTY": None, "NEW": "1"}})
+    assert answer.json()["env"] == {"TOKEN": "***", "NEW": "***"}
+    assert (await rig.admin.backends.get("acme", "full")).env == {"TOKEN": "s3cret", "NEW": "1"}
+    await rig.ask("PATCH", PATH + "/full", {"env": None})
+    assert (await rig.admin.backends.get("acme", "full")).env == {}
+
+
+async def test_a_patch_that_changes_nothing_makes_no_new_version(rig):
+    answer = await rig.ask("PATCH", PATH + "/echo", {"command": "/bin/cat", "env": {"TOKEN": "***"}})
+    assert answer.json()["version"] == 1
+    assert rig.effects.heard == []
+
+
+@pytest.mark.parametrize(
+    ("patch", "pointer"),
+    [
+        ({"command": None}, "#/command"),
+        ({"name": "other"}, "#/name"),
+        ({"env": {"UNKNOWN": "***"}}, "#"),
+        ({"env": {"BIG": "x" * 65_536}}, "#"),
+        ({"warm": "1"}, "#/warm"),
+        ({"tenant": "zenith"}, "#/tenant"),
+    ],
+)
+async def test_a_patch_that_does_not_fit_is_422_and_changes_nothing(rig, patch, pointer):
+    before = await rig.admin.backends.get("acme", "echo")
+    answer = await rig.ask("PATCH", PATH + "/echo", patch)
+    assert answer.status_code == 422
+    assert [error["pointer"] for error in answer.json()["errors"]] == [pointer]
+    assert "s3cret" not in answer.text
+    assert await rig.admin.backends.get("acme", "echo") == before
+
+
+async def test_deleted_is_gone_and_the_node_knows(rig):
+    assert (await rig.ask("DELETE", PATH + "/echo")).status_code == 204
+    assert (await rig.ask("DELETE", PATH + "/echo")).status_code == 404
+    assert rig.effects.heard == [("backend_removed", ("acme", "echo"))]
+    assert (await rig.ask("GET", "/api/v1/tenants/zenith/backends/echo")).status_code == 200
+
+
+async def test_odd_names_in_the_path_are_simply_not_found(rig):
+    for name in ("UP", "%00", "..%2f", "a" * 300):
+        answer = await rig.ask("GET", f"{PATH}/{name}")
+        assert answer.status_code == 404
+
+
+async def test_pages_follow_each_other_by_cursor(rig):
+    for number in range(3):
+        await rig.ask("POST", PATH, {"name": f"b{number}", "command": "cat"})
+    names, cursor = [], ""
+    while cursor is not None:
+        page = (await rig.ask("GET", f"{PATH}?limit=1&cursor={cursor}")).json()
+        names += [backend["name"] for backend in page["items"]]
+        cursor = page["next_cursor"]
+    assert names == ["b0", "b1", "b2", "echo"]

@@ -1,0 +1,124 @@
+"""/api/v1/tenants"""
+
+import pytest
+
+NO_LIMITS = dict.fromkeys(
+    ("sessions", "processes", "in_flight", "requests_per_second", "burst", "memory_mb", "spawns_per_minute")
+)
+DEFAULTS = {
+    "sessions": 100,
+    "sessions_per_principal": None,
+    "processes": 50,
+    "in_flight": None,
+    "requests_per_second": 50.0,
+    "burst": 100,
+    "memory_mb": 512,
+    "spawns_per_minute": None,
+}
+
+
+async def test_creating_answers_201_with_the_object_and_its_address(rig):
+    answer = await rig.ask("POST", "/api/v1/tenants", {"name": "bench", "limits": NO_LIMITS})
+    assert answer.status_code == 201
+    assert answer.json() == {"name": "bench", "limits": {**NO_LIMITS, "sessions_per_principal": None}, "version": 1}
+    assert (await rig.ask("GET", answer.headers["Location"])).json() == answer.json()
+
+
+async def test_what_is_left_out_has_its_default(rig):
+    answer = await rig.ask("POST", "/api/v1/tenants", {"name": "new", "limits": {"sessions": None, "burst": 7}})
+    assert answer.json()["limits"] == {**DEFAULTS, "sessions": None, "burst": 7}
+
+
+async def test_a_taken_name_is_409(rig):
+    answer = await rig.ask("POST", "/api/v1/tenants", {"name": "acme"})
+    assert (answer.status_code, answer.json()["reason"]) == (409, "conflict")
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ({}, "#/name"),
+        ({"name": "UPPER"}, "#/name"),
+        ({"name": "a\n"}, "#/name"),
+        ({"name": "a" * 64}, "#/name"),
+        ({"name": 1}, "#/name"),
+        ({"name": "a", "nmae": 1}, "#/nmae"),
+        ({"name": "a", "limits": {"sessions": "5"}}, "#/limits/sessions"),
+        ({"name": "a", "limits": {"sessions": 1.0}}, "#/limits/sessions"),
+        ({"name": "a", "limits": {"sessions": True}}, "#/limits/sessions"),
+        ({"name": "a", "limits": {"sessions": -1}}, "#/limits/sessions"),
+        ({"name": "a", "limits": {"processes": 10**30}}, "#/limits/processes"),
+        ({"name": "a", "limits": {"requests_per_second": float("inf")}}, "#/limits/requests_per_second"),
+        ({"name": "a", "limits": {"requests_per_second": float("nan")}}, "#/limits/requests_per_second"),
+        ({"name": "a", "limits": None}, "#/limits"),
+        ([], "#"),
+    ],
+)
+async def test_a_body_that_does_not_fit_is_422_and_says_where(rig, body, pointer):
+    answer = await rig.ask("POST", "/api/v1/tenants", body)
+    assert answer.status_code == 422
+    assert pointer in [error["pointer"] for error in answer.json()["errors"]]
+
+
+async def test_a_merge_patch_changes_what_it_names_and_null_is_no_limit(rig):
+    path = "/api/v1/tenants/acme"
+    changed = (await rig.ask("PATCH", path, {"limits": {"sessions": None, "burst": 5}})).json()
+    assert changed == {"name": "acme", "limits": {**DEFAULTS, "sessions": None, "burst": 5}, "version": 2}
+    assert (await rig.ask("GET", path)).json() == changed
+    assert (await rig.ask("PATCH", path, {})).json() == changed
+    assert (await rig.ask("PATCH", path, {"limits": {"burst": 5}})).json() == changed
+    assert (await rig.ask("PATCH", path, {"limits": None})).json()["limits"] == DEFAULTS
+    assert [effect for effect, _ in rig.effects.heard] == ["tenant_changed"] * 2
+
+
+async def test_the_media_type_of_merge_patches_is_understood(rig):
+    headers = {"Content-Type": "application/merge-patch+json"}
+    answer = await rig.ask("PATCH", "/api/v1/tenants/acme", {"limits": {"burst": 1}}, headers=headers)
+    assert answer.json()["limits"]["burst"] == 1
+
+
+async def test_a_name_cannot_be_changed(rig):
+    assert (await rig.ask("PATCH", "/api/v1/tenants/acme", {"name": "b"})).status_code == 422
+
+
+async def test_deleting_takes_everything_along_and_tells_the_node(rig):
+    assert (await rig.ask("DELETE", "/api/v1/tenants/acme")).status_code == 204
+    assert (await rig.ask("GET", "/api/v1/tenants/acme")).status_code == 404
+    assert (await rig.ask("DELETE", "/api/v1/tenants/acme")).status_code == 404
+    assert rig.effects.heard == [("tenant_removed", "acme")]
+
+
+async def test_the_default_tenant_stays(rig):
+    assert (await rig.ask("DELETE", "/api/v1/tenants/default")).status_code == 409
+    assert rig.effects.heard == []
+
+
+async def test_pages_follow_each_other_by_cursor(rig):
+    first = (await rig.ask("GET", "/api/v1/tenants?limit=2")).json()
+    assert [tenant["name"] for tenant in first["items"]] == ["acme", "default"]
+    second = (await rig.ask("GET", f"/api/v1/tenants?limit=2&cursor={first['next_cursor']}")).json()
+    assert [tenant["name"] for tenant in second["items"]] == ["zenith"]
+    assert second["next_cursor"] is None
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["limit=0", "limit=201", "limit=x", "cursor=!", "cursor=YQ=", "cursor=AA", "cursor=_w", "cursor=" + "a" * 129],
+)
+async def test_a_wrong_page_is_422(rig, query):
+    answer = await rig.ask("GET", f"/api/v1/tenants?{query}")
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["parameter"] == query.partition("=")[0]
+
+
+async def test_a_tenants_reader_sees_its_own(rig):
+    reader = await rig.key("acme", "tenant:read")
+    assert (await rig.ask("GET", "/api/v1/tenants/acme", key=reader)).json()["name"] == "acme"
+    assert (await rig.ask("GET", "/api/v1/tenants", key=reader)).status_code == 403
+
+
+async def test_a_deleted_tenants_keys_die_with_it(rig):
+    admin = await rig.key("acme", "tenant:admin")
+    assert (await rig.ask("GET", "/api/v1/tenants/acme", key=admin)).status_code == 200
+    assert (await rig.ask("DELETE", "/api/v1/tenants/acme")).status_code == 204
+    assert (await rig.ask("GET", "/api/v1/tenants/acme", key=admin)).status_code == 401

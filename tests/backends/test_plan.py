@@ -1,0 +1,153 @@
+"""What the pool decides, as arithmetic."""
+
+from dataclasses import dataclass
+
+from app.backends.plan import (
+    BackendNumbers,
+    FairQueue,
+    HandOut,
+    NodeNumbers,
+    Queued,
+    Start,
+    Stop,
+    TenantNumbers,
+    View,
+    make_plan,
+)  # fmt: skip
+
+A, B, C = ("acme", "a"), ("acme", "b"), ("globex", "c")
+
+
+def decide(backends, waiting=(), *, node=None, tenants=None, now=100.0):
+    view = View(
+        now=now,
+        node=node or NodeNumbers(limit=100),
+        tenants={"acme": TenantNumbers(None), "globex": TenantNumbers(None)} | (tenants or {}),
+        backends=backends,
+        waiting=list(waiting),
+    )
+    return make_plan(view)
+
+
+@dataclass(eq=False)
+class Caller(Queued):
+    tenant: str
+    name: str
+
+
+def queue_of(*names: str) -> tuple[FairQueue[Caller], dict[str, Caller]]:
+    callers = {name: Caller(name[0], name) for name in names}
+    queue: FairQueue[Caller] = FairQueue()
+    for caller in callers.values():
+        queue.append(caller)
+    return queue, callers
+
+
+def test_tenants_take_turns_and_each_is_served_in_order():
+    queue, _ = queue_of("a1", "a2", "a3", "b1", "c1", "b2")
+    assert [caller.name for caller in queue] == ["a1", "b1", "c1", "a2", "b2", "a3"]
+
+
+def test_a_tenant_that_was_served_goes_to_the_end_of_the_round():
+    queue, callers = queue_of("a1", "a2", "b1")
+    queue.serve(callers["a1"])
+    assert [caller.name for caller in queue] == ["b1", "a2"]
+
+
+def test_leaving_the_queue_twice_counts_once():
+    queue, callers = queue_of("a1", "a2")
+    queue.remove(callers["a1"])
+    queue.remove(callers["a1"])
+    queue.remove(callers["a2"])
+    assert (len(queue), list(queue)) == (0, [])
+
+
+def test_a_warm_process_is_handed_out():
+    backends = {A: BackendNumbers(10, alive=1, warm=1, warm_target=1, refill_at=200.0)}
+    assert decide(backends, [A]).actions == [HandOut(0, A)]
+
+
+def test_without_a_warm_one_a_process_is_started_once_for_each_caller():
+    assert decide({A: BackendNumbers(10)}, [A, A]).actions == [Start(A), Start(A)]
+    assert decide({A: BackendNumbers(10, alive=1, starting=1)}, [A, A]).actions == [Start(A)]
+
+
+def test_a_backend_keeps_its_maximum():
+    assert decide({A: BackendNumbers(3, alive=2)}, [A, A]).actions == [Start(A)]
+    assert decide({A: BackendNumbers(3, alive=3)}, [A]).actions == []
+
+
+def test_a_tenant_keeps_its_limit_even_before_warm_processes():
+    backends = {A: BackendNumbers(10, alive=5, warm=5, warm_target=5), C: BackendNumbers(10)}
+    plan = decide(backends, [A, A, C], tenants={"acme": TenantNumbers(3, used=2)})
+    assert plan.actions == [HandOut(0, A), Start(C)]
+
+
+def test_starts_under_way_count_for_their_tenant():
+    backends = {A: BackendNumbers(10, alive=1, starting=1)}
+    assert decide(backends, [A, A], tenants={"acme": TenantNumbers(1, used=0)}).actions == []
+
+
+def test_only_a_few_start_at_once():
+    plan = decide({A: BackendNumbers(100)}, [A] * 20, node=NodeNumbers(limit=100, alive=3, starting=3, max_starting=8))
+    assert plan.actions == [Start(A)] * 5
+
+
+def test_a_full_node_stops_warm_processes_of_others_one_for_each_caller():
+    backends = {A: BackendNumbers(10), B: BackendNumbers(10, alive=4, warm=4, warm_target=4)}
+    assert decide(backends, [A, A], node=NodeNumbers(limit=4, alive=4)).actions == [Stop(B), Stop(B)]
+
+
+def test_a_process_that_is_stopping_already_makes_room():
+    backends = {A: BackendNumbers(10), B: BackendNumbers(10, alive=4, warm=4, warm_target=4)}
+    assert decide(backends, [A], node=NodeNumbers(limit=5, alive=5, stopping=1)).actions == []
+
+
+def test_a_warm_process_that_somebody_waits_for_is_not_stopped_for_another():
+    backends = {A: BackendNumbers(10), B: BackendNumbers(10, alive=1, warm=1, warm_target=1)}
+    assert decide(backends, [A, B], node=NodeNumbers(limit=1, alive=1)).actions == [HandOut(1, B)]
+
+
+def test_one_backends_full_house_does_not_hold_up_the_next_in_line():
+    backends = {A: BackendNumbers(1, alive=1), B: BackendNumbers(10)}
+    assert decide(backends, [A, B]).actions == [Start(B)]
+
+
+def test_surplus_is_stopped():
+    assert decide({A: BackendNumbers(10, alive=3, warm=3, warm_target=1)}).actions == [Stop(A), Stop(A)]
+
+
+def test_refilling_goes_one_at_a_time():
+    backends = {A: BackendNumbers(10, warm_target=5), B: BackendNumbers(10, warm_target=5)}
+    assert decide(backends).actions == [Start(A, is_refill=True)]
+    assert decide(backends, node=NodeNumbers(limit=100, alive=1, starting=1)).actions == []
+
+
+def test_refilling_waits_for_its_time_and_says_when():
+    plan = decide(
+        {A: BackendNumbers(10, warm_target=5, refill_at=100.2), B: BackendNumbers(9, warm_target=1, refill_at=100.1)}
+    )
+    assert plan.actions == []
+    assert plan.look_again_at == 100.1
+
+
+def test_refilling_waits_while_somebody_waits_for_a_start():
+    backends = {A: BackendNumbers(10), B: BackendNumbers(10, warm_target=5)}
+    assert decide(backends, [A]).actions == [Start(A)]
+
+
+def test_refilling_stays_within_the_limits():
+    full = {A: BackendNumbers(3, alive=3, warm=1, warm_target=2)}
+    assert decide(full).actions == []
+    assert decide({A: BackendNumbers(9, warm_target=2)}, node=NodeNumbers(limit=5, alive=5)).actions == []
+
+
+def test_the_breaker_holds_starts_back_but_not_what_is_warm():
+    backends = {A: BackendNumbers(10, alive=1, warm=1, warm_target=2, start_allowance=0)}
+    assert decide(backends, [A, A]).actions == [HandOut(0, A)]
+
+
+def test_a_process_handed_out_counts_against_the_allowance():
+    backends = {A: BackendNumbers(50, alive=8, warm=8, start_allowance=8)}
+    plan = decide(backends, [A] * 20)
+    assert plan.actions == [HandOut(place, A) for place in range(8)]

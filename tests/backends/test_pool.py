@@ -1,0 +1,436 @@
+"""The pool: leases, limits, waiting, warm processes and the breaker, with real processes."""
+
+import os
+import signal
+import time
+
+import anyio
+import pytest
+
+from app.backends.states import ProcessState
+from app.domain import Limits
+from app.errors import BackendBusy, BackendExited, BackendNotFound, BackendUnavailable, ShuttingDown
+from tests.backends.conftest import NO_LIMITS, Listener, eventually, spec_of
+
+
+async def lease_all(pool, specs, limits=NO_LIMITS):
+    """Leases one after another."""
+    leases = []
+    for spec in specs:
+        leases.append(await pool.lease(spec, limits))
+        leases[-1].handshake_succeeded()
+    return leases
+
+
+async def start_waiting(tasks, pool, spec, done, name, limits=NO_LIMITS):
+    """Starts a caller that notes `name` once served, and returns when it waits."""
+
+    async def caller():
+        lease = await pool.lease(spec, limits)
+        lease.handshake_succeeded()
+        done.append((name, lease))
+
+    waiting = pool.snapshot().waiting
+    tasks.start_soon(caller)
+    await eventually(lambda: pool.snapshot().waiting > waiting)
+
+
+async def fill(pool, spec):
+    pool.configure(spec)
+    await eventually(lambda: pool.snapshot().warm >= spec.warm)
+
+
+# --- leases
+
+
+async def test_a_lease_is_a_process_of_its_own(make_pool):
+    pool = await make_pool()
+    first, second = await lease_all(pool, [spec_of("echo")] * 2)
+    listeners = Listener(), Listener()
+    for lease, listener in zip((first, second), listeners, strict=True):
+        lease.link.attach(listener)
+        lease.link.send(lease.link.id.encode())
+    assert await listeners[0].line() == first.link.id.encode()
+    assert await listeners[1].line() == second.link.id.encode()
+    assert first.link.pid != second.link.pid
+    assert repr(pool) == "<ProcessPool [2 leased, 0 warm, 0 starting, 0 waiting]>"
+
+
+async def test_a_released_process_is_stopped_and_never_reused(make_pool):
+    pool = await make_pool()
+    (lease,) = await lease_all(pool, [spec_of("echo")])
+    listener = Listener()
+    lease.link.attach(listener)
+    lease.release("done")
+    lease.release("again")
+    assert lease.link.state is ProcessState.STOPPING
+    await lease.link.wait_gone()
+    assert listener.exits == []
+    (other,) = await lease_all(pool, [spec_of("echo")])
+    assert other.link.pid != lease.link.pid
+    assert repr(lease).endswith(" released>")
+
+
+async def test_a_command_that_cannot_be_started_is_told_to_the_caller(make_pool):
+    pool = await make_pool()
+    with pytest.raises(BackendExited, match="No such file or directory: 'uvx-nope'") as caught:
+        await pool.lease(spec_of("echo", command="uvx-nope"), NO_LIMITS)
+    assert caught.value.started is False
+    assert caught.value.hint is not None
+    assert pool.snapshot().backends["acme", "echo"].leased == 0
+
+
+async def test_a_closed_pool_refuses_and_stops_everything(make_pool, running):
+    pool = await make_pool()
+    spec = spec_of("echo", warm=2)
+    await fill(pool, spec)
+    (lease,) = await lease_all(pool, [spec])
+    await pool.aclose()
+    await pool.aclose()
+    with pytest.raises(ShuttingDown):
+        await pool.lease(spec, NO_LIMITS)
+    await lease.link.wait_gone()
+    await eventually(lambda: not running.supervisor.processes)
+
+
+async def test_closing_refuses_who_waits(make_pool):
+    pool = await make_pool(max_processes=1)
+    spec = spec_of("echo")
+    await lease_all(pool, [spec])
+
+    async def wait_in_vain():
+        with pytest.raises(ShuttingDown):
+            await pool.lease(spec, NO_LIMITS)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait_in_vain)
+        await eventually(lambda: pool.snapshot().waiting == 1)
+        await pool.aclose()
+
+
+# --- limits
+
+
+async def test_a_backend_keeps_its_maximum_until_a_process_has_gone(make_pool):
+    pool = await make_pool()
+    spec, done = spec_of("echo", max_processes=2), []
+    first, _second = await lease_all(pool, [spec, spec])
+    async with anyio.create_task_group() as tasks:
+        await start_waiting(tasks, pool, spec, done, "third")
+        assert pool.snapshot().leased == 2
+        first.release("done")
+    assert first.link.state is ProcessState.GONE
+    assert [name for name, _ in done] == ["third"]
+
+
+async def test_a_tenant_keeps_its_limit_over_all_its_backends(make_pool):
+    pool = await make_pool()
+    limits, done = Limits(processes=1), []
+    (lease,) = await lease_all(pool, [spec_of("echo")], limits)
+    async with anyio.create_task_group() as tasks:
+        await start_waiting(tasks, pool, spec_of("echo", name="other"), done, "second", limits)
+        await lease_all(pool, [spec_of("echo", tenant="globex")], limits)  # not held up by acme
+        assert done == []
+        lease.release("done")
+    assert len(done) == 1
+
+
+async def test_warm_processes_do_not_count_for_the_tenant(make_pool):
+    pool = await make_pool()
+    spec, limits = spec_of("echo", warm=3), Limits(processes=1)
+    await fill(pool, spec)
+    await lease_all(pool, [spec], limits)
+    with anyio.move_on_after(0.05) as scope:  # a warm one is there, but the limit comes first
+        await pool.lease(spec, limits)
+    assert scope.cancelled_caught
+
+
+async def test_a_full_node_stops_a_warm_process_of_another_backend(make_pool):
+    pool = await make_pool(max_processes=2)
+    await fill(pool, spec_of("echo", name="hoard", warm=2))
+    with anyio.fail_after(10):
+        (lease,) = await lease_all(pool, [spec_of("echo")])
+    snapshot = pool.snapshot()
+    assert lease.link.state is ProcessState.LEASED
+    assert snapshot.backends["acme", "hoard"].warm == 1
+
+
+async def test_tenants_are_served_in_turns(make_pool):
+    pool = await make_pool(max_processes=1)
+    greedy, modest = spec_of("echo", tenant="greedy"), spec_of("echo", tenant="modest")
+    (lease,) = await lease_all(pool, [greedy])
+    done: list = []
+    async with anyio.create_task_group() as tasks:
+        for name in ("g1", "g2", "g3"):
+            await start_waiting(tasks, pool, greedy, done, name)
+        await start_waiting(tasks, pool, modest, done, "m1")
+        for served in range(1, 5):
+            lease.release("done")
+            await eventually(lambda served=served: len(done) == served)
+            lease = done[-1][1]
+    assert [name for name, _ in done] == ["g1", "m1", "g2", "g3"]
+
+
+async def test_the_queue_is_bounded(make_pool):
+    pool = await make_pool(max_processes=1, max_waiting=1)
+    spec, done = spec_of("echo"), []
+    (lease,) = await lease_all(pool, [spec])
+    async with anyio.create_task_group() as tasks:
+        await start_waiting(tasks, pool, spec, done, "queued")
+        with pytest.raises(BackendBusy, match="too many"):
+            await pool.lease(spec, NO_LIMITS)
+        lease.release("done")
+    assert len(done) == 1
+
+
+async def test_waiting_has_a_deadline(make_pool, running):
+    pool = await make_pool(max_processes=1, deadline_s=0.05)
+    spec = spec_of("echo")
+    await lease_all(pool, [spec])
+    with pytest.raises(BackendBusy, match="in time"):
+        await pool.lease(spec, NO_LIMITS)
+    assert pool.snapshot().waiting == 0
+    assert running.value("trunkline_pool_wait_seconds_count") == 2
+
+
+async def test_a_cancelled_caller_leaks_nothing_at_any_moment(make_pool, running):
+    pool = await make_pool()
+    spec, kept = spec_of("echo"), []
+    await lease_all(pool, [spec])
+    for number in range(30):
+        with anyio.move_on_after(number * 0.0003):
+            kept.append(await pool.lease(spec, NO_LIMITS))
+    await eventually(lambda: pool.snapshot().stopping == pool.snapshot().starting == 0)
+    assert pool.snapshot().waiting == 0
+    assert pool.snapshot().leased == len(kept) + 1 == len(running.supervisor.processes)
+
+
+async def test_a_process_handed_over_at_the_moment_of_cancellation_is_released(make_pool):
+    pool = await make_pool(max_processes=1)
+    spec = spec_of("echo")
+    (lease,) = await lease_all(pool, [spec])
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(pool.lease, spec, NO_LIMITS)
+        await eventually(lambda: pool.snapshot().waiting == 1)
+        (waiter,) = pool._queue
+        waiter.lease.add_done_callback(lambda _: tasks.cancel_scope.cancel())
+        lease.release("done")
+    assert waiter.lease.result().link.is_stopping()
+    await eventually(lambda: pool.snapshot().stopping == 0)
+
+
+async def test_the_place_of_a_process_that_died_is_free_again(make_pool):
+    pool = await make_pool(max_processes=1)
+    spec = spec_of("echo")
+    for _ in range(3):
+        with anyio.fail_after(5):
+            (lease,) = await lease_all(pool, [spec])
+        os.kill(lease.link.pid, signal.SIGKILL)
+        await lease.link.wait_gone()
+        lease.release("backend_exited")
+    assert pool.snapshot().leased == 0
+
+
+# --- warm processes
+
+
+async def test_a_warm_process_is_handed_out_without_waiting(make_pool, running):
+    pool = await make_pool()
+    spec = spec_of("echo", warm=3)
+    await fill(pool, spec)
+    coroutine = pool.lease(spec, NO_LIMITS)
+    with pytest.raises(StopIteration) as finished:  # it never suspends
+        coroutine.send(None)
+    assert finished.value.value.link.state is ProcessState.LEASED
+    assert pool.snapshot().warm == 2
+    assert running.value("trunkline_warm_leases_total", result="hit") == 1
+    assert running.value("trunkline_warm_leases_total", result="miss") == 0
+
+
+async def test_the_first_filling_is_quick_and_refilling_waits_for_quiet(make_pool):
+    pool = await make_pool()
+    spec = spec_of("echo", warm=5)
+    pool.configure(spec)
+    filling_took = await eventually(lambda: pool.snapshot().warm == 5)
+    assert filling_took < 5 * 0.2
+    await lease_all(pool, [spec] * 3)
+    leased_at = time.monotonic()
+    await eventually(lambda: pool.snapshot().warm == 3)
+    first_after = time.monotonic() - leased_at
+    await eventually(lambda: pool.snapshot().warm == 5)
+    assert first_after >= 0.19
+    assert time.monotonic() - leased_at >= 0.58
+
+
+async def test_a_lease_from_an_empty_stock_is_a_miss_and_does_not_wait_for_the_refill(make_pool, running):
+    pool = await make_pool()
+    spec = spec_of("echo", warm=1)
+    await fill(pool, spec)
+    await lease_all(pool, [spec, spec])
+    assert running.value("trunkline_warm_leases_total", result="miss") == 1
+    await eventually(lambda: pool.snapshot().warm == 1)
+
+
+async def test_a_new_version_replaces_the_warm_processes_but_not_the_leased(make_pool):
+    pool = await make_pool()
+    old, new = spec_of("echo", warm=2, version=1), spec_of("echo", warm=2, version=2)
+    await fill(pool, old)
+    (lease,) = await lease_all(pool, [old])
+    pool.configure(new)
+    assert pool.snapshot().warm == 0
+    await eventually(lambda: pool.snapshot().warm == 2)
+    (other,) = await lease_all(pool, [old])  # a caller with the old spec in hand gets the new version
+    assert (lease.link.spec.version, other.link.spec.version) == (1, 2)
+    assert lease.link.state is ProcessState.LEASED
+
+
+async def test_a_lease_with_a_newer_spec_tells_the_pool_of_it(make_pool):
+    pool = await make_pool()
+    await fill(pool, spec_of("echo", warm=1, version=1))
+    (lease,) = await lease_all(pool, [spec_of("echo", warm=1, version=2)])
+    assert lease.link.spec.version == 2
+
+
+async def test_a_disabled_backend_keeps_no_warm_processes(make_pool):
+    pool = await make_pool()
+    await fill(pool, spec_of("echo", warm=2))
+    pool.configure(spec_of("echo", warm=2, enabled=False, version=2))
+    await eventually(lambda: pool.snapshot().stopping == 0)
+    assert pool.snapshot().warm == 0
+
+
+async def test_a_forgotten_backend_stops_its_warm_processes_and_refuses_who_waits(make_pool, running):
+    pool = await make_pool()
+    spec = spec_of("echo", warm=1, max_processes=2)
+    await fill(pool, spec)
+    leases = await lease_all(pool, [spec, spec])
+
+    async def wait_in_vain():
+        with pytest.raises(BackendNotFound):
+            await pool.lease(spec, NO_LIMITS)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait_in_vain)
+        await eventually(lambda: pool.snapshot().waiting == 1)
+        pool.forget(spec.key)
+    pool.forget(spec.key)
+    assert pool.snapshot().leased == 2
+    for lease in leases:
+        lease.release("done")
+    await eventually(lambda: not running.supervisor.processes)
+    assert pool.snapshot().backends == {}
+
+
+async def test_warm_processes_that_are_evicted_or_stopped_are_not_early_deaths(make_pool, running):
+    pool = await make_pool()
+    for version in range(1, 8):
+        await fill(pool, spec_of("echo", warm=1, version=version))
+    assert running.value("trunkline_breaker_open") == 0
+
+
+# --- breaker
+
+
+async def crash(pool, spec):
+    """One session whose backend dies before it has answered."""
+    lease = await pool.lease(spec, NO_LIMITS)
+    listener = Listener()
+    lease.link.attach(listener)
+    lease.link.send(b"{}")
+    await listener.exit()
+    lease.release("backend_exited")
+
+
+@pytest.fixture
+def quick_delays(monkeypatch):
+    monkeypatch.setattr("app.backends.backoff.FIRST_DELAY_S", 0.005)
+
+
+async def test_after_five_early_deaths_callers_are_refused_at_once_with_the_last_lines(
+    make_pool, running, quick_delays
+):
+    pool, spec = await make_pool(), spec_of("crash_in_handshake")
+    for _ in range(5):
+        await crash(pool, spec)
+    started = time.monotonic()
+    with pytest.raises(BackendUnavailable) as caught:
+        await pool.lease(spec, NO_LIMITS)
+    assert time.monotonic() - started < 0.05
+    assert caught.value.stderr == ("no idea what to do",)
+    assert 0 < caught.value.retry_after_s <= 0.1
+    assert running.value("trunkline_breaker_open") == 1
+    assert pool.snapshot().backends[spec.key].breaker_open
+
+
+async def test_a_trial_that_succeeds_closes_the_breaker(make_pool, running, quick_delays):
+    pool, spec = await make_pool(), spec_of("crash_in_handshake")
+    for _ in range(5):
+        await crash(pool, spec)
+    await eventually(lambda: pool.snapshot().backends[spec.key].retry_after_s == 0)
+    (trial,) = [await pool.lease(spec, NO_LIMITS)]
+    with pytest.raises(BackendUnavailable):  # one at a time
+        await pool.lease(spec, NO_LIMITS)
+    trial.handshake_succeeded()
+    await lease_all(pool, [spec] * 3)
+    assert running.value("trunkline_breaker_open") == 0
+
+
+async def test_a_change_of_the_backend_closes_the_breaker(make_pool, running, quick_delays):
+    pool = await make_pool()
+    for _ in range(5):
+        await crash(pool, spec_of("crash_in_handshake"))
+    await lease_all(pool, [spec_of("echo", name="crash-in-handshake", version=2)])
+    assert running.value("trunkline_breaker_open") == 0
+
+
+async def test_a_burst_in_front_of_a_broken_backend_starts_few_processes(make_pool, running):
+    pool, spec, refused = await make_pool(), spec_of("crash_in_handshake"), []
+
+    async def caller():
+        try:
+            await crash(pool, spec)
+        except BackendUnavailable:
+            refused.append(1)
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            for _ in range(50):
+                tasks.start_soon(caller)
+    assert running.value("trunkline_process_spawns_total", result="started") <= 12
+    assert len(refused) >= 38
+
+
+async def test_commands_that_cannot_be_started_open_the_breaker_too(make_pool, quick_delays):
+    pool, spec = await make_pool(), spec_of("echo", command="no-such-command")
+    for _ in range(5):
+        with pytest.raises(BackendExited):
+            await pool.lease(spec, NO_LIMITS)
+    with pytest.raises(BackendUnavailable) as caught:
+        await pool.lease(spec, NO_LIMITS)
+    assert caught.value.stderr == ("No such file or directory: 'no-such-command'",)
+
+
+async def test_warm_processes_that_die_open_the_breaker_and_are_not_restarted_at_once(make_pool, running, quick_delays):
+    pool = await make_pool()
+    pool.configure(spec_of("crash_at_start", warm=1))
+    await eventually(lambda: running.value("trunkline_breaker_open") == 1)
+    assert running.value("trunkline_process_spawns_total", result="started") == 5
+
+
+async def test_a_hundred_kills_of_working_sessions_do_not_open_the_breaker(make_pool, running):
+    pool, spec = await make_pool(), spec_of("echo")
+    await lease_all(pool, [spec])
+
+    async def killed_in_mid_call():
+        (lease,) = await lease_all(pool, [spec])
+        os.kill(lease.link.pid, signal.SIGKILL)
+        await lease.link.wait_gone()
+        lease.release("backend_exited")
+
+    for _ in range(10):
+        async with anyio.create_task_group() as tasks:
+            for _ in range(10):
+                tasks.start_soon(killed_in_mid_call)
+    assert running.value("trunkline_process_exits_total", reason="signaled") == 100
+    assert running.value("trunkline_breaker_open") == 0
+    await lease_all(pool, [spec])

@@ -1,0 +1,101 @@
+"""Every error is an RFC 9457 problem, whoever raised it."""
+
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+
+from app.errors import BackendExited, Forbidden, GatewayError, QuotaExceeded, ShuttingDown, StorageUnavailable
+from app.http.problems import MAX_ERRORS
+
+
+def is_problem(answer: Any, status: int, reason: str) -> dict[str, Any]:
+    assert answer.status_code == status
+    assert answer.headers["Content-Type"] == "application/problem+json"
+    assert answer.headers["Cache-Control"] == "no-store"
+    problem: dict[str, Any] = answer.json()
+    assert problem["type"] == "about:blank"
+    assert (problem["status"], problem["reason"]) == (status, reason)
+    return problem
+
+
+def fail_with(app: FastAPI, error: Exception) -> None:
+    async def fail() -> None:
+        raise error
+
+    app.add_api_route("/fail", fail)
+
+
+async def test_an_unknown_address_is_a_problem(rig):
+    for path in ("/nowhere", "/api/v1", "/api/v1/nothing", "/t/x"):
+        is_problem(await rig.ask("GET", path, key=""), 404, "not_found")
+
+
+async def test_a_wrong_method_names_all_the_right_ones(rig):
+    for path, allow in (
+        ("/api/v1/tenants", "GET, POST"),
+        ("/api/v1/tenants/acme", "GET, PATCH, DELETE"),
+        ("/api/v1/tenants/acme/keys/x", "GET, DELETE"),
+        ("/api/v1/backends/x", "GET, PATCH, DELETE"),
+        ("/readyz", "GET"),
+    ):
+        answer = await rig.ask("PUT", path, key="")
+        is_problem(answer, 405, "method_not_allowed")
+        assert answer.headers["Allow"] == allow
+
+
+async def test_nothing_redirects(rig):
+    assert (await rig.ask("GET", "/livez//")).status_code == 404
+    assert (await rig.ask("GET", "/api/v1/tenants/")).status_code == 404
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff", b"[" * 100_000, b"1" * 5000, b'{"name": 1e999999}x'])
+async def test_a_body_that_is_no_json_is_400(rig, content):
+    problem = is_problem(await rig.ask("POST", "/api/v1/tenants", content=content), 400, "parse_error")
+    assert "errors" not in problem
+
+
+@pytest.mark.parametrize("content", [b"", b"null", b'"x"', b'"\\ud800"', b'{"\\ud800": 1}', b"NaN"])
+async def test_json_that_is_no_object_of_ours_is_422(rig, content):
+    is_problem(await rig.ask("POST", "/api/v1/tenants", content=content), 422, "invalid_request")
+
+
+async def test_another_media_type_is_422(rig):
+    headers = {"Content-Type": "text/plain"}
+    is_problem(await rig.ask("POST", "/api/v1/tenants", {"name": "x"}, headers=headers), 422, "invalid_request")
+
+
+async def test_complaints_are_bounded_in_number_and_size(rig):
+    body = {f"{number}{'x' * 10_000}": 1 for number in range(100)}
+    answer = await rig.ask("POST", "/api/v1/tenants", body)
+    problem = is_problem(answer, 422, "invalid_request")
+    assert len(problem["errors"]) == MAX_ERRORS
+    assert len(answer.content) < 10_000
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "reason", "headers"),
+    [
+        (QuotaExceeded("keys", retry_after_s=1.2), 429, "quota_exceeded", {"Retry-After": "2"}),
+        (StorageUnavailable(), 503, "storage_unavailable", {"Retry-After": "2"}),
+        (ShuttingDown(), 503, "shutting_down", {"Retry-After": "2"}),
+        (Forbidden(["a", "b"]), 403, "insufficient_scope",
+         {"WWW-Authenticate": 'Bearer error="insufficient_scope", scope="a b"'}),
+        (BackendExited(), 502, "backend_exited", {}),
+        (GatewayError("odd", hint="look"), 500, "internal_error", {}),
+    ],
+)  # fmt: skip
+async def test_our_errors_keep_reason_hint_and_headers(rig, error, status, reason, headers):
+    fail_with(rig.app, error)
+    answer = await rig.ask("GET", "/fail")
+    problem = is_problem(answer, status, reason)
+    assert problem.get("hint") == error.hint
+    assert headers.items() <= {name: answer.headers.get(name) for name in headers}.items()
+
+
+async def test_a_bug_is_500_and_tells_nothing(rig):
+    fail_with(rig.app, RuntimeError("secret detail in /etc/passwd"))
+    answer = await rig.ask("GET", "/fail")
+    is_problem(answer, 500, "internal_error")
+    assert "secret" not in answer.text
+    assert "Traceback" not in answer.text

@@ -1,0 +1,325 @@
+"""The spawner with its client: real processes."""
+
+import asyncio
+import errno
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from app.spawner import tree
+from app.spawner.client import Command, End, SpawnerClient, SpawnFailed
+from tests.spawner.conftest import SERVERS, all_end, is_alive, spawn, watch
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+async def test_a_process_runs_and_its_exit_status_is_told(client):
+    child = await spawn(client, "sh", "-c", "read x; exit 7")
+    assert 0 < child.spawned.seconds < 5
+    os.write(child.stdin, b"go\n")
+    assert await child.end() == End("exited", 7)
+    child.close()
+
+
+async def test_death_by_a_signal_is_told(client):
+    child = await spawn(client, "echo.py")
+    os.kill(child.spawned.pid, signal.SIGKILL)
+    assert await child.end() == End("signaled", signal.SIGKILL)
+    child.close()
+
+
+@pytest.mark.parametrize(
+    ("argv", "number", "message"),
+    [
+        (("no-such-command",), errno.ENOENT, "No such file or directory: 'no-such-command'"),
+        (("/etc/hostname/x",), errno.ENOTDIR, "Not a directory: '/etc/hostname/x'"),
+        (("/etc/passwd",), errno.EACCES, "Permission denied: '/etc/passwd'"),
+        (("/",), errno.EACCES, "Permission denied: '/'"),
+        (("sh", "a\0b"), errno.EINVAL, "Invalid argument: 'sh'"),
+        (("sh", "x" * 200_000), errno.E2BIG, "Argument list too long: 'sh'"),
+        (("sh", *["x" * 100_000] * 20), errno.E2BIG, "Argument list too long"),
+    ],
+)
+async def test_what_cannot_be_executed_is_a_result(client, argv, number, message):
+    with pytest.raises(SpawnFailed) as caught:
+        await spawn(client, *argv)
+    assert (caught.value.errno, caught.value.message) == (number, message)
+    child = await spawn(client, "true")  # and the spawner goes on
+    assert await child.end() == End("exited", 0)
+    child.close()
+
+
+async def test_a_missing_working_directory_is_a_result(client):
+    with pytest.raises(SpawnFailed, match="No such file or directory: '/no/such/place'") as caught:
+        await spawn(client, "true", cwd="/no/such/place")
+    assert caught.value.stage == "chdir"
+
+
+async def test_no_descriptors_left_in_the_spawner_is_a_result(client):
+    resource.prlimit(client.pid, resource.RLIMIT_NOFILE, (8, 8))
+    with pytest.raises(SpawnFailed) as caught:
+        await spawn(client, "true")
+    assert caught.value.errno == errno.EMFILE
+
+
+async def test_no_more_processes_is_a_result(client):
+    if os.geteuid() == 0:
+        pytest.skip("root may always fork")
+    resource.prlimit(client.pid, resource.RLIMIT_NPROC, (1, 1))
+    with pytest.raises(SpawnFailed) as caught:
+        await spawn(client, "true")
+    assert caught.value.errno == errno.EAGAIN
+
+
+async def test_a_child_gets_what_it_should_and_nothing_else(client, monkeypatch):
+    monkeypatch.setenv("GATEWAY_SECRET", "hunter2")
+    leak = os.open("/dev/null", os.O_RDONLY)
+    os.set_inheritable(leak, True)
+    child = await spawn(client, "report.py", env={"PATH": os.environ["PATH"], "DECLARED": "yes \udcff"}, cwd="/tmp")
+    report = json.loads(await child.read_line())
+    os.close(leak)
+    assert report["descriptors"] == [0, 1, 2]
+    assert report["environment"].pop("LC_CTYPE", "C.UTF-8") == "C.UTF-8"  # Python's own
+    assert report["environment"] == {
+        "PATH": os.environ["PATH"], "DECLARED": "yes \udcff", tree.MARKER: child.spawned.id,
+    }  # fmt: skip
+    assert report["no_new_privs"] == "1"
+    assert report["ignored_signals"] & ~(1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1) == 0  # the two are Python's
+    assert report["blocked_signals"] == 0
+    assert report["pid"] == report["session"] == report["group"] == child.spawned.pid
+    assert report["cwd"] == "/tmp"
+    assert report["scheduler"] == os.SCHED_OTHER
+    assert report["core"] == [0, 0]
+    child.close()
+
+
+async def test_a_broken_pipe_kills_a_child_that_does_not_care(client):
+    child = await spawn(client, "sh", "-c", "read x; while :; do echo y; done")
+    os.close(child.stdout)
+    os.write(child.stdin, b"\n")
+    assert await child.end() == End("signaled", signal.SIGPIPE)
+    os.close(child.stdin)
+
+
+async def test_batch_scheduling_is_an_option(client):
+    child = await spawn(client, "report.py", sched_batch=True)
+    assert json.loads(await child.read_line())["scheduler"] == os.SCHED_BATCH
+    child.close()
+
+
+async def test_a_signal_goes_to_the_whole_group(client):
+    child = await spawn(client, "sh", "-c", "sleep 1000 & echo $!; wait")
+    sleeper = watch(int(await child.read_line()))
+    client.signal(child.spawned.id, signal.SIGTERM)
+    assert await child.end() == End("signaled", signal.SIGTERM)
+    await all_end(sleeper)
+    child.close()
+
+
+@pytest.mark.parametrize("how", ["kill", "exit", "die"])
+async def test_no_descendant_outlives_its_backend(client, how):
+    child = await spawn(client, "family.py")
+    pids = json.loads(await child.read_line())
+    family = watch(*pids.values())
+    if how == "kill":
+        client.kill(child.spawned.id)
+    elif how == "exit":
+        os.close(child.stdin)
+        child.stdin = os.dup(child.stdout)
+    else:
+        os.kill(child.spawned.pid, signal.SIGKILL)
+    await child.end()
+    await all_end(family, within_s=2)
+    child.close()
+
+
+async def test_ending_one_backend_leaves_the_others_descendants_alone(client):
+    doomed, spared = await spawn(client, "family.py"), await spawn(client, "family.py")
+    pids = json.loads(await spared.read_line())
+    family = watch(*json.loads(await doomed.read_line()).values())
+    client.kill(doomed.spawned.id)
+    await doomed.end()
+    await all_end(family)
+    # A daemon that hides whose it is belongs to nobody and goes with the first backend that ends.
+    assert {kind for kind, pid in pids.items() if is_alive(pid)} >= {"child", "session", "daemon"}
+    doomed.close()
+    spared.close()
+
+
+async def test_zombies_of_orphans_are_reaped(client):
+    child = await spawn(client, "sh", "-c", "(sh -c 'sleep 0.01; echo $$' &) ; read x")
+    orphan = int(await child.read_line())
+    with anyio.fail_after(5):
+        while os.path.exists(f"/proc/{orphan}"):
+            await anyio.sleep(0.005)
+    child.close()
+    await child.end()
+
+
+async def test_a_cancelled_spawn_leaves_no_process(client):
+    marks = [f"mark-{number}" for number in range(20)]
+    for number, mark in enumerate(marks):
+        with anyio.move_on_after(number * 0.0003):
+            child = await spawn(client, "sh", "-c", "read x", mark)
+            client.kill(child.spawned.id)
+            child.close()
+    with anyio.fail_after(5):
+        while any(mark in _commands_below(client.pid) for mark in marks):
+            await anyio.sleep(0.005)
+    assert "0 processes" in repr(client)
+
+
+def _commands_below(pid: int) -> str:
+    commands = ""
+    for child in tree.children(pid):
+        commands += Path(f"/proc/{child}/cmdline").read_text() + _commands_below(child)
+    return commands
+
+
+async def test_two_hundred_spawns_leak_no_descriptor(client):
+    async def once() -> None:
+        child = await spawn(client, "true")
+        await child.end()
+        child.close()
+
+    await once()
+    ours, its = (len(os.listdir(f"/proc/{pid}/fd")) for pid in ("self", client.pid))
+    for _ in range(20):
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(10):
+                tasks.create_task(once())
+    assert len(os.listdir("/proc/self/fd")) == ours
+    assert len(os.listdir(f"/proc/{client.pid}/fd")) == its
+    assert tree.children(client.pid) == []
+
+
+async def test_orders_wait_for_a_spawner_that_is_busy(client):
+    os.kill(client.pid, signal.SIGSTOP)
+    children: list[object] = []
+
+    async def start() -> None:
+        child = await spawn(client, "true", env={"PATH": os.environ["PATH"], "FILLER": "x" * 100_000})
+        children.append(child)
+        await child.end()
+        child.close()
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(40):  # more than the socket's buffer holds
+            tasks.create_task(start())
+        with anyio.fail_after(5):
+            while not client._outgoing:
+                await anyio.lowlevel.checkpoint()
+        os.kill(client.pid, signal.SIGCONT)
+    assert len(children) == 40
+
+
+async def test_closing_ends_everything_and_may_be_repeated(client):
+    child = await spawn(client, "family.py")
+    family = watch(*json.loads(await child.read_line()).values())
+    spawner = watch(client.pid)
+    await client.aclose()
+    await all_end(family, within_s=1)
+    await all_end(spawner, within_s=1)
+    await client.aclose()
+    assert await child.end() == End("spawner_lost")
+    with pytest.raises(SpawnFailed, match="closed"):
+        await spawn(client, "true")
+    child.close()
+
+
+async def test_a_killed_spawner_is_reported_and_replaced_and_leaves_nothing(client):
+    child = await spawn(client, "family.py")
+    pids = json.loads(await child.read_line())
+    del pids["nameless"]  # without the marker there is nothing to know it by from outside its spawner
+    family = watch(*pids.values(), child.spawned.pid)
+    first = client.pid
+    os.kill(first, signal.SIGKILL)
+    assert await child.end() == End("spawner_lost")
+    await all_end(family, within_s=2)
+    again = await spawn(client, "true")
+    assert await again.end() == End("exited", 0)
+    assert client.pid != first
+    with anyio.fail_after(5):
+        while any(os.path.exists(f"/proc/{pid}") for pid in (first, child.spawned.pid, *pids.values())):
+            await anyio.sleep(0.005)  # reaped as well
+    child.close()
+    again.close()
+
+
+async def test_spawns_under_way_fail_when_the_spawner_dies(client):
+    os.kill(client.pid, signal.SIGSTOP)
+    async with asyncio.TaskGroup() as tasks:
+        starting = tasks.create_task(_expect_failure(client))
+        await anyio.lowlevel.checkpoint()
+        os.kill(client.pid, signal.SIGKILL)
+    assert starting.result().errno == errno.ECHILD
+
+
+async def _expect_failure(client: SpawnerClient) -> SpawnFailed:
+    with pytest.raises(SpawnFailed) as caught:
+        await spawn(client, "true")
+    return caught.value
+
+
+NODE = """
+import asyncio, os, sys
+sys.path.insert(0, sys.argv[1])
+from app.spawner.client import *
+
+async def main():
+    client = SpawnerClient()
+    for _ in range(3):
+        stdin, keep = os.pipe2(os.O_CLOEXEC)
+        out = os.dup(1)
+        await client.spawn(Command([sys.executable, "-I", "-S", sys.argv[2]], {"PATH": "/bin"}),
+                           (stdin, out, os.dup(2)), print)
+    print("spawner", client.pid, flush=True)
+    await asyncio.sleep(1000)
+
+asyncio.run(main())
+"""
+
+
+async def test_when_the_node_is_killed_nothing_is_left_after_two_seconds():
+    node = subprocess.Popen(
+        [sys.executable, "-c", NODE, str(ROOT), str(SERVERS / "family.py")], stdout=subprocess.PIPE, text=True
+    )
+    assert node.stdout is not None
+    lines = [node.stdout.readline() for _ in range(4)]
+    pids = [int(line.split()[1]) for line in lines if line.startswith("spawner")]
+    pids += [pid for line in lines if line.startswith("{") for pid in json.loads(line).values()]
+    assert len(pids) == 13
+    descriptors = watch(*pids)
+    node.kill()
+    node.wait()
+    await all_end(descriptors, within_s=2)
+    node.stdout.close()
+
+
+async def test_the_spawner_has_a_session_and_an_environment_of_its_own(client):
+    assert os.getsid(client.pid) == client.pid
+    assert Path(f"/proc/{client.pid}/environ").read_bytes() in (b"", b"LANG=C.UTF-8\0")
+    os.kill(client.pid, signal.SIGTERM)
+    os.kill(client.pid, signal.SIGINT)
+    child = await spawn(client, "true")
+    assert await child.end() == End("exited", 0)
+    child.close()
+
+
+def test_the_spawner_imports_nothing_but_itself_and_the_standard_library():
+    code = "import sys, app.spawner.server; print(sorted({m.split('.')[0] for m in sys.modules}))"
+    out = subprocess.run([sys.executable, "-S", "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    foreign = set(json.loads(out.stdout.replace("'", '"'))) - sys.stdlib_module_names - {"app", "__main__"}
+    assert foreign == set()
+
+
+def test_a_command_is_a_value():
+    assert Command(("a",), {}) == Command(("a",), {}, "/", False)

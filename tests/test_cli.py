@@ -1,0 +1,156 @@
+"""The command `trunkline`: real processes where it matters, `main()` elsewhere."""
+
+import json
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from app import __version__, cli
+from app.auth import ApiKeys, KeyMaker
+from app.settings import Settings
+from app.storage import ApiKeyRepository, Database
+
+
+@pytest.fixture(autouse=True)
+def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TRUNKLINE_DATA_DIR", str(tmp_path / "data"))
+    return tmp_path / "data"
+
+
+def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """A real process, as the console script starts it."""
+    command = [str(Path(sys.executable).with_name("trunkline")), *arguments]
+    return subprocess.run(
+        command, env={**os.environ, **environ}, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+async def verify(text: str) -> frozenset[str]:
+    """The scopes of the key, as a gateway on the same data directory would see them."""
+    settings = Settings.from_env(os.environ)
+    database = Database(settings.database_url)
+    try:
+        principal, _ = await ApiKeys(ApiKeyRepository(database), KeyMaker(settings.secret_key)).verify(text)
+        return principal.scopes
+    finally:
+        await database.aclose()
+
+
+async def test_the_first_administrators_key_comes_from_a_fresh_directory(data_dir):
+    done = run("keys", "create", "--tenant", "default", "--scope", "platform:admin", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    answer = json.loads(done.stdout)
+    assert set(answer) == {"id", "key", "tenant", "scopes", "expires_at"}
+    assert (answer["tenant"], answer["scopes"]) == ("default", ["platform:admin"])
+    assert await verify(answer["key"]) == {"platform:admin"}
+    assert (data_dir / "trunkline.db").exists()
+
+
+def test_without_json_the_key_stands_alone_on_stdout(capsys):
+    assert cli.main(["keys", "create", "--tenant", "default", "--scope", "mcp:connect", "--expires-days", "1"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("tlk_")
+    assert out.count("\n") == 1
+    assert out.strip() not in err
+    assert f"{datetime.now(UTC) + timedelta(days=1):%Y-%m-%d}" in err
+
+
+def test_keys_are_listed_and_revoked(capsys):
+    create = ["keys", "create", "--tenant", "default", "--json", "--name", "ci", "--scope"]
+    made = []
+    for scope in ("mcp:connect:echo", "tenant:read"):
+        assert cli.main([*create, scope]) == 0
+        made.append(json.loads(capsys.readouterr().out))
+    assert cli.main(["keys", "revoke", "--tenant", "default", made[0]["id"]]) == 0
+    capsys.readouterr()
+    assert cli.main(["keys", "list", "--tenant", "default", "--json"]) == 0
+    listed = {key["id"]: key for key in json.loads(capsys.readouterr().out)}
+    assert set(listed) == {each["id"] for each in made}
+    assert listed[made[0]["id"]]["revoked_at"] is not None
+    assert listed[made[1]["id"]]["revoked_at"] is None
+    assert cli.main(["keys", "list", "--tenant", "default"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert any("revoked" in line and "mcp:connect:echo" in line for line in lines)
+    assert not any(each["key"] in str(lines) for each in made)
+
+
+def test_long_lists_are_whole(capsys, monkeypatch):
+    monkeypatch.setattr(cli, "_PAGE", 2)
+    for _ in range(5):
+        cli.main(["keys", "create", "--tenant", "default", "--scope", "mcp:connect"])
+    capsys.readouterr()
+    cli.main(["keys", "list", "--tenant", "default"])
+    assert len(capsys.readouterr().out.splitlines()) == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["keys", "create", "--tenant", "nobody", "--scope", "mcp:connect"], 1, "Tenant not found"),
+        (["keys", "list", "--tenant", "nobody"], 1, "Tenant not found"),
+        (["keys", "revoke", "--tenant", "default", "AAAAAAAA"], 1, "Key not found"),
+        (["keys", "create", "--tenant", "default", "--scope", "mcp:*"], 2, "there is no scope 'mcp:*'"),
+        (["keys", "create", "--tenant", "acme", "--scope", "platform:admin"], 2, "only keys of the tenant default"),
+        (["serve", "--port", "x"], 2, "TRUNKLINE_PORT: 'x' is not a whole number"),
+    ],
+)
+def test_a_failure_is_one_line_and_an_exit_code(capsys, arguments, code, message):
+    assert cli.main(arguments) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("trunkline: ")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["keys"],
+        ["fly"],
+        ["keys", "create", "--tenant", "default"],
+        ["keys", "create", "--tenant", "UP", "--scope", "mcp:connect"],
+        ["keys", "create", "--tenant", "default", "--scope", "mcp:connect", "--expires-days", "0"],
+        ["keys", "create", "--tenant", "default", "--scope", "mcp:connect", "--name", "a\nb"],
+    ],
+)
+def test_wrong_usage_is_exit_code_2(capsys, arguments):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+    assert caught.value.code == 2
+    assert "usage: trunkline" in capsys.readouterr().err
+
+
+def test_migrate_checks_first_and_then_does(capsys, data_dir):
+    assert cli.main(["migrate", "--check"]) == 1
+    assert "Run `trunkline migrate`" in capsys.readouterr().err
+    assert cli.main(["migrate"]) == 0
+    assert cli.main(["migrate", "--check"]) == 0
+    assert cli.main(["migrate", "--data-dir", str(data_dir / "other")]) == 0
+    assert (data_dir / "other/trunkline.db").exists()
+
+
+def test_wrong_settings_are_one_line_and_exit_code_2_in_a_real_process():
+    done = run("serve", TRUNKLINE_PROT="1")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "trunkline: TRUNKLINE_PROT: there is no such setting; did you mean TRUNKLINE_PORT?\n"
+
+
+def test_python_dash_m_app_is_the_same_command():
+    command = [sys.executable, "-m", "app", "version"]
+    done = subprocess.run(command, cwd=Path(cli.__file__).parents[1], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == (f"trunkline {__version__}\n", "")
+
+
+def test_help_has_examples_and_every_scope(capsys):
+    for arguments, expected in ((["--help"], "trunkline serve --demo"), (["keys", "create", "--help"], "tenant:admin")):
+        with pytest.raises(SystemExit) as caught:
+            cli.main(arguments)
+        assert caught.value.code == 0
+        assert expected in capsys.readouterr().out
