@@ -113,6 +113,12 @@ class QuotaExceeded(ClientError):
         self.retry_after_s = retry_after_s
 
 
+class RateLimited(QuotaExceeded):
+    """Requests come faster than the tenant's limit."""
+
+    reason = "rate_limited"
+
+
 class RequestCancelled(ClientError):
     """The request was cancelled by its sender."""
 

@@ -166,6 +166,7 @@ class LocalEffects:
     def tenant_changed(self, tenant: Tenant) -> None:
         """New sessions get the new limits."""
         self._directory.forget(tenant.name)
+        self._registry.limits_changed(tenant.name, tenant.limits)
 
     def tenant_removed(self, tenant: str) -> None:
         """Everything of it ends."""

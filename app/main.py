@@ -43,7 +43,11 @@ def create_app(gateway: Gateway) -> Front:
         app,
         HostPolicy(settings.allowed_hosts, settings.allowed_origins),
         gateway.authenticator,
-        StreamableHttp(gateway.registry, max_body_bytes=settings.max_body_bytes, keepalive_s=settings.keepalive_s),
-        HttpSse(gateway.registry, max_body_bytes=settings.max_body_bytes, keepalive_s=settings.keepalive_s),
+        StreamableHttp(
+            gateway.registry, gateway.metrics, max_body_bytes=settings.max_body_bytes, keepalive_s=settings.keepalive_s
+        ),
+        HttpSse(
+            gateway.registry, gateway.metrics, max_body_bytes=settings.max_body_bytes, keepalive_s=settings.keepalive_s
+        ),
         max_body_bytes=settings.max_body_bytes,
     )

@@ -378,10 +378,18 @@ class SseSession(Session):
         self.stream.on_event = on_event
         self.stream.send("GET", self.path, self.get_head)
         self.stream.finished.add_done_callback(self._stream_over)  # type: ignore[union-attr]
+        self.stream.finished.add_done_callback(  # type: ignore[union-attr]
+            lambda _: endpoint.done() or endpoint.set_exception(self._refused()))
         address = urlsplit((await asyncio.wait_for(endpoint, 30)).decode())
         self.post_path = address.path + (f"?{address.query}" if address.query else "")
         self.session_id = address.query
         await self._handshake()
+
+    def _refused(self) -> CallFailed:
+        stream = self.stream
+        if stream is None or stream.status < 400:
+            return CallFailed("stream-lost")
+        return CallFailed(f"http-{stream.status}", bytes(stream.body[:200]).decode(errors="replace"))
 
     def _stream_over(self, finished: asyncio.Future[None]) -> None:
         for future in self.pending.values():

@@ -46,3 +46,6 @@ class BackendLink(Protocol):
 
     def resume_reading(self) -> None:
         """Undoes pause_reading. Idempotent."""
+
+    def asked_for(self, size: int) -> None:
+        """So many bytes of its output were the answer to a call: they do not count as a flood."""

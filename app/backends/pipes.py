@@ -245,8 +245,11 @@ class Stdout(asyncio.Protocol):
 
     def refill(self, seconds: float) -> None:
         """Grants what the sustained rate allows for this time."""
-        limits = self._limits
-        self._allowance = min(limits.stdout_burst_bytes, self._allowance + int(limits.stdout_bytes_per_s * seconds))
+        self.grant(int(self._limits.stdout_bytes_per_s * seconds))
+
+    def grant(self, size: int) -> None:
+        """Allows so many bytes more; never more than a burst."""
+        self._allowance = min(self._limits.stdout_burst_bytes, self._allowance + size)
         if self._paused & Pause.FLOOD and self._allowance >= 0:
             self.resume(Pause.FLOOD)
 

@@ -96,6 +96,7 @@ class ProcessPool:
     ) -> None:
         await self.aclose()
         if self._tasks is not None:
+            self._tasks.cancel_scope.cancel()  # here and not in aclose(), whose caller may be inside the block
             await self._tasks.__aexit__(kind, error, trace)
 
     async def aclose(self) -> None:
@@ -105,8 +106,6 @@ class ProcessPool:
             self._timer.cancel()
         for waiter in list(self._queue):
             self._refuse(waiter, ShuttingDown())
-        if self._tasks is not None:
-            self._tasks.cancel_scope.cancel()
         for process in list(self._held):
             self._supervisor.stop_soon(process)
 

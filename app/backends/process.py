@@ -130,6 +130,10 @@ class BackendProcess:
         """See BackendLink."""
         self._stdout.resume(Pause.SESSION)
 
+    def asked_for(self, size: int) -> None:
+        """See BackendLink."""
+        self._stdout.grant(size)
+
     def _has_ended(self) -> BackendExited:
         if self.exit is not None:
             return BackendExited(f"the backend has ended: {self.exit.description}", stderr=self.exit.stderr)

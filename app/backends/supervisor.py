@@ -196,14 +196,15 @@ class Supervisor:
 
     async def _descend(self, process: BackendProcess) -> None:
         """The ladder below its first rung (begin_stop): SIGTERM, SIGKILL of the tree, and patience."""
-        if await _gone_within(process, self._options.eof_grace_s):
-            return
-        process.terminate()
-        if await _gone_within(process, self._options.term_grace_s):
-            return
-        process.kill()
-        if not await _gone_within(process, self._options.kill_wait_s):
-            logger.error("a backend's process survives SIGKILL", extra=_names(process))
+        with anyio.CancelScope(shield=True):  # each wait is bounded; half a ladder would leave the process
+            if await _gone_within(process, self._options.eof_grace_s):
+                return
+            process.terminate()
+            if await _gone_within(process, self._options.term_grace_s):
+                return
+            process.kill()
+            if not await _gone_within(process, self._options.kill_wait_s):
+                logger.error("a backend's process survives SIGKILL", extra=_names(process))
 
     # --- looking after
 

@@ -29,10 +29,10 @@ class LineBuffer:
             return self._continue(data)
         lines = data.split(b"\n")
         rest = lines.pop()
-        if rest:
-            self._begin(rest)
         if len(data) > self._limit:
             lines = [line for line in lines if self._fits(line)]
+        if rest:
+            self._begin(rest)
         return _clean(lines, data)
 
     def _continue(self, data: bytes) -> list[bytes]:

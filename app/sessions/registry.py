@@ -3,7 +3,6 @@
 import logging
 import secrets
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Self
 
@@ -13,9 +12,10 @@ from anyio.abc import TaskGroup
 from app.backends.pool import ProcessPool
 from app.domain import BackendSpec, Limits, Principal
 from app.errors import BackendNotFound, GatewayError, NotFound, QuotaExceeded, SessionNotFound, ShuttingDown
+from app.limits.gates import TenantGates
 from app.metrics import Metrics
 from app.sessions.directory import BackendDirectory
-from app.sessions.session import Session
+from app.sessions.session import Session, Surroundings
 
 SWEEP_S = 0.25  # how late a deadline may be noticed
 AGES_EVERY = 4  # sweeps between two looks at the ages of sessions
@@ -31,7 +31,7 @@ class SessionRegistry:
         self._directory, self._pool, self._metrics = directory, pool, metrics
         self._max_sessions = max_sessions
         self._sessions: dict[str, Session] = {}
-        self._per_tenant: Counter[str] = Counter()
+        self._gates = TenantGates(metrics)
         self._tasks: TaskGroup | None = None
         self.draining = False
 
@@ -55,17 +55,20 @@ class SessionRegistry:
 
         Raises:
             BackendNotFound: no such backend, or it is disabled.
-            QuotaExceeded: the tenant, or the node, has its number of sessions.
+            QuotaExceeded: the tenant, the principal or the node has its number of sessions.
             ShuttingDown: this node takes no new ones.
         """
         if self.draining:
             raise ShuttingDown
         spec, limits = await self._find_backend(tenant, backend)
-        self._require_room(tenant, limits)
+        if len(self._sessions) >= self._max_sessions:
+            self._metrics.rate_limited.labels("node_sessions").inc()
+            raise QuotaExceeded("node_sessions", "this node has as many sessions as it may", retry_after_s=5.0)
+        gate = self._gates.of(tenant, limits)
+        gate.open_session(principal.identity)
         session_id = secrets.token_urlsafe(SESSION_ID_BYTES)
-        session = Session(session_id, principal, spec, transport, self._metrics, self._closed)
-        self._sessions[session_id] = session
-        self._per_tenant[tenant] += 1
+        surroundings = Surroundings(transport, gate, self._metrics, self._closed)
+        session = self._sessions[session_id] = Session(session_id, principal, spec, surroundings)
         self._metrics.sessions.labels(transport).inc()
         self._metrics.sessions_opened.labels(transport).inc()
         return session
@@ -89,6 +92,10 @@ class SessionRegistry:
         if session is None or session.owner != (principal.identity, (tenant, backend)):
             raise SessionNotFound
         return session
+
+    def limits_changed(self, tenant: str, limits: Limits) -> None:
+        """New limits for what the tenant does from now on."""
+        self._gates.configure(tenant, limits)
 
     def close_where(self, matches: Callable[[Session], bool], reason: str, error: GatewayError | None = None) -> int:
         """Closes the sessions that match; how many there were."""
@@ -127,22 +134,10 @@ class SessionRegistry:
         except NotFound:
             raise BackendNotFound from None
 
-    def _require_room(self, tenant: str, limits: Limits) -> None:
-        if len(self._sessions) >= self._max_sessions:
-            self._metrics.rate_limited.labels("node_sessions").inc()
-            raise QuotaExceeded("node_sessions", "this node has as many sessions as it may", retry_after_s=5.0)
-        if limits.sessions is not None and self._per_tenant[tenant] >= limits.sessions:
-            self._metrics.rate_limited.labels("sessions").inc()
-            raise QuotaExceeded(
-                "sessions", f"the tenant has {limits.sessions} sessions open, its limit", retry_after_s=5.0
-            )
-
     def _closed(self, session: Session, reason: str) -> None:
         del self._sessions[session.id]
-        tenant = session.spec.tenant
-        self._per_tenant[tenant] -= 1
-        if not self._per_tenant[tenant]:
-            del self._per_tenant[tenant]
+        session.gate.close_session(session.principal.identity)
+        self._gates.drop_unused(session.spec.tenant)
         self._metrics.sessions.labels(session.transport).dec()
         self._metrics.sessions_closed.labels(reason).inc()
         self._metrics.session_seconds.observe(time.monotonic() - session.opened_at)

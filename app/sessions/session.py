@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from app.backends.link import BackendLink, Exit
 from app.backends.pool import Lease, ProcessPool
@@ -14,6 +15,7 @@ from app.errors import (
     InvalidMessage,
     SessionNotFound,
 )
+from app.limits.gates import TenantGate
 from app.metrics import Metrics, error_label, method_label
 from app.protocol.commands import Answer, Call, Command, Dropped, Failed, Listen, ToBackend, ToStream
 from app.protocol.exchange import Exchange, negotiated_version
@@ -23,7 +25,17 @@ from app.protocol.revisions import ASSUMED
 from app.sessions.streams import EventStream, Reply
 
 SILENCE_S = 1.0  # a POST without an answer becomes a stream after this, so that its connection stays alive
+LARGE_ANSWER_BYTES = 64 << 10  # below it an answer is noise to the flood limit
 _TOOL_ERROR = (b'"isError":true', b'"isError": true')
+
+
+class Surroundings(NamedTuple):
+    """What a session is given by its registry."""
+
+    transport: str
+    gate: TenantGate
+    metrics: Metrics
+    on_closed: Callable[["Session", str], None]
 
 
 class Session:
@@ -32,17 +44,10 @@ class Session:
     The registry makes it, sweeps it and hears `on_closed`; `close` gives everything back and may be called twice.
     """
 
-    def __init__(
-        self,
-        session_id: str,
-        principal: Principal,
-        spec: BackendSpec,
-        transport: str,
-        metrics: Metrics,
-        on_closed: Callable[["Session", str], None],
-    ) -> None:
+    def __init__(self, session_id: str, principal: Principal, spec: BackendSpec, around: "Surroundings") -> None:
         self.id = session_id
-        self.principal, self.spec, self.transport = principal, spec, transport
+        self.principal, self.spec = principal, spec
+        self.transport, self.gate, self._metrics, self._on_closed = around
         self.owner = (principal.identity, spec.key)
         self.version: str = ASSUMED
         self.exchange = Exchange(spec.timeouts.call_s, initialize_s=spec.timeouts.initialize_s)
@@ -52,7 +57,6 @@ class Session:
         self._lease: Lease | None = None
         self._link: BackendLink | None = None
         self._full_streams = 0
-        self._metrics, self._on_closed = metrics, on_closed
 
     @property
     def state(self) -> SessionState:
@@ -91,19 +95,26 @@ class Session:
 
         Raises:
             InvalidMessage: the id is in flight, or it is too early or too late for this method.
-            QuotaExceeded: too many calls are in flight.
+            QuotaExceeded: too many calls are in flight, or they come too fast.
             BackendError: the process is gone or does not read.
         """
         if self._lifecycle.state is not SessionState.OPEN or message.method == "initialize":
             self._admit(message)
         now = self.last_seen = time.monotonic()
         may_stream = stream is Listen.STREAM or stream.may_stream
-        call, line = self.exchange.request(message, stream, now, may_stream=may_stream)
+        self.gate.begin_call(now)
         try:
-            self._require_link().send(line)
-        except BackendError:
-            self.exchange.abandon(call)
+            call, line = self.exchange.request(message, stream, now, may_stream=may_stream)
+            try:
+                self._require_link().send(line)
+            except BackendError:
+                self.exchange.abandon(call)
+                raise
+        except BaseException:
+            self.gate.end_call()
             raise
+        if message.method == "initialize":
+            self._lifecycle.follow(Trigger.INITIALIZE)
 
     def refuse(self, message: Request, error: GatewayError) -> None:
         """Answers a request with an error on the listen stream; without a process the session is over."""
@@ -113,9 +124,15 @@ class Session:
             self.close("no_process", error)
 
     def notify(self, message: Notification) -> None:
-        """Passes a notification on."""
-        self.last_seen = time.monotonic()
-        line = self.exchange.notification(message, self.last_seen)
+        """Passes a notification on.
+
+        Raises:
+            RateLimited: they come too fast.
+            BackendError: the process is gone or does not read.
+        """
+        now = self.last_seen = time.monotonic()
+        self.gate.check_rate(now)
+        line = self.exchange.notification(message, now)
         if line is not None:
             self._require_link().send(line)
 
@@ -132,7 +149,6 @@ class Session:
         if message.method == "initialize":
             if not self._lifecycle.allows(Trigger.INITIALIZE):
                 raise InvalidMessage("the session is initialized already")
-            self._lifecycle.follow(Trigger.INITIALIZE)
         elif self._lifecycle.state is SessionState.CLOSED:
             raise SessionNotFound
         elif message.method != "ping" or self._link is None:
@@ -177,7 +193,10 @@ class Session:
             error_type = "tool_error"
         if call.method == "initialize":
             self._initialized(response)
-        self._observe(call, error_type, now)
+        self._done(call, error_type, now)
+        size = len(response.value)
+        if size > LARGE_ANSWER_BYTES:
+            self._require_link().asked_for(size)
         target = self.listen if call.stream is Listen.STREAM else call.stream
         target.answer(answer)
 
@@ -197,7 +216,7 @@ class Session:
             case ToBackend(line=line):
                 self._tell_backend(line)
             case Failed(call=call):
-                self._observe(call, command.error.reason, time.monotonic())
+                self._done(call, command.error.reason, time.monotonic())
                 (self.listen if call.stream is Listen.STREAM else call.stream).answer(command)
             case Dropped(reason=reason):
                 self._metrics.messages_dropped.labels(reason).inc()
@@ -211,7 +230,9 @@ class Session:
         except GatewayError:
             self._metrics.messages_dropped.labels("backend_deaf").inc()
 
-    def _observe(self, call: Call, error_type: str, now: float) -> None:
+    def _done(self, call: Call, error_type: str, now: float) -> None:
+        """A call has its outcome: its place is free, its time is counted."""
+        self.gate.end_call()
         seconds, method = now - call.started, method_label(call.method)
         self._metrics.server_operations.labels(method, error_type, self.transport, self.version).observe(seconds)
         self._metrics.client_operations.labels(method, error_type).observe(seconds)

@@ -4,13 +4,14 @@ from urllib.parse import parse_qs
 
 from app.errors import GatewayError, InvalidMessage
 from app.http.errors import HttpRefusal
+from app.metrics import Metrics
 from app.protocol.commands import Listen
 from app.protocol.headers import is_json, parse_accept
 from app.protocol.jsonrpc import Notification, Request, parse_client
 from app.protocol.sse import encode_endpoint
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
-from app.transports.event_stream import send_events
+from app.transports.event_stream import StreamOptions, send_events
 from app.transports.request import McpRequest
 
 TRANSPORT = "sse"
@@ -19,9 +20,10 @@ TRANSPORT = "sse"
 class HttpSse:
     """Answers the two addresses; the front has checked who asks and whether they may."""
 
-    def __init__(self, registry: SessionRegistry, *, max_body_bytes: int, keepalive_s: float) -> None:
+    def __init__(self, registry: SessionRegistry, metrics: Metrics, *, max_body_bytes: int, keepalive_s: float) -> None:
         self._registry = registry
         self._max_body_bytes, self._keepalive_s = max_body_bytes, keepalive_s
+        self._streams = metrics.streams.labels("sse")
 
     async def stream(self, request: McpRequest) -> None:
         """Opens a session and its stream; the session lives as long as the stream."""
@@ -29,13 +31,8 @@ class HttpSse:
             raise HttpRefusal(406, "not_acceptable", "Accept must allow text/event-stream")
         session = await self._registry.open(request.principal, request.tenant, request.backend, TRANSPORT)
         endpoint = f"/t/{request.tenant}/{request.backend}/messages?sessionId={session.id}"
-        await send_events(
-            request,
-            session.open_listener(),
-            keepalive_s=self._keepalive_s,
-            on_left=lambda: session.close("client_gone"),
-            first=encode_endpoint(endpoint),
-        )
+        options = StreamOptions(self._streams, self._keepalive_s, first=encode_endpoint(endpoint))
+        await send_events(request, session.open_listener(), options, lambda: session.close("client_gone"))
 
     async def message(self, request: McpRequest) -> None:
         """One message: 202, and the answer goes to the stream. So does the refusal of a request."""

@@ -2,6 +2,7 @@
 
 from app.errors import GatewayError, InvalidMessage
 from app.http.errors import HttpRefusal
+from app.metrics import Metrics
 from app.protocol.commands import Answer, Call, Failed
 from app.protocol.headers import is_json, parse_accept, parse_version
 from app.protocol.jsonrpc import (
@@ -17,7 +18,7 @@ from app.protocol.revisions import HANDSHAKE, META_VERSION, allows_batches, is_h
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
 from app.sessions.streams import Reply
-from app.transports.event_stream import send_events
+from app.transports.event_stream import StreamOptions, send_events
 from app.transports.request import McpRequest
 
 TRANSPORT = "streamable_http"
@@ -28,9 +29,10 @@ SESSION_HEADER = b"mcp-session-id"
 class StreamableHttp:
     """Answers the three methods; the front has checked who asks and whether they may."""
 
-    def __init__(self, registry: SessionRegistry, *, max_body_bytes: int, keepalive_s: float) -> None:
+    def __init__(self, registry: SessionRegistry, metrics: Metrics, *, max_body_bytes: int, keepalive_s: float) -> None:
         self._registry = registry
         self._max_body_bytes, self._keepalive_s = max_body_bytes, keepalive_s
+        self._get_streams, self._post_streams = metrics.streams.labels("get"), metrics.streams.labels("post")
 
     async def post(self, request: McpRequest) -> None:
         """One message, or in 2025-03-26 a batch of them."""
@@ -65,13 +67,8 @@ class StreamableHttp:
         _require_known_version(request)
         session = self._find(request)
         stream = session.open_listener()
-        await send_events(
-            request,
-            stream,
-            keepalive_s=self._keepalive_s,
-            on_left=session.close_listener,
-            headers={"Mcp-Session-Id": session.id},
-        )
+        options = StreamOptions(self._get_streams, self._keepalive_s, headers={"Mcp-Session-Id": session.id})
+        await send_events(request, stream, options, session.close_listener)
 
     async def delete(self, request: McpRequest) -> None:
         """Ends the session."""
@@ -161,9 +158,8 @@ class StreamableHttp:
 
     async def _send_stream(self, request: McpRequest, reply: Reply, headers: dict[str, str] | None = None) -> None:
         assert reply.stream is not None
-        await send_events(
-            request, reply.stream, keepalive_s=self._keepalive_s, on_left=reply.stream.end, headers=headers
-        )
+        options = StreamOptions(self._post_streams, self._keepalive_s, headers=headers or {})
+        await send_events(request, reply.stream, options, reply.stream.end)
 
     # --- whose session
 

@@ -50,13 +50,13 @@ async def test_revoked_is_refused_at_once_stays_in_the_list_and_the_node_knows(r
         ("default", ["platform:admin"], SCOPES),
     ],
 )
-async def test_nobody_grants_what_they_do_not_hold(rig, tenant, held, granted):
-    granter = await rig.key(tenant, *held)
+async def test_nobody_grants_what_they_do_not_hold(untouched, tenant, held, granted):
+    granter = await untouched.key(tenant, *held)
     for scope in SCOPES:
-        answer = await rig.ask("POST", f"/api/v1/tenants/{tenant}/keys", {"scopes": [scope]}, key=granter)
+        answer = await untouched.ask("POST", f"/api/v1/tenants/{tenant}/keys", {"scopes": [scope]}, key=granter)
         refused = 422 if scope == "platform:admin" and tenant != "default" else 403
         assert answer.status_code == (201 if scope in granted else refused), scope
-    mixed = await rig.ask("POST", f"/api/v1/tenants/{tenant}/keys", {"scopes": SCOPES}, key=granter)
+    mixed = await untouched.ask("POST", f"/api/v1/tenants/{tenant}/keys", {"scopes": SCOPES}, key=granter)
     assert mixed.status_code == (201 if granted == SCOPES else 422 if tenant != "default" else 403)
 
 
@@ -103,8 +103,8 @@ async def test_a_key_of_another_tenant_is_not_found_under_ones_own(rig):
         ({"scopes": ["tenant:read"], "tenant": "zenith"}, "#/tenant"),
     ],
 )
-async def test_a_body_that_does_not_fit_is_422_and_says_where(rig, body, pointer):
-    answer = await rig.ask("POST", PATH, body)
+async def test_a_body_that_does_not_fit_is_422_and_says_where(untouched, body, pointer):
+    answer = await untouched.ask("POST", PATH, body)
     assert answer.status_code == 422
     assert [error["pointer"] for error in answer.json()["errors"]] == [pointer]
 

@@ -93,22 +93,22 @@ async def test_a_taken_name_is_409_and_an_unknown_tenant_404(rig):
         ({"name": "../x"}, "#/name"),
     ],
 )
-async def test_a_body_that_does_not_fit_is_422_says_where_and_repeats_nothing(rig, change, pointer):
-    answer = await rig.ask("POST", PATH, {"name": "x", "command": "cat", "env": {"TOKEN": "hunter2"}, **change})
+async def test_a_body_that_does_not_fit_is_422_says_where_and_repeats_nothing(untouched, change, pointer):
+    answer = await untouched.ask("POST", PATH, {"name": "x", "command": "cat", "env": {"TOKEN": "hunter2"}, **change})
     assert answer.status_code == 422
     assert [error["pointer"] for error in answer.json()["errors"]] == [pointer]
     assert "hunter2" not in answer.text
-    assert rig.effects.heard == []
+    assert untouched.effects.heard == []
 
 
 @pytest.mark.parametrize(("member", "value"), [("isolation", "shared"), ("recovery", "respawn")])
-async def test_what_comes_later_says_so(rig, member, value):
+async def test_what_comes_later_says_so(untouched, member, value):
     for method, path in (("POST", PATH), ("PATCH", PATH + "/echo")):
         required = {"name": "x", "command": "cat"} if method == "POST" else {}
-        (error,) = (await rig.ask(method, path, {**required, member: value})).json()["errors"]
+        (error,) = (await untouched.ask(method, path, {**required, member: value})).json()["errors"]
         assert error["pointer"] == f"#/{member}"
         assert "later version" in error["detail"]
-    (error,) = (await rig.ask("POST", PATH, {"name": "x", "command": "cat", member: "none"})).json()["errors"]
+    (error,) = (await untouched.ask("POST", PATH, {"name": "x", "command": "cat", member: "none"})).json()["errors"]
     assert "later version" not in error["detail"]
 
 
@@ -152,13 +152,13 @@ async def test_a_patch_that_changes_nothing_makes_no_new_version(rig):
         ({"tenant": "zenith"}, "#/tenant"),
     ],
 )
-async def test_a_patch_that_does_not_fit_is_422_and_changes_nothing(rig, patch, pointer):
-    before = await rig.admin.backends.get("acme", "echo")
-    answer = await rig.ask("PATCH", PATH + "/echo", patch)
+async def test_a_patch_that_does_not_fit_is_422_and_changes_nothing(untouched, patch, pointer):
+    before = await untouched.admin.backends.get("acme", "echo")
+    answer = await untouched.ask("PATCH", PATH + "/echo", patch)
     assert answer.status_code == 422
     assert [error["pointer"] for error in answer.json()["errors"]] == [pointer]
     assert "s3cret" not in answer.text
-    assert await rig.admin.backends.get("acme", "echo") == before
+    assert await untouched.admin.backends.get("acme", "echo") == before
 
 
 async def test_deleted_is_gone_and_the_node_knows(rig):
@@ -168,9 +168,9 @@ async def test_deleted_is_gone_and_the_node_knows(rig):
     assert (await rig.ask("GET", "/api/v1/tenants/zenith/backends/echo")).status_code == 200
 
 
-async def test_odd_names_in_the_path_are_simply_not_found(rig):
+async def test_odd_names_in_the_path_are_simply_not_found(untouched):
     for name in ("UP", "%00", "..%2f", "a" * 300):
-        answer = await rig.ask("GET", f"{PATH}/{name}")
+        answer = await untouched.ask("GET", f"{PATH}/{name}")
         assert answer.status_code == 404
 
 

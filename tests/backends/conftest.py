@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,8 @@ def anyio_backend():
 def spec_of(server: str, *args: object, **fields: Any) -> BackendSpec:
     """The backend that runs tests/servers/<server>.py."""
     command = ("-I", "-S", str(SERVERS / f"{server}.py"), *map(str, args))
-    return BackendSpec(**{"tenant": "acme", "name": server.replace("_", "-"), "command": sys.executable,
-                          "args": command, "max_processes": 100} | fields)  # fmt: skip
+    usual = BackendSpec("acme", server.replace("_", "-"), sys.executable, command, max_processes=100)
+    return replace(usual, **fields)
 
 
 class Listener:

@@ -1,5 +1,6 @@
 """The pool: leases, limits, waiting, warm processes and the breaker, with real processes."""
 
+import asyncio
 import os
 import signal
 import time
@@ -7,6 +8,7 @@ import time
 import anyio
 import pytest
 
+from app.backends.pool import Lease
 from app.backends.states import ProcessState
 from app.domain import Limits
 from app.errors import BackendBusy, BackendExited, BackendNotFound, BackendUnavailable, ShuttingDown
@@ -33,6 +35,13 @@ async def start_waiting(tasks, pool, spec, done, name, limits=NO_LIMITS):
     waiting = pool.snapshot().waiting
     tasks.start_soon(caller)
     await eventually(lambda: pool.snapshot().waiting > waiting)
+
+
+class Done(list[tuple[str, Lease]]):
+    """Who was served, in order."""
+
+    async def have_been(self, count):
+        await eventually(lambda: len(self) >= count)
 
 
 async def fill(pool, spec):
@@ -113,7 +122,7 @@ async def test_closing_refuses_who_waits(make_pool):
 
 async def test_a_backend_keeps_its_maximum_until_a_process_has_gone(make_pool):
     pool = await make_pool()
-    spec, done = spec_of("echo", max_processes=2), []
+    spec, done = spec_of("echo", max_processes=2), Done()
     first, _second = await lease_all(pool, [spec, spec])
     async with anyio.create_task_group() as tasks:
         await start_waiting(tasks, pool, spec, done, "third")
@@ -125,7 +134,7 @@ async def test_a_backend_keeps_its_maximum_until_a_process_has_gone(make_pool):
 
 async def test_a_tenant_keeps_its_limit_over_all_its_backends(make_pool):
     pool = await make_pool()
-    limits, done = Limits(processes=1), []
+    limits, done = Limits(processes=1), Done()
     (lease,) = await lease_all(pool, [spec_of("echo")], limits)
     async with anyio.create_task_group() as tasks:
         await start_waiting(tasks, pool, spec_of("echo", name="other"), done, "second", limits)
@@ -159,21 +168,21 @@ async def test_tenants_are_served_in_turns(make_pool):
     pool = await make_pool(max_processes=1)
     greedy, modest = spec_of("echo", tenant="greedy"), spec_of("echo", tenant="modest")
     (lease,) = await lease_all(pool, [greedy])
-    done: list = []
+    done = Done()
     async with anyio.create_task_group() as tasks:
         for name in ("g1", "g2", "g3"):
             await start_waiting(tasks, pool, greedy, done, name)
         await start_waiting(tasks, pool, modest, done, "m1")
         for served in range(1, 5):
             lease.release("done")
-            await eventually(lambda served=served: len(done) == served)
+            await done.have_been(served)
             lease = done[-1][1]
     assert [name for name, _ in done] == ["g1", "m1", "g2", "g3"]
 
 
 async def test_the_queue_is_bounded(make_pool):
     pool = await make_pool(max_processes=1, max_waiting=1)
-    spec, done = spec_of("echo"), []
+    spec, done = spec_of("echo"), Done()
     (lease,) = await lease_all(pool, [spec])
     async with anyio.create_task_group() as tasks:
         await start_waiting(tasks, pool, spec, done, "queued")
@@ -200,21 +209,27 @@ async def test_a_cancelled_caller_leaks_nothing_at_any_moment(make_pool, running
     for number in range(30):
         with anyio.move_on_after(number * 0.0003):
             kept.append(await pool.lease(spec, NO_LIMITS))
-    await eventually(lambda: pool.snapshot().stopping == pool.snapshot().starting == 0)
+    await eventually(lambda: pool.snapshot().stopping == pool.snapshot().starting == pool.snapshot().warm == 0)
     assert pool.snapshot().waiting == 0
     assert pool.snapshot().leased == len(kept) + 1 == len(running.supervisor.processes)
 
 
-async def test_a_process_handed_over_at_the_moment_of_cancellation_is_released(make_pool):
+async def test_a_process_handed_over_at_the_moment_of_cancellation_is_released(make_pool, monkeypatch):
     pool = await make_pool(max_processes=1)
-    spec = spec_of("echo")
+    spec, serve = spec_of("echo"), pool._serve
     (lease,) = await lease_all(pool, [spec])
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(pool.lease, spec, NO_LIMITS)
-        await eventually(lambda: pool.snapshot().waiting == 1)
-        (waiter,) = pool._queue
-        waiter.lease.add_done_callback(lambda _: tasks.cancel_scope.cancel())
-        lease.release("done")
+    caller = asyncio.create_task(pool.lease(spec, NO_LIMITS))
+    await eventually(lambda: pool.snapshot().waiting == 1)
+    (waiter,) = pool._queue
+
+    def serve_and_cancel(waiter):
+        serve(waiter)
+        caller.cancel()  # between the hand-over and the caller's next step
+
+    monkeypatch.setattr(pool, "_serve", serve_and_cancel)
+    lease.release("done")
+    with pytest.raises(asyncio.CancelledError):
+        await caller
     assert waiter.lease.result().link.is_stopping()
     await eventually(lambda: pool.snapshot().stopping == 0)
 
@@ -346,9 +361,7 @@ def quick_delays(monkeypatch):
     monkeypatch.setattr("app.backends.backoff.FIRST_DELAY_S", 0.005)
 
 
-async def test_after_five_early_deaths_callers_are_refused_at_once_with_the_last_lines(
-    make_pool, running, quick_delays
-):
+async def test_after_five_early_deaths_callers_are_refused_at_once_with_last_lines(make_pool, running, quick_delays):
     pool, spec = await make_pool(), spec_of("crash_in_handshake")
     for _ in range(5):
         await crash(pool, spec)

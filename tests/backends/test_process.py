@@ -127,14 +127,14 @@ async def test_a_grandchild_that_holds_the_pipe_does_not_delay_the_news(running)
 
 
 async def test_a_process_that_does_not_read_is_busy_at_once_and_killed_later(running_with):
-    running = await running_with(write_bytes=1 << 20, stdin_stall_s=0.2)
+    running = await running_with(write_bytes=900_000, stdin_stall_s=0.2)
     process, listener = await running.start("never_reads")
     await listener.line()
-    for _ in range(10):
+    for _ in range(9):
         process.send(b"x" * 100_000)
     with pytest.raises(BackendBusy):
         process.send(b"x" * 100_000)
-    assert process._stdin.writer.get_write_buffer_size() <= 1 << 20
+    assert process._stdin.writer.get_write_buffer_size() <= 900_000
     exit = await listener.exit()
     assert (exit.reason, exit.description) == ("killed", "killed: it does not read its input")
 
@@ -199,7 +199,8 @@ async def test_a_process_that_closed_its_output_is_ended(running, monkeypatch):
 
 async def test_a_listener_that_fails_does_not_stop_the_reading(running, caplog):
     process, listener = await running.start("echo")
-    heard, failed = listener.backend_sent, []
+    heard = listener.backend_sent
+    failed: list[bytes] = []
 
     def fail_first(line: bytes) -> None:
         if not failed:

@@ -146,7 +146,7 @@ async def test_closing_stops_all_at_once(metrics, tmp_path):
 
 
 async def test_closing_while_cancelled_leaves_nothing(metrics, tmp_path):
-    pids = []
+    pids: list[int | None] = []
     with anyio.CancelScope() as scope:
         async with Supervisor(metrics, options_of(tmp_path)) as supervisor:
             for _ in range(3):

@@ -1,5 +1,5 @@
-"""One API for each test."""
+"""The REST API, as the tests of its resources have it."""
 
-from tests.admin.conftest import rig
+from tests.admin.conftest import rig, untouched
 
-__all__ = ["rig"]
+__all__ = ["rig", "untouched"]

@@ -22,26 +22,26 @@ async def test_readyz_names_every_part_and_what_is_wrong(rig):
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.9.9.9", "::1"])
-async def test_metrics_are_open_on_this_machine(rig, address):
-    answer = await rig.ask("GET", "/metrics", key="", client=(address, 1))
+async def test_metrics_are_open_on_this_machine(untouched, address):
+    answer = await untouched.ask("GET", "/metrics", key="", client=(address, 1))
     assert answer.status_code == 200
     assert answer.headers["Content-Type"].startswith("text/plain")
     assert 'trunkline_build_info{version="test"} 1.0' in answer.text
 
 
-async def test_metrics_need_a_scope_from_elsewhere(rig):
-    assert (await rig.ask("GET", "/metrics", key="", client=FAR)).status_code == 401
-    small = await rig.key("acme", "tenant:admin")
-    assert (await rig.ask("GET", "/metrics", key=small, client=FAR)).status_code == 403
-    scraper = await rig.key("acme", "metrics:read")
-    for key in (scraper, rig.root):
-        assert (await rig.ask("GET", "/metrics", key=key, client=FAR)).status_code == 200
+async def test_metrics_need_a_scope_from_elsewhere(untouched):
+    assert (await untouched.ask("GET", "/metrics", key="", client=FAR)).status_code == 401
+    small = await untouched.key("acme", "tenant:admin")
+    assert (await untouched.ask("GET", "/metrics", key=small, client=FAR)).status_code == 403
+    scraper = await untouched.key("acme", "metrics:read")
+    for key in (scraper, untouched.root):
+        assert (await untouched.ask("GET", "/metrics", key=key, client=FAR)).status_code == 200
 
 
 @pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "X-Real-IP", "Via"])
-async def test_a_proxy_on_this_machine_does_not_open_them_to_the_world(rig, header):
-    assert (await rig.ask("GET", "/metrics", key="", headers={header: "127.0.0.1"})).status_code == 401
+async def test_a_proxy_on_this_machine_does_not_open_them_to_the_world(untouched, header):
+    assert (await untouched.ask("GET", "/metrics", key="", headers={header: "127.0.0.1"})).status_code == 401
 
 
-async def test_a_client_without_an_address_is_not_local(rig):
-    assert (await rig.ask("GET", "/metrics", key="", client=("", 0))).status_code == 401
+async def test_a_client_without_an_address_is_not_local(untouched):
+    assert (await untouched.ask("GET", "/metrics", key="", client=("", 0))).status_code == 401

@@ -26,12 +26,12 @@ def fail_with(app: FastAPI, error: Exception) -> None:
     app.add_api_route("/fail", fail)
 
 
-async def test_an_unknown_address_is_a_problem(rig):
+async def test_an_unknown_address_is_a_problem(untouched):
     for path in ("/nowhere", "/api/v1", "/api/v1/nothing", "/t/x"):
-        is_problem(await rig.ask("GET", path, key=""), 404, "not_found")
+        is_problem(await untouched.ask("GET", path, key=""), 404, "not_found")
 
 
-async def test_a_wrong_method_names_all_the_right_ones(rig):
+async def test_a_wrong_method_names_all_the_right_ones(untouched):
     for path, allow in (
         ("/api/v1/tenants", "GET, POST"),
         ("/api/v1/tenants/acme", "GET, PATCH, DELETE"),
@@ -39,35 +39,35 @@ async def test_a_wrong_method_names_all_the_right_ones(rig):
         ("/api/v1/backends/x", "GET, PATCH, DELETE"),
         ("/readyz", "GET"),
     ):
-        answer = await rig.ask("PUT", path, key="")
+        answer = await untouched.ask("PUT", path, key="")
         is_problem(answer, 405, "method_not_allowed")
         assert answer.headers["Allow"] == allow
 
 
-async def test_nothing_redirects(rig):
-    assert (await rig.ask("GET", "/livez//")).status_code == 404
-    assert (await rig.ask("GET", "/api/v1/tenants/")).status_code == 404
+async def test_nothing_redirects(untouched):
+    assert (await untouched.ask("GET", "/livez//")).status_code == 404
+    assert (await untouched.ask("GET", "/api/v1/tenants/")).status_code == 404
 
 
 @pytest.mark.parametrize("content", [b"{", b"\xff", b"[" * 100_000, b"1" * 5000, b'{"name": 1e999999}x'])
-async def test_a_body_that_is_no_json_is_400(rig, content):
-    problem = is_problem(await rig.ask("POST", "/api/v1/tenants", content=content), 400, "parse_error")
+async def test_a_body_that_is_no_json_is_400(untouched, content):
+    problem = is_problem(await untouched.ask("POST", "/api/v1/tenants", content=content), 400, "parse_error")
     assert "errors" not in problem
 
 
 @pytest.mark.parametrize("content", [b"", b"null", b'"x"', b'"\\ud800"', b'{"\\ud800": 1}', b"NaN"])
-async def test_json_that_is_no_object_of_ours_is_422(rig, content):
-    is_problem(await rig.ask("POST", "/api/v1/tenants", content=content), 422, "invalid_request")
+async def test_json_that_is_no_object_of_ours_is_422(untouched, content):
+    is_problem(await untouched.ask("POST", "/api/v1/tenants", content=content), 422, "invalid_request")
 
 
-async def test_another_media_type_is_422(rig):
+async def test_another_media_type_is_422(untouched):
     headers = {"Content-Type": "text/plain"}
-    is_problem(await rig.ask("POST", "/api/v1/tenants", {"name": "x"}, headers=headers), 422, "invalid_request")
+    is_problem(await untouched.ask("POST", "/api/v1/tenants", {"name": "x"}, headers=headers), 422, "invalid_request")
 
 
-async def test_complaints_are_bounded_in_number_and_size(rig):
+async def test_complaints_are_bounded_in_number_and_size(untouched):
     body = {f"{number}{'x' * 10_000}": 1 for number in range(100)}
-    answer = await rig.ask("POST", "/api/v1/tenants", body)
+    answer = await untouched.ask("POST", "/api/v1/tenants", body)
     problem = is_problem(answer, 422, "invalid_request")
     assert len(problem["errors"]) == MAX_ERRORS
     assert len(answer.content) < 10_000

@@ -14,6 +14,7 @@ class FakeLink:
     def __init__(self) -> None:
         self.sent: list[dict[str, Any]] = []
         self.paused = False
+        self.asked = 0
         self.is_busy = False
         self.listener: BackendListener | None = None
 
@@ -30,6 +31,9 @@ class FakeLink:
 
     def resume_reading(self) -> None:
         self.paused = False
+
+    def asked_for(self, size: int) -> None:
+        self.asked += size
 
     def say(self, **message: Any) -> None:
         assert self.listener is not None

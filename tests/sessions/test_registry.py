@@ -1,10 +1,9 @@
 """SessionRegistry: who finds which session, limits, and the end of all of them."""
 
-import anyio
 import pytest
 
 from app.domain import Limits, Principal
-from app.errors import BackendExited, BackendNotFound, QuotaExceeded, SessionNotFound, ShuttingDown
+from app.errors import BackendNotFound, QuotaExceeded, SessionNotFound, ShuttingDown
 from app.protocol.lifecycle import SessionState
 from app.sessions.directory import BackendDirectory
 from app.sessions.registry import SessionRegistry

@@ -1,0 +1,1 @@
+"""What a tenant may use at once, counted where it is used."""

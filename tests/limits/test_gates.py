@@ -1,0 +1,83 @@
+"""TenantGate: exact caps, and places that come back."""
+
+import time
+
+import pytest
+
+from app.domain import Limits
+from app.errors import QuotaExceeded, RateLimited
+from app.limits.gates import TenantGate, TenantGates
+from app.metrics import Metrics
+
+ALICE, BOB = ("acme", "key", "alice"), ("acme", "key", "bob")
+
+
+def gate(**limits: float | None) -> TenantGate:
+    nothing = dict.fromkeys(("sessions", "processes", "requests_per_second", "burst", "memory_mb"))
+    return TenantGate(Limits(**{**nothing, **limits}), Metrics("test"))  # type: ignore[arg-type]
+
+
+def test_sessions_are_counted_exactly() -> None:
+    one = gate(sessions=2)
+    one.open_session(ALICE)
+    one.open_session(BOB)
+    with pytest.raises(QuotaExceeded) as caught:
+        one.open_session(ALICE)
+    assert caught.value.limit == "sessions"
+    one.close_session(BOB)
+    one.open_session(ALICE)
+
+
+def test_one_principal_cannot_take_them_all() -> None:
+    one = gate(sessions_per_principal=1)
+    one.open_session(ALICE)
+    with pytest.raises(QuotaExceeded) as caught:
+        one.open_session(ALICE)
+    assert caught.value.limit == "sessions_per_principal"
+    one.open_session(BOB)
+
+
+def test_calls_in_flight_are_counted_exactly() -> None:
+    one = gate(in_flight=1)
+    one.begin_call(0.0)
+    with pytest.raises(QuotaExceeded):
+        one.begin_call(0.0)
+    one.end_call()
+    one.begin_call(0.0)
+
+
+def test_a_call_that_comes_too_fast_takes_no_place() -> None:
+    one = gate(requests_per_second=1.0, burst=1, in_flight=5)
+    start = time.monotonic()
+    one.begin_call(start)
+    with pytest.raises(RateLimited) as caught:
+        one.begin_call(start)
+    assert 0 < caught.value.retry_after_s <= 1
+    assert one.in_flight == 1
+
+
+def test_no_limit_is_no_limit() -> None:
+    one = gate()
+    for _ in range(1000):
+        one.open_session(ALICE)
+        one.begin_call(0.0)
+
+
+def test_a_changed_limit_acts_on_what_comes_next() -> None:
+    gates = TenantGates(Metrics("test"))
+    one = gates.of("acme", Limits(sessions=1))
+    one.open_session(ALICE)
+    gates.configure("acme", Limits(sessions=2))
+    one.open_session(ALICE)
+    assert gates.of("acme", Limits(sessions=2)) is one
+
+
+def test_a_gate_without_sessions_is_forgotten() -> None:
+    gates = TenantGates(Metrics("test"))
+    one = gates.of("acme", Limits())
+    one.open_session(ALICE)
+    gates.drop_unused("acme")
+    assert gates.of("acme", Limits()) is one
+    one.close_session(ALICE)
+    gates.drop_unused("acme")
+    assert gates.of("acme", Limits()) is not one
