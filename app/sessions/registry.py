@@ -89,7 +89,10 @@ class SessionRegistry:
             SessionNotFound: there is none, or it is somebody else's: the same either way.
         """
         session = self._sessions.get(session_id)
-        if session is None or session.owner != (principal.identity, (tenant, backend)):
+        if session is None or session.spec.name != backend or session.spec.tenant != tenant:
+            raise SessionNotFound
+        # The same object as a moment ago is the usual case; another token of the same principal is another object.
+        if principal is not session.principal and principal.identity != session.principal.identity:
             raise SessionNotFound
         return session
 

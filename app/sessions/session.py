@@ -26,7 +26,6 @@ from app.sessions.streams import EventStream, Reply
 
 SILENCE_S = 1.0  # a POST without an answer becomes a stream after this, so that its connection stays alive
 LARGE_ANSWER_BYTES = 64 << 10  # below it an answer is noise to the flood limit
-_TOOL_ERROR = (b'"isError":true', b'"isError": true')
 
 
 class Surroundings(NamedTuple):
@@ -48,7 +47,6 @@ class Session:
         self.id = session_id
         self.principal, self.spec = principal, spec
         self.transport, self.gate, self._metrics, self._on_closed = around
-        self.owner = (principal.identity, spec.key)
         self.version: str = ASSUMED
         self.exchange = Exchange(spec.timeouts.call_s, initialize_s=spec.timeouts.initialize_s)
         self.listen = EventStream(self._pressure, self._stream_dropped)
@@ -319,7 +317,7 @@ class Session:
 def _is_tool_error(response: Response) -> bool:
     """Whether a tool result says isError; it stands first or last, so a large result is not searched."""
     value = bytes(response.value) if len(response.value) < 256 else _ends(response)
-    return any(mark in value for mark in _TOOL_ERROR)
+    return b'"isError":true' in value or b'"isError": true' in value
 
 
 def _ends(response: Response) -> bytes:

@@ -9,22 +9,19 @@ import secrets
 import socket
 import subprocess
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from app.spawner import syscalls, tree, wire
+from app.spawner import syscalls, wire
+from app.spawner.burial import Burial
 
 __all__ = ["Command", "End", "SpawnFailed", "Spawned", "SpawnerClient"]
 
 _READY_TIMEOUT_S = 10.0  # a Python without site packages is up in 30 ms
 _CLOSE_TIMEOUT_S = 5.0  # for the spawner to end every tree; then it is killed and we do it
-_LOOK_AGAIN_S = 0.02  # between two looks for what a lost spawner left behind
-_QUIET_LOOKS = 5  # nothing is left when so many looks in a row found nothing
-_GIVE_UP_LOOKING_S = 10.0  # a process stuck in the kernel must not keep us looking
 _SEND_AGAIN_S = 0.05
 _REPORT_BYTES = 65536
 _MAIN = Path(__file__).with_name("__main__.py")
@@ -100,7 +97,7 @@ class SpawnerClient:
         self._starting = asyncio.Lock()
         self._outgoing: deque[_Packet] = deque()
         self._processes: dict[str, _Process] = {}
-        self._burials: set[_Burial] = set()
+        self._burials: set[Burial] = set()
         self._closed = False
 
     def __repr__(self) -> str:
@@ -293,10 +290,9 @@ class SpawnerClient:
         loop.remove_reader(self._socket.fileno())
         loop.remove_writer(self._socket.fileno())
         self._socket.close()
-        with contextlib.suppress(ProcessLookupError):
-            self._spawner.kill()
         processes, self._processes = self._processes, {}
-        self._burials.add(_Burial(self._spawner, processes, self._burials.discard))
+        pids = {process.pid for process in processes.values() if process.pid is not None}
+        self._burials.add(Burial(self._spawner, processes, pids, self._burials.discard))
         self._socket = self._spawner = None
         while self._outgoing:
             self._outgoing.popleft().close()
@@ -308,43 +304,6 @@ class SpawnerClient:
                 _tell(process, End("spawner_lost"))
             else:
                 process.started.set_exception(_lost())
-
-
-class _Burial:
-    """Ends and reaps what a lost spawner left to us, look by look, until nothing more turns up."""
-
-    def __init__(
-        self, spawner: subprocess.Popen[bytes], processes: Mapping[str, _Process], forget: Callable[["_Burial"], None]
-    ) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._spawner = spawner
-        self._ids = set(processes)
-        self._pids = {process.pid for process in processes.values() if process.pid is not None}
-        self._sessions = frozenset(self._pids)
-        self._forget = forget
-        self._quiet_looks = 0
-        self._give_up_at = time.monotonic() + _GIVE_UP_LOOKING_S
-        self.done: asyncio.Future[None] = self._loop.create_future()
-        self._loop.call_soon(self._look)
-
-    def _look(self) -> None:
-        remains = {pid for pid in tree.children(os.getpid()) if self._is_ours(pid)}
-        self._pids |= tree.end(remains)
-        for pid in list(self._pids):
-            if _reap(pid):
-                self._pids.discard(pid)
-        status = self._spawner.poll()
-        self._quiet_looks = self._quiet_looks + 1 if status is not None and not remains else 0
-        # A spawner that returned by itself has left nothing behind.
-        if status == 0 or self._quiet_looks >= _QUIET_LOOKS or time.monotonic() > self._give_up_at:
-            self._forget(self)
-            if not self.done.done():
-                self.done.set_result(None)
-        else:
-            self._loop.call_later(_LOOK_AGAIN_S, self._look)
-
-    def _is_ours(self, pid: int) -> bool:
-        return pid in self._pids or tree.session(pid) in self._sessions or tree.marker(pid) in self._ids
 
 
 def _popen(descriptor: int) -> subprocess.Popen[bytes]:
@@ -385,14 +344,6 @@ def _tell(process: _Process, end: End) -> None:
 
 def _ignore(_end: End) -> None:
     pass
-
-
-def _reap(pid: int) -> bool:
-    """Whether this child is gone, or never became ours."""
-    try:
-        return os.waitpid(pid, os.WNOHANG)[0] == pid
-    except ChildProcessError:
-        return not os.path.exists(f"/proc/{pid}")
 
 
 async def _wait_for_exit(pid: int, timeout_s: float) -> None:

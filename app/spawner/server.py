@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NoReturn
 
 from app.spawner import child, syscalls, tree, wire
 
@@ -246,8 +247,8 @@ def _close(*descriptors: int) -> None:
         os.close(descriptor)
 
 
-def serve(descriptor: int) -> None:
-    """Runs a spawner on this socket; returns when the node is gone and nothing it started is left."""
+def serve(descriptor: int) -> NoReturn:
+    """Runs a spawner on this socket, and exits when the node is gone and nothing it started is left."""
     node = socket.socket(fileno=descriptor)
     node.set_inheritable(False)
     for signum in _IGNORED:
@@ -258,3 +259,4 @@ def serve(descriptor: int) -> None:
         file.write(_OOM_SCORE)
     syscalls.refuse_inspection()
     Spawner(node).run()
+    os._exit(0)  # a node that closes waits for this: no time for tidying up memory

@@ -1,7 +1,10 @@
 """Front: the pure-ASGI door. Checks Host and Origin on everything, and takes `/t/…` before Starlette sees it."""
 
+import time
 from collections.abc import Awaitable, Callable
 
+import anyio
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.auth.authenticator import Authenticator
@@ -11,7 +14,7 @@ from app.errors import BackendNotFound, Forbidden, GatewayError
 from app.http.errors import HttpRefusal, http_status
 from app.http.hosts import HostPolicy
 from app.http.problems import ProblemResponse
-from app.transports.request import ClientGone, McpRequest
+from app.transports.request import BODY_DEADLINE_S, ClientGone, McpRequest
 from app.transports.sse import HttpSse
 from app.transports.streamable_http import StreamableHttp
 
@@ -95,8 +98,11 @@ class Front:
         await endpoint(request)
 
     async def _elsewhere(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """What FastAPI answers. Its body is read here, under the limit: FastAPI itself has none."""
-        if scope["path"] in _UNCHECKED:
+        """What FastAPI answers: its routes know one spelling, and have no limit for a body."""
+        path: str = scope["path"]
+        if len(path) > 1 and path.endswith("/"):
+            scope["path"] = path = path[:-1]
+        if path in _UNCHECKED:
             await self._app(scope, receive, send)
             return
         request = McpRequest(scope, receive, send, "", "", "")
@@ -105,23 +111,31 @@ class Front:
             origin = request.headers.get(b"origin")
             if origin is not None:
                 self._hosts.require_origin(origin)
-            body = b"" if request.method == "GET" else await request.body(self._max_body_bytes)
-        except ClientGone:
-            return
+            request.refuse_declared_size(self._max_body_bytes)
         except GatewayError as error:
             await ProblemResponse(http_status(error), error.reason, detail=str(error))(scope, receive, send)
             return
-        await self._app(scope, receive if request.method == "GET" else _replay(body, receive), send)
+        await self._app(scope, _limited(receive, self._max_body_bytes), send)
 
 
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that gives the body that was read already, and then what comes after it."""
-    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+def _limited(receive: Receive, limit: int) -> Receive:
+    """A `receive` that ends a request whose body is too long or too slow; nothing is read before it is asked for."""
+    size, deadline = 0, time.monotonic() + BODY_DEADLINE_S
 
-    async def replay() -> Message:
-        return messages.pop() if messages else await receive()
+    async def limited() -> Message:
+        nonlocal size
+        with anyio.move_on_after(max(0.0, deadline - time.monotonic()) if size >= 0 else None):
+            message = await receive()
+            if message["type"] == "http.request":
+                size += len(message.get("body", b""))
+                if size > limit:
+                    raise HTTPException(413, f"the body is over the limit of {limit} bytes")
+                if not message.get("more_body"):
+                    size = -1  # complete: what comes next is the client leaving, and may take its time
+            return message
+        raise HTTPException(408, f"the body did not arrive within {BODY_DEADLINE_S:.0f} s")
 
-    return replay
+    return limited
 
 
 async def _preflight(request: McpRequest, methods: dict[str, Endpoint]) -> None:

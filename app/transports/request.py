@@ -1,7 +1,7 @@
 """McpRequest: one HTTP request to an MCP endpoint, and the plain ASGI answers to it."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 import anyio
 from starlette.types import Message, Receive, Scope, Send
@@ -49,6 +49,15 @@ class McpRequest:
             return () if value is None else (value,)
         return tuple(value for found, value in self.scope["headers"] if found == name)
 
+    def refuse_declared_size(self, limit: int) -> None:
+        """Raises HttpRefusal where the head alone says that the body is too long, or encoded."""
+        headers = self.headers
+        if b"content-encoding" in headers:
+            raise HttpRefusal(415, "unsupported_media_type", "an encoded body is not accepted")
+        declared = headers.get(b"content-length")
+        if declared is not None and int(declared) > limit:
+            raise _too_large(limit)
+
     async def body(self, limit: int) -> bytes:
         """The whole body.
 
@@ -56,12 +65,7 @@ class McpRequest:
             HttpRefusal: it is longer than `limit` bytes (413), encoded (415), or takes too long (408).
             ClientGone: the connection ended first.
         """
-        headers = self.headers
-        if b"content-encoding" in headers:
-            raise HttpRefusal(415, "unsupported_media_type", "an encoded body is not accepted")
-        declared = headers.get(b"content-length")
-        if declared is not None and int(declared) > limit:
-            raise _too_large(limit)
+        self.refuse_declared_size(limit)
         message = await self.receive()
         body: bytes = message.get("body", b"")
         if message.get("more_body") or message["type"] == "http.disconnect":
@@ -84,6 +88,34 @@ class McpRequest:
                     return b"".join(chunks)
                 message = await self.receive()
         raise HttpRefusal(408, "timeout", f"the body did not arrive within {BODY_DEADLINE_S:.0f} s", headers=_CLOSE)
+
+    async def unless_gone(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Does the work, whose body has been read; if the client leaves first, it is cancelled.
+
+        Raises:
+            ClientGone: there is nobody to answer.
+            GatewayError: what the work raised.
+        """
+        is_gone, failure = False, None
+
+        async def watch() -> None:
+            nonlocal is_gone
+            while (await self.receive())["type"] != "http.disconnect":
+                pass
+            is_gone = True
+            tasks.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(watch)
+            try:
+                await work()
+            except GatewayError as error:
+                failure = error
+            tasks.cancel_scope.cancel()
+        if is_gone:
+            raise ClientGone
+        if failure is not None:
+            raise failure
 
     # --- answers
 

@@ -1,5 +1,7 @@
 """Streamable HTTP of the handshake era (2025-03-26 to 2025-11-25): one URL for POST, GET and DELETE."""
 
+from functools import partial
+
 from app.errors import GatewayError, InvalidMessage
 from app.http.errors import HttpRefusal
 from app.metrics import Metrics
@@ -105,11 +107,9 @@ class StreamableHttp:
         reply = session.reply(1, may_stream=takes_events)
         headers = {"Mcp-Session-Id": session.id}
         try:
-            await self._registry.connect(session)
-            session.request(message, reply)
+            await request.unless_gone(partial(self._handshake, session, message, reply))
             if not takes_json:
                 reply.become_stream()
-            await reply.outcome
             if reply.stream is not None:
                 await self._send_stream(request, reply, headers)
                 return
@@ -124,6 +124,11 @@ class StreamableHttp:
             await request.answer(200, outcome.payload())
             return
         await request.answer(200, outcome.payload(), [(SESSION_HEADER, session.id.encode())])
+
+    async def _handshake(self, session: Session, message: Request, reply: Reply) -> None:
+        await self._registry.connect(session)
+        session.request(message, reply)
+        await reply.outcome
 
     async def _batch(
         self, request: McpRequest, session: Session, batch: list[Message], *, takes_json: bool, takes_events: bool

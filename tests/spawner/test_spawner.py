@@ -70,13 +70,43 @@ async def test_no_descriptors_left_in_the_spawner_is_a_result(client):
     assert caught.value.errno == errno.EMFILE
 
 
-async def test_no_more_processes_is_a_result(client):
-    if os.geteuid() == 0:
-        pytest.skip("root may always fork")
-    resource.prlimit(client.pid, resource.RLIMIT_NPROC, (1, 1))
-    with pytest.raises(SpawnFailed) as caught:
-        await spawn(client, "true")
-    assert caught.value.errno == errno.EAGAIN
+CANNOT_FORK = """
+import errno, os, sys
+sys.path.insert(0, {root!r})
+from app.spawner.server import serve
+
+def fork():
+    raise OSError(errno.{name}, os.strerror(errno.{name}))
+
+os.fork = fork
+serve(int(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("name", ["EAGAIN", "ENOMEM"])  # root is exempt from the limits that would cause them
+async def test_a_failing_fork_is_a_result(tmp_path, monkeypatch, name):
+    main = tmp_path / "main.py"
+    main.write_text(CANNOT_FORK.format(root=str(ROOT), name=name))
+    monkeypatch.setattr("app.spawner.client._MAIN", main)
+    client = SpawnerClient()
+    await client.start()
+    for _ in range(2):
+        with pytest.raises(SpawnFailed) as caught:
+            await spawn(client, "true")
+        assert (caught.value.errno, caught.value.stage) == (getattr(errno, name), "fork")
+    descriptors = os.listdir(f"/proc/{client.pid}/fd")
+    await client.aclose()
+    assert len(descriptors) < 10
+
+
+async def test_a_spawner_that_does_not_start_is_an_error(tmp_path, monkeypatch):
+    main = tmp_path / "main.py"
+    main.write_text("raise SystemExit(1)")
+    monkeypatch.setattr("app.spawner.client._MAIN", main)
+    client = SpawnerClient()
+    with pytest.raises(SpawnFailed, match="the spawner is gone"):
+        await client.start()
+    await client.aclose()
 
 
 async def test_a_child_gets_what_it_should_and_nothing_else(client, monkeypatch):

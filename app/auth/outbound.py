@@ -1,0 +1,231 @@
+"""Outbound: fetches a document by URL, and is of no use as a way into the network it stands in.
+
+The name is resolved once, every address is checked, and the connection goes to a checked address with the
+original Host and SNI: what a second look-up would say no longer matters. No redirects, no proxies.
+"""
+
+import re
+import ssl
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from socket import SOCK_STREAM
+from urllib.parse import urlsplit
+
+import anyio
+import httpx2
+
+DEADLINE_S = 5.0  # for everything: name, connection, document
+CONNECT_S = 2.0  # so that a second address gets its turn
+MAX_BYTES = 2**20
+MAX_URL = 2048
+MAX_ADDRESSES = 4  # of one name, that are tried
+PORTS = frozenset({443, 8443})  # of public hosts; listed networks may be asked on every port
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+
+_authority = re.compile(
+    r"(?P<host>[a-z0-9](?:[a-z0-9._-]{0,251}[a-z0-9])?|\[[0-9a-f:.]{2,45}\])(?::(?P<port>[0-9]{1,5}))?"
+).fullmatch
+# What inet_aton takes for an address: the last label is a number, decimal, octal or hex.
+_is_number = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)").fullmatch
+
+# Not for the public, whatever this Python's `is_global` thinks of them. IPv6 is public in 2000::/3 only, which leaves
+# out mapped, NAT64, unique local, link-local and multicast addresses; the rest of its list carries IPv4 inside,
+# or is nobody's.
+_PUBLIC_V6 = IPv6Network("2000::/3")
+_NOT_PUBLIC: tuple[Network, ...] = tuple(
+    ip_network(each)
+    for each in (
+        "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
+        "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24",
+        "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
+        "2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20",
+    )
+)  # fmt: skip
+_ISATAP = frozenset({0x00005EFE, 0x02005EFE})
+
+
+class FetchFailed(Exception):
+    """There is no document to be had there now."""
+
+
+class UrlRefused(FetchFailed):
+    """This URL is not fetched, whatever answers there."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutboundUrl:
+    """A URL whose parts can be read in one way only."""
+
+    scheme: str
+    host: str  # without brackets
+    port: int
+    authority: str
+    target: str  # path and query
+
+    @property
+    def literal(self) -> Address | None:
+        """The address, if the host is one."""
+        try:
+            return ip_address(self.host)
+        except ValueError:
+            return None
+
+
+class Outbound:
+    """Fetches from public https addresses; `allow` adds networks of ours, and http there."""
+
+    def __init__(
+        self, allow: Iterable[Network] = (), *, resolve: Resolve | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self._allow = tuple(allow)
+        self._resolve = resolve or _resolve
+        self._tls = tls
+
+    def __repr__(self) -> str:
+        return f"<Outbound [{len(self._allow)} networks allowed]>"
+
+    def check(self, text: str) -> OutboundUrl:
+        """The URL's parts, if it may be fetched as far as can be seen without asking for its name.
+
+        Raises:
+            UrlRefused: it may not; the message says why.
+        """
+        url = parse_url(text)
+        if url.scheme != "https" and not self._allow:
+            raise UrlRefused("only https is fetched; other addresses must be listed in TRUNKLINE_OUTBOUND_ALLOW")
+        if url.literal is not None:
+            self._require_allowed(url.literal, url)
+        return url
+
+    async def get(self, text: str) -> bytes:
+        """The document.
+
+        Raises:
+            UrlRefused: the URL, or an address of its host, is out of bounds.
+            FetchFailed: nobody answers in time, or not with a document of at most `MAX_BYTES`.
+        """
+        url = self.check(text)
+        try:
+            with anyio.fail_after(DEADLINE_S):
+                return await self._get_from_one_of(await self._checked_addresses(url), url)
+        except TimeoutError:
+            raise FetchFailed(f"no answer within {DEADLINE_S:.0f} s") from None
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            raise FetchFailed(f"{type(error).__name__}: {error}") from error
+
+    async def _checked_addresses(self, url: OutboundUrl) -> list[Address]:
+        if url.literal is not None:
+            return [url.literal]
+        try:
+            addresses = [ip_address(each) for each in await self._resolve(url.host, url.port)]
+        except (OSError, UnicodeError) as error:
+            raise FetchFailed(f"the name {url.host} cannot be resolved: {error}") from error
+        except ValueError as error:  # a zone that this Python does not know
+            raise UrlRefused(str(error)) from None
+        if not addresses:
+            raise FetchFailed(f"the name {url.host} has no address")
+        # All of them: a name that also points inside is not to be trusted with the rest.
+        for address in addresses:
+            self._require_allowed(address, url)
+        return addresses
+
+    def _require_allowed(self, address: Address, url: OutboundUrl) -> None:
+        if any(address in network for network in self._allow):
+            return
+        if url.scheme != "https":
+            raise UrlRefused("only https is fetched")
+        if not is_public(address):
+            raise UrlRefused(f"{url.host} is at an address that is not public")
+        if url.port not in PORTS:
+            raise UrlRefused(f"only the ports {sorted(PORTS)} are asked")
+
+    async def _get_from_one_of(self, addresses: Sequence[Address], url: OutboundUrl) -> bytes:
+        *others, last = addresses[:MAX_ADDRESSES]
+        for address in others:
+            try:
+                return await self._get_from(address, url)
+            except (httpx2.ConnectError, httpx2.ConnectTimeout):
+                continue
+        return await self._get_from(last, url)
+
+    async def _get_from(self, address: Address, url: OutboundUrl) -> bytes:
+        host = f"[{address}]" if address.version == 6 else str(address)
+        headers = {"Host": url.authority, "Accept": "application/json", "Accept-Encoding": "identity"}
+        if self._tls is None:  # reading the authorities takes 90 ms, which the event loop does not have
+            self._tls = await anyio.to_thread.run_sync(httpx2.create_ssl_context)
+        transport = httpx2.AsyncHTTPTransport(verify=self._tls, trust_env=False)
+        timeout = httpx2.Timeout(DEADLINE_S, connect=CONNECT_S)
+        async with (
+            httpx2.AsyncClient(transport=transport, trust_env=False, follow_redirects=False, timeout=timeout) as client,
+            client.stream(
+                "GET",
+                f"{url.scheme}://{host}:{url.port}{url.target}",
+                headers=headers,
+                extensions={"sni_hostname": url.host},  # also the name that the certificate must have
+            ) as response,
+        ):
+            return await _document(response)
+
+
+def parse_url(text: str) -> OutboundUrl:
+    """The URL's parts.
+
+    Raises:
+        UrlRefused: it is none, or one that two parsers could read differently.
+    """
+    if len(text) > MAX_URL or not text.isascii() or any(c <= " " or c in '\\#<>"`{|}^\x7f' for c in text):
+        raise UrlRefused("a URL has printable ASCII characters, no fragment, and at most 2048 of them")
+    try:
+        parts = urlsplit(text)
+    except ValueError as error:
+        raise UrlRefused(str(error)) from None
+    if parts.scheme not in ("https", "http"):
+        raise UrlRefused("a URL begins with https://")
+    match = _authority(parts.netloc.lower())
+    if match is None:
+        raise UrlRefused("a URL has a host and perhaps a port, and no user name")
+    host = match["host"]
+    port = int(match["port"]) if match["port"] else {"https": 443, "http": 80}[parts.scheme]
+    if not 0 < port < 65536:
+        raise UrlRefused("there is no such port")
+    try:
+        if host.startswith("["):
+            host = str(IPv6Address(host[1:-1]))
+        elif _is_number(host):
+            host = str(IPv4Address(host))
+    except ValueError:
+        raise UrlRefused("an address is written as 192.0.2.1 or [2001:db8::1]") from None
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return OutboundUrl(parts.scheme, host, port, parts.netloc.lower(), target)
+
+
+def is_public(address: Address) -> bool:
+    """Whether the address is somebody's on the public Internet, and stands for no other address."""
+    if not address.is_global or address.is_multicast or any(address in network for network in _NOT_PUBLIC):
+        return False
+    if isinstance(address, IPv4Address):
+        return True
+    return address in _PUBLIC_V6 and (int(address) >> 32) & 0xFFFFFFFF not in _ISATAP
+
+
+async def _resolve(host: str, port: int) -> list[str]:
+    found = await anyio.getaddrinfo(host, port, type=SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+async def _document(response: httpx2.Response) -> bytes:
+    if response.status_code != 200:
+        raise FetchFailed(f"the answer is HTTP {response.status_code}; redirects are not followed")
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise FetchFailed("the answer is encoded, which was not asked for")
+    chunks, size = [], 0
+    async for chunk in response.aiter_raw():
+        size += len(chunk)
+        if size > MAX_BYTES:
+            raise FetchFailed(f"the document has more than {MAX_BYTES} bytes")
+        chunks.append(chunk)
+    return b"".join(chunks)

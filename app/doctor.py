@@ -1,0 +1,363 @@
+"""What works on this machine: one check per thing that a node needs or could use, each well under a second or bounded.
+
+Looks only: makes no directory, no key and no table. Handed plain values; `None` for them means that the settings are
+wrong, and what depends on them is left out.
+"""
+
+import asyncio
+import ctypes
+import errno
+import http.client
+import json
+import os
+import platform
+import re
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import psutil
+
+from app.errors import GatewayError, SchemaMismatch
+from app.spawner.client import Command, SpawnerClient, SpawnFailed
+from app.storage import migrate
+
+PROBE_S = 2.0  # for whatever could hang: a child process, a peer that does not answer
+SPAWN_S = 10.0
+LEAST_FILES = 256  # a node with a few sessions
+FILES_PER_PROCESS = 4  # three pipes and the client's connection
+LEAST_MEMORY_MIB = 256
+SMALLEST_KEY_BYTES = 32
+
+_SYS_LANDLOCK_CREATE_RULESET = 444  # the same number on every architecture
+_LANDLOCK_VERSION = 1
+_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
+_NAMESPACES = {"user": 0x10000000, "pid": 0x20000000, "net": 0x40000000, "mount": 0x00020000, "ipc": 0x08000000}
+_UNSHARE = "import ctypes,sys;c=ctypes.CDLL(None,use_errno=True);sys.exit(c.unshare(int(sys.argv[1]))and c and ctypes.get_errno())"
+_CONTROLLERS = ("memory", "pids", "cpu", "freezer")
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class State(StrEnum):
+    """`MISSING` keeps a node from working; `OPTIONAL` is missing too, and only some backends or a later layer miss it."""
+
+    OK = "ok"
+    MISSING = "missing"
+    OPTIONAL = "optional"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding; `advice` says what to do next where something is missing."""
+
+    name: str
+    state: State
+    detail: str
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What the node on this machine would run with."""
+
+    host: str
+    port: int
+    data_dir: Path
+    database_url: str
+    secret_key_is_set: bool
+    max_processes: int
+    redis_url: str | None = None
+
+
+def examine(subject: Subject | None, settings_problem: str = "") -> list[Check]:
+    """Every check, in the order in which a person would repair things."""
+    checks = [_python()]
+    if subject is None:
+        checks.append(Check("settings", State.MISSING, settings_problem, "Correct it: docs/settings.md has the list."))
+    else:
+        checks += [
+            Check("settings", State.OK, f"serves on {subject.host}:{subject.port}"),
+            _data_dir(subject.data_dir),
+            _secret_key(subject),
+            _database(subject.database_url),
+            *([_redis(subject.redis_url)] if subject.redis_url else []),
+            _port(subject.host, subject.port),
+            _open_files(subject.max_processes),
+            _memory(subject.max_processes),
+        ]
+    checks += _spawner()
+    checks += [_runtime(name) for name in ("node", "npx", "uvx", "git")]
+    return checks + [_landlock(), _seccomp(), _namespaces(), _bubblewrap(), _cgroups()]
+
+
+def is_well(checks: Sequence[Check]) -> bool:
+    """Whether nothing that is needed is missing."""
+    return all(check.state is not State.MISSING for check in checks)
+
+
+def as_json(checks: Sequence[Check]) -> str:
+    """For machines."""
+    return json.dumps({"ok": is_well(checks), "checks": [asdict(check) for check in checks]}, indent=2)
+
+
+def as_table(checks: Sequence[Check]) -> str:
+    """For people: a line each, what to do next below it, and the sum of it all."""
+    lines = []
+    for check in checks:
+        lines.append(f"{check.state:<9} {check.name:<17} {check.detail}")
+        if check.advice and check.state is not State.OK:
+            lines.append(f"{'':<28}{check.advice}")
+    missing = [check.name for check in checks if check.state is State.MISSING]
+    closing = f"missing: {', '.join(missing)}" if missing else "everything that is needed is here"
+    return "\n".join([*lines, "", closing])
+
+
+# --- what a node needs
+
+
+def _python() -> Check:
+    return Check("python", State.OK, f"{platform.python_version()}, {platform.machine()}, Linux {platform.release()}")
+
+
+def _data_dir(path: Path) -> Check:
+    """Three cases: it is there and can be written, it can be made, neither."""
+    name = "data directory"
+    existing = next(each for each in (path, *path.parents) if each.exists())
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            free_mib = shutil.disk_usage(existing).free // 2**20
+    except OSError as error:
+        advice = "Give it to the gateway's user, or choose another: TRUNKLINE_DATA_DIR."
+        return Check(name, State.MISSING, f"cannot write in {existing}: {error.strerror}", advice)
+    if existing != path:
+        return Check(name, State.OK, f"{path} will be made at the first start; {free_mib} MiB free")
+    if path.stat().st_mode & 0o077:
+        advice = f"It holds keys and backends' secrets: chmod 700 {path}"
+        return Check(name, State.OPTIONAL, f"{path} can be read by others", advice)
+    return Check(name, State.OK, f"{path}, {free_mib} MiB free")
+
+
+def _secret_key(subject: Subject) -> Check:
+    name, path = "secret key", subject.data_dir / "secret_key"
+    if subject.secret_key_is_set:
+        return Check(name, State.OK, "from TRUNKLINE_SECRET_KEY")
+    try:
+        key = bytes.fromhex(path.read_text(encoding="ascii"))
+    except FileNotFoundError:
+        return Check(name, State.OK, f"will be made in {path} at the first start")
+    except (OSError, ValueError) as error:
+        return Check(
+            name, State.MISSING, f"{path} cannot be used: {error}", "Restore it from a backup: docs/operations.md"
+        )
+    if len(key) < SMALLEST_KEY_BYTES:
+        return Check(name, State.MISSING, f"{path} is too short", "Restore it from a backup: docs/operations.md")
+    return Check(name, State.OK, f"kept in {path}; back it up together with the database")
+
+
+def _database(url: str) -> Check:
+    name = "database"
+    file = Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite:///") else None
+    if file is not None and not file.exists():
+        return Check(name, State.OK, f"{file} will be made at the first start")
+    try:
+        migrate.check(url)
+    except SchemaMismatch as error:
+        return Check(name, State.MISSING, str(error), error.hint or "")
+    except GatewayError as error:
+        return Check(name, State.MISSING, str(error), "Check TRUNKLINE_DATABASE_URL, and that the database runs.")
+    return Check(name, State.OK, f"{file or 'PostgreSQL'}, schema up to date")
+
+
+def _redis(url: str) -> Check:
+    """Asks for a PONG in Redis's own words: nothing else here needs its client."""
+    name, parts = "redis", urlsplit(url)
+    words = [b"PING"]
+    if parts.password:
+        words.insert(0, _command("AUTH", *filter(None, [unquote(parts.username or "")]), unquote(parts.password)))
+    try:
+        with socket.create_connection((parts.hostname or "127.0.0.1", parts.port or 6379), PROBE_S) as connection:
+            if parts.scheme == "rediss":
+                return Check(name, State.OK, f"{parts.hostname} accepts connections (TLS, not looked into)")
+            connection.sendall(b"\r\n".join(words) + b"\r\n")
+            answer = connection.recv(4096).decode("ascii", "replace").split("\r\n")
+    except OSError as error:
+        return Check(
+            name, State.MISSING, f"{parts.hostname}: {error}", "Check TRUNKLINE_REDIS_URL, and that Redis runs."
+        )
+    if refused := next((line for line in answer if line.startswith("-")), None):
+        return Check(name, State.MISSING, refused[1:120], "Check user and password in TRUNKLINE_REDIS_URL.")
+    return Check(name, State.OK, f"{parts.hostname} answers")
+
+
+def _command(*words: str) -> bytes:
+    parts = [b"$%d\r\n%s\r\n" % (len(word.encode()), word.encode()) for word in words]
+    return (b"*%d\r\n" % len(words) + b"".join(parts)).removesuffix(b"\r\n")
+
+
+def _port(host: str, port: int) -> Check:
+    name, family = "port", socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE and _gateway_answers(host, port):
+            return Check(name, State.OK, f"a gateway answers on {host}:{port}")
+        advice = "Stop what listens there, or choose another: TRUNKLINE_PORT."
+        return Check(name, State.MISSING, f"cannot listen on {host}:{port}: {error.strerror}", advice)
+    return Check(name, State.OK, f"{port} is free" if port else "any free one")
+
+
+def _gateway_answers(host: str, port: int) -> bool:
+    connection = http.client.HTTPConnection(host, port, timeout=PROBE_S)
+    try:
+        connection.request("GET", "/livez")
+        return connection.getresponse().read(200).find(b'"alive"') >= 0
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _open_files(max_processes: int) -> Check:
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = LEAST_FILES + FILES_PER_PROCESS * max_processes
+    detail = f"{limit} open files; {max_processes} processes (MAX_PROCESSES) want {wanted}"
+    if limit in (resource.RLIM_INFINITY, -1) or limit >= wanted:
+        return Check("open files", State.OK, detail)
+    state = State.OPTIONAL if limit >= LEAST_FILES else State.MISSING
+    return Check("open files", state, detail, "Raise it (LimitNOFILE=, ulimit -n), or lower TRUNKLINE_MAX_PROCESSES.")
+
+
+def _memory(max_processes: int) -> Check:
+    available = psutil.virtual_memory().available // 2**20
+    detail = f"{available} MiB available; up to {max_processes} backend processes (MAX_PROCESSES)"
+    if available >= LEAST_MEMORY_MIB:
+        return Check("memory", State.OK, detail)
+    return Check("memory", State.OPTIONAL, detail, f"A node wants {LEAST_MEMORY_MIB} MiB and what its backends use.")
+
+
+def _spawner() -> list[Check]:
+    """Starts one process as every backend is started, and reads what became of its privileges."""
+    try:
+        status = asyncio.run(asyncio.wait_for(_status_of_a_child(), SPAWN_S))
+    except (SpawnFailed, OSError, TimeoutError) as error:
+        return [
+            Check("spawner", State.MISSING, f"cannot start a process: {error}", "Is there a limit on processes here?")
+        ]
+    value = re.search(r"^NoNewPrivs:\s*(\d)", status, re.MULTILINE)
+    checks = [Check("spawner", State.OK, "can start a process")]
+    if value is None or value[1] != "1":
+        return [
+            *checks,
+            Check("no_new_privs", State.MISSING, "is not set in a child", "The kernel must be 3.5 or later."),
+        ]
+    return [*checks, Check("no_new_privs", State.OK, "backends cannot gain privileges")]
+
+
+async def _status_of_a_child() -> str:
+    spawner, ended = SpawnerClient(), asyncio.Event()
+    code = "print(open('/proc/self/status').read())"
+    command = Command([sys.executable, "-I", "-S", "-c", code], {"PATH": os.defpath, "LANG": "C.UTF-8"})
+    ours, theirs = os.pipe()
+    try:
+        stdio = [os.open(os.devnull, os.O_RDWR), theirs, os.open(os.devnull, os.O_RDWR)]
+        await spawner.spawn(command, stdio, lambda _: ended.set())
+        await ended.wait()
+        return os.read(ours, 65536).decode()  # a pipe holds as much, and nobody writes any more
+    finally:
+        os.close(ours)
+        await spawner.aclose()
+
+
+# --- what some backends need
+
+
+def _runtime(name: str) -> Check:
+    path = shutil.which(name)
+    if path:
+        return Check(name, State.OK, path)
+    return Check(name, State.OPTIONAL, "is not on PATH", f"Only backends whose command is, or uses, {name} need it.")
+
+
+# --- what the sandbox can be built of
+
+
+def _landlock() -> Check:
+    abi = _libc.syscall(_SYS_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(_LANDLOCK_VERSION))
+    if abi > 0:
+        return Check("landlock", State.OK, f"ABI {abi}")
+    return _no_layer("landlock", os.strerror(ctypes.get_errno()))
+
+
+def _seccomp() -> Check:
+    # A filter at address 0: EFAULT from a kernel that has filters, EINVAL from one that has not. Nothing is set.
+    _libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(_SECCOMP_MODE_FILTER), None, 0, 0)
+    number = ctypes.get_errno()
+    if number in (errno.EFAULT, errno.EACCES):
+        return Check("seccomp", State.OK, "filters")
+    return _no_layer("seccomp", os.strerror(number))
+
+
+def _namespaces() -> Check:
+    def can(flag: int) -> bool:
+        probe = [sys.executable, "-I", "-S", "-c", _UNSHARE, str(_NAMESPACES["user"] | flag)]
+        return _succeeds(probe)
+
+    if not can(0):
+        return _no_layer("user namespaces", "not for this user (sysctl, AppArmor or the container's seccomp profile)")
+    found = [name for name, flag in _NAMESPACES.items() if name == "user" or can(flag)]
+    return Check("user namespaces", State.OK, ", ".join(found))
+
+
+def _bubblewrap() -> Check:
+    path = shutil.which("bwrap")
+    if path is None:
+        return _no_layer("bubblewrap", "bwrap is not on PATH (Debian: apt-get install bubblewrap)")
+    if _succeeds([path, "--ro-bind", "/", "/", "--unshare-user", "--unshare-pid", "--proc", "/proc", "/bin/true"]):
+        return Check("bubblewrap", State.OK, path)
+    return _no_layer("bubblewrap", f"{path} cannot make a sandbox here")
+
+
+def _cgroups(mounts: Path = Path("/proc/self/mountinfo")) -> Check:
+    """Which limits could be set: a controller counts where its directory can be written."""
+    found = []
+    for line in mounts.read_text().splitlines():
+        fields, _, rest = line.partition(" - ")
+        kind, _, options = rest.partition(" ")
+        root = Path(fields.split()[4])
+        if kind == "cgroup2":
+            has = (root / "cgroup.controllers").read_text().split() if (root / "cgroup.controllers").exists() else []
+            found.append(_controllers("v2", root, has))
+        elif kind == "cgroup":
+            has = [each for each in _CONTROLLERS if each in options.split()[-1].split(",")]
+            found += [_controllers("v1", root, has)] if has else []
+    if not found:
+        return _no_layer("cgroups", "none are mounted")
+    if not any("writable" in each for each in found):
+        return _no_layer("cgroups", "; ".join(found))
+    return Check("cgroups", State.OK, "; ".join(found))
+
+
+def _controllers(version: str, root: Path, names: Sequence[str]) -> str:
+    return f"{version} {' '.join(names) or 'without controllers'} {'writable' if os.access(root, os.W_OK) else 'read-only'}"
+
+
+def _no_layer(name: str, detail: str) -> Check:
+    return Check(
+        name, State.OPTIONAL, detail, "A layer that the sandbox of a later version can use; nothing needs it now."
+    )
+
+
+def _succeeds(command: Sequence[str]) -> bool:
+    try:
+        done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=PROBE_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0

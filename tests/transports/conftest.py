@@ -1,0 +1,121 @@
+"""The Front over a registry of fakes, spoken to in plain ASGI."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import pytest
+
+from app.domain import BackendSpec, Principal
+from app.errors import Unauthenticated
+from app.http.hosts import HostPolicy
+from app.metrics import Metrics
+from app.sessions.directory import BackendDirectory
+from app.sessions.registry import SessionRegistry
+from app.transports.front import Front
+from app.transports.sse import HttpSse
+from app.transports.streamable_http import StreamableHttp
+from tests.sessions.fakes import FakePool, FakeStore
+
+LIMIT = 2048
+ALICE = Principal("acme", "key", "alice", frozenset({"mcp:connect"}))
+BOB = Principal("acme", "key", "bob", frozenset({"mcp:connect:other"}))
+EVE = Principal("evil", "key", "eve", frozenset({"mcp:connect"}))
+KNOWN = {b"Bearer alice": ALICE, b"Bearer bob": BOB, b"Bearer eve": EVE}
+
+
+class FakeAuthenticator:
+    def remembered(self, value: bytes, *_: object) -> Principal | None:
+        return KNOWN.get(value)
+
+    async def authenticate(self, value: bytes | None, *_: object) -> Principal:
+        raise Unauthenticated(token_was_sent=value is not None)
+
+
+@dataclass
+class Exchanged:
+    """One HTTP exchange; `left` is set by the client when it hangs up."""
+
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    left: anyio.Event = field(default_factory=anyio.Event)
+
+
+class Http:
+    """A client in process. `ask` sends one request and collects what comes back until the application is done."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def ask(
+        self, method: str, path: str, *chunks: bytes, into: Exchanged | None = None, repeat: str = "", **headers: str
+    ) -> Exchanged:
+        got = into or Exchanged()
+        waiting = [{"type": "http.request", "body": chunk, "more_body": True} for chunk in chunks]
+        waiting.append({"type": "http.request", "body": b"", "more_body": False})
+        given = {"host": "127.0.0.1", "authorization": "Bearer alice", "content-type": "application/json"}
+        given |= {name.replace("_", "-"): value for name, value in headers.items()}
+        raw = [(name.encode(), value.encode()) for name, value in given.items() if value]
+        raw += [pair for pair in raw if pair[0].decode() == repeat]
+
+        async def receive() -> dict[str, Any]:
+            if waiting:
+                return waiting.pop(0)
+            await got.left.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: dict[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                got.status = message["status"]
+                got.headers = {name.decode(): value.decode() for name, value in message["headers"]}
+            else:
+                got.body += message.get("body", b"")
+
+        target, _, query = path.partition("?")
+        scope = {"type": "http", "method": method, "path": target, "query_string": query.encode(), "headers": raw}
+        with anyio.fail_after(10):
+            await self.app(scope, receive, send)
+        return got
+
+
+@pytest.fixture
+def pool() -> FakePool:
+    return FakePool()
+
+
+@pytest.fixture
+async def registry(pool: FakePool) -> AsyncIterator[SessionRegistry]:
+    store = FakeStore(BackendSpec("acme", "echo", "echo-server"))
+    directory = BackendDirectory(SimpleNamespace(get=store.get_backend), SimpleNamespace(get=store.get_tenant))
+    typed_pool: Any = pool
+    async with SessionRegistry(directory, typed_pool, Metrics("test"), max_sessions=5) as registry:
+        yield registry
+
+
+@pytest.fixture
+def http(registry: SessionRegistry) -> Http:
+    async def behind(scope: Any, receive: Any, send: Any) -> None:
+        """Stands for FastAPI: reads the body and says how long it was."""
+        size, more = 0, True
+        while more:
+            message = await receive()
+            size, more = size + len(message.get("body", b"")), message.get("more_body", False)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": f"{scope['path']} {size}".encode()})
+
+    metrics = Metrics("test")
+    authenticator: Any = FakeAuthenticator()
+    options = {"max_body_bytes": LIMIT, "keepalive_s": 15.0}
+    return Http(
+        Front(
+            behind,
+            HostPolicy([], ["https://app.example.org"]),
+            authenticator,
+            StreamableHttp(registry, metrics, **options),
+            HttpSse(registry, metrics, **options),
+            max_body_bytes=LIMIT,
+        )
+    )
