@@ -41,13 +41,14 @@ _SYS_LANDLOCK_CREATE_RULESET = 444  # the same number on every architecture
 _LANDLOCK_VERSION = 1
 _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
 _NAMESPACES = {"user": 0x10000000, "pid": 0x20000000, "net": 0x40000000, "mount": 0x00020000, "ipc": 0x08000000}
-_UNSHARE = "import ctypes,sys;c=ctypes.CDLL(None,use_errno=True);sys.exit(c.unshare(int(sys.argv[1]))and c and ctypes.get_errno())"
+_UNSHARE = "import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare(int(sys.argv[1])) != 0)"
 _CONTROLLERS = ("memory", "pids", "cpu", "freezer")
+_RESTORE = "Restore it from a backup: docs/operations.md."
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class State(StrEnum):
-    """`MISSING` keeps a node from working; `OPTIONAL` is missing too, and only some backends or a later layer miss it."""
+    """`MISSING` keeps a node from working; `OPTIONAL` is not here either, and a node works without it."""
 
     OK = "ok"
     MISSING = "missing"
@@ -95,7 +96,7 @@ def examine(subject: Subject | None, settings_problem: str = "") -> list[Check]:
         ]
     checks += _spawner()
     checks += [_runtime(name) for name in ("node", "npx", "uvx", "git")]
-    return checks + [_landlock(), _seccomp(), _namespaces(), _bubblewrap(), _cgroups()]
+    return [*checks, _landlock(), _seccomp(), _namespaces(), _bubblewrap(), _cgroups()]
 
 
 def is_well(checks: Sequence[Check]) -> bool:
@@ -154,11 +155,9 @@ def _secret_key(subject: Subject) -> Check:
     except FileNotFoundError:
         return Check(name, State.OK, f"will be made in {path} at the first start")
     except (OSError, ValueError) as error:
-        return Check(
-            name, State.MISSING, f"{path} cannot be used: {error}", "Restore it from a backup: docs/operations.md"
-        )
+        return Check(name, State.MISSING, f"{path} cannot be used: {error}", _RESTORE)
     if len(key) < SMALLEST_KEY_BYTES:
-        return Check(name, State.MISSING, f"{path} is too short", "Restore it from a backup: docs/operations.md")
+        return Check(name, State.MISSING, f"{path} is too short", _RESTORE)
     return Check(name, State.OK, f"kept in {path}; back it up together with the database")
 
 
@@ -179,27 +178,27 @@ def _database(url: str) -> Check:
 def _redis(url: str) -> Check:
     """Asks for a PONG in Redis's own words: nothing else here needs its client."""
     name, parts = "redis", urlsplit(url)
-    words = [b"PING"]
-    if parts.password:
-        words.insert(0, _command("AUTH", *filter(None, [unquote(parts.username or "")]), unquote(parts.password)))
+    host = parts.hostname or "127.0.0.1"
+    login = [_command("AUTH", *filter(None, [unquote(parts.username or "")]), unquote(parts.password or ""))]
     try:
-        with socket.create_connection((parts.hostname or "127.0.0.1", parts.port or 6379), PROBE_S) as connection:
+        with socket.create_connection((host, parts.port or 6379), PROBE_S) as connection:
             if parts.scheme == "rediss":
-                return Check(name, State.OK, f"{parts.hostname} accepts connections (TLS, not looked into)")
-            connection.sendall(b"\r\n".join(words) + b"\r\n")
-            answer = connection.recv(4096).decode("ascii", "replace").split("\r\n")
+                return Check(name, State.OK, f"{host} accepts connections (what TLS hides is not looked at)")
+            with connection.makefile("rb") as answers:
+                for command in [*(login if parts.password else []), _command("PING")]:
+                    connection.sendall(command)
+                    answer = answers.readline(1024).decode("ascii", "replace").strip()
+                    if not answer.startswith("+"):
+                        advice = "Check user and password in TRUNKLINE_REDIS_URL."
+                        return Check(name, State.MISSING, f"{host} answers {answer[:100]!r}", advice)
     except OSError as error:
-        return Check(
-            name, State.MISSING, f"{parts.hostname}: {error}", "Check TRUNKLINE_REDIS_URL, and that Redis runs."
-        )
-    if refused := next((line for line in answer if line.startswith("-")), None):
-        return Check(name, State.MISSING, refused[1:120], "Check user and password in TRUNKLINE_REDIS_URL.")
-    return Check(name, State.OK, f"{parts.hostname} answers")
+        return Check(name, State.MISSING, f"{host}: {error}", "Check TRUNKLINE_REDIS_URL, and that Redis runs.")
+    return Check(name, State.OK, f"{host} answers")
 
 
 def _command(*words: str) -> bytes:
-    parts = [b"$%d\r\n%s\r\n" % (len(word.encode()), word.encode()) for word in words]
-    return (b"*%d\r\n" % len(words) + b"".join(parts)).removesuffix(b"\r\n")
+    raw = [word.encode() for word in words]
+    return b"".join([b"*%d\r\n" % len(raw), *(b"$%d\r\n%s\r\n" % (len(word), word) for word in raw)])
 
 
 def _port(host: str, port: int) -> Check:
@@ -248,16 +247,12 @@ def _spawner() -> list[Check]:
     try:
         status = asyncio.run(asyncio.wait_for(_status_of_a_child(), SPAWN_S))
     except (SpawnFailed, OSError, TimeoutError) as error:
-        return [
-            Check("spawner", State.MISSING, f"cannot start a process: {error}", "Is there a limit on processes here?")
-        ]
+        advice = "Is there a limit on processes (ulimit -u, pids.max)?"
+        return [Check("spawner", State.MISSING, f"cannot start a process: {error}", advice)]
     value = re.search(r"^NoNewPrivs:\s*(\d)", status, re.MULTILINE)
     checks = [Check("spawner", State.OK, "can start a process")]
     if value is None or value[1] != "1":
-        return [
-            *checks,
-            Check("no_new_privs", State.MISSING, "is not set in a child", "The kernel must be 3.5 or later."),
-        ]
+        return [*checks, Check("no_new_privs", State.MISSING, "is not set in a child", "Linux 3.5 or later has it.")]
     return [*checks, Check("no_new_privs", State.OK, "backends cannot gain privileges")]
 
 
@@ -346,13 +341,12 @@ def _cgroups(mounts: Path = Path("/proc/self/mountinfo")) -> Check:
 
 
 def _controllers(version: str, root: Path, names: Sequence[str]) -> str:
-    return f"{version} {' '.join(names) or 'without controllers'} {'writable' if os.access(root, os.W_OK) else 'read-only'}"
+    access = "writable" if os.access(root, os.W_OK) else "read-only"
+    return f"{version} {' '.join(names) or 'without controllers'} {access}"
 
 
 def _no_layer(name: str, detail: str) -> Check:
-    return Check(
-        name, State.OPTIONAL, detail, "A layer that the sandbox of a later version can use; nothing needs it now."
-    )
+    return Check(name, State.OPTIONAL, detail, "For the sandbox of a later version; nothing needs it now.")
 
 
 def _succeeds(command: Sequence[str]) -> bool:

@@ -2,31 +2,35 @@
 
 A credential that was verified is remembered by its SHA-256 for a short time, so that the message path
 asks neither the database nor any cryptography; one that was refused is remembered too, so that a flood of
-it costs no more.
+it costs no more. An API key is remembered by itself; a token together with the target it was verified for,
+because for another one it may be worth nothing.
 """
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import TypeVar
 
 from prometheus_client import Counter
 
-from app.auth.api_keys import ApiKeys, KeyRefused
+from app.auth import tokens
+from app.auth.api_keys import PREFIX, ApiKeys, KeyRefused
+from app.auth.tokens import Target, TokenRefused, Tokens
 from app.domain import Principal
 from app.errors import Unauthenticated
 
 REMEMBER_S = 30.0  # the longest time that a revocation no notice speaks of may go unseen
 REMEMBER_REFUSED_S = 5.0
 TABLE_SIZE = 10_000
-MAX_CREDENTIAL_BYTES = 8192
+MAX_CREDENTIAL_BYTES = len(b"Bearer ") + tokens.MAX_TOKEN_BYTES
 
 # The label values of `auth_failures`.
-REASONS = ("missing", "scheme", "malformed", "unknown", "wrong_secret", "revoked", "expired")
+REASONS = ("missing", "scheme", "unknown", "wrong_secret", "revoked", *tokens.REASONS)
 
 _bearer = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr] +([\x21-\x7e]+)", re.ASCII).fullmatch
+_Known = bytes | tuple[bytes, Target]  # the digest of a key's header; of a token's, and what it was for
 _V = TypeVar("_V")
 
 
@@ -39,42 +43,49 @@ class Authenticator:
         failures: Counter,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        *,
+        tokens: Tokens | None = None,
     ) -> None:
-        self._keys, self._clock, self._now = keys, clock, now
+        self._keys, self._tokens, self._clock, self._now = keys, tokens, clock, now
         self._failures = {reason: failures.labels(reason) for reason in REASONS}
-        self._known: dict[bytes, tuple[Principal, float]] = {}
-        self._refused: dict[bytes, tuple[str, float]] = {}
+        self._known: dict[_Known, tuple[Principal, float]] = {}
+        self._refused: dict[_Known, tuple[str, float]] = {}
         self._forgotten = 0
 
     def __repr__(self) -> str:
         return f"<Authenticator [{len(self._known)} known, {len(self._refused)} refused]>"
 
-    def remembered(self, header_value: bytes) -> Principal | None:
+    def remembered(self, header_value: bytes, target: Target | None = None) -> Principal | None:
         """The principal of a header that was authenticated moments ago. Neither waits nor counts failures."""
-        entry = self._known.get(sha256(header_value).digest())
+        digest = sha256(header_value).digest()
+        entry = self._known.get(digest)
+        if entry is None and target is not None:
+            entry = self._known.get((digest, target))
         if entry is None or entry[1] <= self._clock():
             return None
         return entry[0]
 
-    async def authenticate(self, header_value: bytes | None) -> Principal:
-        """The principal of a header, `None` if the request had none.
+    async def authenticate(self, header_value: bytes | None, target: Target | None = None) -> Principal:
+        """The principal of a header, `None` if the request had none. Without a target only keys count.
 
         Raises:
-            Unauthenticated: no credential, or not a valid one.
+            Unauthenticated: no credential, or not a valid one, or not for this target.
             StorageUnavailable: it would have to be looked up, and that is not possible now.
         """
         if header_value is None:
             raise self._refusal("missing")
         if len(header_value) > MAX_CREDENTIAL_BYTES:
             raise self._refusal("malformed")
-        principal = self.remembered(header_value)
+        principal = self.remembered(header_value, target)
         if principal is not None:
             return principal
-        digest = sha256(header_value).digest()
-        refused = self._refused.get(digest)
-        if refused is not None and refused[1] > self._clock():
-            raise self._refusal(refused[0])
-        return await self._verify(digest, header_value)
+        match = _bearer(header_value)
+        if match is None:
+            raise self._refusal("malformed" if header_value[:7].lower() == b"bearer " else "scheme")
+        text, digest = match[1].decode("ascii"), sha256(header_value).digest()
+        if self._tokens is None or target is None or text.startswith(PREFIX) or "." not in text:
+            return await self._verify(digest, self._keys.verify(text))
+        return await self._verify((digest, target), self._tokens.verify(text, target))
 
     def forget(self, identity: tuple[str, str, str]) -> None:
         """The credentials of this identity are worth nothing any more."""
@@ -83,6 +94,14 @@ class Authenticator:
     def forget_tenant(self, tenant: str) -> None:
         """The same for every credential of a tenant."""
         self._forget(lambda principal: principal.tenant == tenant)
+        if self._tokens is not None:
+            self._tokens.forget_tenant(tenant)
+
+    def forget_issuer(self, tenant: str, issuer: str) -> None:
+        """The issuer is new, changed or gone: its tokens and keys are looked at again, those refused included."""
+        self._forget(lambda principal: principal.identity[:2] == (tenant, issuer))
+        if self._tokens is not None:
+            self._tokens.forget_issuer(tenant, issuer)
 
     async def flush_last_used(self) -> None:
         """Writes down when keys were used last; the node calls it once a minute and when it stops.
@@ -92,36 +111,39 @@ class Authenticator:
         """
         await self._keys.flush_last_used()
 
-    async def _verify(self, digest: bytes, header_value: bytes) -> Principal:
-        match = _bearer(header_value)
-        if match is None:
-            raise self._refusal("malformed" if header_value[:7].lower() == b"bearer " else "scheme")
+    async def _verify(self, key: _Known, verified: Coroutine[None, None, tuple[Principal, datetime | None]]) -> Principal:
+        refused = self._refused.get(key)
+        if refused is not None and refused[1] > self._clock():
+            verified.close()
+            raise self._refusal(refused[0])
         forgotten = self._forgotten
         try:
-            principal, expires_at = await self._keys.verify(match[1].decode("ascii"))
-        except KeyRefused as refusal:
-            _remember(self._refused, digest, (refusal.reason, self._clock() + REMEMBER_REFUSED_S))
+            principal, expires_at = await verified
+        except (KeyRefused, TokenRefused) as refusal:
+            if self._forgotten == forgotten:
+                _remember(self._refused, key, (refusal.reason, self._clock() + REMEMBER_REFUSED_S))
             raise self._refusal(refusal.reason) from None
         remember_s = REMEMBER_S
         if expires_at is not None:
             remember_s = min(remember_s, (expires_at - self._now()).total_seconds())
         # A revocation may have come while the store was asked: then what it said is not kept.
         if self._forgotten == forgotten:
-            _remember(self._known, digest, (principal, self._clock() + remember_s))
+            _remember(self._known, key, (principal, self._clock() + remember_s))
         return principal
 
     def _forget(self, is_meant: Callable[[Principal], bool]) -> None:
         self._forgotten += 1
-        self._known = {digest: entry for digest, entry in self._known.items() if not is_meant(entry[0])}
+        self._known = {key: entry for key, entry in self._known.items() if not is_meant(entry[0])}
+        self._refused.clear()
 
     def _refusal(self, reason: str) -> Unauthenticated:
         self._failures[reason].inc()
         return Unauthenticated(token_was_sent=reason not in ("missing", "scheme"))
 
 
-def _remember(table: dict[bytes, _V], digest: bytes, entry: _V) -> None:
+def _remember(table: dict[_Known, _V], key: _Known, entry: _V) -> None:
     """Puts the entry last; the table is in order of age, and the oldest goes when it is full."""
-    table.pop(digest, None)
+    table.pop(key, None)
     if len(table) >= TABLE_SIZE:
         del table[next(iter(table))]
-    table[digest] = entry
+    table[key] = entry

@@ -17,6 +17,7 @@ from sqlalchemy import (
     Table,
     Text,
     TypeDecorator,
+    UniqueConstraint,
 )  # fmt: skip
 
 NAME_LENGTH = 63
@@ -87,4 +88,22 @@ api_keys = Table(
     Column("expires_at", UtcDateTime),
     Column("revoked_at", UtcDateTime),
     Column("last_used_at", UtcDateTime),
+)
+
+issuers = Table(
+    "issuers",
+    metadata,
+    Column("id", String(16), primary_key=True),
+    Column("tenant", String(NAME_LENGTH), ForeignKey("tenants.name", ondelete="CASCADE"), nullable=False),
+    Column("issuer", String(512), nullable=False),
+    Column("algorithms", JSON, nullable=False),
+    Column("audience", JSON, nullable=False),
+    Column("claims", JSON, nullable=False),
+    Column("max_scopes", JSON, nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("sealed_secret", LargeBinary),
+    Column("jwks_url", Text),
+    Column("discovery_url", Text),
+    Column("version", Integer, nullable=False),
+    UniqueConstraint("tenant", "issuer"),
 )

@@ -167,7 +167,9 @@ async def test_a_body_for_the_application_behind_is_limited_too(http: Http) -> N
 
 
 async def test_the_modern_era_hears_which_versions_there_are(http: Http) -> None:
-    body = b'{"jsonrpc":"2.0","id":"probe","method":"server/discover","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}'
+    meta = {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}
+    probe = {"jsonrpc": "2.0", "id": "probe", "method": "server/discover", "params": {"_meta": meta}}
+    body = json.dumps(probe).encode()
     for headers in ({}, {"mcp_protocol_version": "2026-07-28"}):
         got = await http.ask("POST", MCP, body, **headers)
         error = json.loads(got.body)

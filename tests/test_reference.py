@@ -1,0 +1,25 @@
+"""docs/settings.md names every setting and every metric, and nothing that is not there."""
+
+import re
+from pathlib import Path
+
+from app.metrics import Metrics
+from app.settings import NAMES
+
+TEXT = (Path(__file__).parents[1] / "docs/settings.md").read_text()
+
+
+def table_after(heading: str) -> set[str]:
+    """The first cells of the table below a heading."""
+    section = TEXT.split(heading, 1)[1].split("\n## ", 1)[0]
+    return set(re.findall(r"^\| `(\w+)`", section, re.MULTILINE))
+
+
+def test_every_setting_is_documented() -> None:
+    assert table_after("# Settings and metrics") == set(NAMES)
+
+
+def test_every_metric_is_documented_with_its_labels() -> None:
+    metrics = Metrics("test")
+    families = {family.name + ("_total" if family.type == "counter" else "") for family in metrics.registry.collect()}
+    assert table_after("## Metrics") == families
