@@ -43,6 +43,18 @@ class Client:
     key_in_text: bool = False
 
 
+def local_url(host: str, port: int) -> str:
+    """The address of a gateway that listens there, as a client on the same machine sees it.
+
+    Raises:
+        InvalidRequest: the port is chosen only when it starts.
+    """
+    if port == 0:
+        raise InvalidRequest("the port is chosen at the start; give --url with the one it printed", field="url")
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 (this is what it is called when bound)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 def endpoint(base: str, tenant: str, backend: str) -> str:
     """The URL of a backend's Streamable HTTP endpoint.
 

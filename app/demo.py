@@ -12,6 +12,7 @@ from app.domain import DEFAULT_TENANT, BackendSpec, Scope
 from app.errors import GatewayError, NotFound, Unauthenticated
 from app.gateway import Gateway
 from app.storage import ApiKey
+from app.storage.acts import Act
 
 BACKEND = "time"
 KEY_DAYS = 30
@@ -77,10 +78,14 @@ async def _register(gateway: Gateway) -> None:
     try:
         known = await gateway.backends.get(DEFAULT_TENANT, BACKEND)
     except NotFound:
-        spec = await gateway.backends.create(DEFAULT_TENANT, spec)
+        spec = await gateway.backends.create(DEFAULT_TENANT, spec, act=_act("backend.create", f"backends/{BACKEND}"))
     else:
         changed = replace(known, command=spec.command, args=spec.args, enabled=True)
-        spec = known if changed == known else await gateway.backends.replace(DEFAULT_TENANT, changed)
+        if changed == known:
+            spec = known
+        else:
+            act = _act("backend.change", f"backends/{BACKEND}")
+            spec = await gateway.backends.replace(DEFAULT_TENANT, changed, act=act)
     gateway.effects.backend_changed(spec)
 
 
@@ -117,8 +122,13 @@ async def _new_key(gateway: Gateway) -> str:
             created_at=now,
             expires_at=expires_at,
         ),
+        act=_act("key.create", f"keys/{made.id}"),
     )
     return made.text
+
+
+def _act(action: str, target: str) -> Act:
+    return Act(DEFAULT_TENANT, (DEFAULT_TENANT, "demo", "serve --demo"), action, target, datetime.now(UTC))
 
 
 def _write_private(path: Path, text: str) -> None:

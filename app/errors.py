@@ -96,6 +96,10 @@ class Conflict(ClientError):
     reason = "conflict"
 
 
+class ConcurrentChange(Conflict):
+    """The object was changed by somebody else; read it again."""
+
+
 class PreconditionFailed(ClientError):
     """The object has changed since it was read."""
 
@@ -117,6 +121,20 @@ class RateLimited(QuotaExceeded):
     """Requests come faster than the tenant's limit."""
 
     reason = "rate_limited"
+
+
+class StateRefused(ClientError):
+    """A requestState that goes on with nothing: state_invalid, state_spent or state_lost."""
+
+    _MEANINGS = {  # noqa: RUF012 - a constant
+        "state_invalid": "this requestState was not made for this request",
+        "state_spent": "this requestState has been used already",
+        "state_lost": "the call behind this requestState is gone",
+    }
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(self._MEANINGS[reason], hint="Send the request again without a requestState.")
+        self.reason = reason
 
 
 class RequestCancelled(ClientError):

@@ -12,6 +12,10 @@ import anyio
 from app import __version__
 from app.auth.api_keys import ApiKeys, KeyMaker
 from app.auth.authenticator import Authenticator
+from app.auth.jwks import KeySets
+from app.auth.outbound import Outbound
+from app.auth.sealing import Sealer
+from app.auth.tokens import Tokens
 from app.backends.pipes import PipeLimits
 from app.backends.pool import PoolOptions, ProcessPool
 from app.backends.supervisor import ProcessEnvironment, Supervisor, SupervisorOptions
@@ -19,12 +23,16 @@ from app.domain import BackendSpec, Tenant
 from app.errors import GatewayError
 from app.metrics import Metrics
 from app.sessions.directory import BackendDirectory
+from app.sessions.implicit import ImplicitSessions
+from app.sessions.overview import NodeOverview
 from app.sessions.registry import SessionRegistry
 from app.settings import Settings
 from app.storage.api_keys import ApiKeyRepository
 from app.storage.backends import BackendRepository
 from app.storage.engine import Database
+from app.storage.issuers import IssuerRepository
 from app.storage.tenants import TenantRepository
+from app.storage.watch import DatabaseWatch
 
 FLUSH_EVERY_S = 60.0  # how often it is written down when keys were used last
 
@@ -41,21 +49,22 @@ class Gateway:
     tenants: TenantRepository
     backends: BackendRepository
     keys: ApiKeyRepository
+    issuers: IssuerRepository
     key_maker: KeyMaker
+    sealer: Sealer
+    outbound: Outbound
     authenticator: Authenticator
     pool: ProcessPool
     registry: SessionRegistry
+    implicit: ImplicitSessions
     effects: "LocalEffects"
+    node: NodeOverview
+    watch: DatabaseWatch
 
     async def check(self) -> dict[str, str]:
         """Whether this node can serve, part by part (fulfils `http.health.Readiness`)."""
-        parts = {"sessions": "shutting down" if self.registry.draining else "ok", "database": "ok"}
-        try:
-            with anyio.fail_after(1):
-                await self.database.ping()
-        except (GatewayError, TimeoutError) as error:
-            parts["database"] = str(error) or "does not answer"
-        return parts
+        sessions = "shutting down" if self.registry.draining else "ok"
+        return {"sessions": sessions, "database": self.watch.problem or "ok"}
 
 
 @asynccontextmanager
@@ -74,7 +83,12 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         tenants, backends, keys = TenantRepository(database), BackendRepository(database), ApiKeyRepository(database)
 
         key_maker = KeyMaker(settings.secret_key)
-        authenticator = Authenticator(ApiKeys(keys, key_maker), metrics.auth_failures)
+        issuers, sealer = IssuerRepository(database), Sealer(settings.secret_key)
+        outbound = Outbound(settings.outbound_allow)
+        key_sets = await stack.enter_async_context(KeySets(outbound.get))
+        authenticator = Authenticator(
+            ApiKeys(keys, key_maker), metrics.auth_failures, tokens=Tokens(issuers, sealer, key_sets)
+        )
         stack.push_async_callback(_flush_once, authenticator)
 
         supervisor = await stack.enter_async_context(
@@ -93,11 +107,14 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         registry = await stack.enter_async_context(
             SessionRegistry(directory, pool, metrics, max_sessions=settings.max_sessions)
         )
+        implicit = ImplicitSessions(registry, sealer)
         effects = LocalEffects(authenticator, directory, pool, registry)
 
         tasks = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(tasks.cancel_scope.cancel)
         tasks.start_soon(_flush_for_ever, authenticator)
+        watch = DatabaseWatch(database)
+        tasks.start_soon(watch.run)
 
         for spec in await backends.list_warm():
             pool.configure(spec)
@@ -108,11 +125,17 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             tenants=tenants,
             backends=backends,
             keys=keys,
+            issuers=issuers,
             key_maker=key_maker,
+            sealer=sealer,
+            outbound=outbound,
             authenticator=authenticator,
             pool=pool,
             registry=registry,
+            implicit=implicit,
             effects=effects,
+            node=NodeOverview(__version__, registry, pool, supervisor),
+            watch=watch,
         )
 
 
@@ -163,6 +186,11 @@ class LocalEffects:
         self._directory.forget(*key)
         self._stop_backend(key, "backend_removed")
 
+    def backend_restarted(self, key: tuple[str, str]) -> None:
+        """Its sessions end, and what is warm is replaced."""
+        self._registry.close_where(lambda session: session.spec.key == key, "backend_restarted")
+        self._pool.restart(key)
+
     def tenant_changed(self, tenant: Tenant) -> None:
         """New sessions get the new limits."""
         self._directory.forget(tenant.name)
@@ -181,6 +209,12 @@ class LocalEffects:
         """The key's sessions end, and its next request is refused."""
         self._authenticator.forget(identity)
         self._registry.close_where(lambda session: session.principal.identity == identity, "key_revoked")
+
+    def issuer_changed(self, tenant: str, issuer: str) -> None:
+        """The sessions of its principals end, and their next requests are looked at anew."""
+        self._authenticator.forget_issuer(tenant, issuer)
+        theirs = (tenant, issuer)
+        self._registry.close_where(lambda session: session.principal.identity[:2] == theirs, "issuer_changed")
 
     def _stop_backend(self, key: tuple[str, str], reason: str) -> None:
         self._registry.close_where(lambda session: session.spec.key == key, reason)

@@ -92,6 +92,46 @@ def settle(entries: Sequence[Entry], taken: Collection[str]) -> list[Entry]:
     return settled
 
 
+def is_done(entries: Sequence[Entry]) -> bool:
+    """Whether every server of the file is a backend, or can become one. One that is there already is done."""
+    return all(entry.problems in ((), (EXISTS,)) for entry in entries)
+
+
+def report(entries: Sequence[Entry], *, applied: bool) -> str:
+    """For people: a line for each."""
+    lines = [
+        f"{_outcome(entry, applied=applied):<12}  {entry.name or ascii(entry.source)[1:-1]:<20}  "
+        + "; ".join([*(entry.problems or [entry.command_line]), *(() if entry.problems else entry.notes)])
+        for entry in entries
+    ]
+    return "\n".join(lines or ["the list of servers is empty"])
+
+
+def report_json(entries: Sequence[Entry], *, applied: bool) -> str:
+    """For machines. Variables by name only."""
+    shown = [
+        {
+            "outcome": _outcome(entry, applied=applied).replace(" ", "_"),
+            "source": entry.source,
+            "name": entry.name,
+            "command": entry.members.get("command"),
+            "args": entry.members.get("args", []),
+            "env": sorted(entry.members.get("env") or ()),
+            "enabled": entry.members.get("enabled"),
+            "problems": entry.problems,
+            "notes": entry.notes,
+        }
+        for entry in entries
+    ]
+    return json.dumps(shown, indent=2)
+
+
+def _outcome(entry: Entry, *, applied: bool) -> str:
+    if applied:
+        return "skipped" if entry.problems else "created"
+    return "would skip" if entry.problems else "would create"
+
+
 def normalised(text: str) -> str:
     """A backend's name made of this text; empty if nothing of it can be used."""
     plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()

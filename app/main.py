@@ -5,12 +5,16 @@ from datetime import UTC, datetime
 from fastapi import FastAPI
 
 from app import __version__
-from app.admin.context import AdminContext
+from app.admin.context import AdminContext, IssuerContext
+from app.admin.idempotency import AnsweredOnce
 from app.admin.router import build_router
 from app.gateway import Gateway
-from app.http import health, problems
+from app.http import health, problems, resource_metadata
 from app.http.hosts import HostPolicy
+from app.storage.audit import AuditLog
+from app.storage.idempotency import IdempotencyRepository
 from app.transports.front import Front
+from app.transports.modern_http import ModernHttp
 from app.transports.sse import HttpSse
 from app.transports.streamable_http import StreamableHttp
 
@@ -29,6 +33,7 @@ def create_app(gateway: Gateway) -> Front:
     problems.install(app)
     app.include_router(build_router())
     app.include_router(health.router)
+    app.include_router(resource_metadata.router)
     app.state.health = health.Health(readiness=gateway, registry=gateway.metrics.registry)
     app.state.admin = AdminContext(
         tenants=gateway.tenants,
@@ -37,17 +42,31 @@ def create_app(gateway: Gateway) -> Front:
         key_maker=gateway.key_maker,
         authenticator=gateway.authenticator,
         effects=gateway.effects,
-        now=lambda: datetime.now(UTC),
+        now=_now,
+        audit=AuditLog(gateway.database),
+        node=gateway.node,
+        answered_once=AnsweredOnce(IdempotencyRepository(gateway.database), settings.secret_key, _now),
     )
+    app.state.issuers = IssuerContext(gateway.issuers, gateway.sealer, gateway.outbound.check)
+    app.state.authorization_servers = gateway.issuers.authorization_servers
     return Front(
         app,
         HostPolicy(settings.allowed_hosts, settings.allowed_origins),
         gateway.authenticator,
         StreamableHttp(
-            gateway.registry, gateway.metrics, max_body_bytes=settings.max_body_bytes, keepalive_s=settings.keepalive_s
+            gateway.registry,
+            ModernHttp(gateway.implicit, gateway.metrics, keepalive_s=settings.keepalive_s),
+            gateway.metrics,
+            max_body_bytes=settings.max_body_bytes,
+            keepalive_s=settings.keepalive_s,
         ),
         HttpSse(
             gateway.registry, gateway.metrics, max_body_bytes=settings.max_body_bytes, keepalive_s=settings.keepalive_s
         ),
         max_body_bytes=settings.max_body_bytes,
+        public_url=settings.public_url,
     )
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

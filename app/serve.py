@@ -39,7 +39,7 @@ def serve(settings: Settings, *, demo: bool = False) -> int:
         GatewayError: something else that is needed does not work.
     """
     logs.configure(settings.log_level)
-    migrate.upgrade(settings.database_url)
+    migrate.prepare(settings.database_url)
     with _listen(settings) as listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_Node(settings, listener, demo=demo).run())
     return 0

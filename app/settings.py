@@ -106,11 +106,29 @@ def _networks(text: str) -> tuple[IpNetwork, ...]:
 def _database_url(text: str) -> str:
     # The URL can hold a password: no message repeats it.
     scheme, _, rest = text.partition("://")
+    if scheme in ("postgresql", "postgres", "postgresql+psycopg"):
+        return _postgresql_url(rest)
     if scheme not in ("sqlite", "sqlite+aiosqlite"):
-        raise ValueError("only sqlite:///PATH is supported by this version (postgresql:// comes later)")
+        raise ValueError("allowed are sqlite:///PATH and postgresql://USER:PASSWORD@HOST:PORT/DATABASE")
     if not re.fullmatch(r"/[^?#\0]+", rest) or rest == "/:memory:":
         raise ValueError("the database must be a file: sqlite:///relative/path or sqlite:////absolute/path")
     return f"sqlite:///{rest[1:]}"
+
+
+def _postgresql_url(rest: str) -> str:
+    where, _, database = rest.partition("?")[0].rpartition("/")
+    if not where or not database or re.search(r"[\s#\0]", rest):
+        raise ValueError("it must name a host and a database: postgresql://USER:PASSWORD@HOST:PORT/DATABASE")
+    try:
+        urlsplit("postgresql://" + rest).port  # noqa: B018 - raises
+    except ValueError:
+        raise ValueError("its port is no number from 0 to 65535, or a bracket is missing") from None
+    return f"postgresql://{rest}"
+
+
+def is_postgresql(database_url: str) -> bool:
+    """Whether the database is a server that several nodes can share."""
+    return database_url.startswith("postgresql:")
 
 
 def _secret_key(text: str) -> bytes:
@@ -175,6 +193,7 @@ class Settings:
     allowed_hosts: tuple[str, ...] = _setting(_list_of(_HOST_HEADER, "HOST or HOST:PORT"), default=())
     allowed_origins: tuple[str, ...] = _setting(_list_of(_ORIGIN, "https://HOST"), default=())
     trusted_proxies: tuple[IpNetwork, ...] = _setting(_networks, default=())
+    outbound_allow: tuple[IpNetwork, ...] = _setting(_networks, default=())
     database_url: str = _setting(_database_url, default=_default_database, secret=True)
     secret_key: bytes = _setting(_secret_key, default=lambda values: _kept_secret_key(values["data_dir"]), secret=True)
     log_level: str = _setting(_log_level, default="info")
@@ -203,6 +222,7 @@ class Settings:
                 values[each.name] = _parsed(each.name, each.metadata["parse"], text)
             elif each.name == "secret_key":
                 _refuse_public_without_key(values["host"])
+                _refuse_shared_without_key(values["database_url"])
                 values[each.name] = each.metadata["default"](values)
             else:
                 default = each.metadata["default"]
@@ -277,6 +297,15 @@ def _refuse_public_without_key(host: str) -> None:
         raise _wrong(
             "secret_key",
             f"must be set where TRUNKLINE_HOST is not a loopback address (it is {host}): "
+            f"{SECRET_KEY_BYTES} random bytes or more, in hex or base64 (`openssl rand -hex 32` makes them)",
+        )
+
+
+def _refuse_shared_without_key(database_url: str) -> None:
+    if is_postgresql(database_url):
+        raise _wrong(
+            "secret_key",
+            "must be set where TRUNKLINE_DATABASE_URL is a PostgreSQL server, and be the same on each node: "
             f"{SECRET_KEY_BYTES} random bytes or more, in hex or base64 (`openssl rand -hex 32` makes them)",
         )
 

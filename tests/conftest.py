@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ["tests.postgres"]
+
 ROOT = Path(__file__).resolve().parent.parent
 OPTIONAL = {
     "long": "acceptance counts: pass --long",

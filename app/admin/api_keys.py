@@ -5,25 +5,27 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 from fastapi.exceptions import RequestValidationError
 
+from app.admin.conditions import AskedState, tagged
 from app.admin.context import Access, MayManage, MayRead
+from app.admin.idempotency import ONCE, AdminRoute
 from app.admin.paging import AskedPage, Page
 from app.admin.schemas import DEFAULT_KEY_LIFE, MAX_KEY_LIFE, KeyAnswer, KeyBody, NewKeyAnswer
 from app.auth.api_keys import ISSUER
 from app.auth.policy import is_platform_scope, may_grant, may_revoke
 from app.domain import DEFAULT_TENANT, Scope
 from app.errors import Forbidden, InvalidRequest, NotFound
-from app.http.dependencies import AuthenticatedRoute
 from app.http.problems import responses
 from app.storage import ApiKey
 
-router = APIRouter(route_class=AuthenticatedRoute, tags=["keys"])
+router = APIRouter(route_class=AdminRoute, tags=["keys"])
 
 KeyId = Annotated[str, Path(description="The key's id: its 8 characters after `tlk_`.")]
 
 
-@router.post("", status_code=201, responses=responses(409, 429))
+@router.post("", status_code=201, dependencies=[ONCE], responses=responses(409, 429))
 async def create_key(access: MayManage, body: KeyBody, response: Response) -> NewKeyAnswer:
-    """Makes a key. The answer is the only place where the key itself appears."""
+    """Makes a key. The answer is the only place where the key itself appears; with an `Idempotency-Key` also in the
+    answers to its repetitions, which the gateway keeps sealed for a day."""
     scopes = frozenset(body.scopes)
     if access.tenant != DEFAULT_TENANT and any(map(is_platform_scope, scopes)):
         raise InvalidRequest("platform scopes exist in the tenant `default` only", field="scopes")
@@ -31,12 +33,13 @@ async def create_key(access: MayManage, body: KeyBody, response: Response) -> Ne
         raise Forbidden(sorted(scopes))
     new = access.admin.key_maker.make()
     key = _record(access, body, new.id, new.digest, new.pepper_version)
-    await access.admin.keys.create(access.tenant, key)
+    act = access.act("key.create", f"keys/{key.id}", detail=" ".join(sorted(scopes)))
+    await access.admin.keys.create(access.tenant, key, act=act)
     response.headers.update({
         "Location": f"/api/v1/tenants/{key.tenant}/keys/{key.id}",
         "Cache-Control": "no-store",
     })  # fmt: skip
-    return NewKeyAnswer.of(key, key=new.text)
+    return tagged(response, NewKeyAnswer.of(key, key=new.text))
 
 
 @router.get("")
@@ -47,18 +50,20 @@ async def list_keys(access: MayRead, asked: AskedPage) -> Page[KeyAnswer]:
 
 
 @router.get("/{key}")
-async def get_key(access: MayRead, key: KeyId) -> KeyAnswer:
+async def get_key(access: MayRead, key: KeyId, response: Response) -> KeyAnswer:
     """One key."""
-    return KeyAnswer.of(await _find(access, key))
+    return tagged(response, KeyAnswer.of(await _find(access, key)))
 
 
-@router.delete("/{key}", status_code=204)
-async def revoke_key(access: MayManage, key: KeyId) -> None:
+@router.delete("/{key}", status_code=204, responses=responses(412))
+async def revoke_key(access: MayManage, key: KeyId, if_match: AskedState) -> None:
     """Makes a key worthless and ends its holder's sessions. The key stays in the list, with its date."""
     found = await _find(access, key)
     if not may_revoke(access.principal, access.tenant, found.scopes):
         raise Forbidden([Scope.PLATFORM_ADMIN])
-    await access.admin.keys.revoke(access.tenant, found.id, access.admin.now())
+    if_match.require(KeyAnswer.of(found))
+    act = access.act("key.revoke", f"keys/{found.id}")
+    await access.admin.keys.revoke(access.tenant, found.id, act.at, act=act)
     identity = (found.tenant, ISSUER, found.id)
     access.admin.authenticator.forget(identity)
     access.admin.effects.key_revoked(identity)

@@ -6,26 +6,28 @@ from fastapi import APIRouter, Path, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
+from app.admin.conditions import AskedState, tagged
 from app.admin.context import Access, MayRead, MayRegister
+from app.admin.idempotency import ONCE, AdminRoute
 from app.admin.paging import AskedPage, Page
 from app.admin.schemas import HIDDEN, BackendAnswer, BackendBody, BackendPatch, TimeoutsBody
 from app.domain import BackendSpec, is_name
 from app.errors import BackendNotFound
-from app.http.dependencies import AuthenticatedRoute
 from app.http.problems import responses
 
-router = APIRouter(route_class=AuthenticatedRoute, tags=["backends"])
+router = APIRouter(route_class=AdminRoute, tags=["backends"])
 
 BackendName = Annotated[str, Path(description="The backend's name.")]
 
 
-@router.post("", status_code=201, responses=responses(409))
+@router.post("", status_code=201, dependencies=[ONCE], responses=responses(409, 429))
 async def create_backend(access: MayRegister, body: BackendBody, response: Response) -> BackendAnswer:
     """Registers a command. This is permission to run it: only for platform administrators."""
-    spec = await access.admin.backends.create(access.tenant, body.spec(access.tenant))
+    act = access.act("backend.create", f"backends/{body.name}")
+    spec = await access.admin.backends.create(access.tenant, body.spec(access.tenant), act=act)
     access.admin.effects.backend_changed(spec)
     response.headers["Location"] = f"/api/v1/tenants/{spec.tenant}/backends/{spec.name}"
-    return BackendAnswer.of(spec)
+    return tagged(response, BackendAnswer.of(spec))
 
 
 @router.get("")
@@ -36,31 +38,45 @@ async def list_backends(access: MayRead, asked: AskedPage) -> Page[BackendAnswer
 
 
 @router.get("/{backend}")
-async def get_backend(access: MayRead, backend: BackendName) -> BackendAnswer:
+async def get_backend(access: MayRead, backend: BackendName, response: Response) -> BackendAnswer:
     """One backend."""
-    return BackendAnswer.of(await _find(access, backend))
+    return tagged(response, BackendAnswer.of(await find_backend(access, backend)))
 
 
-@router.patch("/{backend}", responses=responses(409))
-async def change_backend(access: MayRegister, backend: BackendName, patch: BackendPatch) -> BackendAnswer:
+@router.patch("/{backend}", responses=responses(409, 412))
+async def change_backend(
+    access: MayRegister, backend: BackendName, patch: BackendPatch, response: Response, if_match: AskedState
+) -> BackendAnswer:
     """Changes a backend. Sessions that are open keep the process they have; new ones get the new version."""
-    spec = await _find(access, backend)
+    spec = await find_backend(access, backend)
+    if_match.require(BackendAnswer.of(spec))
     changed = patched(spec, patch)
     if changed != spec:
-        changed = await access.admin.backends.replace(access.tenant, changed)
+        act = access.act("backend.change", f"backends/{spec.name}", detail=" ".join(sorted(patch.model_fields_set)))
+        with if_match.still():
+            changed = await access.admin.backends.replace(access.tenant, changed, act=act)
         access.admin.effects.backend_changed(changed)
-    return BackendAnswer.of(changed)
+    return tagged(response, BackendAnswer.of(changed))
 
 
-@router.delete("/{backend}", status_code=204)
-async def delete_backend(access: MayRegister, backend: BackendName) -> None:
+@router.delete("/{backend}", status_code=204, responses=responses(409, 412))
+async def delete_backend(access: MayRegister, backend: BackendName, if_match: AskedState) -> None:
     """Removes a backend and ends its sessions."""
-    spec = await _find(access, backend)
-    await access.admin.backends.delete(access.tenant, spec.name)
+    spec = await find_backend(access, backend)
+    if_match.require(BackendAnswer.of(spec))
+    version = spec.version if if_match.is_given else None
+    act = access.act("backend.delete", f"backends/{spec.name}")
+    with if_match.still():
+        await access.admin.backends.delete(access.tenant, spec.name, version=version, act=act)
     access.admin.effects.backend_removed(spec.key)
 
 
-async def _find(access: Access, name: str) -> BackendSpec:
+async def find_backend(access: Access, name: str) -> BackendSpec:
+    """The backend that a path names.
+
+    Raises:
+        BackendNotFound: the tenant has none of this name, or nobody could.
+    """
     if not is_name(name):
         raise BackendNotFound
     return await access.admin.backends.get(access.tenant, name)

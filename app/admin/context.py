@@ -1,19 +1,25 @@
 """What the endpoints work with, and the one check that each of them starts with."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated
 
 from fastapi import Depends, Request
 
 from app.admin.effects import NodeEffects
+from app.admin.idempotency import AnsweredOnce
+from app.admin.node import NodeView
 from app.auth import Authenticator, KeyMaker
 from app.auth.policy import has_scope, is_platform_admin, may_see
+from app.auth.sealing import Sealer
 from app.domain import DEFAULT_TENANT, Principal, Scope, is_name
 from app.errors import Forbidden, NotFound
 from app.http.dependencies import CurrentPrincipal
 from app.storage import ApiKeyRepository, BackendRepository, TenantRepository
+from app.storage.acts import Act
+from app.storage.audit import AuditLog
+from app.storage.issuers import IssuerRepository
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +33,22 @@ class AdminContext:
     authenticator: Authenticator
     effects: NodeEffects
     now: Callable[[], datetime]
+    audit: AuditLog
+    node: NodeView
+    answered_once: AnsweredOnce
+    checks_under_way: set[tuple[str, str]] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class IssuerContext:
+    """What the endpoints of issuers need beside that; built by `main.py`, found on `app.state.issuers`.
+
+    `check_url` raises UrlRefused for what would not be fetched.
+    """
+
+    repository: IssuerRepository
+    sealer: Sealer
+    check_url: Callable[[str], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +58,13 @@ class Access:
     tenant: str
     principal: Principal
     admin: AdminContext
+    request_id: str
+
+    def act(self, action: str, target: str, detail: str = "", *, tenant: str | None = None) -> Act:
+        """What this request does, for the audit trail. Nothing secret goes in here."""
+        concerned = self.tenant if tenant is None else tenant
+        now = self.admin.now()
+        return Act(concerned, self.principal.identity, action, target, now, self.request_id, detail)
 
 
 def _needs(scope: Scope) -> Callable[[Request, Principal], Awaitable[Access]]:
@@ -50,22 +79,30 @@ def _needs(scope: Scope) -> Callable[[Request, Principal], Awaitable[Access]]:
             raise Forbidden([scope])
         # 3. Allowed; a tenant that is gone is gone for its own keys too, however fresh they are in memory.
         await admin.tenants.get(tenant)
-        return Access(tenant, principal, admin)
+        return Access(tenant, principal, admin, request.state.request_id)
 
     return check
 
 
-async def _platform(request: Request, principal: CurrentPrincipal) -> AdminContext:
+def _issuer_context(request: Request) -> IssuerContext:
+    context: IssuerContext = request.app.state.issuers
+    return context
+
+
+Issuers = Annotated[IssuerContext, Depends(_issuer_context)]
+
+
+async def _platform(request: Request, principal: CurrentPrincipal) -> Access:
     if not is_platform_admin(principal):
         raise Forbidden([Scope.PLATFORM_ADMIN])
-    admin: AdminContext = request.app.state.admin
-    return admin
+    return Access(DEFAULT_TENANT, principal, request.app.state.admin, request.state.request_id)
 
 
-Platform = Annotated[AdminContext, Depends(_platform)]
+Platform = Annotated[Access, Depends(_platform)]
 """For what belongs to no tenant."""
 
 MayRead = Annotated[Access, Depends(_needs(Scope.TENANT_READ))]
+MayAudit = Annotated[Access, Depends(_needs(Scope.AUDIT_READ))]
 MayManage = Annotated[Access, Depends(_needs(Scope.TENANT_ADMIN))]
 MayRegister = Annotated[Access, Depends(_needs(Scope.PLATFORM_ADMIN))]
 """A command is code execution: raw ones, and whom they belong to, are for platform administrators."""

@@ -20,5 +20,11 @@ class NodeEffects(Protocol):
     def backend_removed(self, key: tuple[str, str]) -> None:
         """It is gone: end its sessions and processes."""
 
+    def backend_restarted(self, key: tuple[str, str]) -> None:
+        """Nothing is stored, but its sessions end, and its warm processes are replaced."""
+
     def key_revoked(self, identity: tuple[str, str, str]) -> None:
         """Its holder is nobody any more: end the sessions. The authenticator has forgotten it already."""
+
+    def issuer_changed(self, tenant: str, issuer: str) -> None:
+        """It is new, changed or gone: end the sessions of its principals. The authenticator has forgotten them."""

@@ -42,6 +42,11 @@ class PageQuery:
         cursor = _cursor(name(shown[-1])) if len(found) > self.limit else None
         return Page(items=[show(each) for each in shown], next_cursor=cursor)
 
+    def of_all(self, every: Sequence[_T], name: Callable[[_T], str], show: Callable[[_T], _M]) -> Page[_M]:
+        """The page out of a whole list that is in order of its names."""
+        behind = [each for each in every if name(each) > self.after]
+        return self.page(behind[: self.fetch], name, show)
+
 
 def _page_query(
     limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = DEFAULT_LIMIT,

@@ -5,20 +5,32 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path
 from fastapi.security import HTTPBearer
 
-from app.admin import api_keys, backends, tenants
+from app.admin import api_keys, audit, backends, checks, issuers, nodes, processes, sessions, tenants
 from app.http.problems import responses
 
 PREFIX = "/api/v1"
 
 # Only for OpenAPI: `AuthenticatedRoute` has authenticated before this could.
-_bearer = HTTPBearer(auto_error=False, scheme_name="key", description="An API key: `tlk_…`")
+_bearer = HTTPBearer(
+    auto_error=False, scheme_name="key", description="An API key: `tlk_…`, or a JWT of an issuer of the tenant"
+)
+
+_OF_TENANTS = (
+    ("/backends", backends.router),
+    ("/backends", checks.router),
+    ("/keys", api_keys.router),
+    ("/issuers", issuers.router),
+    ("/sessions", sessions.router),
+    ("/processes", processes.router),
+)
 
 
 def build_router() -> APIRouter:
     """All resources. Paths without a tenant speak of the tenant `default`."""
     router = APIRouter(prefix=PREFIX, dependencies=[Depends(_bearer)], responses=responses(400, 401, 403, 422, 503))
-    router.include_router(tenants.router)
-    for path, resource in (("/backends", backends.router), ("/keys", api_keys.router)):
+    for resource in (tenants.router, nodes.router, audit.router):
+        router.include_router(resource)
+    for path, resource in _OF_TENANTS:
         router.include_router(resource, prefix=path, responses=responses(404))
         router.include_router(
             resource,

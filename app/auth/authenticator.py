@@ -8,7 +8,7 @@ because for another one it may be worth nothing.
 
 import re
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import TypeVar
@@ -31,6 +31,7 @@ REASONS = ("missing", "scheme", "unknown", "wrong_secret", "revoked", *tokens.RE
 
 _bearer = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr] +([\x21-\x7e]+)", re.ASCII).fullmatch
 _Known = bytes | tuple[bytes, Target]  # the digest of a key's header; of a token's, and what it was for
+_Verify = Callable[[], Awaitable[tuple[Principal, datetime | None]]]
 _V = TypeVar("_V")
 
 
@@ -83,9 +84,10 @@ class Authenticator:
         if match is None:
             raise self._refusal("malformed" if header_value[:7].lower() == b"bearer " else "scheme")
         text, digest = match[1].decode("ascii"), sha256(header_value).digest()
-        if self._tokens is None or target is None or text.startswith(PREFIX) or "." not in text:
-            return await self._verify(digest, self._keys.verify(text))
-        return await self._verify((digest, target), self._tokens.verify(text, target))
+        keys, tokens = self._keys, self._tokens
+        if tokens is None or target is None or text.startswith(PREFIX) or "." not in text:
+            return await self._verify(digest, lambda: keys.verify(text))
+        return await self._verify((digest, target), lambda: tokens.verify(text, target))
 
     def forget(self, identity: tuple[str, str, str]) -> None:
         """The credentials of this identity are worth nothing any more."""
@@ -111,14 +113,13 @@ class Authenticator:
         """
         await self._keys.flush_last_used()
 
-    async def _verify(self, key: _Known, verified: Coroutine[None, None, tuple[Principal, datetime | None]]) -> Principal:
+    async def _verify(self, key: _Known, verify: _Verify) -> Principal:
         refused = self._refused.get(key)
         if refused is not None and refused[1] > self._clock():
-            verified.close()
             raise self._refusal(refused[0])
         forgotten = self._forgotten
         try:
-            principal, expires_at = await verified
+            principal, expires_at = await verify()
         except (KeyRefused, TokenRefused) as refusal:
             if self._forgotten == forgotten:
                 _remember(self._refused, key, (refusal.reason, self._clock() + REMEMBER_REFUSED_S))
@@ -127,7 +128,7 @@ class Authenticator:
         if expires_at is not None:
             remember_s = min(remember_s, (expires_at - self._now()).total_seconds())
         # A revocation may have come while the store was asked: then what it said is not kept.
-        if self._forgotten == forgotten:
+        if self._forgotten == forgotten and remember_s > 0:
             _remember(self._known, key, (principal, self._clock() + remember_s))
         return principal
 

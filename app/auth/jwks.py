@@ -206,9 +206,14 @@ def _usable(jwk: dict[str, Any]) -> Key | None:
 
 
 def _public_key(jwk: dict[str, Any]) -> Any:
-    kinds = {"RSA": jwt.algorithms.RSAAlgorithm, "EC": jwt.algorithms.ECAlgorithm, "OKP": jwt.algorithms.OKPAlgorithm}
-    kind = kinds.get(jwk.get("kty", ""))
-    return None if kind is None else kind.from_jwk(jwk)
+    match jwk.get("kty"):
+        case "RSA":
+            return jwt.algorithms.RSAAlgorithm.from_jwk(jwk)
+        case "EC":
+            return jwt.algorithms.ECAlgorithm.from_jwk(jwk)
+        case "OKP":
+            return jwt.algorithms.OKPAlgorithm.from_jwk(jwk)
+    return None
 
 
 def _algorithms(key: object) -> Sequence[str]:

@@ -174,8 +174,10 @@ class Tokens:
             raise TokenRefused("audience") from None
         except jwt.InvalidSignatureError:
             raise TokenRefused("signature") from None
-        except jwt.PyJWTError as problem:
-            raise TokenRefused("claims" if isinstance(problem, jwt.MissingRequiredClaimError) else "malformed") from None
+        except jwt.MissingRequiredClaimError:
+            raise TokenRefused("claims") from None
+        except jwt.PyJWTError:
+            raise TokenRefused("malformed") from None
         return claims
 
     def _check_times(self, claims: Mapping[str, Any]) -> datetime:

@@ -216,6 +216,17 @@ class ProcessPool:
         self._settle(stock)
         self._plan_soon()
 
+    def restart(self, key: plan.Key) -> None:
+        """Stops the backend's warm processes, starts others, and forgets that it died. Leases go on."""
+        stock = self._stocks.get(key)
+        if stock is None or stock.is_forgotten:
+            return
+        self._stop_warm(stock)
+        self._forget_breaker(stock)
+        stock.is_filled = False
+        self._settle(stock)
+        self._plan_soon()
+
     def forget(self, key: plan.Key) -> None:
         """Tells of a deleted backend: its warm processes stop, who waits for one is refused. Leases go on."""
         stock = self._stocks.get(key)

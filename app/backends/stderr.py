@@ -29,6 +29,11 @@ class StderrRing:
         if len(self._bytes) > 2 * RING_BYTES:  # seldom, so that the copying is paid once per 64 KiB
             del self._bytes[:-RING_BYTES]
 
+    @property
+    def line_count(self) -> int:
+        """How many lines are kept, blank ones included; counting costs microseconds."""
+        return self._bytes.count(b"\n", max(0, len(self._bytes) - RING_BYTES))
+
     def last_lines(self, count: int = 20) -> list[str]:
         """The last lines that are not blank, oldest first, safe to log and to show."""
         lines = [line for line in bytes(self._bytes[-RING_BYTES:]).splitlines() if line.strip()]

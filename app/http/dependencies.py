@@ -1,13 +1,21 @@
 """What FastAPI endpoints share: who is asking, found out before anything else of a request is looked at."""
 
+import re
+import secrets
 from collections.abc import Callable, Coroutine
 from typing import Annotated, Any
 
 from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
 
+from app import logs
 from app.auth import Authenticator
-from app.domain import Principal
+from app.auth.tokens import Target
+from app.domain import DEFAULT_TENANT, Principal
+
+BASE_URL = "trunkline.base_url"  # the front's word in the ASGI scope: under which URL the client reaches us
+
+_is_request_id = re.compile(r"[A-Za-z0-9._:-]{1,64}\Z").match
 
 
 async def authenticate(request: Request) -> Principal:
@@ -19,22 +27,37 @@ async def authenticate(request: Request) -> Principal:
     """
     values = [value for name, value in request.scope["headers"] if name == b"authorization"]
     authenticator: Authenticator = request.app.state.admin.authenticator
+    # Where the Host was not checked (/metrics) there is no base URL, so no token can be meant for us: only keys count.
+    base_url = request.scope.get(BASE_URL)
+    tenant = request.path_params.get("tenant", DEFAULT_TENANT)
+    target = None if base_url is None else Target(tenant, "", base_url)
     # Two headers become one with a comma, which is no credential.
-    return await authenticator.authenticate(b", ".join(values) if values else None)
+    return await authenticator.authenticate(b", ".join(values) if values else None, target)
 
 
 class AuthenticatedRoute(APIRoute):
     """A route that authenticates before FastAPI reads the body, so that strangers cost and learn nothing."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The route's application, behind authentication."""
-        handle = super().get_route_handler()
+        """The route's application. Gives the request its id: the client's own, or one made here."""
+        handle = self.behind_authentication()
 
         async def authenticated(request: Request) -> Response:
+            request.state.request_id = _request_id(request)
+            logs.request_id.set(request.state.request_id)
             request.state.principal = await authenticate(request)
             return await handle(request)
 
         return authenticated
+
+    def behind_authentication(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """What runs once it is known who asks; for subclasses to wrap."""
+        return super().get_route_handler()
+
+
+def _request_id(request: Request) -> str:
+    given = request.headers.get("x-request-id", "")
+    return given if _is_request_id(given) else secrets.token_hex(8)
 
 
 def _principal(request: Request) -> Principal:

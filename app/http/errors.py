@@ -1,7 +1,14 @@
 """The one table from an error to its answers: an HTTP status, and a JSON-RPC code for MCP endpoints."""
 
 from app import errors
-from app.protocol.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR, REQUEST_CANCELLED, error_response
+from app.protocol.jsonrpc import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    PARSE_ERROR,
+    REQUEST_CANCELLED,
+    error_response,
+)
 
 RESPONSE_TOO_LARGE = -32010
 BACKEND_BUSY = -32011
@@ -44,6 +51,7 @@ _TABLE: tuple[tuple[type[errors.GatewayError], int, int], ...] = (
     (errors.Conflict, 409, INVALID_REQUEST),
     (errors.PreconditionFailed, 412, INVALID_REQUEST),
     (errors.QuotaExceeded, 429, QUOTA_EXCEEDED),
+    (errors.StateRefused, 400, INVALID_PARAMS),
     (errors.RequestCancelled, 200, REQUEST_CANCELLED),
     (errors.BackendExited, 200, BACKEND_EXITED),
     (errors.BackendUnavailable, 503, BACKEND_UNAVAILABLE),

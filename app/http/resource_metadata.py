@@ -4,8 +4,7 @@ Public. Whether a backend exists is never looked up, so nobody learns it; a tena
 like one that does not exist. That a tenant has issuers, and which, is what the document is for.
 """
 
-from typing import Protocol
-from urllib.parse import urlsplit
+from collections.abc import Awaitable, Callable, Sequence
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
@@ -13,25 +12,48 @@ from fastapi.responses import JSONResponse
 from app.auth.tokens import Target
 from app.domain import Scope, is_name
 from app.errors import Forbidden, GatewayError, NotFound, Unauthenticated
-from app.storage.issuers import Issuer
+from app.http.dependencies import BASE_URL
 
 PREFIX = "/.well-known/oauth-protected-resource"
-BASE_URL = "trunkline.base_url"  # in the ASGI scope of requests whose Host was checked
+
+AuthorizationServers = Callable[[str], Awaitable[Sequence[str]]]
+"""The issuers of a tenant that clients can go to; `main.py` puts it on `app.state.authorization_servers`."""
 
 router = APIRouter(include_in_schema=False)
 
 
-class Issuers(Protocol):
-    """Where issuers are kept; `main.py` puts it on `app.state.issuers`."""
-
-    async def list(self, tenant: str) -> "list[Issuer]":
-        """The tenant's."""
-
-
 @router.get(PREFIX + "/t/{tenant}/{backend}/mcp")
-@router.get(PREFIX + "/t/{tenant}/{backend}/mcp/")
 async def resource_metadata(request: Request, tenant: str, backend: str) -> JSONResponse:
     """Where tokens for this endpoint come from."""
     if not (is_name(tenant) and is_name(backend)):
         raise NotFound("There is nothing at this address")
-    ...
+    ask: AuthorizationServers = request.app.state.authorization_servers
+    servers = await ask(tenant)
+    content = {
+        "resource": Target(tenant, backend, request.scope[BASE_URL]).resource,
+        **({"authorization_servers": list(servers)} if servers else {}),  # RFC 9728, 3.2: no empty arrays
+        "scopes_supported": [Scope.CONNECT],
+        "bearer_methods_supported": ["header"],
+        "resource_name": f"{backend} of {tenant}",
+    }
+    # The front has refused origins that may not call us; a page that may, may read this.
+    return JSONResponse(content, headers={"Access-Control-Allow-Origin": "*", "Cache-Control": "no-store"})
+
+
+def challenge(error: GatewayError, target: Target) -> bytes | None:
+    """The WWW-Authenticate of a refusal by an MCP endpoint; None if it is not about credentials."""
+    # Names are checked, because what stands in the path goes into a header.
+    is_ours = is_name(target.tenant) and is_name(target.backend)
+    url = f"{target.base_url}{PREFIX}/t/{target.tenant}/{target.backend}/mcp"
+    where = f'resource_metadata="{url}"' if is_ours else ""
+    scope = f'scope="{Scope.CONNECT}"'
+    match error:
+        case Unauthenticated(token_was_sent=True):
+            words = ['error="invalid_token"', where, scope]
+        case Unauthenticated():
+            words = [where, scope]
+        case Forbidden():
+            words = ['error="insufficient_scope"', scope, where]
+        case _:
+            return None
+    return ("Bearer " + ", ".join(filter(None, words))).encode("latin-1")

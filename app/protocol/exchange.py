@@ -45,6 +45,7 @@ MAX_CALL_S = 600.0  # progress, or a question that a person must answer, extends
 QUESTION_S = 600.0  # a question nobody answers is answered with an error, never with silence
 
 PING = "ping"
+SUBSCRIPTION_KEY = "io.modelcontextprotocol/subscriptionId"
 _FEEDBACK = frozenset({"tools/call", "prompts/get", "resources/read"})  # what may ask and log while it runs
 _COALESCED = frozenset({
     "notifications/tools/list_changed", "notifications/prompts/list_changed",
@@ -103,10 +104,15 @@ class Exchange:
         params, token = message.params, None
         if params is not None and "_meta" in params:
             params, token = _replace_token(params, gateway_id)
-        patience = self._initialize_s if message.method == "initialize" else self._call_s
+        patience = self._patience(message.method)
         call = Call(message.id, gateway_id, message.method, stream, may_stream, now, now + patience, token)
         self.calls[gateway_id] = self._by_client_id[message.id] = call
         return call, dump_request(gateway_id, message.method, params)
+
+    def _patience(self, method: str) -> float:
+        if method == "subscriptions/listen":  # answered when it ends
+            return float("inf")
+        return self._initialize_s if method == "initialize" else self._call_s
 
     def abandon(self, call: Call) -> None:
         """Forgets a call whose line could not be written."""
@@ -185,13 +191,13 @@ class Exchange:
         self._question_ids[message.id] = our_id
         return ToStream(stream, dump_request(our_id, message.method, message.params), question=our_id)
 
-    def refuse_question(self, our_id: bytes, why: str) -> bytes | None:
+    def refuse_question(self, our_id: bytes, why: str, code: int = INTERNAL_ERROR) -> bytes | None:
         """The line that tells the backend that its question reached nobody."""
         question = self._questions.pop(our_id, None)
         if question is None:
             return None
         self._question_ids.pop(question.backend_id, None)
-        return error_response(question.backend_id, INTERNAL_ERROR, why)
+        return error_response(question.backend_id, code, why)
 
     def _receive_notification(self, message: Notification, now: float) -> Command:
         method, params = message.method, message.params or {}
@@ -200,11 +206,17 @@ class Exchange:
         if method == "notifications/cancelled":
             return self._question_withdrawn(params)
         payload = dump_notification(method, message.params)
+        if "_meta" in params and (call := self._subscription(params)) is not None:
+            return ToStream(call.stream, payload)
         if method == "notifications/message":
             return ToStream(self._stream_for_feedback(), payload)
         if method in _COALESCED:
             return ToStream(Listen.STREAM, payload, method.encode() + bytes(params.get("uri", ABSENT)))
         return ToStream(Listen.STREAM, payload)
+
+    def _subscription(self, params: Params) -> Call | None:
+        """The `subscriptions/listen` (2026-07-28) that a notification is sent for; its id is our request's."""
+        return self.calls.get(bytes(members_of(params["_meta"]).get(SUBSCRIPTION_KEY, ABSENT)))
 
     def _progress(self, params: Params, now: float) -> Command:
         call = self.calls.get(bytes(params.get("progressToken", ABSENT)))

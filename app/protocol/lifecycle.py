@@ -25,6 +25,7 @@ class Trigger(Enum):
     CONNECT = "connect"
     PROCESS = "process"
     INITIALIZE = "initialize"
+    ADOPT = "adopt"  # the process speaks 2026-07-28: there is no handshake
     ANSWERED = "answered"
     REFUSED = "refused"  # the backend answered `initialize` with an error: another try is allowed
     CLOSE = "close"
@@ -33,7 +34,11 @@ class Trigger(Enum):
 TRANSITIONS: dict[SessionState, dict[Trigger, SessionState]] = {
     SessionState.NEW: {Trigger.CONNECT: SessionState.CONNECTING, Trigger.CLOSE: SessionState.CLOSED},
     SessionState.CONNECTING: {Trigger.PROCESS: SessionState.CONNECTED, Trigger.CLOSE: SessionState.CLOSED},
-    SessionState.CONNECTED: {Trigger.INITIALIZE: SessionState.INITIALIZING, Trigger.CLOSE: SessionState.CLOSED},
+    SessionState.CONNECTED: {
+        Trigger.INITIALIZE: SessionState.INITIALIZING,
+        Trigger.ADOPT: SessionState.OPEN,
+        Trigger.CLOSE: SessionState.CLOSED,
+    },
     SessionState.INITIALIZING: {
         Trigger.ANSWERED: SessionState.OPEN,
         Trigger.REFUSED: SessionState.CONNECTED,

@@ -14,7 +14,6 @@ class Revision(StrEnum):
 
 HANDSHAKE = tuple(revision.value for revision in Revision)
 ASSUMED = Revision.R2025_03_26  # of a request without a version header and without a session to ask
-META_VERSION = "io.modelcontextprotocol/protocolVersion"
 
 
 def is_handshake(version: str) -> bool:

@@ -5,9 +5,26 @@ from app.protocol.jsonrpc import compact
 FIRST_BYTE = b": open\n\n"  # proxies hold the head back until the first byte (protocol: fields seen in the wild)
 
 
-def encode_message(message: bytes) -> bytes:
+def encode_message(message: bytes, event_id: bytes | None = None) -> bytes:
     """One JSON-RPC message as an event of type `message`."""
-    return b"event: message\ndata: %b\n\n" % one_line(message)
+    if event_id is None:
+        return b"event: message\ndata: %b\n\n" % one_line(message)
+    return b"event: message\nid: %b\ndata: %b\n\n" % (event_id, one_line(message))
+
+
+def encode_primer(event_id: bytes) -> bytes:
+    """An event without a message: from here on the stream can be resumed (2025-11-25, basic/transports)."""
+    return b"id: %b\ndata: \n\n" % event_id
+
+
+def encode_retry(milliseconds: int, event_id: bytes | None) -> bytes:
+    """The last bytes of a response that we end although its stream goes on: when to come back, and where to go on.
+
+    Without an id it is a field and no event: clients older than 2025-11-25 take every event for a message.
+    """
+    if event_id is None:
+        return b"retry: %d\n" % milliseconds
+    return b"id: %b\nretry: %d\ndata: \n\n" % (event_id, milliseconds)
 
 
 def encode_endpoint(path: str) -> bytes:

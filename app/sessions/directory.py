@@ -30,6 +30,7 @@ class BackendDirectory:
     def __init__(self, backends: BackendStore, tenants: TenantStore) -> None:
         self._backends, self._tenants = backends, tenants
         self._entries: dict[tuple[str, str], tuple[BackendSpec, Limits, float]] = {}
+        self._forgotten = 0
 
     async def find(self, tenant: str, backend: str) -> tuple[BackendSpec, Limits]:
         """The backend and its tenant's limits.
@@ -48,14 +49,19 @@ class BackendDirectory:
         return spec, limits
 
     async def _load(self, key: tuple[str, str]) -> tuple[BackendSpec, Limits, float]:
+        forgotten = self._forgotten
         spec = await self._backends.get(*key)
         limits = (await self._tenants.get(key[0])).limits
-        if len(self._entries) >= MAX_ENTRIES:
-            self._entries.clear()
-        entry = self._entries[key] = (spec, limits, time.monotonic() + MAX_AGE_S)
+        entry = (spec, limits, time.monotonic() + MAX_AGE_S)
+        # A change may have come while the stores were asked: then what they said is not kept.
+        if self._forgotten == forgotten:
+            if len(self._entries) >= MAX_ENTRIES:
+                self._entries.clear()
+            self._entries[key] = entry
         return entry
 
     def forget(self, tenant: str, backend: str | None = None) -> None:
         """What was remembered of this backend, or of every backend of the tenant, is out of date."""
+        self._forgotten += 1
         for key in [key for key in self._entries if key[0] == tenant and backend in (None, key[1])]:
             del self._entries[key]

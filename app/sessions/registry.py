@@ -34,6 +34,7 @@ class SessionRegistry:
         self._gates = TenantGates(metrics)
         self._tasks: TaskGroup | None = None
         self.draining = False
+        self.on_sweep: Callable[[float], None] = lambda now: None
 
     async def __aenter__(self) -> Self:
         self._tasks = anyio.create_task_group()
@@ -151,6 +152,7 @@ class SessionRegistry:
             await anyio.sleep(SWEEP_S)
             tick += 1
             now = time.monotonic()
+            self.on_sweep(now)
             for session in list(self._sessions.values()):
                 try:
                     self._sweep_one(session, now, look_at_age=tick % AGES_EVERY == 0)

@@ -22,9 +22,9 @@ from app.protocol.exchange import Exchange, negotiated_version
 from app.protocol.jsonrpc import Notification, Request, Response, members_of
 from app.protocol.lifecycle import Lifecycle, SessionState, Trigger
 from app.protocol.revisions import ASSUMED
-from app.sessions.streams import EventStream, Reply
+from app.sessions.streams import EventStream, Reply, Sink
 
-SILENCE_S = 1.0  # a POST without an answer becomes a stream after this, so that its connection stays alive
+_BEFORE_OPEN = ("ping", "server/discover")
 LARGE_ANSWER_BYTES = 64 << 10  # below it an answer is noise to the flood limit
 
 
@@ -61,6 +61,11 @@ class Session:
         """Where the session is in its life."""
         return self._lifecycle.state
 
+    @property
+    def process(self) -> str | None:
+        """The id of the process behind it, once it has one."""
+        return None if self._lease is None else self._lease.link.id
+
     # --- opening
 
     async def connect(self, pool: ProcessPool, limits: Limits) -> None:
@@ -82,13 +87,20 @@ class Session:
         self._lease, self._link = lease, lease.link
         self._link.attach(self)
 
+    def adopt(self, version: str) -> None:
+        """Opens the session without a handshake: its process speaks a revision that has none."""
+        self._lifecycle.follow(Trigger.ADOPT)
+        self.version = version
+        assert self._lease is not None
+        self._lease.handshake_succeeded()
+
     # --- from the client
 
     def reply(self, expected: int, *, may_stream: bool) -> Reply:
         """A Reply for a POST with this many requests."""
         return Reply(expected, may_stream=may_stream, make_stream=self._make_stream)
 
-    def request(self, message: Request, stream: Reply | Listen) -> None:
+    def request(self, message: Request, stream: Sink | Listen) -> None:
         """Passes a request on; its outcome goes to `stream`.
 
         Raises:
@@ -134,6 +146,18 @@ class Session:
         if line is not None:
             self._require_link().send(line)
 
+    def try_notify(self, message: Notification) -> None:
+        """The same for a notification of our own; a process that is gone or deaf will be noticed by others."""
+        line = self.exchange.notification(message, time.monotonic())
+        if line is not None:
+            self._tell_backend(line)
+
+    def refuse_question(self, our_id: bytes, why: str, code: int) -> None:
+        """Tells the backend that its question is not asked."""
+        line = self.exchange.refuse_question(our_id, why, code)
+        if line is not None:
+            self._tell_backend(line)
+
     def respond(self, message: Response) -> None:
         """Passes the answer to a backend's question on; one that was not asked is dropped."""
         self.last_seen = time.monotonic()
@@ -149,7 +173,7 @@ class Session:
                 raise InvalidMessage("the session is initialized already")
         elif self._lifecycle.state is SessionState.CLOSED:
             raise SessionNotFound
-        elif message.method != "ping" or self._link is None:
+        elif message.method not in _BEFORE_OPEN or self._link is None:
             raise InvalidMessage("the first request of a session is `initialize`")
 
     def _require_link(self) -> BackendLink:
@@ -259,6 +283,10 @@ class Session:
     def _make_stream(self) -> EventStream:
         return EventStream(self._pressure, self._stream_dropped)
 
+    def plain_stream(self) -> EventStream:
+        """A stream that slows this session's process down when it is full, and is not resumed."""
+        return EventStream(self._pressure, self._stream_dropped)
+
     def _pressure(self, full: bool) -> None:
         """A stream has become full, or has room again: the process is read while none is full."""
         self._full_streams += 1 if full else -1
@@ -285,8 +313,9 @@ class Session:
                 self.close("initialize_timeout", command.error)
                 return
         for call in list(self.exchange.calls.values()):
-            is_silent = call.may_stream and now - call.started > SILENCE_S and call.method != "initialize"
-            if is_silent and isinstance(call.stream, Reply):
+            if call.stream is Listen.STREAM or not call.may_stream or call.method == "initialize":
+                continue
+            if now - call.started > call.stream.silence_s:
                 call.stream.become_stream()
 
     def expired(self, now: float) -> str | None:

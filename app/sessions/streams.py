@@ -3,24 +3,38 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
-from app.protocol.commands import Answer, Failed, ToStream
+from app.protocol.commands import Answer, Call, Failed, ToStream
 
 MAX_EVENTS = 256
 MAX_BYTES = 1 << 20
+FAILED_SIZE = 256  # what a failure counts as
+SILENCE_S = 1.0  # in the handshake era: from then on the answer can be resumed
 
 # What a stream yields: a message as bytes, or a failure that the transport turns into one.
 Item = bytes | Failed
 
 
-class _Entry:
-    """One waiting message. `question` and `coalesce` are those of ToStream; an answer has neither."""
+class Entry:
+    """One message. `question` and `coalesce` are those of ToStream; an answer has its `call` instead."""
 
-    __slots__ = ("coalesce", "is_answer", "item", "question", "size")
+    __slots__ = ("call", "coalesce", "item", "question", "size")
 
-    def __init__(self, item: Item, *, is_answer: bool, coalesce: bytes | None, question: bytes | None) -> None:
-        self.item, self.is_answer, self.coalesce, self.question = item, is_answer, coalesce, question
-        self.size = len(item) if isinstance(item, bytes) else 256
+    def __init__(
+        self, item: Item, call: Call | None = None, *, coalesce: bytes | None = None, question: bytes | None = None
+    ) -> None:
+        self.item, self.call, self.coalesce, self.question = item, call, coalesce, question
+        self.size = len(item) if isinstance(item, bytes) else FAILED_SIZE
+
+
+class Recorder(Protocol):
+    """Writes down what a stream sends, so that it can be sent again."""
+
+    collects: bool  # whether what nobody waits for is written down as well, instead of queued
+
+    def record(self, entry: Entry, *, sent: bool) -> None:
+        """Takes the stream's next event."""
 
 
 class EventStream:
@@ -29,30 +43,49 @@ class EventStream:
     At the limit with a reader attached, `on_pressure(True)` asks the owner to stop reading the backend and
     nothing is lost; without a reader the oldest message that is no answer is dropped and counted. The owner
     ends the stream; a reader that leaves only detaches.
+
+    A stream that can be resumed has a `recorder`, which gets every message that a reader takes. `retry_ms` is
+    set by an owner that ends the stream though the client may come back for more.
     """
 
-    __slots__ = ("_entries", "_is_full", "_on_dropped", "_on_pressure", "_waiter", "attached", "bytes", "ended")
+    __slots__ = (
+        "_entries", "_is_full", "_on_dropped", "_on_pressure", "_reader", "_waiter", "attached", "bytes", "ended",
+        "recorder", "retry_ms",
+    )  # fmt: skip
 
     def __init__(self, on_pressure: Callable[[bool], None], on_dropped: Callable[[str, bytes | None], None]) -> None:
         self._on_pressure = on_pressure
         self._on_dropped = on_dropped  # hears why, and the question's id where it was one
-        self._entries: deque[_Entry] | None = None  # made when first needed: most sessions never queue
+        self._entries: deque[Entry] | None = None  # made when first needed: most sessions never queue
         self._waiter: asyncio.Future[None] | None = None
+        self._reader: object = None
         self._is_full = False
         self.bytes = 0
         self.attached = False
         self.ended = False
+        self.recorder: Recorder | None = None
+        self.retry_ms: int | None = None
+
+    @property
+    def event_id(self) -> bytes | None:
+        """None: only what a Reader reads has ids."""
+        return None
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether it has ended and nothing waits in it."""
+        return self.ended and not self._entries
 
     def push(self, command: ToStream) -> None:
         """Queues a notification or a question."""
         if command.coalesce is not None and self._replace(command):
             return
-        self._append(_Entry(command.payload, is_answer=False, coalesce=command.coalesce, question=command.question))
+        self._append(Entry(command.payload, coalesce=command.coalesce, question=command.question))
 
     def answer(self, outcome: Answer | Failed) -> None:
         """Queues an answer; it is never dropped."""
         item: Item = outcome.payload() if isinstance(outcome, Answer) else outcome
-        self._append(_Entry(item, is_answer=True, coalesce=None, question=None))
+        self._append(Entry(item, outcome.call))
 
     def end(self) -> None:
         """Lets the reader finish after what is queued. Idempotent."""
@@ -60,33 +93,48 @@ class EventStream:
         self._set_full(False)
         self._wake()
 
-    def attach(self) -> None:
-        """A reader takes the stream; at most one at a time may."""
-        self.attached = True
+    def attach(self, reader: object = None) -> None:
+        """A reader takes the stream; one that has it loses it, and hears so from `next`."""
+        self.attached, self._reader = True, reader
+        self._wake()
         self._set_full(self._over_limit())
 
-    def detach(self) -> None:
-        """The reader has left; what it has not read stays."""
-        self.attached = False
-        self._waiter = None
+    def detach(self, reader: object = None) -> bool:
+        """The reader has left; what it has not read stays. False where it had lost the stream to another."""
+        if reader is not self._reader:
+            return False
+        self.attached, self._reader, self._waiter = False, None, None
         self._set_full(False)
+        if self.recorder is not None and self.recorder.collects:
+            while self._entries:
+                self.recorder.record(self._entries.popleft(), sent=False)
+            self.bytes = 0
+        return True
 
-    async def next(self) -> Item | None:
-        """The next message; None once the stream has ended and is empty."""
-        while not self._entries:
+    async def next(self, reader: object = None) -> Item | None:
+        """The next message; None once the stream has ended and is empty, or another reader has it."""
+        while reader is self._reader and not self._entries:
             if self.ended:
                 return None
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
+        if reader is not self._reader:
+            return None
+        assert self._entries is not None
         entry = self._entries.popleft()
         self.bytes -= entry.size
         if self._is_full and not self._over_limit():
             self._set_full(False)
+        if self.recorder is not None:
+            self.recorder.record(entry, sent=True)
         return entry.item
 
-    def _append(self, entry: _Entry) -> None:
+    def _append(self, entry: Entry) -> None:
         if self.ended:
             self._on_dropped("client_gone", entry.question)
+            return
+        if self.recorder is not None and self.recorder.collects and not self.attached:
+            self.recorder.record(entry, sent=False)
             return
         if self._entries is None:
             self._entries = deque()
@@ -110,7 +158,7 @@ class EventStream:
     def _drop_oldest(self) -> None:
         assert self._entries is not None
         while self._over_limit():
-            victim = next((entry for entry in self._entries if not entry.is_answer), None)
+            victim = next((entry for entry in self._entries if entry.call is None), None)
             if victim is None:
                 return
             self._entries.remove(victim)
@@ -135,6 +183,22 @@ class EventStream:
         return f"<EventStream {state} [{len(self._entries or ())} events, {self.bytes} bytes]>"
 
 
+class Sink(Protocol):
+    """Where a call's messages go; what a Session needs of it."""
+
+    may_stream: bool  # whether it takes more than the answer
+    silence_s: float  # a call this old without an answer becomes a stream, so that its connection stays alive
+
+    def answer(self, outcome: Answer | Failed) -> None:
+        """The call's outcome."""
+
+    def push(self, command: ToStream) -> None:
+        """A notification or a question that belongs to the call."""
+
+    def become_stream(self) -> object:
+        """The call has been silent for `silence_s`."""
+
+
 class Reply:
     """The answer to one POST: one JSON body, unless something else comes first or it takes long; then a stream.
 
@@ -142,12 +206,12 @@ class Reply:
     holds what every request of the POST came to.
     """
 
-    __slots__ = ("_expected", "_make_stream", "may_stream", "outcome", "outcomes", "stream")
+    __slots__ = ("_expected", "_make_stream", "may_stream", "outcome", "outcomes", "silence_s", "stream")
 
     def __init__(self, expected: int, *, may_stream: bool, make_stream: Callable[[], EventStream]) -> None:
         self._expected = expected
         self._make_stream = make_stream
-        self.may_stream = may_stream
+        self.may_stream, self.silence_s = may_stream, SILENCE_S
         self.outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.outcomes: list[Answer | Failed] = []
         self.stream: EventStream | None = None

@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, and_, func, insert, or_, select, update
 
 from app.errors import NotFound, QuotaExceeded
+from app.storage.acts import Act
 from app.storage.engine import Database
 from app.storage.tables import api_keys
 
@@ -63,7 +64,7 @@ class ApiKeyRepository:
             query = select(api_keys).where(behind).order_by(api_keys.c.id).limit(limit)
             return [_key(row) for row in await connection.execute(query)]
 
-    async def create(self, tenant: str, key: ApiKey) -> None:
+    async def create(self, tenant: str, key: ApiKey, *, act: Act | None = None) -> None:
         """Adds the key.
 
         Raises:
@@ -72,22 +73,22 @@ class ApiKeyRepository:
         """
         values = {**asdict(key), "tenant": tenant, "scopes": sorted(key.scopes)}
         count = select(func.count()).select_from(api_keys).where(api_keys.c.tenant == tenant)
-        async with self._database.write() as connection:
+        async with self._database.write(act) as connection:
             if (await connection.execute(count)).scalar_one() >= MAX_KEYS_PER_TENANT:
                 raise QuotaExceeded("keys", f"a tenant has at most {MAX_KEYS_PER_TENANT} keys, revoked ones included")
             await connection.execute(insert(api_keys).values(values))
 
-    async def revoke(self, tenant: str, key_id: str, at: datetime) -> None:
+    async def revoke(self, tenant: str, key_id: str, at: datetime, *, act: Act | None = None) -> None:
         """Makes the key worthless. One that was revoked before keeps its date.
 
         Raises:
             NotFound: the tenant has none of this id.
         """
         valid = and_(_is(tenant, key_id), api_keys.c.revoked_at.is_(None))
-        async with self._database.write() as connection:
+        async with self._database.write(act) as connection:
             result = await connection.execute(update(api_keys).where(valid).values(revoked_at=at))
-        if not result.rowcount:
-            await self.get(tenant, key_id)
+            if not result.rowcount:
+                await self.get(tenant, key_id)
 
     async def touch(self, used: Mapping[tuple[str, str], datetime]) -> None:
         """Notes when keys, by (tenant, id), were used last; never turns a date back."""

@@ -8,7 +8,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, and_, delete, insert, select, update
 
 from app.domain import BackendSpec, Timeouts
-from app.errors import BackendNotFound, Conflict
+from app.errors import BackendNotFound, ConcurrentChange
+from app.storage.acts import Act
 from app.storage.engine import Database
 from app.storage.tables import backends
 
@@ -46,7 +47,7 @@ class BackendRepository:
         async with self._database.read() as connection:
             return [_spec(row) for row in await connection.execute(query)]
 
-    async def create(self, tenant: str, spec: BackendSpec) -> BackendSpec:
+    async def create(self, tenant: str, spec: BackendSpec, *, act: Act | None = None) -> BackendSpec:
         """Adds the backend.
 
         Raises:
@@ -55,36 +56,41 @@ class BackendRepository:
         """
         created = replace(spec, tenant=tenant, version=1)
         values = {**_values(created), "created_at": datetime.now(UTC)}
-        async with self._database.write() as connection:
+        async with self._database.write(act) as connection:
             await connection.execute(insert(backends).values(values))
         return created
 
-    async def replace(self, tenant: str, spec: BackendSpec) -> BackendSpec:
+    async def replace(self, tenant: str, spec: BackendSpec, *, act: Act | None = None) -> BackendSpec:
         """Writes a backend that was read before; its version grows.
 
         Raises:
             BackendNotFound: it is gone.
-            Conflict: somebody else changed it since it was read.
+            ConcurrentChange: somebody else changed it since it was read.
         """
         changed = replace(spec, tenant=tenant, version=spec.version + 1)
         unchanged = and_(_is(tenant, spec.name), backends.c.version == spec.version)
-        async with self._database.write() as connection:
+        async with self._database.write(act) as connection:
             result = await connection.execute(update(backends).where(unchanged).values(_values(changed)))
-        if not result.rowcount:
-            await self.get(tenant, spec.name)
-            raise Conflict("the backend was changed by somebody else; read it again")
+            if not result.rowcount:
+                await self.get(tenant, spec.name)
+                raise ConcurrentChange("the backend was changed by somebody else; read it again")
         return changed
 
-    async def delete(self, tenant: str, name: str) -> None:
-        """Removes the backend.
+    async def delete(self, tenant: str, name: str, *, version: int | None = None, act: Act | None = None) -> None:
+        """Removes the backend; with a `version`, only that one.
 
         Raises:
             BackendNotFound: the tenant has none of this name.
+            ConcurrentChange: it is another version now.
         """
-        async with self._database.write() as connection:
-            result = await connection.execute(delete(backends).where(_is(tenant, name)))
-        if not result.rowcount:
-            raise BackendNotFound
+        doomed = _is(tenant, name)
+        if version is not None:
+            doomed &= backends.c.version == version
+        async with self._database.write(act) as connection:
+            result = await connection.execute(delete(backends).where(doomed))
+            if not result.rowcount:
+                await self.get(tenant, name)
+                raise ConcurrentChange("the backend was changed by somebody else; read it again")
 
 
 def _is(tenant: str, name: str) -> ColumnElement[bool]:

@@ -1,8 +1,10 @@
-"""The database connection: short transactions, SQLite's peculiarities, library errors turned into ours.
+"""The database connection: short transactions, the peculiarities of SQLite and PostgreSQL, library errors turned
+into ours.
 
-Everything that only SQLite needs is in this file.
+Everything that only one of the two needs is in this file and in migrate.py.
 """
 
+import math
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -14,12 +16,20 @@ from sqlalchemy.engine import Connection, make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from app.errors import Conflict, NotFound, StorageUnavailable
+from app.storage.acts import Act, record
 
 WAIT_S = 5.0  # how long a transaction may wait for others, in this process and elsewhere; it takes milliseconds
+ANSWER_S = 10.0  # a server that has not answered by then has frozen: its own time-outs have passed
 CONNECTIONS = 8
 WRITERS = 4  # the other connections stay free for reads
 
 _BUSY_TIMEOUT_MS = "trunkline_busy_timeout_ms"
+_POSTGRESQL = {
+    "application_name": "trunkline",
+    "connect_timeout": int(WAIT_S),
+    "tcp_user_timeout": int(WAIT_S * 1000),
+    "prepare_threshold": None,  # prepared statements belong to a connection, which poolers swap
+}
 _FOREIGN_KEY = {"SQLITE_CONSTRAINT_FOREIGNKEY", "23503"}
 
 
@@ -29,15 +39,24 @@ class Database:
     def __init__(self, url: str) -> None:
         parsed = make_url(url)
         is_sqlite = parsed.get_backend_name() == "sqlite"
-        if is_sqlite:
-            parsed = parsed.set(drivername="sqlite+aiosqlite")
+        parsed = parsed.set(drivername="sqlite+aiosqlite" if is_sqlite else "postgresql+psycopg")
         self._engine = create_async_engine(
-            parsed, pool_size=CONNECTIONS, max_overflow=0, pool_timeout=WAIT_S, hide_parameters=True
+            parsed,
+            pool_size=CONNECTIONS,
+            max_overflow=0,
+            pool_timeout=WAIT_S,
+            pool_pre_ping=not is_sqlite,  # connections of before a restart of the server are replaced unseen
+            hide_parameters=True,
+            connect_args={} if is_sqlite else _POSTGRESQL,
         )
         if is_sqlite:
             prepare_sqlite(self._engine.sync_engine)
+        else:
+            prepare_postgresql(self._engine.sync_engine)
         # SQLite has one writer at a time, and its own way of waiting is to look again now and then: we queue.
         self._writers = anyio.Semaphore(1 if is_sqlite else WRITERS)
+        # SQLite ends what it began by itself; a server, or the way to it, can freeze.
+        self._answer_within_s = math.inf if is_sqlite else ANSWER_S
 
     def __repr__(self) -> str:
         return f"<Database {self._engine.url.render_as_string(hide_password=True)}>"
@@ -49,12 +68,14 @@ class Database:
         Raises:
             StorageUnavailable: the database does not answer.
         """
-        async with _transaction(self._engine) as connection:
+        async with self._transaction(self._engine) as connection:
             yield connection
 
     @asynccontextmanager
-    async def write(self) -> AsyncIterator[AsyncConnection]:
+    async def write(self, act: Act | None = None) -> AsyncIterator[AsyncConnection]:
         """A transaction that may write; commits at the end, rolls back on an exception.
+
+        `act` is what the change is to the audit trail, which gets it in the same transaction.
 
         Raises:
             Conflict: a name is taken.
@@ -67,8 +88,10 @@ class Database:
             raise StorageUnavailable("too many changes at once")
         left_ms = int(max(0.0, queue.deadline - anyio.current_time()) * 1000)
         try:
-            async with _transaction(self._engine.execution_options(**{_BUSY_TIMEOUT_MS: left_ms})) as connection:
+            async with self._transaction(self._engine.execution_options(**{_BUSY_TIMEOUT_MS: left_ms})) as connection:
                 yield connection
+                if act is not None:
+                    await record(connection, act)
         finally:
             self._writers.release()
 
@@ -84,6 +107,29 @@ class Database:
     async def aclose(self) -> None:
         """Closes every connection. Idempotent."""
         await self._engine.dispose()
+
+    @asynccontextmanager
+    async def _transaction(self, engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+        # What has begun is finished, whatever becomes of the caller: a connection that was left in the middle could
+        # hand its answer to the next one. The time-outs bound how long that can take; a connection on which ours
+        # strikes is thrown away.
+        with _translated(), anyio.fail_after(self._answer_within_s, shield=True):
+            async with engine.begin() as connection:
+                yield connection
+
+
+def prepare_postgresql(engine: Engine) -> None:
+    """Time-outs at the server, so that no statement and no lock is waited for longer than WAIT_S."""
+
+    @event.listens_for(engine, "connect")
+    def connect(connection: Any, _: object) -> None:
+        cursor = connection.cursor()
+        milliseconds = int(WAIT_S * 1000)
+        # Not as start-up options of the connection: poolers refuse those.
+        for name in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"):
+            cursor.execute(f"SET {name} = {milliseconds}")
+        cursor.close()
+        connection.commit()
 
 
 def prepare_sqlite(engine: Engine) -> None:
@@ -117,15 +163,6 @@ def prepare_sqlite(engine: Engine) -> None:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
-@asynccontextmanager
-async def _transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
-    # What has begun is finished, whatever becomes of the caller: a connection that was left in the middle could
-    # hand its answer to the next one. The time-outs above bound how long that can take.
-    with anyio.CancelScope(shield=True), _translated():
-        async with engine.begin() as connection:
-            yield connection
-
-
 @contextmanager
 def _translated() -> Iterator[None]:
     try:
@@ -135,6 +172,12 @@ def _translated() -> Iterator[None]:
             raise NotFound("Tenant not found") from error
         raise Conflict("an object with this name or id exists already") from error
     except (exc.OperationalError, exc.InterfaceError, exc.TimeoutError) as error:
+        raise StorageUnavailable from error
+    except exc.DBAPIError as error:
+        if error.connection_invalidated:
+            raise StorageUnavailable from error
+        raise
+    except TimeoutError as error:
         raise StorageUnavailable from error
 
 

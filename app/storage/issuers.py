@@ -7,7 +7,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Row, and_, delete, func, insert, select, update
 
-from app.errors import Conflict, NotFound, QuotaExceeded
+from app.errors import ConcurrentChange, NotFound, QuotaExceeded
+from app.storage.acts import Act
 from app.storage.engine import Database
 from app.storage.tables import issuers
 
@@ -71,7 +72,13 @@ class IssuerRepository:
             query = select(issuers).where(behind).order_by(issuers.c.id).limit(limit)
             return [_issuer(row) for row in await connection.execute(query)]
 
-    async def create(self, tenant: str, issuer: Issuer) -> Issuer:
+    async def authorization_servers(self, tenant: str) -> Sequence[str]:
+        """The issuers of the tenant that a client could go to for a token: those with a URL and public keys."""
+        urls = ("https://", "http://")
+        found = await self.list(tenant)
+        return [each.issuer for each in found if each.sealed_secret is None and each.issuer.startswith(urls)]
+
+    async def create(self, tenant: str, issuer: Issuer, *, act: Act | None = None) -> Issuer:
         """Adds the issuer.
 
         Raises:
@@ -81,38 +88,43 @@ class IssuerRepository:
         """
         created = replace(issuer, tenant=tenant, version=1)
         count = select(func.count()).select_from(issuers).where(issuers.c.tenant == tenant)
-        async with self._database.write() as connection:
+        async with self._database.write(act) as connection:
             if (await connection.execute(count)).scalar_one() >= MAX_ISSUERS_PER_TENANT:
                 raise QuotaExceeded("issuers", f"a tenant has at most {MAX_ISSUERS_PER_TENANT} issuers")
             await connection.execute(insert(issuers).values(_values(created)))
         return created
 
-    async def replace(self, tenant: str, issuer: Issuer) -> Issuer:
+    async def replace(self, tenant: str, issuer: Issuer, *, act: Act | None = None) -> Issuer:
         """Writes an issuer that was read before; its version grows.
 
         Raises:
             NotFound: it is gone.
-            Conflict: somebody else changed it since it was read.
+            ConcurrentChange: somebody else changed it since it was read.
         """
         changed = replace(issuer, tenant=tenant, version=issuer.version + 1)
         unchanged = and_(_is(tenant, issuer.id), issuers.c.version == issuer.version)
-        async with self._database.write() as connection:
+        async with self._database.write(act) as connection:
             result = await connection.execute(update(issuers).where(unchanged).values(_values(changed)))
-        if not result.rowcount:
-            await self.get(tenant, issuer.id)
-            raise Conflict("the issuer was changed by somebody else; read it again")
+            if not result.rowcount:
+                await self.get(tenant, issuer.id)
+                raise ConcurrentChange("the issuer was changed by somebody else; read it again")
         return changed
 
-    async def delete(self, tenant: str, issuer_id: str) -> None:
-        """Removes the issuer.
+    async def delete(self, tenant: str, issuer_id: str, *, version: int | None = None, act: Act | None = None) -> None:
+        """Removes the issuer; with a `version`, only that one.
 
         Raises:
             NotFound: the tenant has none of this id.
+            ConcurrentChange: it is another version now.
         """
-        async with self._database.write() as connection:
-            result = await connection.execute(delete(issuers).where(_is(tenant, issuer_id)))
-        if not result.rowcount:
-            raise NotFound("Issuer not found")
+        doomed = _is(tenant, issuer_id)
+        if version is not None:
+            doomed &= issuers.c.version == version
+        async with self._database.write(act) as connection:
+            result = await connection.execute(delete(issuers).where(doomed))
+            if not result.rowcount:
+                await self.get(tenant, issuer_id)
+                raise ConcurrentChange("the issuer was changed by somebody else; read it again")
 
 
 def _is(tenant: str, issuer_id: str) -> ColumnElement[bool]:

@@ -13,23 +13,41 @@ from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import URL, Connection, create_engine, exc, make_url
+from sqlalchemy import URL, Connection, create_engine, exc, make_url, text
 
 import app
 from app.errors import SchemaMismatch, StorageUnavailable
 from app.storage.engine import prepare_sqlite
 
 MIGRATIONS = Path(app.__file__).parent.parent / "migrations"
+CONNECT_S = 5
+
+_ADVISORY_LOCK = 0x7472756E6B6C696E  # "trunklin": any number that nobody else locks
+
+
+def prepare(url: str) -> None:
+    """What a node does before it opens the database: on SQLite, which is its own, `upgrade`; else only `check`.
+
+    Raises:
+        SchemaMismatch: the schema is not this version's.
+        StorageUnavailable: the database does not answer.
+    """
+    if make_url(url).get_backend_name() == "sqlite":
+        upgrade(url)
+    else:
+        check(url)
 
 
 def upgrade(url: str) -> None:
-    """Applies the migrations that are missing. Two processes may do so at once: on SQLite a lock file lets one in.
+    """Applies the migrations that are missing. Two processes may do so at once: a lock lets one in.
 
     Raises:
         SchemaMismatch: the database was made by a newer version.
         StorageUnavailable: the database does not answer.
     """
     with _lock(make_url(url)), _connection(url) as connection:
+        if connection.dialect.name == "postgresql":
+            connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": _ADVISORY_LOCK})
         if _revision(connection) != _head():
             command.upgrade(config(connection), "head")
 
@@ -72,20 +90,27 @@ def _revision(connection: Connection) -> str | None:
 
 @contextmanager
 def _connection(url: str) -> Iterator[Connection]:
-    engine = create_engine(url, hide_parameters=True)
-    if engine.dialect.name == "sqlite":
+    parsed = make_url(url)
+    is_sqlite = parsed.get_backend_name() == "sqlite"
+    engine = create_engine(
+        parsed if is_sqlite else parsed.set(drivername="postgresql+psycopg"),
+        hide_parameters=True,
+        connect_args={} if is_sqlite else {"connect_timeout": CONNECT_S},
+    )
+    if is_sqlite:
         prepare_sqlite(engine)
     try:
         with engine.begin() as connection:
             yield connection
     except (exc.OperationalError, exc.DatabaseError) as error:
-        raise StorageUnavailable(f"the database cannot be used: {error.orig}") from error
+        raise StorageUnavailable(f"the database cannot be used: {' '.join(str(error.orig).split())}") from error
     finally:
         engine.dispose()
 
 
 @contextmanager
 def _lock(url: URL) -> Iterator[None]:
+    """On SQLite a file; PostgreSQL is locked inside, in the transaction of the migrations."""
     if url.get_backend_name() != "sqlite":
         yield
         return

@@ -5,11 +5,13 @@ from typing import Any
 
 from sqlalchemy import (
     JSON,
+    BigInteger,
     Boolean,
     Column,
     DateTime,
     Dialect,
     ForeignKey,
+    Index,
     Integer,
     LargeBinary,
     MetaData,
@@ -106,4 +108,32 @@ issuers = Table(
     Column("discovery_url", Text),
     Column("version", Integer, nullable=False),
     UniqueConstraint("tenant", "issuer"),
+)
+
+# Tenants are named here, not referred to: what was done to one outlives it.
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("at", UtcDateTime, nullable=False),
+    Column("tenant", String(NAME_LENGTH), nullable=False),
+    Column("actor_tenant", String(NAME_LENGTH), nullable=False),
+    Column("actor_issuer", Text, nullable=False),
+    Column("actor_subject", Text, nullable=False),
+    Column("action", String(64), nullable=False),
+    Column("target", String(255), nullable=False),
+    Column("request_id", String(64), nullable=False),
+    Column("detail", Text, nullable=False),
+    Index("ix_audit_tenant_id", "tenant", "id"),
+)
+
+idempotency = Table(
+    "idempotency",
+    metadata,
+    Column("digest", LargeBinary(32), primary_key=True),
+    Column("tenant", String(NAME_LENGTH), ForeignKey("tenants.name", ondelete="CASCADE"), nullable=False, index=True),
+    Column("caller", LargeBinary(32), nullable=False, index=True),
+    Column("body", LargeBinary(32), nullable=False),
+    Column("answer", LargeBinary),
+    Column("created_at", UtcDateTime, nullable=False, index=True),
 )

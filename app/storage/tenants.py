@@ -8,7 +8,8 @@ from typing import Any
 from sqlalchemy import Row, delete, insert, select, update
 
 from app.domain import DEFAULT_TENANT, Limits, Tenant
-from app.errors import Conflict, NotFound
+from app.errors import ConcurrentChange, Conflict, NotFound
+from app.storage.acts import Act
 from app.storage.engine import Database
 from app.storage.tables import tenants
 
@@ -39,7 +40,7 @@ class TenantRepository:
         async with self._database.read() as connection:
             return [_tenant(row) for row in await connection.execute(query)]
 
-    async def create(self, tenant: Tenant) -> Tenant:
+    async def create(self, tenant: Tenant, *, act: Act | None = None) -> Tenant:
         """Adds the tenant.
 
         Raises:
@@ -47,39 +48,44 @@ class TenantRepository:
         """
         created = replace(tenant, version=1)
         values = {**_values(created), "created_at": datetime.now(UTC)}
-        async with self._database.write() as connection:
+        async with self._database.write(act) as connection:
             await connection.execute(insert(tenants).values(values))
         return created
 
-    async def replace(self, tenant: Tenant) -> Tenant:
+    async def replace(self, tenant: Tenant, *, act: Act | None = None) -> Tenant:
         """Writes a tenant that was read before; its version grows.
 
         Raises:
             NotFound: it is gone.
-            Conflict: somebody else changed it since it was read.
+            ConcurrentChange: somebody else changed it since it was read.
         """
         changed = replace(tenant, version=tenant.version + 1)
         unchanged = (tenants.c.name == tenant.name) & (tenants.c.version == tenant.version)
-        async with self._database.write() as connection:
+        async with self._database.write(act) as connection:
             result = await connection.execute(update(tenants).where(unchanged).values(_values(changed)))
-        if not result.rowcount:
-            await self.get(tenant.name)
-            raise Conflict("the tenant was changed by somebody else; read it again")
+            if not result.rowcount:
+                await self.get(tenant.name)
+                raise ConcurrentChange("the tenant was changed by somebody else; read it again")
         return changed
 
-    async def delete(self, name: str) -> None:
-        """Removes the tenant with its backends and keys.
+    async def delete(self, name: str, *, version: int | None = None, act: Act | None = None) -> None:
+        """Removes the tenant with its backends and keys; with a `version`, only that one.
 
         Raises:
             NotFound: there is none of this name.
             Conflict: it is the default tenant, which always exists.
+            ConcurrentChange: it is another version now.
         """
         if name == DEFAULT_TENANT:
             raise Conflict("the default tenant cannot be deleted")
-        async with self._database.write() as connection:
-            result = await connection.execute(delete(tenants).where(tenants.c.name == name))
-        if not result.rowcount:
-            raise NotFound("Tenant not found")
+        doomed = tenants.c.name == name
+        if version is not None:
+            doomed &= tenants.c.version == version
+        async with self._database.write(act) as connection:
+            result = await connection.execute(delete(tenants).where(doomed))
+            if not result.rowcount:
+                await self.get(name)
+                raise ConcurrentChange("the tenant was changed by somebody else; read it again")
 
 
 def _values(tenant: Tenant) -> dict[str, Any]:

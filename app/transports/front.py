@@ -9,8 +9,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.auth.authenticator import Authenticator
 from app.auth.policy import may_connect
+from app.auth.tokens import Target
 from app.domain import Scope as Permission
 from app.errors import BackendNotFound, Forbidden, GatewayError
+from app.http.dependencies import BASE_URL
 from app.http.errors import HttpRefusal, http_status
 from app.http.hosts import HostPolicy
 from app.http.problems import ProblemResponse
@@ -30,7 +32,7 @@ _EXPOSED_HEADERS = b"Mcp-Session-Id, WWW-Authenticate, Retry-After"
 class Front:
     """The outermost application: MCP endpoints are answered here, everything else goes to `app`."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - everything that stands behind the door
         self,
         app: ASGIApp,
         hosts: HostPolicy,
@@ -39,9 +41,10 @@ class Front:
         sse: HttpSse,
         *,
         max_body_bytes: int,
+        public_url: str | None = None,
     ) -> None:
         self._app, self._hosts, self._authenticator = app, hosts, authenticator
-        self._max_body_bytes = max_body_bytes
+        self._max_body_bytes, self._public_url = max_body_bytes, public_url
         self._endpoints: dict[str, dict[str, Endpoint]] = {
             "mcp": {"POST": streamable.post, "GET": streamable.get, "DELETE": streamable.delete},
             "sse": {"GET": sse.stream},
@@ -87,9 +90,10 @@ class Front:
             allow = ", ".join(methods).encode()
             raise HttpRefusal(405, "method_not_allowed", "this address has other methods", headers=((b"allow", allow),))
         authorization = headers.get(b"authorization")
-        principal = None if authorization is None else self._authenticator.remembered(authorization)
+        request.target = target = Target(request.tenant, request.backend, self._base_url(request))
+        principal = None if authorization is None else self._authenticator.remembered(authorization, target)
         if principal is None:
-            principal = await self._authenticator.authenticate(authorization)
+            principal = await self._authenticator.authenticate(authorization, target)
         request.principal = principal
         if not may_connect(principal, request.tenant, request.backend):
             if principal.tenant != request.tenant:
@@ -112,10 +116,17 @@ class Front:
             if origin is not None:
                 self._hosts.require_origin(origin)
             request.refuse_declared_size(self._max_body_bytes)
+            scope[BASE_URL] = self._base_url(request)
         except GatewayError as error:
             await ProblemResponse(http_status(error), error.reason, detail=str(error))(scope, receive, send)
             return
         await self._app(scope, _limited(receive, self._max_body_bytes), send)
+
+    def _base_url(self, request: McpRequest) -> str:
+        """Under which URL the client reaches us: PUBLIC_URL, else its own word; the Host was checked before."""
+        if self._public_url is not None:
+            return self._public_url
+        return f"{request.scope.get('scheme', 'http')}://{request.headers[b'host'].decode('latin-1').lower()}"
 
 
 def _limited(receive: Receive, limit: int) -> Receive:

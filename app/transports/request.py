@@ -7,10 +7,12 @@ import anyio
 from starlette.types import Message, Receive, Scope, Send
 
 from app.auth.policy import has_scope
+from app.auth.tokens import Target
 from app.domain import Principal
 from app.domain import Scope as Permission
-from app.errors import Forbidden, GatewayError, Unauthenticated
+from app.errors import GatewayError
 from app.http.errors import HttpRefusal, http_status, retry_after, rpc_error
+from app.http.resource_metadata import challenge
 
 BODY_DEADLINE_S = 30.0
 JSON_TYPE = (b"content-type", b"application/json")
@@ -24,10 +26,11 @@ class ClientGone(Exception):
 
 
 class McpRequest:
-    """A request to `/t/{tenant}/{backend}/{kind}`. `principal` is set by the front, before anything else looks."""
+    """A request to `/t/{tenant}/{backend}/{kind}`. The front sets `target`, then `principal`, before others look."""
 
-    __slots__ = ("backend", "headers", "kind", "method", "principal", "receive", "scope", "send", "tenant")
+    __slots__ = ("backend", "headers", "kind", "method", "principal", "receive", "scope", "send", "target", "tenant")
     principal: Principal
+    target: Target
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, tenant: str, backend: str, kind: str) -> None:
         self.scope, self.receive, self.send = scope, receive, send
@@ -139,11 +142,10 @@ class McpRequest:
         wait = retry_after(error)
         if wait is not None:
             headers.append((b"retry-after", b"%d" % max(1, math.ceil(wait))))
-        if isinstance(error, Unauthenticated):
-            headers.append((b"www-authenticate", _challenge(error)))
-        elif isinstance(error, Forbidden):
-            scopes = " ".join(error.scopes)
-            headers.append((b"www-authenticate", f'Bearer error="insufficient_scope", scope="{scopes}"'.encode()))
+        target: Target | None = getattr(self, "target", None)
+        question = None if target is None else challenge(error, target)
+        if question is not None:
+            headers.append((b"www-authenticate", question))
         await self.answer(http_status(error), self.error_body(error, request_id), headers)
 
     def error_body(self, error: GatewayError, request_id: bytes = b"null") -> bytes:
@@ -158,7 +160,3 @@ _CLOSE = ((b"connection", b"close"),)
 
 def _too_large(limit: int) -> HttpRefusal:
     return HttpRefusal(413, "body_too_large", f"the body is over the limit of {limit} bytes", headers=_CLOSE)
-
-
-def _challenge(error: Unauthenticated) -> bytes:
-    return b'Bearer error="invalid_token"' if error.token_was_sent else b"Bearer"

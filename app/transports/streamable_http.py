@@ -7,20 +7,14 @@ from app.http.errors import HttpRefusal
 from app.metrics import Metrics
 from app.protocol.commands import Answer, Call, Failed
 from app.protocol.headers import is_json, parse_accept, parse_version
-from app.protocol.jsonrpc import (
-    UNSUPPORTED_PROTOCOL_VERSION,
-    Message,
-    Notification,
-    Request,
-    members_of,
-    parse_client,
-    string_of,
-)
-from app.protocol.revisions import HANDSHAKE, META_VERSION, allows_batches, is_handshake
+from app.protocol.jsonrpc import Message, Notification, Request, parse_client
+from app.protocol.modern import envelope_version, unsupported
+from app.protocol.revisions import allows_batches, is_handshake
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
 from app.sessions.streams import Reply
 from app.transports.event_stream import StreamOptions, send_events
+from app.transports.modern_http import ModernHttp
 from app.transports.request import McpRequest
 
 TRANSPORT = "streamable_http"
@@ -31,8 +25,16 @@ SESSION_HEADER = b"mcp-session-id"
 class StreamableHttp:
     """Answers the three methods; the front has checked who asks and whether they may."""
 
-    def __init__(self, registry: SessionRegistry, metrics: Metrics, *, max_body_bytes: int, keepalive_s: float) -> None:
-        self._registry = registry
+    def __init__(
+        self,
+        registry: SessionRegistry,
+        modern: ModernHttp,
+        metrics: Metrics,
+        *,
+        max_body_bytes: int,
+        keepalive_s: float,
+    ) -> None:
+        self._registry, self._modern = registry, modern
         self._max_body_bytes, self._keepalive_s = max_body_bytes, keepalive_s
         self._get_streams, self._post_streams = metrics.streams.labels("get"), metrics.streams.labels("post")
 
@@ -47,11 +49,17 @@ class StreamableHttp:
         message = parse_client(await request.body(self._max_body_bytes))
         if type(message) is Request:
             try:
+                if _is_modern(request, message):
+                    await self._modern.post(request, message, accepted)
+                    return
                 await self._request(request, message, takes_json=accepted.json, takes_events=accepted.events)
             except GatewayError as error:
                 await request.answer_error(error, message.id)
             return
-        session = self._session(request, message)
+        if _is_modern(request, message):
+            await self._modern.post(request, message, accepted)
+            return
+        session = self._session(request)
         if isinstance(message, list):
             await self._batch(request, session, message, takes_json=accepted.json, takes_events=accepted.events)
             return
@@ -85,7 +93,7 @@ class StreamableHttp:
         if message.method == "initialize":
             await self._initialize(request, message, takes_json=takes_json, takes_events=takes_events)
             return
-        session = self._session(request, message)
+        session = self._session(request)
         reply = session.reply(1, may_stream=takes_events)
         session.request(message, reply)
         if not takes_json:
@@ -168,8 +176,7 @@ class StreamableHttp:
 
     # --- whose session
 
-    def _session(self, request: McpRequest, message: Message | list[Message]) -> Session:
-        _require_handshake_era(request, message)
+    def _session(self, request: McpRequest) -> Session:
         if SESSION_HEADER not in request.headers:
             raise HttpRefusal(400, "session_required", "the header Mcp-Session-Id is missing; start with `initialize`")
         return self._find(request)
@@ -196,32 +203,18 @@ def _pass_on(session: Session, message: Message) -> None:
         session.respond(message)
 
 
-def _require_handshake_era(request: McpRequest, message: Message | list[Message]) -> None:
-    """Refuses what speaks another revision, body first; its list of versions lets dual-era clients fall back."""
-    version = _envelope_version(message)
-    if version is None:
-        _require_known_version(request)
-    else:
-        raise _unsupported(version)
-
-
-def _envelope_version(message: Message | list[Message]) -> str | None:
-    if isinstance(message, Request | Notification) and message.params is not None and "_meta" in message.params:
-        return string_of(members_of(message.params["_meta"]).get(META_VERSION))
-    return None
+def _is_modern(request: McpRequest, message: Message | list[Message]) -> bool:
+    """Whether this is for the modern era: the body says so, or else the header names no handshake revision."""
+    if envelope_version(message) is not None:
+        return True
+    if isinstance(message, Request) and message.method == "initialize":
+        return False  # a handshake, whatever the headers say
+    version = parse_version(request.values(b"mcp-protocol-version"))
+    return version is not None and not is_handshake(version)
 
 
 def _require_known_version(request: McpRequest) -> None:
     version = parse_version(request.values(b"mcp-protocol-version"))
     if version is not None and not is_handshake(version):
-        raise _unsupported(version)
-
-
-def _unsupported(version: str) -> HttpRefusal:
-    return HttpRefusal(
-        400,
-        "unsupported_protocol_version",
-        "this protocol version is not supported",
-        code=UNSUPPORTED_PROTOCOL_VERSION,
-        data={"supported": list(HANDSHAKE), "requested": version[:64]},
-    )
+        refusal = unsupported(version)
+        raise HttpRefusal(400, "unsupported_protocol_version", refusal.message, code=refusal.code, data=refusal.data)

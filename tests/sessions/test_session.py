@@ -20,8 +20,8 @@ from app.protocol.commands import Failed, Listen
 from app.protocol.jsonrpc import Notification, Request, Response, parse_client
 from app.protocol.lifecycle import SessionState
 from app.sessions.registry import SessionRegistry
-from app.sessions.session import SILENCE_S, Session
-from app.sessions.streams import MAX_EVENTS, Reply
+from app.sessions.session import Session
+from app.sessions.streams import MAX_EVENTS, SILENCE_S, Reply
 from tests.sessions.fakes import FakeLink, FakePool
 
 

@@ -1,4 +1,4 @@
-"""A migrated SQLite file, and the repositories on it."""
+"""A migrated database, SQLite and PostgreSQL in turn, and the repositories on it."""
 
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
@@ -10,12 +10,27 @@ import pytest
 from app.domain import BackendSpec, Tenant, Timeouts
 from app.storage import ApiKey, ApiKeyRepository, BackendRepository, Database, TenantRepository
 from app.storage.migrate import upgrade
+from tests.postgres import empty
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
+def sqlite_url(tmp_path: Path) -> str:
     url = f"sqlite:///{tmp_path}/test.db"
     upgrade(url)
+    return url
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def dialect(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def url(dialect: str, request: pytest.FixtureRequest) -> str:
+    if dialect == "sqlite":
+        return str(request.getfixturevalue("sqlite_url"))
+    url = str(request.getfixturevalue("postgres_database"))
+    empty(url)
     return url
 
 

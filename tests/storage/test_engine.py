@@ -1,4 +1,7 @@
-"""The database connection: SQLite's modes, several writers, and errors in our own words."""
+"""The database connection: several writers, cancelled callers, and errors in our own words; then what only SQLite has.
+
+What only PostgreSQL has is in test_postgresql.py.
+"""
 
 import sqlite3
 import threading
@@ -12,10 +15,12 @@ from app.errors import StorageUnavailable
 from app.storage import Database, TenantRepository, engine
 
 
-async def test_sqlite_runs_with_wal_foreign_keys_and_a_busy_timeout(database):
+async def test_sqlite_runs_with_wal_foreign_keys_and_a_busy_timeout(sqlite_url):
+    database = Database(sqlite_url)
     async with database.read() as connection:
         for pragma, value in (("journal_mode", "wal"), ("foreign_keys", 1), ("busy_timeout", 5000), ("synchronous", 1)):
             assert (await connection.exec_driver_sql(f"PRAGMA {pragma}")).scalar_one() == value
+    await database.aclose()
 
 
 async def test_many_writers_at_once_all_succeed(url, database):
@@ -30,10 +35,10 @@ async def test_many_writers_at_once_all_succeed(url, database):
         await other.aclose()
 
 
-async def test_a_lock_held_by_another_process_delays_writers_only_and_not_for_ever(url, monkeypatch):
+async def test_a_lock_held_by_another_process_delays_writers_only_and_not_for_ever(sqlite_url, monkeypatch):
     monkeypatch.setattr(engine, "WAIT_S", 0.2)
-    database = Database(url)
-    locker = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+    database = Database(sqlite_url)
+    locker = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
     try:
         locker.execute("BEGIN IMMEDIATE")
         async with anyio.create_task_group() as tasks:
@@ -111,9 +116,9 @@ async def test_a_file_that_is_no_database_is_unavailable_storage(tmp_path):
     await _threads_are(before)
 
 
-async def test_closing_twice_is_fine_and_ends_every_thread(url):
+async def test_closing_twice_is_fine_and_ends_every_thread(sqlite_url):
     before = threading.active_count()
-    database = Database(url)
+    database = Database(sqlite_url)
     await database.ping()
     assert threading.active_count() == before + 1
     await database.aclose()

@@ -8,13 +8,16 @@ from typing import Any
 import anyio
 import pytest
 
+from app.auth.sealing import Sealer
 from app.domain import BackendSpec, Principal
 from app.errors import Unauthenticated
 from app.http.hosts import HostPolicy
 from app.metrics import Metrics
 from app.sessions.directory import BackendDirectory
+from app.sessions.implicit import ImplicitSessions
 from app.sessions.registry import SessionRegistry
 from app.transports.front import Front
+from app.transports.modern_http import ModernHttp
 from app.transports.sse import HttpSse
 from app.transports.streamable_http import StreamableHttp
 from tests.sessions.fakes import FakePool, FakeStore
@@ -107,6 +110,7 @@ def http(registry: SessionRegistry) -> Http:
         await send({"type": "http.response.body", "body": f"{scope['path']} {size}".encode()})
 
     metrics = Metrics("test")
+    implicit = ImplicitSessions(registry, Sealer(b"k" * 32))
     authenticator: Any = FakeAuthenticator()
     options = {"max_body_bytes": LIMIT, "keepalive_s": 15.0}
     return Http(
@@ -114,7 +118,7 @@ def http(registry: SessionRegistry) -> Http:
             behind,
             HostPolicy([], ["https://app.example.org"]),
             authenticator,
-            StreamableHttp(registry, metrics, **options),
+            StreamableHttp(registry, ModernHttp(implicit, metrics, keepalive_s=15.0), metrics, **options),
             HttpSse(registry, metrics, **options),
             max_body_bytes=LIMIT,
         )

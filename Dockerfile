@@ -1,0 +1,68 @@
+# Two images from one file:
+#   docker build -t trunkline .                        Python backends
+#   docker build -t trunkline:node --target node .     and npx, git
+# Runs as uid 10001 on a read-only root; everything that is kept is under /data.
+
+FROM python:3.11-slim-bookworm AS build
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
+RUN python -m venv /opt/trunkline
+COPY requirements.lock /tmp/
+RUN /opt/trunkline/bin/pip install --require-hashes --only-binary :all: -r /tmp/requirements.lock
+# Copied rather than built into a wheel: what would build it is in no lock file.
+COPY app /opt/trunkline/src/app
+COPY migrations /opt/trunkline/src/migrations
+RUN echo /opt/trunkline/src > "$(/opt/trunkline/bin/python -c 'import site; print(site.getsitepackages()[0])')/trunkline.pth" \
+    && printf '#!/opt/trunkline/bin/python\nfrom app.cli import main\nraise SystemExit(main())\n' > /opt/trunkline/bin/trunkline \
+    && chmod 755 /opt/trunkline/bin/trunkline \
+    && /opt/trunkline/bin/python -m compileall -q /opt/trunkline/src
+
+FROM node:24-bookworm-slim AS nodejs
+
+FROM python:3.11-slim-bookworm AS base
+# tini is PID 1: it passes signals on and reaps what outlives a backend. Debian's stable moves by security fixes only.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends ca-certificates tini \
+    && rm -rf /var/lib/apt/lists/* \
+    && groupadd --gid 10001 trunkline \
+    && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /data --shell /usr/sbin/nologin trunkline \
+    && install -d -o 10001 -g 10001 -m 700 /data
+COPY --from=build /opt/trunkline /opt/trunkline
+ENV PATH=/opt/trunkline/bin:/usr/local/bin:/usr/bin:/bin \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1 \
+    TRUNKLINE_HOST=0.0.0.0 \
+    TRUNKLINE_DATA_DIR=/data
+VOLUME /data
+WORKDIR /data
+EXPOSE 8080
+ENTRYPOINT ["/usr/bin/tini", "--", "trunkline"]
+CMD ["serve"]
+
+FROM base AS node
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends git \
+    && rm -rf /var/lib/apt/lists/*
+COPY --from=nodejs /usr/local/bin/node /usr/local/bin/node
+COPY --from=nodejs /usr/local/lib/node_modules/npm /usr/local/lib/node_modules/npm
+RUN ln -s ../lib/node_modules/npm/bin/npm-cli.js /usr/local/bin/npm \
+    && ln -s ../lib/node_modules/npm/bin/npx-cli.js /usr/local/bin/npx
+USER 10001:10001
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="Trunkline (with node)" \
+    org.opencontainers.image.description="A multi-tenant remote MCP gateway, with node, npx and git for its backends" \
+    org.opencontainers.image.licenses="Apache-2.0" \
+    org.opencontainers.image.version="$VERSION" \
+    org.opencontainers.image.revision="$REVISION"
+
+FROM base AS gateway
+USER 10001:10001
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="Trunkline" \
+    org.opencontainers.image.description="A multi-tenant remote MCP gateway" \
+    org.opencontainers.image.licenses="Apache-2.0" \
+    org.opencontainers.image.version="$VERSION" \
+    org.opencontainers.image.revision="$REVISION"

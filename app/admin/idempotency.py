@@ -1,0 +1,161 @@
+"""`Idempotency-Key`: a POST that is repeated under the same key is answered with the first answer, and done once.
+
+A key belongs to a credential with its scopes, and to a path. Answers are kept for a day, sealed under the node's
+secret key: that of a new API key contains the key. Only successes are kept; what failed is tried anew.
+"""
+
+import hashlib
+import hmac
+import json
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any
+
+import anyio
+from fastapi import Depends, Header, Request, Response
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from app.auth.sealing import SealBroken, Sealer
+from app.domain import Principal
+from app.errors import Conflict, GatewayError, InvalidRequest
+from app.http.dependencies import AuthenticatedRoute
+from app.storage.idempotency import IdempotencyRepository
+
+MAX_KEY_LENGTH = 255
+REPLAYED = "Idempotency-Replayed"
+
+_KEPT_HEADERS = ("content-type", "location", "etag", "cache-control")
+_LABEL = b"trunkline idempotency bodies 1"
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """A request that is being answered for the first time."""
+
+    tenant: str
+    digest: bytes
+
+    @property
+    def place(self) -> str:
+        return "idempotency/" + self.digest.hex()
+
+
+class AnsweredOnce:
+    """Remembers requests and their answers."""
+
+    def __init__(self, repository: IdempotencyRepository, secret_key: bytes, now: Callable[[], datetime]) -> None:
+        self._repository, self._now = repository, now
+        self._sealer = Sealer(secret_key)
+        # A digest of a body without a key would let who reads the database try secrets against it.
+        self._body_key = hmac.digest(secret_key, _LABEL, "sha256")
+
+    async def begin(self, principal: Principal, path: str, key: str, body: bytes) -> _Claim | Response:
+        """The claim to be the first with this key, or the answer to who was.
+
+        Raises:
+            InvalidRequest: the key is malformed, or was used for another body.
+            Conflict: the first request is under way.
+            QuotaExceeded: this credential has used too many keys.
+            StorageUnavailable: nobody can tell.
+        """
+        if not (key.isascii() and key.isprintable() and 0 < len(key) <= MAX_KEY_LENGTH):
+            raise InvalidRequest(f"Idempotency-Key must be 1 to {MAX_KEY_LENGTH} printable ASCII characters")
+        caller = _digest(*principal.identity)
+        claim = _Claim(principal.tenant, _digest(*principal.identity, *sorted(principal.scopes), "", path, key))
+        body_digest = hmac.digest(self._body_key, body, "sha256")
+        try:
+            before = await self._repository.begin(claim.tenant, caller, claim.digest, body_digest, self._now())
+        except Conflict:
+            raise _under_way() from None
+        if before is None:
+            return claim
+        if not hmac.compare_digest(before.body, body_digest):
+            raise InvalidRequest("this Idempotency-Key was used for another body")
+        if before.answer is None:
+            raise _under_way()
+        return self._opened(claim, before.answer)
+
+    async def finish(self, claim: _Claim, response: Response | None) -> None:
+        """Keeps the answer of a success; forgets the claim of a failure. Does not raise: the work is done."""
+        is_success = response is not None and response.status_code < 300
+        with anyio.CancelScope(shield=True):  # the database's own time-outs bound it
+            try:
+                if response is not None and is_success:
+                    await self._repository.keep(claim.tenant, claim.digest, self._sealed(claim, response))
+                else:
+                    await self._repository.release(claim.tenant, claim.digest)
+            except GatewayError:
+                _log.warning("the answer to a request with an Idempotency-Key could not be kept")
+
+    def _sealed(self, claim: _Claim, response: Response) -> bytes:
+        headers = {name: response.headers[name] for name in _KEPT_HEADERS if name in response.headers}
+        answer = {"status": response.status_code, "headers": headers, "body": bytes(response.body).decode()}
+        return self._sealer.seal(json.dumps(answer).encode(), claim.place)
+
+    def _opened(self, claim: _Claim, sealed: bytes) -> Response:
+        try:
+            answer = json.loads(self._sealer.open(sealed, claim.place))
+        except SealBroken:
+            raise Conflict("the answer was kept under another secret key") from None
+        return Response(answer["body"], answer["status"], {**answer["headers"], REPLAYED: "true"})
+
+
+class AdminRoute(AuthenticatedRoute):
+    """An authenticated route whose POST is done once for each Idempotency-Key."""
+
+    def behind_authentication(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The route's application, less what is repeated."""
+        handle = super().behind_authentication()
+        if "POST" not in (self.methods or ()):
+            return handle
+
+        async def once(request: Request) -> Response:
+            key = request.headers.get("idempotency-key")
+            if key is None:
+                return await handle(request)
+            answered: AnsweredOnce = request.app.state.admin.answered_once
+            try:
+                body = await request.body()
+            except ClientDisconnect:
+                raise HTTPException(400) from None
+            claim = await answered.begin(request.state.principal, request.url.path, key, body)
+            if isinstance(claim, Response):
+                return claim
+            response: Response | None = None
+            try:
+                response = await handle(request)
+            finally:
+                await answered.finish(claim, response)
+            return response
+
+        return once
+
+
+def _describe_key(
+    _: Annotated[
+        str | None,
+        Header(
+            alias="Idempotency-Key",
+            min_length=1,
+            max_length=MAX_KEY_LENGTH,
+            description="A repetition with the same key and body within a day is answered like the first request.",
+        ),
+    ] = None,
+) -> None:
+    """Only for OpenAPI: `AdminRoute` has looked before this could."""
+
+
+ONCE = Depends(_describe_key)
+"""Stands in the `dependencies` of every POST."""
+
+
+def _digest(*parts: str) -> bytes:
+    return hashlib.sha256(json.dumps(parts).encode()).digest()
+
+
+def _under_way() -> Conflict:
+    return Conflict("a request with this Idempotency-Key is under way; try again in a moment")

@@ -1,0 +1,30 @@
+"""/api/v1/nodes"""
+
+from dataclasses import asdict
+from datetime import datetime
+
+from fastapi import APIRouter
+from pydantic import BaseModel
+
+from app.admin.context import Platform
+from app.admin.idempotency import AdminRoute
+from app.admin.paging import AskedPage, Page
+
+router = APIRouter(route_class=AdminRoute, tags=["nodes"])
+
+
+class NodeAnswer(BaseModel):
+    """One gateway process."""
+
+    id: str
+    version: str
+    started_at: datetime
+    sessions: int
+    processes: int
+    draining: bool
+
+
+@router.get("/nodes")
+async def list_nodes(access: Platform, asked: AskedPage) -> Page[NodeAnswer]:
+    """The nodes that share the work; this version knows of the one that is asked."""
+    return asked.of_all([access.admin.node.status()], lambda node: node.id, lambda node: NodeAnswer(**asdict(node)))

@@ -1,0 +1,239 @@
+"""The revision 2026-07-28: the envelope that every request carries, and the ladder it has to climb.
+
+There is no handshake and no session: each request names its version and the client's capabilities in
+`params._meta`, and repeats what routes it in headers, which must say the same as the body (basic/index,
+basic/transports/streamable-http "Server Validation").
+"""
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from app.protocol.exchange import SUBSCRIPTION_KEY
+from app.protocol.jsonrpc import (
+    INVALID_PARAMS,
+    UNSUPPORTED_PROTOCOL_VERSION,
+    Notification,
+    Params,
+    Request,
+    encode,
+    members_of,
+    string_of,
+)
+from app.protocol.revisions import HANDSHAKE
+
+MODERN = "2026-07-28"
+SUPPORTED = (MODERN, *reversed(HANDSHAKE))  # what we say where a client asks for something else
+META = "io.modelcontextprotocol/"
+VERSION_KEY, CAPABILITIES_KEY = META + "protocolVersion", META + "clientCapabilities"
+CLIENT_INFO_KEY, LOG_LEVEL_KEY = META + "clientInfo", META + "logLevel"
+SERVER_INFO_KEY = META + "serverInfo"
+
+HEADER_MISMATCH = -32020
+MISSING_CAPABILITY = -32021
+METHODS_WITH_NAME = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri", "tasks/get": "taskId",
+                     "tasks/update": "taskId", "tasks/cancel": "taskId"}  # fmt: skip
+REMOVED = frozenset({
+    "initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe", "tasks/list",
+    "tasks/result",
+})  # fmt: skip
+CACHEABLE = frozenset({
+    "server/discover", "tools/list", "prompts/list", "resources/list", "resources/templates/list", "resources/read",
+})  # fmt: skip
+MAY_ASK = frozenset({"tools/call", "prompts/get", "resources/read"})
+LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+
+_ENCODED = re.compile(r"=\?base64\?(.*)\?=\Z")
+
+
+class Envelope(NamedTuple):
+    """What a request says of its client. `capabilities_key` is the same for equal capabilities."""
+
+    capabilities: Mapping[str, Any]
+    capabilities_key: bytes
+    client_info: msgspec.Raw | None
+    log_level: str | None
+
+
+class Rejection(NamedTuple):
+    """The first rung of the ladder that failed, as a JSON-RPC error; its HTTP status is 400."""
+
+    code: int
+    message: str
+    data: dict[str, object] | None = None
+
+
+class RoutingHeaders(NamedTuple):
+    """What a request's headers repeat of its body; `repeated` is a routing header that stands twice."""
+
+    version: str | None
+    method: str | None
+    name: str | None
+    repeated: str | None = None
+
+
+def envelope_version(message: object) -> msgspec.Raw | None:
+    """The version in the message's own envelope: the source of truth for its era."""
+    if isinstance(message, Request | Notification) and message.params is not None and "_meta" in message.params:
+        return members_of(message.params["_meta"]).get(VERSION_KEY)
+    return None
+
+
+def climb(message: Request, headers: RoutingHeaders) -> Envelope | Rejection:
+    """The ladder: the envelope of the request, or the first thing that is wrong with it."""
+    if headers.repeated is not None:
+        return Rejection(HEADER_MISMATCH, f"the header {headers.repeated} stands twice")
+    params = message.params or {}
+    meta = members_of(params["_meta"]) if "_meta" in params else {}
+    missing = [key for key in (VERSION_KEY, CAPABILITIES_KEY) if key not in meta]
+    if missing:
+        return Rejection(INVALID_PARAMS, "params._meta is missing " + " and ".join(missing))
+    version = string_of(meta[VERSION_KEY])
+    if headers.version is None or headers.version != version:
+        return Rejection(HEADER_MISMATCH, "MCP-Protocol-Version is missing or differs from the request's _meta")
+    if headers.method != message.method:
+        return Rejection(HEADER_MISMATCH, "Mcp-Method is missing or differs from the request's method")
+    if not _same_name(message.method, params, headers.name):
+        return Rejection(HEADER_MISMATCH, "Mcp-Name is missing or differs from the request's parameter")
+    if version != MODERN:
+        return unsupported(version or "")
+    return _envelope(meta)
+
+
+def unsupported(version: str) -> Rejection:
+    """The refusal of a version, with the list of what there is."""
+    data: dict[str, object] = {"supported": list(SUPPORTED), "requested": version[:64]}
+    return Rejection(UNSUPPORTED_PROTOCOL_VERSION, "Unsupported protocol version", data)
+
+
+def _envelope(meta: Params) -> Envelope | Rejection:
+    try:
+        capabilities = json.loads(bytes(meta[CAPABILITIES_KEY]))
+    except (ValueError, RecursionError):
+        capabilities = None
+    if not isinstance(capabilities, dict):
+        return Rejection(INVALID_PARAMS, f"{CAPABILITIES_KEY} must be an object")
+    key = json.dumps(capabilities, sort_keys=True, separators=(",", ":")).encode()
+    level = string_of(meta.get(LOG_LEVEL_KEY))
+    return Envelope(capabilities, key, meta.get(CLIENT_INFO_KEY), level if level in LEVELS else None)
+
+
+def _same_name(method: str, params: Params, header: str | None) -> bool:
+    key = METHODS_WITH_NAME.get(method)
+    if key is None or key not in params:
+        return True
+    return header is not None and decode_header(header) == string_of(params[key])
+
+
+def decode_header(value: str) -> str | None:
+    """A routing header's text: `=?base64?…?=` carries what a header cannot; None if that is broken."""
+    match = _ENCODED.match(value)
+    if match is None:
+        return value
+    try:
+        return base64.b64decode(match[1], validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return None
+
+
+# --- parameters that are repeated in headers (x-mcp-header)
+
+
+class MirroredParameter(NamedTuple):
+    """A tool's parameter that clients repeat as `Mcp-Param-<header>`."""
+
+    path: tuple[str, ...]
+    header: str
+    kind: str
+
+
+def mirrored_parameters(input_schema: Any) -> list[MirroredParameter]:
+    """The annotated parameters of a tool, reached through `properties` only."""
+    found: list[MirroredParameter] = []
+    waiting: list[tuple[tuple[str, ...], Any]] = [((), input_schema)]
+    while waiting and len(found) < 64:
+        path, schema = waiting.pop()
+        if not isinstance(schema, dict):
+            continue
+        header, kind = schema.get("x-mcp-header"), schema.get("type")
+        if path and isinstance(header, str) and kind in ("string", "integer", "boolean", "number"):
+            found.append(MirroredParameter(path, header, kind))
+        properties = schema.get("properties")
+        if isinstance(properties, dict) and len(path) < 16:
+            waiting += [((*path, name), below) for name, below in properties.items() if isinstance(name, str)]
+    return found
+
+
+def check_mirrors(
+    mirrored: list[MirroredParameter], arguments: Any, headers: Mapping[str, list[str]]
+) -> Rejection | None:
+    """Whether each annotated argument stands in its header, and nothing else does. `headers` by lower-case name."""
+    for parameter in mirrored:
+        values = headers.get("mcp-param-" + parameter.header.lower(), [])
+        argument = _value_at(arguments, parameter.path)
+        wrong = len(values) > 1 or (argument is None and bool(values))
+        if argument is not None:
+            wrong = len(values) != 1 or not _says(decode_header(values[0]), argument, parameter.kind)
+        if wrong:
+            name, argument_name = f"Mcp-Param-{parameter.header}", ".".join(parameter.path)
+            return Rejection(HEADER_MISMATCH, f"{name} is missing or differs from the argument {argument_name}")
+    return None
+
+
+def _value_at(node: Any, path: tuple[str, ...]) -> Any:
+    for key in path:
+        node = node.get(key) if isinstance(node, dict) else None
+    return node
+
+
+def _says(text: str | None, argument: Any, kind: str) -> bool:
+    if text is None:
+        return False
+    if isinstance(argument, bool):
+        return text == ("true" if argument else "false")
+    if kind in ("integer", "number") and isinstance(argument, int | float):
+        try:
+            return float(text) == float(argument) and (text.isdigit() is False or int(text) == argument)
+        except (ValueError, OverflowError):
+            return False
+    return isinstance(argument, str) and text == argument
+
+
+# --- results
+
+
+def complete(result: msgspec.Raw, method: str, server_info: msgspec.Raw | None) -> bytes:
+    """A handshake-era result as 2026-07-28 wants it: resultType, who answered, and how long it may be kept."""
+    members = members_of(result)
+    members.setdefault("resultType", msgspec.Raw(b'"complete"'))
+    if server_info is not None:
+        meta = members_of(members["_meta"]) if "_meta" in members else {}
+        meta.setdefault(SERVER_INFO_KEY, server_info)
+        members["_meta"] = msgspec.Raw(encode(meta))
+    if method in CACHEABLE:
+        members.setdefault("ttlMs", msgspec.Raw(b"0"))
+        members.setdefault("cacheScope", msgspec.Raw(b'"private"'))
+    return encode(members)
+
+
+def tagged(params: Params | None, subscription_id: bytes) -> Params:
+    """A notification's params with the subscription they are sent for."""
+    params = dict(params or {})
+    meta = members_of(params["_meta"]) if "_meta" in params else {}
+    meta[SUBSCRIPTION_KEY] = msgspec.Raw(subscription_id)
+    params["_meta"] = msgspec.Raw(encode(meta))
+    return params
+
+
+def without_envelope(params: Params | None) -> Params | None:
+    """The params as a handshake-era server knows them: progress token and trace context stay in `_meta`."""
+    if params is None or "_meta" not in params:
+        return params
+    meta = {key: value for key, value in members_of(params["_meta"]).items() if not key.startswith(META)}
+    rest = {key: value for key, value in params.items() if key not in ("_meta", "inputResponses", "requestState")}
+    return {**rest, "_meta": msgspec.Raw(encode(meta))} if meta else rest

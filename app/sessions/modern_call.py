@@ -1,0 +1,243 @@
+"""ModernCall: one request of a 2026-07-28 client, on its way through a line to a backend.
+
+In front of a handshake-era process it may outlive its HTTP request: when the process asks the client
+something, that request is answered with `input_required`, the call is suspended, and a later request with
+the sealed state goes on where it stopped (patterns/mrtr).
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from app.protocol.commands import Answer, Call, Failed, ToStream
+from app.protocol.jsonrpc import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    Notification,
+    Params,
+    Request,
+    Response,
+    dump_notification,
+    encode,
+    members_of,
+    parse_backend,
+    string_of,
+)
+from app.protocol.modern import LEVELS, MISSING_CAPABILITY, Envelope, complete, tagged
+from app.sessions.session import Session
+from app.sessions.streams import Reply
+
+DEBOUNCE_S = 0.03  # a server that asks several things at once writes them within this
+SUSPENDED_S = 300.0  # how long the client may take to come back
+NEEDS = {"sampling/createMessage": "sampling", "elicitation/create": "elicitation", "roots/list": "roots"}
+RESOURCE_NOT_FOUND = -32002  # of the handshake era
+
+
+class Question(NamedTuple):
+    """What the process asked: our id of it, and what the client is told."""
+
+    id: bytes
+    method: str
+    params: Params
+
+
+class ModernCall:
+    """Where the session delivers what belongs to the call (it takes a Reply's place there).
+
+    `reply` is the HTTP request that waits now, None while suspended. The owner hears `on_suspended` with the
+    call when it needs the client, and `on_done` once when it is over.
+    """
+
+    may_stream = True  # toward the Exchange: what cannot be streamed is dropped here
+    silence_s = 15.0  # the HTTP status can still be right until then
+
+    def __init__(self, line: Session, message: Request, envelope: Envelope, *, passes_unchanged: bool) -> None:
+        self.id = secrets.token_urlsafe(18)
+        self.line, self.message, self.envelope = line, message, envelope
+        self.passes_unchanged = passes_unchanged  # the process speaks 2026-07-28 itself
+        self.server_info: msgspec.Raw | None = None
+        self.line_id = b""  # the id of this call on its line
+        self.round = 0
+        self.deadline: float | None = None  # while suspended
+        self.is_done = False
+        self.questions: dict[str, Question] = {}
+        self.on_suspended: Callable[[ModernCall], str] = lambda call: ""
+        self.on_done: Callable[[ModernCall], None] = lambda call: None
+        self._reply: Reply | None = None
+        self._client_id = message.id
+        self._kept: Answer | Failed | None = None  # an outcome that came while nobody waited
+        self._lacking: str | None = None
+        self._debounce: asyncio.TimerHandle | None = None
+
+    # --- the HTTP request that waits
+
+    def wait_with(self, reply: Reply, client_id: bytes) -> None:
+        """From now on this request waits for the outcome, or for the next question."""
+        self._reply, self._client_id, self.deadline = reply, client_id, None
+        if self._kept is not None:
+            self._finish(self._kept)
+        elif self.questions:
+            self._ask_soon()
+
+    def leave(self) -> None:
+        """The client has closed the stream: that cancels the request (basic/utilities/cancellation)."""
+        if self._reply is not None and not self.is_done:
+            self._reply = None
+            self.cancel("the client closed the stream")
+
+    def cancel(self, why: str) -> None:
+        """Tells the process that nobody waits any more; the call is over."""
+        if self.is_done:
+            return
+        for question in self.questions.values():
+            self.line.refuse_question(question.id, why, INVALID_PARAMS)
+        self.questions.clear()
+        params = {"requestId": msgspec.Raw(self.line_id), "reason": msgspec.Raw(encode(why))}
+        self.line.try_notify(Notification("notifications/cancelled", params))
+        self._over()
+
+    # --- from the session (takes a Reply's place)
+
+    def answer(self, outcome: Answer | Failed) -> None:
+        """The process has answered, or will not."""
+        if self._reply is None:
+            self._kept = outcome
+        else:
+            self._finish(outcome)
+
+    def push(self, command: ToStream) -> None:
+        """A notification that belongs to the call, or a question of the process."""
+        message = parse_backend(command.payload)
+        if isinstance(message, Request):
+            self._asked(message)
+        elif isinstance(message, Notification):
+            self._told(message)
+
+    def become_stream(self) -> None:
+        """Silent for long: the client gets its first byte."""
+        if self._reply is not None and self._reply.may_stream:
+            self._reply.become_stream()
+
+    def _told(self, message: Notification) -> None:
+        params = message.params or {}
+        if message.method == "notifications/cancelled" and not self.passes_unchanged:
+            withdrawn = bytes(params.get("requestId", msgspec.Raw()))
+            self.questions = {key: asked for key, asked in self.questions.items() if asked.id != withdrawn}
+            return
+        if message.method == "notifications/message" and not self.passes_unchanged and not self._wants(params):
+            return
+        if self.message.method == "subscriptions/listen":
+            params = tagged(params, self._client_id)
+        if self._reply is not None and self._reply.may_stream:
+            self._reply.push(ToStream(self, dump_notification(message.method, params or None)))
+
+    def _wants(self, params: Params) -> bool:
+        """Log messages go only to requests that ask for them, from their level on."""
+        level, least = string_of(params.get("level")), self.envelope.log_level
+        return least is not None and level in LEVELS and LEVELS.index(level) >= LEVELS.index(least)
+
+    def _asked(self, question: Request) -> None:
+        need = NEEDS.get(question.method)
+        if self.passes_unchanged or need is None or need not in self.envelope.capabilities:
+            self._lacking = need if need is not None else self._lacking
+            self.line.refuse_question(question.id, "the client does not support this", METHOD_NOT_FOUND)
+            return
+        key = f"{need}-{question.id.decode()}"
+        self.questions[key] = Question(question.id, question.method, _for_modern_client(question))
+        if self._reply is not None:
+            self._ask_soon()
+
+    def _ask_soon(self) -> None:
+        if self._debounce is not None:
+            self._debounce.cancel()
+        self._debounce = asyncio.get_running_loop().call_later(DEBOUNCE_S, self._ask)
+
+    def _ask(self) -> None:
+        """Answers the HTTP request with what the process wants to know, and suspends the call."""
+        if self._reply is None or not self.questions or self.is_done:
+            return
+        self.round += 1
+        self.deadline = time.monotonic() + SUSPENDED_S
+        result = {
+            "resultType": "input_required",
+            "inputRequests": {
+                key: {"method": asked.method, "params": asked.params} for key, asked in self.questions.items()
+            },
+            "requestState": self.on_suspended(self),
+        }
+        reply, self._reply = self._reply, None
+        value = complete(msgspec.Raw(encode(result)), self.message.method, self.server_info)
+        reply.answer(self._as_answer(Response(b"", "result", msgspec.Raw(value))))
+
+    def feed(self, answers: Mapping[str, msgspec.Raw]) -> None:
+        """What the client answered; unknown keys are ignored, missing ones are asked for again."""
+        for key, value in answers.items():
+            question = self.questions.pop(key, None)
+            if question is not None:
+                self.line.respond(Response(question.id, "result", value))
+
+    # --- the end
+
+    def _finish(self, outcome: Answer | Failed) -> None:
+        reply, self._reply = self._reply, None
+        assert reply is not None
+        if isinstance(outcome, Answer):
+            reply.answer(self._as_answer(self._shaped(outcome.response)))
+        else:
+            reply.answer(Failed(self._as_call(), outcome.error))
+        self._over()
+
+    def _over(self) -> None:
+        if not self.is_done:
+            self.is_done = True
+            if self._debounce is not None:
+                self._debounce.cancel()
+            self.on_done(self)
+
+    def _shaped(self, response: Response) -> Response:
+        """The process's answer as its client's revision has it."""
+        if self.passes_unchanged:
+            return response
+        if response.member == "result":
+            value = complete(response.value, self.message.method, self.server_info)
+            if self._lacking is not None and _is_error_result(response):
+                return _error(MISSING_CAPABILITY, "the tool needs a capability that the client did not declare",
+                              {"requiredCapabilities": {self._lacking: {}}})  # fmt: skip
+            return Response(b"", "result", msgspec.Raw(value))
+        members = members_of(response.value)
+        if self._lacking is not None:
+            return _error(MISSING_CAPABILITY, "the request needs a capability that the client did not declare",
+                          {"requiredCapabilities": {self._lacking: {}}})  # fmt: skip
+        if bytes(members.get("code", msgspec.Raw())) == b"%d" % RESOURCE_NOT_FOUND:
+            uri = (self.message.params or {}).get("uri")
+            members["code"] = msgspec.Raw(b"%d" % INVALID_PARAMS)
+            members["data"] = msgspec.Raw(encode({"uri": uri}))
+            return Response(b"", "error", msgspec.Raw(encode(members)))
+        return response
+
+    def _as_call(self) -> Call:
+        return Call(self._client_id, b"", self.message.method, self, True, 0.0, 0.0)
+
+    def _as_answer(self, response: Response) -> Answer:
+        return Answer(self._as_call(), response)
+
+
+def _error(code: int, message: str, data: dict[str, Any]) -> Response:
+    return Response(b"", "error", msgspec.Raw(encode({"code": code, "message": message, "data": data})))
+
+
+def _is_error_result(response: Response) -> bool:
+    return bytes(members_of(response.value).get("isError", msgspec.Raw())) == b"true"
+
+
+def _for_modern_client(question: Request) -> Params:
+    """A question's params as 2026-07-28 has them: elicitation says its mode, and has no id of its own."""
+    params = dict(question.params or {})
+    if question.method == "elicitation/create":
+        params.setdefault("mode", msgspec.Raw(b'"form"'))
+        params.pop("elicitationId", None)
+    return params

@@ -1,0 +1,141 @@
+"""Resumption: which streams of a session can be resumed, and who reads them. See docs/architecture.md, "Resuming"."""
+
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable
+
+import anyio
+
+from app.protocol.event_ids import STREAM_NAME_BYTES, EventId
+from app.sessions.replay import Recorded, ReplayLog
+from app.sessions.streams import Entry, EventStream, Item
+
+# A POST's stream that has been silent for this long is ended by us, and the client polls for the rest with GET
+# (2025-11-25, "polling"). None: never; keep-alive comments hold the connection instead.
+POLL_AFTER_S: float | None = None
+POLL_RETRY_MS = 1000
+
+
+class Reader:
+    """One response's hold on a stream: first what the log has after `start`, then what comes.
+
+    `next` gives None at the end, or when a newer reader has taken the stream over.
+    """
+
+    __slots__ = ("_backlog", "_on_left", "_patience_s", "_place", "_recorder", "_stream", "retries_in_ms")
+
+    def __init__(
+        self, stream: EventStream, recorder: "StreamRecorder", start: EventId, on_left: Callable[[EventStream], None]
+    ) -> None:
+        self._stream, self._recorder, self._place, self._on_left = stream, recorder, start, on_left
+        self._backlog = deque(recorder.after(start))
+        self._patience_s = POLL_AFTER_S if recorder.collects else None
+        self.retries_in_ms: int | None = None
+        stream.attach(self)
+
+    @property
+    def event_id(self) -> bytes:
+        """The id of the message that `next` gave last; before the first, the place where it goes on."""
+        return self._place.encode()
+
+    @property
+    def retry_ms(self) -> int | None:
+        """After how long the client should come back, where we have ended the response and not the stream."""
+        return self._stream.retry_ms if self.retries_in_ms is None else self.retries_in_ms
+
+    async def next(self) -> Item | None:
+        """The next message of the stream."""
+        if self._backlog and self._stream.is_read_by(self):
+            event = self._backlog.popleft()
+            event.sent, self._place = True, event.id
+            return event.entry.item
+        with anyio.move_on_after(self._patience_s) as patience:
+            item = await self._stream.next(self)
+        if patience.cancelled_caught:
+            self.retries_in_ms = POLL_RETRY_MS
+            return None
+        if item is not None:
+            self._place = self._recorder.last
+        return item
+
+    def leave(self) -> None:
+        """The response is over. Idempotent; says nothing where another has taken the stream over."""
+        if self._stream.detach(self):
+            self._on_left(self._stream)
+
+
+class StreamRecorder:
+    """One stream's part of its session's log: names it, numbers its events. `collects` as in streams.Recorder."""
+
+    __slots__ = ("_owner", "collects", "last")
+
+    def __init__(self, owner: "Resumption", *, collects: bool) -> None:
+        self._owner, self.collects = owner, collects
+        self.last = EventId(secrets.token_hex(STREAM_NAME_BYTES), 0)
+
+    def record(self, entry: Entry, *, sent: bool) -> None:
+        """Writes the stream's next event down."""
+        self.last = EventId(self.last.stream, self.last.number + 1)
+        self._owner.append(Recorded(self.last, entry, time.monotonic(), sent=sent))
+
+    def after(self, place: EventId) -> list[Recorded]:
+        """What the log has of this stream after that place."""
+        return self._owner.log.after(place)
+
+
+class Resumption:
+    """The streams of one session that have event ids, and the log of what was on them.
+
+    `on_dropped` hears of what left the log although no connection has ever taken it, as in EventStream.
+    """
+
+    __slots__ = ("_on_dropped", "_streams", "log")
+
+    def __init__(self, on_dropped: Callable[[str, bytes | None], None]) -> None:
+        self._on_dropped = on_dropped
+        self._streams: dict[str, EventStream] = {}
+        self.log = ReplayLog()
+
+    def read(
+        self, stream: EventStream, start: EventId | None, on_left: Callable[[EventStream], None], *, collects: bool
+    ) -> Reader:
+        """A reader of the stream, from `start` or else from where the last one left it.
+
+        With `collects`, what comes while nobody reads goes into the log instead of the stream's own queue.
+        """
+        recorder = stream.recorder
+        if not isinstance(recorder, StreamRecorder):
+            recorder = stream.recorder = StreamRecorder(self, collects=collects)
+            self._streams[recorder.last.stream] = stream
+        return Reader(stream, recorder, start or recorder.last, on_left)
+
+    def find(self, place: EventId) -> EventStream | None:
+        """The stream to go on with; None where nothing is left of it, or there never was such an event."""
+        stream = self._streams.get(place.stream)
+        if stream is None or not isinstance(stream.recorder, StreamRecorder):
+            return None
+        if place.number > stream.recorder.last.number:
+            return None
+        if stream.is_spent and not self.log.after(place):
+            return None
+        return stream
+
+    def append(self, event: Recorded) -> None:
+        """Writes an event into the log, at the cost of older ones."""
+        self._forget(self.log.append(event), "replay_full")
+
+    def trim(self, now: float) -> None:
+        """Drops what is too old."""
+        self._forget(self.log.trim(now), "replay_expired")
+
+    def _forget(self, events: list[Recorded], reason: str) -> None:
+        for event in events:
+            if not event.sent:
+                self._on_dropped(reason, event.entry.question)
+            name = event.id.stream
+            if name in self._streams and self._streams[name].is_spent and not self.log.holds(name):
+                del self._streams[name]
+
+    def __repr__(self) -> str:
+        return f"<Resumption [{len(self._streams)} streams] {self.log!r}>"

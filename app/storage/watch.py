@@ -1,0 +1,39 @@
+"""DatabaseWatch: asks the database every second, so that /readyz knows at once though the database may hang."""
+
+import time
+
+import anyio
+
+from app.errors import StorageUnavailable
+from app.storage.engine import Database
+
+EVERY_S = 1.0
+LATE_S = 1.0  # an answer that takes longer is none
+
+
+class DatabaseWatch:
+    """Knows whether the database answered last. `run` runs in a task of the node."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._problem: str | None = None
+        self._asked_at: float | None = None
+
+    @property
+    def problem(self) -> str | None:
+        """Why nothing can be stored now, or None."""
+        if self._asked_at is not None and time.monotonic() - self._asked_at > LATE_S:
+            return "the database does not answer"
+        return self._problem
+
+    async def run(self) -> None:
+        """Asks for ever."""
+        while True:
+            self._asked_at = time.monotonic()
+            try:
+                await self._database.ping()
+                self._problem = None
+            except StorageUnavailable as error:
+                self._problem = str(error)
+            self._asked_at = None
+            await anyio.sleep(EVERY_S)

@@ -1,0 +1,141 @@
+"""Streamable HTTP of 2026-07-28: POST only, no session; every request brings its own envelope."""
+
+import json
+from collections import defaultdict
+from functools import partial
+
+from app.http.errors import HttpRefusal
+from app.metrics import Metrics
+from app.protocol.commands import Answer
+from app.protocol.headers import Accepted, parse_version
+from app.protocol.jsonrpc import METHOD_NOT_FOUND, Message, Notification, Request, members_of, string_of
+from app.protocol.modern import MODERN, REMOVED, Envelope, Rejection, RoutingHeaders, check_mirrors, climb, unsupported
+from app.sessions.implicit import Caller, ImplicitSessions
+from app.sessions.modern_call import ModernCall
+from app.sessions.streams import Reply
+from app.transports.event_stream import StreamOptions, send_events
+from app.transports.request import McpRequest
+
+ROUTING_HEADERS = (b"mcp-protocol-version", b"mcp-method", b"mcp-name")
+# The status of an error while the head is still ours to send (streamable-http, "Server Validation").
+_STATUS = {-32700: 400, -32600: 400, -32602: 400, -32601: 404, -32020: 400, -32021: 400, -32022: 400}
+
+
+class ModernHttp:
+    """Answers POSTs that Streamable HTTP found to be of this revision."""
+
+    def __init__(self, implicit: ImplicitSessions, metrics: Metrics, *, keepalive_s: float) -> None:
+        self._implicit = implicit
+        self._keepalive_s = keepalive_s
+        self._call_streams, self._listen_streams = metrics.streams.labels("post"), metrics.streams.labels("listen")
+
+    async def post(self, request: McpRequest, message: Message | list[Message], accepted: Accepted) -> None:
+        """One request, or a notification, which is taken note of: cancelling is closing the stream here."""
+        if isinstance(message, Notification):
+            self._require_version(request)
+            await request.answer_empty(202)
+            return
+        if not isinstance(message, Request):
+            raise HttpRefusal(400, "invalid_message", "this revision has neither batches nor responses from clients")
+        envelope = climb(message, _routing_headers(request))
+        if isinstance(envelope, Rejection):
+            raise _refusal(envelope)
+        if message.method in REMOVED:
+            raise HttpRefusal(404, "method_not_found", "this revision has no such method", code=METHOD_NOT_FOUND)
+        caller = Caller(request.principal, request.tenant, request.backend)
+        if message.method == "subscriptions/listen" and await self._listen(request, caller, message, envelope):
+            return
+        if message.method == "server/discover":
+            result = await self._implicit.discover(caller, envelope)
+            await request.answer(200, b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (message.id, result))
+            return
+        if message.method == "tools/call":
+            await self._require_mirrors(request, caller, message, envelope)
+        await self._call(request, caller, message, envelope, accepted)
+
+    def _require_version(self, request: McpRequest) -> None:
+        version = parse_version(request.values(b"mcp-protocol-version"))
+        if version is not None and version != MODERN:
+            raise _refusal(unsupported(version))
+
+    async def _require_mirrors(self, request: McpRequest, caller: Caller, message: Request, envelope: Envelope) -> None:
+        """The parameters that a tool wants repeated in headers: stdio servers never see those, so we compare."""
+        params = message.params or {}
+        mirrored = await self._implicit.mirrored(caller, envelope, string_of(params.get("name")) or "")
+        if not mirrored:
+            return
+        headers: dict[str, list[str]] = defaultdict(list)
+        for name, value in request.scope["headers"]:
+            if name.startswith(b"mcp-param-"):
+                headers[name.decode("latin-1")].append(value.decode("latin-1"))
+        arguments = json.loads(bytes(params["arguments"])) if "arguments" in params else {}
+        rejection = check_mirrors(mirrored, arguments, headers)
+        if rejection is not None:
+            raise _refusal(rejection)
+
+    # --- calls
+
+    async def _call(
+        self, request: McpRequest, caller: Caller, message: Request, envelope: Envelope, accepted: Accepted
+    ) -> None:
+        calls: list[ModernCall] = []
+        reply = Reply(1, may_stream=accepted.events, make_stream=lambda: calls[-1].line.plain_stream())
+        try:
+            await request.unless_gone(partial(self._until_head, calls, caller, message, envelope, reply))
+            if not accepted.json:
+                reply.become_stream()
+            if reply.stream is not None:
+                options = StreamOptions(self._call_streams, self._keepalive_s)
+                await send_events(request, reply.stream, options, reply.stream.end)
+                return
+        finally:
+            for call in calls:
+                call.leave()
+        outcome = reply.outcomes[0]
+        if not isinstance(outcome, Answer):
+            raise outcome.error
+        await request.answer(_status(outcome), outcome.payload())
+
+    async def _until_head(
+        self, calls: list[ModernCall], caller: Caller, message: Request, envelope: Envelope, reply: Reply
+    ) -> None:
+        """Until the head can be sent: with the answer, with what is asked first, or as a stream."""
+        is_retry = message.params is not None and "requestState" in message.params
+        if is_retry and not await self._implicit.is_modern(caller, envelope):
+            calls.append(await self._implicit.resume(caller, message, reply))
+        else:
+            calls.append(await self._implicit.call(caller, message, envelope, reply))
+        await reply.outcome
+
+    # --- listening
+
+    async def _listen(self, request: McpRequest, caller: Caller, message: Request, envelope: Envelope) -> bool:
+        """Serves the subscription here; False where the backend serves it itself."""
+        listener = await self._implicit.listen(caller, message, envelope)
+        if listener is None:
+            return False
+        options = StreamOptions(self._listen_streams, self._keepalive_s)
+        await send_events(request, listener.stream, options, partial(self._implicit.unlisten, caller, listener))
+        return True
+
+
+def _routing_headers(request: McpRequest) -> RoutingHeaders:
+    values = {name: request.values(name) for name in ROUTING_HEADERS}
+    repeated = next((name.decode() for name, found in values.items() if len(found) > 1), None)
+    version, method, name = (found[0].decode("latin-1").strip() if found else None for found in values.values())
+    return RoutingHeaders(version, method, name, repeated)
+
+
+def _refusal(rejection: Rejection) -> HttpRefusal:
+    reason = "unsupported_protocol_version" if rejection.code == -32022 else "invalid_request"
+    return HttpRefusal(400, reason, rejection.message, code=rejection.code, data=rejection.data)
+
+
+def _status(outcome: Answer) -> int:
+    if outcome.response.member != "error":
+        return 200
+    code = members_of(outcome.response.value).get("code")
+    try:
+        return _STATUS.get(int(bytes(code)) if code is not None else 0, 200)
+    except ValueError:
+        return 200

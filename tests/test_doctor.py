@@ -1,0 +1,262 @@
+"""`trunkline doctor`: each finding in the state that it stands for, and that it only looks."""
+
+import errno
+import json
+import os
+import resource
+import shutil
+import socket
+import tempfile
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import psutil
+import pytest
+
+from app import cli, doctor
+from app.doctor import Check, State
+from app.spawner.client import SpawnerClient, SpawnFailed
+from app.storage.migrate import upgrade
+
+SANDBOX = {"landlock", "seccomp", "user namespaces", "bubblewrap", "cgroups"}
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    monkeypatch.setenv("TRUNKLINE_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("TRUNKLINE_PORT", str(port))
+    return tmp_path / "data"
+
+
+def examined(capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, dict[str, str]]]:
+    code = cli.main(["doctor", "--json"])
+    document = json.loads(capsys.readouterr().out)
+    assert document["ok"] is (code == 0)
+    return code, {check["name"]: check for check in document["checks"]}
+
+
+def test_a_fresh_machine_is_well_and_nothing_is_made(capsys, data_dir):
+    code, checks = examined(capsys)
+    assert code == 0, checks
+    assert not data_dir.exists()
+    needed = {"python", "settings", "data directory", "secret key", "database", "port", "open files", "memory"}
+    assert needed | {"spawner", "no_new_privs", "node", "npx", "uvx", "git"} | SANDBOX == set(checks)
+    assert all(checks[name]["state"] == "ok" for name in needed - {"open files", "memory"})
+    assert all(checks[name]["state"] != "missing" for name in SANDBOX)
+
+
+def test_the_table_is_for_people(capsys, data_dir, monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    assert cli.main(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.split()[:2] == ["ok", "python"] for line in lines)
+    position = next(index for index, line in enumerate(lines) if line.split()[:2] == ["optional", "uvx"])
+    assert "uvx" in lines[position + 1]
+    assert lines[-1] == "everything that is needed is here"
+
+
+def test_wrong_settings_are_a_finding_and_the_rest_is_still_looked_at(capsys, data_dir, monkeypatch):
+    monkeypatch.setenv("TRUNKLINE_PORT", "x")
+    code, checks = examined(capsys)
+    assert code == 1
+    assert checks["settings"]["state"] == "missing"
+    assert "TRUNKLINE_PORT" in checks["settings"]["detail"]
+    assert checks["spawner"]["state"] == "ok"
+    assert "port" not in checks
+
+
+def test_what_is_missing_is_named_at_the_end(capsys, data_dir, monkeypatch):
+    monkeypatch.setenv("TRUNKLINE_HOST", "0.0.0.0")
+    assert cli.main(["doctor"]) == 1
+    out = capsys.readouterr().out
+    assert "TRUNKLINE_SECRET_KEY" in out
+    assert out.splitlines()[-1] == "missing: settings"
+
+
+# --- one by one
+
+
+def test_a_data_directory_that_others_can_read_is_pointed_at(tmp_path):
+    (tmp_path / "data").mkdir(mode=0o755)
+    check = doctor._data_dir(tmp_path / "data")
+    assert check.state is State.OPTIONAL
+    assert "chmod 700" in check.advice
+
+
+def test_a_data_directory_that_cannot_be_written_is_missing(tmp_path, monkeypatch):
+    def refuse(**_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    assert doctor._data_dir(tmp_path).state is State.MISSING
+
+
+@pytest.mark.parametrize(
+    ("content", "state"), [("ab" * 32 + "\n", State.OK), ("ab", State.MISSING), ("xyz", State.MISSING)]
+)
+def test_the_kept_secret_key_is_looked_at_and_not_shown(tmp_path, content, state):
+    (tmp_path / "secret_key").write_text(content)
+    check = doctor._secret_key(doctor.Subject("h", 1, tmp_path, "", False, 1))
+    assert check.state is state
+    assert content.strip() not in check.detail.replace(str(tmp_path), "")
+
+
+def test_a_database_is_well_with_todays_schema_only(tmp_path):
+    url = f"sqlite:///{tmp_path}/trunkline.db"
+    (tmp_path / "trunkline.db").touch()
+    behind = doctor._database(url)
+    assert (behind.state, behind.advice) == (State.MISSING, "Run `trunkline migrate`.")
+    upgrade(url)
+    assert doctor._database(url).state is State.OK
+
+
+def test_a_database_that_is_none_is_missing(tmp_path):
+    (tmp_path / "trunkline.db").write_bytes(b"this is not a database" * 100)
+    assert doctor._database(f"sqlite:///{tmp_path}/trunkline.db").state is State.MISSING
+
+
+def test_a_taken_port_is_missing():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen(0)
+        taken.settimeout(5)
+        thread = threading.Thread(target=lambda: taken.accept()[0].close())  # noqa: PLW0108 (accepts in the thread)
+        thread.start()
+        check = doctor._port("127.0.0.1", taken.getsockname()[1])
+        thread.join()
+    assert check.state is State.MISSING
+    assert "TRUNKLINE_PORT" in check.advice
+
+
+class _Alive(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"status":"alive"}')
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_port_that_our_own_gateway_holds_is_well():
+    with HTTPServer(("127.0.0.1", 0), _Alive) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        check = doctor._port("127.0.0.1", server.server_port)
+        thread.join()
+    assert check.state is State.OK
+    assert "answers" in check.detail
+
+
+@pytest.mark.parametrize(
+    ("limit", "state"), [(100, State.MISSING), (1000, State.OPTIONAL), (2000, State.OK), (-1, State.OK)]
+)
+def test_the_limit_on_open_files_is_held_against_max_processes(monkeypatch, limit, state):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+    assert doctor._open_files(240).state is state
+
+
+def test_little_memory_is_pointed_at(monkeypatch):
+    free = psutil.virtual_memory()._replace(available=100 * 2**20)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
+    assert doctor._memory(8).state is State.OPTIONAL
+
+
+def test_a_spawner_that_cannot_start_anything_is_missing(monkeypatch):
+    async def refuse(*_: object) -> None:
+        raise SpawnFailed(errno.EAGAIN, "fork", "Resource temporarily unavailable")
+
+    monkeypatch.setattr(SpawnerClient, "spawn", refuse)
+    (check,) = doctor._spawner()
+    assert check.state is State.MISSING
+    assert "cannot start a process" in check.detail
+
+
+def test_the_spawners_check_leaves_nothing_behind():
+    before = set(os.listdir("/proc/self/fd"))
+    children = {child.pid for child in psutil.Process().children()}
+    assert [check.state for check in doctor._spawner()] == [State.OK, State.OK]
+    assert set(os.listdir("/proc/self/fd")) == before
+    assert {child.pid for child in psutil.Process().children()} == children
+
+
+@pytest.mark.parametrize(
+    ("answers", "url", "state"),
+    [
+        ([b"+PONG\r\n"], "redis://127.0.0.1:{port}/0", State.OK),
+        ([b"+OK\r\n", b"+PONG\r\n"], "redis://:p%40ss@127.0.0.1:{port}/0", State.OK),
+        ([b"-WRONGPASS invalid\r\n"], "redis://u:x@127.0.0.1:{port}", State.MISSING),
+        ([b"-NOAUTH Authentication required.\r\n"], "redis://127.0.0.1:{port}", State.MISSING),
+        ([b"HTTP/1.1 400 Bad Request\r\n"], "redis://127.0.0.1:{port}", State.MISSING),
+    ],
+)
+def test_redis_is_asked_for_a_pong(answers, url, state):
+    asked = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(5)
+
+        def answer() -> None:
+            with server.accept()[0] as connection:
+                for each in answers:
+                    asked.append(connection.recv(4096))
+                    connection.sendall(each)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        check = doctor._redis(url.format(port=server.getsockname()[1]))
+        thread.join()
+    assert check.state is state
+    if len(answers) == 2:
+        assert asked == [b"*2\r\n$4\r\nAUTH\r\n$4\r\np@ss\r\n", b"*1\r\n$4\r\nPING\r\n"]
+
+
+def test_redis_that_is_not_there_is_missing():
+    assert doctor._redis("redis://127.0.0.1:1/0").state is State.MISSING
+
+
+@pytest.mark.parametrize(
+    "probe", [doctor._landlock, doctor._seccomp, doctor._namespaces, doctor._bubblewrap, doctor._cgroups]
+)
+def test_no_probe_takes_a_second_or_changes_this_process(probe):
+    before = Path("/proc/self/status").read_text()
+    begin = time.perf_counter()
+    check = probe()
+    assert time.perf_counter() - begin < 1
+    assert check.state in (State.OK, State.OPTIONAL)
+    after = Path("/proc/self/status").read_text()
+    for name in ("NoNewPrivs", "Seccomp", "Uid", "CapEff"):
+        assert [line for line in before.splitlines() if line.startswith(name)] == [
+            line for line in after.splitlines() if line.startswith(name)
+        ]
+
+
+def test_layers_that_are_not_there_are_optional(monkeypatch):
+    monkeypatch.setattr(doctor, "_succeeds", lambda _: False)
+    monkeypatch.setattr(shutil, "which", lambda _: "/usr/bin/bwrap")
+    assert doctor._namespaces().state is State.OPTIONAL
+    assert doctor._bubblewrap().state is State.OPTIONAL
+
+
+def test_cgroups_are_read_from_the_list_of_mounts(tmp_path):
+    (tmp_path / "v2").mkdir()
+    (tmp_path / "v2/cgroup.controllers").write_text("cpu memory pids\n")
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(
+        f"30 20 0:26 / {tmp_path}/v2 rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
+        f"31 20 0:27 / {tmp_path}/none rw - cgroup cgroup rw,memory\n"
+        f"32 20 0:28 / {tmp_path}/x rw - cgroup cgroup rw,xattr,name=systemd\n"
+        "33 20 0:29 / / rw - ext4 /dev/vda rw\n"
+    )
+    check = doctor._cgroups(mounts)
+    assert check.detail == "v2 cpu memory pids writable; v1 memory read-only"
+    mounts.write_text("")
+    assert doctor._cgroups(mounts).state is State.OPTIONAL
+
+
+def test_optional_findings_keep_nobody_from_being_well():
+    assert doctor.is_well([Check("a", State.OK, ""), Check("b", State.OPTIONAL, "")])
+    assert not doctor.is_well([Check("a", State.MISSING, "")])

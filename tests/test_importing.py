@@ -1,0 +1,439 @@
+"""`trunkline import`: a sample of every format, what is refused and why, and what `--apply` does."""
+
+import asyncio
+import io
+import json
+import os
+import threading
+from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from app import cli
+from app.domain import BackendSpec
+from app.errors import InvalidRequest
+from app.importing import EXISTS, Entry, is_done, normalised, parse, report, report_json, settle
+from app.settings import Settings
+from app.storage import BackendRepository, Database
+
+CLAUDE = """{"mcpServers": {
+    "Weather Server": {"command": "npx", "args": ["-y", "@acme/weather"], "env": {"UNITS": "metric"}},
+    "files": {"command": "uvx", "args": ["mcp-files", "/srv"], "disabled": true, "autoApprove": ["read"]}
+}}"""
+VSCODE = """{
+    // what VS Code writes by hand
+    "inputs": [{"id": "token", "type": "promptString"}],
+    "servers": {
+        "github": {"type": "stdio", "command": "gh-mcp", "args": [], "env": {"GITHUB_TOKEN": "${input:token}"}},
+        "docs": {"type": "http", "url": "https://docs.example.com/mcp"}, /* remote */
+    },
+}"""
+OPENCODE = """{"$schema": "https://opencode.example/config.json", "mcp": {
+    "local": {"type": "local", "command": ["bun", "x", "mcp-l"], "environment": {"A": "{env:A_KEY}"}, "enabled": false},
+    "away": {"type": "remote", "url": "https://mcp.example.com"}
+}}"""
+CODEX = """
+model = "o9"
+[mcp_servers.docs_search]
+command = "npx"
+args = ["-y", "docs"]
+env_vars = ["DOCS_TOKEN"]
+startup_timeout_sec = 20
+[mcp_servers.docs_search.env]
+LANG = "de"
+[mcp_servers.remote]
+url = "https://mcp.example.com"
+"""
+SERVER = {
+    "$schema": "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json",
+    "name": "io.github.acme/Weather_MCP",
+    "description": "Weather",
+    "version": "1.2.3",
+    "packages": [
+        {"registryType": "oci", "identifier": "acme/weather", "transport": {"type": "stdio"}},
+        {
+            "registryType": "npm",
+            "identifier": "@acme/weather",
+            "version": "1.2.3",
+            "runtimeHint": "npx",
+            "transport": {"type": "stdio"},
+            "runtimeArguments": [{"type": "named", "name": "--silent"}],
+            "packageArguments": [
+                {"type": "positional", "value": "serve"},
+                {"type": "positional", "valueHint": "extra"},
+                {"type": "named", "name": "--units", "default": "metric"},
+                {"type": "named", "name": "-r", "value": "{region}-1", "variables": {"region": {"default": "eu"}}},
+            ],
+            "environmentVariables": [
+                {"name": "WEATHER_KEY", "isRequired": True, "isSecret": True},
+                {"name": "OPTIONAL"},
+                {"name": "LEVEL", "default": "info"},
+            ],
+        },
+    ],
+}
+
+
+def one(text: str, supplied: Mapping[str, str] | None = None) -> Entry:
+    (entry,) = parse(text, supplied=supplied)
+    return entry
+
+
+def stdio(name: str = "a", **members: object) -> str:
+    return json.dumps({"mcpServers": {name: {"command": "run", **members}}})
+
+
+# --- formats
+
+
+def test_claude_cursor_windsurf_and_cline():
+    weather, files = parse(CLAUDE)
+    assert weather.members == {
+        "name": "weather-server",
+        "command": "npx",
+        "args": ["-y", "@acme/weather"],
+        "env": {"UNITS": "metric"},
+        "enabled": True,
+    }
+    assert weather.notes == ("named weather-server",)
+    assert (files.members["enabled"], files.notes) == (False, ("ignored: autoApprove", "disabled"))
+    assert (weather.problems, files.problems) == ((), ())
+
+
+def test_vscode_with_comments_and_trailing_commas():
+    github, docs = parse(VSCODE)
+    assert github.problems == ("needs token: give it with --env NAME=VALUE",)
+    assert docs.problems == ("is a remote server already: only stdio servers can be imported",)
+    github, _ = parse(VSCODE, supplied={"token": "s3cret"})
+    assert (github.problems, github.members["env"]) == ((), {"GITHUB_TOKEN": "s3cret"})
+
+
+@pytest.mark.parametrize("wrap", [lambda servers: servers, lambda servers: {"servers": servers}])
+def test_opencode(wrap):
+    document = json.loads(OPENCODE)
+    document["mcp"] = wrap(document["mcp"])
+    local, away = parse(json.dumps(document), supplied={"A_KEY": "k"})
+    assert (local.members["command"], local.members["args"]) == ("bun", ["x", "mcp-l"])
+    assert (local.members["env"], local.members["enabled"]) == ({"A": "k"}, False)
+    assert "remote" in away.problems[0]
+
+
+def test_codex_toml():
+    docs, remote = parse(CODEX, is_toml=True)
+    assert docs.name == "docs-search"
+    assert docs.problems == ("needs DOCS_TOKEN: give it with --env NAME=VALUE",)
+    assert "ignored: startup_timeout_sec" in docs.notes
+    assert "remote" in remote.problems[0]
+    docs, _ = parse(CODEX, is_toml=True, supplied={"DOCS_TOKEN": "k"})
+    assert docs.members["env"] == {"DOCS_TOKEN": "k", "LANG": "de"}
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda it: it, lambda it: {"server": it, "_meta": {}}, lambda it: {"servers": [{"server": it}]}]
+)
+def test_a_server_json_becomes_a_command(wrap):
+    entry = one(json.dumps(wrap(SERVER)), supplied={"WEATHER_KEY": "k"})
+    assert entry.problems == ()
+    assert entry.members == {
+        "name": "weather-mcp",
+        "command": "npx",
+        "args": ["-y", "--silent", "@acme/weather@1.2.3", "serve", "--units=metric", "-r", "eu-1"],
+        "env": {"WEATHER_KEY": "k", "LEVEL": "info"},
+        "enabled": True,
+    }
+    assert one(json.dumps(wrap(SERVER))).problems == ("needs WEATHER_KEY: give it with --env NAME=VALUE",)
+
+
+@pytest.mark.parametrize(
+    ("package", "expected"),
+    [
+        ({"registryType": "pypi", "identifier": "mcp-x", "version": "2.0"}, ["uvx", "mcp-x@2.0"]),
+        ({"registryType": "pypi", "identifier": "mcp-x"}, ["uvx", "mcp-x"]),
+        ({"registryType": "npm", "identifier": "x", "version": "1.0.0-rc.1"}, ["npx", "-y", "x@1.0.0-rc.1"]),
+        ({"registryType": "oci", "identifier": "x"}, "is packaged as oci"),
+        ({"registryType": "npm", "identifier": "https://evil.example/x.tgz"}, "is not the name of a package"),
+        ({"registryType": "npm", "identifier": "--call=evil"}, "is not the name of a package"),
+        ({"registryType": "npm", "identifier": "x", "version": "1 --call evil"}, "is not a version"),
+        ({"registryType": "npm", "identifier": "x", "transport": {"type": "sse"}}, "has no package that speaks stdio"),
+    ],
+)
+def test_packages_of_the_registry(package, expected):
+    entry = one(json.dumps({"name": "io.x/y", "packages": [package]}))
+    if isinstance(expected, list):
+        assert [entry.members["command"], *entry.members["args"]] == expected
+        assert ("no version" in str(entry.notes)) is ("version" not in package)
+    else:
+        assert expected in entry.problems[0]
+
+
+def test_a_server_with_remotes_only_is_reported():
+    document = {"name": "io.x/y", "remotes": [{"type": "streamable-http", "url": "https://mcp.example.com"}]}
+    assert "only stdio servers" in one(json.dumps(document)).problems[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "not JSON"),
+        ("[]", "holds no object"),
+        ("{}", "there are no servers"),
+        ('{"mcpServers": []}', "there are no servers"),
+        ('{"mcpServers": {"a": {"command": "x"}, "a": {"command": "y"}}}', "'a' stands twice"),
+        ('{"a":' * 100_000, "nested too deeply"),
+    ],
+)
+def test_what_is_none_of_the_formats_is_refused(text, message):
+    with pytest.raises(InvalidRequest, match=message):
+        parse(text)
+
+
+# --- entries
+
+
+@pytest.mark.parametrize(
+    ("value", "missing"),
+    [
+        ("${TOKEN}", "TOKEN"),
+        ("Bearer ${env:TOKEN}", "TOKEN"),
+        ("${input:token-id}", "token-id"),
+        ("{env:TOKEN}", "TOKEN"),
+        ("$TOKEN", "TOKEN"),
+        ("${secret:TOKEN}", "TOKEN"),
+        ("${workspaceFolder}/x", "workspaceFolder"),
+        ("{file:/run/key}", "/run/key"),
+    ],
+)
+def test_a_placeholder_is_never_stored(value, missing):
+    for members in ({"env": {"A": value}}, {"args": [value]}, {"command": value}):
+        entry = one(stdio(**members))
+        assert entry.problems == (f"needs {missing}: give it with --env NAME=VALUE",)
+        entry = one(stdio(**members), supplied={missing: "v1"})
+        assert not entry.problems
+        assert value not in str(entry.members)
+        assert "v1" in str(entry.members)
+
+
+def test_the_files_own_default_is_used_and_said():
+    entry = one(stdio(args=["${LEVEL:-info}"]))
+    assert (entry.members["args"], entry.notes) == (["info"], ("LEVEL has the default of the file",))
+
+
+def test_a_placeholder_in_a_placeholder_is_refused():
+    assert "has a placeholder that cannot be read" in one(stdio(args=["${A:-${B}}"]), supplied={"B": "b"}).problems
+
+
+def test_a_dollar_in_the_middle_is_just_a_dollar():
+    entry = one(stdio(args=["a$b", "$$", "{x}", "$ 5"]))
+    assert (entry.problems, entry.members["args"]) == ((), ["a$b", "$$", "{x}", "$ 5"])
+
+
+@pytest.mark.parametrize(
+    "name", ["LD_PRELOAD", "NODE_OPTIONS", "PYTHONPATH", "PATH", "npm_config_registry", "UV_INDEX", "ENV"]
+)
+def test_a_variable_that_changes_what_is_loaded_must_be_confirmed(name):
+    assert name in one(stdio(env={name: "x"})).problems[0]
+    entry = one(stdio(env={name: "x"}), supplied={name: "y"})
+    assert (entry.problems, entry.members["env"]) == ((), {name: "y"})
+
+
+@pytest.mark.parametrize(
+    ("members", "problem"),
+    [
+        ({"cwd": "/srv"}, "`cwd` is not supported"),
+        ({"envFile": ".env"}, "`envFile` is not supported"),
+        ({"command": ""}, "has no command"),
+        ({"command": None}, "has no command"),
+        ({"url": "https://x.example"}, "is a remote server"),
+        ({"serverUrl": "https://x.example"}, "is a remote server"),
+        ({"httpUrl": "https://x.example"}, "is a remote server"),
+        ({"type": "streamableHttp"}, "is a remote server"),
+    ],
+)
+def test_what_cannot_be_imported_says_why(members, problem):
+    assert problem in one(stdio(**members)).problems[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("Weather", "weather"),
+        ("my_server.v2", "my-server-v2"),
+        ("@acme/x", "acme-x"),
+        ("--a--", "a"),
+        ("Müller", "muller"),
+        ("x" * 80, "x" * 63),
+        ("日本", ""),
+    ],
+)
+def test_names_are_made_to_fit(text, name):
+    assert normalised(text) == name
+
+
+def test_a_name_of_which_nothing_is_left_is_a_problem():
+    assert "name" in one(stdio("日本")).problems[0]
+
+
+def test_of_two_with_one_name_the_first_gets_it():
+    entries = [Entry("A", "a"), Entry("a", "a"), Entry("b", "b"), Entry("C", "c").refused("broken"), Entry("c", "c")]
+    settled = settle(entries, taken=["b"])
+    assert [each.problems for each in settled] == [(), ("has the same name as 'A'",), (EXISTS,), ("broken",), ()]
+    assert not is_done(settled)
+    assert is_done([settled[0], settled[2]])
+
+
+def test_the_report_shows_no_value_of_a_variable_and_nothing_unprintable():
+    entries = parse(stdio(args=["\x1b[2J", "a b"], env={"TOKEN": "s3cret"}))
+    text = report(entries, applied=False)
+    assert text.startswith("would create")
+    assert "'a b'" in text
+    assert "\x1b" not in text
+    (shown,) = json.loads(report_json(entries, applied=True))
+    assert (shown["outcome"], shown["env"]) == ("created", ["TOKEN"])
+    assert "s3cret" not in text + report_json(entries, applied=False)
+
+
+# --- the command
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TRUNKLINE_DATA_DIR", str(tmp_path / "data"))
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def mcp_json(tmp_path: Path) -> str:
+    (tmp_path / "mcp.json").write_text(CLAUDE)
+    return str(tmp_path / "mcp.json")
+
+
+def stored(tenant: str = "default") -> list[BackendSpec]:
+    async def read() -> list[BackendSpec]:
+        database = Database(Settings.from_env(os.environ).database_url)
+        try:
+            return list(await BackendRepository(database).list(tenant, limit=100))
+        finally:
+            await database.aclose()
+
+    return asyncio.run(read())
+
+
+def test_a_dry_run_changes_nothing(capsys, data_dir, mcp_json):
+    assert cli.main(["import", mcp_json]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert [line.split()[:3] for line in out] == [["would", "create", "weather-server"], ["would", "create", "files"]]
+    assert not data_dir.exists()
+
+
+def test_apply_registers_and_a_second_time_finds_them(capsys, data_dir, mcp_json):
+    assert cli.main(["import", mcp_json, "--apply"]) == 0
+    weather, files = sorted(stored(), key=lambda spec: spec.name, reverse=True)
+    assert (weather.command, weather.args, dict(weather.env)) == ("npx", ("-y", "@acme/weather"), {"UNITS": "metric"})
+    assert (files.name, files.enabled, files.max_processes) == ("files", False, 10)
+    capsys.readouterr()
+    assert cli.main(["import", mcp_json, "--apply", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert [(each["outcome"], each["problems"]) for each in shown] == [("skipped", [EXISTS])] * 2
+    assert cli.main(["import", mcp_json]) == 0
+    assert capsys.readouterr().out.count("would skip") == 2
+
+
+def test_the_validation_is_that_of_the_rest_api(capsys, data_dir, monkeypatch):
+    env = {"BAD NAME": "s3cret"}
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(stdio(args=["ok", 7], env=env).encode())))
+    assert cli.main(["import", "-", "--apply"]) == 1
+    out = capsys.readouterr().out
+    assert out.startswith("skipped")
+    assert "args.1: Input should be a valid string" in out
+    assert "s3cret" not in out
+    assert stored() == []
+
+
+def test_values_come_from_the_command_line_or_the_environment(data_dir, monkeypatch, tmp_path):
+    (tmp_path / "a.json").write_text(stdio(env={"A": "${ONE}", "B": "${TWO}"}))
+    monkeypatch.setenv("TWO", "2")
+    assert cli.main(["import", str(tmp_path / "a.json"), "--apply", "--env", "ONE=1=1", "--env", "TWO"]) == 0
+    assert dict(stored()[0].env) == {"A": "1=1", "B": "2"}
+
+
+def test_an_unknown_tenant_is_an_error(capsys, data_dir, mcp_json):
+    assert cli.main(["import", mcp_json, "--apply", "--tenant", "nobody"]) == 1
+    assert "Tenant not found" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("none.json", None), ("b.json", b"\xff\xfe"), ("c.json", b" " * (2**20 + 1))]
+)
+def test_a_file_that_cannot_be_read_is_one_line_and_exit_code_2(capsys, data_dir, tmp_path, name, content):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    assert cli.main(["import", str(tmp_path / name)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+class _Rest(BaseHTTPRequestHandler):
+    """The two requests that an import makes, as the REST API answers them."""
+
+    requests: list[tuple[str, str, str | None, Any]]
+
+    def _answer(self, status: int, document: object) -> None:
+        content = json.dumps(document).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def _note(self, body: object) -> None:
+        type(self).requests.append((self.command, self.path, self.headers["Authorization"], body))
+
+    def do_GET(self) -> None:
+        self._note(None)
+        if "cursor" in self.path:
+            self._answer(200, {"items": [{"name": "files"}], "next_cursor": None})
+        else:
+            self._answer(200, {"items": [{"name": "other"}], "next_cursor": "c"})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self._note(body)
+        self._answer(403, {"detail": "this needs the scope platform:admin"} if body["name"] == "no" else {})
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def rest():
+    _Rest.requests = []
+    with HTTPServer(("127.0.0.1", 0), _Rest) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_over_rest_the_gateway_is_asked_and_told(capsys, data_dir, tmp_path, rest, monkeypatch):
+    monkeypatch.setenv("ADMIN", "tlk_admin")
+    (tmp_path / "a.json").write_text(json.dumps({"mcpServers": {"no": {"command": "x"}, "files": {"command": "y"}}}))
+    code = cli.main(
+        ["import", str(tmp_path / "a.json"), "--apply", "--url", rest, "--key-env", "ADMIN", "--tenant", "acme"]
+    )
+    out = capsys.readouterr().out
+    assert code == 1
+    assert "403: this needs the scope platform:admin" in out
+    assert EXISTS in out
+    assert [(method, path.partition("?")[0], key) for method, path, key, _ in _Rest.requests] == [
+        (method, "/api/v1/tenants/acme/backends", "Bearer tlk_admin") for method in ("GET", "GET", "POST")
+    ]
+    assert _Rest.requests[-1][3]["command"] == "x"
+    assert not data_dir.exists()
+
+
+def test_over_rest_a_key_is_needed(capsys, data_dir, mcp_json):
+    assert cli.main(["import", mcp_json, "--url", "http://127.0.0.1:1"]) == 2
+    assert "--key-env" in capsys.readouterr().err
