@@ -19,9 +19,8 @@ from app.transports.sse import HttpSse
 from app.transports.streamable_http import StreamableHttp
 
 
-def create_app(gateway: Gateway) -> Front:
-    """The Front, with the MCP endpoints in it and the FastAPI application behind it."""
-    settings = gateway.settings
+def build_api() -> FastAPI:
+    """The FastAPI application without what it works on: all that its OpenAPI document needs."""
     app = FastAPI(
         title="Trunkline administration",
         version=__version__,
@@ -34,6 +33,13 @@ def create_app(gateway: Gateway) -> Front:
     app.include_router(build_router())
     app.include_router(health.router)
     app.include_router(resource_metadata.router)
+    return app
+
+
+def create_app(gateway: Gateway) -> Front:
+    """The Front, with the MCP endpoints in it and the FastAPI application behind it."""
+    settings = gateway.settings
+    app = build_api()
     app.state.health = health.Health(readiness=gateway, registry=gateway.metrics.registry)
     app.state.admin = AdminContext(
         tenants=gateway.tenants,

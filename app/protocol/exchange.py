@@ -178,7 +178,13 @@ class Exchange:
         self._finish(call)
         return Failed(call, InvalidResponse(f"the backend's answer is no JSON-RPC response: {error}"))
 
-    def _receive_question(self, message: Request, now: float) -> Command:
+    def receive_question(self, line: bytes, related: bytes, now: float) -> Command:
+        """A question of which is known to which call it belongs, by our id."""
+        message = parse_backend(line)
+        assert isinstance(message, Request)
+        return self._receive_question(message, now, self.calls.get(related))
+
+    def _receive_question(self, message: Request, now: float, related: Call | None = None) -> Command:
         if message.method == PING:
             return ToBackend(result_response(message.id, {}))
         if len(self._questions) >= MAX_QUESTIONS or message.id in self._question_ids:
@@ -186,7 +192,7 @@ class Exchange:
             return ToBackend(error_response(message.id, INTERNAL_ERROR, refusal))
         self._last_id += 1
         our_id = b"%d" % self._last_id
-        stream = self._stream_for_feedback()
+        stream = related.stream if related is not None and related.may_stream else self._stream_for_feedback()
         self._questions[our_id] = Question(message.id, stream, now + QUESTION_S)
         self._question_ids[message.id] = our_id
         return ToStream(stream, dump_request(our_id, message.method, message.params), question=our_id)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from app.errors import InvalidMessage
 from app.protocol.exchange import SUBSCRIPTION_KEY
 from app.protocol.jsonrpc import (
     INVALID_PARAMS,
@@ -21,8 +22,10 @@ from app.protocol.jsonrpc import (
     Notification,
     Params,
     Request,
+    Response,
     encode,
     members_of,
+    parse_backend,
     string_of,
 )
 from app.protocol.revisions import HANDSHAKE
@@ -109,6 +112,19 @@ def unsupported(version: str) -> Rejection:
     """The refusal of a version, with the list of what there is."""
     data: dict[str, object] = {"supported": list(SUPPORTED), "requested": version[:64]}
     return Rejection(UNSUPPORTED_PROTOCOL_VERSION, "Unsupported protocol version", data)
+
+
+def refuses_handshake(line: bytes) -> bool:
+    """Whether a server's line is the refusal of `initialize` by one that speaks this revision only."""
+    try:
+        message = parse_backend(line)
+    except InvalidMessage:
+        return False
+    if not isinstance(message, Response) or message.member != "error":
+        return False
+    error = members_of(message.value)
+    is_about_version = bytes(error.get("code", msgspec.Raw())) == b"%d" % UNSUPPORTED_PROTOCOL_VERSION
+    return is_about_version and MODERN.encode() in bytes(error.get("data", msgspec.Raw()))
 
 
 def _envelope(meta: Params) -> Envelope | Rejection:

@@ -23,7 +23,7 @@ class Reader:
     `next` gives None at the end, or when a newer reader has taken the stream over.
     """
 
-    __slots__ = ("_backlog", "_on_left", "_patience_s", "_place", "_recorder", "_stream", "retries_in_ms")
+    __slots__ = ("_backlog", "_on_left", "_patience_s", "_place", "_polls_in_ms", "_recorder", "_stream")
 
     def __init__(
         self, stream: EventStream, recorder: "StreamRecorder", start: EventId, on_left: Callable[[EventStream], None]
@@ -31,7 +31,7 @@ class Reader:
         self._stream, self._recorder, self._place, self._on_left = stream, recorder, start, on_left
         self._backlog = deque(recorder.after(start))
         self._patience_s = POLL_AFTER_S if recorder.collects else None
-        self.retries_in_ms: int | None = None
+        self._polls_in_ms: int | None = None
         stream.attach(self)
 
     @property
@@ -42,7 +42,7 @@ class Reader:
     @property
     def retry_ms(self) -> int | None:
         """After how long the client should come back, where we have ended the response and not the stream."""
-        return self._stream.retry_ms if self.retries_in_ms is None else self.retries_in_ms
+        return self._stream.retry_ms if self._polls_in_ms is None else self._polls_in_ms
 
     async def next(self) -> Item | None:
         """The next message of the stream."""
@@ -50,14 +50,17 @@ class Reader:
             event = self._backlog.popleft()
             event.sent, self._place = True, event.id
             return event.entry.item
-        with anyio.move_on_after(self._patience_s) as patience:
-            item = await self._stream.next(self)
-        if patience.cancelled_caught:
-            self.retries_in_ms = POLL_RETRY_MS
-            return None
+        item = await self._stream.next(self) if self._patience_s is None else await self._next_in_time()
         if item is not None:
             self._place = self._recorder.last
         return item
+
+    async def _next_in_time(self) -> Item | None:
+        with anyio.move_on_after(self._patience_s) as patience:
+            return await self._stream.next(self)
+        if patience.cancelled_caught:
+            self._polls_in_ms = POLL_RETRY_MS
+        return None
 
     def leave(self) -> None:
         """The response is over. Idempotent; says nothing where another has taken the stream over."""

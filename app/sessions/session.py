@@ -1,5 +1,6 @@
 """Session: one client's line to one process of its own. Bound to a principal, never to a token's bytes."""
 
+import random
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -18,12 +19,17 @@ from app.errors import (
 from app.limits.gates import TenantGate
 from app.metrics import Metrics, error_label, method_label
 from app.protocol.commands import Answer, Call, Command, Dropped, Failed, Listen, ToBackend, ToStream
+from app.protocol.event_ids import EventId
 from app.protocol.exchange import Exchange, negotiated_version
 from app.protocol.jsonrpc import Notification, Request, Response, members_of
 from app.protocol.lifecycle import Lifecycle, SessionState, Trigger
+from app.protocol.modern import refuses_handshake
 from app.protocol.revisions import ASSUMED
+from app.sessions.bridged_link import BridgedLink
+from app.sessions.resumption import Reader, Resumption
 from app.sessions.streams import EventStream, Reply, Sink
 
+DRAIN_RETRY_MS = (1000, 5000)  # clients of a node that stops come back spread over this
 _BEFORE_OPEN = ("ping", "server/discover")
 LARGE_ANSWER_BYTES = 64 << 10  # below it an answer is noise to the flood limit
 
@@ -54,7 +60,9 @@ class Session:
         self._lifecycle = Lifecycle()
         self._lease: Lease | None = None
         self._link: BackendLink | None = None
+        self._hello: bytes | None = None  # `initialize` as it was sent
         self._full_streams = 0
+        self._resumption: Resumption | None = None  # made for the first stream that can be resumed
 
     @property
     def state(self) -> SessionState:
@@ -125,6 +133,7 @@ class Session:
             raise
         if message.method == "initialize":
             self._lifecycle.follow(Trigger.INITIALIZE)
+            self._hello = line
 
     def refuse(self, message: Request, error: GatewayError) -> None:
         """Answers a request with an error on the listen stream; without a process the session is over."""
@@ -185,12 +194,27 @@ class Session:
 
     def backend_sent(self, line: bytes) -> None:
         """One line of the process."""
+        if self._lifecycle.state is SessionState.INITIALIZING and self._bridges(line):
+            return
         now = time.monotonic()
         command = self.exchange.receive(line, now)
         if type(command) is Answer:
             self._answered(command, now)
         else:
             self._carry_out(command)
+
+    def backend_asked(self, line: bytes, related: bytes) -> None:
+        """A question that belongs to this call (BridgedSession)."""
+        self._carry_out(self.exchange.receive_question(line, related, time.monotonic()))
+
+    def _bridges(self, line: bytes) -> bool:
+        """Whether the process has just refused `initialize` because it speaks 2026-07-28 only: then it is bridged."""
+        if self._hello is None or not refuses_handshake(line):
+            return False
+        hello, self._hello = self._hello, None
+        self._link = BridgedLink(self._require_link(), self)
+        self._tell_backend(hello)
+        return True
 
     def backend_sent_too_much(self, prefix: bytes) -> None:
         """A line over the limit was thrown away."""
@@ -280,6 +304,30 @@ class Session:
         self.exchange.listening = False
         self.last_seen = time.monotonic()
 
+    def read(self, stream: EventStream, start: EventId | None = None) -> Reader:
+        """A response takes a stream, the listen stream or a POST's, to be resumed from then on; it says `leave`.
+
+        A reader that has it already loses it: a client resumes because its connection is dead, which we may not
+        have noticed.
+        """
+        is_listen = stream is self.listen
+        if is_listen:
+            self.exchange.listening = True
+        if self._resumption is None:
+            self._resumption = Resumption(self._stream_dropped)
+        self.last_seen = time.monotonic()
+        return self._resumption.read(stream, start, self._reader_left, collects=not is_listen)
+
+    def resume(self, place: EventId) -> Reader | None:
+        """A reader of what comes after that event on its stream; None where nothing is left of it."""
+        stream = None if self._resumption is None else self._resumption.find(place)
+        return None if stream is None else self.read(stream, place)
+
+    def _reader_left(self, stream: EventStream) -> None:
+        if stream is self.listen:
+            self.exchange.listening = False
+        self.last_seen = time.monotonic()
+
     def _make_stream(self) -> EventStream:
         return EventStream(self._pressure, self._stream_dropped)
 
@@ -319,7 +367,9 @@ class Session:
                 call.stream.become_stream()
 
     def expired(self, now: float) -> str | None:
-        """Why the session should end now, if it should: "idle" or "too_old"."""
+        """Why the session should end now, if it should: "idle" or "too_old". Events too old to replay go here too."""
+        if self._resumption is not None:
+            self._resumption.trim(now)
         timeouts = self.spec.timeouts
         if now - self.opened_at > timeouts.absolute_s:
             return "too_old"
@@ -334,6 +384,8 @@ class Session:
         for failed in self.exchange.fail_all(error or SessionNotFound("the session has ended")):
             self._carry_out(failed)
         self._lifecycle.follow(Trigger.CLOSE)
+        if reason == "shutdown":
+            self.listen.retry_ms = random.randint(*DRAIN_RETRY_MS)  # noqa: S311 - no secret
         self.listen.end()
         if self._lease is not None:
             self._lease.release(reason)

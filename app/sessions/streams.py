@@ -76,6 +76,10 @@ class EventStream:
         """Whether it has ended and nothing waits in it."""
         return self.ended and not self._entries
 
+    def is_read_by(self, reader: object) -> bool:
+        """Whether this reader has the stream."""
+        return reader is self._reader
+
     def push(self, command: ToStream) -> None:
         """Queues a notification or a question."""
         if command.coalesce is not None and self._replace(command):

@@ -3,14 +3,15 @@
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from prometheus_client import Gauge
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from sse_starlette.sse import AppStatus, SendTimeoutError
 
 from app.protocol.commands import Failed
-from app.protocol.sse import FIRST_BYTE, encode_message
-from app.sessions.streams import EventStream
+from app.protocol.sse import FIRST_BYTE, encode_message, encode_retry
+from app.sessions.streams import Item
 from app.transports.request import McpRequest
 
 STALLED_S = 30.0  # a client that accepts nothing for this long loses its stream
@@ -20,14 +21,30 @@ log = logging.getLogger(__name__)
 AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
 
 
+class Source(Protocol):
+    """What is sent: an EventStream, or a Reader of one that can be resumed."""
+
+    @property
+    def event_id(self) -> bytes | None:
+        """The id of the message that `next` gave last; None where messages have none."""
+
+    @property
+    def retry_ms(self) -> int | None:
+        """After the end: when the client should come back, where we have ended the response on purpose."""
+
+    async def next(self) -> Item | None:
+        """The next message; None at the end of the response."""
+
+
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
     """How a stream is sent. The first byte goes out at once, and a comment every `keepalive_s`: proxies cut a
-    silent stream. `gauge` counts the open streams of its kind."""
+    silent stream. `gauge` counts the open streams of its kind. A `primed` client understands events without data."""
 
     gauge: Gauge
     keepalive_s: float
     first: bytes = FIRST_BYTE
+    primed: bool = False
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -37,16 +54,18 @@ def _keep_alive() -> ServerSentEvent:
 
 async def send_events(
     request: McpRequest,
-    stream: EventStream,
+    source: Source,
     options: StreamOptions,
     on_left: Callable[[], None],
 ) -> None:
-    """Answers with the stream until it ends or the client leaves; `on_left` is called once, either way."""
+    """Answers with the messages until they end or the client leaves; `on_left` is called once, either way."""
 
     async def events() -> AsyncGenerator[bytes, None]:
         yield options.first
-        while (item := await stream.next()) is not None:
-            yield encode_message(_message(request, item))
+        while (item := await source.next()) is not None:
+            yield encode_message(_message(request, item), source.event_id)
+        if source.retry_ms is not None:
+            yield encode_retry(source.retry_ms, source.event_id if options.primed else None)
 
     response = EventSourceResponse(
         events(),

@@ -2,15 +2,20 @@
 
 from functools import partial
 
+from prometheus_client import Gauge
+
 from app.errors import GatewayError, InvalidMessage
 from app.http.errors import HttpRefusal
 from app.metrics import Metrics
 from app.protocol.commands import Answer, Call, Failed
+from app.protocol.event_ids import is_primed, parse_event_id
 from app.protocol.headers import is_json, parse_accept, parse_version
 from app.protocol.jsonrpc import Message, Notification, Request, parse_client
 from app.protocol.modern import envelope_version, unsupported
 from app.protocol.revisions import allows_batches, is_handshake
+from app.protocol.sse import FIRST_BYTE, encode_primer
 from app.sessions.registry import SessionRegistry
+from app.sessions.resumption import Reader
 from app.sessions.session import Session
 from app.sessions.streams import Reply
 from app.transports.event_stream import StreamOptions, send_events
@@ -67,7 +72,7 @@ class StreamableHttp:
         await request.answer_empty(202)
 
     async def get(self, request: McpRequest) -> None:
-        """The stream of the session's own messages."""
+        """The stream of the session's own messages, or what comes after Last-Event-ID on the stream it names."""
         if SESSION_HEADER not in request.headers:
             raise HttpRefusal(
                 405, "method_not_allowed", "GET needs a session; start one with POST", headers=((b"allow", b"POST"),)
@@ -76,9 +81,8 @@ class StreamableHttp:
             raise HttpRefusal(406, "not_acceptable", "Accept must allow text/event-stream")
         _require_known_version(request)
         session = self._find(request)
-        stream = session.open_listener()
-        options = StreamOptions(self._get_streams, self._keepalive_s, headers={"Mcp-Session-Id": session.id})
-        await send_events(request, stream, options, session.close_listener)
+        reader = _resumed(session, request.values(b"last-event-id")) or session.read(session.open_listener())
+        await self._send(request, session, reader, self._get_streams)
 
     async def delete(self, request: McpRequest) -> None:
         """Ends the session."""
@@ -100,7 +104,7 @@ class StreamableHttp:
             reply.become_stream()
         await reply.outcome
         if reply.stream is not None:
-            await self._send_stream(request, reply)
+            await self._send_stream(request, session, reply)
             return
         outcome = reply.outcomes[0]
         if type(outcome) is not Answer:
@@ -113,13 +117,12 @@ class StreamableHttp:
             raise InvalidMessage("the session is initialized already")
         session = await self._registry.open(request.principal, request.tenant, request.backend, TRANSPORT)
         reply = session.reply(1, may_stream=takes_events)
-        headers = {"Mcp-Session-Id": session.id}
         try:
             await request.unless_gone(partial(self._handshake, session, message, reply))
             if not takes_json:
                 reply.become_stream()
             if reply.stream is not None:
-                await self._send_stream(request, reply, headers)
+                await self._send_stream(request, session, reply)
                 return
             outcome = reply.outcomes[0]
             if isinstance(outcome, Failed):
@@ -161,7 +164,7 @@ class StreamableHttp:
             reply.become_stream()
         await reply.outcome
         if reply.stream is not None:
-            await self._send_stream(request, reply)
+            await self._send_stream(request, session, reply)
             return
         answers = [
             outcome.payload() if isinstance(outcome, Answer) else request.error_body(outcome.error, outcome.call.id)
@@ -169,10 +172,21 @@ class StreamableHttp:
         ]
         await request.answer(200, b"[" + b",".join(answers) + b"]")
 
-    async def _send_stream(self, request: McpRequest, reply: Reply, headers: dict[str, str] | None = None) -> None:
+    async def _send_stream(self, request: McpRequest, session: Session, reply: Reply) -> None:
+        """The reply as a stream. It outlives its connection: in the handshake era disconnecting is not cancelling."""
         assert reply.stream is not None
-        options = StreamOptions(self._post_streams, self._keepalive_s, headers=headers or {})
-        await send_events(request, reply.stream, options, reply.stream.end)
+        await self._send(request, session, session.read(reply.stream), self._post_streams)
+
+    async def _send(self, request: McpRequest, session: Session, reader: Reader, gauge: Gauge) -> None:
+        primed = is_primed(session.version)
+        options = StreamOptions(
+            gauge,
+            self._keepalive_s,
+            first=encode_primer(reader.event_id) if primed else FIRST_BYTE,
+            primed=primed,
+            headers={"Mcp-Session-Id": session.id},
+        )
+        await send_events(request, reader, options, reader.leave)
 
     # --- whose session
 
@@ -184,6 +198,16 @@ class StreamableHttp:
     def _find(self, request: McpRequest) -> Session:
         session_id = request.headers[SESSION_HEADER].decode("latin-1")
         return self._registry.find(session_id, request.principal, request.tenant, request.backend)
+
+
+def _resumed(session: Session, values: tuple[bytes, ...]) -> Reader | None:
+    """A reader that goes on after Last-Event-ID; None where there is none, or nothing is left of its stream."""
+    if not values:
+        return None
+    place = parse_event_id(values[0]) if len(values) == 1 else None
+    if place is None:
+        raise HttpRefusal(400, "invalid_event_id", "Last-Event-ID must be an event id of this session")
+    return session.resume(place)
 
 
 def _submit(session: Session, message: Request, reply: Reply) -> None:

@@ -1,21 +1,53 @@
-"""One API for each test, or one for many."""
+"""One API for each test, or one for many; on SQLite and PostgreSQL in turn."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.admin.rig import Rig, open_rig
+from tests.admin.rig import Rig, migrated_file, open_rig
+from tests.postgres import empty, new_database
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def dialect(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture
-async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
-    async with open_rig(tmp_path) as rig:
+def url(dialect: str, request: pytest.FixtureRequest) -> str:
+    """An empty database."""
+    if dialect == "sqlite":
+        return _copy(request.getfixturevalue("tmp_path"))
+    url = str(request.getfixturevalue("postgres_database"))
+    empty(url)
+    return url
+
+
+@pytest.fixture(scope="module")
+def url_for_many(dialect: str, request: pytest.FixtureRequest) -> Iterator[str]:
+    """Another one, for a whole file."""
+    if dialect == "sqlite":
+        yield _copy(request.getfixturevalue("tmp_path_factory").mktemp("untouched"))
+        return
+    server, template = (request.getfixturevalue(f"postgres_{name}") for name in ("url", "template"))
+    with new_database(server, template) as url:
+        yield url
+
+
+def _copy(folder: Path) -> str:
+    (folder / "test.db").write_bytes(migrated_file())
+    return f"sqlite:///{folder}/test.db"
+
+
+@pytest.fixture
+async def rig(url: str) -> AsyncIterator[Rig]:
+    async with open_rig(url) as rig:
         yield rig
 
 
 @pytest.fixture(scope="module")
-async def untouched(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rig]:
+async def untouched(url_for_many: str) -> AsyncIterator[Rig]:
     """For tests that change nothing but add keys: made once for each file."""
-    async with open_rig(tmp_path_factory.mktemp("untouched")) as rig:
+    async with open_rig(url_for_many) as rig:
         yield rig

@@ -1,4 +1,4 @@
-"""The REST API on a real SQLite file, without a gateway: what the tests of this folder talk to."""
+"""The REST API on a real database, without a gateway: what the tests of this folder talk to."""
 
 import json
 from collections.abc import AsyncIterator
@@ -13,13 +13,22 @@ from typing import Any
 import httpx2
 from fastapi import FastAPI
 
-from app.admin.context import AdminContext
-from app.admin.router import build_router
+from app.admin.context import AdminContext, IssuerContext
+from app.admin.idempotency import AnsweredOnce
 from app.auth import ApiKeys, Authenticator, KeyMaker
-from app.domain import BackendSpec, Tenant
-from app.http import health, problems
+from app.auth.outbound import Outbound
+from app.auth.sealing import Sealer
+from app.backends.trial import Trial
+from app.domain import BackendSpec, Limits, Tenant
+from app.http import health
+from app.main import build_api
 from app.metrics import Metrics
+from app.sessions.overview import NodeStatus, ProcessView, SessionView
 from app.storage import ApiKey, ApiKeyRepository, BackendRepository, Database, TenantRepository
+from app.storage.acts import Act
+from app.storage.audit import AuditLog
+from app.storage.idempotency import IdempotencyRepository
+from app.storage.issuers import IssuerRepository
 from app.storage.migrate import upgrade
 
 
@@ -41,8 +50,57 @@ class Effects:
     def backend_removed(self, key: tuple[str, str]) -> None:
         self.heard.append(("backend_removed", key))
 
+    def backend_restarted(self, key: tuple[str, str]) -> None:
+        self.heard.append(("backend_restarted", key))
+
     def key_revoked(self, identity: tuple[str, str, str]) -> None:
         self.heard.append(("key_revoked", identity))
+
+    def issuer_changed(self, tenant: str, issuer: str) -> None:
+        self.heard.append(("issuer_changed", (tenant, issuer)))
+
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@dataclass
+class Node:
+    """Runs nothing; shows what it was given, by tenant."""
+
+    running: dict[str, list[SessionView]] = field(default_factory=dict)
+    started: dict[str, list[ProcessView]] = field(default_factory=dict)
+    trial: Trial = field(default_factory=Trial)
+    checked: list[BackendSpec] = field(default_factory=list)
+
+    def status(self) -> NodeStatus:
+        return NodeStatus("n1", "test", AT, len(self.running), len(self.started), False)
+
+    def sessions(self, tenant: str) -> list[SessionView]:
+        return self.running.get(tenant, [])
+
+    def end_session(self, tenant: str, session: str) -> bool:
+        before = self.sessions(tenant)
+        self.running[tenant] = [view for view in before if view.id != session]
+        return len(before) != len(self.running[tenant])
+
+    def processes(self, tenant: str) -> list[ProcessView]:
+        return self.started.get(tenant, [])
+
+    def stderr(self, tenant: str, process: str, lines: int) -> list[str] | None:
+        known = any(view.id == process for view in self.processes(tenant))
+        return ["first", "second", "third"][-lines:] if known else None
+
+    async def check(self, spec: BackendSpec, limits: Limits) -> Trial:
+        self.checked.append(spec)
+        return self.trial
+
+    def add_session(self, tenant: str, name: str) -> None:
+        view = SessionView(name, "echo", "key", "AAAAAAAA", "streamable", "open", "2025-11-25", AT, 1.0, 0, "p1")
+        self.running.setdefault(tenant, []).append(view)
+
+    def add_process(self, tenant: str, name: str) -> None:
+        view = ProcessView(name, "echo", 1234, "leased", AT, 1.0, 4096, "s1", 3)
+        self.started.setdefault(tenant, []).append(view)
 
 
 @dataclass
@@ -55,15 +113,6 @@ class Ready:
         return self.parts
 
 
-def build_app() -> FastAPI:
-    """The application without its state: enough for its OpenAPI document."""
-    app = FastAPI(openapi_url="/api/v1/openapi.json", docs_url="/api/docs", redirect_slashes=False)
-    problems.install(app)
-    app.include_router(build_router())
-    app.include_router(health.router)
-    return app
-
-
 @dataclass
 class Rig:
     """An API with a key of every kind."""
@@ -72,6 +121,7 @@ class Rig:
     admin: AdminContext
     effects: Effects
     ready: Ready
+    node: Node
     root: str = ""
 
     async def key(self, tenant: str, *scopes: str) -> str:
@@ -101,34 +151,52 @@ class Rig:
         async with httpx2.AsyncClient(transport=transport, base_url="http://gateway") as http:
             return await http.request(method, path, content=content, headers={**sent, **(headers or {})})
 
+    async def trail(self, tenant: str | None = None) -> list[Act]:
+        """The audit trail, oldest first."""
+        return [entry.act for entry in reversed(await self.admin.audit.list(tenant, limit=1000))]
+
 
 @cache
-def _migrated() -> bytes:
-    """A fresh database; migrating once is enough for all."""
+def migrated_file() -> bytes:
+    """A fresh SQLite database; migrating once is enough for all."""
     with TemporaryDirectory() as folder:
         upgrade(f"sqlite:///{folder}/test.db")
         return Path(folder, "test.db").read_bytes()
 
 
 @asynccontextmanager
-async def open_rig(folder: Path) -> AsyncIterator[Rig]:
-    """Tenants acme and zenith, each with a backend `echo`."""
-    url = f"sqlite:///{folder}/test.db"
-    (folder / "test.db").write_bytes(_migrated())
+async def open_rig(url: str) -> AsyncIterator[Rig]:
+    """On an empty database. Tenants acme and zenith, each with a backend `echo`."""
     database, metrics, maker, effects = Database(url), Metrics("test"), KeyMaker(b"s" * 32), Effects()
     keys = ApiKeyRepository(database)
     authenticator = Authenticator(ApiKeys(keys, maker), metrics.auth_failures)
     tenants, backends = TenantRepository(database), BackendRepository(database)
-    app, ready = build_app(), Ready()
-    context = AdminContext(tenants, backends, keys, maker, authenticator, effects, lambda: datetime.now(UTC))
+    app, ready, node = build_api(), Ready(), Node()
+    context = AdminContext(
+        tenants=tenants,
+        backends=backends,
+        keys=keys,
+        key_maker=maker,
+        authenticator=authenticator,
+        effects=effects,
+        now=_now,
+        audit=AuditLog(database),
+        node=node,
+        answered_once=AnsweredOnce(IdempotencyRepository(database), b"s" * 32, _now),
+    )
     app.state.admin = context
+    app.state.issuers = IssuerContext(IssuerRepository(database), Sealer(b"s" * 32), Outbound(()).check)
     app.state.health = health.Health(ready, metrics.registry)
     for name in ("acme", "zenith"):
         await tenants.create(Tenant(name))
         await backends.create(name, BackendSpec(name, "echo", "/bin/cat", env={"TOKEN": "s3cret"}))
-    rig = Rig(app, context, effects, ready)
+    rig = Rig(app, context, effects, ready, node)
     rig.root = await rig.key("default", "platform:admin")
     try:
         yield rig
     finally:
         await database.aclose()
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

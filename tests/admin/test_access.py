@@ -1,35 +1,65 @@
 """Every route that the OpenAPI document lists, asked by those who may not: 401, 404 with the same bytes, 403."""
 
+import re
+from datetime import UTC, datetime
+
 import pytest
 from starlette.requests import Request
 
 from app.auth.api_keys import key_id
-from app.errors import Unauthenticated
+from app.auth.policy import has_scope
+from app.domain import Principal, Scope
+from app.errors import StorageUnavailable, Unauthenticated
 from app.http.dependencies import authenticate
-from tests.admin.rig import build_app
+from app.main import build_api
+from app.storage import Database
+from app.storage.issuers import Issuer, IssuerRepository
+from tests.admin.rig import Rig
 
-DOCUMENT = build_app().openapi()
+DOCUMENT = build_api().openapi()
 ROUTES = [(method.upper(), path) for path, methods in DOCUMENT["paths"].items() for method in methods]
 OF_A_TENANT = [route for route in ROUTES if "{tenant}" in route[1]]
-# Collections of the platform exist for everybody; each other path speaks of a tenant, if only of `default`.
-OF_DEFAULT = [route for route in ROUTES if "{tenant}" not in route[1] and route[1] != "/api/v1/tenants"]
+OF_AN_OBJECT = [route for route in OF_A_TENANT if "{" in route[1].replace("{tenant}", "")]
+# These exist for everybody and for no tenant; each other path speaks of a tenant, if only of `default`.
+OF_THE_PLATFORM = {f"/api/v1/{name}" for name in ("tenants", "nodes", "audit")}
+OF_DEFAULT = [route for route in ROUTES if "{tenant}" not in route[1] and route[1] not in OF_THE_PLATFORM]
+
+# One that could exist, for each kind of object.
+UNKNOWN = {
+    "backend": "unknown",
+    "key": "AAAAAAAA",
+    "issuer": "0123456789abcdef",
+    "session": "0123456789ab",
+    "process": "0123456789abcdef",
+}
 
 
-def address(path: str, tenant: str, key: str | None = "AAAAAAAA") -> str:
-    return path.format(tenant=tenant, backend="echo", key=key)
+def address(path: str, tenant: str, **objects: str) -> str:
+    return path.format(**{**UNKNOWN, **objects}, tenant=tenant)
 
 
-def test_the_document_lists_the_contract():
-    assert DOCUMENT["openapi"].startswith("3.1")
-    members = {"": {"POST", "GET"}, "/{backend}": {"GET", "PATCH", "DELETE"}}
-    keys = {"": {"POST", "GET"}, "/{key}": {"GET", "DELETE"}}
-    expected = {("POST", "/tenants"), ("GET", "/tenants")} | {
-        (method, "/tenants/{tenant}") for method in ("GET", "PATCH", "DELETE")
-    }
-    for prefix in ("", "/tenants/{tenant}"):
-        expected |= {(method, f"{prefix}/backends{path}") for path, methods in members.items() for method in methods}
-        expected |= {(method, f"{prefix}/keys{path}") for path, methods in keys.items() for method in methods}
-    assert {(method, path.removeprefix("/api/v1")) for method, path in ROUTES} == expected
+def _away(*_: object) -> None:
+    raise StorageUnavailable
+
+
+def tenant_of(path: str) -> str:
+    return "acme" if "{tenant}" in path else "default"
+
+
+async def one_of_each(rig: Rig, tenant: str) -> dict[str, str]:
+    """Objects that the tenant really has."""
+    issuer = Issuer("fedcba9876543210", tenant, "https://idp", ("HS256",), (), {}, frozenset(), datetime.now(UTC), b"x")
+    if not await IssuerRepository(rig.admin.backends._database).list(tenant):
+        await IssuerRepository(rig.admin.backends._database).create(tenant, issuer)
+        rig.node.add_session(tenant, "a1b2c3d4e5f6")
+        rig.node.add_process(tenant, "a1b2c3d4e5f6a7b8")
+    key = key_id(await rig.key(tenant, "mcp:connect")) or ""
+    objects = {"backend": "echo", "issuer": issuer.id, "session": "a1b2c3d4e5f6", "process": "a1b2c3d4e5f6a7b8"}
+    return {**objects, "key": key}
+
+
+def test_each_kind_of_object_in_a_path_is_known_here():
+    assert {name for _, path in ROUTES for name in re.findall(r"{(\w+)}", path)} == {"tenant", *UNKNOWN}
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
@@ -47,15 +77,33 @@ async def test_without_a_credential_every_route_answers_401_before_it_reads_the_
 
 @pytest.mark.parametrize(("method", "path"), OF_A_TENANT)
 async def test_another_tenant_is_answered_like_an_unknown_one_byte_for_byte(untouched, method, path):
-    theirs = key_id(await untouched.key("acme", "mcp:connect"))
+    theirs = await one_of_each(untouched, "acme")
     mine = await untouched.key("zenith", "tenant:admin", "metrics:read")
-    other = await untouched.ask(method, address(path, "acme", theirs), {}, key=mine)
+    other = await untouched.ask(method, address(path, "acme", **theirs), {}, key=mine)
     unknown = await untouched.ask(method, address(path, "unknown"), {}, key=mine)
-    malformed = await untouched.ask(method, address(path, "UP%00", "%00"), {}, key=mine)
+    malformed = await untouched.ask(method, address(path, "UP%00", **dict.fromkeys(UNKNOWN, "%00")), {}, key=mine)
     assert other.status_code == 404
     assert other.content == unknown.content == malformed.content
     assert other.headers == unknown.headers == malformed.headers
     assert untouched.effects.heard == []
+
+
+@pytest.mark.parametrize(("method", "path"), OF_AN_OBJECT)
+async def test_an_object_of_another_tenant_is_not_found_under_ones_own_byte_for_byte(untouched, method, path):
+    theirs = await one_of_each(untouched, "acme")
+    await untouched.admin.backends.delete("zenith", "echo") if await _has_echo(untouched) else None
+    for key in (untouched.root, await untouched.key("zenith", "tenant:admin")):
+        other = await untouched.ask(method, address(path, "zenith", **theirs), {}, key=key)
+        unknown = await untouched.ask(method, address(path, "zenith"), {}, key=key)
+        odd = await untouched.ask(method, address(path, "zenith", **dict.fromkeys(UNKNOWN, "%00")), {}, key=key)
+        assert other.status_code == 404 or (key != untouched.root and other.status_code == 403)
+        assert other.content == unknown.content == odd.content
+        assert other.headers == unknown.headers == odd.headers
+    assert untouched.effects.heard == []
+
+
+async def _has_echo(rig: Rig) -> bool:
+    return bool(await rig.admin.backends.list("zenith", limit=1))
 
 
 @pytest.mark.parametrize(("method", "path"), OF_DEFAULT)
@@ -68,21 +116,43 @@ async def test_a_path_without_tenant_speaks_of_the_default_one(untouched, method
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 async def test_in_ones_own_tenant_too_small_a_scope_is_403_and_says_which_is_needed(untouched, method, path):
-    tenant = "default" if "{tenant}" not in path else "acme"
-    small = await untouched.key(tenant, "mcp:connect", "audit:read", "metrics:read")
-    answer = await untouched.ask(method, address(path, tenant), {}, key=small)
+    tenant = tenant_of(path)
+    answer = await untouched.ask(method, address(path, tenant), {}, key=await untouched.key(tenant, "mcp:connect"))
     assert answer.status_code == 403
     assert answer.json()["reason"] == "insufficient_scope"
-    needed = answer.headers["WWW-Authenticate"]
-    assert needed.startswith('Bearer error="insufficient_scope", scope="')
-    assert any(scope in needed for scope in ("tenant:read", "tenant:admin", "platform:admin"))
+    found = re.fullmatch('Bearer error="insufficient_scope", scope="(\\S+)"', answer.headers["WWW-Authenticate"])
+    assert found is not None
+    needed = found[1]
+    # The scope that is named is the one that helps, and no other that does not imply it.
+    for scope in Scope:
+        held = Principal(tenant, "key", "x", frozenset({scope}))
+        key = await untouched.key(tenant, scope)
+        refused = (await untouched.ask(method, address(path, tenant), {}, key=key)).status_code == 403
+        assert refused is not has_scope(held, tenant, needed), scope
 
 
 @pytest.mark.parametrize(("method", "path"), [route for route in ROUTES if route[0] != "GET"])
 async def test_reading_is_not_writing(untouched, method, path):
-    tenant = "default" if "{tenant}" not in path else "acme"
-    reader = await untouched.key(tenant, "tenant:read")
+    tenant = tenant_of(path)
+    reader = await untouched.key(tenant, "tenant:read", "audit:read", "metrics:read")
     assert (await untouched.ask(method, address(path, tenant), {}, key=reader)).status_code == 403
+
+
+@pytest.mark.parametrize(("method", "path"), [route for route in ROUTES if route[0] != "GET"])
+async def test_a_database_that_is_away_is_503_and_nothing_happens(untouched, method, path, monkeypatch):
+    key = await untouched.key(tenant_of(path), "mcp:connect")
+    for credential in (untouched.root, key):
+        if credential == untouched.root:
+            await untouched.ask("GET", "/api/v1/nodes")  # who is known already gets past the door
+        with monkeypatch.context() as patch:
+            patch.setattr(Database, "read", _away)
+            patch.setattr(Database, "write", _away)
+            answer = await untouched.ask(method, address(path, tenant_of(path)), {"name": "x"}, key=credential)
+        assert answer.status_code in ((503, 422) if credential == untouched.root else (503,))
+        if answer.status_code == 503:
+            assert answer.json()["reason"] == "storage_unavailable"
+            assert int(answer.headers["Retry-After"]) >= 1
+    assert untouched.effects.heard == []
 
 
 @pytest.mark.parametrize("path", ["/api/v1/tenants/acme/backends", "/api/v1/tenants/acme/backends/echo"])

@@ -170,9 +170,6 @@ async def test_a_host_that_is_down_keeps_known_keys_for_an_hour_and_nobody_waiti
     host.is_down = False
     host.gate.set()
     await settled()
-    host.now_s += 30
-    await not_found(sets, "a")
-    await settled()
     assert same(await sets.find(SOURCE, "a", "RS256"), RSA)
 
 

@@ -60,10 +60,13 @@ async def _refused(repository: TenantRepository) -> None:
 
 async def test_writers_queue_for_a_bounded_time(database, monkeypatch):
     monkeypatch.setattr(engine, "WAIT_S", 0.05)
-    await database._writers.acquire()
+    writers = database._writers.value
+    for _ in range(writers):
+        await database._writers.acquire()
     with anyio.fail_after(5), pytest.raises(StorageUnavailable, match="too many changes"):
         await TenantRepository(database).create(Tenant("x"))
-    database._writers.release()
+    for _ in range(writers):
+        database._writers.release()
     await TenantRepository(database).create(Tenant("x"))
 
 

@@ -1,15 +1,21 @@
-"""Migrations: forward, back, twice, at once, and equal to the tables this version declares."""
+"""Migrations: forward, back, twice, at once, with data, and equal to the tables this version declares."""
 
-import sqlite3
 import stat
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from alembic import command
+from sqlalchemy import exc, text
 
 from app.errors import SchemaMismatch, StorageUnavailable
 from app.storage import migrate
+from app.storage.tables import metadata
+from tests.postgres import new_database
+
+AT = datetime(2026, 1, 1, tzinfo=UTC).isoformat()
 
 
 @pytest.fixture
@@ -18,27 +24,44 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def fresh(path: Path) -> str:
+def fresh_file(path: Path) -> str:
     return f"sqlite:///{path}"
 
 
-def test_a_fresh_database_gets_the_schema_and_the_default_tenant(fresh, path):
+@pytest.fixture(params=["sqlite", "postgresql"])
+def fresh(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A database with nothing in it."""
+    if request.param == "sqlite":
+        yield request.getfixturevalue("fresh_file")
+        return
+    with new_database(request.getfixturevalue("postgres_url")) as url:
+        yield url
+
+
+def run(url: str, *statements: str) -> list[tuple[object, ...]]:
+    """What the last one finds."""
+    with migrate._connection(url) as connection:
+        results = [connection.execute(text(each)) for each in statements]
+        return [tuple(row) for row in results[-1]] if results[-1].returns_rows else []
+
+
+def test_a_fresh_database_gets_the_schema_and_the_default_tenant(fresh):
+    with pytest.raises(SchemaMismatch, match="schema none, this version needs"):
+        migrate.check(fresh)
     migrate.upgrade(fresh)
     migrate.check(fresh)
-    with sqlite3.connect(path) as connection:
-        assert connection.execute("SELECT name, limits FROM tenants").fetchall() == [("default", "{}")]
-    connection.close()
+    assert run(fresh, "SELECT name FROM tenants") == [("default",)]
 
 
-def test_the_files_are_for_the_owner_only(fresh, path):
-    migrate.upgrade(fresh)
+def test_the_files_are_for_the_owner_only(fresh_file, path):
+    migrate.upgrade(fresh_file)
     assert {stat.S_IMODE(each.stat().st_mode) for each in path.parent.iterdir()} == {0o600}
 
 
-def test_upgrading_twice_changes_nothing(fresh, path):
-    migrate.upgrade(fresh)
+def test_upgrading_twice_changes_nothing(fresh_file, path):
+    migrate.upgrade(fresh_file)
     before = path.read_bytes()
-    migrate.upgrade(fresh)
+    migrate.upgrade(fresh_file)
     assert path.read_bytes() == before
 
 
@@ -47,6 +70,19 @@ def test_several_processes_may_start_at_once(fresh):
         for each in [threads.submit(migrate.upgrade, fresh) for _ in range(4)]:
             each.result()
     migrate.check(fresh)
+    assert run(fresh, "SELECT count(*) FROM alembic_version") == [(1,)]
+
+
+def test_a_node_migrates_its_own_file_and_only_looks_at_a_server(fresh):
+    if fresh.startswith("sqlite"):
+        migrate.prepare(fresh)
+    else:
+        with pytest.raises(SchemaMismatch) as caught:
+            migrate.prepare(fresh)
+        assert "Run `trunkline migrate`" in str(caught.value.hint)
+        migrate.upgrade(fresh)
+    migrate.prepare(fresh)
+    migrate.check(fresh)
 
 
 def test_the_migrations_lead_to_the_declared_tables(url):
@@ -54,27 +90,60 @@ def test_the_migrations_lead_to_the_declared_tables(url):
         command.check(migrate.config(connection))
 
 
-def test_down_and_up_again(url):
+def test_down_and_up_again(url, dialect):
     with migrate._connection(url) as connection:
         command.downgrade(migrate.config(connection), "base")
     with pytest.raises(SchemaMismatch, match="schema none, this version needs"):
         migrate.check(url)
+    catalogue = "sqlite_master WHERE type IN ('table', 'trigger')"
+    if dialect == "postgresql":
+        catalogue = "information_schema.routines WHERE routine_schema = 'public'"
+    left = run(url, f"SELECT {'name' if dialect == 'sqlite' else 'routine_name'} FROM {catalogue}")
+    assert {name for (name,) in left} <= {"alembic_version", "sqlite_sequence"}
     migrate.upgrade(url)
     migrate.check(url)
 
 
-def test_a_database_of_a_newer_version_is_refused_and_left_alone(url, path):
-    with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE alembic_version SET version_num = '9999'")
-    connection.close()
-    for look in (migrate.upgrade, migrate.check):
+def test_one_step_down_and_up_keeps_every_row_of_the_step_before(url):
+    run(url, f"INSERT INTO tenants VALUES ('acme', '{{}}', 7, '{AT}')")
+    for _ in range(2):
+        with migrate._connection(url) as connection:
+            command.downgrade(migrate.config(connection), "-1")
+        migrate.upgrade(url)
+    assert run(url, "SELECT name, version FROM tenants ORDER BY name") == [("acme", 7), ("default", 1)]
+
+
+def test_the_audit_trail_only_grows(url, dialect):
+    values = f"'{AT}', 'acme', 'default', 'key', 'k', 'tenant.create', '', '', ''"
+    columns = [column.name for column in metadata.tables["audit"].columns if column.name != "id"]
+    run(url, f"INSERT INTO audit ({', '.join(columns)}) VALUES ({values})")
+    attempts = ["UPDATE audit SET action = 'x'", "DELETE FROM audit"]
+    if dialect == "postgresql":
+        attempts += ["TRUNCATE audit", "DELETE FROM audit WHERE id < 0"]
+    for attempt in attempts:
+        with pytest.raises((StorageUnavailable, exc.DBAPIError), match="the audit trail only grows"):
+            run(url, attempt)
+    assert run(url, "SELECT action FROM audit") == [("tenant.create",)]
+
+
+def test_a_database_of_a_newer_version_is_refused_and_left_alone(fresh):
+    migrate.upgrade(fresh)
+    run(fresh, "UPDATE alembic_version SET version_num = '9999'")
+    for look in (migrate.upgrade, migrate.check, migrate.prepare):
         with pytest.raises(SchemaMismatch, match="9999, which this version does not know"):
-            look(url)
+            look(fresh)
 
 
-def test_what_is_no_database_is_unavailable_storage(fresh, path, tmp_path):
+def test_what_is_no_database_is_unavailable_storage(fresh_file, path, tmp_path):
     path.write_text("this is not a database, but it is long enough to look like a file with a header" * 10)
     with pytest.raises(StorageUnavailable, match="file is not a database"):
-        migrate.upgrade(fresh)
+        migrate.upgrade(fresh_file)
     with pytest.raises(StorageUnavailable, match="cannot write"):
         migrate.upgrade(f"sqlite:///{tmp_path}/nowhere/test.db")
+
+
+def test_a_server_that_is_not_there_is_one_line():
+    with pytest.raises(StorageUnavailable, match="the database cannot be used: ") as caught:
+        migrate.check("postgresql://somebody:hunter2@127.0.0.1:1/none")
+    assert "\n" not in str(caught.value)
+    assert "hunter2" not in str(caught.value)

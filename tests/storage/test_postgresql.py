@@ -109,12 +109,16 @@ async def test_connections_that_the_server_has_closed_are_replaced_unseen(url, d
 
 async def test_a_connection_that_dies_in_the_middle_is_unavailable_storage(url, database):
     with pytest.raises(StorageUnavailable):
-        async with database.write() as connection:
-            pid = (await connection.exec_driver_sql("SELECT pg_backend_pid()")).scalar_one()
-            with psycopg.connect(url, autocommit=True) as administrator:
-                administrator.execute("SELECT pg_terminate_backend(%s)", [pid])
-            await connection.exec_driver_sql("SELECT 1")
+        await _cut_off(url, database)
     await database.ping()
+
+
+async def _cut_off(url: str, database: Database) -> None:
+    async with database.write() as connection:
+        pid = (await connection.exec_driver_sql("SELECT pg_backend_pid()")).scalar_one()
+        with psycopg.connect(url, autocommit=True) as administrator:
+            administrator.execute("SELECT pg_terminate_backend(%s)", [pid])
+        await connection.exec_driver_sql("SELECT 1")
 
 
 async def test_a_server_that_is_not_there_is_unavailable_at_once():

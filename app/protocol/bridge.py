@@ -1,0 +1,343 @@
+"""Bridge: lets a session of the handshake era talk to a server that speaks 2026-07-28 only. Pure.
+
+Toward the session it is a handshake-era server: it answers `initialize`, `ping` and `logging/setLevel` itself,
+asks the client's questions as ordinary requests and sends list changes unasked. Toward the server it is a
+client of 2026-07-28: every request gets its envelope, `input_required` results are looped with the client's
+answers, and one subscription carries what a handshake-era client would simply be told.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from app.protocol.exchange import SUBSCRIPTION_KEY
+from app.protocol.jsonrpc import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    UNSUPPORTED_PROTOCOL_VERSION,
+    Notification,
+    Params,
+    Request,
+    Response,
+    dump_notification,
+    dump_request,
+    dump_response,
+    encode,
+    error_response,
+    members_of,
+    parse_backend,
+    result_response,
+    string_of,
+)
+from app.protocol.modern import (
+    CAPABILITIES_KEY,
+    CLIENT_INFO_KEY,
+    HEADER_MISMATCH,
+    LOG_LEVEL_KEY,
+    MISSING_CAPABILITY,
+    MODERN,
+    SERVER_INFO_KEY,
+    VERSION_KEY,
+)
+from app.protocol.revisions import Revision, is_handshake
+
+MAX_ROUNDS = 10  # of one call's questions; a server that asks for ever is told so
+MAX_URIS = 256  # that one session may subscribe to
+NEEDS = {"sampling/createMessage": "sampling", "elicitation/create": "elicitation", "roots/list": "roots"}
+_MODERN_ONLY = ("resultType", "ttlMs", "cacheScope")
+_CAPABILITIES = ("tools", "prompts", "resources", "logging", "completions", "experimental")
+_LISTS = {"tools": "toolsListChanged", "prompts": "promptsListChanged", "resources": "resourcesListChanged"}
+
+
+class ToServer(msgspec.Struct, gc=False):
+    """A line for the server."""
+
+    line: bytes
+
+
+class ToSession(msgspec.Struct, gc=False):
+    """A line for the session, as if the server had written it; a question names the call it belongs to."""
+
+    line: bytes
+    related: bytes | None = None
+
+
+Out = ToServer | ToSession
+
+
+class _Call(msgspec.Struct):
+    """One request of the session, through all its rounds."""
+
+    id: bytes
+    method: str
+    params: Params
+    inner_id: bytes
+    round: int = 0
+    state: msgspec.Raw | None = None
+    waiting: dict[bytes, str] = {}  # our question's id -> the server's key
+    answers: dict[str, msgspec.Raw] = {}
+
+
+class Bridge:
+    """One session's translation; feed it lines from either side, carry out what it returns, in order."""
+
+    def __init__(self) -> None:
+        self._client: Params = {}
+        self._version = Revision.R2025_11_25.value
+        self._client_capabilities: Params = {}
+        self._server_capabilities: Params = {}
+        self._log_level: bytes | None = None
+        self._calls: dict[bytes, _Call] = {}  # by the id of their round toward the server
+        self._initialize_id: bytes | None = None
+        self._listening: bytes | None = None  # the id of the subscription
+        self._uris: dict[str, None] = {}
+        self._serial = 0
+
+    # --- from the session
+
+    def from_session(self, line: bytes) -> Iterator[Out]:
+        """One line of the session."""
+        message = parse_backend(line)
+        if isinstance(message, Request):
+            yield from self._request(message)
+        elif isinstance(message, Notification):
+            yield from self._notification(message)
+        else:
+            yield from self._answered(message)
+
+    def _request(self, message: Request) -> Iterator[Out]:
+        params = message.params or {}
+        if message.method == "initialize":
+            yield self._discover(message.id, params)
+        elif message.method == "ping":
+            yield ToSession(result_response(message.id, {}))
+        elif message.method == "logging/setLevel":
+            self._log_level = bytes(params.get("level", msgspec.Raw(b'"info"')))
+            yield ToSession(result_response(message.id, {}))
+        elif message.method in ("resources/subscribe", "resources/unsubscribe"):
+            yield from self._subscribe(message, string_of(params.get("uri")))
+        else:
+            call = _Call(message.id, message.method, params, message.id)
+            yield self._send(call)
+
+    def _discover(self, request_id: bytes, params: Params) -> Out:
+        self._initialize_id = request_id
+        asked = string_of(params.get("protocolVersion")) or ""
+        self._version = asked if is_handshake(asked) else Revision.R2025_11_25.value
+        self._client = params
+        self._client_capabilities = members_of(params.get("capabilities", msgspec.Raw(b"{}")))
+        return ToServer(dump_request(request_id, "server/discover", {"_meta": self._envelope(None)}))
+
+    def _subscribe(self, message: Request, uri: str | None) -> Iterator[Out]:
+        if uri is None or (len(self._uris) >= MAX_URIS and uri not in self._uris):
+            yield ToSession(error_response(message.id, INVALID_PARAMS, "no uri, or too many subscriptions"))
+            return
+        if message.method == "resources/subscribe":
+            self._uris[uri] = None
+        else:
+            self._uris.pop(uri, None)
+        yield from self._listen()
+        yield ToSession(result_response(message.id, {}))
+
+    def _notification(self, message: Notification) -> Iterator[Out]:
+        params = message.params or {}
+        if message.method == "notifications/initialized":
+            yield from self._listen()
+        elif message.method == "notifications/cancelled":
+            cancelled = bytes(params.get("requestId", msgspec.Raw()))
+            for call in [call for call in self._calls.values() if call.id == cancelled]:
+                del self._calls[call.inner_id]
+                yield ToServer(
+                    dump_notification("notifications/cancelled", {**params, "requestId": msgspec.Raw(call.inner_id)})
+                )
+
+    def _answered(self, response: Response) -> Iterator[Out]:
+        """The client's answer to a question; with the last one of a round the server is asked again."""
+        for call in list(self._calls.values()):
+            key = call.waiting.pop(response.id, None)
+            if key is None:
+                continue
+            if response.member == "error":
+                del self._calls[call.inner_id]
+                yield ToSession(dump_response(call.id, response))
+                yield from self._withdraw(call)
+                return
+            call.answers[key] = response.value
+            if not call.waiting:
+                yield self._send(call)
+
+    def _withdraw(self, call: _Call) -> Iterator[Out]:
+        for question in call.waiting:
+            yield ToSession(dump_notification("notifications/cancelled", {"requestId": msgspec.Raw(question)}))
+
+    # --- toward the server
+
+    def _send(self, call: _Call) -> Out:
+        """The call's next round."""
+        self._calls.pop(call.inner_id, None)
+        if call.round:
+            call.inner_id = encode(f"{call.id.decode()}.{call.round}")
+        self._calls[call.inner_id] = call
+        params: Params = {**call.params, "_meta": self._envelope(call.params.get("_meta"))}
+        if call.answers:
+            params["inputResponses"] = msgspec.Raw(encode(call.answers))
+        if call.state is not None:
+            params["requestState"] = call.state
+        return ToServer(dump_request(call.inner_id, call.method, params))
+
+    def _envelope(self, meta: msgspec.Raw | None) -> msgspec.Raw:
+        members = members_of(meta) if meta is not None else {}
+        members[VERSION_KEY] = msgspec.Raw(encode(MODERN))
+        capabilities = {name: value for name, value in self._client_capabilities.items() if name in NEEDS.values()}
+        members[CAPABILITIES_KEY] = msgspec.Raw(encode(capabilities))
+        if "clientInfo" in self._client:
+            members[CLIENT_INFO_KEY] = self._client["clientInfo"]
+        if self._log_level is not None or "logging" in self._server_capabilities:
+            members[LOG_LEVEL_KEY] = msgspec.Raw(self._log_level or b'"info"')
+        return msgspec.Raw(encode(members))
+
+    def _listen(self) -> Iterator[Out]:
+        """A subscription with what is wanted now; the one before ends once this one is on its way."""
+        wanted: dict[str, Any] = {}
+        for name, flag in _LISTS.items():
+            offered = members_of(self._server_capabilities.get(name, msgspec.Raw(b"{}")))
+            if bytes(offered.get("listChanged", msgspec.Raw())) == b"true":
+                wanted[flag] = True
+        if self._uris:
+            wanted["resourceSubscriptions"] = list(self._uris)
+        before, self._listening = self._listening, None
+        if wanted:
+            self._serial += 1
+            self._listening = encode(f"listen-{self._serial}")
+            params: Params = {"_meta": self._envelope(None), "notifications": msgspec.Raw(encode(wanted))}
+            yield ToServer(dump_request(self._listening, "subscriptions/listen", params))
+        if before is not None:
+            yield ToServer(dump_notification("notifications/cancelled", {"requestId": msgspec.Raw(before)}))
+
+    # --- from the server
+
+    def from_server(self, line: bytes) -> Iterator[Out]:
+        """One line of the server.
+
+        Raises:
+            InvalidMessage, ParseError: it is none; the caller counts it.
+        """
+        message = parse_backend(line)
+        if isinstance(message, Response):
+            yield from self._response(message)
+        elif isinstance(message, Notification):
+            yield from self._told(message, line)
+        else:  # which this revision forbids
+            yield ToServer(error_response(message.id, METHOD_NOT_FOUND, "this revision has no requests from servers"))
+
+    def _response(self, response: Response) -> Iterator[Out]:
+        if response.id == self._initialize_id:
+            self._initialize_id = None
+            yield self._initialized(response)
+            return
+        call = self._calls.get(response.id)
+        if call is None:
+            return
+        result = members_of(response.value) if response.member == "result" else {}
+        if string_of(result.get("resultType")) == "input_required":
+            yield from self._input_required(call, result)
+            return
+        del self._calls[response.id]
+        yield ToSession(dump_response(call.id, _as_handshake_era(response)))
+
+    def _initialized(self, response: Response) -> Out:
+        if response.member == "error":
+            return ToSession(dump_response(response.id, response))
+        about = members_of(response.value)
+        self._server_capabilities = members_of(about.get("capabilities", msgspec.Raw(b"{}")))
+        meta = members_of(about.get("_meta", msgspec.Raw(b"{}")))
+        offered = {name: value for name, value in self._server_capabilities.items() if name in _CAPABILITIES}
+        result: dict[str, Any] = {
+            "protocolVersion": self._version,
+            "capabilities": offered,
+            "serverInfo": meta.get(SERVER_INFO_KEY, msgspec.Raw(b'{"name":"unnamed","version":"0"}')),
+        }
+        if "instructions" in about:
+            result["instructions"] = about["instructions"]
+        return ToSession(result_response(response.id, result))
+
+    def _input_required(self, call: _Call, result: Params) -> Iterator[Out]:
+        """Asks the client what the server wants to know; without a question the next round begins at once."""
+        call.round += 1
+        call.state = result.get("requestState")
+        call.answers, call.waiting = {}, {}
+        asked = members_of(result.get("inputRequests", msgspec.Raw(b"{}")))
+        refusal = self._refusal(call, asked)
+        if refusal is not None:
+            del self._calls[call.inner_id]
+            yield ToSession(error_response(call.id, INTERNAL_ERROR, refusal))
+            return
+        for key, raw in asked.items():
+            question = members_of(raw)
+            method = string_of(question.get("method")) or ""
+            self._serial += 1
+            question_id = encode(f"ask-{self._serial}")
+            call.waiting[question_id] = key
+            params = self._for_client(method, members_of(question.get("params", msgspec.Raw(b"{}"))))
+            yield ToSession(dump_request(question_id, method, params), related=call.id)
+        if not asked:
+            yield self._send(call)
+
+    def _refusal(self, call: _Call, asked: Params) -> str | None:
+        """Why the client cannot be asked this, if so."""
+        if call.round > MAX_ROUNDS:
+            return "the backend asks without end"
+        for raw in asked.values():
+            question = members_of(raw)
+            method = string_of(question.get("method")) or ""
+            need = NEEDS.get(method)
+            if need is None or need not in self._client_capabilities:
+                return f"the backend needs {method or 'something'}, which the client does not support"
+            mode = string_of(members_of(question.get("params", msgspec.Raw(b"{}"))).get("mode"))
+            if mode == "url" and self._version != Revision.R2025_11_25:
+                return "the backend needs a URL elicitation, which the client's revision does not have"
+        return None
+
+    def _for_client(self, method: str, params: Params) -> Params:
+        """A question as the client's revision has it."""
+        if method == "elicitation/create":
+            if self._version != Revision.R2025_11_25:
+                params.pop("mode", None)
+            elif string_of(params.get("mode")) == "url":
+                params.setdefault("elicitationId", msgspec.Raw(encode(f"elicitation-{self._serial}")))
+        return params
+
+    def _told(self, message: Notification, line: bytes) -> Iterator[Out]:
+        params = message.params or {}
+        meta = members_of(params["_meta"]) if "_meta" in params else {}
+        subscription = meta.pop(SUBSCRIPTION_KEY, None)
+        if subscription is None:
+            yield ToSession(line)
+            return
+        if bytes(subscription) != self._listening or message.method == "notifications/subscriptions/acknowledged":
+            return
+        rest = {name: value for name, value in params.items() if name != "_meta"}
+        if meta:
+            rest["_meta"] = msgspec.Raw(encode(meta))
+        yield ToSession(dump_notification(message.method, rest or None))
+
+
+def _as_handshake_era(response: Response) -> Response:
+    """The answer without what only 2026-07-28 knows."""
+    members = members_of(response.value)
+    if response.member == "error":
+        code = bytes(members.get("code", msgspec.Raw()))
+        if code in (b"%d" % HEADER_MISMATCH, b"%d" % MISSING_CAPABILITY, b"%d" % UNSUPPORTED_PROTOCOL_VERSION):
+            members["code"] = msgspec.Raw(b"%d" % INTERNAL_ERROR)
+            return Response(response.id, "error", msgspec.Raw(encode(members)))
+        return response
+    for name in _MODERN_ONLY:
+        members.pop(name, None)
+    if "_meta" in members:
+        meta = members_of(members.pop("_meta"))
+        meta.pop(SERVER_INFO_KEY, None)
+        if meta:
+            members["_meta"] = msgspec.Raw(encode(meta))
+    return Response(response.id, "result", msgspec.Raw(encode(members)))
