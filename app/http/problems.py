@@ -54,7 +54,7 @@ SCHEMA: dict[str, Any] = {
 
 def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The `responses=` of a route that may answer with these problems."""
-    content = {"content": {MEDIA_TYPE: {"schema": SCHEMA}}}
+    content = {"content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
     return {status: {"description": HTTPStatus(status).phrase, **content} for status in statuses}
 
 
@@ -64,6 +64,14 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _bug)
+    generate = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        document = generate()
+        document.setdefault("components", {}).setdefault("schemas", {})["Problem"] = SCHEMA
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]
 
 
 class ProblemResponse(Response):

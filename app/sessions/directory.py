@@ -1,13 +1,22 @@
 """BackendDirectory: what sessions are opened from, kept in memory so that opening one need not ask SQL."""
 
 import time
-from typing import Protocol
+from typing import Protocol, TypeGuard
+
+import anyio
 
 from app.domain import BackendSpec, Limits, Tenant
 from app.errors import BackendNotFound
 
 MAX_AGE_S = 5.0  # the second path of invalidation, for changes made by another process
 MAX_ENTRIES = 10_000
+
+
+_Entry = tuple[BackendSpec, Limits, float]  # and until when it may be believed
+
+
+def _is_fresh(entry: _Entry | None) -> TypeGuard[_Entry]:
+    return entry is not None and entry[2] > time.monotonic()
 
 
 class BackendStore(Protocol):
@@ -29,7 +38,8 @@ class BackendDirectory:
 
     def __init__(self, backends: BackendStore, tenants: TenantStore) -> None:
         self._backends, self._tenants = backends, tenants
-        self._entries: dict[tuple[str, str], tuple[BackendSpec, Limits, float]] = {}
+        self._entries: dict[tuple[str, str], _Entry] = {}
+        self._loading: dict[tuple[str, str], anyio.Lock] = {}
         self._forgotten = 0
 
     async def find(self, tenant: str, backend: str) -> tuple[BackendSpec, Limits]:
@@ -41,14 +51,25 @@ class BackendDirectory:
         """
         key = (tenant, backend)
         entry = self._entries.get(key)
-        if entry is None or entry[2] <= time.monotonic():
-            entry = await self._load(key)
+        if not _is_fresh(entry):
+            entry = await self._load_once(key)
         spec, limits, _ = entry
         if not spec.enabled:
             raise BackendNotFound
         return spec, limits
 
-    async def _load(self, key: tuple[str, str]) -> tuple[BackendSpec, Limits, float]:
+    async def _load_once(self, key: tuple[str, str]) -> _Entry:
+        """Of many that ask at once, one asks the stores."""
+        loading = self._loading.setdefault(key, anyio.Lock())
+        try:
+            async with loading:
+                entry = self._entries.get(key)
+                return entry if _is_fresh(entry) else await self._load(key)
+        finally:
+            if not loading.statistics().tasks_waiting and not loading.locked():
+                self._loading.pop(key, None)
+
+    async def _load(self, key: tuple[str, str]) -> _Entry:
         forgotten = self._forgotten
         spec = await self._backends.get(*key)
         limits = (await self._tenants.get(key[0])).limits

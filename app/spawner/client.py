@@ -132,7 +132,11 @@ class SpawnerClient:
             syscalls.adopt_orphans()
             ours, theirs = wire.socket_pair()
             with theirs:
-                self._spawner = _popen(theirs.fileno())
+                try:
+                    self._spawner = _popen(theirs.fileno())
+                except BaseException:
+                    ours.close()
+                    raise
         except OSError as error:
             raise SpawnFailed(error.errno or errno.EIO, "spawner", f"cannot start the spawner: {error}") from error
         ours.setblocking(False)

@@ -118,6 +118,8 @@ class Front:
             request.refuse_declared_size(self._max_body_bytes)
             scope[BASE_URL] = self._base_url(request)
         except GatewayError as error:
+            if http_status(error) == 413:
+                await request.discard_body()
             await ProblemResponse(http_status(error), error.reason, detail=str(error))(scope, receive, send)
             return
         await self._app(scope, _limited(receive, self._max_body_bytes), send)

@@ -12,7 +12,7 @@ from app.protocol.jsonrpc import METHOD_NOT_FOUND, Message, Notification, Reques
 from app.protocol.modern import MODERN, REMOVED, Envelope, Rejection, RoutingHeaders, check_mirrors, climb, unsupported
 from app.sessions.implicit import Caller, ImplicitSessions
 from app.sessions.modern_call import ModernCall
-from app.sessions.streams import Reply
+from app.sessions.streams import EventStream, Reply
 from app.transports.event_stream import StreamOptions, send_events
 from app.transports.request import McpRequest
 
@@ -79,7 +79,11 @@ class ModernHttp:
         self, request: McpRequest, caller: Caller, message: Request, envelope: Envelope, accepted: Accepted
     ) -> None:
         calls: list[ModernCall] = []
-        reply = Reply(1, may_stream=accepted.events, make_stream=lambda: calls[-1].line.plain_stream())
+
+        def make_stream() -> EventStream:  # asked for once there is a call
+            return calls[-1].line.plain_stream()
+
+        reply = Reply(1, may_stream=accepted.events, make_stream=make_stream)
         try:
             await request.unless_gone(partial(self._until_head, calls, caller, message, envelope, reply))
             if not accepted.json:

@@ -15,6 +15,7 @@ from app.http.errors import HttpRefusal, http_status, retry_after, rpc_error
 from app.http.resource_metadata import challenge
 
 BODY_DEADLINE_S = 30.0
+DISCARD_S, MAX_DISCARDED_BYTES = 1.0, 8 << 20
 JSON_TYPE = (b"content-type", b"application/json")
 _UNIQUE = (b"authorization", b"content-length", b"content-type", b"host", b"mcp-session-id")
 
@@ -92,6 +93,19 @@ class McpRequest:
                 message = await self.receive()
         raise HttpRefusal(408, "timeout", f"the body did not arrive within {BODY_DEADLINE_S:.0f} s", headers=_CLOSE)
 
+    async def discard_body(self) -> None:
+        """Reads on for a moment after a refusal: closing on what the client still writes would reset its
+        connection before it has read the answer."""
+        if b"expect" in self.headers:  # it waits for our word before it sends anything
+            return
+        left = MAX_DISCARDED_BYTES
+        with anyio.move_on_after(DISCARD_S):
+            while left > 0:
+                message = await self.receive()
+                if not message.get("more_body"):
+                    return
+                left -= len(message.get("body", b""))
+
     async def unless_gone(self, work: Callable[[], Awaitable[None]]) -> None:
         """Does the work, whose body has been read; if the client leaves first, it is cancelled.
 
@@ -139,6 +153,8 @@ class McpRequest:
     async def answer_error(self, error: GatewayError, request_id: bytes = b"null") -> None:
         """Sends a JSON-RPC error with its HTTP status and the headers that go with it."""
         headers: RawHeaders = list(error.headers) if isinstance(error, HttpRefusal) else []
+        if isinstance(error, HttpRefusal) and error.status == 413:
+            await self.discard_body()
         wait = retry_after(error)
         if wait is not None:
             headers.append((b"retry-after", b"%d" % max(1, math.ceil(wait))))

@@ -266,7 +266,9 @@ def forged(algorithm: str) -> dict[str, str]:
     attacker = b"attacker's own secret of 32 bytes"
     n = jwk(RSA)["n"].encode()
     last = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
-    twin = next(each for each in last if each != signature[-1] and last.index(each) // 16 == last.index(signature[-1]) // 16)
+    twin = next(
+        each for each in last if each != signature[-1] and last.index(each) // 16 == last.index(signature[-1]) // 16
+    )
     return {
         "no signature": f"{head}.{body}.",
         "two parts": f"{head}.{body}",

@@ -1,5 +1,6 @@
 """SessionRegistry: who finds which session, limits, and the end of all of them."""
 
+import anyio
 import pytest
 
 from app.domain import Limits, Principal
@@ -102,3 +103,26 @@ async def test_leaving_the_registry_closes_every_session(
     await registry.__aexit__()
     assert pool.leases[0].released == ["shutdown"]
     assert len(registry) == 0
+
+
+async def test_of_many_that_ask_at_once_one_asks_the_store(directory: BackendDirectory, store: FakeStore) -> None:
+    async with anyio.create_task_group() as tasks:
+        for _ in range(50):
+            tasks.start_soon(directory.find, "acme", "echo")
+    assert store.asked == 1
+
+
+async def test_one_that_gives_up_does_not_take_the_others_with_it(
+    directory: BackendDirectory, store: FakeStore
+) -> None:
+    found = []
+
+    async def find() -> None:
+        found.append(await directory.find("acme", "echo"))
+
+    async with anyio.create_task_group() as tasks:
+        with anyio.CancelScope() as impatient:
+            impatient.cancel()
+            await directory.find("acme", "echo")
+        tasks.start_soon(find)
+    assert len(found) == 1

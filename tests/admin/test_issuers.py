@@ -1,0 +1,218 @@
+"""…/issuers"""
+
+import json
+
+import pytest
+
+from app.auth.tokens import place_of
+
+PATH = "/api/v1/tenants/acme/issuers"
+ISS = "https://idp.example.com"
+RS = {"issuer": ISS, "algorithms": ["RS256", "ES256"], "jwks_url": ISS + "/jwks"}
+SECRET = "correct horse battery staple, all 32 bytes of it"
+HS = {"issuer": "hs", "algorithms": ["HS256"], "secret": SECRET}
+SCOPES = ["mcp:connect", "mcp:connect:echo", "tenant:read", "tenant:admin", "audit:read", "metrics:read",
+          "platform:admin"]  # fmt: skip
+
+
+async def create(rig, body=None, path=PATH, **more):
+    answer = await rig.ask("POST", path, {**(body or RS), **more})
+    assert answer.status_code == 201, answer.text
+    return answer
+
+
+async def test_an_issuer_is_made_shown_listed_changed_and_removed_and_the_node_hears_of_each_change(rig):
+    made = await create(rig)
+    shown = made.json()
+    assert shown == {
+        **RS, "id": shown["id"], "tenant": "acme", "discovery_url": None, "audience": [], "version": 1,
+        "claims": {"subject": "sub", "scopes": "scope", "tenant": None}, "max_scopes": ["mcp:connect"],
+        "created_at": shown["created_at"],
+    }  # fmt: skip
+    path = made.headers["Location"]
+    assert (await rig.ask("GET", path)).json() == shown
+    assert (await rig.ask("GET", PATH)).json() == {"items": [shown], "next_cursor": None}
+    changed = (await rig.ask("PATCH", path, {"audience": ["api://gw"], "claims": {"tenant": "org"}})).json()
+    assert changed == {
+        **shown, "audience": ["api://gw"], "claims": {**shown["claims"], "tenant": "org"}, "version": 2,
+    }  # fmt: skip
+    assert (await rig.ask("PATCH", path, {"audience": None, "claims": {"tenant": None}})).json() == {
+        **shown,
+        "version": 3,
+    }
+    assert (await rig.ask("PATCH", path, {})).json()["version"] == 3
+    assert (await rig.ask("DELETE", path)).status_code == 204
+    assert (await rig.ask("GET", path)).status_code == 404
+    assert rig.effects.heard == [("issuer_changed", ("acme", ISS))] * 4
+
+
+async def test_a_secret_is_stored_sealed_and_never_shown(rig):
+    made = await create(rig, HS)
+    path = made.headers["Location"]
+    patched = await rig.ask("PATCH", path, {"audience": ["a"]})
+    answers = [made, patched, await rig.ask("GET", path), await rig.ask("GET", PATH)]
+    assert not [answer for answer in answers if SECRET in answer.text or '"secret"' in answer.text]
+    issuers = rig.app.state.issuers
+    stored = await issuers.repository.get("acme", made.json()["id"])
+    assert SECRET.encode() not in stored.sealed_secret
+    place = place_of("acme", "hs", stored.id)
+    assert issuers.sealer.open(stored.sealed_secret, place) == SECRET.encode()
+    await rig.ask("PATCH", path, {"secret": SECRET[::-1]})
+    again = await issuers.repository.get("acme", stored.id)
+    assert issuers.sealer.open(again.sealed_secret, place) == SECRET[::-1].encode()
+    assert SECRET not in str([vars(act) if hasattr(act, "__dict__") else repr(act) for act in await rig.trail()])
+
+
+async def test_a_wrong_secret_is_not_repeated_in_the_complaint(rig):
+    for secret in ("short", "-----BEGIN PUBLIC KEY-----\nMIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8A\n-----END PUBLIC KEY-----"):
+        answer = await rig.ask("POST", PATH, {**HS, "secret": secret})
+        assert answer.status_code == 422
+        assert secret[:5] not in answer.text.replace("no public key", "")
+
+
+async def test_a_secret_can_be_exchanged_for_a_url_and_back(rig):
+    path = (await create(rig, HS)).headers["Location"]
+    repository = rig.app.state.issuers.repository
+    urls = {"algorithms": ["EdDSA"], "secret": None, "discovery_url": ISS + "/.well-known/openid-configuration"}
+    assert (await rig.ask("PATCH", path, urls)).json()["discovery_url"] == urls["discovery_url"]
+    assert (await repository.find("acme", "hs")).sealed_secret is None
+    back = {"algorithms": ["HS256"], "secret": SECRET, "discovery_url": None}
+    assert (await rig.ask("PATCH", path, back)).json()["discovery_url"] is None
+    assert (await repository.find("acme", "hs")).sealed_secret is not None
+
+
+WRONG = [
+    ({"algorithms": []}, "#/algorithms"),
+    ({"algorithms": ["none"]}, "#/algorithms/0"),
+    ({"algorithms": ["HS512"]}, "#/algorithms/0"),
+    ({"algorithms": ["ES256K"]}, "#/algorithms/0"),
+    ({"algorithms": "RS256"}, "#/algorithms"),
+    ({"algorithms": ["HS256"]}, "#"),
+    ({"algorithms": ["HS256", "RS256"]}, "#"),
+    ({"secret": SECRET}, "#"),
+    ({"jwks_url": None}, "#"),
+    ({"discovery_url": ISS}, "#"),
+    ({"jwks_url": ""}, "#/jwks_url"),
+    ({"jwks_url": "http://idp.example.com/jwks"}, "#/jwks_url"),
+    ({"jwks_url": "https://127.0.0.1/jwks"}, "#/jwks_url"),
+    ({"jwks_url": "https://2130706433/"}, "#/jwks_url"),
+    ({"jwks_url": "https://[::ffff:169.254.169.254]/"}, "#/jwks_url"),
+    ({"jwks_url": "https://[64:ff9b::a9fe:a9fe]/"}, "#/jwks_url"),
+    ({"jwks_url": "https://a@idp.example.com/"}, "#/jwks_url"),
+    ({"jwks_url": "file:///etc/passwd"}, "#/jwks_url"),
+    ({"jwks_url": None, "discovery_url": "https://10.0.0.1/"}, "#/discovery_url"),
+    ({"audience": "api://gw"}, "#/audience"),
+    ({"audience": [""]}, "#/audience/0"),
+    ({"audience": ["a"] * 17}, "#/audience"),
+    ({"claims": {"subject": ""}}, "#/claims/subject"),
+    ({"claims": {"subject": None}}, "#/claims/subject"),
+    ({"claims": {"other": "x"}}, "#/claims/other"),
+    ({"max_scopes": []}, "#/max_scopes"),
+    ({"max_scopes": ["mcp:*"]}, "#/max_scopes/0"),
+    ({"tenant": "zenith"}, "#/tenant"),
+    ({"id": "x"}, "#/id"),
+]
+
+
+@pytest.mark.parametrize(("change", "pointer"), WRONG)
+async def test_a_body_that_does_not_fit_is_422_and_says_where(rig, change, pointer):
+    answer = await rig.ask("POST", PATH, {**RS, **change})
+    assert answer.status_code == 422, answer.text
+    errors = answer.json()["errors"]
+    assert [error["pointer"] for error in errors] == [pointer]
+    assert "input" not in json.dumps(errors)
+
+
+@pytest.mark.parametrize("issuer", ["", "key", "a b", "é", "a\n", "a\0", "a" * 513, 7, None])
+async def test_what_cannot_be_an_issuer_is_refused(rig, issuer):
+    answer = await rig.ask("POST", PATH, {**RS, "issuer": issuer})
+    assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "#/issuer")
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        {"issuer": "https://other.example.com"},
+        {"jwks_url": None},
+        {"secret": SECRET},
+        {"algorithms": ["HS256"]},
+        {"jwks_url": "http://127.0.0.1/"},
+        {"jwks_url": None, "discovery_url": "https://169.254.169.254/"},
+        {"max_scopes": ["everything"]},
+    ],
+)
+async def test_a_patch_that_does_not_fit_the_rest_changes_nothing(rig, patch):
+    made = await create(rig)
+    answer = await rig.ask("PATCH", made.headers["Location"], patch)
+    assert answer.status_code == 422, answer.text
+    assert (await rig.ask("GET", made.headers["Location"])).json() == made.json()
+    assert len(rig.effects.heard) == 1
+
+
+async def test_one_name_stands_once_in_a_tenant(rig):
+    await create(rig)
+    assert (await rig.ask("POST", PATH, RS)).status_code == 409
+    await create(rig, path="/api/v1/tenants/zenith/issuers")
+    await create(rig, path="/api/v1/issuers")
+
+
+# --- who may let an issuer confer what
+
+
+@pytest.mark.parametrize(
+    ("tenant", "held", "granted"),
+    [
+        ("acme", ["tenant:admin"], SCOPES[:5]),
+        ("acme", ["tenant:admin", "metrics:read"], SCOPES[:6]),
+        ("default", ["tenant:admin"], SCOPES[:5]),
+        ("default", ["platform:admin"], SCOPES),
+    ],
+)
+async def test_nobody_lets_an_issuer_confer_what_they_do_not_hold(rig, tenant, held, granted):
+    granter = await rig.key(tenant, *held)
+    path = f"/api/v1/tenants/{tenant}/issuers"
+    mine = (await create(rig, path=path)).headers["Location"]
+    for number, scope in enumerate(SCOPES):
+        refused = 422 if scope == "platform:admin" and tenant != "default" else 403
+        wish = {"issuer": f"{ISS}/{number}", "max_scopes": [scope]}
+        made = await rig.ask("POST", path, {**RS, **wish}, key=granter)
+        assert made.status_code == (201 if scope in granted else refused), scope
+        # Back to a small one by somebody who may, so that each change begins at the same place.
+        changed = await rig.ask("PATCH", mine, {"max_scopes": [scope]}, key=granter)
+        assert changed.status_code == (200 if scope in granted else refused), scope
+        await rig.ask("PATCH", mine, {"max_scopes": ["mcp:connect"]})
+
+
+@pytest.mark.parametrize(
+    "patch", [{"jwks_url": "https://evil.example.com/jwks"}, {"max_scopes": ["mcp:connect"]}, {"audience": ["x"]}]
+)
+async def test_who_may_not_confer_what_an_issuer_can_does_not_get_at_its_keys_either(rig, patch):
+    strong = (await create(rig, path="/api/v1/issuers", max_scopes=["platform:admin"])).headers["Location"]
+    admin = await rig.key("default", "tenant:admin")
+    assert (await rig.ask("PATCH", strong, patch, key=admin)).status_code == 403
+    assert (await rig.ask("DELETE", strong, key=admin)).status_code == 403
+    assert (await rig.ask("DELETE", strong)).status_code == 204
+
+
+async def test_a_platform_administrator_makes_no_platform_issuers_elsewhere(rig):
+    answer = await rig.ask("POST", PATH, {**RS, "max_scopes": ["platform:admin"]})
+    assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "#/max_scopes")
+
+
+async def test_readers_read_and_others_do_not(rig):
+    path = (await create(rig)).headers["Location"]
+    reader, nobody = await rig.key("acme", "tenant:read"), await rig.key("acme", "mcp:connect")
+    for each in (PATH, path):
+        assert (await rig.ask("GET", each, key=reader)).status_code == 200
+        assert (await rig.ask("GET", each, key=nobody)).status_code == 403
+    assert (await rig.ask("POST", PATH, RS, key=reader)).status_code == 403
+    for method in ("PATCH", "DELETE"):
+        assert (await rig.ask(method, path, {}, key=reader)).status_code == 403
+
+
+async def test_an_issuer_of_another_tenant_is_not_found_under_ones_own(rig):
+    theirs = (await create(rig, path="/api/v1/tenants/zenith/issuers")).json()["id"]
+    mine = await rig.key("acme", "tenant:admin")
+    for method in ("GET", "PATCH", "DELETE"):
+        answers = [await rig.ask(method, f"{PATH}/{each}", {}, key=mine) for each in (theirs, "0" * 16, "%00", "ü")]
+        assert {(answer.status_code, answer.content) for answer in answers} == {(404, answers[0].content)}

@@ -1,0 +1,93 @@
+"""ReplayLog: what it keeps of which stream, and what goes at its limits."""
+
+import pytest
+
+from app.errors import ResponseTooLarge
+from app.protocol.commands import Call, Failed
+from app.protocol.event_ids import EventId
+from app.sessions.replay import MAX_AGE_S, MAX_BYTES, MAX_EVENTS, Recorded, ReplayLog
+from app.sessions.streams import Entry
+
+A, B = "a" * 12, "b" * 12
+
+
+def event(stream: str, number: int, size: int = 10, *, at: float = 0.0, is_answer: bool = False) -> Recorded:
+    call = Call(b"1", b"9", "tools/call", None, True, 0.0, 0.0) if is_answer else None
+    return Recorded(EventId(stream, number), Entry(b"x" * size, call), at, sent=False)
+
+
+def places(events: list[Recorded]) -> list[EventId]:
+    return [each.id for each in events]
+
+
+@pytest.fixture
+def log() -> ReplayLog:
+    return ReplayLog()
+
+
+def test_an_empty_log_has_nothing(log: ReplayLog) -> None:
+    assert log.after(EventId(A, 0)) == []
+    assert log.trim(1e9) == []
+    assert not log.holds(A)
+
+
+def test_only_the_named_streams_later_events_come_back_in_order(log: ReplayLog) -> None:
+    """Servers MUST NOT replay messages of a different stream (2025-11-25, basic/transports, Resumability)."""
+    for number in (1, 2, 3):
+        log.append(event(A, number))
+        log.append(event(B, number))
+    assert places(log.after(EventId(A, 1))) == [(A, 2), (A, 3)]
+    assert places(log.after(EventId(B, 0))) == [(B, 1), (B, 2), (B, 3)]
+    assert log.after(EventId(B, 3)) == []
+
+
+def test_reading_takes_nothing_away(log: ReplayLog) -> None:
+    log.append(event(A, 1))
+    assert places(log.after(EventId(A, 0))) == places(log.after(EventId(A, 0))) == [(A, 1)]
+
+
+def test_at_the_number_of_events_the_oldest_goes(log: ReplayLog) -> None:
+    for number in range(1, MAX_EVENTS + 1):
+        assert log.append(event(A, number)) == []
+    assert places(log.append(event(B, 1))) == [(A, 1)]
+    assert len(log) == MAX_EVENTS
+
+
+def test_bytes_are_bounded(log: ReplayLog) -> None:
+    dropped = [gone for number in range(1, 6) for gone in log.append(event(A, number, MAX_BYTES // 4))]
+    assert places(dropped) == [(A, 1)]
+    assert log.bytes <= MAX_BYTES
+
+
+def test_answers_go_last_of_all(log: ReplayLog) -> None:
+    log.append(event(A, 1, is_answer=True))
+    dropped = [gone for number in range(1, MAX_EVENTS + 1) for gone in log.append(event(B, number))]
+    assert places(dropped) == [(B, 1)]
+    assert log.holds(A)
+
+
+def test_an_answer_too_large_to_keep_becomes_an_error_that_says_so(log: ReplayLog) -> None:
+    log.append(event(A, 1, 100, is_answer=True))
+    assert log.append(event(B, 1, MAX_BYTES + 1, is_answer=True)) == []
+    assert [each.entry.item for each in log.after(EventId(A, 0))] == [b"x" * 100]
+    [kept] = log.after(EventId(B, 0))
+    assert isinstance(kept.entry.item, Failed)
+    assert isinstance(kept.entry.item.error, ResponseTooLarge)
+    assert kept.entry.item.call.id == b"1"
+    assert log.bytes < 1000
+
+
+def test_a_log_of_answers_only_is_bounded_too(log: ReplayLog) -> None:
+    for number in range(1, MAX_EVENTS + 3):
+        log.append(event(A, number, is_answer=True))
+    assert len(log) == MAX_EVENTS
+    assert log.after(EventId(A, 0))[0].id == (A, 3)
+
+
+def test_what_is_too_old_goes_answers_included(log: ReplayLog) -> None:
+    log.append(event(A, 1, at=0.0, is_answer=True))
+    log.append(event(B, 1, at=100.0))
+    assert log.trim(MAX_AGE_S) == []
+    assert places(log.trim(MAX_AGE_S + 1)) == [(A, 1)]
+    assert (log.holds(A), log.holds(B), log.bytes) == (False, True, 10)
+    assert "1 events of 1 streams, 10 bytes" in repr(log)
