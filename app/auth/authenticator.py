@@ -56,12 +56,15 @@ class Authenticator:
     def __repr__(self) -> str:
         return f"<Authenticator [{len(self._known)} known, {len(self._refused)} refused]>"
 
-    def remembered(self, header_value: bytes, target: Target | None = None) -> Principal | None:
-        """The principal of a header that was authenticated moments ago. Neither waits nor counts failures."""
+    def remembered(self, header_value: bytes, target: Callable[[], Target] | None = None) -> Principal | None:
+        """The principal of a header that was authenticated moments ago. Neither waits nor counts failures.
+
+        `target` is called for what is no known key: on the message path keys do not pay for it.
+        """
         digest = sha256(header_value).digest()
         entry = self._known.get(digest)
         if entry is None and target is not None:
-            entry = self._known.get((digest, target))
+            entry = self._known.get((digest, target()))
         if entry is None or entry[1] <= self._clock():
             return None
         return entry[0]
@@ -77,7 +80,7 @@ class Authenticator:
             raise self._refusal("missing")
         if len(header_value) > MAX_CREDENTIAL_BYTES:
             raise self._refusal("malformed")
-        principal = self.remembered(header_value, target)
+        principal = self.remembered(header_value, None if target is None else lambda: target)
         if principal is not None:
             return principal
         match = _bearer(header_value)

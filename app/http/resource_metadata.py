@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 
 from app.auth.tokens import Target
 from app.domain import Scope, is_name
-from app.errors import Forbidden, GatewayError, NotFound, Unauthenticated
+from app.errors import Forbidden, NotFound, Unauthenticated
 from app.http.dependencies import BASE_URL
 
 PREFIX = "/.well-known/oauth-protected-resource"
@@ -40,20 +40,15 @@ async def resource_metadata(request: Request, tenant: str, backend: str) -> JSON
     return JSONResponse(content, headers={"Access-Control-Allow-Origin": "*", "Cache-Control": "no-store"})
 
 
-def challenge(error: GatewayError, target: Target) -> bytes | None:
-    """The WWW-Authenticate of a refusal by an MCP endpoint; None if it is not about credentials."""
+def challenge(error: Unauthenticated | Forbidden, target: Target) -> bytes:
+    """The WWW-Authenticate of a refusal by an MCP endpoint."""
     # Names are checked, because what stands in the path goes into a header.
     is_ours = is_name(target.tenant) and is_name(target.backend)
     url = f"{target.base_url}{PREFIX}/t/{target.tenant}/{target.backend}/mcp"
     where = f'resource_metadata="{url}"' if is_ours else ""
     scope = f'scope="{Scope.CONNECT}"'
-    match error:
-        case Unauthenticated(token_was_sent=True):
-            words = ['error="invalid_token"', where, scope]
-        case Unauthenticated():
-            words = [where, scope]
-        case Forbidden():
-            words = ['error="insufficient_scope"', scope, where]
-        case _:
-            return None
+    if isinstance(error, Forbidden):
+        words = ['error="insufficient_scope"', scope, where]
+    else:
+        words = ['error="invalid_token"' if error.token_was_sent else "", where, scope]
     return ("Bearer " + ", ".join(filter(None, words))).encode("latin-1")

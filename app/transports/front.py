@@ -9,7 +9,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.auth.authenticator import Authenticator
 from app.auth.policy import may_connect
-from app.auth.tokens import Target
 from app.domain import Scope as Permission
 from app.errors import BackendNotFound, Forbidden, GatewayError
 from app.http.dependencies import BASE_URL
@@ -63,6 +62,7 @@ class Front:
         if len(words) == 6 and not words[5]:
             words.pop()
         request = McpRequest(scope, receive, send, *(words[2:5] if len(words) == 5 else ("", "", "")))
+        request.public_url = self._public_url
         try:
             await self._serve(request)
         except ClientGone:
@@ -90,10 +90,9 @@ class Front:
             allow = ", ".join(methods).encode()
             raise HttpRefusal(405, "method_not_allowed", "this address has other methods", headers=((b"allow", allow),))
         authorization = headers.get(b"authorization")
-        request.target = target = Target(request.tenant, request.backend, self._base_url(request))
-        principal = None if authorization is None else self._authenticator.remembered(authorization, target)
+        principal = None if authorization is None else self._authenticator.remembered(authorization, request.target)
         if principal is None:
-            principal = await self._authenticator.authenticate(authorization, target)
+            principal = await self._authenticator.authenticate(authorization, request.target())
         request.principal = principal
         if not may_connect(principal, request.tenant, request.backend):
             if principal.tenant != request.tenant:
@@ -110,25 +109,20 @@ class Front:
             await self._app(scope, receive, send)
             return
         request = McpRequest(scope, receive, send, "", "", "")
+        request.public_url = self._public_url
         try:
             self._hosts.require_host(request.headers.get(b"host"))
             origin = request.headers.get(b"origin")
             if origin is not None:
                 self._hosts.require_origin(origin)
             request.refuse_declared_size(self._max_body_bytes)
-            scope[BASE_URL] = self._base_url(request)
+            scope[BASE_URL] = request.base_url()
         except GatewayError as error:
             if http_status(error) == 413:
                 await request.discard_body()
             await ProblemResponse(http_status(error), error.reason, detail=str(error))(scope, receive, send)
             return
         await self._app(scope, _limited(receive, self._max_body_bytes), send)
-
-    def _base_url(self, request: McpRequest) -> str:
-        """Under which URL the client reaches us: PUBLIC_URL, else its own word; the Host was checked before."""
-        if self._public_url is not None:
-            return self._public_url
-        return f"{request.scope.get('scheme', 'http')}://{request.headers[b'host'].decode('latin-1').lower()}"
 
 
 def _limited(receive: Receive, limit: int) -> Receive:

@@ -10,7 +10,7 @@ from app.auth.policy import has_scope
 from app.auth.tokens import Target
 from app.domain import Principal
 from app.domain import Scope as Permission
-from app.errors import GatewayError
+from app.errors import Forbidden, GatewayError, Unauthenticated
 from app.http.errors import HttpRefusal, http_status, retry_after, rpc_error
 from app.http.resource_metadata import challenge
 
@@ -27,17 +27,29 @@ class ClientGone(Exception):
 
 
 class McpRequest:
-    """A request to `/t/{tenant}/{backend}/{kind}`. The front sets `target`, then `principal`, before others look."""
+    """A request to `/t/{tenant}/{backend}/{kind}`. The front sets `public_url` and `principal` before others look."""
 
-    __slots__ = ("backend", "headers", "kind", "method", "principal", "receive", "scope", "send", "target", "tenant")
+    __slots__ = (
+        "backend", "headers", "kind", "method", "principal", "public_url", "receive", "scope", "send", "tenant",
+    )  # fmt: skip
     principal: Principal
-    target: Target
+    public_url: str | None
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, tenant: str, backend: str, kind: str) -> None:
         self.scope, self.receive, self.send = scope, receive, send
         self.tenant, self.backend, self.kind = tenant, backend, kind
         self.method: str = scope["method"]
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
+
+    def base_url(self) -> str:
+        """Under which URL the client reaches us: PUBLIC_URL, else its own word, once its Host was checked."""
+        if self.public_url is not None:
+            return self.public_url
+        return f"{self.scope.get('scheme', 'http')}://{self.headers[b'host'].decode('latin-1').lower()}"
+
+    def target(self) -> Target:
+        """What a token must be for."""
+        return Target(self.tenant, self.backend, self.base_url())
 
     def refuse_repeated_headers(self) -> None:
         """Raises HttpRefusal where a header that decides something stands twice."""
@@ -158,10 +170,8 @@ class McpRequest:
         wait = retry_after(error)
         if wait is not None:
             headers.append((b"retry-after", b"%d" % max(1, math.ceil(wait))))
-        target: Target | None = getattr(self, "target", None)
-        question = None if target is None else challenge(error, target)
-        if question is not None:
-            headers.append((b"www-authenticate", question))
+        if isinstance(error, Unauthenticated | Forbidden):
+            headers.append((b"www-authenticate", challenge(error, self.target())))
         await self.answer(http_status(error), self.error_body(error, request_id), headers)
 
     def error_body(self, error: GatewayError, request_id: bytes = b"null") -> bytes:

@@ -1,7 +1,5 @@
 """…/issuers"""
 
-import json
-
 import pytest
 
 from app.auth.tokens import place_of
@@ -120,7 +118,7 @@ async def test_a_body_that_does_not_fit_is_422_and_says_where(rig, change, point
     assert answer.status_code == 422, answer.text
     errors = answer.json()["errors"]
     assert [error["pointer"] for error in errors] == [pointer]
-    assert "input" not in json.dumps(errors)
+    assert set(errors[0]) == {"detail", "pointer"}
 
 
 @pytest.mark.parametrize("issuer", ["", "key", "a b", "é", "a\n", "a\0", "a" * 513, 7, None])

@@ -295,10 +295,11 @@ async def test_a_jwks_uri_passes_the_same_guard():
 
 async def test_keys_come_over_a_real_connection():
     body = document(jwk(RSA, "a"))
-    async with answering(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)) as (port, heads):
-        async with KeySets(Outbound([ip_network("127.0.0.0/8")]).get) as sets:
-            source = SOURCE._replace(jwks_url=f"http://127.0.0.1:{port}/keys")
-            assert same(await sets.find(source, "a", "RS256"), RSA)
+    out = Outbound([ip_network("127.0.0.0/8")])
+    response = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    async with answering(response) as (port, heads), KeySets(out.get) as sets:
+        source = SOURCE._replace(jwks_url=f"http://127.0.0.1:{port}/keys")
+        assert same(await sets.find(source, "a", "RS256"), RSA)
     assert heads[0].startswith(b"GET /keys ")
 
 

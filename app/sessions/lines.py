@@ -1,0 +1,360 @@
+"""Lines: the sessions that the gateway opens itself, for clients of 2026-07-28, whose requests name none.
+
+Lines are kept per principal, backend and client capabilities. A call that the process may ask something, or that
+wants its log, has its line for itself until the process has answered; the others share.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+import anyio
+import msgspec
+
+from app.domain import Principal
+from app.errors import BackendExited, GatewayError, InvalidResponse
+from app.protocol.commands import Answer, Failed, ToStream
+from app.protocol.exchange import MAX_CALLS
+from app.protocol.jsonrpc import Notification, Params, Request, Response, encode, members_of
+from app.protocol.lifecycle import SessionState
+from app.protocol.modern import (
+    CAPABILITIES_KEY,
+    CLIENT_INFO_KEY,
+    MAY_ASK,
+    MODERN,
+    VERSION_KEY,
+    Envelope,
+    MirroredParameter,
+)
+from app.protocol.revisions import Revision
+from app.sessions.registry import SessionRegistry
+from app.sessions.session import Session
+from app.sessions.streams import EventStream, Reply
+
+TRANSPORT = "modern"
+MAX_CAPABILITY_SETS = 4  # of one principal and backend; the one used least recently goes first
+MAX_SHARED_CALLS = MAX_CALLS - 8  # of one line; the rest is for what the gateway asks itself
+PROBE_S = 3.0  # some handshake-era servers never answer `server/discover`
+LEGACY_CAPABILITIES = ("roots", "sampling", "elicitation")
+
+CallerKey = tuple[object, ...]
+
+
+class Caller(NamedTuple):
+    """Who calls which backend."""
+
+    principal: Principal
+    tenant: str
+    backend: str
+
+    @property
+    def key(self) -> CallerKey:
+        """Equal for requests that may share lines, capabilities aside."""
+        return (self.principal.identity, self.tenant, self.backend)
+
+
+class Need(Enum):
+    """What a request wants of its line."""
+
+    ANY = "any"  # it asks nothing and logs nothing: any line will do
+    SHARED = "shared"  # no line that somebody has for himself
+    ALONE = "alone"  # what the process asks or logs on it must be this call's
+
+
+@dataclass(eq=False, slots=True)
+class Line:
+    """One session of ours, and what its backend said of itself."""
+
+    session: Session
+    is_modern: bool
+    about: Params  # the `initialize` or `server/discover` result
+    capabilities: Params
+    held_by: object = None
+    is_retired: bool = False  # takes no more calls, and is closed after the last one
+    log_level_is_set: bool = False
+
+    def is_free(self, need: Need) -> bool:
+        """Whether it can take such a request."""
+        calls = self.session.exchange.calls
+        if self.session.state is not SessionState.OPEN or len(calls) >= MAX_SHARED_CALLS:
+            return False
+        if self.is_modern or need is Need.ANY:
+            return True
+        is_quiet = need is Need.SHARED or not any(call.method in MAY_ASK for call in calls.values())
+        return self.held_by is None and is_quiet
+
+
+@dataclass(eq=False, slots=True)
+class Group:
+    """The lines of one caller with one set of capabilities, and the tools they were seen to offer."""
+
+    lines: list[Line] = field(default_factory=list)  # the one used last stands last
+    opening: anyio.Lock = field(default_factory=anyio.Lock)
+    mirrors: dict[str, list[MirroredParameter]] | None = None  # by tool, see x-mcp-header
+    mirrors_at: float = 0.0
+    listing: anyio.Lock = field(default_factory=anyio.Lock)
+
+    def pick(self, need: Need) -> Line | None:
+        """The line used last that can take such a request; one that is held only where there is no other."""
+        able = [line for line in self.lines if line.is_free(need)]
+        line = next((line for line in reversed(able) if line.held_by is None), able[-1] if able else None)
+        if line is not None:
+            self.lines.remove(line)
+            self.lines.append(line)
+        return line
+
+
+class _Unasked(EventStream):
+    """A line's listen stream: it belongs to no client, so what comes on it goes to who listens."""
+
+    __slots__ = ("_lines", "_session")
+
+    def __init__(self, lines: "Lines", session: Session) -> None:
+        super().__init__(lambda full: None, lambda reason, question: None)
+        self._lines, self._session = lines, session
+
+    def push(self, command: ToStream) -> None:
+        """Something the process said or asked on its own."""
+        self._lines.on_said(self._session, command)
+
+    def end(self) -> None:
+        """The line is gone."""
+        if not self.ended:
+            super().end()
+            self._lines.closed(self._session)
+
+
+class Lines:
+    """Finds or opens the line for a request. The registry owns the sessions; this only knows which are whose.
+
+    `on_said` hears what a process says unasked, `on_closed` of a line that is gone or takes no more.
+    """
+
+    def __init__(self, registry: SessionRegistry) -> None:
+        self._registry = registry
+        self._groups: dict[CallerKey, dict[bytes, Group]] = {}  # per caller, the set used last stands last
+        self._eras: dict[tuple[str, str], tuple[int, bool]] = {}  # backend -> its version, whether it is modern
+        self._serial = 0
+        self.on_said: Callable[[Session, ToStream], None] = lambda session, command: None
+        self.on_closed: Callable[[Session], None] = lambda session: None
+
+    def speaks_modern(self, caller: Caller) -> bool | None:
+        """Whether the backend speaks 2026-07-28 itself; None where that is to be found out."""
+        era = self._eras.get((caller.tenant, caller.backend))
+        return None if era is None else era[1]
+
+    def of(self, caller: CallerKey) -> Iterator[Line]:
+        """Every line of this caller."""
+        for group in list(self._groups.get(caller, {}).values()):
+            yield from list(group.lines)
+
+    # --- taking one
+
+    async def take(self, caller: Caller, envelope: Envelope, need: Need) -> Line:
+        """The line used last that can take the request, or a new one.
+
+        Raises:
+            GatewayError: as SessionRegistry.open and ProcessPool.lease; or the backend did not greet us.
+        """
+        try:
+            while True:
+                group = self.group(caller, envelope)
+                if (line := group.pick(need)) is not None:
+                    return line
+                if self._opens_at_once(caller, need):
+                    return self._keep(caller, envelope, await self._open(caller, envelope))
+                async with group.opening:  # of several that come at once, one opens it for all
+                    if self.group(caller, envelope).pick(need) is None and not self._opens_at_once(caller, need):
+                        self._keep(caller, envelope, await self._open(caller, envelope))
+        finally:
+            self._prune(caller.key)
+
+    def _opens_at_once(self, caller: Caller, need: Need) -> bool:
+        """A line that nobody else could use is opened beside others, once the backend's era is known."""
+        return need is Need.ALONE and self.speaks_modern(caller) is False
+
+    def group(self, caller: Caller, envelope: Envelope) -> Group:
+        """The caller's lines for these capabilities; makes room where there are too many sets."""
+        mine = self._groups.setdefault(caller.key, {})
+        # A modern process serves every set of capabilities: they come with each request.
+        key = b"" if self.speaks_modern(caller) else envelope.capabilities_key
+        group = mine[key] = mine.pop(key, None) or Group()
+        while len(mine) > MAX_CAPABILITY_SETS:
+            for line in mine.pop(next(iter(mine))).lines:
+                self._retire(line, "capabilities_replaced")
+        return group
+
+    def _keep(self, caller: Caller, envelope: Envelope, line: Line) -> Line:
+        if line.session.state is not SessionState.OPEN:  # it was closed before we could look
+            raise BackendExited("the backend ended right after its start")
+        self.group(caller, envelope).lines.append(line)
+        return line
+
+    def _prune(self, caller: CallerKey) -> None:
+        groups = self._groups.get(caller, {})
+        for key in [key for key, group in groups.items() if not group.lines and not group.opening.locked()]:
+            del groups[key]
+        if not groups:
+            self._groups.pop(caller, None)
+
+    # --- opening one
+
+    async def _open(self, caller: Caller, envelope: Envelope) -> Line:
+        while True:
+            session = await self._registry.open(caller.principal, caller.tenant, caller.backend, TRANSPORT)
+            session.listen = _Unasked(self, session)
+            try:
+                await self._registry.connect(session)
+                line = await self._greet(session, envelope)
+            except BaseException:
+                session.close("not_initialized")
+                raise
+            if line is not None:
+                return line
+            session.close("not_initialized")
+
+    async def _greet(self, session: Session, envelope: Envelope) -> Line | None:
+        """Finds the backend's era, once per configuration, and opens the session accordingly.
+
+        1. It answers `server/discover`: it is modern.
+        2. It answers with an error, or not at all: it is of the handshake era.
+        3. It answers after we gave up waiting: it was slow to start. None; another line is to be opened.
+        """
+        key, version = session.spec.key, session.spec.version
+        known = self._eras.get(key)
+        was_modern = known[1] if known is not None and known[0] == version else None
+        probe: Reply | None = None
+        if was_modern is not False:
+            probe = self.send(session, "server/discover", {"_meta": own_envelope(envelope)})
+            with anyio.move_on_after(session.spec.timeouts.initialize_s if was_modern else PROBE_S):
+                await probe.outcome
+            about = _discovered(probe)
+            if about is not None and session.state is SessionState.CONNECTED:
+                self._eras[key] = (version, True)
+                session.adopt(MODERN)
+                return Line(session, True, about, members_of(about.get("capabilities", msgspec.Raw(b"{}"))))
+        about = await self._initialize(session, envelope)
+        if probe is not None and _discovered(probe) is not None:
+            self._eras[key] = (version, True)
+            return None
+        if probe is not None and not probe.outcome.done():
+            self._cancel_own(session)
+        self._eras[key] = (version, False)
+        return Line(session, False, about, members_of(about.get("capabilities", msgspec.Raw(b"{}"))))
+
+    async def _initialize(self, session: Session, envelope: Envelope) -> Params:
+        offered = {name: value for name, value in envelope.capabilities.items() if name in LEGACY_CAPABILITIES}
+        response = await self.request(session, "initialize", {
+            "protocolVersion": msgspec.Raw(encode(Revision.R2025_11_25.value)),
+            "capabilities": msgspec.Raw(encode(offered)),
+            "clientInfo": envelope.client_info or msgspec.Raw(b'{"name":"trunkline","version":"1"}'),
+        })  # fmt: skip
+        if response.member == "error":
+            raise InvalidResponse("the backend refused `initialize`")
+        session.notify(Notification("notifications/initialized", None))
+        return members_of(response.value)
+
+    def _cancel_own(self, session: Session) -> None:
+        for call in list(session.exchange.calls.values()):
+            session.try_notify(Notification("notifications/cancelled", {"requestId": msgspec.Raw(call.id)}))
+
+    # --- requests of the gateway's own
+
+    async def request(self, session: Session, method: str, params: Params) -> Response:
+        """Asks the process something.
+
+        Raises:
+            GatewayError: it died or did not answer.
+        """
+        reply = self.send(session, method, params)
+        await reply.outcome
+        outcome = reply.outcomes[0]
+        if isinstance(outcome, Failed):
+            raise outcome.error
+        return outcome.response
+
+    def send(self, session: Session, method: str, params: Params) -> Reply:
+        """The same without waiting."""
+        reply = session.reply(1, may_stream=False)
+        session.request(Request(self.new_id("g"), method, params), reply)
+        return reply
+
+    def new_id(self, kind: str) -> bytes:
+        """An id for a request on a line."""
+        self._serial += 1
+        return b'"%b%d"' % (kind.encode(), self._serial)
+
+    # --- ends
+
+    def answered(self, line: Line, by: object) -> None:
+        """The process has answered a call: its line is free again."""
+        if line.held_by is by:
+            line.held_by = None
+        if line.is_retired and not line.session.exchange.calls:
+            asyncio.get_running_loop().call_soon(line.session.close, "retired")  # not from within its own close
+
+    def closed(self, session: Session) -> None:
+        """A line's session has ended."""
+        key = caller_key(session)
+        for group in self._groups.get(key, {}).values():
+            group.lines = [line for line in group.lines if line.session is not session]
+        self._prune(key)
+        self.on_closed(session)
+
+    def forget(self, tenant: str, backend: str | None = None) -> None:
+        """A backend has changed: its era is to be found again, and new requests get new lines."""
+        for key in [key for key in self._eras if key[0] == tenant and backend in (None, key[1])]:
+            del self._eras[key]
+        for groups in list(self._groups.values()):
+            for group in list(groups.values()):
+                for line in list(group.lines):
+                    if line.session.spec.tenant == tenant and backend in (None, line.session.spec.name):
+                        group.lines.remove(line)
+                        self._retire(line, "backend_changed")
+
+    def tools_changed(self, backend: tuple[str, str]) -> None:
+        """What was seen of the tools of this backend holds no more."""
+        for caller, groups in self._groups.items():
+            if caller[1:] == backend:
+                for group in groups.values():
+                    group.mirrors = None
+
+    def _retire(self, line: Line, reason: str) -> None:
+        line.is_retired = True
+        if line.session.exchange.calls:
+            self.on_closed(line.session)
+        else:
+            line.session.close(reason)
+
+    def __len__(self) -> int:
+        return sum(len(group.lines) for groups in self._groups.values() for group in groups.values())
+
+
+def may_be_asked(envelope: Envelope) -> bool:
+    """Whether the client can answer questions of a backend."""
+    return any(name in envelope.capabilities for name in LEGACY_CAPABILITIES)
+
+
+def caller_key(session: Session) -> CallerKey:
+    """Whose line this session is."""
+    return Caller(session.principal, session.spec.tenant, session.spec.name).key
+
+
+def own_envelope(envelope: Envelope) -> msgspec.Raw:
+    """The `_meta` of a request of the gateway's own."""
+    meta: dict[str, object] = {VERSION_KEY: MODERN, CAPABILITIES_KEY: envelope.capabilities}
+    if envelope.client_info is not None:
+        meta[CLIENT_INFO_KEY] = envelope.client_info
+    return msgspec.Raw(encode(meta))
+
+
+def _discovered(probe: Reply) -> Params | None:
+    """What a probe found: the `server/discover` result of a server that speaks 2026-07-28."""
+    outcome = probe.outcomes[0] if probe.outcomes else None
+    if not isinstance(outcome, Answer) or outcome.response.member == "error":
+        return None
+    about = members_of(outcome.response.value)
+    return about if MODERN.encode() in bytes(about.get("supportedVersions", msgspec.Raw())) else None

@@ -1,0 +1,168 @@
+"""The audit trail: each act is in it, with who did it, and nothing secret; who may read it."""
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from app.auth.api_keys import key_id
+from app.errors import StorageUnavailable
+from app.main import build_api
+from app.storage import engine
+from tests.admin.rig import Rig
+
+SECRET = "a secret that is at least 32 bytes long"
+ISSUER = {"issuer": "https://idp.example", "algorithms": ["HS256"], "secret": SECRET}
+
+# For each route that changes something: a body, and what the trail says of it. `{…}` is filled in from answers.
+ACTS = {
+    ("POST", "/tenants"): ({"name": "new"}, "tenant.create", "", ""),
+    ("PATCH", "/tenants/{tenant}"): ({"limits": {"burst": 5}}, "tenant.change", "", "limits"),
+    ("POST", "/tenants/{tenant}/backends"): (
+        {"name": "b", "command": "cat", "env": {"T": SECRET}}, "backend.create", "backends/b", "",
+    ),
+    ("PATCH", "/tenants/{tenant}/backends/{backend}"): (
+        {"env": {"T": SECRET}, "warm": 1}, "backend.change", "backends/echo", "env warm",
+    ),
+    ("POST", "/tenants/{tenant}/backends/{backend}:check"): (None, "backend.check", "backends/echo", ""),
+    ("POST", "/tenants/{tenant}/backends/{backend}:restart"): (None, "backend.restart", "backends/echo", ""),
+    ("POST", "/tenants/{tenant}/keys"): (
+        {"scopes": ["tenant:read", "mcp:connect"]}, "key.create", "keys/{id}", "mcp:connect tenant:read",
+    ),
+    ("DELETE", "/tenants/{tenant}/keys/{key}"): (None, "key.revoke", "keys/{key}", ""),
+    ("POST", "/tenants/{tenant}/issuers"): (ISSUER, "issuer.create", "issuers/{id}", None),
+    ("PATCH", "/tenants/{tenant}/issuers/{issuer}"): ({"audience": ["x"]}, "issuer.change", "issuers/{issuer}", None),
+    ("DELETE", "/tenants/{tenant}/issuers/{issuer}"): (None, "issuer.delete", "issuers/{issuer}", None),
+    ("DELETE", "/tenants/{tenant}/sessions/{session}"): (None, "session.end", "sessions/s1", ""),
+    ("DELETE", "/tenants/{tenant}/backends/{backend}"): (None, "backend.delete", "backends/echo", ""),
+    ("DELETE", "/tenants/{tenant}"): (None, "tenant.delete", "", ""),
+}  # fmt: skip
+
+
+def test_every_route_that_changes_something_is_listed_here():
+    routes = {
+        (method.upper(), path.removeprefix("/api/v1"))
+        for path, methods in build_api().openapi()["paths"].items()
+        for method in methods
+    }
+    without_tenant = {(method, path.replace("/tenants/{tenant}", "", 1)) for method, path in ACTS}
+    assert {route for route in routes if route[0] != "GET"} <= set(ACTS) | without_tenant
+
+
+async def objects(rig: Rig) -> dict[str, str]:
+    rig.node.add_session("acme", "s1")
+    issuer = await rig.ask("POST", "/api/v1/tenants/acme/issuers", {**ISSUER, "issuer": "https://other"})
+    key = key_id(await rig.key("acme", "mcp:connect")) or ""
+    return {"tenant": "acme", "backend": "echo", "session": "s1", "key": key, "issuer": issuer.json()["id"]}
+
+
+async def test_every_act_is_written_down_once_with_who_what_and_when_and_no_secret(rig):
+    names = await objects(rig)
+    for (method, path), (body, action, target, detail) in ACTS.items():
+        before = len(await rig.trail())
+        headers = {"X-Request-Id": f"req-{before}"}
+        answer = await rig.ask(method, "/api/v1" + path.format(**names), body, headers=headers)
+        assert answer.is_success, (path, answer.text)
+        shown = answer.json() if answer.content and isinstance(answer.json(), dict) else {}
+        (act,) = (await rig.trail())[before:]
+        assert act.actor == ("default", "key", key_id(rig.root))
+        assert (act.action, act.tenant) == (action, "new" if action == "tenant.create" else "acme")
+        assert act.target == target.format(**{**names, "id": shown.get("id")})
+        assert act.request_id == f"req-{before}"
+        assert detail is None or act.detail == detail
+        assert abs(act.at - datetime.now(UTC)) < timedelta(seconds=30)
+        assert act.at.tzinfo is not None
+        assert shown.get("key", SECRET) not in repr(act)
+        assert SECRET not in repr(act)
+
+
+async def test_what_fails_or_changes_nothing_is_not_written_down(rig):
+    await objects(rig)
+    before = len(await rig.trail())
+    small = await rig.key("acme", "tenant:admin")
+    for method, path, body in (
+        ("POST", "/tenants", {"name": "acme"}),
+        ("POST", "/tenants/acme/backends", {"name": "echo", "command": "cat"}),
+        ("POST", "/tenants/acme/keys", {"scopes": ["metrics:read"]}),
+        ("PATCH", "/tenants/acme/backends/echo", {"command": "/bin/cat"}),
+        ("PATCH", "/tenants/acme", {"limits": {"burst": 100}}),
+        ("DELETE", "/tenants/acme/backends/unknown", None),
+        ("DELETE", "/tenants/acme/keys/AAAAAAAA", None),
+        ("DELETE", "/tenants/acme/sessions/unknown", None),
+        ("POST", "/tenants/acme/backends/unknown:check", None),
+        ("DELETE", "/tenants/default", None),
+    ):
+        key = small if "keys" in path and method == "POST" else None
+        assert (await rig.ask(method, "/api/v1" + path, body, key=key)).status_code in (200, 403, 404, 409), path
+    assert len(await rig.trail()) == before
+
+
+async def test_without_a_record_there_is_no_act(rig, monkeypatch):
+    names = await objects(rig)
+    heard, trail = list(rig.effects.heard), await rig.trail()
+
+    async def away(*_: object) -> None:
+        raise StorageUnavailable
+
+    monkeypatch.setattr(engine, "record", away)
+    for (method, path), (body, *_) in ACTS.items():
+        answer = await rig.ask(method, "/api/v1" + path.format(**names), body)
+        assert answer.status_code == 503, path
+    monkeypatch.undo()
+    assert rig.effects.heard == heard
+    assert rig.node.sessions("acme")
+    assert not rig.node.checked
+    assert await rig.trail() == trail
+    assert (await rig.ask("GET", "/api/v1/tenants/acme/backends/echo")).json()["version"] == 1
+    assert (await rig.ask("GET", "/api/v1/tenants/new")).status_code == 404
+
+
+async def test_the_platform_reads_everything_newest_first_and_filters(rig):
+    for tenant in ("acme", "zenith", "acme"):
+        await rig.ask("POST", f"/api/v1/tenants/{tenant}/keys", {"scopes": ["mcp:connect"]})
+    await rig.ask("DELETE", "/api/v1/tenants/zenith")
+    everything = (await rig.ask("GET", "/api/v1/audit")).json()["items"]
+    assert [(each["tenant"], each["action"]) for each in everything] == [
+        ("zenith", "tenant.delete"), ("acme", "key.create"), ("zenith", "key.create"), ("acme", "key.create"),
+    ]  # fmt: skip
+    assert everything[0]["actor"] == {"tenant": "default", "issuer": "key", "subject": key_id(rig.root)}
+    assert [each["id"] for each in everything] == sorted((each["id"] for each in everything), reverse=True)
+    gone = (await rig.ask("GET", "/api/v1/audit?tenant=zenith")).json()["items"]
+    assert [each["action"] for each in gone] == ["tenant.delete", "key.create"]
+
+
+async def test_pages_go_back_in_time_by_cursor(rig):
+    for _ in range(5):
+        await rig.ask("POST", "/api/v1/tenants/acme/keys", {"scopes": ["mcp:connect"]})
+    for base in ("/api/v1/audit?limit=2", "/api/v1/tenants/acme/audit?limit=2"):
+        found, cursor = list[int](), ""
+        while cursor is not None:
+            page = (await rig.ask("GET", f"{base}&cursor={cursor}")).json()
+            found += [each["id"] for each in page["items"]]
+            cursor = page["next_cursor"]
+        assert len(found) == 5
+        assert found == sorted(found, reverse=True)
+    for wrong in ("YWNtZQ", "LTE", "OTk5OTk5OTk5OTk5OTk5OTk5OTk5OQ"):
+        assert (await rig.ask("GET", f"/api/v1/audit?cursor={wrong}")).status_code == 422
+
+
+async def test_a_tenants_auditor_sees_its_own_trail_only(rig):
+    for tenant in ("acme", "zenith", "default"):
+        await rig.ask("POST", f"/api/v1/tenants/{tenant}/keys", {"scopes": ["mcp:connect"]})
+    auditor = await rig.key("acme", "audit:read")
+    mine = await rig.ask("GET", "/api/v1/tenants/acme/audit", key=auditor)
+    assert {each["tenant"] for each in mine.json()["items"]} == {"acme"}
+    assert (await rig.ask("GET", "/api/v1/tenants/zenith/audit", key=auditor)).status_code == 404
+    # Whoever administers `default` without being the platform's administrator reads what concerns `default`.
+    for scope in ("audit:read", "tenant:admin"):
+        key = await rig.key("default", scope)
+        assert (await rig.ask("GET", "/api/v1/audit", key=key)).status_code == 403
+        assert (await rig.ask("GET", "/api/v1/tenants/default/audit", key=key)).status_code == 200
+
+
+@pytest.mark.parametrize("given", ["", "x" * 65, "a b", "a\tb"])
+async def test_a_request_id_that_is_none_is_replaced(rig, given):
+    headers = {"X-Request-Id": given}
+    await rig.ask("POST", "/api/v1/tenants/acme/keys", {"scopes": ["mcp:connect"]}, headers=headers)
+    (act,) = await rig.trail()
+    assert re.fullmatch("[0-9a-f]{16}", act.request_id)

@@ -1,0 +1,143 @@
+"""GET with Last-Event-ID, and what streams begin and end with, in process."""
+
+import re
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from app.sessions.registry import SessionRegistry
+from tests.sessions.fakes import FakeLink, FakePool
+from tests.transports.conftest import Exchanged, Http
+
+MCP = "/t/acme/echo/mcp"
+CALL = b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"x"}}'
+ID = re.compile(rb"^id: (.+)$", re.MULTILINE)
+
+
+async def initialize(http: Http, pool: FakePool, version: str) -> tuple[str, FakeLink]:
+    hello = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"%b"}}' % version.encode()
+    got = Exchanged()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: http.ask("POST", MCP, hello, into=got))
+        await until(lambda: bool(pool.leases and pool.leases[-1].link.sent))
+        pool.leases[-1].link.answer({"protocolVersion": version})
+    return got.headers["mcp-session-id"], pool.leases[-1].link
+
+
+async def until(condition) -> None:
+    with anyio.fail_after(5):
+        while not condition():
+            await anyio.lowlevel.checkpoint()
+
+
+async def broken_call(http: Http, link: FakeLink, session: str) -> Exchanged:
+    """A call whose client hears of some progress and is gone before the answer."""
+    got, calls = Exchanged(), len(link.sent)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: http.ask("POST", MCP, CALL, into=got, mcp_session_id=session))
+        await until(lambda: len(link.sent) > calls)
+        link.say(method="notifications/message", params={"data": "under way"})
+        await until(lambda: b"under way" in got.body)
+        got.left.set()
+    return got
+
+
+@pytest.mark.parametrize(
+    ("version", "first"),
+    [
+        ("2025-03-26", b"^: open\n\nevent: message\nid: \\w+-1\n"),
+        ("2025-06-18", b"^: open\n\nevent: message\nid: \\w+-1\n"),
+        ("2025-11-25", b"^id: \\w+-0\ndata: \n\nevent: message\nid: \\w+-1\n"),
+    ],
+)
+async def test_a_broken_call_is_answered_on_resume(http: Http, pool: FakePool, version: str, first: bytes) -> None:
+    session, link = await initialize(http, pool, version)
+    broken = await broken_call(http, link, session)
+    assert re.match(first, broken.body)
+    seen = ID.findall(broken.body)[-1]
+    link.answer({"n": 1})
+    resumed = await http.ask("GET", MCP, mcp_session_id=session, last_event_id=seen.decode())
+    assert (resumed.status, resumed.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
+    assert resumed.body.count(b'"id":7') == 1
+    assert b"under way" not in resumed.body
+    assert resumed.body.startswith(b"id: %b\ndata: \n\n" % seen) is (version == "2025-11-25")
+
+
+@pytest.mark.parametrize("value", ["", "7", "../../etc", "0123456789ab-01", "0123456789ab-1, 0123456789ab-2"])
+async def test_a_malformed_event_id_is_refused(http: Http, pool: FakePool, value: str) -> None:
+    session, _ = await initialize(http, pool, "2025-11-25")
+    got = Exchanged()
+    headers = [(b"host", b"127.0.0.1"), (b"authorization", b"Bearer alice"), (b"mcp-session-id", session.encode())]
+    scope = {"type": "http", "method": "GET", "path": MCP, "query_string": b""}
+
+    async def receive() -> dict[str, object]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: dict) -> None:
+        got.status = message.get("status", got.status)
+        got.body += message.get("body", b"")
+
+    await http.app({**scope, "headers": [*headers, (b"last-event-id", value.encode())]}, receive, send)
+    assert got.status == 400
+    assert b"invalid_event_id" in got.body
+
+
+async def test_a_strangers_event_id_is_the_strangers_404(http: Http, pool: FakePool) -> None:
+    session, link = await initialize(http, pool, "2025-11-25")
+    seen = ID.findall((await broken_call(http, link, session)).body)[-1].decode()
+    got = await http.ask("GET", MCP, mcp_session_id=session, last_event_id=seen, authorization="Bearer eve")
+    assert got.status == 404
+
+
+async def test_an_id_of_which_nothing_is_left_opens_the_listen_stream_if_that_is_free(
+    http: Http, pool: FakePool
+) -> None:
+    session, link = await initialize(http, pool, "2025-11-25")
+    listening, second = Exchanged(), Exchanged()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(
+            lambda: http.ask("GET", MCP, into=listening, mcp_session_id=session, last_event_id="0123456789ab-3")
+        )
+        await until(lambda: listening.body)
+        assert ID.findall(listening.body)[0].endswith(b"-0")
+        await http.ask("GET", MCP, into=second, mcp_session_id=session, last_event_id="0123456789ab-3")
+        assert second.status == 409
+        link.say(method="notifications/tools/list_changed")
+        await until(lambda: b"list_changed" in listening.body)
+        newer = Exchanged()  # the same client, whose first connection is dead without our knowing
+        place = ID.findall(listening.body)[0].decode()
+        tasks.start_soon(lambda: http.ask("GET", MCP, into=newer, mcp_session_id=session, last_event_id=place))
+        await until(lambda: b"list_changed" in newer.body)
+        newer.left.set()
+
+
+@pytest.mark.parametrize(("version", "last"), [("2025-06-18", b"\n\nretry: \\d{4}\n$"), ("2025-11-25", b"")])
+async def test_a_drain_ends_streams_with_a_time_to_come_back(
+    http: Http, pool: FakePool, registry: SessionRegistry, version: str, last: bytes
+) -> None:
+    session, link = await initialize(http, pool, version)
+    listening = Exchanged()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: http.ask("GET", MCP, into=listening, mcp_session_id=session))
+        await until(lambda: listening.body)
+        link.say(method="notifications/tools/list_changed")
+        await until(lambda: b"list_changed" in listening.body)
+        await registry.drain(1)
+    place = ID.findall(listening.body)[-1]
+    assert place.endswith(b"-1")
+    assert re.search(last or b"\n\nid: %b\nretry: [1-5]\\d{3}\ndata: \n\n$" % place, listening.body)
+
+
+async def test_http_sse_has_no_event_ids(http: Http, pool: FakePool) -> None:
+    stream = Exchanged()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: http.ask("GET", "/t/acme/echo/sse", into=stream))
+        await until(lambda: b"sessionId=" in stream.body)
+        endpoint = re.search(rb"data: (\S+)", stream.body)[1].decode()  # type: ignore[index]
+        hello = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2024-11-05"}}'
+        await http.ask("POST", endpoint, hello)
+        pool.leases[-1].link.answer({"protocolVersion": "2024-11-05"})
+        await until(lambda: b'"id":1' in stream.body)
+        stream.left.set()
+    assert not ID.search(stream.body)
