@@ -8,10 +8,10 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import anyio
 import anyio.abc
@@ -52,7 +52,8 @@ class _Waiter(plan.Queued):
 class ProcessPool:
     """Leases processes. Used as `async with ProcessPool(...)`, inside the supervisor's own block.
 
-    All methods belong to the event loop's thread.
+    All methods belong to the event loop's thread. A process of a shared backend is handed to `prepare` before
+    it counts as warm; its lease carries what that returned.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class ProcessPool:
         self._is_planning = False
         self._is_closed = False
         self._tasks: anyio.abc.TaskGroup | None = None
+        self.prepare: Callable[[BackendProcess], Awaitable[Any]] | None = None
 
     def __repr__(self) -> str:
         now = self.snapshot()
@@ -133,7 +135,7 @@ class ProcessPool:
         self._queue.append(waiter)
         self._plan_soon()
         try:
-            with anyio.fail_after(self._options.deadline_s):
+            with anyio.fail_after(self._options.deadline_s + _preparing_s(spec)):
                 return await waiter.lease
         except BaseException as error:
             self._give_up(waiter)
@@ -177,7 +179,8 @@ class ProcessPool:
     def _hand_out(self, stock: BackendStock) -> Lease:
         process = stock.warm.popleft()
         process.lease()
-        lease = self._held[process].lease = Lease(self, stock, process)
+        held = self._held[process]
+        lease = held.lease = Lease(self, stock, process, held.prepared)
         self._used[stock.spec.tenant] += 1
         stock.refill_at = self._clock() + plan.REFILL_QUIET_S
         self._settle(stock)
@@ -247,6 +250,7 @@ class ProcessPool:
         return stock
 
     def _stop_warm(self, stock: BackendStock) -> None:
+        stock.generation += 1
         while stock.warm:
             self._supervisor.stop_soon(stock.warm.popleft())
 
@@ -351,7 +355,7 @@ class ProcessPool:
 
     async def _start(self, stock: BackendStock, is_refill: bool) -> None:
         process: BackendProcess | None = None
-        spec = stock.spec
+        spec, generation = stock.spec, stock.generation
         try:
             process = await self._supervisor.spawn(spec, self._on_gone)
         except BackendExited as error:
@@ -361,13 +365,15 @@ class ProcessPool:
         except Exception:
             logger.exception("starting a backend failed", extra=_names(stock))
         finally:
-            stock.starting -= 1
-            self._starting -= 1
+            self._starting -= 1  # the node's place for a start is free before a backend's own handshake, if any
             if process is None:
+                stock.starting -= 1
                 stock.alive -= 1
         if process is not None:
-            self._held[process] = Held(stock)
-            if self._is_closed or spec.version != stock.spec.version or stock.is_forgotten:
+            held = self._held[process] = Held(stock)
+            is_ready = spec.isolation != "shared" or await self._prepare(process, held)
+            stock.starting -= 1
+            if not is_ready or self._is_closed or generation != stock.generation or stock.is_forgotten:
                 self._supervisor.stop_soon(process)
             elif not process.is_stopping():
                 stock.warm.append(process)
@@ -376,14 +382,34 @@ class ProcessPool:
         self._settle(stock)
         self._plan_soon()
 
+    async def _prepare(self, process: BackendProcess, held: Held) -> bool:
+        """Lets a shared backend's process be initialised; whether it can serve."""
+        if self.prepare is None:
+            return True
+        try:
+            held.prepared = await self.prepare(process)
+        except GatewayError as error:
+            self._refuse_next(held.stock, error)
+            if process.exit is None:  # else its end has been counted
+                held.stock.stderr = (str(error),)
+                self._on_early_death(held.stock)
+            return False
+        except Exception:
+            logger.exception("preparing a backend's process failed", extra=_names(held.stock))
+            return False
+        return True
+
     def _on_start_failed(self, stock: BackendStock, error: BackendExited) -> None:
-        """Tells the caller who is next: the process would have been for him."""
         stock.stderr = (str(error),)
+        self._refuse_next(stock, error)
+        self._on_early_death(stock)
+
+    def _refuse_next(self, stock: BackendStock, error: GatewayError) -> None:
+        """Tells the caller who is next: the process would have been for him."""
         for waiter in self._queue:
             if waiter.stock is stock:
                 self._refuse(waiter, error)
                 break
-        self._on_early_death(stock)
 
     # --- ends
 
@@ -420,6 +446,11 @@ class ProcessPool:
         """The present numbers."""
         waiting = Counter(waiter.stock.key for waiter in self._queue)
         return take_snapshot(self._stocks.values(), self._held, waiting, self._clock())
+
+
+def _preparing_s(spec: BackendSpec) -> float:
+    """How much longer a process may take until it is warm."""
+    return spec.timeouts.initialize_s if spec.isolation == "shared" else 0.0
 
 
 def _names(stock: BackendStock) -> dict[str, object]:

@@ -3,7 +3,7 @@
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from app.backends import plan
 from app.backends.backoff import Breaker
@@ -24,6 +24,7 @@ class BackendStock:
     refill_at: float = 0.0
     is_filled: bool = False  # once: the first filling is not spaced out
     is_forgotten: bool = False
+    generation: int = 0  # grows when processes of now are no longer those to hand out
     stderr: tuple[str, ...] = ()  # the last words of the process that died early last
 
     @property
@@ -65,12 +66,17 @@ class LeaseHolder(Protocol):
 
 
 class Lease:
-    """One session's claim on one process. Ends with `release`; the process serves nobody after that."""
+    """One claim on one process. Ends with `release`; the process serves nobody after that.
 
-    __slots__ = ("_holder", "_is_released", "_is_settled", "link", "stock")
+    `prepared` is what the pool's `prepare` made of the process of a shared backend.
+    """
 
-    def __init__(self, holder: LeaseHolder, stock: BackendStock, link: BackendProcess) -> None:
+    __slots__ = ("_generation", "_holder", "_is_released", "_is_settled", "link", "prepared", "stock")
+
+    def __init__(self, holder: LeaseHolder, stock: BackendStock, link: BackendProcess, prepared: Any = None) -> None:
         self.link = link
+        self.prepared = prepared
+        self._generation = stock.generation
         self._holder = holder
         self.stock = stock
         self._is_settled = False
@@ -79,6 +85,11 @@ class Lease:
 
     def __repr__(self) -> str:
         return f"<Lease {self.link!r}{' released' if self._is_released else ''}>"
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the backend has been neither changed nor restarted nor removed since."""
+        return self._generation == self.stock.generation and not self.stock.is_forgotten
 
     def handshake_succeeded(self) -> None:
         """The backend has answered `initialize`: it works, so the breaker starts anew. Idempotent."""
@@ -107,6 +118,7 @@ class Held:
 
     stock: BackendStock
     lease: Lease | None = None
+    prepared: Any = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,7 @@ async def try_backend(pool: ProcessPool, spec: BackendSpec, limits: Limits) -> T
         ShuttingDown: no process is started any more.
     """
     # Under a name of its own it disturbs no session's place, and its failures are not the backend's breaker's.
-    alone = replace(spec, name=spec.name + SUFFIX, warm=0, max_processes=1, enabled=True)
+    alone = replace(spec, name=spec.name + SUFFIX, isolation="session", warm=0, max_processes=1, enabled=True)
     trial = Trial()
     process: BackendProcess | None = None
     try:

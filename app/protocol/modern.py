@@ -10,6 +10,7 @@ import binascii
 import json
 import re
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import msgspec
@@ -51,6 +52,8 @@ CACHEABLE = frozenset({
 MAY_ASK = frozenset({"tools/call", "prompts/get", "resources/read"})
 LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 
+_NUMBER = re.compile(r"-?\d{1,400}(\.\d{1,400})?([eE][+-]?\d{1,4})?\Z", re.ASCII)
+_TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+\Z")
 _ENCODED = re.compile(r"=\?base64\?(.*)\?=\Z")
 
 
@@ -143,7 +146,8 @@ def _same_name(method: str, params: Params, header: str | None) -> bool:
     key = METHODS_WITH_NAME.get(method)
     if key is None or key not in params:
         return True
-    return header is not None and decode_header(header) == string_of(params[key])
+    name = None if header is None else decode_header(header)
+    return name is not None and name == string_of(params[key])
 
 
 def decode_header(value: str) -> str | None:
@@ -152,8 +156,9 @@ def decode_header(value: str) -> str | None:
     if match is None:
         return value
     try:
-        return base64.b64decode(match[1], validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError):
+        decoded = base64.b64decode(match[1], validate=True)
+        return decoded.decode() if base64.b64encode(decoded).decode() == match[1] else None
+    except (ValueError, binascii.Error):
         return None
 
 
@@ -169,15 +174,21 @@ class MirroredParameter(NamedTuple):
 
 
 def mirrored_parameters(input_schema: Any) -> list[MirroredParameter]:
-    """The annotated parameters of a tool, reached through `properties` only."""
+    """The annotated parameters of a tool, reached through `properties` only.
+
+    None where an annotation is wrong: clients do not use such a tool, and repeat nothing (server/tools, x-mcp-header).
+    """
     found: list[MirroredParameter] = []
     waiting: list[tuple[tuple[str, ...], Any]] = [((), input_schema)]
     while waiting and len(found) < 64:
         path, schema = waiting.pop()
         if not isinstance(schema, dict):
             continue
-        header, kind = schema.get("x-mcp-header"), schema.get("type")
-        if path and isinstance(header, str) and kind in ("string", "integer", "boolean", "number"):
+        if "x-mcp-header" in schema:
+            header, kind = schema["x-mcp-header"], str(schema.get("type"))
+            is_right = isinstance(header, str) and _TOKEN.match(header) and kind in ("string", "integer", "boolean")
+            if not (path and is_right) or any(header.lower() == other.header.lower() for other in found):
+                return []
             found.append(MirroredParameter(path, header, kind))
         properties = schema.get("properties")
         if isinstance(properties, dict) and len(path) < 16:
@@ -192,9 +203,10 @@ def check_mirrors(
     for parameter in mirrored:
         values = headers.get("mcp-param-" + parameter.header.lower(), [])
         argument = _value_at(arguments, parameter.path)
-        wrong = len(values) > 1 or (argument is None and bool(values))
-        if argument is not None:
+        if isinstance(argument, str | int | float):
             wrong = len(values) != 1 or not _says(decode_header(values[0]), argument, parameter.kind)
+        else:  # absent, null, or what no header can say
+            wrong = bool(values)
         if wrong:
             name, argument_name = f"Mcp-Param-{parameter.header}", ".".join(parameter.path)
             return Rejection(HEADER_MISMATCH, f"{name} is missing or differs from the argument {argument_name}")
@@ -212,12 +224,12 @@ def _says(text: str | None, argument: Any, kind: str) -> bool:
         return False
     if isinstance(argument, bool):
         return text == ("true" if argument else "false")
-    if kind in ("integer", "number") and isinstance(argument, int | float):
-        try:
-            return float(text) == float(argument) and (text.isdigit() is False or int(text) == argument)
-        except (ValueError, OverflowError):
-            return False
-    return isinstance(argument, str) and text == argument
+    if isinstance(argument, str):
+        return text == argument
+    if kind != "integer":
+        return text == str(argument)
+    # As numbers, and exactly: 2^53 is not 2^53 + 1, and 7 is 7.0.
+    return _NUMBER.match(text) is not None and Decimal(text) == Decimal(str(argument))
 
 
 # --- results

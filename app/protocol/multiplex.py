@@ -32,8 +32,9 @@ from app.protocol.jsonrpc import (
     result_response,
     string_of,
 )
+from app.protocol.shared_call import FailCall, Member, Out, SharedCall, ToAll, ToMember, ToProcess
 from app.protocol.subscriptions import Subscriptions
-from app.protocol.turns import Party, Turns, Verdict
+from app.protocol.turns import Turns, Verdict
 
 MAX_RUNNING = 128  # calls of one process; above it only a session that has none running gets another
 MAX_WAITING_BYTES = 4 << 20  # of one session's calls that wait for their turn
@@ -49,64 +50,6 @@ _REFUSAL = "several sessions share this server (isolation: shared): what it asks
 _beginning = re.compile(rb'\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d+)\s*[,}]').match
 
 
-class SharedCall(msgspec.Struct, eq=False):
-    """One request of a session, under the process's id for it; `member` is None once nobody wants the answer."""
-
-    id: bytes
-    our_id: bytes
-    method: str
-    member: "Member | None"
-    token: bytes | None
-    line: bytes  # empty once it is sent
-    uri: str | None = None  # of a subscription
-    has_place: bool = False
-
-
-class Member(Party[SharedCall]):
-    """One session at the process. `owner` is whatever the caller wants back."""
-
-    __slots__ = ("calls", "has_opened", "owner")
-
-    def __init__(self, owner: Any) -> None:
-        super().__init__()
-        self.owner = owner
-        self.calls: dict[bytes, SharedCall] = {}  # by the session's id
-        self.has_opened = False
-
-
-class ToProcess(msgspec.Struct, gc=False):
-    """A line for the process; the `call` is to be failed if it cannot be written."""
-
-    line: bytes
-    call: SharedCall | None = None
-
-
-class ToMember(msgspec.Struct, gc=False):
-    """A line for one session, as if it had the process for itself."""
-
-    member: Member
-    line: bytes
-
-
-class ToAll(msgspec.Struct, gc=False):
-    """A line for each of these sessions; a later one with the same `key` stands for this one too."""
-
-    members: list[Member]
-    line: bytes
-    key: bytes
-
-
-class FailCall(msgspec.Struct, gc=False):
-    """A session's request that comes to nothing."""
-
-    member: Member
-    id: bytes
-    error: GatewayError
-
-
-Out = ToProcess | ToMember | ToAll | FailCall | Dropped
-
-
 class Multiplex:
     """One process and its sessions. Feed it lines from either side; carry out what it returns, in order."""
 
@@ -116,6 +59,7 @@ class Multiplex:
         self._turns: Turns[SharedCall] = Turns(MAX_RUNNING, MAX_WAITING_BYTES)
         self._calls: dict[bytes, SharedCall] = {}  # what the process works on, by our id
         self._late: dict[bytes, SharedCall] = {}  # what was cancelled
+        self._late_before: list[bytes] = []
         self._subscriptions: Subscriptions[Member] = Subscriptions()
         self._last_id = 0
 
@@ -246,20 +190,30 @@ class Multiplex:
     def _cancel(self, call: SharedCall, params: Params) -> ToProcess:
         self._late[call.our_id] = self._calls.pop(call.our_id)
         if len(self._late) > MAX_LATE:
-            forgotten = self._late.pop(next(iter(self._late)))
-            if forgotten.member is not None:
-                forgotten.member.calls.pop(forgotten.id, None)
+            self._forget_late(next(iter(self._late)))
         params = {**params, "requestId": msgspec.Raw(call.our_id)}
         return ToProcess(dump_notification("notifications/cancelled", params))
+
+    def tick(self) -> None:
+        """Gives up on the answers to calls that had been cancelled at the last tick."""
+        for our_id in self._late_before:
+            self._forget_late(our_id)
+        self._late_before = list(self._late)
+
+    def _forget_late(self, our_id: bytes) -> None:
+        call = self._late.pop(our_id, None)
+        if call is not None and call.member is not None:
+            call.member.calls.pop(call.id, None)
 
     # --- subscriptions: the process has one for all who want it
 
     def _subscription(self, member: Member, message: Request) -> list[Out]:
         """Asks the process on behalf of the first who wants a resource, and of the last; it needs no turn."""
         uri = string_of((message.params or {}).get("uri"))
-        if uri is None or self._subscriptions.count(member) >= MAX_URIS:
+        is_new = message.method == "resources/subscribe"
+        if uri is None or (is_new and self._subscriptions.count(member) >= MAX_URIS):
             return [ToMember(member, error_response(message.id, INVALID_PARAMS, "no uri, or too many subscriptions"))]
-        if message.method == "resources/subscribe":
+        if is_new:
             must_ask = not self._subscriptions.has(uri)
             if not must_ask:
                 self._subscriptions.add(member, uri)

@@ -5,7 +5,6 @@ wants its log, has its line for itself until the process has answered; the other
 """
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
@@ -15,7 +14,7 @@ import anyio
 import msgspec
 
 from app.domain import Principal
-from app.errors import BackendExited, GatewayError, InvalidResponse
+from app.errors import BackendExited, InvalidResponse
 from app.protocol.commands import Answer, Failed, ToStream
 from app.protocol.exchange import MAX_CALLS
 from app.protocol.jsonrpc import Notification, Params, Request, Response, encode, members_of
@@ -107,6 +106,14 @@ class Group:
         return line
 
 
+@dataclass(eq=False, slots=True)
+class _Mine:
+    """What one caller has."""
+
+    groups: dict[bytes, Group] = field(default_factory=dict)  # by capabilities; the set used last stands last
+    takers: int = 0  # requests that look for a line now
+
+
 class _Unasked(EventStream):
     """A line's listen stream: it belongs to no client, so what comes on it goes to who listens."""
 
@@ -135,7 +142,7 @@ class Lines:
 
     def __init__(self, registry: SessionRegistry) -> None:
         self._registry = registry
-        self._groups: dict[CallerKey, dict[bytes, Group]] = {}  # per caller, the set used last stands last
+        self._callers: dict[CallerKey, _Mine] = {}
         self._eras: dict[tuple[str, str], tuple[int, bool]] = {}  # backend -> its version, whether it is modern
         self._serial = 0
         self.on_said: Callable[[Session, ToStream], None] = lambda session, command: None
@@ -148,8 +155,8 @@ class Lines:
 
     def of(self, caller: CallerKey) -> Iterator[Line]:
         """Every line of this caller."""
-        for group in list(self._groups.get(caller, {}).values()):
-            yield from list(group.lines)
+        mine = self._callers.get(caller)
+        return iter([] if mine is None else [line for group in mine.groups.values() for line in group.lines])
 
     # --- taking one
 
@@ -159,6 +166,8 @@ class Lines:
         Raises:
             GatewayError: as SessionRegistry.open and ProcessPool.lease; or the backend did not greet us.
         """
+        mine = self._callers.setdefault(caller.key, _Mine())
+        mine.takers += 1
         try:
             while True:
                 group = self.group(caller, envelope)
@@ -170,6 +179,7 @@ class Lines:
                     if self.group(caller, envelope).pick(need) is None and not self._opens_at_once(caller, need):
                         self._keep(caller, envelope, await self._open(caller, envelope))
         finally:
+            mine.takers -= 1
             self._prune(caller.key)
 
     def _opens_at_once(self, caller: Caller, need: Need) -> bool:
@@ -178,12 +188,12 @@ class Lines:
 
     def group(self, caller: Caller, envelope: Envelope) -> Group:
         """The caller's lines for these capabilities; makes room where there are too many sets."""
-        mine = self._groups.setdefault(caller.key, {})
+        groups = self._callers.setdefault(caller.key, _Mine()).groups
         # A modern process serves every set of capabilities: they come with each request.
         key = b"" if self.speaks_modern(caller) else envelope.capabilities_key
-        group = mine[key] = mine.pop(key, None) or Group()
-        while len(mine) > MAX_CAPABILITY_SETS:
-            for line in mine.pop(next(iter(mine))).lines:
+        group = groups[key] = groups.pop(key) if key in groups else Group()
+        while len(groups) > MAX_CAPABILITY_SETS:
+            for line in groups.pop(next(iter(groups))).lines:
                 self._retire(line, "capabilities_replaced")
         return group
 
@@ -194,16 +204,18 @@ class Lines:
         return line
 
     def _prune(self, caller: CallerKey) -> None:
-        groups = self._groups.get(caller, {})
-        for key in [key for key, group in groups.items() if not group.lines and not group.opening.locked()]:
-            del groups[key]
-        if not groups:
-            self._groups.pop(caller, None)
+        """Forgets sets without a line, and callers without a set."""
+        mine = self._callers.get(caller)
+        if mine is None or mine.takers:
+            return
+        mine.groups = {key: group for key, group in mine.groups.items() if group.lines}
+        if not mine.groups:
+            del self._callers[caller]
 
     # --- opening one
 
     async def _open(self, caller: Caller, envelope: Envelope) -> Line:
-        while True:
+        for _ in range(2):
             session = await self._registry.open(caller.principal, caller.tenant, caller.backend, TRANSPORT)
             session.listen = _Unasked(self, session)
             try:
@@ -215,6 +227,7 @@ class Lines:
             if line is not None:
                 return line
             session.close("not_initialized")
+        raise InvalidResponse("the backend answers `server/discover` too late")
 
     async def _greet(self, session: Session, envelope: Envelope) -> Line | None:
         """Finds the backend's era, once per configuration, and opens the session accordingly.
@@ -232,7 +245,9 @@ class Lines:
             with anyio.move_on_after(session.spec.timeouts.initialize_s if was_modern else PROBE_S):
                 await probe.outcome
             about = _discovered(probe)
-            if about is not None and session.state is SessionState.CONNECTED:
+            if session.state is SessionState.CLOSED:
+                raise BackendExited("the backend ended at its start", started=False)
+            if about is not None:
                 self._eras[key] = (version, True)
                 session.adopt(MODERN)
                 return Line(session, True, about, members_of(about.get("capabilities", msgspec.Raw(b"{}"))))
@@ -299,8 +314,9 @@ class Lines:
     def closed(self, session: Session) -> None:
         """A line's session has ended."""
         key = caller_key(session)
-        for group in self._groups.get(key, {}).values():
-            group.lines = [line for line in group.lines if line.session is not session]
+        for line in self.of(key):
+            if line.session is session:
+                self._remove(line)
         self._prune(key)
         self.on_closed(session)
 
@@ -308,19 +324,24 @@ class Lines:
         """A backend has changed: its era is to be found again, and new requests get new lines."""
         for key in [key for key in self._eras if key[0] == tenant and backend in (None, key[1])]:
             del self._eras[key]
-        for groups in list(self._groups.values()):
-            for group in list(groups.values()):
-                for line in list(group.lines):
-                    if line.session.spec.tenant == tenant and backend in (None, line.session.spec.name):
-                        group.lines.remove(line)
-                        self._retire(line, "backend_changed")
+        for caller in [caller for caller in self._callers if caller[1] == tenant and backend in (None, caller[2])]:
+            for line in self.of(caller):
+                self._remove(line)
+                self._retire(line, "backend_changed")
+            self._prune(caller)
 
     def tools_changed(self, backend: tuple[str, str]) -> None:
         """What was seen of the tools of this backend holds no more."""
-        for caller, groups in self._groups.items():
+        for caller, mine in self._callers.items():
             if caller[1:] == backend:
-                for group in groups.values():
+                for group in mine.groups.values():
                     group.mirrors = None
+
+    def _remove(self, line: Line) -> None:
+        mine = self._callers.get(caller_key(line.session))
+        for group in () if mine is None else mine.groups.values():
+            if line in group.lines:
+                group.lines.remove(line)
 
     def _retire(self, line: Line, reason: str) -> None:
         line.is_retired = True
@@ -330,7 +351,7 @@ class Lines:
             line.session.close(reason)
 
     def __len__(self) -> int:
-        return sum(len(group.lines) for groups in self._groups.values() for group in groups.values())
+        return sum(len(group.lines) for mine in self._callers.values() for group in mine.groups.values())
 
 
 def may_be_asked(envelope: Envelope) -> bool:

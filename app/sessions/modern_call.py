@@ -7,12 +7,13 @@ the sealed state goes on where it stopped (patterns/mrtr).
 
 import asyncio
 import secrets
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
+from app.errors import BackendExited, SessionNotFound
+from app.protocol.bridge import NEEDS
 from app.protocol.commands import Answer, Call, Failed, ToStream
 from app.protocol.jsonrpc import (
     INVALID_PARAMS,
@@ -32,8 +33,6 @@ from app.sessions.session import Session
 from app.sessions.streams import Reply
 
 DEBOUNCE_S = 0.03  # a server that asks several things at once writes them within this
-SUSPENDED_S = 300.0  # how long the client may take to come back
-NEEDS = {"sampling/createMessage": "sampling", "elicitation/create": "elicitation", "roots/list": "roots"}
 RESOURCE_NOT_FOUND = -32002  # of the handshake era
 
 
@@ -48,8 +47,9 @@ class Question(NamedTuple):
 class ModernCall:
     """Where the session delivers what belongs to the call (it takes a Reply's place there).
 
-    `reply` is the HTTP request that waits now, None while suspended. The owner hears `on_suspended` with the
-    call when it needs the client, and `on_done` once when it is over.
+    `reply` is the HTTP request that waits now, None while suspended. Its owner hears `on_suspended` with the call
+    when it needs the client, `on_answered` when the process has nothing more to say of it, and `on_done` when there
+    is nothing left to wait for; a cancelled call is done before it is answered.
     """
 
     may_stream = True  # toward the Exchange: what cannot be streamed is dropped here
@@ -62,22 +62,26 @@ class ModernCall:
         self.server_info: msgspec.Raw | None = None
         self.line_id = b""  # the id of this call on its line
         self.round = 0
-        self.deadline: float | None = None  # while suspended
+        self.deadline: float | None = None  # while suspended; its owner sets and looks at it
         self.is_done = False
         self.questions: dict[str, Question] = {}
         self.on_suspended: Callable[[ModernCall], str] = lambda call: ""
+        self.on_answered: Callable[[ModernCall], None] = lambda call: None
         self.on_done: Callable[[ModernCall], None] = lambda call: None
         self._reply: Reply | None = None
-        self._client_id = message.id
-        self._kept: Answer | Failed | None = None  # an outcome that came while nobody waited
+        self._kept: Answer | None = None  # an answer that came while nobody waited
         self._lacking: str | None = None
         self._debounce: asyncio.TimerHandle | None = None
 
     # --- the HTTP request that waits
 
-    def wait_with(self, reply: Reply, client_id: bytes) -> None:
+    def come_back(self, message: Request, envelope: Envelope) -> None:
+        """The client goes on with another request: its id, its progress token and its log level count from now on."""
+        self.message, self.envelope, self.deadline = message, envelope, None
+
+    def wait_with(self, reply: Reply) -> None:
         """From now on this request waits for the outcome, or for the next question."""
-        self._reply, self._client_id, self.deadline = reply, client_id, None
+        self._reply = reply
         if self._kept is not None:
             self._finish(self._kept)
         elif self.questions:
@@ -104,10 +108,15 @@ class ModernCall:
 
     def answer(self, outcome: Answer | Failed) -> None:
         """The process has answered, or will not."""
-        if self._reply is None:
-            self._kept = outcome
-        else:
+        self.on_answered(self)
+        if self.is_done:
+            return
+        if self._reply is not None:
             self._finish(outcome)
+        elif isinstance(outcome, Answer):
+            self._kept = outcome  # the process did without the client
+        else:
+            self._over()
 
     def push(self, command: ToStream) -> None:
         """A notification that belongs to the call, or a question of the process."""
@@ -130,8 +139,13 @@ class ModernCall:
             return
         if message.method == "notifications/message" and not self.passes_unchanged and not self._wants(params):
             return
+        if message.method == "notifications/progress":
+            token = members_of((self.message.params or {}).get("_meta", msgspec.Raw(b"{}"))).get("progressToken")
+            if token is None:
+                return
+            params["progressToken"] = token
         if self.message.method == "subscriptions/listen":
-            params = tagged(params, self._client_id)
+            params = tagged(params, self.message.id)
         if self._reply is not None and self._reply.may_stream:
             self._reply.push(ToStream(self, dump_notification(message.method, params or None)))
 
@@ -142,7 +156,7 @@ class ModernCall:
 
     def _asked(self, question: Request) -> None:
         need = NEEDS.get(question.method)
-        if self.passes_unchanged or need is None or need not in self.envelope.capabilities:
+        if self.passes_unchanged or need is None or not _can_be_asked(self.envelope, need, question):
             self._lacking = need if need is not None else self._lacking
             self.line.refuse_question(question.id, "the client does not support this", METHOD_NOT_FOUND)
             return
@@ -161,7 +175,6 @@ class ModernCall:
         if self._reply is None or not self.questions or self.is_done:
             return
         self.round += 1
-        self.deadline = time.monotonic() + SUSPENDED_S
         result = {
             "resultType": "input_required",
             "inputRequests": {
@@ -187,6 +200,8 @@ class ModernCall:
         assert reply is not None
         if isinstance(outcome, Answer):
             reply.answer(self._as_answer(self._shaped(outcome.response)))
+        elif isinstance(outcome.error, SessionNotFound):  # this client knows of no session
+            reply.answer(Failed(self._as_call(), BackendExited("the process behind this request was stopped")))
         else:
             reply.answer(Failed(self._as_call(), outcome.error))
         self._over()
@@ -201,7 +216,8 @@ class ModernCall:
     def _shaped(self, response: Response) -> Response:
         """The process's answer as its client's revision has it."""
         if self.passes_unchanged:
-            return response
+            is_subscription = self.message.method == "subscriptions/listen" and response.member == "result"
+            return _retagged(response, self.message.id) if is_subscription else response
         if response.member == "result":
             value = complete(response.value, self.message.method, self.server_info)
             if self._lacking is not None and _is_error_result(response):
@@ -215,12 +231,13 @@ class ModernCall:
         if bytes(members.get("code", msgspec.Raw())) == b"%d" % RESOURCE_NOT_FOUND:
             uri = (self.message.params or {}).get("uri")
             members["code"] = msgspec.Raw(b"%d" % INVALID_PARAMS)
-            members["data"] = msgspec.Raw(encode({"uri": uri}))
+            if uri is not None:
+                members["data"] = msgspec.Raw(encode({"uri": uri}))
             return Response(b"", "error", msgspec.Raw(encode(members)))
         return response
 
     def _as_call(self) -> Call:
-        return Call(self._client_id, b"", self.message.method, self, True, 0.0, 0.0)
+        return Call(self.message.id, b"", self.message.method, self, True, 0.0, 0.0)
 
     def _as_answer(self, response: Response) -> Answer:
         return Answer(self._as_call(), response)
@@ -230,8 +247,21 @@ def _error(code: int, message: str, data: dict[str, Any]) -> Response:
     return Response(b"", "error", msgspec.Raw(encode({"code": code, "message": message, "data": data})))
 
 
+def _retagged(response: Response, subscription_id: bytes) -> Response:
+    """The end of a subscription, under the client's id of it."""
+    return Response(b"", "result", msgspec.Raw(encode(tagged(members_of(response.value), subscription_id))))
+
+
 def _is_error_result(response: Response) -> bool:
     return bytes(members_of(response.value).get("isError", msgspec.Raw())) == b"true"
+
+
+def _can_be_asked(envelope: Envelope, need: str, question: Request) -> bool:
+    """Whether the client declared what this question needs."""
+    if question.method == "elicitation/create" and string_of((question.params or {}).get("mode")) == "url":
+        modes = envelope.capabilities.get(need)
+        return isinstance(modes, dict) and "url" in modes
+    return need in envelope.capabilities
 
 
 def _for_modern_client(question: Request) -> Params:

@@ -26,11 +26,16 @@ class Reader:
     __slots__ = ("_backlog", "_on_left", "_patience_s", "_place", "_polls_in_ms", "_recorder", "_stream")
 
     def __init__(
-        self, stream: EventStream, recorder: "StreamRecorder", start: EventId, on_left: Callable[[EventStream], None]
+        self,
+        stream: EventStream,
+        recorder: "StreamRecorder",
+        start: EventId,
+        on_left: Callable[[EventStream], None],
+        patience_s: float | None,
     ) -> None:
         self._stream, self._recorder, self._place, self._on_left = stream, recorder, start, on_left
         self._backlog = deque(recorder.after(start))
-        self._patience_s = POLL_AFTER_S if recorder.collects else None
+        self._patience_s = patience_s
         self._polls_in_ms: int | None = None
         stream.attach(self)
 
@@ -101,17 +106,25 @@ class Resumption:
         self.log = ReplayLog()
 
     def read(
-        self, stream: EventStream, start: EventId | None, on_left: Callable[[EventStream], None], *, collects: bool
+        self,
+        stream: EventStream,
+        start: EventId | None,
+        on_left: Callable[[EventStream], None],
+        *,
+        collects: bool,
+        may_poll: bool,
     ) -> Reader:
         """A reader of the stream, from `start` or else from where the last one left it.
 
-        With `collects`, what comes while nobody reads goes into the log instead of the stream's own queue.
+        With `collects`, what comes while nobody reads goes into the log instead of the stream's own queue; it may
+        be ended for polling (POLL_AFTER_S) if the client knows how: `may_poll`.
         """
         recorder = stream.recorder
         if not isinstance(recorder, StreamRecorder):
             recorder = stream.recorder = StreamRecorder(self, collects=collects)
             self._streams[recorder.last.stream] = stream
-        return Reader(stream, recorder, start or recorder.last, on_left)
+        patience_s = POLL_AFTER_S if recorder.collects and may_poll else None
+        return Reader(stream, recorder, start or recorder.last, on_left, patience_s)
 
     def find(self, place: EventId) -> EventStream | None:
         """The stream to go on with; None where nothing is left of it, or there never was such an event."""

@@ -19,7 +19,7 @@ from app.errors import (
 from app.limits.gates import TenantGate
 from app.metrics import Metrics, error_label, method_label
 from app.protocol.commands import Answer, Call, Command, Dropped, Failed, Listen, ToBackend, ToStream
-from app.protocol.event_ids import EventId
+from app.protocol.event_ids import EventId, is_primed
 from app.protocol.exchange import Exchange, negotiated_version
 from app.protocol.jsonrpc import Notification, Request, Response, members_of
 from app.protocol.lifecycle import Lifecycle, SessionState, Trigger
@@ -286,7 +286,7 @@ class Session:
     # --- streams
 
     def open_listener(self) -> EventStream:
-        """Takes the stream of the session's own messages; `close_listener` gives it back.
+        """Takes the stream of the session's own messages: to keep it (HTTP+SSE), or to `read` it.
 
         Raises:
             Conflict: somebody reads it already; a message goes to one stream only.
@@ -297,12 +297,6 @@ class Session:
         self.exchange.listening = True
         self.last_seen = time.monotonic()
         return self.listen
-
-    def close_listener(self) -> None:
-        """The reader has left."""
-        self.listen.detach()
-        self.exchange.listening = False
-        self.last_seen = time.monotonic()
 
     def read(self, stream: EventStream, start: EventId | None = None) -> Reader:
         """A response takes a stream, the listen stream or a POST's, to be resumed from then on; it says `leave`.
@@ -316,7 +310,8 @@ class Session:
         if self._resumption is None:
             self._resumption = Resumption(self._stream_dropped)
         self.last_seen = time.monotonic()
-        return self._resumption.read(stream, start, self._reader_left, collects=not is_listen)
+        may_poll = is_primed(self.version)
+        return self._resumption.read(stream, start, self._reader_left, collects=not is_listen, may_poll=may_poll)
 
     def resume(self, place: EventId) -> Reader | None:
         """A reader of what comes after that event on its stream; None where nothing is left of it."""

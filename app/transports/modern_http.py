@@ -3,12 +3,22 @@
 import json
 from collections import defaultdict
 from functools import partial
+from typing import Any
 
 from app.http.errors import HttpRefusal
 from app.metrics import Metrics
 from app.protocol.commands import Answer
 from app.protocol.headers import Accepted, parse_version
-from app.protocol.jsonrpc import METHOD_NOT_FOUND, Message, Notification, Request, members_of, string_of
+from app.protocol.jsonrpc import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    Message,
+    Notification,
+    Params,
+    Request,
+    members_of,
+    string_of,
+)
 from app.protocol.modern import MODERN, REMOVED, Envelope, Rejection, RoutingHeaders, check_mirrors, climb, unsupported
 from app.sessions.implicit import Caller, ImplicitSessions
 from app.sessions.modern_call import ModernCall
@@ -16,6 +26,7 @@ from app.sessions.streams import EventStream, Reply
 from app.transports.event_stream import StreamOptions, send_events
 from app.transports.request import McpRequest
 
+LOOK_AGAIN_S = 1.0  # a call that does not fit its tool is held against a description at most this old
 ROUTING_HEADERS = (b"mcp-protocol-version", b"mcp-method", b"mcp-name")
 # The status of an error while the head is still ours to send (streamable-http, "Server Validation").
 _STATUS = {-32700: 400, -32600: 400, -32602: 400, -32601: 404, -32020: 400, -32021: 400, -32022: 400}
@@ -61,14 +72,15 @@ class ModernHttp:
     async def _require_mirrors(self, request: McpRequest, caller: Caller, message: Request, envelope: Envelope) -> None:
         """The parameters that a tool wants repeated in headers: stdio servers never see those, so we compare."""
         params = message.params or {}
-        mirrored = await self._implicit.mirrored(caller, envelope, string_of(params.get("name")) or "")
+        tool = string_of(params.get("name")) or ""
+        mirrored = await self._implicit.mirrored(caller, envelope, tool)
         if not mirrored:
             return
-        headers: dict[str, list[str]] = defaultdict(list)
-        for name, value in request.scope["headers"]:
-            if name.startswith(b"mcp-param-"):
-                headers[name.decode("latin-1")].append(value.decode("latin-1"))
-        arguments = json.loads(bytes(params["arguments"])) if "arguments" in params else {}
+        headers = _parameter_headers(request)
+        arguments = _arguments(params)
+        if check_mirrors(mirrored, arguments, headers) is None:
+            return
+        mirrored = await self._implicit.mirrored(caller, envelope, tool, max_age_s=LOOK_AGAIN_S)
         rejection = check_mirrors(mirrored, arguments, headers)
         if rejection is not None:
             raise _refusal(rejection)
@@ -106,7 +118,7 @@ class ModernHttp:
         """Until the head can be sent: with the answer, with what is asked first, or as a stream."""
         is_retry = message.params is not None and "requestState" in message.params
         if is_retry and not await self._implicit.is_modern(caller, envelope):
-            calls.append(await self._implicit.resume(caller, message, reply))
+            calls.append(await self._implicit.resume(caller, message, envelope, reply))
         else:
             calls.append(await self._implicit.call(caller, message, envelope, reply))
         await reply.outcome
@@ -119,8 +131,23 @@ class ModernHttp:
         if listener is None:
             return False
         options = StreamOptions(self._listen_streams, self._keepalive_s)
-        await send_events(request, listener.stream, options, partial(self._implicit.unlisten, caller, listener))
+        await send_events(request, listener.stream, options, partial(self._implicit.listeners.close, listener))
         return True
+
+
+def _parameter_headers(request: McpRequest) -> dict[str, list[str]]:
+    headers: dict[str, list[str]] = defaultdict(list)
+    for name, value in request.scope["headers"]:
+        if name.startswith(b"mcp-param-"):
+            headers[name.decode("latin-1")].append(value.decode("latin-1").strip())
+    return headers
+
+
+def _arguments(params: Params) -> Any:
+    try:
+        return json.loads(bytes(params["arguments"])) if "arguments" in params else {}
+    except (ValueError, RecursionError):  # integers of thousands of digits, nesting
+        raise _refusal(Rejection(INVALID_PARAMS, "params.arguments is more than can be compared")) from None
 
 
 def _routing_headers(request: McpRequest) -> RoutingHeaders:

@@ -97,6 +97,7 @@ async def test_without_a_condition_who_comes_second_gets_409(rig, monkeypatch):
     path, real = TENANT + "/backends/echo", rig.admin.backends.get
 
     async def stale(tenant, name):
+        monkeypatch.undo()
         spec = await real(tenant, name)
         await rig.admin.backends.replace(tenant, spec)
         return spec

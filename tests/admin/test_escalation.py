@@ -1,5 +1,6 @@
 """Nobody comes by a scope that they do not hold: not by a key, not by an issuer, not by changing one."""
 
+import secrets
 from datetime import UTC, datetime
 
 import pytest
@@ -27,7 +28,7 @@ def may(tenant: str, held: list[str], scope: str) -> bool:
 async def issuer_with(rig: Rig, tenant: str, scope: str) -> str:
     """One that a platform administrator made."""
     record = Issuer(
-        scope.replace(":", "") + str(id(object())), tenant, f"https://{scope}/{datetime.now(UTC).timestamp()}",
+        secrets.token_hex(8), tenant, f"https://{secrets.token_hex(8)}",
         ("HS256",), (), {"subject": "sub", "scopes": "scope", "tenant": None}, frozenset({scope}), datetime.now(UTC),
         b"sealed",
     )  # fmt: skip

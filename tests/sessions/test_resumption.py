@@ -29,6 +29,7 @@ class Owner:
         self.dropped: list[tuple[str, bytes | None]] = []
         self.left: list[EventStream] = []
         self.pressure: list[bool] = []
+        self.may_poll = True
         self.resumption = Resumption(self._drop)
         self.post, self.listen = self.make_stream(), self.make_stream()
 
@@ -39,7 +40,8 @@ class Owner:
         self.dropped.append((reason, question))
 
     def read(self, stream: EventStream, start: EventId | None = None) -> Reader:
-        return self.resumption.read(stream, start, self.left.append, collects=stream is not self.listen)
+        collects = stream is not self.listen
+        return self.resumption.read(stream, start, self.left.append, collects=collects, may_poll=self.may_poll)
 
     def resume(self, event_id: bytes) -> Reader | None:
         place = parse_event_id(event_id)
@@ -268,9 +270,12 @@ async def test_a_silent_post_is_ended_for_polling_where_that_is_on(
     assert await take(polled, 2) == [ANSWER, None]
     assert polled.retry_ms is None
     listening = owner.read(owner.listen)  # is never ended for silence
-    with anyio.move_on_after(0.05) as scope:
-        await listening.next()
-    assert scope.cancelled_caught
+    owner.may_poll = False
+    older = owner.read(owner.make_stream())  # nor is that of a client older than 2025-11-25
+    for reader in (listening, older):
+        with anyio.move_on_after(0.05) as scope:
+            await reader.next()
+        assert scope.cancelled_caught
 
 
 # --- in a session

@@ -213,10 +213,10 @@ async def test_a_session_with_a_call_in_flight_is_not_idle(opened: Session) -> N
 
 
 async def test_one_reader_listens_at_a_time(opened: Session) -> None:
-    opened.open_listener()
+    reader = opened.read(opened.open_listener())
     with pytest.raises(Conflict):
         opened.open_listener()
-    opened.close_listener()
+    reader.leave()
     opened.open_listener()
 
 

@@ -1,0 +1,68 @@
+"""Links: where a session gets its process from, by what the backend's administrator said of it.
+
+A link is its own lease where something stands between the session and the pool's process.
+"""
+
+import logging
+from types import TracebackType
+from typing import Protocol, Self, runtime_checkable
+
+import anyio
+import anyio.abc
+
+from app.backends.link import BackendLink, BackendListener
+from app.backends.pool import ProcessPool
+from app.domain import BackendSpec, Limits
+from app.errors import BackendBusy, GatewayError
+from app.protocol.jsonrpc import INTERNAL_ERROR, error_response
+
+log = logging.getLogger(__name__)
+
+
+class ProcessLink(BackendLink, Protocol):
+    """A link that knows its process."""
+
+    @property
+    def id(self) -> str:
+        """The process's id."""
+
+
+class LinkLease(Protocol):
+    """One session's claim on a link; ends with `release`."""
+
+    @property
+    def link(self) -> ProcessLink:
+        """What the session talks to."""
+
+    def handshake_succeeded(self) -> None:
+        """The backend has answered `initialize`. Idempotent."""
+
+    def release(self, reason: str) -> None:
+        """The session is done; its listener hears nothing more. Idempotent, never waits."""
+
+
+class LinkSource(Protocol):
+    """Where links come from."""
+
+    async def lease(self, spec: BackendSpec, limits: Limits) -> LinkLease:
+        """A link to a process of this backend.
+
+        Raises:
+            BackendError, ShuttingDown: there is none to be had.
+        """
+
+
+@runtime_checkable
+class CallListener(Protocol):
+    """A listener that can be told of one call's end; a Session is one."""
+
+    def backend_failed(self, call: bytes, error: GatewayError) -> None:
+        """The call with this id comes to nothing; the session goes on."""
+
+
+def fail_call(listener: BackendListener, call: bytes, error: GatewayError) -> None:
+    """Tells whoever listens that this call comes to nothing: one that translates gets it as the server's answer."""
+    if isinstance(listener, CallListener):
+        listener.backend_failed(call, error)
+    else:
+        listener.backend_sent(error_response(call, INTERNAL_ERROR, str(error), {"reason": error.reason}))

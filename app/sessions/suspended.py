@@ -1,0 +1,92 @@
+"""SuspendedCalls: what waits for clients that were asked something, and the sealed `requestState` that leads back.
+
+A state is bound to who asked, which backend, and the very same request; it is good for one round of one call.
+"""
+
+import base64
+import hashlib
+import json
+import time
+from typing import Any
+
+from app.auth.sealing import SealBroken, Sealer
+from app.errors import StateRefused
+from app.protocol.jsonrpc import Request, encode, string_of
+from app.sessions.lines import Caller
+from app.sessions.modern_call import ModernCall
+
+MAX_SUSPENDED = 10_000  # of a node; one more ends the oldest
+SUSPENDED_S = 300.0  # how long a client may take to come back
+
+
+class SuspendedCalls:
+    """The suspended calls of this node."""
+
+    def __init__(self, sealer: Sealer, suspended_s: float) -> None:
+        self._sealer, self._suspended_s = sealer, suspended_s
+        self._calls: dict[str, ModernCall] = {}
+        self._spent: dict[str, None] = {}  # calls that were suspended, and went on to their end
+
+    def add(self, caller: Caller, call: ModernCall) -> str:
+        """Remembers the call; the state by which its client finds it again."""
+        if call.id not in self._calls and len(self._calls) >= MAX_SUSPENDED:
+            next(iter(self._calls.values())).cancel("too many calls wait for their clients")
+        self._calls[call.id] = call
+        call.deadline = time.monotonic() + self._suspended_s
+        state = {"call": call.id, "round": call.round, "until": int(time.time() + self._suspended_s)}
+        sealed = self._sealer.seal(json.dumps(state).encode(), _place(caller, call.message))
+        return base64.urlsafe_b64encode(sealed).decode()
+
+    def find(self, caller: Caller, message: Request) -> ModernCall:
+        """The call behind the request's state.
+
+        Raises:
+            StateRefused: the state is broken, somebody else's, of another request, spent or lost.
+        """
+        state = self._open((string_of((message.params or {}).get("requestState")) or ""), _place(caller, message))
+        call = self._calls.get(state["call"])
+        if call is None:
+            raise StateRefused("state_spent" if state["call"] in self._spent else "state_lost")
+        if call.round != state["round"] or call.deadline is None:
+            raise StateRefused("state_spent")
+        return call
+
+    def _open(self, state: str, place: str) -> dict[str, Any]:
+        try:
+            sealed = base64.urlsafe_b64decode(state.encode())
+            if base64.urlsafe_b64encode(sealed).decode() != state:
+                raise ValueError("not as it was written")
+            opened: dict[str, Any] = json.loads(self._sealer.open(sealed, place))
+        except (SealBroken, ValueError):
+            raise StateRefused("state_invalid") from None
+        if int(opened["until"]) < time.time():
+            raise StateRefused("state_lost")
+        return opened
+
+    def over(self, call: ModernCall) -> None:
+        """The call has ended: its states are spent, or lost if it ended while it was suspended."""
+        if self._calls.pop(call.id, None) is None or call.deadline is not None:
+            return
+        self._spent[call.id] = None
+        if len(self._spent) > MAX_SUSPENDED:
+            del self._spent[next(iter(self._spent))]
+
+    def sweep(self, now: float) -> None:
+        """Ends the calls whose clients never came back."""
+        for call in list(self._calls.values()):
+            if call.deadline is not None and call.deadline < now:
+                call.cancel("the client did not come back in time")
+
+    def __len__(self) -> int:
+        return sum(call.deadline is not None for call in self._calls.values())
+
+
+def _place(caller: Caller, message: Request) -> str:
+    """What a state is bound to."""
+    params = {
+        name: value
+        for name, value in (message.params or {}).items()
+        if name not in ("_meta", "inputResponses", "requestState")
+    }
+    digest = hashlib.sha256(encode([message.method, sorted(params.items())])).hexdigest()
+    return "|".join(["requestState", *caller.principal.identity, caller.tenant, caller.backend, digest])
