@@ -24,6 +24,7 @@ from app.errors import GatewayError
 from app.metrics import Metrics
 from app.sessions.directory import BackendDirectory
 from app.sessions.implicit import ImplicitSessions
+from app.sessions.lender import Lender
 from app.sessions.overview import NodeOverview
 from app.sessions.registry import SessionRegistry
 from app.settings import Settings
@@ -102,13 +103,14 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         )
         options = PoolOptions(max_processes=settings.max_processes, deadline_s=settings.pool_wait_s)
         pool = await stack.enter_async_context(ProcessPool(supervisor, metrics, options))
+        lender = await stack.enter_async_context(Lender(pool, metrics))
 
         directory = BackendDirectory(backends, tenants)
         registry = await stack.enter_async_context(
-            SessionRegistry(directory, pool, metrics, max_sessions=settings.max_sessions)
+            SessionRegistry(directory, lender, metrics, max_sessions=settings.max_sessions)
         )
         implicit = ImplicitSessions(registry, sealer)
-        effects = LocalEffects(authenticator, directory, pool, registry)
+        effects = LocalEffects(authenticator, directory, pool, registry, implicit)
 
         tasks = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(tasks.cancel_scope.cancel)
@@ -169,13 +171,15 @@ class LocalEffects:
         directory: BackendDirectory,
         pool: ProcessPool,
         registry: SessionRegistry,
+        implicit: ImplicitSessions,
     ) -> None:
         self._authenticator, self._directory = authenticator, directory
-        self._pool, self._registry = pool, registry
+        self._pool, self._registry, self._implicit = pool, registry, implicit
 
     def backend_changed(self, spec: BackendSpec) -> None:
         """New sessions get the new backend; those of a disabled one end."""
         self._directory.forget(spec.tenant, spec.name)
+        self._implicit.forget(spec.tenant, spec.name)
         if spec.enabled:
             self._pool.configure(spec)
         else:
@@ -184,6 +188,7 @@ class LocalEffects:
     def backend_removed(self, key: tuple[str, str]) -> None:
         """Its sessions end and its processes stop."""
         self._directory.forget(*key)
+        self._implicit.forget(*key)
         self._stop_backend(key, "backend_removed")
 
     def backend_restarted(self, key: tuple[str, str]) -> None:
@@ -199,6 +204,7 @@ class LocalEffects:
     def tenant_removed(self, tenant: str) -> None:
         """Everything of it ends."""
         self._directory.forget(tenant)
+        self._implicit.forget(tenant)
         self._authenticator.forget_tenant(tenant)
         self._registry.close_where(lambda session: session.spec.tenant == tenant, "tenant_removed")
         for key in self._pool.snapshot().backends:

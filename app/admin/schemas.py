@@ -50,16 +50,6 @@ def _known_scope(text: str) -> str:
     return text
 
 
-def _only(allowed: str) -> AfterValidator:
-    def check(value: str) -> str:
-        if value != allowed:
-            raise PydanticCustomError("not_yet", "`{value}` comes in a later version; now only `{allowed}` is possible",
-                                      {"value": value, "allowed": allowed})  # fmt: skip
-        return value
-
-    return AfterValidator(check)
-
-
 def _is_text(value: object) -> object:
     if not isinstance(value, str):
         raise PydanticCustomError("timestamp", "must be a timestamp such as 2030-01-31T12:00:00Z")
@@ -80,8 +70,22 @@ Env = Annotated[
     dict[EnvName, EnvValue],
     Field(max_length=128, description=f"Write-only: answers show the names, with the value `{HIDDEN}`."),
 ]
-Isolation = Annotated[Literal["session", "shared"], _only("session")]
-Recovery = Annotated[Literal["end", "respawn"], _only("end")]
+Isolation = Annotated[
+    Literal["session", "shared"],
+    Field(
+        description="`session`: a process for each session. `shared`: the sessions of the tenant share as few processes "
+        "as they need, up to `max_processes`; it states that the server keeps no state, and what the server asks "
+        "(sampling, elicitation, roots) is refused."
+    ),
+]
+Recovery = Annotated[
+    Literal["end", "respawn"],
+    Field(
+        description="When a process dies, `end` ends its sessions. `respawn` gives them a fresh process, with the "
+        "handshake, the log level and the subscriptions replayed; calls in flight fail and are not run again. It states "
+        "that the server keeps no state."
+    ),
+]
 Warm = Annotated[int, Field(ge=0, le=1000, description="Processes kept started for sessions to come.")]
 MaxProcesses = Annotated[int, Field(ge=1, le=10_000)]
 Count = Annotated[int, Field(ge=0, le=1_000_000)]

@@ -3,20 +3,12 @@
 A link is its own lease where something stands between the session and the pool's process.
 """
 
-import logging
-from types import TracebackType
-from typing import Protocol, Self, runtime_checkable
-
-import anyio
-import anyio.abc
+from typing import Protocol, runtime_checkable
 
 from app.backends.link import BackendLink, BackendListener
-from app.backends.pool import ProcessPool
 from app.domain import BackendSpec, Limits
-from app.errors import BackendBusy, GatewayError
+from app.errors import GatewayError
 from app.protocol.jsonrpc import INTERNAL_ERROR, error_response
-
-log = logging.getLogger(__name__)
 
 
 class ProcessLink(BackendLink, Protocol):

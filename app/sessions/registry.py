@@ -9,12 +9,12 @@ from typing import Self
 import anyio
 from anyio.abc import TaskGroup
 
-from app.backends.pool import ProcessPool
 from app.domain import BackendSpec, Limits, Principal
 from app.errors import BackendNotFound, GatewayError, NotFound, QuotaExceeded, SessionNotFound, ShuttingDown
 from app.limits.gates import TenantGates
 from app.metrics import Metrics
 from app.sessions.directory import BackendDirectory
+from app.sessions.links import LinkSource
 from app.sessions.session import Session, Surroundings
 
 SWEEP_S = 0.25  # how late a deadline may be noticed
@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 class SessionRegistry:
     """The node's sessions, by id. `async with` runs its sweep; leaving closes every session."""
 
-    def __init__(self, directory: BackendDirectory, pool: ProcessPool, metrics: Metrics, *, max_sessions: int) -> None:
-        self._directory, self._pool, self._metrics = directory, pool, metrics
+    def __init__(self, directory: BackendDirectory, links: LinkSource, metrics: Metrics, *, max_sessions: int) -> None:
+        self._directory, self._links, self._metrics = directory, links, metrics
         self._max_sessions = max_sessions
         self._sessions: dict[str, Session] = {}
         self._gates = TenantGates(metrics)
@@ -78,10 +78,10 @@ class SessionRegistry:
         """Gives the session its process; where there is none to be had, the caller closes it.
 
         Raises:
-            GatewayError: as BackendDirectory.find, ProcessPool.lease and Session.connect.
+            GatewayError: as BackendDirectory.find, LinkSource.lease and Session.connect.
         """
         _, limits = await self._find_backend(*session.spec.key)
-        await session.connect(self._pool, limits)
+        await session.connect(self._links, limits)
 
     def find(self, session_id: str, principal: Principal, tenant: str, backend: str) -> Session:
         """The session with this id, if it is this principal's and of this backend.

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from app.backends.link import BackendLink, Exit
-from app.backends.pool import Lease, ProcessPool
 from app.domain import BackendSpec, Limits, Principal
 from app.errors import (
     BackendError,
@@ -26,6 +25,7 @@ from app.protocol.lifecycle import Lifecycle, SessionState, Trigger
 from app.protocol.modern import refuses_handshake
 from app.protocol.revisions import ASSUMED
 from app.sessions.bridged_link import BridgedLink
+from app.sessions.links import LinkLease, LinkSource
 from app.sessions.resumption import Reader, Resumption
 from app.sessions.streams import EventStream, Reply, Sink
 
@@ -58,7 +58,7 @@ class Session:
         self.listen = EventStream(self._pressure, self._stream_dropped)
         self.opened_at = self.last_seen = time.monotonic()
         self._lifecycle = Lifecycle()
-        self._lease: Lease | None = None
+        self._lease: LinkLease | None = None
         self._link: BackendLink | None = None
         self._hello: bytes | None = None  # `initialize` as it was sent
         self._full_streams = 0
@@ -76,8 +76,8 @@ class Session:
 
     # --- opening
 
-    async def connect(self, pool: ProcessPool, limits: Limits) -> None:
-        """Takes a process of the pool; where it raises, the caller closes the session.
+    async def connect(self, source: LinkSource, limits: Limits) -> None:
+        """Takes a link to a process; where it raises, the caller closes the session.
 
         Raises:
             InvalidMessage: the session has, or waits for, a process already.
@@ -87,7 +87,7 @@ class Session:
         if not self._lifecycle.allows(Trigger.CONNECT):
             raise InvalidMessage("the session is initialized already")
         self._lifecycle.follow(Trigger.CONNECT)
-        lease = await pool.lease(self.spec, limits)
+        lease = await source.lease(self.spec, limits)
         if self.state is SessionState.CLOSED:
             lease.release("session_closed")
             raise SessionNotFound
@@ -230,6 +230,13 @@ class Session:
         )
         self.close("backend_exited", error)
 
+    def backend_failed(self, call: bytes, error: GatewayError) -> None:
+        """One call of ours comes to nothing, by its id there; the session goes on (CallListener)."""
+        failed = self.exchange.calls.get(call)
+        if failed is not None:
+            self.exchange.abandon(failed)
+            self._carry_out(Failed(failed, error))
+
     def _answered(self, answer: Answer, now: float) -> None:
         call, response = answer.call, answer.response
         error_type = ""
@@ -279,6 +286,7 @@ class Session:
     def _done(self, call: Call, error_type: str, now: float) -> None:
         """A call has its outcome: its place is free, its time is counted."""
         self.gate.end_call()
+        self.last_seen = now
         seconds, method = now - call.started, method_label(call.method)
         self._metrics.server_operations.labels(method, error_type, self.transport, self.version).observe(seconds)
         self._metrics.client_operations.labels(method, error_type).observe(seconds)

@@ -165,7 +165,7 @@ async def test_a_session_closed_while_it_waits_for_a_process_gives_it_back(
         session.close("key_revoked")
         return await lease(*args)
 
-    pool.lease = close_meanwhile  # type: ignore[method-assign]
+    pool.lease = close_meanwhile  # type: ignore[method-assign, assignment]
     with pytest.raises(SessionNotFound):
         await registry.connect(session)
     assert pool.leases[0].released == ["session_closed"]

@@ -36,7 +36,7 @@ def answer(id_bytes: bytes = b"1") -> Answer:
 
 async def drain(stream: EventStream) -> list[object]:
     stream.end()
-    items = []
+    items: list[object] = []
     while (item := await stream.next()) is not None:
         items.append(item)
     return items

@@ -112,7 +112,7 @@ def http(registry: SessionRegistry) -> Http:
     metrics = Metrics("test")
     implicit = ImplicitSessions(registry, Sealer(b"k" * 32))
     authenticator: Any = FakeAuthenticator()
-    options = {"max_body_bytes": LIMIT, "keepalive_s": 15.0}
+    options: Any = {"max_body_bytes": LIMIT, "keepalive_s": 15.0}
     return Http(
         Front(
             behind,

@@ -1,6 +1,7 @@
 """The Front and the transports behind it, in process: what every request has to pass."""
 
 import json
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -76,7 +77,7 @@ async def test_a_stranger_gets_the_same_bytes_as_for_an_unknown_session(http: Ht
         ({"repeat": "host"}, 400),
     ],
 )
-async def test_what_is_refused_starts_nothing(http: Http, pool: FakePool, headers: dict[str, str], status: int) -> None:
+async def test_what_is_refused_starts_nothing(http: Http, pool: FakePool, headers: Any, status: int) -> None:
     got = await http.ask("POST", MCP, INITIALIZE, **headers)
     assert got.status == status
     assert "reason" in json.loads(got.body)["error"]["data"]
@@ -169,7 +170,7 @@ async def test_a_body_for_the_application_behind_is_limited_too(http: Http) -> N
 async def test_a_version_nobody_knows_hears_which_there_are(http: Http) -> None:
     meta = {"io.modelcontextprotocol/protocolVersion": "2099-01-01", "io.modelcontextprotocol/clientCapabilities": {}}
     probe = {"jsonrpc": "2.0", "id": "probe", "method": "server/discover", "params": {"_meta": meta}}
-    headers = {"mcp_protocol_version": "2099-01-01", "mcp_method": "server/discover"}
+    headers: Any = {"mcp_protocol_version": "2099-01-01", "mcp_method": "server/discover"}
     got = await http.ask("POST", MCP, json.dumps(probe).encode(), **headers)
     error = json.loads(got.body)
     assert (got.status, error["id"], error["error"]["code"]) == (400, "probe", -32022)

@@ -1,0 +1,63 @@
+"""Lender: gives each session its link, as its backend's `isolation` and `recovery` say."""
+
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+import anyio
+import anyio.abc
+
+from app.backends.pool import ProcessPool
+from app.domain import BackendSpec, Limits
+from app.errors import BackendBusy, ShuttingDown
+from app.metrics import Metrics
+from app.sessions.links import LinkLease
+from app.sessions.respawning_link import RespawningLink
+from app.sessions.sharing import SharedProcesses
+
+
+class Lender:
+    """Fulfils LinkSource. Used as `async with`, inside the pool's own block; sessions are closed before it is."""
+
+    def __init__(self, pool: ProcessPool, metrics: Metrics) -> None:
+        self._pool = pool
+        self._shared = SharedProcesses(pool, metrics)
+        self._tasks: anyio.abc.TaskGroup | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._shared.__aenter__()
+        self._tasks = anyio.create_task_group()
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        tasks, self._tasks = self._tasks, None
+        try:
+            if tasks is not None:
+                tasks.cancel_scope.cancel()
+                await tasks.__aexit__(kind, error, trace)
+        finally:
+            await self._shared.__aexit__(kind, error, trace)
+
+    async def lease(self, spec: BackendSpec, limits: Limits) -> LinkLease:
+        """See LinkSource."""
+        if spec.recovery == "end":
+            return await self._take(spec, limits)
+        if self._tasks is None:
+            raise ShuttingDown
+        again = partial(self._take, spec, limits)
+        return RespawningLink(await again(), again, self._tasks, spec.timeouts.initialize_s)
+
+    async def _take(self, spec: BackendSpec, limits: Limits) -> LinkLease:
+        if spec.isolation == "shared":
+            return await self._shared.lease(spec, limits)
+        lease = await self._pool.lease(spec, limits)
+        if lease.prepared is not None:  # the backend has just become a shared one: this process is initialised
+            lease.release("not_shared")
+            raise BackendBusy("the backend has just been changed")
+        return lease
+
+    def __repr__(self) -> str:
+        return f"<Lender {self._shared!r}>"
