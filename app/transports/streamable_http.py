@@ -12,7 +12,7 @@ from app.protocol.event_ids import is_primed, parse_event_id
 from app.protocol.headers import is_json, parse_accept, parse_version
 from app.protocol.jsonrpc import Message, Notification, Request, parse_client
 from app.protocol.modern import envelope_version, unsupported
-from app.protocol.revisions import allows_batches, is_handshake
+from app.protocol.revisions import HANDSHAKE, allows_batches, is_handshake
 from app.protocol.sse import FIRST_BYTE, encode_primer
 from app.sessions.registry import SessionRegistry
 from app.sessions.resumption import Reader
@@ -24,7 +24,8 @@ from app.transports.request import McpRequest
 
 TRANSPORT = "streamable_http"
 MAX_BATCH = 50
-SESSION_HEADER = b"mcp-session-id"
+SESSION_HEADER, VERSION_HEADER = b"mcp-session-id", b"mcp-protocol-version"
+_HANDSHAKE_VALUES = frozenset(version.encode() for version in HANDSHAKE)
 
 
 class StreamableHttp:
@@ -229,16 +230,20 @@ def _pass_on(session: Session, message: Message) -> None:
 
 def _is_modern(request: McpRequest, message: Message | list[Message]) -> bool:
     """Whether this is for the modern era: the body says so, or else the header names no handshake revision."""
+    header = request.headers.get(VERSION_HEADER)
+    has_meta = type(message) is Request and message.params is not None and "_meta" in message.params
+    if type(message) is Request and not has_meta and (header is None or header in _HANDSHAKE_VALUES):
+        return False  # the usual case on the message path
     if envelope_version(message) is not None:
         return True
-    if isinstance(message, Request) and message.method == "initialize":
+    if type(message) is Request and message.method == "initialize":
         return False  # a handshake, whatever the headers say
-    version = parse_version(request.values(b"mcp-protocol-version"))
+    version = parse_version(request.values(VERSION_HEADER))
     return version is not None and not is_handshake(version)
 
 
 def _require_known_version(request: McpRequest) -> None:
-    version = parse_version(request.values(b"mcp-protocol-version"))
+    version = parse_version(request.values(VERSION_HEADER))
     if version is not None and not is_handshake(version):
         refusal = unsupported(version)
         raise HttpRefusal(400, "unsupported_protocol_version", refusal.message, code=refusal.code, data=refusal.data)
