@@ -151,6 +151,6 @@ def _name(kind: str) -> str:
     return f"trunkline_{kind}_{uuid.uuid4().hex[:12]}"
 
 
-def _execute(url: str, statement: sql.Composable) -> None:
+def _execute(url: str, statement: sql.Composed) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(statement)

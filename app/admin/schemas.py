@@ -73,8 +73,8 @@ Env = Annotated[
 Isolation = Annotated[
     Literal["session", "shared"],
     Field(
-        description="`session`: a process for each session. `shared`: the sessions of the tenant share as few processes "
-        "as they need, up to `max_processes`; it states that the server keeps no state, and what the server asks "
+        description="`session`: a process for each session. `shared`: the sessions of the tenant share as few "
+        "processes as they need, up to `max_processes`; it states that the server keeps no state, and what the server asks "
         "(sampling, elicitation, roots) is refused."
     ),
 ]
@@ -82,8 +82,8 @@ Recovery = Annotated[
     Literal["end", "respawn"],
     Field(
         description="When a process dies, `end` ends its sessions. `respawn` gives them a fresh process, with the "
-        "handshake, the log level and the subscriptions replayed; calls in flight fail and are not run again. It states "
-        "that the server keeps no state."
+        "handshake, the log level and the subscriptions replayed; calls in flight fail and are not run again. It "
+        "states that the server keeps no state."
     ),
 ]
 Warm = Annotated[int, Field(ge=0, le=1000, description="Processes kept started for sessions to come.")]

@@ -255,7 +255,7 @@ class Lines:
         if probe is not None and _discovered(probe) is not None:
             self._eras[key] = (version, True)
             return None
-        if probe is not None and not probe.outcome.done():
+        if probe is not None and not probe.outcomes:
             self._cancel_own(session)
         self._eras[key] = (version, False)
         return Line(session, False, about, members_of(about.get("capabilities", msgspec.Raw(b"{}"))))

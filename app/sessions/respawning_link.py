@@ -16,7 +16,7 @@ from app.backends.link import BackendListener, Exit
 from app.errors import BackendBusy, BackendError, BackendExited, GatewayError, InvalidMessage, InvalidResponse
 from app.protocol.handshake_record import HandshakeRecord
 from app.protocol.jsonrpc import ABSENT, Notification, Request, Response, parse_backend
-from app.sessions.links import LinkLease, ProcessLink, fail_call
+from app.sessions.links import LinkLease, fail_call
 
 MAX_WAITING = 32  # requests while there is no process; above it they are refused
 MAX_WAITING_BYTES = 4 << 20
@@ -130,6 +130,8 @@ class RespawningLink:
             answer = self._answer_to_hello(line)
             if answer is not None:
                 self._greeted.set_result(answer)
+                if answer.member == "result":
+                    self._go_on()  # not in the task that waits: the process may die before that runs
                 return
         if self._record.received(line) and self._listener is not None:
             self._listener.backend_sent(line)
@@ -187,17 +189,15 @@ class RespawningLink:
 
     async def _respawn(self, exit: Exit) -> None:
         """Ends with a process that has heard the handshake, or with the session."""
-        with self._scope:
+        if self._state is LinkState.ENDED:
+            return
+        with anyio.CancelScope() as self._scope:
             try:
                 with anyio.fail_after(self._within_s):
-                    await anyio.sleep(self._started_at + SPACING_S - time.monotonic())
                     while not await self._greet():
-                        await anyio.sleep(SPACING_S)
+                        pass
             except (GatewayError, TimeoutError):
-                self._greeted = None
                 self._end(exit)
-                return
-            self._go_on()
 
     async def _greet(self) -> bool:
         """Takes a process and shakes hands with it; False if it died meanwhile.
@@ -205,14 +205,16 @@ class RespawningLink:
         Raises:
             GatewayError: there is none to be had, or it refuses.
         """
+        await anyio.sleep(self._started_at + SPACING_S - time.monotonic())
         self._started_at = time.monotonic()
+        self._greeted = None
         self._lease = lease = await self._again()
-        self._greeted = asyncio.get_running_loop().create_future()
+        greeted = self._greeted = asyncio.get_running_loop().create_future()
         lease.link.attach(self)
         assert self._record.hello is not None
         try:
             lease.link.send(self._record.hello)
-            answer = await self._greeted
+            answer = await greeted
         except BackendExited:
             answer = None
         except BaseException:
@@ -224,13 +226,13 @@ class RespawningLink:
         if answer.member == "error":
             lease.release("not_initialized")
             raise InvalidResponse("the backend refused the handshake that it had accepted before")
-        lease.handshake_succeeded()
         return True
 
     def _go_on(self) -> None:
         """The session's line is whole again."""
         self._greeted = None
         self._state = LinkState.LIVE
+        self._lease.handshake_succeeded()
         if self._is_paused:
             self._lease.link.pause_reading()
         waiting, self._waiting = self._waiting, {}

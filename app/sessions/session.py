@@ -22,7 +22,7 @@ from app.protocol.event_ids import EventId, is_primed
 from app.protocol.exchange import Exchange, negotiated_version
 from app.protocol.jsonrpc import Notification, Request, Response, members_of
 from app.protocol.lifecycle import Lifecycle, SessionState, Trigger
-from app.protocol.modern import refuses_handshake
+from app.protocol.modern import SUPPORTED, refuses_handshake
 from app.protocol.revisions import ASSUMED
 from app.sessions.bridged_link import BridgedLink
 from app.sessions.links import LinkLease, LinkSource
@@ -31,6 +31,7 @@ from app.sessions.streams import EventStream, Reply, Sink
 
 DRAIN_RETRY_MS = (1000, 5000)  # clients of a node that stops come back spread over this
 _BEFORE_OPEN = ("ping", "server/discover")
+KNOWN_VERSIONS = frozenset(SUPPORTED)
 LARGE_ANSWER_BYTES = 64 << 10  # below it an answer is noise to the flood limit
 
 
@@ -106,7 +107,7 @@ class Session:
 
     def reply(self, expected: int, *, may_stream: bool) -> Reply:
         """A Reply for a POST with this many requests."""
-        return Reply(expected, may_stream=may_stream, make_stream=self._make_stream)
+        return Reply(expected, may_stream=may_stream, make_stream=self.new_stream)
 
     def request(self, message: Request, stream: Sink | Listen) -> None:
         """Passes a request on; its outcome goes to `stream`.
@@ -288,7 +289,8 @@ class Session:
         self.gate.end_call()
         self.last_seen = now
         seconds, method = now - call.started, method_label(call.method)
-        self._metrics.server_operations.labels(method, error_type, self.transport, self.version).observe(seconds)
+        version = self.version if self.version in KNOWN_VERSIONS else "_OTHER"  # a backend may say what it likes
+        self._metrics.server_operations.labels(method, error_type, self.transport, version).observe(seconds)
         self._metrics.client_operations.labels(method, error_type).observe(seconds)
 
     # --- streams
@@ -331,11 +333,8 @@ class Session:
             self.exchange.listening = False
         self.last_seen = time.monotonic()
 
-    def _make_stream(self) -> EventStream:
-        return EventStream(self._pressure, self._stream_dropped)
-
-    def plain_stream(self) -> EventStream:
-        """A stream that slows this session's process down when it is full, and is not resumed."""
+    def new_stream(self) -> EventStream:
+        """A stream for a response; it slows this session's process down while it is full."""
         return EventStream(self._pressure, self._stream_dropped)
 
     def _pressure(self, full: bool) -> None:

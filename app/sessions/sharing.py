@@ -14,7 +14,7 @@ from app.backends.plan import Key
 from app.backends.pool import ProcessPool
 from app.backends.process import BackendProcess
 from app.domain import BackendSpec, Limits
-from app.errors import BackendBusy, BackendError, BackendUnavailable, GatewayError, ShuttingDown
+from app.errors import BackendBusy, BackendUnavailable, GatewayError, ShuttingDown
 from app.metrics import Metrics
 from app.sessions.shared_process import SharedLink, SharedProcess
 

@@ -93,7 +93,7 @@ class ModernHttp:
         calls: list[ModernCall] = []
 
         def make_stream() -> EventStream:  # asked for once there is a call
-            return calls[-1].line.plain_stream()
+            return calls[-1].line.new_stream()
 
         reply = Reply(1, may_stream=accepted.events, make_stream=make_stream)
         try:

@@ -4,7 +4,7 @@ import json
 import sys
 
 wrong = sys.argv[1] if len(sys.argv) > 1 else ""
-capabilities = {"tools": {"listChanged": True}, "prompts": {}}
+capabilities: dict[str, dict[str, object]] = {"tools": {"listChanged": True}, "prompts": {}}
 if wrong == "boastful":
     capabilities = {f"feature{number}": {"x": "y" * 1000} for number in range(100)}
 
