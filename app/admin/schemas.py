@@ -74,8 +74,8 @@ Isolation = Annotated[
     Literal["session", "shared"],
     Field(
         description="`session`: a process for each session. `shared`: the sessions of the tenant share as few "
-        "processes as they need, up to `max_processes`; it states that the server keeps no state, and what the server asks "
-        "(sampling, elicitation, roots) is refused."
+        "processes as they need, up to `max_processes`; it states that the server keeps no state, and what the server "
+        "asks (sampling, elicitation, roots) is refused."
     ),
 ]
 Recovery = Annotated[

@@ -31,6 +31,7 @@ class Call(msgspec.Struct, gc=True, eq=False):
     deadline: float
     progress_token: bytes | None = None  # the client's bytes
     cancelled: bool = False
+    task: str | None = None  # whose result a `tasks/result` waits for
 
 
 class Answer(msgspec.Struct, gc=True):

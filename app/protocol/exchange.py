@@ -45,6 +45,7 @@ MAX_CALL_S = 600.0  # progress, or a question that a person must answer, extends
 QUESTION_S = 600.0  # a question nobody answers is answered with an error, never with silence
 
 PING = "ping"
+RELATED_TASK_KEY = "io.modelcontextprotocol/related-task"
 SUBSCRIPTION_KEY = "io.modelcontextprotocol/subscriptionId"
 _FEEDBACK = frozenset({"tools/call", "prompts/get", "resources/read"})  # what may ask and log while it runs
 _COALESCED = frozenset({
@@ -106,6 +107,8 @@ class Exchange:
             params, token = _replace_token(params, gateway_id)
         patience = self._patience(message.method)
         call = Call(message.id, gateway_id, message.method, stream, may_stream, now, now + patience, token)
+        if message.method == "tasks/result" and params is not None:
+            call.task = string_of(params.get("taskId"))
         self.calls[gateway_id] = self._by_client_id[message.id] = call
         return call, dump_request(gateway_id, message.method, params)
 
@@ -192,7 +195,8 @@ class Exchange:
             return ToBackend(error_response(message.id, INTERNAL_ERROR, refusal))
         self._last_id += 1
         our_id = b"%d" % self._last_id
-        stream = related.stream if related is not None and related.may_stream else self._stream_for_feedback()
+        known = related is not None and related.may_stream
+        stream = related.stream if related is not None and known else self._stream_for_feedback(message.params)
         self._questions[our_id] = Question(message.id, stream, now + QUESTION_S)
         self._question_ids[message.id] = our_id
         return ToStream(stream, dump_request(our_id, message.method, message.params), question=our_id)
@@ -215,7 +219,7 @@ class Exchange:
         if "_meta" in params and (call := self._subscription(params)) is not None:
             return ToStream(call.stream, payload)
         if method == "notifications/message":
-            return ToStream(self._stream_for_feedback(), payload)
+            return ToStream(self._stream_for_feedback(message.params), payload)
         if method in _COALESCED:
             return ToStream(Listen.STREAM, payload, method.encode() + bytes(params.get("uri", ABSENT)))
         return ToStream(Listen.STREAM, payload)
@@ -242,14 +246,20 @@ class Exchange:
         params["requestId"] = msgspec.Raw(our_id)
         return ToStream(question.stream, dump_notification("notifications/cancelled", params))
 
-    def _stream_for_feedback(self) -> Stream:
+    def _stream_for_feedback(self, params: Params | None) -> Stream:
         """The stream for a question or a log message; stdio does not say to which call it belongs.
 
+        0. It names a task: the stream of the `tasks/result` that waits for it, else the Listen stream.
         1. Exactly one call is in flight: its stream.
         2. Several are, or one that cannot stream, and somebody listens: the Listen stream.
         3. Nobody listens: the stream of the oldest call that may ask.
         4. No call can carry it: the Listen stream, where it waits for a reader.
         """
+        if params is not None and "_meta" in params:
+            task = _task_of(members_of(params["_meta"]).get(RELATED_TASK_KEY))
+            if task is not None:
+                waiting = (call.stream for call in self.calls.values() if call.task == task and call.may_stream)
+                return next(waiting, Listen.STREAM)
         running = [call for call in self.calls.values() if call.may_stream and not call.cancelled]
         if len(self.calls) == 1 and running:
             return running[0].stream
@@ -315,6 +325,11 @@ def _replace_token(params: Params, ours: bytes) -> tuple[Params, bytes | None]:
         return params, None
     meta["progressToken"] = msgspec.Raw(ours)
     return {**params, "_meta": msgspec.Raw(encode(meta))}, bytes(token)
+
+
+def _task_of(related: msgspec.Raw | None) -> str | None:
+    """The task that a message of 2025-11-25 belongs to."""
+    return None if related is None else string_of(members_of(related).get("taskId"))
 
 
 def negotiated_version(result: msgspec.Raw) -> str | None:

@@ -144,6 +144,15 @@ def test_updates_of_different_resources_do_not_replace_each_other(exchange: Exch
     assert first.coalesce != second.coalesce
 
 
+def test_what_belongs_to_a_task_goes_to_the_call_that_waits_for_its_result(exchange: Exchange) -> None:
+    call(exchange, "1")
+    call(exchange, "2", method="tasks/result", params='{"taskId":"t1"}')
+    for task, stream in (("t1", "stream of 2"), ("t2", Listen.STREAM)):
+        meta = {"_meta": {"io.modelcontextprotocol/related-task": {"taskId": task}}}
+        assert sent(exchange, {"id": task, "method": "elicitation/create", "params": meta}).stream == stream
+        assert sent(exchange, {"method": "notifications/message", "params": meta}).stream == stream
+
+
 def test_a_backends_ping_is_answered_by_us(exchange: Exchange) -> None:
     assert sent(exchange, {"id": 9, "method": "ping"}) == ToBackend(b'{"jsonrpc":"2.0","id":9,"result":{}}')
 

@@ -1,0 +1,277 @@
+"""Servers that keep no state: sessions that share a process, and sessions that outlive theirs. Over real HTTP."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+
+from tests.integration.gateway import ROOT, Endpoint, Gateway, until
+from tests.integration.wire import Wire, error_of, events, last_message, wire
+
+STATELESS = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/stateless.py")]
+SHARED: dict[str, Any] = {"isolation": "shared", "max_processes": 1}
+
+
+@pytest.fixture
+def shared(gateway: Gateway) -> Endpoint:
+    return gateway.endpoint(STATELESS, **SHARED)
+
+
+@pytest.fixture
+def respawned(gateway: Gateway) -> Endpoint:
+    return gateway.endpoint(STATELESS, recovery="respawn")
+
+
+async def whoami(session: Wire) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(await session.call("whoami"))
+    return found
+
+
+async def held(session: Wire) -> None:
+    """Waits until the process has a call that is answered `later`."""
+    with anyio.fail_after(10):
+        while "later" not in (await whoami(session))["heard"]:
+            pass
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+@asynccontextmanager
+async def listening(session: Wire) -> AsyncIterator[list[Any]]:
+    """What comes on the session's GET stream, as it comes."""
+    heard: list[Any] = []
+
+    async def listen(*, task_status: anyio.abc.TaskStatus[None]) -> None:
+        async with session.stream("GET") as response:
+            task_status.started()
+            async for event in events(response):
+                if event.data:
+                    heard.append(event.message)
+
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(listen)
+        yield heard
+        tasks.cancel_scope.cancel()
+
+
+# --- isolation: shared
+
+
+async def test_sessions_share_one_process_that_was_initialised_once(shared: Endpoint) -> None:
+    async with wire(shared) as first, wire(shared, version="2025-06-18") as second:
+        one, other = await whoami(first), await whoami(second)
+    assert one["pid"] == other["pid"]
+    assert other["heard"] == ["initialize", "notifications/initialized"]
+
+
+async def test_a_session_gets_the_revision_it_asks_for_if_the_server_may_know_it(shared: Endpoint) -> None:
+    async with httpx2.AsyncClient(timeout=30) as http:
+        for asked, given in (("2025-06-18", "2025-06-18"), ("2025-11-25", "2025-11-25"), ("1999-01-01", "2025-11-25")):
+            session = Wire(http, shared)
+            params = {"protocolVersion": asked, "capabilities": {}, "clientInfo": {"name": "w", "version": "1"}}
+            request = {"jsonrpc": "2.0", "id": "mine", "method": "initialize", "params": params}
+            answer = (await session.post(request)).json()
+            assert (answer["id"], answer["result"]["protocolVersion"]) == ("mine", given)
+
+
+async def test_answers_of_a_shared_process_reach_who_asked_though_all_ids_are_equal(shared: Endpoint) -> None:
+    async with httpx2.AsyncClient(timeout=30) as http:
+        sessions = [Wire(http, shared) for _ in range(20)]
+        for session in sessions:
+            await session.open()
+        answers: dict[int, list[str]] = {}
+
+        async def talk(number: int) -> None:
+            for step in range(20):
+                message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
+                text = f"{number}-{step}"
+                message["params"] = {"name": "echo", "arguments": {"text": text}}
+                said = last_message(await sessions[number].post(message))["result"]["content"][0]["text"]
+                answers.setdefault(number, []).append("ok" if said == text else said)
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(20):
+                tasks.start_soon(talk, number)
+    assert answers == {number: ["ok"] * 20 for number in range(20)}
+
+
+async def test_progress_goes_to_the_session_that_asked_for_it(shared: Endpoint) -> None:
+    async with wire(shared) as first, wire(shared) as second:
+        waiting = []
+
+        async def wait(session: Wire) -> None:
+            waiting.append(await session.call("later"))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait, second)
+            await held(first)
+            params = {"name": "progress", "arguments": {"n": 3}, "_meta": {"progressToken": "mine"}}
+            message = {"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": params}
+            async with first.stream("POST", message) as response:
+                seen = [event.message async for event in events(response) if event.data]
+            await first.call("release")
+    assert [each["params"]["progressToken"] for each in seen[:-1]] == ["mine"] * 3
+    assert seen[-1]["id"] == 5
+
+
+async def test_what_a_shared_process_asks_is_refused_and_what_it_logs_meanwhile_is_dropped(
+    gateway: Gateway, shared: Endpoint
+) -> None:
+    dropped = 'trunkline_messages_dropped_total{reason="unattributed"}'
+    before = gateway.metrics().get(dropped, 0)
+    async with wire(shared) as first, wire(shared) as second:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(first.call, "later")
+            await held(second)
+            await second.call("log", text="whose?")
+            await second.call("ask")
+            await second.call("release")
+        assert "error" in (await whoami(second))["heard"]
+    assert gateway.metrics()[dropped] == before + 1
+
+
+async def test_changes_are_told_to_all_and_updates_to_who_subscribed(shared: Endpoint) -> None:
+    async with wire(shared) as first, wire(shared) as second:
+        for session in (first, second, first):
+            await session.request("resources/subscribe", {"uri": "test://a"})
+        await second.request("resources/subscribe", {"uri": "test://b"})
+        async with listening(first) as to_first, listening(second) as to_second:
+            await first.call("change")
+            await first.call("update", uri="test://b")
+            await until(lambda: len(to_second) == 2 and len(to_first) == 1)
+        assert (await whoami(first))["heard"].count("resources/subscribe test://a") == 1
+        await first.request("resources/unsubscribe", {"uri": "test://a"})
+        assert "resources/unsubscribe test://a" not in (await whoami(first))["heard"]
+        await second.close()
+        assert (await whoami(first))["heard"][-2:] == [
+            "resources/unsubscribe test://a",
+            "resources/unsubscribe test://b",
+        ]
+
+
+async def test_a_shared_process_that_dies_fails_the_calls_of_all_and_ends_them(shared: Endpoint) -> None:
+    async with wire(shared) as first, wire(shared) as second:
+        reasons = []
+
+        async def fail() -> None:
+            reasons.append((await first.ask("later")).reason)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(fail)
+            await held(second)
+            assert (await second.ask("crash")).reason == "backend_exited"
+        assert reasons == ["backend_exited"]
+        response = await first.post({"jsonrpc": "2.0", "id": 9, "method": "ping"})
+        assert response.status_code == 404
+    async with wire(shared) as third:
+        assert await third.call("echo", text="again") == "again"
+
+
+async def test_an_oversized_answer_fails_only_its_own_call(start_gateway: Any) -> None:
+    gateway = start_gateway(MAX_LINE_BYTES=str(1 << 20))
+    endpoint = gateway.endpoint(STATELESS, **SHARED)
+    async with wire(endpoint) as first, wire(endpoint) as second:
+        said = []
+
+        async def wait() -> None:
+            said.append(await first.call("later"))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait)
+            await held(second)
+            assert (await second.ask("huge", bytes=2 << 20)).reason == "response_too_large"
+            await second.call("release")
+    assert said == ["released"]
+
+
+async def test_a_session_that_does_not_read_holds_up_nobody(shared: Endpoint) -> None:
+    async with wire(shared) as lazy, wire(shared) as other:
+        params = {"name": "progress", "arguments": {"n": 60000}, "_meta": {"progressToken": 1}}
+        message = {"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": params}
+        async with lazy.stream("POST", message):
+            with anyio.fail_after(20):
+                for step in range(50):
+                    assert await other.call("echo", text=str(step)) == str(step)
+
+
+async def test_warm_processes_of_a_shared_backend_are_initialised_ahead(gateway: Gateway) -> None:
+    tenant = gateway.add_tenant()
+    endpoint = gateway.endpoint(STATELESS, tenant=tenant, isolation="shared", warm=1, max_processes=2)
+
+    def warm() -> list[Any]:
+        found: list[Any] = gateway.api("GET", f"/tenants/{tenant}/processes")["items"]
+        return [each for each in found if each["state"] == "warm"]
+
+    await until(lambda: len(warm()) == 1)
+    pid = warm()[0]["pid"]
+    async with wire(endpoint) as session:
+        assert (await whoami(session))["pid"] == pid
+
+
+async def test_a_shared_backend_that_refuses_or_dies_says_so_at_once(gateway: Gateway) -> None:
+    endpoint = gateway.endpoint([sys.executable, "-c", "import sys; sys.exit(7)"], **SHARED)
+    async with httpx2.AsyncClient(timeout=30) as http:
+        with anyio.fail_after(5):
+            response = await Wire(http, endpoint).post(
+                {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "2025-11-25"}}
+            )
+    assert response.status_code == 502
+    assert error_of(response).reason == "backend_exited"
+
+
+# --- recovery: respawn
+
+
+async def test_the_next_call_works_after_the_process_died_and_the_handshake_is_said_again(respawned: Endpoint) -> None:
+    async with wire(respawned) as session:
+        await session.request("logging/setLevel", {"level": "info"})
+        await session.request("resources/subscribe", {"uri": "test://a"})
+        await session.request("resources/subscribe", {"uri": "test://b"})
+        await session.request("resources/unsubscribe", {"uri": "test://b"})
+        before = await whoami(session)
+        async with listening(session) as told:
+            assert (await session.ask("crash")).reason == "backend_exited"
+            after = await whoami(session)
+            await until(lambda: len(told) == 2)
+    assert before["pid"] != after["pid"]
+    said = ["initialize", "notifications/initialized", "logging/setLevel info", "resources/subscribe test://a"]
+    assert after["heard"] == said
+    news, change = told
+    assert (news["params"]["level"], news["params"]["logger"]) == ("warning", "trunkline")
+    assert change["method"] == "notifications/tools/list_changed"
+
+
+async def test_a_session_outlives_many_deaths_and_no_call_hangs(respawned: Endpoint) -> None:
+    async with wire(respawned) as session:
+        for _ in range(5):
+            kill((await whoami(session))["pid"])
+            assert await session.call("echo", text="still here") == "still here"
+
+
+async def test_a_session_whose_process_cannot_be_replaced_ends(gateway: Gateway, tmp_path: Path) -> None:
+    endpoint = gateway.endpoint([*STATELESS, str(tmp_path / "first")], recovery="respawn")
+    async with wire(endpoint) as session:
+        assert (await session.ask("crash")).reason == "backend_exited"
+        with anyio.fail_after(30):
+            assert (await session.post({"jsonrpc": "2.0", "id": 9, "method": "ping"})).status_code in (200, 404)
+            assert (await session.post({"jsonrpc": "2.0", "id": 9, "method": "ping"})).status_code == 404
+
+
+async def test_sessions_that_share_a_process_all_outlive_it(gateway: Gateway) -> None:
+    endpoint = gateway.endpoint(STATELESS, **SHARED, recovery="respawn")
+    async with wire(endpoint) as first, wire(endpoint) as second:
+        pid = (await whoami(first))["pid"]
+        assert (await second.ask("crash")).reason == "backend_exited"
+        one, other = await whoami(first), await whoami(second)
+    assert one["pid"] == other["pid"] != pid
+    assert other["heard"].count("initialize") == 1

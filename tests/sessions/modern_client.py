@@ -1,0 +1,99 @@
+"""A 2026-07-28 client over ImplicitSessions, without HTTP: one object per request."""
+
+import itertools
+import json
+from typing import Any
+
+import anyio
+
+from app.domain import Principal
+from app.protocol.commands import Failed
+from app.protocol.jsonrpc import Request, parse_client
+from app.protocol.modern import CAPABILITIES_KEY, LOG_LEVEL_KEY, MODERN, VERSION_KEY, Envelope, RoutingHeaders, climb
+from app.sessions.implicit import ImplicitSessions
+from app.sessions.lines import Caller
+from app.sessions.modern_call import ModernCall
+from app.sessions.streams import Reply
+
+ELICITS: dict[str, Any] = {"elicitation": {}}
+_ids = itertools.count(1)
+
+
+class Sent:
+    """One request of a client, and what comes of it."""
+
+    def __init__(self, message: Request, reply: Reply, call: ModernCall | None) -> None:
+        self.message, self.reply, self.maybe_call = message, reply, call
+
+    @property
+    def call(self) -> ModernCall:
+        assert self.maybe_call is not None
+        return self.maybe_call
+
+    async def outcome(self) -> Any:
+        """The result or the error as JSON; what the gateway itself refuses is raised."""
+        with anyio.fail_after(5):
+            await self.reply.outcome
+        assert self.reply.stream is None, "it is a stream"
+        outcome = self.reply.outcomes[0]
+        if isinstance(outcome, Failed):
+            raise outcome.error
+        answer = json.loads(outcome.payload())
+        assert answer["id"] == json.loads(self.message.id)
+        return answer.get("result", answer.get("error"))
+
+    async def stream(self) -> list[Any]:
+        """Every message of the stream, until its end."""
+        with anyio.fail_after(5):
+            await self.reply.outcome
+            assert self.reply.stream is not None
+            messages = []
+            while (item := await self.reply.stream.next()) is not None:
+                assert isinstance(item, bytes)
+                messages.append(json.loads(item))
+        return messages
+
+
+class Client:
+    """Sends requests as one principal with one set of capabilities."""
+
+    def __init__(
+        self,
+        implicit: ImplicitSessions,
+        principal: Principal,
+        capabilities: dict[str, Any] | None = None,
+        log_level: str | None = None,
+    ) -> None:
+        self.implicit, self.capabilities, self.log_level = implicit, capabilities or {}, log_level
+        self.caller = Caller(principal, "acme", "echo")
+
+    def message(self, method: str, *, meta: dict[str, Any] | None = None, **params: Any) -> tuple[Request, Envelope]:
+        level = {LOG_LEVEL_KEY: self.log_level} if self.log_level else {}
+        envelope = {VERSION_KEY: MODERN, CAPABILITIES_KEY: self.capabilities, **level, **(meta or {})}
+        body = {"jsonrpc": "2.0", "id": next(_ids), "method": method, "params": {**params, "_meta": envelope}}
+        message = parse_client(json.dumps(body).encode())
+        assert isinstance(message, Request)
+        name = next((str(params[key]) for key in ("name", "uri") if key in params), None)
+        climbed = climb(message, RoutingHeaders(MODERN, method, name))
+        assert isinstance(climbed, Envelope), climbed
+        return message, climbed
+
+    def _reply(self, calls: list[ModernCall]) -> Reply:
+        return Reply(1, may_stream=True, make_stream=lambda: calls[-1].line.new_stream())
+
+    async def send(self, method: str = "tools/call", **params: Any) -> Sent:
+        calls: list[ModernCall] = []
+        message, envelope = self.message(method, **params)
+        reply = self._reply(calls)
+        calls.append(await self.implicit.call(self.caller, message, envelope, reply))
+        return Sent(message, reply, calls[-1])
+
+    async def go_on(self, result: dict[str, Any], answers: Any, method: str = "tools/call", **params: Any) -> Sent:
+        """The retry after an `input_required` result."""
+        calls: list[ModernCall] = []
+        message, envelope = self.message(
+            method, **params, inputResponses=answers, requestState=result["requestState"]
+        )
+        reply = self._reply(calls)
+        calls.append(await self.implicit.resume(self.caller, message, envelope, reply))
+        return Sent(message, reply, calls[-1])
