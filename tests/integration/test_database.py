@@ -12,6 +12,7 @@ import httpx2
 import psycopg
 import pytest
 
+from app import cli
 from tests.integration.gateway import ECHO, ROOT, Gateway, running_gateway, until
 from tests.integration.wire import wire
 from tests.postgres import in_database, new_database
@@ -26,20 +27,30 @@ def trunkline(data_dir: Path, *words: str, **settings: str) -> subprocess.Comple
     return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_a_node_refuses_a_wrong_schema_in_one_line_until_it_is_migrated(postgres_url: str, tmp_path: Path) -> None:
+def test_a_node_refuses_a_wrong_schema_in_one_line_until_it_is_migrated(
+    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     with new_database(postgres_url) as url:
-        settings = {"DATABASE_URL": url, "SECRET_KEY": SECRET_KEY}
-        for words in (["serve", "--port", "0"], ["migrate", "--check"], ["keys", "list", "--tenant", "default"]):
-            done = trunkline(tmp_path, *words, **settings)
-            assert (done.returncode, done.stdout) == (1, "")
-            last = done.stderr.splitlines()[-1]
-            assert last.startswith("trunkline: the database has schema none, this version needs ")
-            assert last.endswith("(Run `trunkline migrate`.)")
-            assert "Traceback" not in done.stderr
+        settings = {"DATABASE_URL": url, "SECRET_KEY": SECRET_KEY, "DATA_DIR": str(tmp_path)}
+        for name, value in settings.items():
+            monkeypatch.setenv(f"TRUNKLINE_{name}", value)
+        done = trunkline(tmp_path, "serve", "--port", "0", **settings)
+        assert (done.returncode, done.stdout) == (1, "")
+        _refuses(done.stderr)
+        for words in (["migrate", "--check"], ["keys", "list", "--tenant", "default"]):
+            assert cli.main(words) == 1
+            _refuses(capsys.readouterr().err)
         for words in (["migrate"], ["migrate"], ["migrate", "--check"]):
-            assert trunkline(tmp_path, *words, **settings).returncode == 0
-        with running_gateway(tmp_path / "data", **settings) as gateway:
+            assert cli.main(words) == 0
+        with running_gateway(tmp_path / "data", DATABASE_URL=url, SECRET_KEY=SECRET_KEY) as gateway:
             assert gateway.api("GET", "/tenants")["items"]
+
+
+def _refuses(stderr: str) -> None:
+    last = stderr.splitlines()[-1]
+    assert last.startswith("trunkline: the database has schema none, this version needs ")
+    assert last.endswith("(Run `trunkline migrate`.)")
+    assert "Traceback" not in stderr
 
 
 def test_postgresql_needs_a_secret_key(postgres_url: str, tmp_path: Path) -> None:
