@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.errors import SettingsError
-from app.settings import NAMES, Settings, is_loopback
+from app.settings import NAMES, Settings, is_loopback, is_postgresql
 
 KEY = "5e" * 32
 
@@ -109,7 +109,12 @@ def test_file_twins_exist_for_secrets_and_must_be_readable(tmp_path, environ, pr
         ("allowed_origins", "null"),
         ("trusted_proxies", "10.0.0.1/8"),
         ("trusted_proxies", "proxy.local"),
-        ("database_url", "postgresql://u:hunter2@db/x"),
+        ("database_url", "postgresql://u:hunter2@db"),
+        ("database_url", "postgresql:///x"),
+        ("database_url", "postgresql://u:hunter2@db:port/x"),
+        ("database_url", "postgresql://u:hunter2@[::1/x"),
+        ("database_url", "postgresql://u:hunter2@db/x y"),
+        ("database_url", "mysql://u:hunter2@db/x"),
         ("database_url", "sqlite://"),
         ("database_url", "sqlite:///:memory:"),
         ("log_level", "loud"),
@@ -179,6 +184,17 @@ def test_an_address_for_others_needs_a_secret_key_of_its_own(tmp_path):
 )
 def test_loopback(host, loopback):
     assert is_loopback(host) is loopback
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+psycopg"])
+def test_a_postgresql_server_needs_a_secret_key_of_its_own(tmp_path, scheme):
+    url = f"{scheme}://u:p@db:5432/trunkline?sslmode=require"
+    with pytest.raises(SettingsError, match=r"^TRUNKLINE_SECRET_KEY: must be set .*PostgreSQL"):
+        read(tmp_path, database_url=url)
+    settings = read(tmp_path, database_url=url, secret_key=KEY)
+    assert settings.database_url == "postgresql://u:p@db:5432/trunkline?sslmode=require"
+    assert is_postgresql(settings.database_url)
+    assert not is_postgresql(read(tmp_path).database_url)
 
 
 def test_overrides_win_are_checked_too_and_none_is_no_override(tmp_path):

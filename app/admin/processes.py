@@ -32,13 +32,13 @@ class ProcessAnswer(BaseModel):
     started_at: datetime
     age_s: float
     resident_bytes: int = Field(description="With everything it started; measured every ten seconds, 0 before that.")
-    session: str | None = Field(description="The one it serves.")
+    sessions: list[str] = Field(description="Those it serves: one, unless the backend is shared.")
     stderr_lines: int = Field(description="How many are kept.")
 
     @classmethod
     def of(cls, view: ProcessView) -> Self:
         """Shows the value."""
-        return cls(**asdict(view))
+        return cls(**{**asdict(view), "sessions": list(view.sessions)})
 
 
 class StderrAnswer(BaseModel):

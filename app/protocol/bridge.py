@@ -44,6 +44,7 @@ from app.protocol.modern import (
 from app.protocol.revisions import Revision, is_handshake
 
 MAX_ROUNDS = 10  # of one call's questions; a server that asks for ever is told so
+MAX_ASKED = 16  # questions of one round
 MAX_URIS = 256  # that one session may subscribe to
 NEEDS = {"sampling/createMessage": "sampling", "elicitation/create": "elicitation", "roots/list": "roots"}
 _MODERN_ONLY = ("resultType", "ttlMs", "cacheScope")
@@ -149,6 +150,9 @@ class Bridge:
             cancelled = bytes(params.get("requestId", msgspec.Raw()))
             for call in [call for call in self._calls.values() if call.id == cancelled]:
                 del self._calls[call.inner_id]
+                if call.waiting:  # the server has answered this round: only the client's questions are open
+                    yield from self._withdraw(call)
+                    continue
                 yield ToServer(
                     dump_notification("notifications/cancelled", {**params, "requestId": msgspec.Raw(call.inner_id)})
                 )
@@ -289,6 +293,8 @@ class Bridge:
         """Why the client cannot be asked this, if so."""
         if call.round > MAX_ROUNDS:
             return "the backend asks without end"
+        if len(asked) > MAX_ASKED:
+            return f"the backend asks {len(asked)} things at once"
         for raw in asked.values():
             question = members_of(raw)
             method = string_of(question.get("method")) or ""
@@ -296,9 +302,13 @@ class Bridge:
             if need is None or need not in self._client_capabilities:
                 return f"the backend needs {method or 'something'}, which the client does not support"
             mode = string_of(members_of(question.get("params", msgspec.Raw(b"{}"))).get("mode"))
-            if mode == "url" and self._version != Revision.R2025_11_25:
-                return "the backend needs a URL elicitation, which the client's revision does not have"
+            if mode == "url" and not self._opens_urls():
+                return "the backend needs a URL elicitation, which the client does not support"
         return None
+
+    def _opens_urls(self) -> bool:
+        is_declared = "url" in members_of(self._client_capabilities.get("elicitation", msgspec.Raw(b"{}")))
+        return is_declared and self._version == Revision.R2025_11_25
 
     def _for_client(self, method: str, params: Params) -> Params:
         """A question as the client's revision has it."""

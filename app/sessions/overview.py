@@ -3,7 +3,8 @@
 import hashlib
 import secrets
 import time
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -38,7 +39,7 @@ class SessionView:
 
 @dataclass(frozen=True, slots=True)
 class ProcessView:
-    """A backend's process. `session` is the public id of the one it serves."""
+    """A backend's process. `sessions` are the public ids of those it serves: one, unless the backend is shared."""
 
     id: str
     backend: str
@@ -47,7 +48,7 @@ class ProcessView:
     started_at: datetime
     age_s: float
     resident_bytes: int
-    session: str | None
+    sessions: tuple[str, ...]
     stderr_lines: int
 
 
@@ -102,10 +103,13 @@ class NodeOverview:
 
     def processes(self, tenant: str) -> Sequence[ProcessView]:
         """The tenant's processes, by id; one that is just being started has none yet and is left out."""
-        sessions = {each.process: public_id(each.id) for each in self._registry if each.spec.tenant == tenant}
+        sessions = defaultdict[str | None, list[str]](list)
+        for session in self._registry:
+            if session.spec.tenant == tenant:
+                sessions[session.process].append(public_id(session.id))
         now = time.time()
         found = (each for each in self._supervisor.processes if each.spec.tenant == tenant and each.id)
-        return sorted((_process(each, sessions.get(each.id), now) for each in found), key=lambda view: view.id)
+        return sorted((_process(each, sessions[each.id], now) for each in found), key=lambda view: view.id)
 
     def stderr(self, tenant: str, process: str, lines: int) -> Sequence[str] | None:
         """The last lines of the tenant's process; None if there is no such process."""
@@ -136,7 +140,7 @@ def _session(session: Session, now: float) -> SessionView:
     )
 
 
-def _process(process: BackendProcess, session: str | None, now: float) -> ProcessView:
+def _process(process: BackendProcess, sessions: Iterable[str], now: float) -> ProcessView:
     return ProcessView(
         id=process.id,
         backend=process.spec.name.removesuffix(SUFFIX),
@@ -145,6 +149,6 @@ def _process(process: BackendProcess, session: str | None, now: float) -> Proces
         started_at=datetime.fromtimestamp(process.started_at, UTC),
         age_s=round(max(0.0, now - process.started_at), 3),
         resident_bytes=process.resident_bytes,
-        session=session,
+        sessions=tuple(sorted(sessions)),
         stderr_lines=process.stderr.line_count,
     )

@@ -5,6 +5,7 @@ fails and is never run again; what comes meanwhile waits for the next process, w
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from enum import Enum
@@ -20,7 +21,10 @@ from app.sessions.links import LinkLease, fail_call
 
 MAX_WAITING = 32  # requests while there is no process; above it they are refused
 MAX_WAITING_BYTES = 4 << 20
+MAX_TRIES = 2  # processes that die in the handshake; the pool waits longer after each, and so would the client
 SPACING_S = 0.2  # between two starts for one session: a call that kills its process is no way to start many
+
+log = logging.getLogger(__name__)
 
 Again = Callable[[], Awaitable[LinkLease]]
 
@@ -194,9 +198,14 @@ class RespawningLink:
         with anyio.CancelScope() as self._scope:
             try:
                 with anyio.fail_after(self._within_s):
-                    while not await self._greet():
-                        pass
+                    for _ in range(MAX_TRIES):
+                        if await self._greet():
+                            return
+                self._end(exit)
             except (GatewayError, TimeoutError):
+                self._end(exit)
+            except Exception:
+                log.exception("a backend could not be respawned")
                 self._end(exit)
 
     async def _greet(self) -> bool:
@@ -205,7 +214,7 @@ class RespawningLink:
         Raises:
             GatewayError: there is none to be had, or it refuses.
         """
-        await anyio.sleep(self._started_at + SPACING_S - time.monotonic())
+        await anyio.sleep(max(0.0, self._started_at + SPACING_S - time.monotonic()))
         self._started_at = time.monotonic()
         self._greeted = None
         self._lease = lease = await self._again()

@@ -99,7 +99,7 @@ class Node:
         self.running.setdefault(tenant, []).append(view)
 
     def add_process(self, tenant: str, name: str) -> None:
-        view = ProcessView(name, "echo", 1234, "leased", AT, 1.0, 4096, "s1", 3)
+        view = ProcessView(name, "echo", 1234, "leased", AT, 1.0, 4096, ("s1",), 3)
         self.started.setdefault(tenant, []).append(view)
 
 

@@ -102,14 +102,13 @@ async def test_a_body_that_does_not_fit_is_422_says_where_and_repeats_nothing(un
 
 
 @pytest.mark.parametrize(("member", "value"), [("isolation", "shared"), ("recovery", "respawn")])
-async def test_what_comes_later_says_so(untouched, member, value):
-    for method, path in (("POST", PATH), ("PATCH", PATH + "/echo")):
-        required = {"name": "x", "command": "cat"} if method == "POST" else {}
-        (error,) = (await untouched.ask(method, path, {**required, member: value})).json()["errors"]
-        assert error["pointer"] == f"#/{member}"
-        assert "later version" in error["detail"]
-    (error,) = (await untouched.ask("POST", PATH, {"name": "x", "command": "cat", member: "none"})).json()["errors"]
-    assert "later version" not in error["detail"]
+async def test_a_server_without_state_may_be_said_to_have_none(rig, member, value):
+    answer = await rig.ask("POST", PATH, {"name": "x", "command": "cat", member: value})
+    assert answer.json()[member] == value
+    assert (await rig.ask("GET", PATH + "/x")).json()[member] == value
+    assert (await rig.ask("PATCH", PATH + "/x", {member: None})).json()[member] in ("session", "end")
+    (error,) = (await rig.ask("POST", PATH, {"name": "y", "command": "cat", member: "none"})).json()["errors"]
+    assert error["pointer"] == f"#/{member}"
 
 
 async def test_a_merge_patch_changes_what_it_names_and_null_is_the_default(rig):

@@ -34,7 +34,7 @@ async def test_processes_are_listed_and_their_last_words_are_for_administrators(
     (shown,) = (await rig.ask("GET", TENANT + "/processes")).json()["items"]
     assert shown == {
         "id": "p1", "backend": "echo", "pid": 1234, "state": "leased", "started_at": "2026-01-01T00:00:00Z",
-        "age_s": 1.0, "resident_bytes": 4096, "session": "s1", "stderr_lines": 3,
+        "age_s": 1.0, "resident_bytes": 4096, "sessions": ["s1"], "stderr_lines": 3,
     }  # fmt: skip
     path = TENANT + "/processes/p1/stderr"
     assert (await rig.ask("GET", path)).json() == {"lines": ["first", "second", "third"]}

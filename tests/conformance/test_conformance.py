@@ -1,4 +1,4 @@
-"""The official MCP conformance suite, run against a real gateway: both client revisions in front of servers of each era.
+"""The official MCP conformance suite against a real gateway: both client revisions in front of servers of each era.
 
 Expected are the exact scores. Where a server speaks the handshake era only, one scenario cannot pass: it insists on the
 key `user_name` for a question, which a bridge cannot know, as such a server's question has none.
@@ -43,7 +43,9 @@ def _node() -> Path | None:
 
 pytestmark = [
     pytest.mark.node,
-    pytest.mark.skipif(not SUITE.exists() or _node() is None, reason="the suite is not installed (scripts/test does it)"),
+    pytest.mark.skipif(
+        not SUITE.exists() or _node() is None, reason="the suite is not installed (scripts/test does it)"
+    ),
 ]
 
 

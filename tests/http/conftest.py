@@ -1,5 +1,5 @@
 """The REST API, as the tests of its resources have it."""
 
-from tests.admin.conftest import rig, untouched
+from tests.admin.conftest import dialect, rig, untouched, url, url_for_many
 
-__all__ = ["rig", "untouched"]
+__all__ = ["dialect", "rig", "untouched", "url", "url_for_many"]

@@ -153,7 +153,7 @@ async def test_sessions_and_processes_are_shown_and_an_ended_session_is_over(gat
         assert session.session_id not in str(shown)
         assert other.session_id not in str(shown)
         processes = {each["id"]: each for each in items(gateway, f"/tenants/{endpoint.tenant}/processes")}
-        assert processes[mine["process"]]["session"] == name
+        assert processes[mine["process"]]["sessions"] == [name]
         assert processes[mine["process"]]["state"] == "leased"
         assert processes[mine["process"]]["pid"] in {each.pid for each in gateway.backends()}
         stderr = gateway.api("GET", f"/tenants/{endpoint.tenant}/processes/{mine['process']}/stderr")

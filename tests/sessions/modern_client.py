@@ -79,7 +79,7 @@ class Client:
         return message, climbed
 
     def _reply(self, calls: list[ModernCall]) -> Reply:
-        return Reply(1, may_stream=True, make_stream=lambda: calls[-1].line.new_stream())
+        return Reply(1, may_stream=True, make_stream=lambda: calls[-1].line.new_stream())  # noqa: PLW0108
 
     async def send(self, method: str = "tools/call", **params: Any) -> Sent:
         calls: list[ModernCall] = []
@@ -91,9 +91,7 @@ class Client:
     async def go_on(self, result: dict[str, Any], answers: Any, method: str = "tools/call", **params: Any) -> Sent:
         """The retry after an `input_required` result."""
         calls: list[ModernCall] = []
-        message, envelope = self.message(
-            method, **params, inputResponses=answers, requestState=result["requestState"]
-        )
+        message, envelope = self.message(method, **params, inputResponses=answers, requestState=result["requestState"])
         reply = self._reply(calls)
         calls.append(await self.implicit.resume(self.caller, message, envelope, reply))
         return Sent(message, reply, calls[-1])

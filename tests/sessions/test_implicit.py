@@ -32,7 +32,6 @@ from tests.sessions.servers import (
     silent_server,
 )
 
-
 TEXT = {"content": [{"type": "text", "text": "hi"}]}
 
 
@@ -75,7 +74,9 @@ async def run(client: Client, pool: ServerPool, name: str = "x") -> FakeServer:
     server = next(
         server
         for index, server in enumerate(pool.servers)
-        if any(message.get("method") == "tools/call" for message in server.sent[(before[index : index + 1] or [0])[0] :])
+        if any(
+            message.get("method") == "tools/call" for message in server.sent[(before[index : index + 1] or [0])[0] :]
+        )
     )
     server.answer(TEXT)
     assert (await sent.outcome())["content"] == TEXT["content"]
@@ -252,7 +253,9 @@ async def test_a_list_is_asked_of_a_process_that_is_in_a_call(asked: Client, poo
     call.call.leave()
 
 
-async def test_calls_that_want_a_log_do_not_hear_that_of_others(pool: ServerPool, implicit: ImplicitSessions, principal: Principal) -> None:
+async def test_calls_that_want_a_log_do_not_hear_that_of_others(
+    pool: ServerPool, implicit: ImplicitSessions, principal: Principal
+) -> None:
     quiet, loud = Client(implicit, principal), Client(implicit, principal, log_level="info")
     sent = [await loud.send(name="a"), await quiet.send(name="b"), await loud.send(name="c")]
     assert [len(server.sent_with("tools/call")) for server in pool.servers] == [1, 1, 1]
@@ -263,7 +266,7 @@ async def test_calls_that_want_a_log_do_not_hear_that_of_others(pool: ServerPool
 async def test_each_set_of_capabilities_is_what_its_process_hears(
     pool: ServerPool, implicit: ImplicitSessions, principal: Principal
 ) -> None:
-    offered = {"sampling": {}, "roots": {}, "extensions": {"x": {}}}
+    offered: dict[str, Any] = {"sampling": {}, "roots": {}, "extensions": {"x": {}}}
     client = Client(implicit, principal, offered)
     server = await run(client, pool)
     hello = await server.called("initialize")
@@ -432,7 +435,7 @@ async def heard(listener: Listener) -> dict[str, Any]:
 
 
 def subscription(message: dict[str, Any]) -> bytes:
-    found = message.get("params", message.get("result"))["_meta"]["io.modelcontextprotocol/subscriptionId"]
+    found = (message.get("params") or message["result"])["_meta"]["io.modelcontextprotocol/subscriptionId"]
     return json.dumps(found).encode()
 
 
@@ -476,9 +479,7 @@ async def test_a_change_reaches_every_listener_that_asked_for_it_under_its_own_i
         assert repr(listener.stream).endswith("[0 events, 0 bytes]>")
 
 
-async def test_other_principals_hear_nothing(
-    client: Client, pool: ServerPool, implicit: ImplicitSessions
-) -> None:
+async def test_other_principals_hear_nothing(client: Client, pool: ServerPool, implicit: ImplicitSessions) -> None:
     other = Client(implicit, Principal("acme", "key", "k2", frozenset({"mcp:connect"})))
     mine, theirs = await listen(client, toolsListChanged=True), await listen(other, toolsListChanged=True)
     for listener in (mine, theirs):
@@ -576,5 +577,3 @@ async def test_a_modern_backend_serves_subscriptions_itself(client: Client, pool
     ]  # fmt: skip
     assert {subscription(message) for message in messages} == {sent.message.id}
     assert isinstance(sent.message, Request)
-
-

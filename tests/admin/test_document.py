@@ -1,0 +1,89 @@
+"""docs/openapi.json is what the code says; docs/admin-api.md names every route, and its commands work."""
+
+import importlib
+import json
+import pkgutil
+import re
+import shlex
+from pathlib import Path
+from string import Template
+
+import app
+from app import admin
+from app.admin.idempotency import ONCE, AdminRoute
+from app.admin.router import PREFIX
+from app.main import build_api
+
+ROOT = Path(app.__file__).parents[1]
+GUIDE = (ROOT / "docs/admin-api.md").read_text()
+DOCUMENT = build_api().openapi()
+ROUTES = {
+    (method.upper(), path.removeprefix(PREFIX)) for path, methods in DOCUMENT["paths"].items() for method in methods
+}
+COMMANDS = [
+    line
+    for block in re.findall(r"```sh\n(.*?)```", GUIDE, re.DOTALL)
+    for line in block.splitlines()
+    if line[:4] == "api "
+]
+
+
+def request_of(command: str) -> tuple[str, str, str | None, dict[str, str]]:
+    """Method, path, body and headers of a curl line."""
+    words, method, path, body, headers = iter(shlex.split(command)[1:]), "GET", "", None, {}
+    for word in words:
+        if word == "-X":
+            method = next(words)
+        elif word == "-d":
+            body = next(words)
+        elif word == "-H":
+            name, _, value = next(words).partition(": ")
+            headers[name] = value
+        else:
+            path = word.removeprefix("$API")
+    return method, path, body, headers
+
+
+def test_the_document_in_the_repository_is_the_codes():
+    kept = json.loads((ROOT / "docs/openapi.json").read_text())
+    assert kept == json.loads(json.dumps(DOCUMENT)), "run scripts/openapi"
+    assert kept["openapi"].startswith("3.1")
+
+
+def test_the_guide_names_every_route_and_no_other():
+    named = set(re.findall(r"`(GET|POST|PATCH|DELETE) (/[^`? ]*)`", GUIDE))
+    of_default = {(method, path.replace("/tenants/{tenant}", "", 1)) for method, path in named if path.count("/") > 2}
+    assert named <= ROUTES
+    assert named | of_default >= ROUTES
+
+
+def test_the_guide_has_a_command_for_every_route():
+    for method, path in ROUTES:
+        if path.startswith("/tenants") or path in ("/nodes", "/audit"):
+            form = re.compile(re.sub(r"\\{\w+\\}", "[^/:]+", re.escape(path)))
+            found = [(m, p.partition("?")[0]) for m, p, *_ in map(request_of, COMMANDS)]
+            assert any(m == method and form.fullmatch(p) for m, p in found), (method, path)
+
+
+def test_every_route_authenticates_first_and_every_post_can_be_repeated():
+    modules = [importlib.import_module(f"app.admin.{found.name}") for found in pkgutil.iter_modules(admin.__path__)]
+    routes = [route for module in modules if hasattr(module, "router") for route in module.router.routes]
+    assert len(routes) >= len({path for _, path in ROUTES}) / 2
+    for route in routes:
+        assert isinstance(route, AdminRoute), route
+        assert ("POST" in (route.methods or ())) is (ONCE in route.dependencies), route.path
+
+
+async def test_the_commands_of_the_guide_work_in_their_order(rig):
+    await rig.ask("DELETE", "/api/v1/tenants/acme")
+    rig.node.add_session("acme", "s1")
+    rig.node.add_process("acme", "p1")
+    known = {"SESSION_ID": "s1", "PROCESS_ID": "p1"}
+    for command in COMMANDS:
+        method, path, body, headers = request_of(command)
+        content = None if body is None else body.encode()
+        path = PREFIX + Template(path).substitute(known)
+        answer = await rig.ask(method, path, content=content, headers=headers)
+        assert answer.is_success, (command, answer.text)
+        if method == "POST" and answer.content:
+            known[path.rpartition("/")[2].upper().rstrip("S") + "_ID"] = answer.json().get("id", "")

@@ -1,0 +1,462 @@
+"""Bridge: a handshake-era session in front of a server that speaks 2026-07-28 only. Reads like a dialogue:
+the session's or the server's line in, what goes to which side out."""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.errors import InvalidMessage, ParseError
+from app.protocol.bridge import MAX_ASKED, MAX_ROUNDS, MAX_URIS, Bridge, Out, ToServer, ToSession
+
+META = "io.modelcontextprotocol/"
+INFO = {"name": "modern", "version": "1"}
+LISTS = {"tools": {"listChanged": True}, "prompts": {"listChanged": False}, "resources": {"subscribe": True}}
+TOOL = {"content": [{"type": "text", "text": "hi"}]}
+ACCEPT = {"action": "accept", "content": {}}
+SAY = {"method": "elicitation/create", "params": {"mode": "form", "message": "?"}}
+
+
+class Talk:
+    """Both sides of a bridge."""
+
+    def __init__(self, version: str = "2025-11-25", capabilities: Any = None, *, server: Any = None) -> None:
+        self.bridge = Bridge()
+        self.version, self.capabilities = version, {"elicitation": {}} if capabilities is None else capabilities
+        self.server_capabilities = LISTS if server is None else server
+
+    def session(self, **message: Any) -> list[tuple[str, dict[str, Any]]]:
+        return said(self.bridge.from_session(json.dumps({"jsonrpc": "2.0", **message}).encode()))
+
+    def server(self, **message: Any) -> list[tuple[str, dict[str, Any]]]:
+        return said(self.bridge.from_server(json.dumps({"jsonrpc": "2.0", **message}).encode()))
+
+    def opened(self) -> "Talk":
+        params = {
+            "protocolVersion": self.version, "capabilities": self.capabilities, "clientInfo": {"name": "c"},
+        }  # fmt: skip
+        self.session(id=1, method="initialize", params=params)
+        self.server(id=1, result={"capabilities": self.server_capabilities, "_meta": {META + "serverInfo": INFO}})
+        self.session(method="notifications/initialized")
+        return self
+
+    def call(self, call_id: int = 5, **params: Any) -> dict[str, Any]:
+        """A tool call; its line to the server."""
+        return one("server", self.session(id=call_id, method="tools/call", params={"name": "x", **params}))
+
+    def asks(self, inner: Any, state: str | None = "s", **questions: Any) -> list[tuple[str, dict[str, Any]]]:
+        result: dict[str, Any] = {"resultType": "input_required", "inputRequests": questions}
+        if state is not None:
+            result["requestState"] = state
+        return self.server(id=inner, result=result)
+
+
+def said(outs: Iterable[Out]) -> list[tuple[str, dict[str, Any]]]:
+    return [("server" if isinstance(out, ToServer) else "session", json.loads(out.line)) for out in outs]
+
+
+def one(side: str, outs: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
+    assert [to for to, _ in outs] == [side]
+    return outs[0][1]
+
+
+def envelope(line: dict[str, Any]) -> dict[str, Any]:
+    return {name.removeprefix(META): value for name, value in line["params"]["_meta"].items()}
+
+
+@pytest.fixture
+def talk() -> Talk:
+    return Talk().opened()
+
+
+# --- opening
+
+
+@pytest.mark.parametrize(("asked", "answered"), [
+    ("2024-11-05", "2024-11-05"), ("2025-06-18", "2025-06-18"), ("2025-11-25", "2025-11-25"),
+    ("2026-07-28", "2025-11-25"), ("1999-01-01", "2025-11-25"),
+])  # fmt: skip
+def test_initialize_is_answered_from_discover(asked: str, answered: str) -> None:
+    talk = Talk()
+    hello = {"protocolVersion": asked, "capabilities": {"sampling": {}, "tasks": {}}, "clientInfo": {"name": "c"}}
+    line = one("server", talk.session(id=1, method="initialize", params=hello))
+    assert (line["id"], line["method"]) == (1, "server/discover")
+    assert envelope(line) == {
+        "protocolVersion": "2026-07-28", "clientCapabilities": {"sampling": {}}, "clientInfo": {"name": "c"},
+    }  # fmt: skip
+    about = {
+        "supportedVersions": ["2026-07-28"], "ttlMs": 1, "cacheScope": "public", "resultType": "complete",
+        "capabilities": {"tools": {}, "extensions": {"x": {}}}, "instructions": "read me", "_meta": {META + "serverInfo": INFO},
+    }  # fmt: skip
+    answer = one("session", talk.server(id=1, result=about))
+    assert answer == {"jsonrpc": "2.0", "id": 1, "result": {
+        "protocolVersion": answered, "capabilities": {"tools": {}}, "serverInfo": INFO, "instructions": "read me",
+    }}  # fmt: skip
+
+
+def test_a_server_that_cannot_be_discovered_refuses_initialize() -> None:
+    talk = Talk()
+    talk.session(id=1, method="initialize", params={})
+    error = {"code": -32603, "message": "no"}
+    assert one("session", talk.server(id=1, error=error))["error"] == error
+
+
+def test_a_server_without_a_name_is_unnamed() -> None:
+    talk = Talk()
+    talk.session(id=1, method="initialize", params={})
+    assert one("session", talk.server(id=1, result={}))["result"]["serverInfo"] == {"name": "unnamed", "version": "0"}
+
+
+def test_after_initialized_one_subscription_has_the_list_changes_that_the_server_offers() -> None:
+    talk = Talk()
+    talk.session(id=1, method="initialize", params={})
+    talk.server(id=1, result={"capabilities": LISTS})
+    line = one("server", talk.session(method="notifications/initialized"))
+    assert (line["method"], line["params"]["notifications"]) == ("subscriptions/listen", {"toolsListChanged": True})
+    assert envelope(line)["protocolVersion"] == "2026-07-28"
+
+
+def test_a_server_that_offers_no_changes_is_not_listened_to() -> None:
+    talk = Talk()
+    talk.session(id=1, method="initialize", params={})
+    talk.server(id=1, result={"capabilities": {"tools": {}}})
+    assert talk.session(method="notifications/initialized") == []
+
+
+# --- what the bridge answers itself
+
+
+def test_a_ping_is_answered_here(talk: Talk) -> None:
+    assert one("session", talk.session(id=2, method="ping")) == {"jsonrpc": "2.0", "id": 2, "result": {}}
+
+
+def test_a_log_level_is_kept_and_sent_with_each_request() -> None:
+    talk = Talk(server={"logging": {}}).opened()
+    assert envelope(talk.call())["logLevel"] == "info"
+    assert one("session", talk.session(id=2, method="logging/setLevel", params={"level": "error"}))["result"] == {}
+    assert envelope(talk.call(6))["logLevel"] == "error"
+    assert "logLevel" not in envelope(Talk().opened().call())
+
+
+def test_subscriptions_are_one_listen_that_is_replaced(talk: Talk) -> None:
+    (_, listen), (_, old), (_, answer) = talk.session(id=2, method="resources/subscribe", params={"uri": "a://b"})
+    assert listen["params"]["notifications"] == {"toolsListChanged": True, "resourceSubscriptions": ["a://b"]}
+    assert (old["method"], answer["result"]) == ("notifications/cancelled", {})
+    (_, again), (_, old), _ = talk.session(id=3, method="resources/subscribe", params={"uri": "c://d"})
+    assert again["params"]["notifications"]["resourceSubscriptions"] == ["a://b", "c://d"]
+    assert old["params"]["requestId"] == listen["id"]
+    (_, less), (_, old), (_, answer) = talk.session(id=4, method="resources/unsubscribe", params={"uri": "a://b"})
+    assert less["params"]["notifications"]["resourceSubscriptions"] == ["c://d"]
+    assert (old["params"]["requestId"], answer) == (again["id"], {"jsonrpc": "2.0", "id": 4, "result": {}})
+
+
+def test_the_last_unsubscription_ends_the_listen() -> None:
+    talk = Talk(server={"resources": {"subscribe": True}}).opened()
+    (_, listen), _ = talk.session(id=2, method="resources/subscribe", params={"uri": "a://b"})
+    (to, end), _ = talk.session(id=3, method="resources/unsubscribe", params={"uri": "a://b"})
+    assert (to, end["method"], end["params"]) == ("server", "notifications/cancelled", {"requestId": listen["id"]})
+
+
+def test_a_subscription_without_a_uri_or_one_too_many_is_refused(talk: Talk) -> None:
+    assert one("session", talk.session(id=2, method="resources/subscribe", params={}))["error"]["code"] == -32602
+    for number in range(MAX_URIS):
+        talk.session(id=number, method="resources/subscribe", params={"uri": f"a://{number}"})
+    refused = one("session", talk.session(id=2, method="resources/subscribe", params={"uri": "a://more"}))
+    assert refused["error"]["code"] == -32602
+    assert talk.session(id=2, method="resources/subscribe", params={"uri": "a://0"})[-1][1]["result"] == {}
+
+
+def test_what_the_server_need_not_know_stays_here(talk: Talk) -> None:
+    assert talk.session(method="notifications/roots/list_changed") == []
+    assert talk.session(id="unasked", result={}) == []
+
+
+# --- calls
+
+
+def test_a_request_gets_its_envelope_and_the_answer_loses_what_is_new(talk: Talk) -> None:
+    line = talk.call(_meta={"progressToken": 5, "traceparent": "00-a"}, arguments={"a": 1})
+    assert (line["id"], line["method"], line["params"]["arguments"]) == (5, "tools/call", {"a": 1})
+    assert envelope(line) == {
+        "progressToken": 5, "traceparent": "00-a", "protocolVersion": "2026-07-28",
+        "clientCapabilities": {"elicitation": {}}, "clientInfo": {"name": "c"},
+    }  # fmt: skip
+    answer = {
+        "resultType": "complete",
+        "ttlMs": 1,
+        "cacheScope": "public",
+        "_meta": {META + "serverInfo": INFO, "k": 1},
+    }
+    assert one("session", talk.server(id=5, result={**TOOL, **answer}))["result"] == {**TOOL, "_meta": {"k": 1}}
+
+
+@pytest.mark.parametrize("code", [-32020, -32021, -32022])
+def test_an_error_that_is_new_is_an_internal_one(talk: Talk, code: int) -> None:
+    talk.call()
+    error = {"code": code, "message": "why", "data": {"k": 1}}
+    assert one("session", talk.server(id=5, error=error))["error"] == {**error, "code": -32603}
+
+
+def test_any_other_error_passes(talk: Talk) -> None:
+    talk.call()
+    error = {"code": -32602, "message": "why"}
+    assert one("session", talk.server(id=5, error=error))["error"] == error
+
+
+def test_an_answer_to_nothing_is_dropped(talk: Talk) -> None:
+    assert talk.server(id=99, result={}) == []
+    talk.call()
+    talk.server(id=5, result={})
+    assert talk.server(id=5, result={}) == []
+
+
+# --- input_required
+
+
+def test_a_question_is_asked_and_its_answer_brings_the_next_round(talk: Talk) -> None:
+    talk.call(_meta={"progressToken": 5})
+    question = one("session", talk.asks(5, name=SAY))
+    assert (question["method"], question["params"]) == ("elicitation/create", SAY["params"])
+    line = one("server", talk.session(id=question["id"], result=ACCEPT))
+    assert line["id"] != 5
+    assert (line["params"]["inputResponses"], line["params"]["requestState"]) == ({"name": ACCEPT}, "s")
+    assert line["params"]["name"] == "x"
+    assert envelope(line)["progressToken"] == 5
+    assert one("session", talk.server(id=line["id"], result=TOOL)) == {"jsonrpc": "2.0", "id": 5, "result": TOOL}
+
+
+def test_a_question_belongs_to_its_call() -> None:
+    talk = Talk().opened()
+    talk.call()
+    line = json.dumps(
+        {"jsonrpc": "2.0", "id": 5, "result": {"resultType": "input_required", "inputRequests": {"k": SAY}}}
+    )
+    (out,) = talk.bridge.from_server(line.encode())
+    assert isinstance(out, ToSession)
+    assert out.related == b"5"
+
+
+def test_several_questions_are_answered_together(talk: Talk) -> None:
+    talk.call()
+    (_, one_question), (_, other) = talk.asks(5, a=SAY, b=SAY)
+    assert talk.session(id=other["id"], result={"action": "decline"}) == []
+    assert talk.session(id=other["id"], result=ACCEPT) == [], "an answer counts once"
+    line = one("server", talk.session(id=one_question["id"], result=ACCEPT))
+    assert line["params"]["inputResponses"] == {"a": ACCEPT, "b": {"action": "decline"}}
+
+
+def test_each_round_has_its_own_state_and_answers(talk: Talk) -> None:
+    talk.call()
+    first = one("server", talk.session(id=one("session", talk.asks(5, "s1", a=SAY))["id"], result=ACCEPT))
+    question = one("session", talk.asks(first["id"], None, b=SAY))
+    second = one("server", talk.session(id=question["id"], result=ACCEPT))
+    assert second["params"]["inputResponses"] == {"b": ACCEPT}
+    assert "requestState" not in second["params"]
+    assert len({5, first["id"], second["id"]}) == 3
+
+
+def test_a_state_without_a_question_begins_the_next_round_at_once(talk: Talk) -> None:
+    talk.call()
+    line = one("server", talk.asks(5, "later"))
+    assert line["params"]["requestState"] == "later"
+    assert "inputResponses" not in line["params"]
+
+
+def test_a_server_that_asks_without_end_is_stopped(talk: Talk) -> None:
+    inner: Any = talk.call()["id"]
+    for _ in range(MAX_ROUNDS):
+        inner = one("server", talk.asks(inner))["id"]
+    assert one("session", talk.asks(inner))["error"]["code"] == -32603
+
+
+def test_a_server_that_asks_very_much_at_once_is_refused(talk: Talk) -> None:
+    talk.call()
+    refusal = one("session", talk.asks(5, **{f"q{number}": SAY for number in range(MAX_ASKED + 1)}))
+    assert (refusal["id"], refusal["error"]["code"]) == (5, -32603)
+
+
+@pytest.mark.parametrize("question", [
+    {"method": "sampling/createMessage"}, {"method": "roots/list"}, {"method": "else"}, {}, 7,
+])  # fmt: skip
+def test_what_the_client_did_not_declare_is_not_asked(talk: Talk, question: Any) -> None:
+    talk.call()
+    refusal = one("session", talk.asks(5, fine=SAY, other=question))
+    assert (refusal["id"], refusal["error"]["code"]) == (5, -32603)
+    assert talk.server(id=5, result={}) == []
+
+
+def test_an_error_of_the_client_is_the_answer_and_withdraws_what_else_was_asked(talk: Talk) -> None:
+    talk.call()
+    (_, first), (_, second) = talk.asks(5, a=SAY, b=SAY)
+    error = {"code": -1, "message": "the person said no"}
+    (_, answer), (_, withdrawn) = talk.session(id=first["id"], error=error)
+    assert answer == {"jsonrpc": "2.0", "id": 5, "error": error}
+    assert (withdrawn["method"], withdrawn["params"]) == ("notifications/cancelled", {"requestId": second["id"]})
+    assert talk.session(id=second["id"], result=ACCEPT) == []
+
+
+URL = {"method": "elicitation/create", "params": {"mode": "url", "url": "https://x.example", "message": "?"}}
+
+
+@pytest.mark.parametrize(("version", "capabilities", "is_asked"), [
+    ("2025-11-25", {"elicitation": {"url": {}}}, True),
+    ("2025-11-25", {"elicitation": {}}, False),
+    ("2025-11-25", {"elicitation": {"form": {}}}, False),
+    ("2025-06-18", {"elicitation": {"url": {}}}, False),
+])  # fmt: skip
+def test_a_url_is_shown_only_to_clients_that_can(version: str, capabilities: Any, *, is_asked: bool) -> None:
+    talk = Talk(version, capabilities).opened()
+    talk.call()
+    out = one("session", talk.asks(5, k=URL))
+    assert ("method" in out) == is_asked
+    if is_asked:
+        assert out["params"]["elicitationId"]
+    else:
+        assert out["error"]["code"] == -32603
+
+
+@pytest.mark.parametrize(("version", "has_mode"), [("2025-06-18", False), ("2025-11-25", True)])
+def test_a_form_has_its_mode_where_the_revision_has_modes(version: str, *, has_mode: bool) -> None:
+    talk = Talk(version).opened()
+    talk.call()
+    assert ("mode" in one("session", talk.asks(5, k=SAY))["params"]) == has_mode
+
+
+# --- cancelling
+
+
+def test_a_cancelled_call_is_cancelled_at_the_server(talk: Talk) -> None:
+    talk.call()
+    line = one("server", talk.session(method="notifications/cancelled", params={"requestId": 5, "reason": "why"}))
+    assert (line["method"], line["params"]) == ("notifications/cancelled", {"requestId": 5, "reason": "why"})
+    assert talk.server(id=5, result={}) == []
+
+
+def test_a_call_cancelled_while_it_asks_withdraws_its_questions(talk: Talk) -> None:
+    talk.call()
+    question = one("session", talk.asks(5, k=SAY))
+    withdrawn = one("session", talk.session(method="notifications/cancelled", params={"requestId": 5}))
+    assert withdrawn["params"] == {"requestId": question["id"]}
+    assert talk.session(id=question["id"], result=ACCEPT) == []
+
+
+def test_a_call_cancelled_in_a_later_round_is_cancelled_under_that_rounds_id(talk: Talk) -> None:
+    talk.call()
+    line = one("server", talk.session(id=one("session", talk.asks(5, k=SAY))["id"], result=ACCEPT))
+    cancelled = one("server", talk.session(method="notifications/cancelled", params={"requestId": 5}))
+    assert cancelled["params"]["requestId"] == line["id"]
+
+
+def test_cancelling_what_is_not_there_says_nothing(talk: Talk) -> None:
+    assert talk.session(method="notifications/cancelled", params={"requestId": 99}) == []
+    assert talk.session(method="notifications/cancelled") == []
+
+
+# --- what the server says unasked
+
+
+def test_what_comes_on_the_subscription_is_told_without_its_tag(talk: Talk) -> None:
+    listen = talk.session(id=2, method="resources/subscribe", params={"uri": "a://b"})[0][1]["id"]
+    tag = {META + "subscriptionId": listen}
+    ack = {"_meta": tag, "notifications": {}}
+    assert talk.server(method="notifications/subscriptions/acknowledged", params=ack) == []
+    told = one("session", talk.server(method="notifications/resources/updated", params={"uri": "a://b", "_meta": tag}))
+    assert told == {"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": {"uri": "a://b"}}
+    told = one("session", talk.server(method="notifications/tools/list_changed", params={"_meta": {**tag, "k": 1}}))
+    assert told["params"] == {"_meta": {"k": 1}}
+    assert "params" not in one("session", talk.server(method="notifications/tools/list_changed", params={"_meta": tag}))
+
+
+def test_what_comes_on_a_subscription_that_was_replaced_is_dropped(talk: Talk) -> None:
+    for tag in ("listen-1", "invented", 5, None):
+        talk.session(id=2, method="resources/subscribe", params={"uri": "a://b"})
+        meta = {META + "subscriptionId": tag}
+        assert talk.server(method="notifications/tools/list_changed", params={"_meta": meta}) == []
+
+
+def test_progress_and_log_messages_pass(talk: Talk) -> None:
+    for method in ("notifications/progress", "notifications/message"):
+        assert one("session", talk.server(method=method, params={"k": 1}))["params"] == {"k": 1}
+
+
+def test_a_server_that_writes_a_request_is_refused(talk: Talk) -> None:
+    refusal = one("server", talk.server(id="s1", method="sampling/createMessage", params={}))
+    assert (refusal["id"], refusal["error"]["code"]) == ("s1", -32601)
+
+
+@pytest.mark.parametrize(("line", "error"), [(b"noise", ParseError), (b"[]", InvalidMessage), (b"{}", InvalidMessage)])
+def test_what_is_no_message_is_for_the_caller_to_count(talk: Talk, line: bytes, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        list(talk.bridge.from_server(line))
+
+
+# --- any order
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["call", "answer", "fail", "ask", "reply", "refuse", "cancel", "subscribe", "noise"]),
+        st.integers(0, 5),
+        st.integers(0, 3),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(STEPS)
+def test_in_any_order_each_request_is_answered_at_most_once_under_its_own_id(
+    steps: list[tuple[str, int, int]],
+) -> None:
+    """Each call's arguments name it; an answer carries the name it was given, so that a mixed up one shows."""
+    talk = Talk().opened()
+    calls = 0
+    inner: list[tuple[Any, int]] = []  # what the server was asked: id, and whose call it says it is
+    questions: list[tuple[Any, int]] = []
+    cancelled: set[int] = set()
+    answered: dict[int, Any] = {}
+    for step, which, count in steps:
+        outs: list[tuple[str, dict[str, Any]]] = []
+        if step == "call":
+            calls += 1
+            outs = talk.session(id=100 + calls, method="tools/call", params={"name": "x", "arguments": {"mine": calls}})
+        elif step == "cancel" and calls:
+            cancelled.add(which % calls + 1)
+            outs = talk.session(method="notifications/cancelled", params={"requestId": 100 + which % calls + 1})
+        elif step == "subscribe":
+            outs = talk.session(id=1, method="resources/subscribe", params={"uri": f"a://{which}"})
+            outs = [out for out in outs if out[1].get("id") != 1]
+        elif step in ("answer", "fail", "ask") and inner:
+            inner_id, mine = inner[which % len(inner)]
+            if step == "ask":
+                ask = {"method": "elicitation/create", "params": {"message": str(mine)}}
+                outs = talk.asks(inner_id, str(mine), **{f"k{number}": ask for number in range(count)})
+            elif step == "answer":
+                outs = talk.server(id=inner_id, result={"mine": mine})
+            else:
+                outs = talk.server(id=inner_id, error={"code": mine, "message": "no"})
+        elif step in ("reply", "refuse") and questions:
+            question_id, mine = questions[which % len(questions)]
+            member = {"result": {"mine": mine}} if step == "reply" else {"error": {"code": mine, "message": "no"}}
+            outs = talk.session(id=question_id, **member)
+        elif step == "noise":
+            outs = talk.server(id=f"invented-{which}", result={"mine": -1})
+        for to, message in outs:
+            if to == "server" and message["method"] == "tools/call":
+                mine = message["params"]["arguments"]["mine"]
+                assert message["params"].get("requestState", str(mine)) == str(mine)
+                assert all(given["mine"] == mine for given in message["params"].get("inputResponses", {}).values())
+                inner.append((message["id"], mine))
+            elif to == "session" and message.get("method") == "elicitation/create":
+                questions.append((message["id"], int(message["params"]["message"])))
+            elif to == "session" and "method" not in message:
+                mine = message["id"] - 100
+                assert mine not in answered, "answered twice"
+                assert mine not in cancelled, "answered after it was cancelled"
+                answered[mine] = message
+                said_mine = message["result"]["mine"] if "result" in message else message["error"]["code"]
+                assert said_mine in (mine, -32603)
+    assert len({question for question, _ in questions}) == len(questions)

@@ -1,0 +1,96 @@
+"""HandshakeRecord: what is said again to a process that takes another's place."""
+
+import json
+from typing import Any
+
+from app.protocol.handshake_record import HandshakeRecord
+
+
+def line(**message: Any) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", **message}).encode()
+
+
+def opened(**capabilities: Any) -> HandshakeRecord:
+    record = HandshakeRecord()
+    record.sent(line(id=1, method="initialize", params={}))
+    assert record.hello is None
+    record.received(line(id=1, result={"capabilities": capabilities}))
+    record.sent(line(method="notifications/initialized"))
+    return record
+
+
+def replayed(record: HandshakeRecord) -> list[tuple[str, Any]]:
+    messages = [json.loads(each) for each in record.replay()]
+    return [(each["method"], each.get("params")) for each in messages]
+
+
+def test_the_last_log_level_and_the_subscriptions_that_are_left_are_replayed() -> None:
+    record = opened()
+    assert json.loads(record.hello or b"")["method"] == "initialize"
+    for method, params in (
+        ("logging/setLevel", {"level": "debug"}),
+        ("logging/setLevel", {"level": "error"}),
+        ("resources/subscribe", {"uri": "a:"}),
+        ("resources/subscribe", {"uri": "b:"}),
+        ("resources/unsubscribe", {"uri": "a:"}),
+    ):
+        record.sent(line(id=2, method=method, params=params))
+    assert replayed(record) == [
+        ("notifications/initialized", None),
+        ("logging/setLevel", {"level": "error"}),
+        ("resources/subscribe", {"uri": "b:"}),
+    ]
+    ours = json.loads(next(each for each in record.replay() if b"setLevel" in each))["id"]
+    assert not record.received(line(id=ours, result={}))
+
+
+def test_calls_in_flight_are_named_once_and_cancelled_ones_not() -> None:
+    record = opened()
+    for number in (5, 6, 7):
+        record.sent(line(id=number, method="tools/call", params={}))
+    record.received(line(id=5, result={}))
+    record.sent(line(method="notifications/cancelled", params={"requestId": 6}))
+    assert record.lose() == ([b"7"], [])
+    assert record.lose() == ([], [])
+
+
+def test_questions_of_a_dead_process_are_taken_back_and_their_answers_kept_from_the_next() -> None:
+    record = opened()
+    record.received(line(id="q", method="roots/list"))
+    calls, withdrawn = record.lose()
+    assert calls == []
+    assert json.loads(withdrawn[0])["params"] == {"requestId": "q"}
+    assert not record.sent(line(id="q", result={}))
+    record.received(line(id="q", method="roots/list"))
+    assert record.sent(line(id="q", result={}))
+
+
+def test_the_news_fit_the_server_and_the_log_level() -> None:
+    record = opened(logging={}, tools={"listChanged": True}, prompts={"listChanged": False}, resources={})
+    assert [json.loads(each)["method"] for each in record.news()] == [
+        "notifications/message",
+        "notifications/tools/list_changed",
+    ]
+    record.sent(line(id=2, method="logging/setLevel", params={"level": "error"}))
+    assert [json.loads(each)["method"] for each in record.news()] == ["notifications/tools/list_changed"]
+    assert list(opened().news()) == []
+
+
+def test_in_2026_07_28_the_discovery_and_what_listens_are_said_again() -> None:
+    record = HandshakeRecord()
+    record.sent(line(id=1, method="initialize", params={}))
+    record.received(line(id=1, error={"code": -32022, "message": "no"}))
+    record.sent(line(id=1, method="server/discover", params={}))
+    record.received(line(id=1, result={"capabilities": {"logging": {}}}))
+    record.sent(line(id=2, method="subscriptions/listen", params={"x": 1}))
+    record.sent(line(id=3, method="tools/call", params={}))
+    assert record.lose()[0] == [b"3"]
+    assert json.loads(record.hello or b"")["method"] == "server/discover"
+    assert replayed(record) == [("subscriptions/listen", {"x": 1})]
+    assert list(record.news()) == []
+
+
+def test_noise_passes_by() -> None:
+    record = opened()
+    assert record.received(b"a banner")
+    assert record.hello is not None
