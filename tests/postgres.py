@@ -103,12 +103,11 @@ def _serve_postgres(binaries: Path, root: Path, user: dict[str, Any]) -> Iterato
 
 
 @pytest.fixture(scope="session")
-def postgres_template(postgres_url: str) -> str:
+def postgres_template(postgres_url: str) -> Iterator[str]:
     """The name of a migrated database that nobody changes."""
-    name = _name("template")
-    _execute(postgres_url, sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-    upgrade(in_database(postgres_url, name))
-    return name
+    with new_database(postgres_url) as url:
+        upgrade(url)
+        yield url.rpartition("/")[2].partition("?")[0]
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +120,7 @@ def postgres_database(postgres_url: str, postgres_template: str) -> Iterator[str
 @contextmanager
 def new_database(server: str, template: str | None = None) -> Iterator[str]:
     """A database that is dropped at the end, whoever is still connected; a copy of the template, or empty."""
-    name = _name("test")
+    name = f"trunkline_test_{uuid.uuid4().hex[:12]}"
     like = sql.SQL("") if template is None else sql.SQL(" TEMPLATE {}").format(sql.Identifier(template))
     _execute(server, sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)) + like)
     try:
@@ -145,10 +144,6 @@ def in_database(server: str, name: str) -> str:
     """The URL of another database on the same server."""
     base, _, query = server.partition("?")
     return base.rpartition("/")[0] + "/" + name + ("?" + query if query else "")
-
-
-def _name(kind: str) -> str:
-    return f"trunkline_{kind}_{uuid.uuid4().hex[:12]}"
 
 
 def _execute(url: str, statement: sql.Composed) -> None:

@@ -26,7 +26,7 @@ from app.domain import BackendSpec, Tenant
 from app.main import build_api
 from tests.admin.rig import open_rig
 
-EXAMPLES, MANY = 6, 150
+EXAMPLES, MANY = 4, 150
 CHECKS = [
     schemathesis.checks.not_a_server_error,
     status_code_conformance,

@@ -71,16 +71,6 @@ async def test_the_time_server_tells_the_time(clock: Endpoint, transport: Transp
         assert answer["timezone"] == "Europe/Paris"
 
 
-async def test_a_client_that_asks_for_the_modern_era_first_falls_back_to_the_handshake(
-    clock: Endpoint, transport: Transport
-) -> None:
-    if transport == "sse":
-        pytest.skip("HTTP+SSE belongs to the handshake era: there is nothing to fall back from")
-    async with python_client(clock, transport, mode="auto") as client:
-        answer = await client.call_tool("get_current_time", {"timezone": "UTC"})
-        assert json.loads(text_of(answer))["timezone"] == "UTC"
-
-
 async def test_the_git_server_reads_a_repository(gateway: Gateway, tmp_path: Path, transport: Transport) -> None:
     git = ["git", "-C", str(tmp_path), "-c", "user.name=Test", "-c", "user.email=test@example.com"]
     subprocess.run([*git, "init", "--quiet"], check=True)

@@ -278,3 +278,27 @@ async def test_sessions_that_share_a_process_all_outlive_it(gateway: Gateway) ->
         one, other = await whoami(first), await whoami(second)
     assert one["pid"] == other["pid"] != pid
     assert other["heard"].count("initialize") == 1
+
+
+# --- beneath clients of 2026-07-28
+
+
+@pytest.mark.parametrize("fields", [{"recovery": "respawn"}, {**SHARED, "recovery": "respawn"}])
+async def test_a_line_of_the_modern_era_shares_and_outlives_its_process_too(
+    gateway: Gateway, fields: dict[str, Any]
+) -> None:
+    endpoint = gateway.endpoint(STATELESS, **fields)
+    meta = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
+
+    async def call(http: httpx2.AsyncClient, tool: str) -> Any:
+        params = {"name": tool, "arguments": {}, "_meta": meta}
+        headers = {**endpoint.headers, "Accept": "application/json, text/event-stream", "Mcp-Name": tool}
+        headers |= {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call"}
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+        return last_message(await http.post(endpoint.mcp, json=body, headers=headers))
+
+    async with httpx2.AsyncClient(timeout=30) as http:
+        before = json.loads((await call(http, "whoami"))["result"]["content"][0]["text"])
+        assert (await call(http, "crash"))["error"]["data"]["reason"] == "backend_exited"
+        after = json.loads((await call(http, "whoami"))["result"]["content"][0]["text"])
+    assert before["pid"] != after["pid"]

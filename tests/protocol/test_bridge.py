@@ -89,7 +89,8 @@ def test_initialize_is_answered_from_discover(asked: str, answered: str) -> None
     }  # fmt: skip
     about = {
         "supportedVersions": ["2026-07-28"], "ttlMs": 1, "cacheScope": "public", "resultType": "complete",
-        "capabilities": {"tools": {}, "extensions": {"x": {}}}, "instructions": "read me", "_meta": {META + "serverInfo": INFO},
+        "capabilities": {"tools": {}, "extensions": {"x": {}}}, "instructions": "read me",
+        "_meta": {META + "serverInfo": INFO},
     }  # fmt: skip
     answer = one("session", talk.server(id=1, result=about))
     assert answer == {"jsonrpc": "2.0", "id": 1, "result": {
@@ -274,7 +275,8 @@ def test_a_server_that_asks_without_end_is_stopped(talk: Talk) -> None:
 
 def test_a_server_that_asks_very_much_at_once_is_refused(talk: Talk) -> None:
     talk.call()
-    refusal = one("session", talk.asks(5, **{f"q{number}": SAY for number in range(MAX_ASKED + 1)}))
+    many: dict[str, Any] = {f"q{number}": SAY for number in range(MAX_ASKED + 1)}
+    refusal = one("session", talk.asks(5, **many))
     assert (refusal["id"], refusal["error"]["code"]) == (5, -32603)
 
 

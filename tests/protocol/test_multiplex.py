@@ -232,7 +232,7 @@ def test_who_leaves_takes_nothing_from_the_others(monkeypatch: pytest.MonkeyPatc
 
 def test_too_much_that_waits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_RUNNING", 1)
-    monkeypatch.setattr(module, "MAX_WAITING_BYTES", 400)
+    monkeypatch.setattr(module, "MAX_WAITING_BYTES", 460)
     shared, a, b = two()
     first = call(shared, a, 1)
     assert shared.from_session(a, line(id=2, method="tools/call", params={"x": "y" * 300})) == []

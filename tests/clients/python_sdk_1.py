@@ -1,0 +1,40 @@
+"""The Python SDK 1.x."""
+
+import asyncio
+import json
+import os
+
+from mcp import ClientSession, types
+from mcp.client.streamable_http import streamablehttp_client
+
+
+async def accept(context: object, params: object) -> types.ElicitResult:
+    return types.ElicitResult(action="accept", content={"name": "Ada"})
+
+
+async def main() -> None:
+    steps: list[float] = []
+
+    async def progressed(progress: float, total: float | None, message: str | None) -> None:
+        steps.append(progress)
+
+    headers = {"Authorization": f"Bearer {os.environ['KEY']}"}
+    async with (
+        streamablehttp_client(os.environ["URL"], headers=headers) as (read, write, _),
+        ClientSession(read, write, elicitation_callback=accept) as session,
+    ):
+        await session.initialize()
+        text = await session.call_tool("test_simple_text", {})
+        resources = await session.list_resources()
+        await session.call_tool("test_tool_with_progress", {}, progress_callback=progressed)
+        hello = await session.call_tool("test_input_required_result_elicitation", {})
+    found = {
+        "text": text.content[0].text,
+        "resources": [str(resource.uri) for resource in resources.resources],
+        "progress": steps,
+        "elicitation": hello.content[0].text,
+    }
+    print(json.dumps(found))
+
+
+asyncio.run(main())
