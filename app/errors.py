@@ -133,7 +133,7 @@ class StateRefused(ClientError):
     }
 
     def __init__(self, reason: str) -> None:
-        super().__init__(self._MEANINGS[reason], hint="Send the request again without a requestState.")
+        super().__init__(self._MEANINGS.get(reason, reason), hint="Send the request again without a requestState.")
         self.reason = reason
 
 
