@@ -1,4 +1,6 @@
 """The client of fastmcp."""
+# mypy: ignore-errors
+# Its packages are in an environment of its own.
 
 import asyncio
 import json

@@ -1,4 +1,6 @@
 """MultiServerMCPClient of langchain-mcp-adapters."""
+# mypy: ignore-errors
+# Its packages are in an environment of its own.
 
 import asyncio
 import json

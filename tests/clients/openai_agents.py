@@ -1,4 +1,6 @@
 """MCPServerStreamableHttp of openai-agents."""
+# mypy: ignore-errors
+# Its packages are in an environment of its own.
 
 import asyncio
 import json

@@ -1,4 +1,6 @@
 """The Python SDK 1.x."""
+# mypy: ignore-errors
+# Its packages are in an environment of its own.
 
 import asyncio
 import json

@@ -22,27 +22,28 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "trunkl
 INSTALL_S, RUN_S = 240, 60
 BACKEND = [sys.executable, "-I", "-S", str(ROOT / "tests/conformance/stdio_backend.py"), "--era"]
 SAID = "This is a simple text response for testing."
+ALL = {"resources", "progress", "elicitation"}
 PROGRAMS = {
-    "python-sdk-1": ("python_sdk_1.py", ["mcp==1.30.0"], {"resources", "progress", "elicitation"}),
-    "fastmcp": ("fastmcp_client.py", ["fastmcp>=4,<5"], {"resources", "progress", "elicitation"}),
+    "python-sdk-1": ("python_sdk_1.py", ["mcp==1.30.0"], ALL),
+    "fastmcp": ("fastmcp_client.py", ["fastmcp>=4,<5"], ALL),
     "openai-agents": ("openai_agents.py", ["openai-agents"], {"resources"}),
     "langchain": ("langchain_adapters.py", ["langchain-mcp-adapters"], {"resources"}),
+    "typescript-sdk-2": ("typescript_sdk_2.mjs", ["@modelcontextprotocol/client@2"], ALL),
+    "typescript-sdk-2-auto": ("typescript_sdk_2.mjs", ["@modelcontextprotocol/client@2"], ALL),
     "typescript-sdk-1": (
         "typescript_sdk_1.mjs",
         ["@modelcontextprotocol/sdk@1"],
-        {"resources", "progress", "elicitation"},
+        ALL,
     ),
 }
 
 
 def python_of(packages: list[str]) -> list[str]:
     """A Python that has these packages."""
-    if shutil.which("uv") is None:
-        pytest.skip("uv is not installed")
     directory = CACHE / ("py-" + _digest(packages))
     if not (directory / ".installed").exists():
-        _install(["uv", "venv", "--quiet", "--clear", "--python", sys.executable, str(directory)])
-        _install(["uv", "pip", "install", "--quiet", "--python", str(directory / "bin/python"), *packages])
+        _install([sys.executable, "-m", "venv", "--clear", str(directory)])
+        _install([str(directory / "bin/python"), "-m", "pip", "install", "--quiet", *packages])
         (directory / ".installed").touch()
     return [str(directory / "bin/python")]
 
@@ -89,7 +90,13 @@ def test_a_client_program_works_with_its_defaults(client: str, era: str, tmp_pat
         endpoint = gateway.endpoint([*BACKEND, era])
         done = subprocess.run(
             command,
-            env={**os.environ, "URL": endpoint.mcp, "KEY": endpoint.key, "OPENAI_AGENTS_DISABLE_TRACING": "1"},
+            env={
+                **os.environ,
+                "URL": endpoint.mcp,
+                "KEY": endpoint.key,
+                "OPENAI_AGENTS_DISABLE_TRACING": "1",
+                "MODE": client.rpartition("-")[2],
+            },
             cwd=tmp_path,
             capture_output=True,
             text=True,

@@ -48,7 +48,7 @@ def error(got: Exchanged) -> tuple[int, int, Any]:
         ({"mcp_name": "y"}, (400, -32020, "id-1")),
         ({"repeat": "mcp-name"}, (400, -32020, "id-1")),
         (
-            {"mcp_protocol_version": "2099-01-01", "meta": {**ENVELOPE, VERSION_KEY: "2099-01-01"}},
+            {"mcp_protocol_version": LATER, "meta": {**ENVELOPE, VERSION_KEY: LATER}},
             (400, -32022, "id-1"),
         ),
         ({"method": "initialize"}, (404, -32601, "id-1")),
