@@ -22,6 +22,9 @@ OLD, NEW = "2025-11-25", "2026-07-28"
 SCENARIOS = {OLD: 30, NEW: 37}
 ERAS = ("dual", "legacy", "modern")
 UNREACHABLE = {("legacy", NEW): {"input-required-result-basic-elicitation"}}
+# It wants a progress message within half a second, of the first call with these capabilities; the handshake that
+# they need takes such a server two seconds.
+TOO_SLOW = {("slow-init", NEW): {"server-stateless"}}
 QUIRKS = ("stdout-noise", "silent-discover", "slow-init", "ping-client")
 
 
@@ -80,7 +83,8 @@ def check(leg: Leg, directory: Path) -> None:
     scored = {name: each for name, each in result["scenarios"].items() if each["scored"]}
     assert len(scored) == result["scored_total"] == SCENARIOS[leg.revision], printed
     failed = {name for name, each in scored.items() if each["fail"]}
-    assert failed == UNREACHABLE.get((leg.era, leg.revision), set()), printed
+    unreachable = UNREACHABLE.get((leg.era, leg.revision), set()) | TOO_SLOW.get((leg.quirks, leg.revision), set())
+    assert failed == unreachable, printed
 
 
 @pytest.mark.parametrize("leg", [Leg(era, revision) for era in ERAS for revision in SCENARIOS], ids=str)
