@@ -98,6 +98,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 SupervisorOptions(
                     environment=_backend_environment(settings.data_dir),
                     limits=PipeLimits(line_bytes=settings.max_line_bytes),
+                    sched_batch=True,
                 ),
             )
         )

@@ -239,9 +239,14 @@ class Exchange:
         return ToStream(call.stream, dump_notification("notifications/progress", params))
 
     def _question_withdrawn(self, params: Params) -> Command:
-        our_id = self._question_ids.pop(bytes(params.get("requestId", ABSENT)), None)
+        request_id = bytes(params.get("requestId", ABSENT))
+        our_id = self._question_ids.pop(request_id, None)
         if our_id is None:
-            return Dropped("unknown_cancel")
+            call = self.calls.get(request_id)
+            if call is None or call.method != "subscriptions/listen":
+                return Dropped("unknown_cancel")
+            self._finish(call)  # 2026-07-28: so a server may end a subscription; its client gets a result
+            return Answer(call, Response(request_id, "result", _end_of_subscription(request_id)))
         question = self._questions.pop(our_id)
         params["requestId"] = msgspec.Raw(our_id)
         return ToStream(question.stream, dump_notification("notifications/cancelled", params))
@@ -325,6 +330,11 @@ def _replace_token(params: Params, ours: bytes) -> tuple[Params, bytes | None]:
         return params, None
     meta["progressToken"] = msgspec.Raw(ours)
     return {**params, "_meta": msgspec.Raw(encode(meta))}, bytes(token)
+
+
+def _end_of_subscription(subscription_id: bytes) -> msgspec.Raw:
+    meta = msgspec.Raw(encode({SUBSCRIPTION_KEY: msgspec.Raw(subscription_id)}))
+    return msgspec.Raw(encode({"resultType": "complete", "_meta": meta}))
 
 
 def _task_of(related: msgspec.Raw | None) -> str | None:

@@ -144,6 +144,15 @@ def test_updates_of_different_resources_do_not_replace_each_other(exchange: Exch
     assert first.coalesce != second.coalesce
 
 
+def test_a_subscription_that_the_server_cancels_ends_with_a_result(exchange: Exchange) -> None:
+    _, line = call(exchange, '"mine"', method="subscriptions/listen")
+    ended = sent(exchange, {"method": "notifications/cancelled", "params": {"requestId": line["id"]}})
+    assert isinstance(ended, Answer)
+    answer = json.loads(ended.payload())
+    assert (answer["id"], answer["result"]["resultType"]) == ("mine", "complete")
+    assert not exchange.calls
+
+
 def test_what_belongs_to_a_task_goes_to_the_call_that_waits_for_its_result(exchange: Exchange) -> None:
     call(exchange, "1")
     call(exchange, "2", method="tasks/result", params='{"taskId":"t1"}')

@@ -1,0 +1,99 @@
+"""A tenant's limits over real sockets: exact caps, refusals that say when to come again, others unharmed."""
+
+import anyio
+import httpx2
+import pytest
+
+from tests.integration.gateway import ECHO, Endpoint, Gateway
+from tests.integration.wire import Wire, error_of, wire
+
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "limits", "version": "1"}},
+}
+
+
+def limited(gateway: Gateway, **limits: float) -> Endpoint:
+    return gateway.endpoint(ECHO, tenant=gateway.add_tenant(**limits))
+
+
+async def refused(endpoint: Endpoint, *, key: str | None = None) -> str:
+    """The limit's reason where `initialize` is refused."""
+    async with httpx2.AsyncClient() as http:
+        response = await Wire(http, endpoint, key=key).post(INITIALIZE)
+    assert response.status_code == 429, response.text
+    assert int(response.headers["retry-after"]) >= 1
+    error = error_of(response)
+    assert error.code == -32016
+    return str(error.reason)
+
+
+async def test_a_tenant_has_exactly_its_number_of_sessions(gateway: Gateway) -> None:
+    endpoint, other = limited(gateway, sessions=2), limited(gateway, sessions=1)
+    async with wire(endpoint), wire(endpoint):
+        assert await refused(endpoint) == "quota_exceeded"
+        async with wire(other) as unharmed:
+            assert await unharmed.call("echo", text="x") == "x"
+    async with wire(endpoint) as again:
+        assert await again.call("echo", text="y") == "y"
+
+
+async def test_one_principal_cannot_take_all_sessions(gateway: Gateway) -> None:
+    endpoint = limited(gateway, sessions_per_principal=1)
+    other_key = gateway.key(endpoint.tenant)
+    async with wire(endpoint), httpx2.AsyncClient() as http:
+        assert await refused(endpoint) == "quota_exceeded"
+        assert (await Wire(http, endpoint, key=other_key).post(INITIALIZE)).status_code == 200
+
+
+async def test_a_tenant_has_exactly_its_number_of_processes_and_the_next_waits(gateway: Gateway) -> None:
+    endpoint = limited(gateway, processes=1)
+    async with anyio.create_task_group() as tasks:
+        async with wire(endpoint) as first:
+            opened = anyio.Event()
+
+            async def second() -> None:
+                async with wire(endpoint) as session:
+                    opened.set()
+                    assert await session.call("echo", text="mine") == "mine"
+
+            tasks.start_soon(second)
+            for _ in range(20):
+                assert await first.call("echo", text="x") == "x"
+            assert not opened.is_set()
+        with anyio.fail_after(15):
+            await opened.wait()
+
+
+async def test_calls_in_flight_are_counted_over_all_sessions_of_the_tenant(gateway: Gateway) -> None:
+    endpoint = limited(gateway, in_flight=2)
+    async with wire(endpoint) as one, wire(endpoint) as two, anyio.create_task_group() as tasks:
+        for session in (one, two):
+            tasks.start_soon(lambda session=session: session.call("sleep", ms=1500))
+        with anyio.fail_after(5):
+            while True:
+                response = await one.post({"jsonrpc": "2.0", "id": "x", "method": "tools/list"})
+                if response.status_code == 429:
+                    break
+        assert (error_of(response).reason, error_of(response).code) == ("quota_exceeded", -32016)
+        assert response.json()["id"] == "x"
+    async with wire(endpoint) as free:
+        assert await free.call("echo", text="z") == "z"
+
+
+@pytest.mark.parametrize("burst", [5])
+async def test_requests_come_as_fast_as_the_rate_and_the_burst_allow(gateway: Gateway, burst: int) -> None:
+    endpoint = limited(gateway, requests_per_second=1, burst=burst)
+    async with wire(endpoint) as session:  # spends two: initialize and initialized
+        statuses = [
+            (await session.post({"jsonrpc": "2.0", "id": n, "method": "ping"})).status_code for n in range(burst + 3)
+        ]
+        last = await session.post({"jsonrpc": "2.0", "id": 99, "method": "ping"})
+        assert statuses.count(200) in (burst - 2, burst - 1)  # a token may come back meanwhile
+        assert statuses[-1] == last.status_code == 429
+        assert error_of(last).reason == "rate_limited"
+        assert int(last.headers["retry-after"]) >= 1
+        gateway.api("PATCH", f"/tenants/{endpoint.tenant}", {"limits": {"requests_per_second": None, "burst": None}})
+        assert await session.call("echo", text="free again") == "free again"
