@@ -14,16 +14,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
-from pydantic import ValidationError
-
 from app import __version__, doctor
+from app.admin.entries import body_of, validated
 from app.admin.schemas import BackendBody
 from app.auth import KeyMaker
 from app.auth.policy import is_platform_scope, is_scope
 from app.connect import CLIENTS, DEFAULT_KEY_ENV, Target, endpoint, instructions, local_url
 from app.domain import DEFAULT_TENANT, is_name
 from app.errors import GatewayError, InvalidRequest, SettingsError
-from app.importing import Entry, is_done, parse, report, report_json, settle
+from app.importing import is_done, parse, report, report_json, settle
 from app.settings import PREFIX, Settings
 from app.storage import ApiKey, ApiKeyRepository, BackendRepository, Database, TenantRepository
 from app.storage.acts import Act
@@ -184,10 +183,10 @@ def _connect(options: argparse.Namespace) -> int:
 def _import(options: argparse.Namespace) -> int:
     text, is_toml = _read_file(options.file), options.file.endswith(".toml")
     names, create = (_names_over_rest, _create_over_rest) if options.url else (_names_stored, _create_stored)
-    entries = [_validated(entry) for entry in parse(text, is_toml=is_toml, supplied=dict(options.env))]
+    entries = [validated(entry) for entry in parse(text, is_toml=is_toml, supplied=dict(options.env))]
     entries = settle(entries, names(options))
     if options.apply:
-        bodies = {entry.name: _body(entry) for entry in entries if not entry.problems}
+        bodies = {entry.name: body_of(entry) for entry in entries if not entry.problems}
         failed = create(options, bodies)
         entries = [entry.refused(failed[entry.name]) if entry.name in failed else entry for entry in entries]
     print((report_json if options.json else report)(entries, applied=options.apply))
@@ -307,23 +306,6 @@ def _read_file(path: str) -> str:
         raise InvalidRequest(f"cannot read {path!r}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise InvalidRequest(f"{path!r} is not UTF-8 text") from None
-
-
-def _body(entry: Entry) -> BackendBody:
-    return BackendBody.model_validate(dict(entry.members))
-
-
-def _validated(entry: Entry) -> Entry:
-    """With the complaints of the same model that the REST API checks its bodies with."""
-    if entry.problems:
-        return entry
-    try:
-        _body(entry)
-    except ValidationError as error:
-        # Not the input: an env value may be a secret.
-        found = error.errors(include_input=False, include_url=False, include_context=False)
-        return entry.refused(*(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found[:5]))
-    return entry
 
 
 def _names_stored(options: argparse.Namespace) -> list[str]:

@@ -9,6 +9,7 @@ import re
 import shlex
 import tomllib
 import unicodedata
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -18,7 +19,15 @@ from app.domain import is_name
 from app.errors import InvalidRequest
 
 MAX_NAME = 63
+MAX_SERVERS = 256
+MAX_FILLED = 256 * 1024  # characters that take the places of one entry's placeholders: a long one can be named often
+MAX_DOTS = 100  # in a line of TOML: what the parser does for a key grows with the square of its parts
 EXISTS = "exists already"
+ASK = "--env NAME=VALUE"  # how a value is given, as the problems say it
+FORMATS = (
+    "mcpServers (Claude, Cursor, Windsurf, Cline), servers or mcp.servers (VS Code), mcp (OpenCode), "
+    "mcp_servers (Codex, TOML), server.json of the MCP registry"
+)
 
 # Variables that change what a program loads before its own first line runs: nothing to take over unseen from a file.
 _RISKY = (
@@ -30,8 +39,9 @@ _REMOTE_TYPES = ("http", "streamableHttp", "streamable-http", "sse", "remote")
 _UNDERSTOOD = {"command", "args", "env", "environment", "env_vars", "cwd", "envFile", "disabled", "enabled", "type"}
 _PLACEHOLDER = re.compile(r"\$\{([^{}]*)\}|\{(?:env|file|input|secret):([^{}]*)\}")
 _BARE_PLACEHOLDER = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")  # Gemini's form; only as a whole value, `$` is common
-_STRING_OR_COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
-_STRING_OR_LAST_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])', re.DOTALL)
+# What has no end goes to the end of the text: looked for again from each place, it would take the square of the time.
+_STRING_OR_COMMENT = re.compile(r'("(?:\\.|[^"\\])*(?:"|\\?\Z))|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
+_STRING_OR_LAST_COMMA = re.compile(r'("(?:\\.|[^"\\])*(?:"|\\?\Z))|,(?=\s*[}\]])', re.DOTALL)
 
 # How a package of the registry becomes a command: the runner, its own arguments, and what an identifier looks like.
 _RUNNERS = {
@@ -69,12 +79,25 @@ def parse(text: str, *, is_toml: bool = False, supplied: Mapping[str, str] | Non
     Raises:
         InvalidRequest: the text is none of the formats.
     """
-    document = _load(text, is_toml=is_toml)
-    supplied = supplied or {}
+    try:
+        return _entries(_load(text, is_toml=is_toml), supplied or {})
+    except RecursionError:
+        raise InvalidRequest("the file is nested too deeply") from None
+
+
+def looks_like_toml(text: str) -> bool:
+    """Whether a text of unknown origin is rather TOML than JSON: an object begins with its brace, or with a comment."""
+    return not text.lstrip("\ufeff \t\r\n").startswith(("{", "/"))
+
+
+def _entries(document: dict[str, Any], supplied: Mapping[str, str]) -> list[Entry]:
     registry = _registry_servers(document)
+    clients = _client_servers(document) if registry is None else {}
+    if len(registry or clients) > MAX_SERVERS:
+        raise InvalidRequest(f"there are more than {MAX_SERVERS} servers in the file")
     if registry is not None:
         return [_from_registry(server, supplied) for server in registry]
-    return [_from_client(str(name), entry, supplied) for name, entry in _client_servers(document).items()]
+    return [_from_client(str(name), entry, supplied) for name, entry in clients.items()]
 
 
 def settle(entries: Sequence[Entry], taken: Collection[str]) -> list[Entry]:
@@ -143,10 +166,10 @@ def normalised(text: str) -> str:
 
 def _load(text: str, *, is_toml: bool) -> dict[str, Any]:
     text = text.removeprefix("\ufeff")
+    if is_toml and any(line.count(".") > MAX_DOTS for line in text.splitlines()):
+        raise InvalidRequest(f"a line of the file has more than {MAX_DOTS} dots")
     try:
         document = tomllib.loads(text) if is_toml else _load_json(text)
-    except RecursionError:
-        raise InvalidRequest("the file is nested too deeply") from None
     except ValueError as error:
         raise InvalidRequest(f"the file is not {'TOML' if is_toml else 'JSON'}: {error}") from None
     if not isinstance(document, dict):
@@ -167,8 +190,7 @@ def _load_json(text: str) -> Any:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
         raise InvalidRequest(f"{twice!a} stands twice in one object; which one counts?")
     return members
 
@@ -205,14 +227,15 @@ class _Values:
     def __init__(self, supplied: Mapping[str, str]) -> None:
         self._supplied = supplied
         self._missing: dict[str, None] = {}
-        self._unreadable = False
+        self._unreadable, self._room = False, MAX_FILLED
         self.notes: list[str] = []
 
     def problems(self) -> list[str]:
         """What nobody supplied, in one sentence, and what nobody can supply."""
         names = ", ".join(ascii(name)[1:-1] for name in self._missing)
-        missing = [f"needs {names}: give it with --env NAME=VALUE"] if names else []
-        return [*missing, *(["has a placeholder that cannot be read"] if self._unreadable else [])]
+        missing = [f"needs {names}: give it with {ASK}"] if names else []
+        too_long = [f"is longer than {MAX_FILLED} characters with its values"] if self._room < 0 else []
+        return [*missing, *(["has a placeholder that cannot be read"] if self._unreadable else []), *too_long]
 
     def get(self, name: str) -> str | None:
         """The supplied value."""
@@ -221,6 +244,11 @@ class _Values:
     def need(self, name: str) -> None:
         """Without this the entry cannot be made."""
         self._missing[name] = None
+
+    def fitting(self, value: str) -> str:
+        """The value, as long as there is room for it in the entry."""
+        self._room -= len(value)
+        return value if self._room >= 0 else ""
 
     def fill(self, value: Any) -> Any:
         """The string with its placeholders replaced; anything else as it is, for the validation to complain about."""
@@ -236,7 +264,7 @@ class _Values:
         name, has_default, default = text.partition(":-")
         name = re.sub(r"^(env|input|secret)[:.]", "", name)
         if name in self._supplied:
-            return self._supplied[name]
+            return self.fitting(self._supplied[name])
         if has_default:
             self.notes.append(f"{ascii(name)[1:-1]} has the default of the file")
             return default
@@ -277,7 +305,8 @@ def _members(entry: dict[str, Any], values: _Values) -> tuple[dict[str, Any], li
     env = entry.get("env") or entry.get("environment") or {}
     if isinstance(env, dict):
         forwarded = entry.get("env_vars") or []  # Codex: names to pass on from its own environment
-        env = {**{name: f"${{{name}}}" for name in forwarded if isinstance(name, str)}, **env}
+        names = [name for name in forwarded if isinstance(name, str)] if isinstance(forwarded, list) else []
+        env = {**{name: f"${{{name}}}" for name in names}, **env}
         env, refused = _environment(env, values)
         problems += refused
     args = [values.fill(each) for each in args] if isinstance(args, list) else args
@@ -287,7 +316,7 @@ def _members(entry: dict[str, Any], values: _Values) -> tuple[dict[str, Any], li
 
 _UNSUPPORTED = {
     "cwd": "; a command can change there itself: `env -C DIRECTORY COMMAND …`",
-    "envFile": "; give its variables with --env NAME=VALUE and name them in `env`",
+    "envFile": f"; give its variables with {ASK} and name them in `env`",
 }
 
 
@@ -299,7 +328,7 @@ def _environment(env: dict[str, Any], values: _Values) -> tuple[dict[str, Any], 
         filled[name] = values.fill(value) if supplied is None else supplied
         if supplied is None and any(fnmatchcase(name.upper(), pattern) for pattern in _RISKY):
             risky.append(ascii(name)[1:-1])
-    sentence = "sets {}, which changes what programs load: confirm it with --env NAME=VALUE"
+    sentence = "sets {}, which changes what programs load: confirm it with " + ASK
     return filled, [sentence.format(", ".join(risky))] if risky else []
 
 
@@ -314,7 +343,7 @@ def _from_registry(server: Any, supplied: Mapping[str, str]) -> Entry:
     packages = [each for each in _objects(server.get("packages")) if _is_stdio(each)]
     if not packages:
         return empty.refused("has no package that speaks stdio: only stdio servers can be imported")
-    package = next((each for each in packages if each.get("registryType") in _RUNNERS), None)
+    package = next((each for each in packages if str(each.get("registryType")) in _RUNNERS), None)
     if package is None:
         kinds = ", ".join(sorted({ascii(str(each.get("registryType")))[1:-1] for each in packages}))
         return empty.refused(f"is packaged as {kinds}: only npm and pypi packages become a command by themselves")
@@ -394,6 +423,9 @@ def _value(described: dict[str, Any], name: str, values: _Values) -> str | None:
 def _substituted(text: str, variables: dict[str, Any], values: _Values) -> str:
     def one(found: re.Match[str]) -> str:
         described = variables.get(found[1])
-        return found[0] if not isinstance(described, dict) else _value(described, found[1], values) or ""
+        if not isinstance(described, dict):
+            return found[0]
+        # A variable has no variables of its own, says the schema.
+        return values.fitting(_value({**described, "variables": None}, found[1], values) or "")
 
     return re.sub(r"\{([^{}]+)\}", one, text)

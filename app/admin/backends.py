@@ -23,9 +23,7 @@ BackendName = Annotated[str, Path(description="The backend's name.")]
 @router.post("", status_code=201, dependencies=[ONCE], responses=responses(409, 429))
 async def create_backend(access: MayRegister, body: BackendBody, response: Response) -> BackendAnswer:
     """Registers a command. This is permission to run it: only for platform administrators."""
-    act = access.act("backend.create", f"backends/{body.name}")
-    spec = await access.admin.backends.create(access.tenant, body.spec(access.tenant), act=act)
-    access.admin.effects.backend_changed(spec)
+    spec = await register(access, body)
     response.headers["Location"] = f"/api/v1/tenants/{spec.tenant}/backends/{spec.name}"
     return tagged(response, BackendAnswer.of(spec))
 
@@ -69,6 +67,18 @@ async def delete_backend(access: MayRegister, backend: BackendName, if_match: As
     with if_match.still():
         await access.admin.backends.delete(access.tenant, spec.name, version=version, act=act)
     access.admin.effects.backend_removed(spec.key)
+
+
+async def register(access: Access, body: BackendBody) -> BackendSpec:
+    """Makes the backend, with its record in the audit trail, and tells the node.
+
+    Raises:
+        Conflict: the name is taken.
+    """
+    act = access.act("backend.create", f"backends/{body.name}")
+    spec = await access.admin.backends.create(access.tenant, body.spec(access.tenant), act=act)
+    access.admin.effects.backend_changed(spec)
+    return spec
 
 
 async def find_backend(access: Access, name: str) -> BackendSpec:

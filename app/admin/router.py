@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path
 from fastapi.security import HTTPBearer
 
-from app.admin import api_keys, audit, backends, checks, issuers, nodes, processes, sessions, tenants
+from app.admin import api_keys, audit, backends, checks, imports, issuers, nodes, processes, sessions, tenants
 from app.http.problems import responses
 
 PREFIX = "/api/v1"
@@ -18,6 +18,7 @@ _bearer = HTTPBearer(
 _OF_TENANTS = (
     ("/backends", backends.router),
     ("/backends", checks.router),
+    ("/backends:import", imports.router),
     ("/keys", api_keys.router),
     ("/issuers", issuers.router),
     ("/sessions", sessions.router),

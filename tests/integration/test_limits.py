@@ -1,5 +1,8 @@
 """A tenant's limits over real sockets: exact caps, refusals that say when to come again, others unharmed."""
 
+from functools import partial
+from typing import Any
+
 import anyio
 import httpx2
 import pytest
@@ -15,7 +18,7 @@ INITIALIZE = {
 }
 
 
-def limited(gateway: Gateway, **limits: float) -> Endpoint:
+def limited(gateway: Gateway, **limits: Any) -> Endpoint:
     return gateway.endpoint(ECHO, tenant=gateway.add_tenant(**limits))
 
 
@@ -71,7 +74,7 @@ async def test_calls_in_flight_are_counted_over_all_sessions_of_the_tenant(gatew
     endpoint = limited(gateway, in_flight=2)
     async with wire(endpoint) as one, wire(endpoint) as two, anyio.create_task_group() as tasks:
         for session in (one, two):
-            tasks.start_soon(lambda session=session: session.call("sleep", ms=1500))
+            tasks.start_soon(partial(session.call, "sleep", ms=1500))
         with anyio.fail_after(5):
             while True:
                 response = await one.post({"jsonrpc": "2.0", "id": "x", "method": "tools/list"})
