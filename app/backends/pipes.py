@@ -127,8 +127,10 @@ class Stdin(asyncio.BaseProtocol):
     def abort(self) -> None:
         """Drops what the process has not read."""
         self.writer = None
-        if self._transport is not None:
-            self._transport.abort()
+        transport, self._transport = self._transport, None
+        # The stock loop's transport must not be aborted when it is ending by itself already, nor twice.
+        if transport is not None and (not transport.is_closing() or transport.get_write_buffer_size()):
+            transport.abort()
 
 
 class Stdout(asyncio.Protocol):

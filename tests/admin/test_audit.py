@@ -24,6 +24,10 @@ ACTS = {
     ("PATCH", "/tenants/{tenant}/backends/{backend}"): (
         {"env": {"T": SECRET}, "warm": 1}, "backend.change", "backends/echo", "env warm",
     ),
+    ("POST", "/tenants/{tenant}/backends:import"): (
+        {"document": {"mcpServers": {"imported": {"command": "cat", "env": {"T": SECRET}}}}, "apply": True},
+        "backend.create", "backends/imported", "",
+    ),
     ("POST", "/tenants/{tenant}/backends/{backend}:check"): (None, "backend.check", "backends/echo", ""),
     ("POST", "/tenants/{tenant}/backends/{backend}:restart"): (None, "backend.restart", "backends/echo", ""),
     ("POST", "/tenants/{tenant}/keys"): (

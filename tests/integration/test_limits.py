@@ -7,7 +7,7 @@ import anyio
 import httpx2
 import pytest
 
-from tests.integration.gateway import ECHO, Endpoint, Gateway
+from tests.integration.gateway import ECHO, Endpoint, Gateway, until
 from tests.integration.wire import Wire, error_of, wire
 
 INITIALIZE = {
@@ -72,14 +72,17 @@ async def test_a_tenant_has_exactly_its_number_of_processes_and_the_next_waits(g
 
 async def test_calls_in_flight_are_counted_over_all_sessions_of_the_tenant(gateway: Gateway) -> None:
     endpoint = limited(gateway, in_flight=2)
+
+    def running() -> int:
+        sessions = gateway.api("GET", f"/tenants/{endpoint.tenant}/sessions")["items"]
+        return sum(session["calls"] for session in sessions)
+
     async with wire(endpoint) as one, wire(endpoint) as two, anyio.create_task_group() as tasks:
         for session in (one, two):
-            tasks.start_soon(partial(session.call, "sleep", ms=1500))
-        with anyio.fail_after(5):
-            while True:
-                response = await one.post({"jsonrpc": "2.0", "id": "x", "method": "tools/list"})
-                if response.status_code == 429:
-                    break
+            tasks.start_soon(partial(session.call, "sleep", ms=2500))
+        await until(lambda: running() == 2, 10.0, running)
+        response = await one.post({"jsonrpc": "2.0", "id": "x", "method": "tools/list"})
+        assert response.status_code == 429
         assert (error_of(response).reason, error_of(response).code) == ("quota_exceeded", -32016)
         assert response.json()["id"] == "x"
     async with wire(endpoint) as free:
