@@ -196,6 +196,13 @@ class InvalidResponse(BackendError):
     reason = "invalid_response"
 
 
+class NodeLost(BackendError):
+    """The node that served this call is gone; whether the call was carried out is not known."""
+
+    reason = "node_lost"
+    hint = "It is not sent again on its own: look first whether it had an effect."
+
+
 class BackendTimeout(BackendError):
     """The backend did not answer in time."""
 
@@ -210,6 +217,22 @@ class ShuttingDown(GatewayError):
 
     reason = "shutting_down"
     retry_after_s = 2.0
+
+
+class RoutesUnavailable(GatewayError):
+    """Which node has this session cannot be found out now."""
+
+    reason = "routes_unavailable"
+    hint = "Send the request again in a moment; the session is not lost."
+    retry_after_s = 2.0
+
+
+class NodeUnavailable(GatewayError):
+    """The node that has this session does not answer now."""
+
+    reason = "node_unavailable"
+    hint = "Send the request again in a moment; the session is not lost."
+    retry_after_s = 1.0
 
 
 class StorageUnavailable(GatewayError):

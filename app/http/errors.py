@@ -54,12 +54,15 @@ _TABLE: tuple[tuple[type[errors.GatewayError], int, int], ...] = (
     (errors.StateRefused, 400, INVALID_PARAMS),
     (errors.RequestCancelled, 200, REQUEST_CANCELLED),
     (errors.BackendExited, 200, BACKEND_EXITED),
+    (errors.NodeLost, 200, BACKEND_EXITED),
     (errors.BackendUnavailable, 503, BACKEND_UNAVAILABLE),
     (errors.BackendBusy, 503, BACKEND_BUSY),
     (errors.ResponseTooLarge, 200, RESPONSE_TOO_LARGE),
     (errors.InvalidResponse, 200, INTERNAL_ERROR),
     (errors.BackendTimeout, 200, TIMEOUT),
     (errors.ShuttingDown, 503, SHUTTING_DOWN),
+    (errors.NodeUnavailable, 503, BACKEND_UNAVAILABLE),
+    (errors.RoutesUnavailable, 503, BACKEND_UNAVAILABLE),
     (errors.StorageUnavailable, 503, INTERNAL_ERROR),
 )
 

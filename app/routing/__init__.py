@@ -1,0 +1,1 @@
+"""Which node owns which session, and how the nodes speak to each other."""
