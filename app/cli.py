@@ -22,8 +22,9 @@ from app.auth.policy import is_platform_scope, is_scope
 from app.connect import CLIENTS, DEFAULT_KEY_ENV, Target, endpoint, instructions, local_url
 from app.domain import DEFAULT_TENANT, is_name
 from app.errors import GatewayError, InvalidRequest, SettingsError
+from app.fleet import serve_nodes
 from app.importing import is_done, parse, report, report_json, settle
-from app.settings import PREFIX, Settings
+from app.settings import PREFIX, Settings, is_loopback, is_wildcard
 from app.storage import ApiKey, ApiKeyRepository, BackendRepository, Database, TenantRepository
 from app.storage.acts import Act
 from app.storage.migrate import check, prepare, upgrade
@@ -31,6 +32,7 @@ from app.storage.migrate import check, prepare, upgrade
 DEFAULT_EXPIRY_DAYS = 90
 MAX_EXPIRY_DAYS = 3650
 MAX_KEY_NAME = 200
+MAX_NODES = 64  # of one command: more than the cores of most machines
 MAX_IMPORT_BYTES = 2**20
 _PAGE = 200
 _REST_S = 30.0
@@ -41,6 +43,7 @@ _EXAMPLES = """
 examples:
   trunkline serve                                  one node on http://127.0.0.1:8080
   trunkline serve --demo                           the same with a backend to try it on
+  trunkline serve --nodes 4                        four nodes that share the port, for four cores
   trunkline keys create --tenant default --scope platform:admin
                                                    the first administrator's key
   trunkline keys create --tenant acme --scope mcp:connect --expires-days 30
@@ -106,10 +109,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(options: argparse.Namespace) -> int:
+    settings = _settings(options, host=options.host, port=options.port)
+    if options.nodes is not None:
+        return serve_nodes(settings, options.nodes, demo=options.demo)
     # Here, because the web framework takes half a second to import and no other command needs it.
     from app.serve import serve  # noqa: PLC0415
 
-    return serve(_settings(options, host=options.host, port=options.port), demo=options.demo)
+    return serve(settings, demo=options.demo, member=options.member)
 
 
 def _migrate(options: argparse.Namespace) -> int:
@@ -288,7 +294,10 @@ def _subject(settings: Settings) -> doctor.Subject:
         database_url=settings.database_url,
         secret_key_is_set=is_set,
         max_processes=settings.max_processes,
-        redis_url=getattr(settings, "redis_url", None),  # a setting of the next version
+        redis_url=settings.redis_url,
+        node_url=settings.node_url,
+        host_is_wildcard=is_wildcard(settings.host),
+        host_is_loopback=is_loopback(settings.host),
     )
 
 
@@ -411,10 +420,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    serve = _command(commands, "serve", _serve, "run one node")
+    serve = _command(commands, "serve", _serve, "run one node, or several")
     serve.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     serve.add_argument("--port", help="port to listen on; 0 takes a free one (default 8080)")
     serve.add_argument("--demo", action="store_true", help="add a demo backend and print a key for it")
+    several = serve.add_mutually_exclusive_group()
+    several.add_argument(
+        "--nodes", type=_node_count, metavar="N", help="run N nodes that share the port; needs TRUNKLINE_REDIS_URL"
+    )
+    several.add_argument("--member", type=int, help=argparse.SUPPRESS)  # how --nodes starts each of them
 
     migrate = _command(commands, "migrate", _migrate, "bring the database up to date")
     migrate.add_argument("--check", action="store_true", help="only look; exit code 1 if it is not up to date")
@@ -515,6 +529,12 @@ def _key_name(text: str) -> str:
     if len(text) > MAX_KEY_NAME or not text.isprintable():
         raise argparse.ArgumentTypeError(f"a name is up to {MAX_KEY_NAME} printable characters")
     return text
+
+
+def _node_count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 4 and 1 <= int(text) <= MAX_NODES):
+        raise argparse.ArgumentTypeError(f"allowed are 1 to {MAX_NODES}")
+    return int(text)
 
 
 def _days(text: str) -> int:

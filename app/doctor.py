@@ -8,6 +8,7 @@ import asyncio
 import ctypes
 import errno
 import http.client
+import ipaddress
 import json
 import os
 import platform
@@ -22,11 +23,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import psutil
 
 from app.errors import GatewayError, SchemaMismatch
+from app.routing.redis_survey import Survey, survey
 from app.spawner.client import Command, SpawnerClient, SpawnFailed
 from app.storage import migrate
 
@@ -36,6 +38,9 @@ LEAST_FILES = 256  # a node with a few sessions
 FILES_PER_PROCESS = 4  # three pipes and the client's connection
 LEAST_MEMORY_MIB = 256
 SMALLEST_KEY_BYTES = 32
+LEAST_REDIS = (6, 2)
+MOST_SKEW_S = 5.0  # nodes take 15 s of each other; between them and Redis it should be far less
+SLOW_REDIS_S = 0.02  # a command has 250 ms in all
 
 _SYS_LANDLOCK_CREATE_RULESET = 444  # the same number on every architecture
 _LANDLOCK_VERSION = 1
@@ -76,6 +81,9 @@ class Subject:
     secret_key_is_set: bool
     max_processes: int
     redis_url: str | None = None
+    node_url: str | None = None
+    host_is_wildcard: bool = False
+    host_is_loopback: bool = True
 
 
 def examine(subject: Subject | None, settings_problem: str = "") -> list[Check]:
@@ -89,7 +97,7 @@ def examine(subject: Subject | None, settings_problem: str = "") -> list[Check]:
             _data_dir(subject.data_dir),
             _secret_key(subject),
             _database(subject.database_url),
-            *([_redis(subject.redis_url)] if subject.redis_url else []),
+            *([_redis(subject.redis_url), _node_url(subject)] if subject.redis_url else []),
             _port(subject.host, subject.port),
             _open_files(subject.max_processes),
             _memory(subject.max_processes),
@@ -176,29 +184,53 @@ def _database(url: str) -> Check:
 
 
 def _redis(url: str) -> Check:
-    """Asks for a PONG in Redis's own words: nothing else here needs its client."""
-    name, parts = "redis", urlsplit(url)
-    host = parts.hostname or "127.0.0.1"
-    login = [_command("AUTH", *filter(None, [unquote(parts.username or "")]), unquote(parts.password or ""))]
     try:
-        with socket.create_connection((host, parts.port or 6379), PROBE_S) as connection:
-            if parts.scheme == "rediss":
-                return Check(name, State.OK, f"{host} accepts connections (what TLS hides is not looked at)")
-            with connection.makefile("rb") as answers:
-                for command in [*(login if parts.password else []), _command("PING")]:
-                    connection.sendall(command)
-                    answer = answers.readline(1024).decode("ascii", "replace").strip()
-                    if not answer.startswith("+"):
-                        advice = "Check user and password in TRUNKLINE_REDIS_URL."
-                        return Check(name, State.MISSING, f"{host} answers {answer[:100]!r}", advice)
+        return _judge(asyncio.run(survey(url)))
+    except (GatewayError, ValueError) as error:
+        return Check("redis", State.MISSING, str(error), "Check TRUNKLINE_REDIS_URL, and that Redis runs.")
+
+
+def _judge(found: Survey) -> Check:
+    """The worst that is to be said: too old, forgets routes, another time, far away; or nothing."""
+    name, version = "redis", ".".join(map(str, found.version))
+    detail = f"version {version}, answers in {found.latency_s * 1000:.1f} ms"
+    if found.version < LEAST_REDIS:
+        advice = f"Use {'.'.join(map(str, LEAST_REDIS))} or later."
+        return Check(name, State.MISSING, f"version {version} lacks commands that are needed", advice)
+    if found.policy not in (None, "noeviction"):
+        advice = "Set it to noeviction: what is evicted is a session that other nodes cannot find."
+        return Check(name, State.OPTIONAL, f"{detail}; maxmemory-policy is {found.policy}", advice)
+    if abs(found.ahead_s) > MOST_SKEW_S:
+        advice = "Set the clocks of all machines by NTP: nodes refuse each other's requests when they differ."
+        return Check(name, State.OPTIONAL, f"{detail}; its clock differs by {found.ahead_s:+.1f} s", advice)
+    if found.latency_s > SLOW_REDIS_S:
+        advice = "It should be in the same data centre: a session that is opened waits for it."
+        return Check(name, State.OPTIONAL, detail, advice)
+    return Check(name, State.OK, detail)
+
+
+def _node_url(subject: Subject) -> Check:
+    """Two ways in which other nodes would not find this one, and whether it answers if it runs."""
+    name, url = "node address", subject.node_url
+    if url is None and subject.host_is_wildcard:
+        advice = "Set TRUNKLINE_NODE_URL to how other nodes reach this one, like http://10.0.0.5:8080."
+        return Check(name, State.MISSING, f"TRUNKLINE_HOST is {subject.host}, which names no place", advice)
+    if url is None:
+        place = "this machine alone" if subject.host_is_loopback else "other machines"
+        return Check(name, State.OK, f"made of HOST and PORT: reached from {place}")
+    parts = urlsplit(url)
+    try:
+        places = socket.getaddrinfo(parts.hostname, parts.port or parts.scheme, type=socket.SOCK_STREAM)
     except OSError as error:
-        return Check(name, State.MISSING, f"{host}: {error}", "Check TRUNKLINE_REDIS_URL, and that Redis runs.")
-    return Check(name, State.OK, f"{host} answers")
+        return Check(name, State.MISSING, f"{parts.hostname}: {error.strerror}", "Check TRUNKLINE_NODE_URL.")
+    if subject.host_is_loopback and parts.scheme == "http" and not _is_here(str(places[0][4][0])):
+        advice = "Listen where others can connect: TRUNKLINE_HOST."
+        return Check(name, State.MISSING, f"{url}, but the node listens on {subject.host} alone", advice)
+    return Check(name, State.OK, url)
 
 
-def _command(*words: str) -> bytes:
-    raw = [word.encode() for word in words]
-    return b"".join([b"*%d\r\n" % len(raw), *(b"$%d\r\n%s\r\n" % (len(word), word) for word in raw)])
+def _is_here(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
 def _port(host: str, port: int) -> Check:

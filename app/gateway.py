@@ -1,10 +1,15 @@
 """open_gateway: builds every long-lived object of a node, and closes them in reverse. Read it top to bottom for
 the start, bottom to top for the end."""
 
+import contextlib
 import logging
+import math
+import secrets
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -19,22 +24,42 @@ from app.auth.tokens import Tokens
 from app.backends.pipes import PipeLimits
 from app.backends.pool import PoolOptions, ProcessPool
 from app.backends.supervisor import ProcessEnvironment, Supervisor, SupervisorOptions
-from app.domain import BackendSpec, Tenant
+from app.effects.cluster import ClusterEffects
+from app.effects.local import LocalEffects
+from app.effects.settling import Settling
 from app.errors import GatewayError
+from app.limits.shared_rates import SCRIPT as RATES
+from app.limits.shared_rates import SharedRates
+from app.limits.shared_use import SharedUse
 from app.metrics import Metrics
+from app.routing.departures import abandon_the_dead
+from app.routing.heartbeat import Heartbeat
+from app.routing.opening import Routing, open_routing
+from app.routing.redis_connection import Script
+from app.routing.router import Router
+from app.routing.routes import NodeRecord, caller_key
+from app.sessions.all_nodes import AllNodes
 from app.sessions.directory import BackendDirectory
 from app.sessions.implicit import ImplicitSessions
+from app.sessions.journal_writer import JournalWriter
 from app.sessions.lender import Lender
 from app.sessions.overview import NodeOverview
+from app.sessions.ownership import Ownership
 from app.sessions.registry import SessionRegistry
+from app.sessions.restoring import Durability
+from app.sessions.takeover import TakeOver
 from app.settings import Settings
 from app.storage.api_keys import ApiKeyRepository
 from app.storage.backends import BackendRepository
 from app.storage.engine import Database
+from app.storage.following import ActFollower
 from app.storage.issuers import IssuerRepository
 from app.storage.tenants import TenantRepository
 from app.storage.watch import DatabaseWatch
 
+NODE_ID_BYTES = 8
+LAST_WORDS_S = 2.0  # to tell the others what this node had; what they are not told lapses
+LAST_REQUESTS_S = 0.25  # until no node sends anything here any more
 FLUSH_EVERY_S = 60.0  # how often it is written down when keys were used last
 
 log = logging.getLogger(__name__)
@@ -57,15 +82,47 @@ class Gateway:
     authenticator: Authenticator
     pool: ProcessPool
     registry: SessionRegistry
+    ownership: Ownership
+    router: Router
+    take_over: TakeOver
     implicit: ImplicitSessions
-    effects: "LocalEffects"
-    node: NodeOverview
+    effects: ClusterEffects
+    overview: NodeOverview
+    node: AllNodes
+    routing: Routing
+    heartbeat: Heartbeat
     watch: DatabaseWatch
 
     async def check(self) -> dict[str, str]:
         """Whether this node can serve, part by part (fulfils `http.health.Readiness`)."""
-        sessions = "shutting down" if self.registry.draining else "ok"
-        return {"sessions": sessions, "database": self.watch.problem or "ok"}
+        sessions = "shutting down" if self.registry.leaving or self.registry.draining else "ok"
+        parts = {"sessions": sessions, "database": self.watch.problem or "ok"}
+        if not math.isfinite(self.heartbeat.last_ok):  # until the first beat; later its own sessions are served without
+            parts["routes"] = "this node is not known to the others yet"
+        return parts
+
+    def degraded(self) -> dict[str, str]:
+        """What does not work and does not keep the node from serving."""
+        redis = self.routing.redis
+        return {} if redis is None or redis.problem is None else {"redis": redis.problem}
+
+    async def drain(self, seconds: float) -> int:
+        """Ends this node's sessions, those that can go on elsewhere by a hand-over; then nobody asks it any more.
+
+        Returns:
+            How many calls were cut off.
+        """
+        cut_off = await self.registry.drain(seconds)
+        if self.routing.is_alone:
+            return cut_off
+        await self.ownership.flush(LAST_WORDS_S)
+        self.effects.node_leaving(self.routing.node)
+        if self.routing.notices is not None:
+            await self.routing.notices.flush(LAST_WORDS_S)
+        with contextlib.suppress(GatewayError):
+            await self.routing.store.leave(self.routing.node)
+        await anyio.sleep(LAST_REQUESTS_S)
+        return cut_off
 
 
 @asynccontextmanager
@@ -106,18 +163,56 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         pool = await stack.enter_async_context(ProcessPool(supervisor, metrics, options))
         lender = await stack.enter_async_context(Lender(pool, metrics))
 
+        # Other nodes, if there can be any: who has which session, and what all of them must know.
+        node_id = secrets.token_hex(NODE_ID_BYTES)
+        routing = await stack.enter_async_context(
+            open_routing(node_id, settings.node_url or "", settings.redis_url, settings.secret_key, sealer, metrics)
+        )
+        ownership = await stack.enter_async_context(Ownership(routing.store, node_id, routing.url))
+
         directory = BackendDirectory(backends, tenants)
         registry = await stack.enter_async_context(
-            SessionRegistry(directory, lender, metrics, max_sessions=settings.max_sessions)
+            SessionRegistry(directory, lender, metrics, ownership, max_sessions=settings.max_sessions)
         )
-        implicit = ImplicitSessions(registry, sealer)
-        effects = LocalEffects(authenticator, directory, pool, registry, implicit)
+        implicit = ImplicitSessions(registry, sealer, node=node_id)
+        overview = NodeOverview(node_id, __version__, registry, pool, supervisor)
+        heartbeat = Heartbeat(
+            routing.store,
+            lambda: _record(overview, routing.url),
+            lambda: list(ownership),
+            ownership.lost,
+            time.monotonic,
+        )
+        router = Router(routing.store, node_id, heartbeat.peers, routing.peers.probe)
+        ownership.on_session_lost = registry.lost
+        ownership.on_caller_lost = lambda route: implicit.lines.lost((route.identity, route.tenant, route.backend))
+        implicit.lines.on_caller_gone = lambda caller: ownership.release(caller_key(*caller))
+        registry.prove_routes = heartbeat.prove
+
+        local = LocalEffects(authenticator, directory, pool, registry, implicit)
+        settling = Settling(local, backends, tenants, keys, issuers)
+        effects = ClusterEffects(local, settling, ActFollower(database), routing.notices, router.forget_node)
 
         tasks = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(tasks.cancel_scope.cancel)
         tasks.start_soon(_flush_for_ever, authenticator)
         watch = DatabaseWatch(database)
         tasks.start_soon(watch.run)
+        tasks.start_soon(heartbeat.run)
+        tasks.start_soon(effects.run)
+        journals = JournalWriter(routing.journals, sealer)
+        durability = Durability(journals, lender)
+        if routing.redis is not None:
+            registry.durability, registry.hand_over = durability, registry.give_away
+            rates = SharedRates(registry.gates, partial(routing.redis.run, Script(RATES)))
+            use = SharedUse(
+                registry.gates, pool, routing.redis.pipeline, sealer, node_id, lambda: tuple(heartbeat.peers)
+            )
+            pool.used_elsewhere = use.processes_elsewhere
+            for run in (journals.run, rates.run, use.run):
+                tasks.start_soon(run)
+            tasks.start_soon(abandon_the_dead, heartbeat, routing.peers)
+        take_over = TakeOver(routing.store, ownership, directory, partial(durability.restore, registry), metrics)
 
         for spec in await backends.list_warm():
             pool.configure(spec)
@@ -135,11 +230,25 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             authenticator=authenticator,
             pool=pool,
             registry=registry,
+            ownership=ownership,
+            router=router,
+            take_over=take_over,
             implicit=implicit,
             effects=effects,
-            node=NodeOverview(__version__, registry, pool, supervisor),
+            overview=overview,
+            node=AllNodes(overview, heartbeat.peers.values, routing.peers, routing.credentials),
+            routing=routing,
+            heartbeat=heartbeat,
             watch=watch,
         )
+
+
+def _record(overview: NodeOverview, url: str) -> NodeRecord:
+    """This node as the others see it."""
+    status = overview.status()
+    return NodeRecord(
+        status.id, url, status.version, status.started_at, status.sessions, status.processes, status.draining
+    )
 
 
 def _backend_environment(data_dir: Path) -> ProcessEnvironment:
@@ -161,68 +270,3 @@ async def _flush_for_ever(authenticator: Authenticator) -> None:
     while True:
         await anyio.sleep(FLUSH_EVERY_S)
         await _flush_once(authenticator)
-
-
-class LocalEffects:
-    """What a change made over REST does to this node at once (fulfils `admin.effects.NodeEffects`)."""
-
-    def __init__(
-        self,
-        authenticator: Authenticator,
-        directory: BackendDirectory,
-        pool: ProcessPool,
-        registry: SessionRegistry,
-        implicit: ImplicitSessions,
-    ) -> None:
-        self._authenticator, self._directory = authenticator, directory
-        self._pool, self._registry, self._implicit = pool, registry, implicit
-
-    def backend_changed(self, spec: BackendSpec) -> None:
-        """New sessions get the new backend; those of a disabled one end."""
-        self._directory.forget(spec.tenant, spec.name)
-        self._implicit.forget(spec.tenant, spec.name)
-        if spec.enabled:
-            self._pool.configure(spec)
-        else:
-            self._stop_backend(spec.key, "backend_disabled")
-
-    def backend_removed(self, key: tuple[str, str]) -> None:
-        """Its sessions end and its processes stop."""
-        self._directory.forget(*key)
-        self._implicit.forget(*key)
-        self._stop_backend(key, "backend_removed")
-
-    def backend_restarted(self, key: tuple[str, str]) -> None:
-        """Its sessions end, and what is warm is replaced."""
-        self._registry.close_where(lambda session: session.spec.key == key, "backend_restarted")
-        self._pool.restart(key)
-
-    def tenant_changed(self, tenant: Tenant) -> None:
-        """New sessions get the new limits."""
-        self._directory.forget(tenant.name)
-        self._registry.limits_changed(tenant.name, tenant.limits)
-
-    def tenant_removed(self, tenant: str) -> None:
-        """Everything of it ends."""
-        self._directory.forget(tenant)
-        self._implicit.forget(tenant)
-        self._authenticator.forget_tenant(tenant)
-        self._registry.close_where(lambda session: session.spec.tenant == tenant, "tenant_removed")
-        for key in self._pool.snapshot().backends:
-            if key[0] == tenant:
-                self._pool.forget(key)
-
-    def key_revoked(self, identity: tuple[str, str, str]) -> None:
-        """The key's sessions end, and its next request is refused."""
-        self._authenticator.forget(identity)
-        self._registry.close_where(lambda session: session.principal.identity == identity, "key_revoked")
-
-    def issuer_changed(self, tenant: str, issuer: str) -> None:
-        """The sessions of its principals end, and their next requests are looked at anew."""
-        self._authenticator.forget_issuer(tenant, issuer)
-        theirs = (tenant, issuer)
-        self._registry.close_where(lambda session: session.principal.identity[:2] == theirs, "issuer_changed")
-
-    def _stop_backend(self, key: tuple[str, str], reason: str) -> None:
-        self._registry.close_where(lambda session: session.spec.key == key, reason)
-        self._pool.forget(key)

@@ -35,6 +35,10 @@ _CREDENTIAL = re.compile(r"(tlk_[0-9A-Za-z]{8}_)[0-9A-Za-z]+|(\b[Bb]earer )[^\s\
 class JsonFormatter(logging.Formatter):
     """A record as one line of ASCII JSON: control characters and line separators leave escaped."""
 
+    def __init__(self, node: str | None = None) -> None:
+        super().__init__()
+        self._of_every_line = {} if node is None else {"node": node}
+
     def format(self, record: logging.LogRecord) -> str:
         """The line, without its newline."""
         line: dict[str, object] = {
@@ -42,6 +46,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
+            **self._of_every_line,
         }
         line |= {name: value for name, variable in _CONTEXT.items() if (value := variable.get()) is not None}
         line |= {name: value for name, value in vars(record).items() if name not in _OF_EVERY_RECORD}
@@ -52,13 +57,14 @@ class JsonFormatter(logging.Formatter):
         return _CREDENTIAL.sub(r"\1\2***", json.dumps(line, default=str))
 
 
-def configure(level: str, stream: IO[str] | None = None) -> None:
+def configure(level: str, stream: IO[str] | None = None, *, node: str | None = None) -> None:
     """Sends all logging to `stream` (stderr) from this level on. Replaces what was set up before.
 
+    `node` is on every line, where several nodes write to one stream.
     uvicorn must be started with `log_config=None`, or it puts its own handlers back.
     """
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonFormatter())
+    handler.setFormatter(JsonFormatter(node))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

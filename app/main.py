@@ -1,6 +1,8 @@
 """create_app: the ASGI application of a node whose objects are already open."""
 
+import time
 from datetime import UTC, datetime
+from functools import partial
 
 from fastapi import FastAPI
 
@@ -11,8 +13,13 @@ from app.admin.router import build_router
 from app.gateway import Gateway
 from app.http import health, problems, resource_metadata
 from app.http.hosts import HostPolicy
+from app.routing.forward_credentials import ForwardCredentials
+from app.routing.peers import PeerClient
+from app.sessions.all_nodes import answer_for
 from app.storage.audit import AuditLog
 from app.storage.idempotency import IdempotencyRepository
+from app.transports.elsewhere import Elsewhere
+from app.transports.forwarding import Forwarding
 from app.transports.front import Front
 from app.transports.modern_http import ModernHttp
 from app.transports.sse import HttpSse
@@ -55,22 +62,27 @@ def create_app(gateway: Gateway) -> Front:
     )
     app.state.issuers = IssuerContext(gateway.issuers, gateway.sealer, gateway.outbound.check)
     app.state.authorization_servers = gateway.issuers.authorization_servers
+    credentials = ForwardCredentials(settings.secret_key, gateway.ownership.node, time.time)
+    forwarding = Forwarding(PeerClient(credentials), credentials, gateway.metrics)
+    forwarding = Forwarding(gateway.routing.peers, gateway.routing.credentials, gateway.metrics)
+    elsewhere = Elsewhere(gateway.registry, gateway.ownership, gateway.router, forwarding, gateway.take_over)
+    body, keepalive_s = settings.max_body_bytes, settings.keepalive_s
+    modern = ModernHttp(gateway.implicit, elsewhere, gateway.metrics, keepalive_s=keepalive_s)
+    streamable = StreamableHttp(
+        gateway.registry, elsewhere, modern, gateway.metrics, max_body_bytes=body, keepalive_s=keepalive_s
+    )
+    sse = HttpSse(gateway.registry, elsewhere, gateway.metrics, max_body_bytes=body, keepalive_s=keepalive_s)
     return Front(
         app,
         HostPolicy(settings.allowed_hosts, settings.allowed_origins),
         gateway.authenticator,
-        StreamableHttp(
-            gateway.registry,
-            ModernHttp(gateway.implicit, gateway.metrics, keepalive_s=settings.keepalive_s),
-            gateway.metrics,
-            max_body_bytes=settings.max_body_bytes,
-            keepalive_s=settings.keepalive_s,
-        ),
-        HttpSse(
-            gateway.registry, gateway.metrics, max_body_bytes=settings.max_body_bytes, keepalive_s=settings.keepalive_s
-        ),
+        streamable,
+        sse,
         max_body_bytes=settings.max_body_bytes,
         public_url=settings.public_url,
+        credentials=None if gateway.routing.is_alone else gateway.routing.credentials,
+        tell=partial(answer_for, gateway.overview),
+        registry=gateway.registry,
     )
 
 

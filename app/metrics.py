@@ -138,6 +138,13 @@ class Metrics:
         self.pool_wait_seconds = Histogram(
             "trunkline_pool_wait_seconds", "Time a session waited for a process.", buckets=BUCKETS, registry=registry
         )
+        self.forwards = Counter(
+            "trunkline_forwards_total", "Requests sent on to the node that has the session.", ["result"],
+            registry=registry,
+        )  # fmt: skip
+        self.forward_seconds = OperationHistogram(
+            "trunkline_forward_seconds", "Time until the other node's answer began.", (), registry
+        )
         self.breaker_open = Gauge(
             "trunkline_breaker_open", "Backends that are not started because they die at once.", registry=registry
         )
@@ -148,6 +155,13 @@ class Metrics:
         self.rate_limited = Counter(
             "trunkline_rate_limited_total", "Requests refused by a limit.", ["limit"], registry=registry
         )
+        self.takeovers = Counter(
+            "trunkline_takeovers_total", "Sessions taken over from a node that is gone.", ["result"], registry=registry
+        )
+        self.route_store_errors = Counter(
+            "trunkline_route_store_errors_total", "Commands to Redis that failed, and records in it that were forged.",
+            ["reason"], registry=registry,
+        )  # fmt: skip
         self.build_info = Gauge(
             "trunkline_build_info", "Always 1; the label is the version.", ["version"], registry=registry
         )

@@ -1,16 +1,19 @@
 """serve: runs one node until it is told to stop, and stops it in the right order.
 
-On SIGTERM or SIGINT: not ready, no new sessions, calls in flight finish (at most DRAIN_S), streams end, the
-listeners close, processes stop, exit 0. A second signal cuts this short.
+On SIGTERM or SIGINT: not ready; for DRAIN_DELAY_S everything is still accepted; then no new sessions, calls in flight
+finish (at most DRAIN_S), sessions go to other nodes or end, streams end, the listeners close, processes stop, exit 0. A
+second signal cuts this short.
 """
 
 import asyncio
 import contextlib
 import gc
 import logging
+import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import anyio
 import uvicorn
@@ -21,7 +24,7 @@ from app.demo import prepare_demo
 from app.errors import SettingsError
 from app.gateway import Gateway, open_gateway
 from app.main import create_app
-from app.settings import Settings
+from app.settings import Settings, is_wildcard
 from app.storage import migrate
 
 log = logging.getLogger(__name__)
@@ -29,19 +32,31 @@ log = logging.getLogger(__name__)
 KEEP_ALIVE_S = 30  # an idle connection is closed after this
 LAST_RESPONSES_S = 5  # how long responses that were cut off may take to be written
 BACKLOG = 2048
+LIFELINE = 0  # a fleet's child has a pipe as its stdin, whose end says that the parent is gone
 
 
-def serve(settings: Settings, *, demo: bool = False) -> int:
+def serve(settings: Settings, *, demo: bool = False, member: int | None = None) -> int:
     """Runs a node on this thread, until it is told to stop; then returns the exit status 0.
 
+    `member` is its number in a fleet: then it shares the port with the others, is reached by them at an address of its
+    own, and stops at once when its stdin ends.
+
     Raises:
-        SettingsError: the address is taken.
+        SettingsError: the address is taken; or NODE_URL is not set, and cannot be made of the address.
         GatewayError: something else that is needed does not work.
     """
-    logs.configure(settings.log_level)
-    migrate.prepare(settings.database_url)
-    with _listen(settings) as listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_Node(settings, listener, demo=demo).run())
+    logs.configure(settings.log_level, node=None if member is None else str(member))
+    with contextlib.ExitStack() as stack:
+        if member is None:
+            migrate.prepare(settings.database_url)
+            listeners = [stack.enter_context(_listen(settings))]
+        else:  # the fleet has brought the database up to date
+            migrate.check(settings.database_url)
+            listeners = [stack.enter_context(each) for each in (_share_port(settings), _listen_inside())]
+        # Made before the gateway opens: other nodes are told where this one is.
+        settings = replace(settings, node_url=settings.node_url or _own_url(settings, listeners[-1]))
+        runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
+        runner.run(_Node(settings, listeners, demo=demo, is_member=member is not None).run())
     return 0
 
 
@@ -53,6 +68,41 @@ def _listen(settings: Settings) -> socket.socket:
         raise SettingsError(
             f"cannot listen on {settings.host}:{settings.port}: {error.strerror}; choose another with --port"
         ) from None
+
+
+def _share_port(settings: Settings) -> socket.socket:
+    """Bound, but not listening yet: the kernel gives a listener its part of the connections, ready or not."""
+    listener = socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.bind((settings.host, settings.port))
+    except OSError as error:
+        listener.close()
+        raise SettingsError(f"cannot share {settings.host}:{settings.port}: {error.strerror}") from None
+    return listener
+
+
+def _listen_inside() -> socket.socket:
+    """Where the fleet's other nodes reach this one, and this one alone."""
+    return socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
+
+
+def _own_url(settings: Settings, listener: socket.socket) -> str | None:
+    """How other nodes reach the listener; None where nobody needs to know."""
+    if not is_wildcard(listener.getsockname()[0]):
+        return _url_of(listener)
+    if settings.redis_url is None:
+        return None
+    raise SettingsError(
+        f"TRUNKLINE_NODE_URL: must be set where TRUNKLINE_REDIS_URL is set and TRUNKLINE_HOST is {settings.host}: "
+        "how other nodes reach this one, like http://10.0.0.5:8080"
+    )
+
+
+def _url_of(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 class _Server(uvicorn.Server):
@@ -75,9 +125,12 @@ class _Server(uvicorn.Server):
 class _Node:
     """One run of a node."""
 
-    def __init__(self, settings: Settings, listener: socket.socket, *, demo: bool) -> None:
-        self._settings, self._listener, self._demo = settings, listener, demo
+    def __init__(
+        self, settings: Settings, listeners: Sequence[socket.socket], *, demo: bool, is_member: bool = False
+    ) -> None:
+        self._settings, self._listeners, self._demo, self._is_member = settings, listeners, demo, is_member
         self._asked_to_stop = asyncio.Event()
+        self._is_in_a_hurry = False
         self._server: _Server | None = None
 
     async def run(self) -> None:
@@ -85,6 +138,8 @@ class _Node:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled)
+        if self._is_member:
+            loop.add_reader(LIFELINE, self._orphaned)
         async with open_gateway(self._settings) as gateway:
             config = uvicorn.Config(
                 create_app(gateway),
@@ -99,21 +154,38 @@ class _Node:
                 timeout_graceful_shutdown=LAST_RESPONSES_S,
             )
             self._server = _Server(config)
+            if self._is_in_a_hurry:
+                return
             _settle_memory()
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._drain_when_asked, gateway)
                 tasks.start_soon(self._announce, gateway)
-                await self._server.serve(sockets=[self._listener])
+                await self._server.serve(sockets=list(self._listeners))
                 tasks.cancel_scope.cancel()
 
     def _signalled(self) -> None:
-        if self._asked_to_stop.is_set() and self._server is not None:
-            self._server.force_exit = self._server.should_exit = True
+        if self._asked_to_stop.is_set():
+            self._hurry()
         self._asked_to_stop.set()
+
+    def _hurry(self) -> None:
+        self._is_in_a_hurry = True
+        if self._server is not None:
+            self._server.force_exit = self._server.should_exit = True
+
+    def _orphaned(self) -> None:
+        """The parent is gone, and with it whoever would start us again or tell us to stop."""
+        if os.read(LIFELINE, 1):
+            return
+        asyncio.get_running_loop().remove_reader(LIFELINE)
+        log.warning("the parent is gone; the node stops at once")
+        self._hurry()
 
     async def _drain_when_asked(self, gateway: Gateway) -> None:
         await self._asked_to_stop.wait()
-        cut_off = await gateway.registry.drain(self._settings.drain_s)
+        gateway.registry.leaving = True
+        await anyio.sleep(self._settings.drain_delay_s)
+        cut_off = await gateway.drain(self._settings.drain_s)
         if cut_off:
             log.error("calls that did not finish in time were cut off: %d", cut_off)
         assert self._server is not None
@@ -123,14 +195,12 @@ class _Node:
         """Prints the ready line once the port answers, then what the demonstration has to say."""
         assert self._server is not None
         await self._server.listening.wait()
-        url = self._url()
+        if self._settings.redis_url is not None:
+            log.info("node %s is ready; others reach it at %s", gateway.node.status().id, self._settings.node_url)
+        url = _url_of(self._listeners[0])
         print(f"listening on {url}", flush=True)
         if self._demo:
             print(await prepare_demo(gateway, url), flush=True)
-
-    def _url(self) -> str:
-        host, port = self._listener.getsockname()[:2]
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _settle_memory() -> None:

@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
+from app import urls
 from app.errors import SettingsError
 
 PREFIX = "TRUNKLINE_"
@@ -29,9 +29,7 @@ IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 _T = TypeVar("_T")
 
 _HOST_NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,251}[a-z0-9])?", re.IGNORECASE)
-_AUTHORITY = r"(?:[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?"
-_HOST_HEADER = re.compile(_AUTHORITY)
-_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://" + _AUTHORITY)
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://" + urls.AUTHORITY.pattern)
 
 
 # --- parsers: text in, value out; a ValueError says what is wrong and what is allowed
@@ -58,28 +56,30 @@ def _whole(least: int, most: int) -> Callable[[str], int]:
 
 
 def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = _number(text)
     if not (math.isfinite(value) and value > 0):
         raise ValueError(f"{text[:40]!r} is not a number of seconds; allowed are positive, finite numbers")
     return value
+
+
+def _delay(text: str) -> float:
+    value = _number(text)
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"{text[:40]!r} is not a number of seconds; allowed are 0 and positive, finite numbers")
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def _data_dir(text: str) -> Path:
     if "\0" in text:
         raise ValueError("a path has no NUL character")
     return Path(text).expanduser().absolute()
-
-
-def _public_url(text: str) -> str:
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not _HOST_HEADER.fullmatch(parts.netloc.lower()):
-        raise ValueError(f"{text[:200]!r} is not an http or https URL without user name; like https://gw.example.com")
-    if parts.query or parts.fragment:
-        raise ValueError(f"{text[:200]!r} has a query or a fragment; allowed are scheme, host, port and path")
-    return text.rstrip("/")
 
 
 def _list_of(pattern: re.Pattern[str], example: str) -> Callable[[str], tuple[str, ...]]:
@@ -101,29 +101,6 @@ def _networks(text: str) -> tuple[IpNetwork, ...]:
         except ValueError as error:
             raise ValueError(f"{error}; allowed are addresses and networks like 10.0.0.0/8") from None
     return tuple(networks)
-
-
-def _database_url(text: str) -> str:
-    # The URL can hold a password: no message repeats it.
-    scheme, _, rest = text.partition("://")
-    if scheme in ("postgresql", "postgres", "postgresql+psycopg"):
-        return _postgresql_url(rest)
-    if scheme not in ("sqlite", "sqlite+aiosqlite"):
-        raise ValueError("allowed are sqlite:///PATH and postgresql://USER:PASSWORD@HOST:PORT/DATABASE")
-    if not re.fullmatch(r"/[^?#\0]+", rest) or rest == "/:memory:":
-        raise ValueError("the database must be a file: sqlite:///relative/path or sqlite:////absolute/path")
-    return f"sqlite:///{rest[1:]}"
-
-
-def _postgresql_url(rest: str) -> str:
-    where, _, database = rest.partition("?")[0].rpartition("/")
-    if not where or not database or re.search(r"[\s#\0]", rest):
-        raise ValueError("it must name a host and a database: postgresql://USER:PASSWORD@HOST:PORT/DATABASE")
-    try:
-        urlsplit("postgresql://" + rest).port  # noqa: B018 - raises
-    except ValueError:
-        raise ValueError("its port is no number from 0 to 65535, or a bracket is missing") from None
-    return f"postgresql://{rest}"
 
 
 def is_postgresql(database_url: str) -> bool:
@@ -189,15 +166,18 @@ class Settings:
     host: str = _setting(_host, default="127.0.0.1")
     port: int = _setting(_whole(0, 65535), default=8080)
     data_dir: Path = _setting(_data_dir, default=lambda _: _data_dir("trunkline-data"))
-    public_url: str | None = _setting(_public_url)
-    allowed_hosts: tuple[str, ...] = _setting(_list_of(_HOST_HEADER, "HOST or HOST:PORT"), default=())
+    public_url: str | None = _setting(urls.public_url)
+    allowed_hosts: tuple[str, ...] = _setting(_list_of(urls.AUTHORITY, "HOST or HOST:PORT"), default=())
     allowed_origins: tuple[str, ...] = _setting(_list_of(_ORIGIN, "https://HOST"), default=())
     trusted_proxies: tuple[IpNetwork, ...] = _setting(_networks, default=())
     outbound_allow: tuple[IpNetwork, ...] = _setting(_networks, default=())
-    database_url: str = _setting(_database_url, default=_default_database, secret=True)
+    database_url: str = _setting(urls.database_url, default=_default_database, secret=True)
+    redis_url: str | None = _setting(urls.redis_url, secret=True)
+    node_url: str | None = _setting(urls.node_url)
     secret_key: bytes = _setting(_secret_key, default=lambda values: _kept_secret_key(values["data_dir"]), secret=True)
     log_level: str = _setting(_log_level, default="info")
     drain_s: float = _setting(_seconds, default=30.0)
+    drain_delay_s: float = _setting(_delay, default=0.0)
     max_processes: int = _setting(_whole(1, 1_000_000), default=_default_max_processes)
     pool_wait_s: float = _setting(_seconds, default=30.0)
     max_sessions: int = _setting(_whole(1, 10_000_000), default=10_000)
@@ -222,7 +202,7 @@ class Settings:
                 values[each.name] = _parsed(each.name, each.metadata["parse"], text)
             elif each.name == "secret_key":
                 _refuse_public_without_key(values["host"])
-                _refuse_shared_without_key(values["database_url"])
+                _refuse_shared_without_key(values["database_url"], values["redis_url"])
                 values[each.name] = each.metadata["default"](values)
             else:
                 default = each.metadata["default"]
@@ -230,6 +210,14 @@ class Settings:
             if each.name == "data_dir":
                 _make_directory(values["data_dir"])
         return cls(**values)
+
+
+def is_wildcard(host: str) -> bool:
+    """Whether it stands for every address of this machine, and so names none that others could connect to."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
 
 
 def is_loopback(host: str) -> bool:
@@ -301,11 +289,12 @@ def _refuse_public_without_key(host: str) -> None:
         )
 
 
-def _refuse_shared_without_key(database_url: str) -> None:
-    if is_postgresql(database_url):
+def _refuse_shared_without_key(database_url: str, redis_url: str | None) -> None:
+    if is_postgresql(database_url) or redis_url:
+        shared = "TRUNKLINE_REDIS_URL is set" if redis_url else "TRUNKLINE_DATABASE_URL is a PostgreSQL server"
         raise _wrong(
             "secret_key",
-            "must be set where TRUNKLINE_DATABASE_URL is a PostgreSQL server, and be the same on each node: "
+            f"must be set where {shared}, and be the same on each node: "
             f"{SECRET_KEY_BYTES} random bytes or more, in hex or base64 (`openssl rand -hex 32` makes them)",
         )
 

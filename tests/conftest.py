@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["tests.postgres"]
+pytest_plugins = ["tests.postgres", "tests.redis"]
 
 ROOT = Path(__file__).resolve().parent.parent
 OPTIONAL = {

@@ -97,6 +97,7 @@ def test_long_lists_are_whole(capsys, monkeypatch):
         (["keys", "create", "--tenant", "default", "--scope", "mcp:*"], 2, "there is no scope 'mcp:*'"),
         (["keys", "create", "--tenant", "acme", "--scope", "platform:admin"], 2, "only keys of the tenant default"),
         (["serve", "--port", "x"], 2, "TRUNKLINE_PORT: 'x' is not a whole number"),
+        (["serve", "--nodes", "2"], 2, "TRUNKLINE_REDIS_URL: must be set for --nodes"),
     ],
 )
 def test_a_failure_is_one_line_and_an_exit_code(capsys, arguments, code, message):
@@ -114,6 +115,10 @@ def test_a_failure_is_one_line_and_an_exit_code(capsys, arguments, code, message
         [],
         ["keys"],
         ["fly"],
+        ["serve", "--nodes", "0"],
+        ["serve", "--nodes", "65"],
+        ["serve", "--nodes", "two"],
+        ["serve", "--nodes", "2", "--member", "1"],
         ["keys", "create", "--tenant", "default"],
         ["keys", "create", "--tenant", "UP", "--scope", "mcp:connect"],
         ["keys", "create", "--tenant", "default", "--scope", "mcp:connect", "--expires-days", "0"],

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import resource
 import shutil
 import socket
@@ -17,8 +18,11 @@ import pytest
 
 from app import cli, doctor
 from app.doctor import Check, State
+from app.routing.redis_survey import Survey
+from app.settings import is_loopback, is_wildcard
 from app.spawner.client import SpawnerClient, SpawnFailed
 from app.storage.migrate import upgrade
+from tests.redis import RedisServer
 
 SANDBOX = {"landlock", "seccomp", "user namespaces", "bubblewrap", "cgroups"}
 
@@ -184,38 +188,92 @@ def test_the_spawners_check_leaves_nothing_behind():
     assert {child.pid for child in psutil.Process().children()} == children
 
 
-@pytest.mark.parametrize(
-    ("answers", "url", "state"),
-    [
-        ([b"+PONG\r\n"], "redis://127.0.0.1:{port}/0", State.OK),
-        ([b"+OK\r\n", b"+PONG\r\n"], "redis://:p%40ss@127.0.0.1:{port}/0", State.OK),
-        ([b"-WRONGPASS invalid\r\n"], "redis://u:x@127.0.0.1:{port}", State.MISSING),
-        ([b"-NOAUTH Authentication required.\r\n"], "redis://127.0.0.1:{port}", State.MISSING),
-        ([b"HTTP/1.1 400 Bad Request\r\n"], "redis://127.0.0.1:{port}", State.MISSING),
-    ],
-)
-def test_redis_is_asked_for_a_pong(answers, url, state):
-    asked = []
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(5)
+def test_a_redis_that_is_there_is_well_with_its_version_and_latency(redis_url):
+    check = doctor._redis(redis_url)
+    assert check.state is State.OK, check
+    assert re.fullmatch(r"version \d+\.\d+, answers in \d+\.\d ms", check.detail)
 
-        def answer() -> None:
-            with server.accept()[0] as connection:
-                for each in answers:
-                    asked.append(connection.recv(4096))
-                    connection.sendall(each)
 
-        thread = threading.Thread(target=answer)
+def test_redis_that_wants_a_password_gets_it_and_it_is_not_shown():
+    with RedisServer("--requirepass", "hunter2") as server:
+        place = server.url.removeprefix("redis://")
+        assert doctor._redis(f"redis://:hunter2@{place}").state is State.OK
+        for url in (server.url, f"redis://:hunter3@{place}"):
+            check = doctor._redis(url)
+            assert check.state is State.MISSING
+            assert "TRUNKLINE_REDIS_URL" in check.advice
+            assert "hunter" not in check.detail
+
+
+def test_a_redis_that_evicts_is_pointed_at():
+    with RedisServer("--maxmemory-policy", "allkeys-lru") as server:
+        check = doctor._redis(server.url)
+    assert check.state is State.OPTIONAL
+    assert "allkeys-lru" in check.detail
+
+
+def test_a_redis_that_does_not_answer_is_missing_in_bounded_time(redis_server):
+    redis_server.freeze()
+    begin = time.perf_counter()
+    assert doctor._redis(redis_server.url).state is State.MISSING
+    assert time.perf_counter() - begin < 5
+
+
+def test_what_is_not_redis_is_missing():
+    with HTTPServer(("127.0.0.1", 0), _Alive) as server:
+        server.timeout = 5
+        thread = threading.Thread(target=server.handle_request)
         thread.start()
-        check = doctor._redis(url.format(port=server.getsockname()[1]))
+        check = doctor._redis(f"redis://127.0.0.1:{server.server_port}/0")
         thread.join()
-    assert check.state is state
-    if len(answers) == 2:
-        assert asked == [b"*2\r\n$4\r\nAUTH\r\n$4\r\np@ss\r\n", b"*1\r\n$4\r\nPING\r\n"]
+    assert check.state is State.MISSING
 
 
 def test_redis_that_is_not_there_is_missing():
     assert doctor._redis("redis://127.0.0.1:1/0").state is State.MISSING
+
+
+@pytest.mark.parametrize(
+    ("found", "state", "detail"),
+    [
+        (Survey((6, 0), "noeviction", 0.0, 0.001), State.MISSING, "6.0"),
+        (Survey((6, 2), "noeviction", 0.0, 0.001), State.OK, "6.2"),
+        (Survey((8, 2), None, 0.0, 0.001), State.OK, "8.2"),
+        (Survey((8, 2), "noeviction", -9.0, 0.001), State.OPTIONAL, "-9.0 s"),
+        (Survey((8, 2), "noeviction", 0.0, 0.1), State.OPTIONAL, "100.0 ms"),
+    ],
+)
+def test_redis_is_judged_by_version_clock_and_latency(found, state, detail):
+    check = doctor._judge(found)
+    assert check.state is state
+    assert detail in check.detail
+
+
+@pytest.mark.parametrize(
+    ("host", "node_url", "state"),
+    [
+        ("127.0.0.1", None, State.OK),
+        ("0.0.0.0", None, State.MISSING),
+        ("0.0.0.0", "http://127.0.0.1:8080", State.OK),
+        ("127.0.0.1", "http://127.0.0.1:8080", State.OK),
+        ("127.0.0.1", "http://192.0.2.1:8080", State.MISSING),
+        ("127.0.0.1", "https://192.0.2.1", State.OK),  # whatever ends TLS there stands on this machine, perhaps
+        ("0.0.0.0", "http://nowhere.invalid:8080", State.MISSING),
+    ],
+)
+def test_other_nodes_must_be_able_to_find_this_one(tmp_path, host, node_url, state):
+    subject = doctor.Subject(
+        host, 8080, tmp_path, "", True, 1, "redis://x", node_url, is_wildcard(host), is_loopback(host)
+    )
+    assert doctor._node_url(subject).state is state
+
+
+def test_with_redis_the_address_for_other_nodes_is_looked_at_too(capsys, data_dir, monkeypatch, redis_url):
+    monkeypatch.setenv("TRUNKLINE_SECRET_KEY", "5e" * 32)
+    monkeypatch.setenv("TRUNKLINE_REDIS_URL", redis_url)
+    code, checks = examined(capsys)
+    assert code == 0, checks
+    assert (checks["redis"]["state"], checks["node address"]["state"]) == ("ok", "ok")
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,12 @@ def test_a_record_is_one_line_with_time_level_logger_and_message(stream):
     assert line == {"level": "info", "logger": "app.x", "message": "3 sessions"}
 
 
+def test_where_several_nodes_write_each_line_says_which(stream):
+    logs.configure("info", stream, node="2")
+    logging.getLogger("app").info("ready")
+    assert lines(stream)[0]["node"] == "2"
+
+
 @pytest.mark.parametrize("text", ["a\nb", '{"level":"error"}\r\n', "\x1b[31mred", "\u2028", "\x00", "\udc80", "\x85"])
 def test_no_text_can_forge_a_line(stream, text):
     logging.getLogger("app").warning("got %s", text, extra={"name_given": text})

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from app import urls
 from app.errors import SettingsError
-from app.settings import NAMES, Settings, is_loopback, is_postgresql
+from app.routing import redis_address
+from app.settings import NAMES, Settings, is_loopback, is_postgresql, is_wildcard
 
 KEY = "5e" * 32
 
@@ -24,7 +26,7 @@ def test_the_defaults_are_those_of_the_design(tmp_path):
     assert (settings.drain_s, settings.pool_wait_s, settings.keepalive_s) == (30, 30, 15)
     assert (settings.max_sessions, settings.max_body_bytes, settings.max_line_bytes) == (10_000, 4 << 20, 16 << 20)
     assert settings.max_processes >= 8
-    assert settings.public_url is None
+    assert (settings.public_url, settings.redis_url, settings.node_url, settings.drain_delay_s) == (None, None, None, 0)
     assert settings.allowed_hosts == settings.allowed_origins == settings.trusted_proxies == ()
     assert settings.database_url == f"sqlite:///{tmp_path}/data/trunkline.db"
 
@@ -71,6 +73,7 @@ def test_secrets_can_come_from_files_and_the_repr_has_none(tmp_path):
     assert settings.secret_key == bytes.fromhex(KEY)
     assert "secret_key" not in repr(settings)
     assert "database_url" not in repr(settings)
+    assert "redis_url" not in repr(settings)
 
 
 @pytest.mark.parametrize(
@@ -79,6 +82,8 @@ def test_secrets_can_come_from_files_and_the_repr_has_none(tmp_path):
         ({"secret_key": KEY, "secret_key_file": "x"}, "not both"),
         ({"secret_key_file": "/nonexistent/key"}, "cannot read '/nonexistent/key': No such file"),
         ({"secret_key_file": "/dev/null"}, "is empty"),
+        ({"redis_url_file": "/dev/null"}, "is empty"),
+        ({"node_url_file": "/dev/null"}, "there is no such setting"),
         ({"host_file": "/dev/null"}, "there is no such setting"),
     ],
 )
@@ -117,11 +122,41 @@ def test_file_twins_exist_for_secrets_and_must_be_readable(tmp_path, environ, pr
         ("database_url", "mysql://u:hunter2@db/x"),
         ("database_url", "sqlite://"),
         ("database_url", "sqlite:///:memory:"),
+        ("redis_url", "hunter2"),
+        ("redis_url", "http://:hunter2@redis"),
+        ("redis_url", "redis://"),
+        ("redis_url", "redis://:hunter2@"),
+        ("redis_url", "redis://:hunter2@redis:port"),
+        ("redis_url", "redis://:hunter2@redis:0"),
+        ("redis_url", "redis://:hunter2@redis:65536"),
+        ("redis_url", "redis://:hunter2@redis/zero"),
+        ("redis_url", "redis://:hunter2@one,two/0"),
+        ("redis_url", "redis://:hunter 2@redis/0"),
+        ("redis_url", "redis://:hunter2#@redis/0"),
+        ("redis_url", "redis+sentinel://:hunter2@one:26379"),
+        ("redis_url", "redis+sentinel://:hunter2@one:26379,/main"),
+        ("redis_url", "rediss+sentinel://:hunter2@one:26379/main/x"),
+        ("redis_url", "unix://:hunter2@"),
+        ("redis_url", "unix://redis.sock"),
+        ("redis_url", "redis://:hunter2@redis/0?socket_timeout=5"),
+        ("node_url", "10.0.0.5:8080"),
+        ("node_url", "ftp://10.0.0.5"),
+        ("node_url", "http://u:hunter2@10.0.0.5"),
+        ("node_url", "http://10.0.0.5/path"),
+        ("node_url", "http://10.0.0.5?a=b"),
+        ("node_url", "http://10.0.0.5:0"),
+        ("node_url", "http://10.0.0.5:99999"),
+        ("node_url", "http://0.0.0.0:8080"),
+        ("node_url", "http://[::]:8080"),
+        ("node_url", "http://[::1"),
         ("log_level", "loud"),
         ("drain_s", "0"),
         ("drain_s", "-1"),
         ("drain_s", "inf"),
         ("drain_s", "nan"),
+        ("drain_delay_s", "-1"),
+        ("drain_delay_s", "inf"),
+        ("drain_delay_s", "soon"),
         ("pool_wait_s", "soon"),
         ("keepalive_s", "1e999"),
         ("max_processes", "0"),
@@ -195,6 +230,49 @@ def test_a_postgresql_server_needs_a_secret_key_of_its_own(tmp_path, scheme):
     assert settings.database_url == "postgresql://u:p@db:5432/trunkline?sslmode=require"
     assert is_postgresql(settings.database_url)
     assert not is_postgresql(read(tmp_path).database_url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://redis",
+        "redis://127.0.0.1:6379/0",
+        "redis://user:p%40ss@redis.example.com:6380/15?ssl_cert_reqs=none",
+        "rediss://[::1]:6379/1",
+        "redis+sentinel://:secret@one:26379,two:26379,three/main/2",
+        "rediss+sentinel://one/main",
+        "unix:///run/redis/redis.sock?db=1",
+        "unix://:secret@/run/redis.sock",
+    ],
+)
+def test_redis_has_these_forms_and_needs_a_secret_key_of_its_own(tmp_path, url):
+    with pytest.raises(SettingsError, match=r"^TRUNKLINE_SECRET_KEY: must be set .*REDIS_URL") as caught:
+        read(tmp_path, redis_url=url)
+    assert url not in str(caught.value)
+    assert read(tmp_path, redis_url=url, secret_key=KEY).redis_url == url
+
+
+def test_settings_and_connections_know_the_same_options_of_redis():
+    assert urls.REDIS_OPTIONS == redis_address.OPTIONS
+
+
+@pytest.mark.parametrize(
+    ("url", "plain"),
+    [
+        ("http://10.0.0.5:8080/", "http://10.0.0.5:8080"),
+        ("https://Node-1.internal", "https://node-1.internal"),
+        ("http://[FD00::5]:8080", "http://[fd00::5]:8080"),
+    ],
+)
+def test_a_nodes_address_is_kept_in_its_plain_form(tmp_path, url, plain):
+    assert read(tmp_path, node_url=url).node_url == plain
+
+
+@pytest.mark.parametrize(
+    ("host", "wildcard"), [("0.0.0.0", True), ("::", True), ("127.0.0.1", False), ("::1", False), ("a.b", False)]
+)
+def test_wildcard_addresses_name_no_place(host, wildcard):
+    assert is_wildcard(host) is wildcard
 
 
 def test_overrides_win_are_checked_too_and_none_is_no_override(tmp_path):

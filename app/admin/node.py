@@ -1,4 +1,4 @@
-"""NodeView: what the endpoints can see of what runs on this node."""
+"""NodeView: what the endpoints can see of what runs, on all nodes."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -14,16 +14,19 @@ class NodeView(Protocol):
     def status(self) -> NodeStatus:
         """The node itself."""
 
-    def sessions(self, tenant: str) -> Sequence[SessionView]:
+    def statuses(self) -> Sequence[NodeStatus]:
+        """Every node, by id."""
+
+    async def sessions(self, tenant: str) -> Sequence[SessionView]:
         """The tenant's sessions, by their public ids."""
 
-    def end_session(self, tenant: str, session: str) -> bool:
+    async def end_session(self, tenant: str, session: str) -> bool:
         """Ends the session with this public id; False if there is none."""
 
-    def processes(self, tenant: str) -> Sequence[ProcessView]:
+    async def processes(self, tenant: str) -> Sequence[ProcessView]:
         """The tenant's processes, by id."""
 
-    def stderr(self, tenant: str, process: str, lines: int) -> Sequence[str] | None:
+    async def stderr(self, tenant: str, process: str, lines: int) -> Sequence[str] | None:
         """The last lines of a process; None if there is no such process."""
 
     async def check(self, spec: BackendSpec, limits: Limits) -> Trial:

@@ -26,5 +26,5 @@ class NodeAnswer(BaseModel):
 
 @router.get("/nodes")
 async def list_nodes(access: Platform, asked: AskedPage) -> Page[NodeAnswer]:
-    """The nodes that share the work; this version knows of the one that is asked."""
-    return asked.of_all([access.admin.node.status()], lambda node: node.id, lambda node: NodeAnswer(**asdict(node)))
+    """The nodes that share the work, each as it described itself within the last seconds."""
+    return asked.of_all(access.admin.node.statuses(), lambda node: node.id, lambda node: NodeAnswer(**asdict(node)))

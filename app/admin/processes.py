@@ -34,6 +34,7 @@ class ProcessAnswer(BaseModel):
     resident_bytes: int = Field(description="With everything it started; measured every ten seconds, 0 before that.")
     sessions: list[str] = Field(description="Those it serves: one, unless the backend is shared.")
     stderr_lines: int = Field(description="How many are kept.")
+    node: str = Field(description="Which node runs it.")
 
     @classmethod
     def of(cls, view: ProcessView) -> Self:
@@ -49,14 +50,14 @@ class StderrAnswer(BaseModel):
 
 @router.get("")
 async def list_processes(access: MayRead, asked: AskedPage) -> Page[ProcessAnswer]:
-    """The processes of the tenant's backends on this node, warm ones included, by id."""
-    return asked.of_all(access.admin.node.processes(access.tenant), lambda view: view.id, ProcessAnswer.of)
+    """The processes of the tenant's backends on all nodes, warm ones included, by id; see the list of sessions."""
+    return asked.of_all(await access.admin.node.processes(access.tenant), lambda view: view.id, ProcessAnswer.of)
 
 
 @router.get("/{process}/stderr")
 async def read_stderr(access: MayManage, process: ProcessId, lines: Lines = DEFAULT_LINES) -> StderrAnswer:
     """Its last lines. For administrators only: servers write secrets there."""
-    found = access.admin.node.stderr(access.tenant, process, lines)
+    found = await access.admin.node.stderr(access.tenant, process, lines)
     if found is None:
         raise NotFound("Process not found")
     return StderrAnswer(lines=list(found))

@@ -32,6 +32,7 @@ class SessionAnswer(BaseModel):
     idle_s: float = Field(description="Since the client was heard last.")
     calls: int = Field(description="In flight.")
     process: str | None
+    node: str = Field(description="Which node has it.")
 
     @classmethod
     def of(cls, view: SessionView) -> Self:
@@ -41,14 +42,14 @@ class SessionAnswer(BaseModel):
 
 @router.get("")
 async def list_sessions(access: MayRead, asked: AskedPage) -> Page[SessionAnswer]:
-    """The tenant's sessions on this node, by id."""
-    return asked.of_all(access.admin.node.sessions(access.tenant), lambda view: view.id, SessionAnswer.of)
+    """The tenant's sessions on all nodes, by id. A node that does not answer within a second is left out."""
+    return asked.of_all(await access.admin.node.sessions(access.tenant), lambda view: view.id, SessionAnswer.of)
 
 
 @router.delete("/{session}", status_code=204)
 async def end_session(access: MayManage, session: SessionId) -> None:
     """Ends a session: its streams end, its calls fail, its process stops. The client can begin a new one."""
-    if not any(view.id == session for view in access.admin.node.sessions(access.tenant)):
+    if not any(view.id == session for view in await access.admin.node.sessions(access.tenant)):
         raise SessionNotFound
     await access.admin.audit.append(access.act("session.end", f"sessions/{session}"))
-    access.admin.node.end_session(access.tenant, session)
+    await access.admin.node.end_session(access.tenant, session)

@@ -96,6 +96,10 @@ class Authenticator:
         """The credentials of this identity are worth nothing any more."""
         self._forget(lambda principal: principal.identity == identity)
 
+    def forget_everything(self) -> None:
+        """Every credential is looked at again. Public keys of issuers stay: no change here makes them wrong."""
+        self._forget(lambda principal: True)
+
     def forget_tenant(self, tenant: str) -> None:
         """The same for every credential of a tenant."""
         self._forget(lambda principal: principal.tenant == tenant)

@@ -11,7 +11,7 @@ _NONCE_BYTES = 12
 _LABEL = b"trunkline sealed secrets 1"
 
 
-class SealBroken(Exception):
+class SealBroken(ValueError):
     """What was sealed cannot be opened: it was changed or moved, or the secret key is another one now."""
 
 
@@ -19,7 +19,12 @@ class Sealer:
     """AES-256-GCM under a key derived from the secret key. Nonces are random: good for 2 ** 32 secrets."""
 
     def __init__(self, secret_key: bytes) -> None:
-        self._cipher = AESGCM(hmac.digest(secret_key, _LABEL, "sha256"))
+        self._key = hmac.digest(secret_key, _LABEL, "sha256")
+        self._cipher = AESGCM(self._key)
+
+    def within(self, part: str) -> "Sealer":
+        """A sealer with a key of its own: for what is sealed so often that the nonces of one key would not do."""
+        return Sealer(hmac.digest(self._key, part.encode(), "sha256"))
 
     def seal(self, secret: bytes, place: str) -> bytes:
         """The secret for the database. `place` says which row it belongs to; elsewhere it does not open."""

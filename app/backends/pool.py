@@ -8,7 +8,7 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -83,6 +83,7 @@ class ProcessPool:
         self._is_closed = False
         self._tasks: anyio.abc.TaskGroup | None = None
         self.prepare: Callable[[BackendProcess], Awaitable[Any]] | None = None
+        self.used_elsewhere: Callable[[str], int] = lambda tenant: 0  # processes of a tenant on other nodes
 
     def __repr__(self) -> str:
         now = self.snapshot()
@@ -146,7 +147,7 @@ class ProcessPool:
             self._metrics.pool_wait_seconds.observe(self._clock() - waiter.since)
 
     def _tenant_has_room(self, tenant: str, limits: Limits) -> bool:
-        return limits.processes is None or self._used[tenant] < limits.processes
+        return limits.processes is None or self._used_of(tenant) < limits.processes
 
     def _refuse_at_once(self, stock: BackendStock) -> None:
         if stock.breaker.is_open and stock.allowance(self._clock()) == 0:
@@ -304,7 +305,7 @@ class ProcessPool:
         keys = {waiter.stock.key for waiter in waiters} | self._unsettled
         if waiters and len(self._held) + self._starting >= self._options.max_processes:
             keys.update(key for key, stock in self._stocks.items() if stock.warm)
-        tenants = {w.tenant: plan.TenantNumbers(w.limits.processes, self._used[w.tenant]) for w in waiters}
+        tenants = {w.tenant: plan.TenantNumbers(w.limits.processes, self._used_of(w.tenant)) for w in waiters}
         for key in keys:
             retry_after_s = self._stocks[key].breaker.retry_after_s(now)
             if retry_after_s > 0:
@@ -441,6 +442,27 @@ class ProcessPool:
             self._refuse_all(stock, lambda: self._unavailable(stock))
 
     # --- looking
+
+    def spec_of(self, key: plan.Key) -> BackendSpec | None:
+        """The version that new processes are started from; None where the backend is not known, or removed."""
+        stock = self._stocks.get(key)
+        return None if stock is None or stock.is_forgotten else stock.spec
+
+    def backends(self) -> set[plan.Key]:
+        """Those that are known here."""
+        return set(self._stocks)
+
+    def used(self) -> Mapping[str, int]:
+        """Processes by tenant, without the warm ones."""
+        return self._used
+
+    def look_again(self) -> None:
+        """There may be more room than before, on other nodes."""
+        if len(self._queue):
+            self._plan_soon()
+
+    def _used_of(self, tenant: str) -> int:
+        return self._used[tenant] + self.used_elsewhere(tenant)
 
     def snapshot(self) -> PoolSnapshot:
         """The present numbers."""

@@ -1,7 +1,12 @@
-"""TenantGate: the limits of one tenant on this node, and what of them is used. One object per tenant with sessions."""
+"""TenantGate: the limits of one tenant on this node, and what of them is used. One object per tenant with sessions.
+
+Sessions over all nodes are counted by the route store, which decides after the gate has let one through: what is over
+the limit on one node is so on all. Calls over all nodes are those here and those last known of elsewhere.
+"""
 
 import time
 from collections import Counter
+from collections.abc import Iterator, Mapping
 
 from app.domain import Limits
 from app.errors import QuotaExceeded, RateLimited
@@ -10,18 +15,19 @@ from app.metrics import Metrics
 
 Identity = tuple[str, str, str]
 SESSION_RETRY_S = 5.0  # sessions end in minutes rather than milliseconds
+MAX_LINGERING = 64  # gates without sessions; above it those that count nothing are looked for
 
 
 class TenantGate:
     """Counts sessions and calls of one tenant, and refuses what is over its limits."""
 
-    __slots__ = ("_bucket", "_limits", "_metrics", "_per_principal", "in_flight", "sessions")
+    __slots__ = ("_limits", "_metrics", "_per_principal", "bucket", "in_flight", "in_flight_elsewhere", "sessions")
 
     def __init__(self, limits: Limits, metrics: Metrics) -> None:
         self._metrics = metrics
         self._per_principal: Counter[Identity] = Counter()
-        self.sessions = self.in_flight = 0
-        self._bucket: TokenBucket | None = None
+        self.sessions = self.in_flight = self.in_flight_elsewhere = 0
+        self.bucket: TokenBucket | None = None
         self.configure(limits)
 
     def configure(self, limits: Limits) -> None:
@@ -29,11 +35,11 @@ class TenantGate:
         self._limits = limits
         rate, burst = limits.requests_per_second, limits.burst
         if rate is None:
-            self._bucket = None
-        elif self._bucket is None:
-            self._bucket = TokenBucket(rate, burst if burst is not None else rate, time.monotonic())
+            self.bucket = None
+        elif self.bucket is None:
+            self.bucket = TokenBucket(rate, burst if burst is not None else rate, time.monotonic())
         else:
-            self._bucket.configure(rate, burst if burst is not None else rate)
+            self.bucket.configure(rate, burst if burst is not None else rate)
 
     def open_session(self, identity: Identity) -> None:
         """Counts a session; `close_session` gives it back.
@@ -65,7 +71,7 @@ class TenantGate:
             RateLimited: they come too fast.
         """
         limit = self._limits.in_flight
-        if limit is not None and self.in_flight >= limit:
+        if limit is not None and self.in_flight + self.in_flight_elsewhere >= limit:
             self._metrics.rate_limited.labels("in_flight").inc()
             raise QuotaExceeded("in_flight", f"the tenant has {limit} calls in flight, its limit")
         self.check_rate(now)
@@ -81,9 +87,9 @@ class TenantGate:
         Raises:
             RateLimited: they come too fast.
         """
-        if self._bucket is None:
+        if self.bucket is None:
             return
-        wait_s = self._bucket.take(now)
+        wait_s = self.bucket.take(now)
         if wait_s:
             self._metrics.rate_limited.labels("requests_per_second").inc()
             raise RateLimited("requests_per_second", "the tenant sends too many requests", retry_after_s=wait_s)
@@ -102,14 +108,19 @@ class TenantGates:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._gates: dict[str, TenantGate] = {}
+        self._lingering: set[str] = set()
+        self._in_flight_elsewhere: Mapping[str, int] = {}
+        self.are_shared = False  # what is spent here is told to other nodes
 
     def of(self, tenant: str, limits: Limits) -> TenantGate:
         """The tenant's gate, with these limits from now on."""
         gate = self._gates.get(tenant)
         if gate is None:
             gate = self._gates[tenant] = TenantGate(limits, self._metrics)
+            gate.in_flight_elsewhere = self._in_flight_elsewhere.get(tenant, 0)
         else:
             gate.configure(limits)
+        self._lingering.discard(tenant)
         return gate
 
     def configure(self, tenant: str, limits: Limits) -> None:
@@ -119,7 +130,30 @@ class TenantGates:
             gate.configure(limits)
 
     def drop_unused(self, tenant: str) -> None:
-        """Forgets a gate that counts nothing any more; its bucket then starts full again."""
+        """Forgets a gate that counts nothing any more. One whose bucket is not full yet stays a while: nobody gets a
+        new burst by closing his sessions."""
         gate = self._gates.get(tenant)
-        if gate is not None and not gate.sessions:
+        if gate is None or gate.sessions:
+            return
+        self._lingering.add(tenant)
+        if len(self._lingering) > MAX_LINGERING or self._counts_nothing(gate, time.monotonic()):
+            self.prune(time.monotonic())
+
+    def prune(self, now: float) -> None:
+        """Forgets every gate that counts nothing any more."""
+        for tenant in [each for each in self._lingering if self._counts_nothing(self._gates[each], now)]:
+            self._lingering.discard(tenant)
             del self._gates[tenant]
+
+    def set_elsewhere(self, in_flight: Mapping[str, int]) -> None:
+        """So many calls are in flight on other nodes, by tenant."""
+        self._in_flight_elsewhere = in_flight
+        for tenant, gate in self._gates.items():
+            gate.in_flight_elsewhere = in_flight.get(tenant, 0)
+
+    def _counts_nothing(self, gate: TenantGate, now: float) -> bool:
+        bucket = gate.bucket
+        return bucket is None or (bucket.is_full(now) and not (self.are_shared and bucket.spent))
+
+    def __iter__(self) -> Iterator[tuple[str, TenantGate]]:
+        return iter(self._gates.items())

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from app.protocol.exchange import SUBSCRIPTION_KEY
+from app.protocol.exchange import SUBSCRIPTION_KEY, names
 from app.protocol.jsonrpc import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -53,9 +53,10 @@ _LISTS = {"tools": "toolsListChanged", "prompts": "promptsListChanged", "resourc
 
 
 class ToServer(msgspec.Struct, gc=False):
-    """A line for the server."""
+    """A line for the server. A round of a call has its id there: if it cannot be written, `abandon` the call."""
 
     line: bytes
+    call: bytes | None = None
 
 
 class ToSession(msgspec.Struct, gc=False):
@@ -189,7 +190,16 @@ class Bridge:
             params["inputResponses"] = msgspec.Raw(encode(call.answers))
         if call.state is not None:
             params["requestState"] = call.state
-        return ToServer(dump_request(call.inner_id, call.method, params))
+        return ToServer(dump_request(call.inner_id, call.method, params), call.inner_id)
+
+    def abandon(self, inner_id: bytes) -> bytes | None:
+        """Forgets a call that comes to nothing, by the id of its round; its id of the session, None if it is none."""
+        call = self._calls.pop(inner_id, None)
+        return None if call is None else call.id
+
+    def named_in(self, prefix: bytes) -> bytes | None:
+        """The round that the beginning of a line of the server answers."""
+        return next((inner_id for inner_id in self._calls if names(prefix, inner_id)), None)
 
     def _envelope(self, meta: msgspec.Raw | None) -> msgspec.Raw:
         members = members_of(meta) if meta is not None else {}

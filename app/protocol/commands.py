@@ -49,10 +49,11 @@ class Answer(msgspec.Struct, gc=True):
 
 
 class Failed(msgspec.Struct, gc=True):
-    """A call that gets an error of the gateway's own."""
+    """A call that gets an error of the gateway's own. `may_go_on`: the backend has not answered, and may still ask."""
 
     call: Call
     error: GatewayError
+    may_go_on: bool = False
 
 
 class ToStream(msgspec.Struct, gc=True):

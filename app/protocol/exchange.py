@@ -79,6 +79,10 @@ class Exchange:
         self._call_s, self._initialize_s = call_s, initialize_s
         self.listening = False  # whether somebody reads the Listen stream
 
+    def number_from(self, number: int) -> None:
+        """Ids begin after this one: smaller ones were another node's, and no late answer to them may fit here."""
+        self._last_id = number
+
     @property
     def has_questions(self) -> bool:
         """Whether the backend waits for the client."""
@@ -166,12 +170,12 @@ class Exchange:
 
     def receive_oversized(self, prefix: bytes) -> Command:
         """A line over the limit, of which only the beginning is known: its call, or the oldest one, fails."""
-        named = (call for call in self.calls.values() if _names(prefix, call.gateway_id))
-        call = next(named, None) or next(iter(self.calls.values()), None)
+        named = next((call for call in self.calls.values() if names(prefix, call.gateway_id)), None)
+        call = named or next(iter(self.calls.values()), None)
         if call is None:
             return Dropped("oversized")
         self._finish(call)
-        return Failed(call, ResponseTooLarge())
+        return Failed(call, ResponseTooLarge(), may_go_on=named is None)
 
     def _receive_invalid(self, line: bytes, error: InvalidMessage) -> Command:
         """JSON, but no message: where it names one of our calls, that call has had its answer."""
@@ -287,9 +291,10 @@ class Exchange:
                 continue
             self._finish(call)
             if call.cancelled:
-                yield Failed(call, RequestCancelled())
+                yield Failed(call, RequestCancelled(), may_go_on=True)
                 continue
-            yield Failed(call, BackendTimeout(f"the backend did not answer within {now - call.started:.0f} s"))
+            timeout = BackendTimeout(f"the backend did not answer within {now - call.started:.0f} s")
+            yield Failed(call, timeout, may_go_on=True)
             if call.method != "initialize":
                 yield ToBackend(
                     b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":'
@@ -317,7 +322,7 @@ class Exchange:
         return f"<Exchange [{len(self.calls)} calls, {len(self._questions)} questions]>"
 
 
-def _names(prefix: bytes, gateway_id: bytes) -> bool:
+def names(prefix: bytes, gateway_id: bytes) -> bool:
     """Whether the beginning of a line has this id, as the usual serialisers write it."""
     return b'"id":%b,' % gateway_id in prefix or b'"id": %b,' % gateway_id in prefix
 

@@ -1,6 +1,7 @@
 """HandshakeRecord: what a session has said to its process that a fresh one must hear too. No await, no clock."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Self
 
 import msgspec
 
@@ -28,10 +29,25 @@ _OURS = b'"respawn-'
 _NEWS = "The server was started anew: it has forgotten what it knew, and calls that were in flight have failed."
 
 
+class _Snapshot(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a record is written down as."""
+
+    hello: bytes
+    hello_id: bytes
+    is_modern: bool = False
+    is_initialized: bool = False
+    capabilities: dict[str, bytes] = {}
+    level: dict[str, bytes] | None = None
+    uris: list[str] = []
+    listening: dict[bytes, bytes] = {}
+    serial: int = 0
+
+
 class HandshakeRecord:
     """Reads along on one session's link, and knows what to say to the next process.
 
-    A handshake is an `initialize` or a `server/discover` that was answered with a result.
+    A handshake is an `initialize` or a `server/discover` that was answered with a result. `on_change` is called
+    when there is something new to be said to the next process.
     """
 
     def __init__(self) -> None:
@@ -45,6 +61,48 @@ class HandshakeRecord:
         self._level: Params | None = None
         self._uris: dict[str, None] = {}
         self._serial = 0
+        self.on_change: Callable[[], None] | None = None
+
+    # --- for another node
+
+    def snapshot(self) -> bytes | None:
+        """Everything that the next process must hear; None before there was a handshake."""
+        if self.hello is None:
+            return None
+        listening = {call: line for call, (method, line) in self._pending.items() if method == _LISTEN}
+        snapshot = _Snapshot(
+            hello=self.hello,
+            hello_id=self.hello_id,
+            is_modern=self.is_modern,
+            is_initialized=self._is_initialized,
+            capabilities=_bytes_of(self._capabilities),
+            level=None if self._level is None else _bytes_of(self._level),
+            uris=list(self._uris),
+            listening=listening,
+            serial=self._serial,
+        )
+        return msgspec.msgpack.encode(snapshot)
+
+    @classmethod
+    def restored(cls, snapshot: bytes) -> Self:
+        """The record again; its process is gone.
+
+        Raises:
+            msgspec.MsgspecError: that is no snapshot.
+        """
+        kept = msgspec.msgpack.decode(snapshot, type=_Snapshot)
+        record = cls()
+        record.hello, record.hello_id, record.is_modern = kept.hello, kept.hello_id, kept.is_modern
+        record._is_initialized, record._serial = kept.is_initialized, kept.serial
+        record._capabilities = _raw_of(kept.capabilities)
+        record._level = None if kept.level is None else _raw_of(kept.level)
+        record._uris = dict.fromkeys(kept.uris)
+        record._pending = {call: (_LISTEN, line) for call, line in kept.listening.items()}
+        return record
+
+    def _changed(self) -> None:
+        if self.on_change is not None:
+            self.on_change()
 
     # --- reading along
 
@@ -58,6 +116,7 @@ class HandshakeRecord:
         elif type(message) is Notification:
             if message.method == "notifications/initialized":
                 self._is_initialized = True
+                self._changed()
             elif message.method == "notifications/cancelled":
                 self._pending.pop(bytes((message.params or {}).get("requestId", ABSENT)), None)
         return True
@@ -93,11 +152,13 @@ class HandshakeRecord:
         self._pending[message.id] = method, line if is_repeatable else b""
         if method == "logging/setLevel":
             self._level = params
+            self._changed()
         elif method in ("resources/subscribe", "resources/unsubscribe"):
             uri = string_of(params.get("uri")) or ""
             self._uris.pop(uri, None)
             if method == "resources/subscribe" and len(self._uris) < MAX_URIS:
                 self._uris[uri] = None
+            self._changed()
 
     def _note_hello(self, method: str, line: bytes, response: Response) -> None:
         if self.hello is not None and not (self.is_modern and method == "initialize"):
@@ -105,6 +166,7 @@ class HandshakeRecord:
         self.hello, self.hello_id = line, response.id
         self.is_modern = method == "server/discover"
         self._capabilities = members_of(members_of(response.value).get("capabilities", msgspec.Raw(b"{}")))
+        self._changed()
 
     # --- when the process is gone
 
@@ -148,3 +210,11 @@ class HandshakeRecord:
             offered = members_of(self._capabilities.get(name, msgspec.Raw(b"{}")))
             if bytes(offered.get("listChanged", ABSENT)) == b"true":
                 yield dump_notification(f"notifications/{name}/list_changed", None)
+
+
+def _bytes_of(params: Params) -> dict[str, bytes]:
+    return {name: bytes(raw) for name, raw in params.items()}
+
+
+def _raw_of(kept: dict[str, bytes]) -> Params:
+    return {name: msgspec.Raw(raw) for name, raw in kept.items()}

@@ -27,12 +27,17 @@ class Trigger(Enum):
     INITIALIZE = "initialize"
     ADOPT = "adopt"  # the process speaks 2026-07-28: there is no handshake
     ANSWERED = "answered"
+    RESTORE = "restore"  # it was open on another node
     REFUSED = "refused"  # the backend answered `initialize` with an error: another try is allowed
     CLOSE = "close"
 
 
 TRANSITIONS: dict[SessionState, dict[Trigger, SessionState]] = {
-    SessionState.NEW: {Trigger.CONNECT: SessionState.CONNECTING, Trigger.CLOSE: SessionState.CLOSED},
+    SessionState.NEW: {
+        Trigger.CONNECT: SessionState.CONNECTING,
+        Trigger.RESTORE: SessionState.OPEN,
+        Trigger.CLOSE: SessionState.CLOSED,
+    },
     SessionState.CONNECTING: {Trigger.PROCESS: SessionState.CONNECTED, Trigger.CLOSE: SessionState.CLOSED},
     SessionState.CONNECTED: {
         Trigger.INITIALIZE: SessionState.INITIALIZING,

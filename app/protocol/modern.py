@@ -142,6 +142,14 @@ def _envelope(meta: Params) -> Envelope | Rejection:
     return Envelope(capabilities, key, meta.get(CLIENT_INFO_KEY), level if level in LEVELS else None)
 
 
+def own_envelope(envelope: Envelope) -> msgspec.Raw:
+    """The `_meta` of a request of the gateway's own, on behalf of such a client."""
+    meta: dict[str, object] = {VERSION_KEY: MODERN, CAPABILITIES_KEY: envelope.capabilities}
+    if envelope.client_info is not None:
+        meta[CLIENT_INFO_KEY] = envelope.client_info
+    return msgspec.Raw(encode(meta))
+
+
 def _same_name(method: str, params: Params, header: str | None) -> bool:
     key = METHODS_WITH_NAME.get(method)
     if key is None or key not in params:

@@ -13,6 +13,7 @@ from typing import Protocol, Self
 LEASE_S = 5.0  # a node that has not been heard of for so long owns nothing any more
 BEAT_S = 1.0  # how often it is heard of
 NODE_TAG_CHARACTERS = 8  # of the node's id, in front of the session ids that it gives out
+CALLER = "caller"  # the `transport` of a route that stands for all lines of a 2026-07-28 caller; it is no session
 
 Identity = tuple[str, str, str]
 

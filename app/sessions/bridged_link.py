@@ -3,9 +3,12 @@
 import asyncio
 from typing import Protocol
 
+import msgspec
+
 from app.backends.link import BackendLink, BackendListener, Exit
-from app.errors import GatewayError, InvalidMessage
+from app.errors import GatewayError, InvalidMessage, InvalidResponse, ParseError, ResponseTooLarge
 from app.protocol.bridge import Bridge, Out, ToServer
+from app.protocol.jsonrpc import members_of
 
 
 class BridgedSession(BackendListener, Protocol):
@@ -13,6 +16,9 @@ class BridgedSession(BackendListener, Protocol):
 
     def backend_asked(self, line: bytes, related: bytes) -> None:
         """A question that belongs to this call, by our id of it."""
+
+    def backend_failed(self, call: bytes, error: GatewayError) -> None:
+        """See CallListener."""
 
 
 class BridgedLink:
@@ -32,9 +38,20 @@ class BridgedLink:
         """See BackendLink. What the bridge answers itself comes soon, not from within this call."""
         for out in self._bridge.from_session(line):
             if isinstance(out, ToServer):
-                self._link.send(out.line)
+                self._send(out)
             else:
                 asyncio.get_running_loop().call_soon(self._tell, out)
+
+    def _send(self, out: ToServer) -> None:
+        """Three cases where it cannot be written: 1. it belongs to no call; 2. it is the call itself: who sends it is
+        told; 3. it is a later round of a call: that comes to nothing."""
+        try:
+            self._link.send(out.line)
+        except GatewayError as error:
+            call = None if out.call is None else self._bridge.abandon(out.call)
+            if call is None or call == out.call:
+                raise
+            asyncio.get_running_loop().call_soon(self._session.backend_failed, call, error)
 
     def pause_reading(self) -> None:
         """See BackendLink."""
@@ -55,12 +72,28 @@ class BridgedLink:
         try:
             for out in self._bridge.from_server(line):
                 self._tell(out)
-        except InvalidMessage:
-            self._session.backend_sent(line)  # which counts it, and ends the call it names
+        except ParseError:
+            self._session.backend_sent(line)  # which counts it
+        except InvalidMessage as error:
+            named = bytes(members_of(msgspec.Raw(line)).get("id", msgspec.Raw()))
+            why = InvalidResponse(f"the backend's answer is no JSON-RPC response: {error}")
+            if not self._fail(named, why):
+                self._session.backend_sent(line)
 
     def backend_sent_too_much(self, prefix: bytes) -> None:
         """See BackendListener."""
-        self._session.backend_sent_too_much(prefix)
+        if not self._fail(self._bridge.named_in(prefix), ResponseTooLarge()):
+            self._session.backend_sent_too_much(prefix)
+
+    def backend_failed(self, call: bytes, error: GatewayError) -> None:
+        """See CallListener: the call has another id above, and what is none there is nobody's."""
+        self._fail(call, error)
+
+    def _fail(self, inner_id: bytes | None, error: GatewayError) -> bool:
+        call = None if inner_id is None else self._bridge.abandon(inner_id)
+        if call is not None:
+            self._session.backend_failed(call, error)
+        return call is not None
 
     def backend_exited(self, exit: Exit) -> None:
         """See BackendListener."""
@@ -69,9 +102,9 @@ class BridgedLink:
     def _tell(self, out: Out) -> None:
         if isinstance(out, ToServer):
             try:
-                self._link.send(out.line)
+                self._send(out)
             except GatewayError:
-                return  # the call ends by its deadline, or with the process
+                return  # a subscription, or the handshake, which ends by its deadline or with the process
         elif out.related is None:
             self._session.backend_sent(out.line)
         else:

@@ -81,6 +81,11 @@ class BackendDirectory:
             self._entries[key] = entry
         return entry
 
+    def forget_everything(self) -> None:
+        """Nothing that was remembered may be believed."""
+        self._forgotten += 1
+        self._entries.clear()
+
     def forget(self, tenant: str, backend: str | None = None) -> None:
         """What was remembered of this backend, or of every backend of the tenant, is out of date."""
         self._forgotten += 1

@@ -7,7 +7,7 @@ from functools import partial
 import msgspec
 
 from app.auth.sealing import Sealer
-from app.errors import GatewayError
+from app.errors import GatewayError, ShuttingDown
 from app.protocol.jsonrpc import Params, Request, encode, members_of
 from app.protocol.modern import (
     MAY_ASK,
@@ -16,9 +16,10 @@ from app.protocol.modern import (
     MirroredParameter,
     complete,
     mirrored_parameters,
+    own_envelope,
     without_envelope,
 )
-from app.sessions.lines import Caller, Line, Lines, Need, may_be_asked, own_envelope
+from app.sessions.lines import Caller, Line, Lines, Need, may_be_asked
 from app.sessions.listeners import Listener, Listeners
 from app.sessions.modern_call import ModernCall
 from app.sessions.registry import SessionRegistry
@@ -34,15 +35,39 @@ MAX_PAGES = 20  # of a backend's tools
 class ImplicitSessions:
     """The lines, suspended calls and listeners of this node; the registry owns the sessions behind them."""
 
-    def __init__(self, registry: SessionRegistry, sealer: Sealer, *, suspended_s: float = SUSPENDED_S) -> None:
+    def __init__(
+        self, registry: SessionRegistry, sealer: Sealer, *, node: str = "", suspended_s: float = SUSPENDED_S
+    ) -> None:
+        self._registry = registry
         self.lines = Lines(registry)
         self.listeners = Listeners(self.lines)
-        self.suspended = SuspendedCalls(sealer, suspended_s)
+        self.suspended = SuspendedCalls(sealer, suspended_s, node)
         registry.on_sweep = self.sweep
+
+    # --- whose request it is, where there are several nodes
+
+    def has_lines(self, caller: Caller) -> bool:
+        """Whether this node serves the caller already."""
+        return any(True for _ in self.lines.of(caller.key))
+
+    async def is_stateless(self, caller: Caller) -> bool:
+        """Whether any node may serve the caller: its backend's administrator has said that it keeps no state.
+
+        Raises:
+            BackendNotFound: there is no such backend.
+        """
+        spec = await self._registry.backend(caller.tenant, caller.backend)
+        return spec.isolation == "shared" or spec.recovery == "respawn"
+
+    def node_of(self, caller: Caller, message: Request) -> str | None:
+        """The other node that holds the call behind this requestState; None where it is this one, or none at all."""
+        return self.suspended.node_of(caller, message)
 
     # --- calls
 
-    async def call(self, caller: Caller, message: Request, envelope: Envelope, reply: Reply) -> ModernCall:
+    async def call(
+        self, caller: Caller, message: Request, envelope: Envelope, reply: Reply, *, repeats: int = 0
+    ) -> ModernCall:
         """Starts a request; its outcome, or what the process wants to know, goes to `reply`.
 
         Raises:
@@ -51,10 +76,11 @@ class ImplicitSessions:
         need = _need(message, envelope)
         line = await self.lines.take(caller, envelope, need)
         call = ModernCall(line.session, message, envelope, passes_unchanged=line.is_modern)
-        call.server_info = line.about.get("serverInfo")
+        call.server_info, call.repeats = line.about.get("serverInfo"), repeats
         call.line_id = self.lines.new_id("m")
         call.on_suspended = partial(self.suspended.add, caller)
         call.on_answered, call.on_done = partial(self.lines.answered, line), self.suspended.over
+        call.hears_others = lambda: line.may_still_ask
         if need is Need.ALONE and not line.is_modern:
             line.held_by = call
         try:
@@ -83,6 +109,9 @@ class ImplicitSessions:
         except GatewayError:
             call.cancel("the answers could not be passed on")
             raise
+        if call.is_to_be_repeated:
+            call.give_way()
+            return await self.call(caller, message, envelope, reply, repeats=call.repeats + 1)
         call.wait_with(reply)
         return call
 
@@ -147,8 +176,18 @@ class ImplicitSessions:
     # --- time, and change
 
     def sweep(self, now: float) -> None:
-        """Ends the suspended calls whose clients never came back."""
+        """Ends the suspended calls whose clients never came back; all of them on a node that stops."""
         self.suspended.sweep(now)
+        if self._registry.draining:
+            self._end_suspended()
+        self.lines.sweep()
+
+    def _end_suspended(self) -> None:
+        """Nobody waits for these calls now, and who comes back comes too late, here and at another node."""
+        for call in self.suspended.waiting():
+            call.cancel("the node is shutting down")
+            if all(each.cancelled for each in call.line.exchange.calls.values()):
+                call.line.close("shutdown", ShuttingDown())
 
     def forget(self, tenant: str, backend: str | None = None) -> None:
         """A backend has changed: new requests get new lines."""

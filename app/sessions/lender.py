@@ -11,6 +11,7 @@ from app.backends.pool import ProcessPool
 from app.domain import BackendSpec, Limits
 from app.errors import BackendBusy, ShuttingDown
 from app.metrics import Metrics
+from app.protocol.handshake_record import HandshakeRecord
 from app.sessions.links import LinkLease
 from app.sessions.respawning_link import RespawningLink
 from app.sessions.sharing import SharedProcesses
@@ -49,6 +50,17 @@ class Lender:
             raise ShuttingDown
         again = partial(self._take, spec, limits)
         return RespawningLink(await again(), again, self._tasks, spec.timeouts.initialize_s)
+
+    def restore(self, spec: BackendSpec, limits: Limits, record: HandshakeRecord) -> LinkLease:
+        """A link for a session that has shaken hands on another node; its process starts at once.
+
+        Raises:
+            ShuttingDown: there will be none.
+        """
+        if self._tasks is None:
+            raise ShuttingDown
+        again = partial(self._take, spec, limits)
+        return RespawningLink.restored(record, again, self._tasks, spec.timeouts.initialize_s)
 
     async def _take(self, spec: BackendSpec, limits: Limits) -> LinkLease:
         if spec.isolation == "shared":

@@ -19,16 +19,9 @@ from app.protocol.commands import Answer, Failed, ToStream
 from app.protocol.exchange import MAX_CALLS
 from app.protocol.jsonrpc import Notification, Params, Request, Response, encode, members_of
 from app.protocol.lifecycle import SessionState
-from app.protocol.modern import (
-    CAPABILITIES_KEY,
-    CLIENT_INFO_KEY,
-    MAY_ASK,
-    MODERN,
-    VERSION_KEY,
-    Envelope,
-    MirroredParameter,
-)
+from app.protocol.modern import MAY_ASK, MODERN, Envelope, MirroredParameter, own_envelope
 from app.protocol.revisions import Revision
+from app.routing.routes import Identity
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
 from app.sessions.streams import EventStream, Reply
@@ -39,7 +32,7 @@ MAX_SHARED_CALLS = MAX_CALLS - 8  # of one line; the rest is for what the gatewa
 PROBE_S = 3.0  # some handshake-era servers never answer `server/discover`
 LEGACY_CAPABILITIES = ("roots", "sampling", "elicitation")
 
-CallerKey = tuple[object, ...]
+CallerKey = tuple[Identity, str, str]
 
 
 class Caller(NamedTuple):
@@ -72,6 +65,7 @@ class Line:
     about: Params  # the `initialize` or `server/discover` result
     capabilities: Params
     held_by: object = None
+    may_still_ask: bool = False  # for a call that nobody waits for any more: it only answers lists from now on
     is_retired: bool = False  # takes no more calls, and is closed after the last one
     log_level_is_set: bool = False
 
@@ -83,7 +77,7 @@ class Line:
         if self.is_modern or need is Need.ANY:
             return True
         is_quiet = need is Need.SHARED or not any(call.method in MAY_ASK for call in calls.values())
-        return self.held_by is None and is_quiet
+        return self.held_by is None and is_quiet and not self.may_still_ask
 
 
 @dataclass(eq=False, slots=True)
@@ -144,9 +138,11 @@ class Lines:
         self._registry = registry
         self._callers: dict[CallerKey, _Mine] = {}
         self._eras: dict[tuple[str, str], tuple[int, bool]] = {}  # backend -> its version, whether it is modern
+        self._leaving: set[Line] = set()  # retired lines with calls
         self._serial = 0
         self.on_said: Callable[[Session, ToStream], None] = lambda session, command: None
         self.on_closed: Callable[[Session], None] = lambda session: None
+        self.on_caller_gone: Callable[[CallerKey], None] = lambda caller: None  # the last of its lines, too
 
     def speaks_modern(self, caller: Caller) -> bool | None:
         """Whether the backend speaks 2026-07-28 itself; None where that is to be found out."""
@@ -211,6 +207,7 @@ class Lines:
         mine.groups = {key: group for key, group in mine.groups.items() if group.lines}
         if not mine.groups:
             del self._callers[caller]
+            self.on_caller_gone(caller)
 
     # --- opening one
 
@@ -304,12 +301,34 @@ class Lines:
 
     # --- ends
 
-    def answered(self, line: Line, by: object) -> None:
-        """The process has answered a call: its line is free again."""
+    def lost(self, caller: CallerKey) -> None:
+        """Another node serves this caller: its lines here are over."""
+        for line in list(self.of(caller)):
+            line.session.close("taken_over")
+
+    def answered(self, line: Line, by: object, may_go_on: bool = False) -> None:
+        """The process has answered a call: its line is free again.
+
+        If it may go on with it instead, what it asks and logs could not be told from what the next call brings.
+        """
         if line.held_by is by:
             line.held_by = None
-        if line.is_retired and not line.session.exchange.calls:
-            asyncio.get_running_loop().call_soon(line.session.close, "retired")  # not from within its own close
+            line.may_still_ask |= may_go_on
+        if line.may_still_ask or line.is_retired:
+            asyncio.get_running_loop().call_soon(self.let_go, line)  # not from within its own close
+
+    def let_go(self, line: Line) -> None:
+        """Closes a line that is good for nothing more, after its last call and its last listener."""
+        if line.may_still_ask and not line.is_retired and not line.session.listen.attached:
+            self._remove(line)
+            self._retire(line, "call_given_up")
+        elif line.is_retired and not line.session.exchange.calls:
+            line.session.close("retired")
+
+    def sweep(self) -> None:
+        """Closes the lines whose last call was one of our own."""
+        for line in list(self._leaving):
+            self.let_go(line)
 
     def closed(self, session: Session) -> None:
         """A line's session has ended."""
@@ -317,6 +336,7 @@ class Lines:
         for line in self.of(key):
             if line.session is session:
                 self._remove(line)
+        self._leaving = {line for line in self._leaving if line.session is not session}
         self._prune(key)
         self.on_closed(session)
 
@@ -346,6 +366,7 @@ class Lines:
     def _retire(self, line: Line, reason: str) -> None:
         line.is_retired = True
         if line.session.exchange.calls:
+            self._leaving.add(line)
             self.on_closed(line.session)
         else:
             line.session.close(reason)
@@ -362,14 +383,6 @@ def may_be_asked(envelope: Envelope) -> bool:
 def caller_key(session: Session) -> CallerKey:
     """Whose line this session is."""
     return Caller(session.principal, session.spec.tenant, session.spec.name).key
-
-
-def own_envelope(envelope: Envelope) -> msgspec.Raw:
-    """The `_meta` of a request of the gateway's own."""
-    meta: dict[str, object] = {VERSION_KEY: MODERN, CAPABILITIES_KEY: envelope.capabilities}
-    if envelope.client_info is not None:
-        meta[CLIENT_INFO_KEY] = envelope.client_info
-    return msgspec.Raw(encode(meta))
 
 
 def _discovered(probe: Reply) -> Params | None:

@@ -124,6 +124,7 @@ class Listeners:
             except GatewayError:
                 break  # the line is gone, or at its limit: then it tells of what nobody wants
         session.listen.attached = any(other.line is listener.line for other in mine)
+        self._lines.let_go(listener.line)
 
     def _uris_of(self, line: Line) -> set[str]:
         mine = self._listeners.get(caller_key(line.session), [])

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from app.errors import BackendExited, SessionNotFound
-from app.protocol.bridge import NEEDS
+from app.protocol.bridge import MAX_ROUNDS, NEEDS
 from app.protocol.commands import Answer, Call, Failed, ToStream
 from app.protocol.jsonrpc import (
+    INTERNAL_ERROR,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     Notification,
@@ -28,7 +29,8 @@ from app.protocol.jsonrpc import (
     parse_backend,
     string_of,
 )
-from app.protocol.modern import LEVELS, MISSING_CAPABILITY, Envelope, complete, tagged
+from app.protocol.modern import LEVELS, MAY_ASK, MISSING_CAPABILITY, Envelope, complete, tagged
+from app.protocol.url_required import is_url_required, required_urls, was_opened
 from app.sessions.session import Session
 from app.sessions.streams import Reply
 
@@ -48,8 +50,8 @@ class ModernCall:
     """Where the session delivers what belongs to the call (it takes a Reply's place there).
 
     `reply` is the HTTP request that waits now, None while suspended. Its owner hears `on_suspended` with the call
-    when it needs the client, `on_answered` when the process has nothing more to say of it, and `on_done` when there
-    is nothing left to wait for; a cancelled call is done before it is answered.
+    when it needs the client, `on_answered` when the process has answered, or is not waited for any more though it may
+    go on, and `on_done` when there is nothing left to wait for; a cancelled call is done before it is answered.
     """
 
     may_stream = True  # toward the Exchange: what cannot be streamed is dropped here
@@ -65,12 +67,15 @@ class ModernCall:
         self.deadline: float | None = None  # while suspended; its owner sets and looks at it
         self.is_done = False
         self.questions: dict[str, Question] = {}
+        self.repeats = 0  # how often the request was sent before, and refused until URLs were opened
+        self._url_required: Response | None = None  # the refusal; the questions are its URLs then
         self.on_suspended: Callable[[ModernCall], str] = lambda call: ""
-        self.on_answered: Callable[[ModernCall], None] = lambda call: None
+        self.on_answered: Callable[[ModernCall, bool], None] = lambda call, may_go_on: None
         self.on_done: Callable[[ModernCall], None] = lambda call: None
+        self.hears_others: Callable[[], bool] = lambda: False  # whether what is logged may be another call's
         self._reply: Reply | None = None
         self._kept: Answer | None = None  # an answer that came while nobody waited
-        self._lacking: str | None = None
+        self._lacking: dict[str, Any] | None = None  # the capabilities that the process would have needed
         self._debounce: asyncio.TimerHandle | None = None
 
     # --- the HTTP request that waits
@@ -108,7 +113,7 @@ class ModernCall:
 
     def answer(self, outcome: Answer | Failed) -> None:
         """The process has answered, or will not."""
-        self.on_answered(self)
+        self.on_answered(self, isinstance(outcome, Failed) and outcome.may_go_on)
         if self.is_done:
             return
         if self._reply is not None:
@@ -137,7 +142,8 @@ class ModernCall:
             withdrawn = bytes(params.get("requestId", msgspec.Raw()))
             self.questions = {key: asked for key, asked in self.questions.items() if asked.id != withdrawn}
             return
-        if message.method == "notifications/message" and not self.passes_unchanged and not self._wants(params):
+        is_log = message.method == "notifications/message" and not self.passes_unchanged
+        if is_log and (self.hears_others() or not self._wants(params)):
             return
         if message.method == "notifications/progress":
             token = members_of((self.message.params or {}).get("_meta", msgspec.Raw(b"{}"))).get("progressToken")
@@ -155,9 +161,12 @@ class ModernCall:
         return least is not None and level in LEVELS and LEVELS.index(level) >= LEVELS.index(least)
 
     def _asked(self, question: Request) -> None:
+        if self.message.method not in MAY_ASK:
+            self.line.refuse_question(question.id, "there is no request to ask the client with", METHOD_NOT_FOUND)
+            return
         need = NEEDS.get(question.method)
         if self.passes_unchanged or need is None or not _can_be_asked(self.envelope, need, question):
-            self._lacking = need if need is not None else self._lacking
+            self._lacking = {need: {}} if need is not None else self._lacking
             self.line.refuse_question(question.id, "the client does not support this", METHOD_NOT_FOUND)
             return
         key = f"{need}-{question.id.decode()}"
@@ -189,13 +198,55 @@ class ModernCall:
     def feed(self, answers: Mapping[str, msgspec.Raw]) -> None:
         """What the client answered; unknown keys are ignored, missing ones are asked for again."""
         for key, value in answers.items():
+            if self._url_required is not None:
+                self._feed_url(key, value, self._url_required)
+                continue
             question = self.questions.pop(key, None)
             if question is not None:
                 self.line.respond(Response(question.id, "result", value))
 
+    # --- a process that wants URLs opened first
+
+    @property
+    def is_to_be_repeated(self) -> bool:
+        """Every URL was opened: the request is to be sent again, by another call."""
+        return self._url_required is not None and not self.questions and self._kept is None
+
+    def give_way(self) -> None:
+        """Another call is this request from now on."""
+        self._over()
+
+    def _wants_urls(self, response: Response) -> bool:
+        """Makes questions of a refusal; False where the client hears of it as an error."""
+        urls = required_urls(response) if is_url_required(response) and self.message.method in MAY_ASK else []
+        if self.passes_unchanged or not urls or self.repeats >= MAX_ROUNDS:
+            return False
+        if not _opens_urls(self.envelope):
+            self._lacking = {"elicitation": {"url": {}}}
+            return False
+        self._url_required = response
+        self.questions = {
+            f"url-{number}": Question(b"", "elicitation/create", params) for number, params in enumerate(urls, 1)
+        }
+        return True
+
+    def _feed_url(self, key: str, answer: msgspec.Raw, refusal: Response) -> None:
+        is_opened = was_opened(answer)
+        if key not in self.questions or is_opened is None:
+            return
+        del self.questions[key]
+        if not is_opened:
+            self.questions.clear()
+            why = string_of(members_of(refusal.value).get("message")) or "a URL was not opened"
+            self._kept = self._as_answer(_error(INTERNAL_ERROR, why, {"reason": "elicitation_declined"}))
+
     # --- the end
 
     def _finish(self, outcome: Answer | Failed) -> None:
+        if isinstance(outcome, Answer) and self._wants_urls(outcome.response):
+            self._kept = None
+            self._ask()
+            return
         reply, self._reply = self._reply, None
         assert reply is not None
         if isinstance(outcome, Answer):
@@ -222,12 +273,15 @@ class ModernCall:
             value = complete(response.value, self.message.method, self.server_info)
             if self._lacking is not None and _is_error_result(response):
                 return _error(MISSING_CAPABILITY, "the tool needs a capability that the client did not declare",
-                              {"requiredCapabilities": {self._lacking: {}}})  # fmt: skip
+                              {"requiredCapabilities": self._lacking})  # fmt: skip
             return Response(b"", "result", msgspec.Raw(value))
         members = members_of(response.value)
         if self._lacking is not None:
             return _error(MISSING_CAPABILITY, "the request needs a capability that the client did not declare",
-                          {"requiredCapabilities": {self._lacking: {}}})  # fmt: skip
+                          {"requiredCapabilities": self._lacking})  # fmt: skip
+        if is_url_required(response):  # a code that must not be used again
+            members["code"] = msgspec.Raw(b"%d" % INTERNAL_ERROR)
+            return Response(b"", "error", msgspec.Raw(encode(members)))
         if bytes(members.get("code", msgspec.Raw())) == b"%d" % RESOURCE_NOT_FOUND:
             uri = (self.message.params or {}).get("uri")
             members["code"] = msgspec.Raw(b"%d" % INVALID_PARAMS)
@@ -259,9 +313,13 @@ def _is_error_result(response: Response) -> bool:
 def _can_be_asked(envelope: Envelope, need: str, question: Request) -> bool:
     """Whether the client declared what this question needs."""
     if question.method == "elicitation/create" and string_of((question.params or {}).get("mode")) == "url":
-        modes = envelope.capabilities.get(need)
-        return isinstance(modes, dict) and "url" in modes
+        return _opens_urls(envelope)
     return need in envelope.capabilities
+
+
+def _opens_urls(envelope: Envelope) -> bool:
+    modes = envelope.capabilities.get("elicitation")
+    return isinstance(modes, dict) and "url" in modes
 
 
 def _for_modern_client(question: Request) -> Params:

@@ -1,7 +1,6 @@
 """NodeOverview: this node's sessions and processes as values, for administrators. Always of one tenant."""
 
 import hashlib
-import secrets
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -17,7 +16,6 @@ from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
 
 ENDED = "ended_by_administrator"
-_NODE_ID_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +33,7 @@ class SessionView:
     idle_s: float
     calls: int
     process: str | None
+    node: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +49,7 @@ class ProcessView:
     resident_bytes: int
     sessions: tuple[str, ...]
     stderr_lines: int
+    node: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +70,13 @@ def public_id(session_id: str) -> str:
 
 
 class NodeOverview:
-    """Looks, ends and tries. Owns nothing. Fulfils `admin.node.NodeView`."""
+    """Looks, ends and tries. Owns nothing. What all nodes have is gathered by AllNodes."""
 
-    def __init__(self, version: str, registry: SessionRegistry, pool: ProcessPool, supervisor: Supervisor) -> None:
+    def __init__(
+        self, node: str, version: str, registry: SessionRegistry, pool: ProcessPool, supervisor: Supervisor
+    ) -> None:
         self._registry, self._pool, self._supervisor = registry, pool, supervisor
-        self._id, self._version, self._started_at = secrets.token_hex(_NODE_ID_BYTES), version, datetime.now(UTC)
+        self._id, self._version, self._started_at = node, version, datetime.now(UTC)
 
     def status(self) -> NodeStatus:
         """This node."""
@@ -84,13 +86,13 @@ class NodeOverview:
             started_at=self._started_at,
             sessions=len(self._registry),
             processes=len(self._supervisor.processes),
-            draining=self._registry.draining,
+            draining=self._registry.leaving or self._registry.draining,
         )
 
     def sessions(self, tenant: str) -> Sequence[SessionView]:
         """The tenant's sessions, by public id."""
         now = time.monotonic()
-        found = [_session(each, now) for each in self._registry if each.spec.tenant == tenant]
+        found = [_session(each, now, self._id) for each in self._registry if each.spec.tenant == tenant]
         return sorted(found, key=lambda view: view.id)
 
     def end_session(self, tenant: str, session: str) -> bool:
@@ -109,7 +111,7 @@ class NodeOverview:
                 sessions[session.process].append(public_id(session.id))
         now = time.time()
         found = (each for each in self._supervisor.processes if each.spec.tenant == tenant and each.id)
-        return sorted((_process(each, sessions[each.id], now) for each in found), key=lambda view: view.id)
+        return sorted((_process(each, sessions[each.id], now, self._id) for each in found), key=lambda view: view.id)
 
     def stderr(self, tenant: str, process: str, lines: int) -> Sequence[str] | None:
         """The last lines of the tenant's process; None if there is no such process."""
@@ -123,7 +125,7 @@ class NodeOverview:
         return await try_backend(self._pool, spec, limits)
 
 
-def _session(session: Session, now: float) -> SessionView:
+def _session(session: Session, now: float, node: str) -> SessionView:
     age_s = now - session.opened_at
     return SessionView(
         id=public_id(session.id),
@@ -137,10 +139,11 @@ def _session(session: Session, now: float) -> SessionView:
         idle_s=round(now - session.last_seen, 3),
         calls=len(session.exchange.calls),
         process=session.process,
+        node=node,
     )
 
 
-def _process(process: BackendProcess, sessions: Iterable[str], now: float) -> ProcessView:
+def _process(process: BackendProcess, sessions: Iterable[str], now: float, node: str) -> ProcessView:
     return ProcessView(
         id=process.id,
         backend=process.spec.name.removesuffix(SUFFIX),
@@ -151,4 +154,5 @@ def _process(process: BackendProcess, sessions: Iterable[str], now: float) -> Pr
         resident_bytes=process.resident_bytes,
         sessions=tuple(sorted(sessions)),
         stderr_lines=process.stderr.line_count,
+        node=node,
     )

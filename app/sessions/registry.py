@@ -1,39 +1,71 @@
 """SessionRegistry: every session of this node. Makes, finds, sweeps and closes them."""
 
 import logging
-import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Self
 
 import anyio
 from anyio.abc import TaskGroup
 
 from app.domain import BackendSpec, Limits, Principal
-from app.errors import BackendNotFound, GatewayError, NotFound, QuotaExceeded, SessionNotFound, ShuttingDown
+from app.errors import (
+    BackendNotFound,
+    GatewayError,
+    NotFound,
+    QuotaExceeded,
+    RoutesUnavailable,
+    SessionNotFound,
+    ShuttingDown,
+)
 from app.limits.gates import TenantGates
 from app.metrics import Metrics
+from app.protocol.lifecycle import SessionState
+from app.routing.routes import session_key
 from app.sessions.directory import BackendDirectory
+from app.sessions.draining import Draining, HandOver
+from app.sessions.fence import Fence
 from app.sessions.links import LinkSource
-from app.sessions.session import Session, Surroundings
+from app.sessions.ownership import Ownership
+from app.sessions.restoring import Durability
+from app.sessions.session import HANDED_OVER, Session, Surroundings
 
 SWEEP_S = 0.25  # how late a deadline may be noticed
 AGES_EVERY = 4  # sweeps between two looks at the ages of sessions
-SESSION_ID_BYTES = 24  # 192 random bits
+
+FIRST_TOKEN = 1
 
 log = logging.getLogger(__name__)
+
+
+async def _nothing_to_prove() -> None:
+    """A node that is alone owns what it has."""
 
 
 class SessionRegistry:
     """The node's sessions, by id. `async with` runs its sweep; leaving closes every session."""
 
-    def __init__(self, directory: BackendDirectory, links: LinkSource, metrics: Metrics, *, max_sessions: int) -> None:
+    def __init__(
+        self,
+        directory: BackendDirectory,
+        links: LinkSource,
+        metrics: Metrics,
+        ownership: Ownership,
+        *,
+        max_sessions: int,
+    ) -> None:
         self._directory, self._links, self._metrics = directory, links, metrics
-        self._max_sessions = max_sessions
+        self._ownership, self._max_sessions = ownership, max_sessions
         self._sessions: dict[str, Session] = {}
-        self._gates = TenantGates(metrics)
+        self.gates = TenantGates(metrics)
         self._tasks: TaskGroup | None = None
-        self.draining = False
+        self.leaving = False  # told to stop: not ready any more, though everything is still accepted
+        self.draining = False  # takes no new sessions
+        self.fence = Fence(time.monotonic())
+        self._proving = anyio.Lock()
+        self.hand_over: HandOver | None = None  # where there are other nodes
+        self.durability: Durability | None = None  # likewise: sessions of servers without state outlive this node
+        self.prove_routes: Callable[[], Awaitable[None]] = _nothing_to_prove
         self.on_sweep: Callable[[float], None] = lambda now: None
 
     async def __aenter__(self) -> Self:
@@ -58,17 +90,45 @@ class SessionRegistry:
             BackendNotFound: no such backend, or it is disabled.
             QuotaExceeded: the tenant, the principal or the node has its number of sessions.
             ShuttingDown: this node takes no new ones.
+            RoutesUnavailable: the other nodes would not find it.
         """
+        spec, limits = await self._find_backend(tenant, backend)
+        session_id = self._ownership.new_session_id()
+        session = self._admit(session_id, principal, spec, limits, transport)
+        try:
+            await self._ownership.claim_session(session_id, principal, tenant, backend, transport, limits)
+        except BaseException:
+            session.close("not_claimed")
+            raise
+        if session.state is SessionState.CLOSED:  # by the drain, an administrator
+            self._ownership.release(session_key(session_id))
+            raise ShuttingDown
+        if self.durability is not None:
+            self.durability.start(session, session_key(session_id), FIRST_TOKEN)
+        return session
+
+    def restored(
+        self, session_id: str, principal: Principal, spec: BackendSpec, limits: Limits, transport: str
+    ) -> Session:
+        """A session that another node has had; its route is ours already.
+
+        Raises:
+            QuotaExceeded: as `open`; the tenant's count is that of this node alone.
+            ShuttingDown: this node takes none.
+        """
+        return self._admit(session_id, principal, spec, limits, transport)
+
+    def _admit(
+        self, session_id: str, principal: Principal, spec: BackendSpec, limits: Limits, transport: str
+    ) -> Session:
         if self.draining:
             raise ShuttingDown
-        spec, limits = await self._find_backend(tenant, backend)
         if len(self._sessions) >= self._max_sessions:
             self._metrics.rate_limited.labels("node_sessions").inc()
             raise QuotaExceeded("node_sessions", "this node has as many sessions as it may", retry_after_s=5.0)
-        gate = self._gates.of(tenant, limits)
+        gate = self.gates.of(spec.tenant, limits)
         gate.open_session(principal.identity)
-        session_id = secrets.token_urlsafe(SESSION_ID_BYTES)
-        surroundings = Surroundings(transport, gate, self._metrics, self._closed)
+        surroundings = Surroundings(transport, gate, self._metrics, self._closed, self.fence)
         session = self._sessions[session_id] = Session(session_id, principal, spec, surroundings)
         self._metrics.sessions.labels(transport).inc()
         self._metrics.sessions_opened.labels(transport).inc()
@@ -89,17 +149,54 @@ class SessionRegistry:
         Raises:
             SessionNotFound: there is none, or it is somebody else's: the same either way.
         """
+        session = self.get(session_id, principal, tenant, backend)
+        if session is None:
+            raise SessionNotFound
+        return session
+
+    def get(self, session_id: str, principal: Principal, tenant: str, backend: str) -> Session | None:
+        """The session on this node; None where another may have it.
+
+        Raises:
+            SessionNotFound: it is here, and somebody else's.
+        """
         session = self._sessions.get(session_id)
-        if session is None or session.spec.name != backend or session.spec.tenant != tenant:
+        if session is None:
+            return None
+        if session.spec.name != backend or session.spec.tenant != tenant:
             raise SessionNotFound
         # The same object as a moment ago is the usual case; another token of the same principal is another object.
         if principal is not session.principal and principal.identity != session.principal.identity:
             raise SessionNotFound
         return session
 
+    def lost(self, session_id: str) -> None:
+        """Another node owns this session: what we have of it is over."""
+        session = self._sessions.get(session_id)
+        if session is not None:
+            session.close("taken_over")
+
+    async def prove(self) -> None:
+        """After a gap: asks for every route whether it is still ours, ends what is not, and opens the fence.
+
+        With the store out of reach the node goes on: then other nodes cannot have taken anything over unless they
+        reach the store and not this node, the one exception that docs/decisions.md states.
+        """
+        async with self._proving:
+            if not self.fence.is_closed(time.monotonic()):
+                return
+            log.warning("the node stood still; it proves what it owns: %d routes", len(self._ownership))
+            try:
+                await self.prove_routes()
+            except RoutesUnavailable:
+                log.warning("what this node owns could not be proved: the route store does not answer")
+            self.fence.open(time.monotonic())
+            for session in list(self._sessions.values()):
+                session.deliver_held()
+
     def limits_changed(self, tenant: str, limits: Limits) -> None:
         """New limits for what the tenant does from now on."""
-        self._gates.configure(tenant, limits)
+        self.gates.configure(tenant, limits)
 
     def close_where(self, matches: Callable[[Session], bool], reason: str, error: GatewayError | None = None) -> int:
         """Closes the sessions that match; how many there were."""
@@ -109,18 +206,32 @@ class SessionRegistry:
         return len(doomed)
 
     async def drain(self, seconds: float) -> int:
-        """Takes no new sessions, waits until no call is in flight (at most `seconds`), then closes every session.
+        """Takes no new sessions, and ends those there are within about `seconds`, calls first: see Draining.
 
         Returns:
             How many calls were cut off.
         """
         self.draining = True
-        with anyio.move_on_after(seconds):
-            while self.calls_in_flight():  # noqa: ASYNC110 - no call pays for an event that only a drain needs
-                await anyio.sleep(0.05)
-        cut_off = self.calls_in_flight()
-        self.close_where(lambda session: True, "shutdown", ShuttingDown())
-        return cut_off
+        return await Draining(self, seconds, self.hand_over).run()
+
+    async def give_away(self, session: Session) -> None:
+        """Ends the session here and frees it for the node that its client asks next (fulfils `HandOver`).
+
+        One that cannot go on elsewhere stays as it is.
+        """
+        if self.durability is None or session.journal is None or session.journal.is_over:
+            return
+        key = session_key(session.id)
+        session.close(HANDED_OVER, ShuttingDown())
+        try:
+            await self.durability.hand_over(session)
+        except GatewayError:
+            self._ownership.release(key)
+            raise
+        except BaseException:
+            self._ownership.release(key, hand_over=True)  # what was written before is enough, or the next owner sees
+            raise
+        self._ownership.release(key, hand_over=True)
 
     def calls_in_flight(self) -> int:
         """How many requests of clients wait for their answer."""
@@ -132,6 +243,14 @@ class SessionRegistry:
     def __iter__(self) -> Iterator[Session]:
         return iter(list(self._sessions.values()))
 
+    async def backend(self, tenant: str, backend: str) -> BackendSpec:
+        """The backend as it is registered now.
+
+        Raises:
+            BackendNotFound: no such backend, or it is disabled.
+        """
+        return (await self._find_backend(tenant, backend))[0]
+
     async def _find_backend(self, tenant: str, backend: str) -> tuple[BackendSpec, Limits]:
         try:
             return await self._directory.find(tenant, backend)
@@ -140,8 +259,10 @@ class SessionRegistry:
 
     def _closed(self, session: Session, reason: str) -> None:
         del self._sessions[session.id]
+        if reason != HANDED_OVER:
+            self._ownership.release(session_key(session.id))
         session.gate.close_session(session.principal.identity)
-        self._gates.drop_unused(session.spec.tenant)
+        self.gates.drop_unused(session.spec.tenant)
         self._metrics.sessions.labels(session.transport).dec()
         self._metrics.sessions_closed.labels(reason).inc()
         self._metrics.session_seconds.observe(time.monotonic() - session.opened_at)
@@ -152,6 +273,8 @@ class SessionRegistry:
             await anyio.sleep(SWEEP_S)
             tick += 1
             now = time.monotonic()
+            if not self.fence.tick(now):
+                await self.prove()
             self.on_sweep(now)
             for session in list(self._sessions.values()):
                 try:

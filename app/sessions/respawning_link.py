@@ -26,6 +26,8 @@ SPACING_S = 0.2  # between two starts for one session: a call that kills its pro
 
 log = logging.getLogger(__name__)
 
+_NODE_GONE = Exit("killed", "its node is gone")
+
 Again = Callable[[], Awaitable[LinkLease]]
 
 
@@ -37,6 +39,37 @@ class LinkState(Enum):
     ENDED = "ended"
 
 
+class _NoProcess:
+    """The lease of a link whose first process is still to come, and its link."""
+
+    id = ""
+
+    @property
+    def link(self) -> "_NoProcess":
+        return self
+
+    def attach(self, listener: BackendListener) -> None:
+        pass
+
+    def send(self, line: bytes) -> None:
+        raise BackendExited
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+    def asked_for(self, size: int) -> None:
+        pass
+
+    def handshake_succeeded(self) -> None:
+        pass
+
+    def release(self, reason: str) -> None:
+        pass
+
+
 class RespawningLink:
     """Fulfils ProcessLink, and is its own lease. `again` takes the next process, within `within_s` handshake included.
 
@@ -45,7 +78,7 @@ class RespawningLink:
 
     def __init__(self, lease: LinkLease, again: Again, tasks: anyio.abc.TaskGroup, within_s: float) -> None:
         self._lease, self._again, self._tasks, self._within_s = lease, again, tasks, within_s
-        self._record = HandshakeRecord()
+        self.record = HandshakeRecord()
         self._state = LinkState.LIVE
         self._listener: BackendListener | None = None
         self._is_paused = False
@@ -53,6 +86,16 @@ class RespawningLink:
         self._greeted: asyncio.Future[Response | None] | None = None  # None: the new process died
         self._scope = anyio.CancelScope()
         self._started_at = time.monotonic()
+
+    @classmethod
+    def restored(
+        cls, record: HandshakeRecord, again: Again, tasks: anyio.abc.TaskGroup, within_s: float
+    ) -> "RespawningLink":
+        """The link of a session that has shaken hands on another node; its process is on its way."""
+        link = cls(_NoProcess(), again, tasks, within_s)
+        link.record, link._state, link._started_at = record, LinkState.LOST, 0.0
+        tasks.start_soon(link._respawn, _NODE_GONE, name="respawn a backend")
+        return link
 
     # --- LinkLease
 
@@ -89,12 +132,12 @@ class RespawningLink:
         """See BackendLink. While there is no process, requests wait."""
         if self._state is not LinkState.LIVE:
             self._wait_for_process(line)
-        elif self._record.sent(line):
+        elif self.record.sent(line):
             try:
                 self._lease.link.send(line)
             except BackendError as error:
-                self._record.unsent(line)
-                if not isinstance(error, BackendExited) or self._record.hello is None:
+                self.record.unsent(line)
+                if not isinstance(error, BackendExited) or self.record.hello is None:
                     raise
                 self._state = LinkState.LOST  # its end will be heard of in a moment
                 self._wait_for_process(line)
@@ -137,7 +180,7 @@ class RespawningLink:
                 if answer.member == "result":
                     self._go_on()  # not in the task that waits: the process may die before that runs
                 return
-        if self._record.received(line) and self._listener is not None:
+        if self.record.received(line) and self._listener is not None:
             self._listener.backend_sent(line)
 
     def backend_failed(self, call: bytes, error: GatewayError) -> None:
@@ -156,7 +199,7 @@ class RespawningLink:
         if self._greeted is not None:
             if not self._greeted.done():
                 self._greeted.set_result(None)
-        elif self._record.hello is None:
+        elif self.record.hello is None:
             self._end(exit)
         else:
             self._lose(exit)
@@ -167,14 +210,14 @@ class RespawningLink:
             message = parse_backend(line)
         except InvalidMessage:
             return None
-        return message if type(message) is Response and message.id == self._record.hello_id else None
+        return message if type(message) is Response and message.id == self.record.hello_id else None
 
     # --- another process
 
     def _lose(self, exit: Exit) -> None:
         self._state = LinkState.LOST
         self._lease.release("backend_exited")
-        calls, withdrawn = self._record.lose()
+        calls, withdrawn = self.record.lose()
         error = BackendExited(f"the backend ended: {exit.description}", stderr=exit.stderr)
         for line in withdrawn:
             self._tell(line)
@@ -220,9 +263,9 @@ class RespawningLink:
         self._lease = lease = await self._again()
         greeted = self._greeted = asyncio.get_running_loop().create_future()
         lease.link.attach(self)
-        assert self._record.hello is not None
+        assert self.record.hello is not None
         try:
-            lease.link.send(self._record.hello)
+            lease.link.send(self.record.hello)
             answer = await greeted
         except BackendExited:
             answer = None
@@ -246,7 +289,7 @@ class RespawningLink:
             self._lease.link.pause_reading()
         waiting, self._waiting = self._waiting, {}
         try:
-            for line in self._record.replay():
+            for line in self.record.replay():
                 self._lease.link.send(line)
         except BackendError:
             pass  # its end will be heard of, and is dealt with there
@@ -255,7 +298,7 @@ class RespawningLink:
                 self.send(line)
             except BackendError as error:
                 self.backend_failed(call, error)
-        for line in self._record.news():
+        for line in self.record.news():
             self._tell(line)
 
     def __repr__(self) -> str:

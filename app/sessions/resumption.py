@@ -3,13 +3,14 @@
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import anyio
 
 from app.protocol.event_ids import STREAM_NAME_BYTES, EventId
-from app.sessions.replay import Recorded, ReplayLog
-from app.sessions.streams import Entry, EventStream, Item
+from app.sessions.journal import Journal
+from app.sessions.replay import ReplayLog
+from app.sessions.streams import Entry, EventStream, Fate, Item
 
 # A POST's stream that has been silent for this long is ended by us, and the client polls for the rest with GET
 # (2025-11-25, "polling"). None: never; keep-alive comments hold the connection instead.
@@ -34,7 +35,11 @@ class Reader:
         patience_s: float | None,
     ) -> None:
         self._stream, self._recorder, self._place, self._on_left = stream, recorder, start, on_left
-        self._backlog = deque(recorder.after(start))
+        stream.skip(start.number)
+        queued_from = stream.queued_from
+        self._backlog = deque(
+            event for event in recorder.after(start) if queued_from is None or event.id.number < queued_from
+        )
         self._patience_s = patience_s
         self._polls_in_ms: int | None = None
         stream.attach(self)
@@ -53,11 +58,12 @@ class Reader:
         """The next message of the stream."""
         if self._backlog and self._stream.is_read_by(self):
             event = self._backlog.popleft()
-            event.sent, self._place = True, event.id
-            return event.entry.item
+            self._recorder.took(event)
+            self._place = event.id
+            return event.item
         item = await self._stream.next(self) if self._patience_s is None else await self._next_in_time()
         if item is not None:
-            self._place = self._recorder.last
+            self._place = self._recorder.place
         return item
 
     async def _next_in_time(self) -> Item | None:
@@ -74,20 +80,40 @@ class Reader:
 
 
 class StreamRecorder:
-    """One stream's part of its session's log: names it, numbers its events. `collects` as in streams.Recorder."""
+    """One stream's part of its session's log: names it, numbers its events. `collects` as in streams.Recorder.
 
-    __slots__ = ("_owner", "collects", "last")
+    `number` is the last event's, `taken` that of the last one that a connection has taken.
+    """
 
-    def __init__(self, owner: "Resumption", *, collects: bool) -> None:
-        self._owner, self.collects = owner, collects
-        self.last = EventId(secrets.token_hex(STREAM_NAME_BYTES), 0)
+    __slots__ = ("_owner", "collects", "name", "number", "taken")
 
-    def record(self, entry: Entry, *, sent: bool) -> None:
+    def __init__(self, owner: "Resumption", name: str, *, collects: bool) -> None:
+        self._owner, self.name, self.collects = owner, name, collects
+        self.number = self.taken = 0
+
+    @property
+    def place(self) -> EventId:
+        """Behind the last event that a connection has taken."""
+        return EventId(self.name, self.taken)
+
+    def record(self, entry: Entry) -> None:
         """Writes the stream's next event down."""
-        self.last = EventId(self.last.stream, self.last.number + 1)
-        self._owner.append(Recorded(self.last, entry, time.monotonic(), sent=sent))
+        self.number += 1
+        entry.id, entry.at = EventId(self.name, self.number), time.monotonic()
+        self._owner.append(entry)
 
-    def after(self, place: EventId) -> list[Recorded]:
+    def took(self, entry: Entry) -> None:
+        """A connection has taken the event, perhaps again."""
+        entry.fate = Fate.SENT
+        if entry.id.number > self.taken:
+            self.taken = entry.id.number
+            self._owner.changed()
+
+    def forget(self, entry: Entry) -> None:
+        """The event has left the stream's queue, and nobody has seen it."""
+        self._owner.remove(entry)
+
+    def after(self, place: EventId) -> list[Entry]:
         """What the log has of this stream after that place."""
         return self._owner.log.after(place)
 
@@ -95,15 +121,18 @@ class StreamRecorder:
 class Resumption:
     """The streams of one session that have event ids, and the log of what was on them.
 
-    `on_dropped` hears of what left the log although no connection has ever taken it, as in EventStream.
+    `on_dropped` hears of what left the log although no connection has ever taken it, as in EventStream. A durable
+    session's `journal` hears of everything.
     """
 
-    __slots__ = ("_on_dropped", "_streams", "log")
+    __slots__ = ("_journal", "_on_dropped", "_streams", "log")
 
-    def __init__(self, on_dropped: Callable[[str, bytes | None], None]) -> None:
-        self._on_dropped = on_dropped
+    def __init__(self, on_dropped: Callable[[str, bytes | None], None], journal: Journal | None = None) -> None:
+        self._on_dropped, self._journal = on_dropped, journal
         self._streams: dict[str, EventStream] = {}
         self.log = ReplayLog()
+        if journal is not None:
+            self.log.on_replaced = journal.replaced
 
     def read(
         self,
@@ -121,34 +150,64 @@ class Resumption:
         """
         recorder = stream.recorder
         if not isinstance(recorder, StreamRecorder):
-            recorder = stream.recorder = StreamRecorder(self, collects=collects)
-            self._streams[recorder.last.stream] = stream
+            recorder = self.name(stream, collects=collects)
         patience_s = POLL_AFTER_S if recorder.collects and may_poll else None
-        return Reader(stream, recorder, start or recorder.last, on_left, patience_s)
+        return Reader(stream, recorder, start or recorder.place, on_left, patience_s)
+
+    def name(self, stream: EventStream, *, collects: bool, name: str | None = None) -> StreamRecorder:
+        """From now on this stream can be resumed, under a name that nobody can guess or the one it had."""
+        recorder = StreamRecorder(self, name or secrets.token_hex(STREAM_NAME_BYTES), collects=collects)
+        self._streams[recorder.name] = stream
+        stream.resume_with(recorder)
+        self.changed()
+        return recorder
+
+    def __iter__(self) -> Iterator[tuple[StreamRecorder, EventStream]]:
+        for stream in self._streams.values():
+            if isinstance(stream.recorder, StreamRecorder):
+                yield stream.recorder, stream
 
     def find(self, place: EventId) -> EventStream | None:
         """The stream to go on with; None where nothing is left of it, or there never was such an event."""
         stream = self._streams.get(place.stream)
         if stream is None or not isinstance(stream.recorder, StreamRecorder):
             return None
-        if place.number > stream.recorder.last.number:
+        if place.number > stream.recorder.number:
             return None
         if stream.is_spent and not self.log.after(place):
             return None
         return stream
 
-    def append(self, event: Recorded) -> None:
+    def append(self, event: Entry) -> None:
         """Writes an event into the log, at the cost of older ones."""
-        self._forget(self.log.append(event), "replay_full")
+        if self._journal is not None:
+            self._journal.recorded(event)
+        dropped = self.log.append(event)
+        if dropped:
+            self._forget(dropped, "replay_full")
+
+    def remove(self, event: Entry) -> None:
+        """Takes an event out that nobody will see."""
+        if event.fate is not Fate.ALONE:
+            self.log.remove(event)
+            if self._journal is not None:
+                self._journal.dropped(event)
+
+    def changed(self) -> None:
+        """Something else than events has changed that the session's next node must know."""
+        if self._journal is not None:
+            self._journal.changed()
 
     def trim(self, now: float) -> None:
         """Drops what is too old."""
         self._forget(self.log.trim(now), "replay_expired")
 
-    def _forget(self, events: list[Recorded], reason: str) -> None:
+    def _forget(self, events: list[Entry], reason: str) -> None:
         for event in events:
-            if not event.sent:
-                self._on_dropped(reason, event.entry.question)
+            if self._journal is not None:
+                self._journal.dropped(event)
+            if event.fate is Fate.KEPT:
+                self._on_dropped(reason, event.question)
             name = event.id.stream
             if name in self._streams and self._streams[name].is_spent and not self.log.holds(name):
                 del self._streams[name]

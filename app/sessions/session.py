@@ -25,11 +25,15 @@ from app.protocol.lifecycle import Lifecycle, SessionState, Trigger
 from app.protocol.modern import SUPPORTED, refuses_handshake
 from app.protocol.revisions import ASSUMED
 from app.sessions.bridged_link import BridgedLink
+from app.sessions.fence import Fence
+from app.sessions.journal import Journal
 from app.sessions.links import LinkLease, LinkSource
 from app.sessions.resumption import Reader, Resumption
 from app.sessions.streams import EventStream, Reply, Sink
 
 DRAIN_RETRY_MS = (1000, 5000)  # clients of a node that stops come back spread over this
+HANDED_OVER = "handed_over"
+LEAVING = ("shutdown", HANDED_OVER)
 _BEFORE_OPEN = ("ping", "server/discover")
 KNOWN_VERSIONS = frozenset(SUPPORTED)
 LARGE_ANSWER_BYTES = 64 << 10  # below it an answer is noise to the flood limit
@@ -42,6 +46,7 @@ class Surroundings(NamedTuple):
     gate: TenantGate
     metrics: Metrics
     on_closed: Callable[["Session", str], None]
+    fence: Fence
 
 
 class Session:
@@ -53,7 +58,7 @@ class Session:
     def __init__(self, session_id: str, principal: Principal, spec: BackendSpec, around: "Surroundings") -> None:
         self.id = session_id
         self.principal, self.spec = principal, spec
-        self.transport, self.gate, self._metrics, self._on_closed = around
+        self.transport, self.gate, self._metrics, self._on_closed, self._fence = around
         self.version: str = ASSUMED
         self.exchange = Exchange(spec.timeouts.call_s, initialize_s=spec.timeouts.initialize_s)
         self.listen = EventStream(self._pressure, self._stream_dropped)
@@ -64,6 +69,8 @@ class Session:
         self._hello: bytes | None = None  # `initialize` as it was sent
         self._full_streams = 0
         self._resumption: Resumption | None = None  # made for the first stream that can be resumed
+        self.journal: Journal | None = None  # of a session that can go on at another node
+        self._held: list[bytes] | None = None  # what the process said behind a closed fence
 
     @property
     def state(self) -> SessionState:
@@ -93,6 +100,21 @@ class Session:
             lease.release("session_closed")
             raise SessionNotFound
         self._lifecycle.follow(Trigger.PROCESS)
+        self._lease, self._link = lease, lease.link
+        self._link.attach(self)
+        if self.journal is not None:
+            self.journal.attach(lease)
+
+    def make_durable(self, journal: Journal) -> Resumption:
+        """From now on everything that another node needs to go on with this session gets into the journal."""
+        self.journal, self._resumption = journal, Resumption(self._stream_dropped, journal)
+        journal.log = self._resumption.log
+        return self._resumption
+
+    def restore(self, lease: LinkLease, version: str, opened_at: float) -> None:
+        """Opens the session as it was on another node; the lease's process may be on its way."""
+        self._lifecycle.follow(Trigger.RESTORE)
+        self.version, self.opened_at = version, opened_at
         self._lease, self._link = lease, lease.link
         self._link.attach(self)
 
@@ -198,11 +220,30 @@ class Session:
         if self._lifecycle.state is SessionState.INITIALIZING and self._bridges(line):
             return
         now = time.monotonic()
+        if self._fence.is_closed(now):
+            self._hold(line)
+            return
         command = self.exchange.receive(line, now)
         if type(command) is Answer:
             self._answered(command, now)
         else:
             self._carry_out(command)
+
+    def _hold(self, line: bytes) -> None:
+        """Keeps a line until it is known that the session is still ours; no more are read meanwhile."""
+        if self._held is None:
+            self._held = []
+            self._pressure(full=True)
+        self._held.append(line)
+
+    def deliver_held(self) -> None:
+        """The session is ours: what the process said goes its way. Idempotent."""
+        held, self._held = self._held, None
+        if held is None:
+            return
+        self._pressure(full=False)
+        for line in held:
+            self.backend_sent(line)
 
     def backend_asked(self, line: bytes, related: bytes) -> None:
         """A question that belongs to this call (BridgedSession)."""
@@ -213,6 +254,8 @@ class Session:
         if self._hello is None or not refuses_handshake(line):
             return False
         hello, self._hello = self._hello, None
+        if self.journal is not None:
+            self.journal.end()  # what the bridge knows is not written down
         self._link = BridgedLink(self._require_link(), self)
         self._tell_backend(hello)
         return True
@@ -386,11 +429,13 @@ class Session:
         for failed in self.exchange.fail_all(error or SessionNotFound("the session has ended")):
             self._carry_out(failed)
         self._lifecycle.follow(Trigger.CLOSE)
-        if reason == "shutdown":
+        if reason in LEAVING:
             self.listen.retry_ms = random.randint(*DRAIN_RETRY_MS)  # noqa: S311 - no secret
         self.listen.end()
         if self._lease is not None:
             self._lease.release(reason)
+        if self.journal is not None and reason not in LEAVING:
+            self.journal.end()
         self._on_closed(self, reason)
 
     def __repr__(self) -> str:

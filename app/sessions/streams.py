@@ -3,38 +3,63 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from enum import Enum
 from typing import Protocol
 
 from app.protocol.commands import Answer, Call, Failed, ToStream
+from app.protocol.event_ids import EventId
 
 MAX_EVENTS = 256
 MAX_BYTES = 1 << 20
 FAILED_SIZE = 256  # what a failure counts as
 SILENCE_S = 1.0  # in the handshake era: from then on the answer can be resumed
 
+NOWHERE = EventId("", 0)  # the place of what is on no stream that can be resumed
+
 # What a stream yields: a message as bytes, or a failure that the transport turns into one.
 Item = bytes | Failed
 
 
-class Entry:
-    """One message. `question` and `coalesce` are those of ToStream; an answer has its `call` instead."""
+class Fate(Enum):
+    """What has become of a message of a stream that can be resumed."""
 
-    __slots__ = ("call", "coalesce", "item", "question", "size")
+    QUEUED = "queued"  # waits in the stream for a connection; the log has it too
+    ALONE = "alone"  # the same, but the log had no room for it
+    KEPT = "kept"  # only the log has it, and no connection has taken it
+    SENT = "sent"  # a connection has taken it, which does not say that it arrived
+
+
+class Entry:
+    """One message. `question` and `coalesce` are those of ToStream; an answer has its `call` instead.
+
+    Where the stream can be resumed it has a place in it (`id`), a time, a fate, and its place in the session's journal
+    once it was written there (`serial`).
+    """
+
+    __slots__ = ("at", "call", "coalesce", "fate", "id", "item", "question", "serial", "size")
 
     def __init__(
         self, item: Item, call: Call | None = None, *, coalesce: bytes | None = None, question: bytes | None = None
     ) -> None:
         self.item, self.call, self.coalesce, self.question = item, call, coalesce, question
         self.size = len(item) if isinstance(item, bytes) else FAILED_SIZE
+        self.id = NOWHERE
+        self.at, self.serial, self.fate = 0.0, 0, Fate.QUEUED
 
 
 class Recorder(Protocol):
-    """Writes down what a stream sends, so that it can be sent again."""
+    """Numbers what a stream sends and writes it down, so that it can be sent again."""
 
-    collects: bool  # whether what nobody waits for is written down as well, instead of queued
+    collects: bool  # whether what nobody waits for is only written down, instead of queued
 
-    def record(self, entry: Entry, *, sent: bool) -> None:
+    def record(self, entry: Entry) -> None:
         """Takes the stream's next event."""
+
+    def took(self, entry: Entry) -> None:
+        """A connection has taken the event."""
+
+    def forget(self, entry: Entry) -> None:
+        """The event has left the stream's queue, and nobody has seen it."""
 
 
 class EventStream:
@@ -44,8 +69,8 @@ class EventStream:
     nothing is lost; without a reader the oldest message that is no answer is dropped and counted. The owner
     ends the stream; a reader that leaves only detaches.
 
-    A stream that can be resumed has a `recorder`, which gets every message that a reader takes. `retry_ms` is
-    set by an owner that ends the stream though the client may come back for more.
+    A stream that can be resumed has a `recorder`, which gets every message when it comes. `retry_ms` is set by an
+    owner that ends the stream though the client may come back for more.
     """
 
     __slots__ = (
@@ -76,6 +101,11 @@ class EventStream:
         """Whether it has ended and nothing waits in it."""
         return self.ended and not self._entries
 
+    @property
+    def queued_from(self) -> int | None:
+        """The number of the first event that waits in it; None where none does."""
+        return self._entries[0].id.number if self._entries else None
+
     def is_read_by(self, reader: object) -> bool:
         """Whether this reader has the stream."""
         return reader is self._reader
@@ -90,6 +120,24 @@ class EventStream:
         """Queues an answer; it is never dropped."""
         item: Item = outcome.payload() if isinstance(outcome, Answer) else outcome
         self._append(Entry(item, outcome.call))
+
+    def resume_with(self, recorder: Recorder) -> None:
+        """From now on the stream can be resumed; what waits in it gets its numbers."""
+        self.recorder = recorder
+        for entry in self._entries or ():
+            recorder.record(entry)
+
+    def queue(self, entry: Entry) -> None:
+        """Puts a recorded event back, in a session that was rebuilt."""
+        if self._entries is None:
+            self._entries = deque()
+        self._entries.append(entry)
+        self.bytes += entry.size
+
+    def skip(self, number: int) -> None:
+        """Takes out what waits up to this number: the client says that it has it."""
+        while self._entries and self._entries[0].id.number <= number:
+            self._take()
 
     def end(self) -> None:
         """Lets the reader finish after what is queued. Idempotent."""
@@ -110,9 +158,7 @@ class EventStream:
         self.attached, self._reader, self._waiter = False, None, None
         self._set_full(False)
         if self.recorder is not None and self.recorder.collects:
-            while self._entries:
-                self.recorder.record(self._entries.popleft(), sent=False)
-            self.bytes = 0
+            self._leave_to_log()
         return True
 
     async def next(self, reader: object = None) -> Item | None:
@@ -124,22 +170,37 @@ class EventStream:
             await self._waiter
         if reader is not self._reader:
             return None
+        item = self._take().item
+        if self._is_full and not self._over_limit():
+            self._set_full(False)
+        return item
+
+    def _take(self) -> Entry:
         assert self._entries is not None
         entry = self._entries.popleft()
         self.bytes -= entry.size
-        if self._is_full and not self._over_limit():
-            self._set_full(False)
         if self.recorder is not None:
-            self.recorder.record(entry, sent=True)
-        return entry.item
+            self.recorder.took(entry)
+        return entry
+
+    def _leave_to_log(self) -> None:
+        for entry in self._entries or ():
+            if entry.fate is Fate.ALONE:
+                self._on_dropped("replay_full", entry.question)
+            entry.fate = Fate.KEPT
+        self._entries = None
+        self.bytes = 0
 
     def _append(self, entry: Entry) -> None:
         if self.ended:
             self._on_dropped("client_gone", entry.question)
             return
-        if self.recorder is not None and self.recorder.collects and not self.attached:
-            self.recorder.record(entry, sent=False)
-            return
+        if self.recorder is not None:
+            if self.recorder.collects and not self.attached:
+                entry.fate = Fate.KEPT
+                self.recorder.record(entry)
+                return
+            self.recorder.record(entry)
         if self._entries is None:
             self._entries = deque()
         self._entries.append(entry)
@@ -152,12 +213,23 @@ class EventStream:
         self._wake()
 
     def _replace(self, command: ToStream) -> bool:
+        """Whether the message has taken the place of another; an event does not get another message, but goes."""
         for entry in self._entries or ():
             if entry.coalesce == command.coalesce:
+                if self.recorder is not None:
+                    self._remove(entry)
+                    return False
                 self.bytes += len(command.payload) - entry.size
                 entry.item, entry.size = command.payload, len(command.payload)
                 return True
         return False
+
+    def _remove(self, entry: Entry) -> None:
+        assert self._entries is not None
+        self._entries.remove(entry)
+        self.bytes -= entry.size
+        if self.recorder is not None:
+            self.recorder.forget(entry)
 
     def _drop_oldest(self) -> None:
         assert self._entries is not None
@@ -165,8 +237,7 @@ class EventStream:
             victim = next((entry for entry in self._entries if entry.call is None), None)
             if victim is None:
                 return
-            self._entries.remove(victim)
-            self.bytes -= victim.size
+            self._remove(victim)
             self._on_dropped("stream_full", victim.question)
 
     def _over_limit(self) -> bool:

@@ -22,8 +22,8 @@ SUSPENDED_S = 300.0  # how long a client may take to come back
 class SuspendedCalls:
     """The suspended calls of this node."""
 
-    def __init__(self, sealer: Sealer, suspended_s: float) -> None:
-        self._sealer, self._suspended_s = sealer, suspended_s
+    def __init__(self, sealer: Sealer, suspended_s: float, node: str = "") -> None:
+        self._sealer, self._suspended_s, self._node = sealer, suspended_s, node
         self._calls: dict[str, ModernCall] = {}
         self._spent: dict[str, None] = {}  # calls that were suspended, and went on to their end
 
@@ -33,7 +33,8 @@ class SuspendedCalls:
             next(iter(self._calls.values())).cancel("too many calls wait for their clients")
         self._calls[call.id] = call
         call.deadline = time.monotonic() + self._suspended_s
-        state = {"call": call.id, "round": call.round, "until": int(time.time() + self._suspended_s)}
+        until = int(time.time() + self._suspended_s)
+        state = {"node": self._node, "call": call.id, "round": call.round, "until": until}
         sealed = self._sealer.seal(json.dumps(state).encode(), _place(caller, call.message))
         return base64.urlsafe_b64encode(sealed).decode()
 
@@ -50,6 +51,15 @@ class SuspendedCalls:
         if call.round != state["round"] or call.deadline is None:
             raise StateRefused("state_spent")
         return call
+
+    def node_of(self, caller: Caller, message: Request) -> str | None:
+        """The other node that the request's state names; None where it names this one, or does not open."""
+        try:
+            state = self._open((string_of((message.params or {}).get("requestState")) or ""), _place(caller, message))
+        except StateRefused:
+            return None
+        node: str = state["node"]
+        return None if node == self._node else node
 
     def _open(self, state: str, place: str) -> dict[str, Any]:
         try:
@@ -73,12 +83,16 @@ class SuspendedCalls:
 
     def sweep(self, now: float) -> None:
         """Ends the calls whose clients never came back."""
-        for call in list(self._calls.values()):
+        for call in self.waiting():
             if call.deadline is not None and call.deadline < now:
                 call.cancel("the client did not come back in time")
 
+    def waiting(self) -> list[ModernCall]:
+        """The calls whose clients are to come back."""
+        return [call for call in self._calls.values() if call.deadline is not None]
+
     def __len__(self) -> int:
-        return sum(call.deadline is not None for call in self._calls.values())
+        return len(self.waiting())
 
 
 def _place(caller: Caller, message: Request) -> str:

@@ -1,6 +1,6 @@
 """API keys in the database: digests, never the keys."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
@@ -63,6 +63,13 @@ class ApiKeyRepository:
         async with self._database.read() as connection:
             query = select(api_keys).where(behind).order_by(api_keys.c.id).limit(limit)
             return [_key(row) for row in await connection.execute(query)]
+
+    async def standing(self, keys: Collection[tuple[str, str]], now: datetime) -> set[tuple[str, str]]:
+        """Those of these keys, by (tenant, id), that are neither revoked nor expired."""
+        valid = and_(api_keys.c.revoked_at.is_(None), or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > now))
+        query = select(api_keys.c.tenant, api_keys.c.id).where(api_keys.c.id.in_([key[1] for key in keys]), valid)
+        async with self._database.read() as connection:
+            return {(row.tenant, row.id) for row in await connection.execute(query)}.intersection(keys)
 
     async def create(self, tenant: str, key: ApiKey, *, act: Act | None = None) -> None:
         """Adds the key.

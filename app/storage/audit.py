@@ -42,10 +42,11 @@ class AuditLog:
         if before is not None:
             query = query.where(audit.c.id < before)
         async with self._database.read() as connection:
-            return [_entry(row) for row in await connection.execute(query)]
+            return [entry_of(row) for row in await connection.execute(query)]
 
 
-def _entry(row: Row[Any]) -> AuditEntry:
+def entry_of(row: Row[Any]) -> AuditEntry:
+    """The entry in a row of the table."""
     actor = (row.actor_tenant, row.actor_issuer, row.actor_subject)
     act = Act(row.tenant, actor, row.action, row.target, row.at, row.request_id, row.detail)
     return AuditEntry(row.id, act)

@@ -2,26 +2,37 @@
 
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import parse_qsl
 
 import anyio
+import msgspec
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.auth.authenticator import Authenticator
 from app.auth.policy import may_connect
+from app.domain import Principal
 from app.domain import Scope as Permission
-from app.errors import BackendNotFound, Forbidden, GatewayError
+from app.errors import BackendNotFound, Forbidden, ForwardRefused, GatewayError
 from app.http.dependencies import BASE_URL
 from app.http.errors import HttpRefusal, http_status
 from app.http.hosts import HostPolicy
 from app.http.problems import ProblemResponse
+from app.routing.forward_credentials import ForwardCredentials
+from app.routing.peers import CHALLENGE, PROBE_PATH, PROOF
+from app.sessions.all_nodes import OVERVIEW
+from app.sessions.registry import SessionRegistry
+from app.transports.forwarding import FORWARDED, forward_refused
 from app.transports.request import BODY_DEADLINE_S, ClientGone, McpRequest
 from app.transports.sse import HttpSse
 from app.transports.streamable_http import StreamableHttp
 
 Endpoint = Callable[[McpRequest], Awaitable[None]]
+Tell = Callable[[str, dict[str, str]], Any]
 
 _UNCHECKED = frozenset({"/livez", "/readyz", "/metrics"})  # asked by address, not by name
+_PROBED = PROBE_PATH.decode()
 _REQUEST_HEADERS = (
     b"Authorization, Content-Type, Accept, Mcp-Session-Id, MCP-Protocol-Version, Mcp-Method, Mcp-Name, Last-Event-ID"
 )
@@ -41,9 +52,14 @@ class Front:
         *,
         max_body_bytes: int,
         public_url: str | None = None,
+        credentials: ForwardCredentials | None = None,
+        tell: Tell | None = None,
+        registry: SessionRegistry | None = None,
     ) -> None:
         self._app, self._hosts, self._authenticator = app, hosts, authenticator
         self._max_body_bytes, self._public_url = max_body_bytes, public_url
+        self._credentials = credentials  # None: there are no other nodes, so nothing can come from one
+        self._tell, self._registry = tell, registry
         self._endpoints: dict[str, dict[str, Endpoint]] = {
             "mcp": {"POST": streamable.post, "GET": streamable.get, "DELETE": streamable.delete},
             "sse": {"GET": sse.stream},
@@ -74,11 +90,11 @@ class Front:
         headers = request.headers
         if len(headers) != len(request.scope["headers"]):
             request.refuse_repeated_headers()
-        self._hosts.require_host(headers.get(b"host"))
-        origin = headers.get(b"origin")
-        if origin is not None:
-            self._hosts.require_origin(origin)
-            request.send = _with_cors(request.send, origin)
+        forwarded = headers.get(FORWARDED)
+        if forwarded is None:
+            self._check_names(request)
+        else:
+            await self._accept_forwarded(request, forwarded)
         methods = self._endpoints.get(request.kind)
         if methods is None:
             raise HttpRefusal(404, "not_found", "there is nothing at this address")
@@ -89,16 +105,38 @@ class Front:
         if endpoint is None:
             allow = ", ".join(methods).encode()
             raise HttpRefusal(405, "method_not_allowed", "this address has other methods", headers=((b"allow", allow),))
-        authorization = headers.get(b"authorization")
-        principal = None if authorization is None else self._authenticator.remembered(authorization, request.target)
-        if principal is None:
-            principal = await self._authenticator.authenticate(authorization, request.target())
-        request.principal = principal
-        if not may_connect(principal, request.tenant, request.backend):
-            if principal.tenant != request.tenant:
-                raise BackendNotFound  # another tenant's backends do not exist
-            raise Forbidden([f"{Permission.CONNECT}", f"{Permission.CONNECT}:{request.backend}"])
+        if forwarded is None:
+            authorization = headers.get(b"authorization")
+            principal = None if authorization is None else self._authenticator.remembered(authorization, request.target)
+            if principal is None:
+                principal = await self._authenticator.authenticate(authorization, request.target())
+            request.principal = principal
+        if not may_connect(request.principal, request.tenant, request.backend):
+            raise _no_access(request.principal, request.tenant, request.backend)
+        if self._registry is not None and self._registry.fence.is_closed(time.monotonic()):
+            await self._registry.prove()
         await endpoint(request)
+
+    def _check_names(self, request: McpRequest) -> None:
+        """By which name the client calls us, and from which web page; a page that may is told so."""
+        self._hosts.require_host(request.headers.get(b"host"))
+        origin = request.headers.get(b"origin")
+        if origin is not None:
+            self._hosts.require_origin(origin)
+            request.send = _with_cors(request.send, origin)
+
+    async def _accept_forwarded(self, request: McpRequest, value: bytes) -> None:
+        """Another node has checked names and credentials, if it is one; its word takes their place."""
+        if self._credentials is None:
+            raise forward_refused()
+        try:
+            forwarded = self._credentials.open(value, request.method, request.raw_target())
+            body = await request.body(self._max_body_bytes)
+            forwarded.require_body(body)
+        except ForwardRefused:
+            raise forward_refused() from None
+        request.keep_body(body)
+        request.principal, request.is_forwarded = forwarded.principal, True
 
     async def _elsewhere(self, scope: Scope, receive: Receive, send: Send) -> None:
         """What FastAPI answers: its routes know one spelling, and have no limit for a body."""
@@ -110,6 +148,11 @@ class Front:
             return
         request = McpRequest(scope, receive, send, "", "", "")
         request.public_url = self._public_url
+        if path == _PROBED and await self._has_proved(request):
+            return
+        if path.startswith(OVERVIEW) and FORWARDED in request.headers:
+            await self._tell_of_itself(request, path.removeprefix(OVERVIEW))
+            return
         try:
             self._hosts.require_host(request.headers.get(b"host"))
             origin = request.headers.get(b"origin")
@@ -123,6 +166,37 @@ class Front:
             await ProblemResponse(http_status(error), error.reason, detail=str(error))(scope, receive, send)
             return
         await self._app(scope, _limited(receive, self._max_body_bytes), send)
+
+    async def _tell_of_itself(self, request: McpRequest, what: str) -> None:
+        """What another node asks for a list of all nodes."""
+        try:
+            await self._accept_forwarded(request, request.headers[FORWARDED])
+            query = dict(parse_qsl(request.scope["query_string"].decode("latin-1")))
+            told = None if self._tell is None else self._tell(what, query)
+            if told is None:
+                raise HttpRefusal(404, "not_found", "there is nothing at this address")
+            await request.answer(200, msgspec.json.encode(told))
+        except ClientGone:
+            return
+        except GatewayError as error:
+            await request.answer_error(error)
+
+    async def _has_proved(self, request: McpRequest) -> bool:
+        """Tells another node which one this is; False where it is not a node that asks."""
+        challenge = request.headers.get(CHALLENGE)
+        if challenge is None or self._credentials is None:
+            return False
+        proof = self._credentials.prove(challenge)
+        if proof is None:
+            return False
+        await request.answer_empty(204, [(PROOF, proof)])
+        return True
+
+
+def _no_access(principal: Principal, tenant: str, backend: str) -> GatewayError:
+    if principal.tenant != tenant:
+        return BackendNotFound()  # another tenant's backends do not exist
+    return Forbidden([f"{Permission.CONNECT}", f"{Permission.CONNECT}:{backend}"])
 
 
 def _limited(receive: Receive, limit: int) -> Receive:

@@ -23,6 +23,7 @@ from app.protocol.modern import MODERN, REMOVED, Envelope, Rejection, RoutingHea
 from app.sessions.implicit import Caller, ImplicitSessions
 from app.sessions.modern_call import ModernCall
 from app.sessions.streams import EventStream, Reply
+from app.transports.elsewhere import Elsewhere
 from app.transports.event_stream import StreamOptions, send_events
 from app.transports.request import McpRequest
 
@@ -35,12 +36,16 @@ _STATUS = {-32700: 400, -32600: 400, -32602: 400, -32601: 404, -32020: 400, -320
 class ModernHttp:
     """Answers POSTs that Streamable HTTP found to be of this revision."""
 
-    def __init__(self, implicit: ImplicitSessions, metrics: Metrics, *, keepalive_s: float) -> None:
-        self._implicit = implicit
+    def __init__(
+        self, implicit: ImplicitSessions, elsewhere: Elsewhere, metrics: Metrics, *, keepalive_s: float
+    ) -> None:
+        self._implicit, self._elsewhere = implicit, elsewhere
         self._keepalive_s = keepalive_s
         self._call_streams, self._listen_streams = metrics.streams.labels("post"), metrics.streams.labels("listen")
 
-    async def post(self, request: McpRequest, message: Message | list[Message], accepted: Accepted) -> None:
+    async def post(
+        self, request: McpRequest, message: Message | list[Message], accepted: Accepted, body: bytes
+    ) -> None:
         """One request, or a notification, which is taken note of: cancelling is closing the stream here."""
         if isinstance(message, Notification):
             self._require_version(request)
@@ -54,6 +59,8 @@ class ModernHttp:
         if message.method in REMOVED:
             raise HttpRefusal(404, "method_not_found", "this revision has no such method", code=METHOD_NOT_FOUND)
         caller = Caller(request.principal, request.tenant, request.backend)
+        if await self._is_answered_elsewhere(request, caller, message, body):
+            return
         if message.method == "subscriptions/listen" and await self._listen(request, caller, message, envelope):
             return
         if message.method == "server/discover":
@@ -63,6 +70,18 @@ class ModernHttp:
         if message.method == "tools/call":
             await self._require_mirrors(request, caller, message, envelope)
         await self._call(request, caller, message, envelope, accepted)
+
+    async def _is_answered_elsewhere(self, request: McpRequest, caller: Caller, message: Request, body: bytes) -> bool:
+        """1. The call that it goes on with is suspended on another node. 2. The caller's lines are. 3. It is ours."""
+        if message.params is not None and "requestState" in message.params:
+            node = self._implicit.node_of(caller, message)
+            if node is not None:
+                await self._elsewhere.suspended(request, body, node)
+                return True
+        if self._implicit.has_lines(caller):
+            return False
+        is_stateless = await self._implicit.is_stateless(caller)
+        return await self._elsewhere.caller(request, body, is_stateless=is_stateless)
 
     def _require_version(self, request: McpRequest) -> None:
         version = parse_version(request.values(b"mcp-protocol-version"))

@@ -30,7 +30,8 @@ class McpRequest:
     """A request to `/t/{tenant}/{backend}/{kind}`. The front sets `public_url` and `principal` before others look."""
 
     __slots__ = (
-        "backend", "headers", "kind", "method", "principal", "public_url", "receive", "scope", "send", "tenant",
+        "_kept_body", "backend", "headers", "is_forwarded", "kind", "method", "principal", "public_url", "receive",
+        "scope", "send", "tenant",
     )  # fmt: skip
     principal: Principal
     public_url: str | None
@@ -38,8 +39,20 @@ class McpRequest:
     def __init__(self, scope: Scope, receive: Receive, send: Send, tenant: str, backend: str, kind: str) -> None:
         self.scope, self.receive, self.send = scope, receive, send
         self.tenant, self.backend, self.kind = tenant, backend, kind
+        self.is_forwarded = False  # whether another node has sent it, and vouches for its principal
         self.method: str = scope["method"]
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self._kept_body: bytes | None = None
+
+    def keep_body(self, body: bytes) -> None:
+        """The front has read the body, which a node vouches for; `body` gives it from now on."""
+        self._kept_body = body
+
+    def raw_target(self) -> bytes:
+        """Path and query as they came."""
+        path: bytes = self.scope.get("raw_path") or self.scope["path"].encode("utf-8", "surrogateescape")
+        query: bytes = self.scope["query_string"]
+        return b"%b?%b" % (path, query) if query else path
 
     def base_url(self) -> str:
         """Under which URL the client reaches us: PUBLIC_URL, else its own word, once its Host was checked."""
@@ -81,6 +94,8 @@ class McpRequest:
             HttpRefusal: it is longer than `limit` bytes (413), encoded (415), or takes too long (408).
             ClientGone: the connection ended first.
         """
+        if self._kept_body is not None:
+            return self._kept_body
         self.refuse_declared_size(limit)
         message = await self.receive()
         body: bytes = message.get("body", b"")

@@ -11,6 +11,7 @@ from app.protocol.jsonrpc import Notification, Request, parse_client
 from app.protocol.sse import encode_endpoint
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
+from app.transports.elsewhere import Elsewhere
 from app.transports.event_stream import StreamOptions, send_events
 from app.transports.request import McpRequest
 
@@ -20,8 +21,16 @@ TRANSPORT = "sse"
 class HttpSse:
     """Answers the two addresses; the front has checked who asks and whether they may."""
 
-    def __init__(self, registry: SessionRegistry, metrics: Metrics, *, max_body_bytes: int, keepalive_s: float) -> None:
-        self._registry = registry
+    def __init__(
+        self,
+        registry: SessionRegistry,
+        elsewhere: Elsewhere,
+        metrics: Metrics,
+        *,
+        max_body_bytes: int,
+        keepalive_s: float,
+    ) -> None:
+        self._registry, self._elsewhere = registry, elsewhere
         self._max_body_bytes, self._keepalive_s = max_body_bytes, keepalive_s
         self._streams = metrics.streams.labels("sse")
 
@@ -29,6 +38,8 @@ class HttpSse:
         """Opens a session and its stream; the session lives as long as the stream."""
         if not parse_accept(request.headers.get(b"accept")).events:
             raise HttpRefusal(406, "not_acceptable", "Accept must allow text/event-stream")
+        if await self._elsewhere.opening(request, b""):
+            return
         session = await self._registry.open(request.principal, request.tenant, request.backend, TRANSPORT)
         endpoint = f"/t/{request.tenant}/{request.backend}/messages?sessionId={session.id}"
         options = StreamOptions(self._streams, self._keepalive_s, first=encode_endpoint(endpoint))
@@ -36,10 +47,16 @@ class HttpSse:
 
     async def message(self, request: McpRequest) -> None:
         """One message: 202, and the answer goes to the stream. So does the refusal of a request."""
-        session = self._find(request)
+        session_id = _session_id(request)
         if not is_json(request.headers.get(b"content-type")):
             raise HttpRefusal(415, "unsupported_media_type", "Content-Type must be application/json")
-        message = parse_client(await request.body(self._max_body_bytes))
+        body = await request.body(self._max_body_bytes)
+        message = parse_client(body)
+        session = self._registry.get(session_id, request.principal, request.tenant, request.backend)
+        if session is None:
+            session = await self._elsewhere.session(request, session_id, body)
+        if session is None:
+            return
         if isinstance(message, list):
             raise InvalidMessage("HTTP+SSE has no batches")
         if isinstance(message, Request):
@@ -58,8 +75,9 @@ class HttpSse:
         except GatewayError as error:
             session.refuse(message, error)
 
-    def _find(self, request: McpRequest) -> Session:
-        values = parse_qs(request.scope["query_string"].decode("latin-1")).get("sessionId", [])
-        if len(values) != 1:
-            raise HttpRefusal(400, "session_required", "the query needs one sessionId; open the stream first")
-        return self._registry.find(values[0], request.principal, request.tenant, request.backend)
+
+def _session_id(request: McpRequest) -> str:
+    values: list[str] = parse_qs(request.scope["query_string"].decode("latin-1")).get("sessionId", [])
+    if len(values) != 1:
+        raise HttpRefusal(400, "session_required", "the query needs one sessionId; open the stream first")
+    return values[0]

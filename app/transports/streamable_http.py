@@ -18,6 +18,7 @@ from app.sessions.registry import SessionRegistry
 from app.sessions.resumption import Reader
 from app.sessions.session import Session
 from app.sessions.streams import Reply
+from app.transports.elsewhere import Elsewhere
 from app.transports.event_stream import StreamOptions, send_events
 from app.transports.modern_http import ModernHttp
 from app.transports.request import McpRequest
@@ -34,13 +35,14 @@ class StreamableHttp:
     def __init__(
         self,
         registry: SessionRegistry,
+        elsewhere: Elsewhere,
         modern: ModernHttp,
         metrics: Metrics,
         *,
         max_body_bytes: int,
         keepalive_s: float,
     ) -> None:
-        self._registry, self._modern = registry, modern
+        self._registry, self._elsewhere, self._modern = registry, elsewhere, modern
         self._max_body_bytes, self._keepalive_s = max_body_bytes, keepalive_s
         self._get_streams, self._post_streams = metrics.streams.labels("get"), metrics.streams.labels("post")
 
@@ -52,20 +54,23 @@ class StreamableHttp:
             raise HttpRefusal(406, "not_acceptable", "Accept must allow application/json or text/event-stream")
         if not is_json(headers.get(b"content-type")):
             raise HttpRefusal(415, "unsupported_media_type", "Content-Type must be application/json")
-        message = parse_client(await request.body(self._max_body_bytes))
+        body = await request.body(self._max_body_bytes)
+        message = parse_client(body)
         if type(message) is Request:
             try:
                 if _is_modern(request, message):
-                    await self._modern.post(request, message, accepted)
+                    await self._modern.post(request, message, accepted, body)
                     return
-                await self._request(request, message, takes_json=accepted.json, takes_events=accepted.events)
+                await self._request(request, message, body, takes_json=accepted.json, takes_events=accepted.events)
             except GatewayError as error:
                 await request.answer_error(error, message.id)
             return
         if _is_modern(request, message):
-            await self._modern.post(request, message, accepted)
+            await self._modern.post(request, message, accepted, body)
             return
-        session = self._session(request)
+        session = self._session(request) or await self._fetch(request, body)
+        if session is None:
+            return
         if isinstance(message, list):
             await self._batch(request, session, message, takes_json=accepted.json, takes_events=accepted.events)
             return
@@ -81,7 +86,9 @@ class StreamableHttp:
         if not parse_accept(request.headers.get(b"accept")).events:
             raise HttpRefusal(406, "not_acceptable", "Accept must allow text/event-stream")
         _require_known_version(request)
-        session = self._find(request)
+        session = self._find(request) or await self._fetch(request)
+        if session is None:
+            return
         reader = _resumed(session, request.values(b"last-event-id")) or session.read(session.open_listener())
         await self._send(request, session, reader, self._get_streams)
 
@@ -89,16 +96,25 @@ class StreamableHttp:
         """Ends the session."""
         if SESSION_HEADER not in request.headers:
             raise HttpRefusal(405, "method_not_allowed", "DELETE needs a session", headers=((b"allow", b"POST"),))
-        self._find(request).close("deleted")
+        session = self._find(request) or await self._fetch(request)
+        if session is None:
+            return
+        session.close("deleted")
         await request.answer_empty(204)
 
     # --- POST
 
-    async def _request(self, request: McpRequest, message: Request, *, takes_json: bool, takes_events: bool) -> None:
+    async def _request(
+        self, request: McpRequest, message: Request, body: bytes, *, takes_json: bool, takes_events: bool
+    ) -> None:
         if message.method == "initialize":
+            if await self._is_answered_elsewhere(request, body):
+                return
             await self._initialize(request, message, takes_json=takes_json, takes_events=takes_events)
             return
-        session = self._session(request)
+        session = self._session(request) or await self._fetch(request, body)
+        if session is None:
+            return
         reply = session.reply(1, may_stream=takes_events)
         session.request(message, reply)
         if not takes_json:
@@ -113,9 +129,6 @@ class StreamableHttp:
         await request.answer(200, outcome.payload())
 
     async def _initialize(self, request: McpRequest, message: Request, *, takes_json: bool, takes_events: bool) -> None:
-        if SESSION_HEADER in request.headers:
-            self._find(request)  # a stranger's or a dead session is 404 here too
-            raise InvalidMessage("the session is initialized already")
         session = await self._registry.open(request.principal, request.tenant, request.backend, TRANSPORT)
         reply = session.reply(1, may_stream=takes_events)
         try:
@@ -136,6 +149,14 @@ class StreamableHttp:
             await request.answer(200, outcome.payload())
             return
         await request.answer(200, outcome.payload(), [(SESSION_HEADER, session.id.encode())])
+
+    async def _is_answered_elsewhere(self, request: McpRequest, body: bytes) -> bool:
+        """What comes before an `initialize` of ours: a session that exists already, another node that opens it."""
+        if SESSION_HEADER not in request.headers:
+            return await self._elsewhere.opening(request, body)
+        if self._find(request) is None and await self._fetch(request, body) is None:
+            return True
+        raise InvalidMessage("the session is initialized already")
 
     async def _handshake(self, session: Session, message: Request, reply: Reply) -> None:
         await self._registry.connect(session)
@@ -191,14 +212,19 @@ class StreamableHttp:
 
     # --- whose session
 
-    def _session(self, request: McpRequest) -> Session:
+    def _session(self, request: McpRequest) -> Session | None:
+        """The session if it is here: the usual case, which waits for nothing."""
         if SESSION_HEADER not in request.headers:
             raise HttpRefusal(400, "session_required", "the header Mcp-Session-Id is missing; start with `initialize`")
         return self._find(request)
 
-    def _find(self, request: McpRequest) -> Session:
+    def _find(self, request: McpRequest) -> Session | None:
         session_id = request.headers[SESSION_HEADER].decode("latin-1")
-        return self._registry.find(session_id, request.principal, request.tenant, request.backend)
+        return self._registry.get(session_id, request.principal, request.tenant, request.backend)
+
+    async def _fetch(self, request: McpRequest, body: bytes = b"") -> Session | None:
+        """It is not here: the session that was taken over, or None once another node has answered the request."""
+        return await self._elsewhere.session(request, request.headers[SESSION_HEADER].decode("latin-1"), body)
 
 
 def _resumed(session: Session, values: tuple[bytes, ...]) -> Reader | None:

@@ -75,19 +75,22 @@ class Node:
     def status(self) -> NodeStatus:
         return NodeStatus("n1", "test", AT, len(self.running), len(self.started), False)
 
-    def sessions(self, tenant: str) -> list[SessionView]:
+    def statuses(self) -> list[NodeStatus]:
+        return [self.status()]
+
+    async def sessions(self, tenant: str) -> list[SessionView]:
         return self.running.get(tenant, [])
 
-    def end_session(self, tenant: str, session: str) -> bool:
-        before = self.sessions(tenant)
+    async def end_session(self, tenant: str, session: str) -> bool:
+        before = self.running.get(tenant, [])
         self.running[tenant] = [view for view in before if view.id != session]
         return len(before) != len(self.running[tenant])
 
-    def processes(self, tenant: str) -> list[ProcessView]:
+    async def processes(self, tenant: str) -> list[ProcessView]:
         return self.started.get(tenant, [])
 
-    def stderr(self, tenant: str, process: str, lines: int) -> list[str] | None:
-        known = any(view.id == process for view in self.processes(tenant))
+    async def stderr(self, tenant: str, process: str, lines: int) -> list[str] | None:
+        known = any(view.id == process for view in self.started.get(tenant, []))
         return ["first", "second", "third"][-lines:] if known else None
 
     async def check(self, spec: BackendSpec, limits: Limits) -> Trial:
@@ -95,11 +98,11 @@ class Node:
         return self.trial
 
     def add_session(self, tenant: str, name: str) -> None:
-        view = SessionView(name, "echo", "key", "AAAAAAAA", "streamable", "open", "2025-11-25", AT, 1.0, 0, "p1")
+        view = SessionView(name, "echo", "key", "AAAAAAAA", "streamable", "open", "2025-11-25", AT, 1.0, 0, "p1", "n1")
         self.running.setdefault(tenant, []).append(view)
 
     def add_process(self, tenant: str, name: str) -> None:
-        view = ProcessView(name, "echo", 1234, "leased", AT, 1.0, 4096, ("s1",), 3)
+        view = ProcessView(name, "echo", 1234, "leased", AT, 1.0, 4096, ("s1",), 3, "n1")
         self.started.setdefault(tenant, []).append(view)
 
 

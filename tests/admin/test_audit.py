@@ -114,7 +114,7 @@ async def test_without_a_record_there_is_no_act(rig, monkeypatch):
         assert answer.status_code == 503, path
     monkeypatch.undo()
     assert rig.effects.heard == heard
-    assert rig.node.sessions("acme")
+    assert rig.node.running["acme"]
     assert not rig.node.checked
     assert await rig.trail() == trail
     assert (await rig.ask("GET", "/api/v1/tenants/acme/backends/echo")).json()["version"] == 1

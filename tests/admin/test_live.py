@@ -26,7 +26,7 @@ async def test_sessions_are_listed_in_pages_by_their_public_ids_and_ended(rig):
     again = await rig.ask("DELETE", TENANT + "/sessions/s2")
     assert (again.status_code, again.json()["reason"]) == (404, "session_not_found")
     assert (await rig.ask("DELETE", TENANT + "/sessions/s4")).status_code == 404
-    assert [view.id for view in rig.node.sessions("acme")] == ["s1", "s3"]
+    assert [view.id for view in rig.node.running["acme"]] == ["s1", "s3"]
 
 
 async def test_processes_are_listed_and_their_last_words_are_for_administrators(rig):

@@ -1,114 +1,153 @@
-"""Client programs beside the two SDKs of the other tests, each in an environment of its own, with their defaults.
+"""Client programs, each in an environment of its own and with its defaults, in front of backends of every era.
 
 Each program (a file beside this one) connects to $URL with $KEY, calls a tool, lists resources, hears progress and
-answers a question where it can, and prints what came of it as one JSON object.
+answers a question where it can, and prints what came of it as one JSON object. docs/protocol.md has the table.
 """
 
-import hashlib
 import json
 import os
-import shutil
+import re
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration.gateway import ROOT, running_gateway
+from tests.clients import environments
+from tests.clients.environments import HERE, Unavailable
+from tests.integration.gateway import ROOT, Endpoint, Gateway, running_gateway
 
-HERE = Path(__file__).resolve().parent
-CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "trunkline-test-clients"
-INSTALL_S, RUN_S = 240, 60
+RUN_S = 60
 BACKEND = [sys.executable, "-I", "-S", str(ROOT / "tests/conformance/stdio_backend.py"), "--era"]
-SAID = "This is a simple text response for testing."
-ALL = {"resources", "progress", "elicitation"}
-PROGRAMS = {
-    "python-sdk-1": ("python_sdk_1.py", ["mcp==1.30.0"], ALL),
-    "fastmcp": ("fastmcp_client.py", ["fastmcp>=4,<5"], ALL),
-    "openai-agents": ("openai_agents.py", ["openai-agents"], {"resources"}),
-    "langchain": ("langchain_adapters.py", ["langchain-mcp-adapters"], {"resources"}),
-    "typescript-sdk-2": ("typescript_sdk_2.mjs", ["@modelcontextprotocol/client@2"], ALL),
-    "typescript-sdk-2-auto": ("typescript_sdk_2.mjs", ["@modelcontextprotocol/client@2"], ALL),
-    "typescript-sdk-1": (
-        "typescript_sdk_1.mjs",
-        ["@modelcontextprotocol/sdk@1"],
-        ALL,
+MCP_2 = "mcp==2.3.0"
+
+HANDSHAKE, MODERN = "streamable_http", "modern"  # as the gateway's metrics call them
+RESOURCES = ["test://static-text", "test://static-binary", "test://watched-resource"]
+TEXT_RESOURCES_PROGRESS = {
+    "text": "This is a simple text response for testing.",
+    "resources": RESOURCES,
+    "progress": [0, 50, 100],
+}
+ALL = {**TEXT_RESOURCES_PROGRESS, "elicitation": "Hello, Ada!"}
+MISSING_CAPABILITY = -32021
+
+
+@dataclass(frozen=True)
+class Client:
+    """A program around a client: `packages` are those of its Python, `npm` a folder here that has a lock."""
+
+    program: str
+    speaks: str
+    packages: tuple[str, ...] = ()
+    npm: str | None = None
+    arguments: tuple[str, ...] = ()
+    finds: Mapping[str, Any] = field(default_factory=lambda: ALL)
+
+    def pins(self) -> list[tuple[str, str]]:
+        """What is tested: names and versions."""
+        locked = json.loads((HERE / self.npm / "package.json").read_text())["dependencies"] if self.npm else {}
+        return [
+            *locked.items(),
+            *((name, version) for name, _, version in (pin.partition("==") for pin in self.packages)),
+        ]
+
+
+def _proxy(speaks: str, *arguments: str) -> Client:
+    return Client("mcp_remote_proxy.py", speaks, (MCP_2,), "mcp_remote", arguments)
+
+
+CLIENTS = {
+    "python-sdk-1": Client("python_sdk_1.py", HANDSHAKE, ("mcp==1.30.0",)),
+    "python-sdk-2": Client("python_sdk_2.py", MODERN, (MCP_2,)),
+    "fastmcp": Client("fastmcp_client.py", MODERN, ("fastmcp==4.1.2", MCP_2)),
+    "openai-agents": Client(
+        "openai_agents.py",
+        MODERN,
+        ("openai-agents==0.24.0", MCP_2),
+        finds={**TEXT_RESOURCES_PROGRESS, "refused": MISSING_CAPABILITY},  # it has no API for elicitation
     ),
+    "langchain": Client("langchain_adapters.py", HANDSHAKE, ("langchain-mcp-adapters==0.3.2", "mcp==1.30.0")),
+    "typescript-sdk-1": Client("client.mjs", HANDSHAKE, npm="typescript_sdk_1"),
+    "typescript-sdk-2": Client("client.mjs", HANDSHAKE, npm="typescript_sdk_2"),
+    "typescript-sdk-2-auto": Client("client.mjs", MODERN, npm="typescript_sdk_2", arguments=("auto",)),
+    "mcp-remote-client": Client(
+        "mcp_remote_client.py",
+        HANDSHAKE,
+        npm="mcp_remote",
+        finds={"tools": True, "resources": RESOURCES},  # all that it does
+    ),
+    "mcp-remote": _proxy(HANDSHAKE, "legacy"),
+    "mcp-remote-modern-host": _proxy(MODERN, "auto"),
+    "mcp-remote-protocol-auto": _proxy(MODERN, "legacy", "--protocol", "auto"),
 }
 
 
-def python_of(packages: list[str]) -> list[str]:
-    """A Python that has these packages."""
-    directory = CACHE / ("py-" + _digest(packages))
-    if not (directory / ".installed").exists():
-        _install([sys.executable, "-m", "venv", "--clear", str(directory)])
-        _install([str(directory / "bin/python"), "-m", "pip", "install", "--quiet", *packages])
-        (directory / ".installed").touch()
-    return [str(directory / "bin/python")]
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """The gateway that the clients of one worker come to, one after the other."""
+    with running_gateway(tmp_path_factory.mktemp("clients") / "data") as gateway:
+        yield gateway
+    assert "Traceback" not in gateway.log.read_text()
 
 
-def node_of(packages: list[str]) -> Path:
-    """A directory whose node_modules have these packages."""
-    if shutil.which("npm") is None:
-        pytest.skip("npm is not installed")
-    directory = CACHE / ("npm-" + _digest(packages))
-    if not (directory / ".installed").exists():
-        directory.mkdir(parents=True, exist_ok=True)
-        _install(
-            ["npm", "install", "--prefix", str(directory), "--ignore-scripts", "--no-audit", "--no-fund", *packages]
-        )
-        (directory / ".installed").touch()
-    return directory
+def _made(environment: Path | Unavailable) -> Path:
+    if isinstance(environment, Unavailable):
+        pytest.skip(environment.reason)
+    return environment
 
 
-def _digest(packages: list[str]) -> str:
-    return hashlib.sha256(" ".join(packages).encode()).hexdigest()[:12]
+def command_of(client: Client, npm: Path | None) -> list[str]:
+    if client.program.endswith(".mjs"):
+        assert npm is not None
+        return ["node", str(npm / client.program), *client.arguments]
+    python = str(_made(environments.python(*client.packages)) / "bin/python") if client.packages else sys.executable
+    return [python, str(HERE / client.program), *client.arguments]
 
 
-def _install(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S, check=False)
-    if done.returncode:
-        pytest.skip(f"{command[0]} could not install (no network?): {done.stderr.strip()[-200:]}")
+def run(client: Client, endpoint: Endpoint, home: Path) -> dict[str, Any]:
+    """What the program found. It knows nothing of the user's own settings and caches."""
+    npm = _made(environments.node(client.npm)) if client.npm else None
+    given = {"URL": endpoint.mcp, "KEY": endpoint.key, "NPM": str(npm), "HOME": str(home)}
+    done = subprocess.run(
+        command_of(client, npm),
+        env={**os.environ, **given, "OPENAI_AGENTS_DISABLE_TRACING": "1"},
+        cwd=home,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}\n{endpoint.gateway.log_tail()}"
+    return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-def command_of(program: str, packages: list[str]) -> list[str]:
-    if program.endswith(".py"):
-        return [*python_of(packages), str(HERE / program)]
-    directory = node_of(packages)
-    shutil.copy(HERE / program, directory / program)  # node looks for modules beside the program
-    return ["node", str(directory / program)]
+def answered(gateway: Gateway) -> Counter[str]:
+    """How many resources/list each way of speaking has had so far."""
+    counted: Counter[str] = Counter()
+    for sample, value in gateway.metrics().items():
+        if sample.startswith("mcp_server_operation_duration_seconds_count") and '"resources/list"' in sample:
+            counted.update(dict.fromkeys(re.findall(r'network_transport="(\w+)"', sample), int(value)))
+    return counted
 
 
 @pytest.mark.clients
+@pytest.mark.real
+@pytest.mark.timeout(3 * environments.INSTALL_S)  # the first run installs
 @pytest.mark.parametrize("era", ["legacy", "dual", "modern"])
-@pytest.mark.parametrize("client", PROGRAMS)
-def test_a_client_program_works_with_its_defaults(client: str, era: str, tmp_path: Path) -> None:
-    program, packages, abilities = PROGRAMS[client]
-    command = command_of(program, packages)
-    with running_gateway(tmp_path / "data") as gateway:
-        endpoint = gateway.endpoint([*BACKEND, era])
-        done = subprocess.run(
-            command,
-            env={
-                **os.environ,
-                "URL": endpoint.mcp,
-                "KEY": endpoint.key,
-                "OPENAI_AGENTS_DISABLE_TRACING": "1",
-                "MODE": client.rpartition("-")[2],
-            },
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=RUN_S,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    assert found["text"] == SAID
-    if "resources" in abilities:
-        assert "test://static-text" in found["resources"]
-    if "progress" in abilities:
-        assert found["progress"] == [0, 50, 100]
-    if "elicitation" in abilities:
-        assert found["elicitation"] == "Hello, Ada!"
+@pytest.mark.parametrize("name", CLIENTS)
+def test_a_client_works_with_its_defaults(gateway: Gateway, name: str, era: str, tmp_path: Path) -> None:
+    client, before = CLIENTS[name], answered(gateway)
+    found = run(client, gateway.endpoint([*BACKEND, era]), tmp_path)
+    assert found == client.finds
+    assert set(answered(gateway) - before) == {client.speaks}
+
+
+def test_the_documents_table_names_what_is_tested() -> None:
+    table = (ROOT / "docs/protocol.md").read_text().split("\n## Clients\n", 1)[1].split("\n## ", 1)[0]
+    pins = {f"`{name}` {version}" for client in CLIENTS.values() for name, version in client.pins()}
+    assert {pin for pin in pins if pin not in table} == set()

@@ -1,11 +1,11 @@
 """The official MCP conformance suite against a real gateway: both client revisions in front of servers of each era.
 
-Expected are the exact scores. Where a server speaks the handshake era only, one scenario cannot pass: it insists on the
-key `user_name` for a question, which a bridge cannot know, as such a server's question has none.
+Expected are the exact scores: the scenarios and checks that cannot pass are listed, each with its reason.
 """
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,15 +17,25 @@ from tests.integration.gateway import Gateway, running_gateway
 
 HERE = Path(__file__).resolve().parent
 SUITE = HERE / "node_modules/@modelcontextprotocol/conformance/dist/index.js"
-SUITE_WITHIN_S = 120
+SUITE_WITHIN_S = 180  # the slowest leg takes 80 s on two busy cores
+GATEWAY_WITHIN_S = 120  # its start, and its end
 OLD, NEW = "2025-11-25", "2026-07-28"
 SCENARIOS = {OLD: 30, NEW: 37}
 ERAS = ("dual", "legacy", "modern")
-UNREACHABLE = {("legacy", NEW): {"input-required-result-basic-elicitation"}}
-# It wants a progress message within half a second, of the first call with these capabilities; the handshake that
-# they need takes such a server two seconds.
-TOO_SLOW = {("slow-init", NEW): {"server-stateless"}}
-QUIRKS = ("stdout-noise", "silent-discover", "slow-init", "ping-client")
+EVERY = [(era, revision) for era in ERAS for revision in SCENARIOS]
+# Where a server is initialised. One that speaks 2026-07-28 with us is not, and has to answer `server/discover`.
+HANDSHAKES = [("dual", OLD), ("legacy", OLD), ("legacy", NEW)]
+QUIRKS = {"stdout-noise": EVERY, "silent-discover": HANDSHAKES, "slow-init": HANDSHAKES, "ping-client": HANDSHAKES}
+
+# Scenario -> its checks that fail. This one insists on the key `user_name` for a question; a server of the handshake
+# era asks without a key, so no bridge can know it.
+UNREACHABLE = {("legacy", NEW): {"input-required-result-basic-elicitation": {"sep-2322-elicitation-incomplete"}}}
+# This one wants a message of a tool within 0.6 s, in the first call that declares elicitation. The server has to be
+# told so in `initialize`, before the call and before it says anything; that takes it two seconds. Until then this
+# revision lets us say nothing on the stream: the request has no progress token and no log level.
+TOO_SLOW = {
+    ("legacy", NEW, "slow-init"): {"server-stateless": {"sep-2575-http-server-no-independent-requests-on-stream"}}
+}
 
 
 class Leg(NamedTuple):
@@ -37,7 +47,15 @@ class Leg(NamedTuple):
     quirks: str = ""
 
     def __str__(self) -> str:
-        return f"{self.era}-{self.revision}"
+        return "-".join(filter(None, (self.quirks, self.era, self.revision, "warm" if self.warm else "")))
+
+    @property
+    def cannot_pass(self) -> dict[str, set[str]]:
+        """The checks that fail here, by scenario."""
+        return {
+            **UNREACHABLE.get((self.era, self.revision), {}),
+            **TOO_SLOW.get((self.era, self.revision, self.quirks), {}),
+        }
 
 
 def _node() -> Path | None:
@@ -46,6 +64,7 @@ def _node() -> Path | None:
 
 pytestmark = [
     pytest.mark.node,
+    pytest.mark.timeout(SUITE_WITHIN_S + GATEWAY_WITHIN_S),
     pytest.mark.skipif(
         not SUITE.exists() or _node() is None, reason="the suite is not installed (scripts/test does it)"
     ),
@@ -65,16 +84,22 @@ def run_suite(gateway: Gateway, leg: Leg, directory: Path) -> tuple[dict[str, An
         "AUTH_HEADER": f"Authorization: Bearer {endpoint.key}",
         "JSON_OUT": str(report),
     }
-    done = subprocess.run(
-        [str(HERE / "run_suite.sh"), endpoint.mcp, str(directory / "work"), leg.revision],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=SUITE_WITHIN_S,
-        check=False,
+    command = [str(HERE / "run_suite.sh"), endpoint.mcp, str(directory / "work"), leg.revision]
+    printed = _run_to_its_end(command, environment)
+    assert report.exists(), printed
+    return json.loads(report.read_text())[leg.revision], printed
+
+
+def _run_to_its_end(command: list[str], environment: dict[str, str]) -> str:
+    """What it printed; after SUITE_WITHIN_S it is stopped, together with all that it started."""
+    started = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
-    assert report.exists(), done.stdout + done.stderr
-    return json.loads(report.read_text())[leg.revision], done.stdout
+    try:
+        return started.communicate(timeout=SUITE_WITHIN_S)[0]
+    except subprocess.TimeoutExpired:
+        os.killpg(started.pid, signal.SIGKILL)
+        raise AssertionError(f"not done after {SUITE_WITHIN_S} s\n{started.communicate()[0]}") from None
 
 
 def check(leg: Leg, directory: Path) -> None:
@@ -82,27 +107,26 @@ def check(leg: Leg, directory: Path) -> None:
         result, printed = run_suite(gateway, leg, directory)
     scored = {name: each for name, each in result["scenarios"].items() if each["scored"]}
     assert len(scored) == result["scored_total"] == SCENARIOS[leg.revision], printed
-    failed = {name for name, each in scored.items() if each["fail"]}
-    unreachable = UNREACHABLE.get((leg.era, leg.revision), set()) | TOO_SLOW.get((leg.quirks, leg.revision), set())
-    assert failed == unreachable, printed
+    failed = {name: set(each["failed"]) for name, each in scored.items() if each["fail"]}
+    assert failed == leg.cannot_pass, printed
 
 
-@pytest.mark.parametrize("leg", [Leg(era, revision) for era in ERAS for revision in SCENARIOS], ids=str)
+@pytest.mark.parametrize("leg", [Leg(*each) for each in EVERY], ids=str)
 def test_every_reachable_scored_scenario_passes(leg: Leg, tmp_path: Path) -> None:
     check(leg, tmp_path)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("leg", [Leg(era, revision, warm=2) for era in ERAS for revision in SCENARIOS], ids=str)
+@pytest.mark.parametrize("leg", [Leg(*each, warm=2) for each in EVERY], ids=str)
 def test_the_same_passes_with_warm_processes(leg: Leg, tmp_path: Path) -> None:
     check(leg, tmp_path)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("quirks", QUIRKS)
-@pytest.mark.parametrize("revision", SCENARIOS)
-@pytest.mark.parametrize("warm", [0, 2], ids=["cold", "warm"])
-def test_the_same_passes_in_front_of_servers_with_manners_of_their_own(
-    quirks: str, revision: str, warm: int, tmp_path: Path
-) -> None:
-    check(Leg("legacy", revision, warm, quirks), tmp_path)
+@pytest.mark.parametrize(
+    "leg",
+    [Leg(*each, warm=warm, quirks=quirk) for quirk, legs in QUIRKS.items() for each in legs for warm in (0, 2)],
+    ids=str,
+)
+def test_the_same_passes_in_front_of_servers_with_manners_of_their_own(leg: Leg, tmp_path: Path) -> None:
+    check(leg, tmp_path)

@@ -40,6 +40,9 @@ MISBEHAVE = [sys.executable, "-I", "-S", str(ROOT / "tests/integration/misbehave
 class Gateway:
     """One running node and its administrator."""
 
+    PROGRAM: Sequence[str] = ("-m", "app")  # what Python runs
+    WORDS: Sequence[str] = ()  # more of the command line
+
     def __init__(self, data_dir: Path, **settings: str) -> None:
         self.data_dir = data_dir
         # In the environment of every backend: finds them, and what they started, wherever they ended up.
@@ -51,8 +54,9 @@ class Gateway:
         }
         self.log = data_dir.parent / f"{data_dir.name}.log"
         self._log_file = self.log.open("ab")
+        where = ("--host", "127.0.0.1", "--port", "0", "--data-dir", str(data_dir))
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "app", "serve", "--host", "127.0.0.1", "--port", "0", "--data-dir", str(data_dir)],
+            [sys.executable, *self.PROGRAM, "serve", *where, *self.WORDS],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._log_file,
@@ -225,8 +229,8 @@ class Endpoint:
 
 
 @contextmanager
-def running_gateway(data_dir: Path, **settings: str) -> Iterator[Gateway]:
-    gateway = Gateway(data_dir, **settings)
+def running_gateway(data_dir: Path, kind: type[Gateway] = Gateway, /, **settings: str) -> Iterator[Gateway]:
+    gateway = kind(data_dir, **settings)
     try:
         yield gateway
         if gateway.process.poll() is None:

@@ -12,11 +12,15 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
+from mcp import Client, MCPError, types
+from mcp.client.subscriptions import ResourceUpdated, ToolsListChanged
 
 from tests.integration.gateway import ROOT, Endpoint, Gateway, until
+from tests.integration.servers import python_client, text_of
 from tests.integration.wire import RpcError, Wire, error_of, events, last_message, wire
 
 STATELESS = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/stateless.py")]
+MODERN_SERVER = [sys.executable, "-I", "-S", str(ROOT / "tests/conformance/stdio_backend.py"), "--era", "modern"]
 SHARED: dict[str, Any] = {"isolation": "shared", "max_processes": 1}
 
 
@@ -226,6 +230,91 @@ async def test_a_shared_backend_that_refuses_or_dies_says_so_at_once(gateway: Ga
             )
     assert response.status_code == 502
     assert error_of(response).reason == "backend_exited"
+
+
+# --- isolation: shared, and a server that speaks 2026-07-28 only
+
+
+async def test_clients_of_both_eras_share_a_process_that_speaks_the_modern_era_only(gateway: Gateway) -> None:
+    endpoint = gateway.endpoint(MODERN_SERVER, **SHARED)
+    async with (
+        python_client(endpoint, "streamable", mode="legacy", elicitation_callback=accept) as old,
+        python_client(endpoint, "streamable", mode="legacy") as other,
+        python_client(endpoint, "streamable", mode="auto", elicitation_callback=accept) as modern,
+    ):
+        assert (old.protocol_version, modern.protocol_version) == ("2025-11-25", "2026-07-28")
+        found = [json.loads(text_of(await client.call_tool("whoami", {}))) for client in (old, other, modern)]
+        assert len({each["pid"] for each in found}) == 1
+        assert {each["era"] for each in found} == {"modern"}
+        assert [each["caps"] for each in found] == [["elicitation"], [], ["elicitation"]], "to each call its own client"
+
+        # What is asked belongs to a call, so it can be put even though the process is shared.
+        async def greeted(client: Client) -> None:
+            assert text_of(await client.call_tool("test_input_required_result_elicitation", {})) == "Hello, Ada!"
+
+        async with anyio.create_task_group() as tasks:
+            for client in (old, modern, old, modern):
+                tasks.start_soon(greeted, client)
+        refused = await _answer_or_error(other, "test_input_required_result_elicitation")
+        assert "elicitation" in refused
+
+        steps: dict[str, list[float]] = {"old": [], "modern": []}
+
+        async def progressed(name: str, client: Client) -> None:
+            async def step(progress: float, total: float | None, message: str | None) -> None:
+                steps[name].append(progress)
+
+            await client.call_tool("test_tool_with_progress", {}, progress_callback=step)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(progressed, "old", old)
+            tasks.start_soon(progressed, "modern", modern)
+        assert steps == {"old": [0, 50, 100], "modern": [0, 50, 100]}
+    assert len(gateway.api("GET", f"/tenants/{endpoint.tenant}/processes")["items"]) == 1
+
+
+@pytest.mark.filterwarnings("ignore::mcp.MCPDeprecationWarning")
+async def test_changes_of_a_shared_modern_process_reach_clients_of_both_eras(gateway: Gateway) -> None:
+    endpoint = gateway.endpoint(MODERN_SERVER, **SHARED)
+    heard: list[str] = []
+
+    async def hear(message: Any) -> None:
+        if isinstance(message, types.ResourceUpdatedNotification):
+            heard.append(str(message.params.uri))
+        elif isinstance(message, types.ToolListChangedNotification):
+            heard.append("tools")
+
+    async with (
+        python_client(endpoint, "streamable", mode="legacy", message_handler=hear) as old,
+        python_client(endpoint, "streamable", mode="auto") as modern,
+        modern.listen(tools_list_changed=True, resource_subscriptions=["test://watched-resource"]) as subscription,
+    ):
+        await old.subscribe_resource("test://watched-resource")
+        events: list[Any] = []
+
+        async def listen() -> None:
+            async for event in subscription:
+                events.append(event)  # noqa: PERF401 - looked at while more come
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(listen)
+            await modern.call_tool("test_trigger_tool_change", {})
+            await old.call_tool("test_trigger_resource_update", {"uri": "test://watched-resource"})
+            await until(lambda: set(heard) == {"tools", "test://watched-resource"}, 10, lambda: heard)
+            wanted = {ToolsListChanged(), ResourceUpdated(uri="test://watched-resource")}
+            await until(lambda: wanted <= set(events), 10, lambda: events)
+            tasks.cancel_scope.cancel()
+
+
+async def _answer_or_error(client: Client, tool: str) -> str:
+    try:
+        return str(await client.call_tool(tool, {}))
+    except MCPError as error:
+        return str(error)
+
+
+async def accept(context: Any, params: Any) -> types.ElicitResult:
+    return types.ElicitResult(action="accept", content={"name": "Ada"})
 
 
 # --- recovery: respawn

@@ -263,6 +263,22 @@ def test_a_line_over_the_limit_fails_the_call_it_names_else_the_oldest(exchange:
     assert exchange.receive_oversized(b"x") == Dropped("oversized")
 
 
+def test_a_call_that_ends_without_its_answer_may_go_on_in_the_process(exchange: Exchange) -> None:
+    call(exchange, "1")
+    _, second = call(exchange, "2")
+    _, third = call(exchange, "3")
+    exchange.notification(client('{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}'), 0.0)
+    (cancelled,) = exchange.expire(CANCEL_GRACE_S)
+    named = exchange.receive_oversized(b'{"jsonrpc":"2.0","id":%d,"result":' % third["id"])
+    broken = sent(exchange, {"id": second["id"]})
+    call(exchange, "4")
+    some_line = exchange.receive_oversized(b'{"jsonrpc":"2.0","method":"notifications/message"')
+    call(exchange, "5")
+    overdue, _ = exchange.expire(60.0)
+    ends = [cancelled, named, broken, some_line, overdue]
+    assert [isinstance(end, Failed) and end.may_go_on for end in ends] == [True, False, False, True, True]
+
+
 def test_when_the_process_dies_every_call_gets_the_error_once(exchange: Exchange) -> None:
     call(exchange, "1")
     call(exchange, "2")

@@ -1,7 +1,7 @@
 """An MCP server that says what it has heard; for what sessions share, or lose. Standard library only.
 
 Tools: echo, whoami (its pid, and what it has heard), later (answered when `release` is called), release, crash,
-log, progress, ask, change (says that its tools have changed), update, huge (writes a line of `bytes`).
+log, progress, ask, ask_and_wait (answered with the answer), change (says that its tools have changed), update, huge (writes a line of `bytes`).
 `first`: a file; the first process to make it works, the others die at once.
 """
 
@@ -12,6 +12,7 @@ import sys
 CAPABILITIES = {"tools": {"listChanged": True}, "logging": {}, "resources": {"subscribe": True}}
 heard: list[str] = []
 held: list[object] = []
+asked: list[object] = []
 
 
 def send(**message: object) -> None:
@@ -29,6 +30,10 @@ def call(request_id: object, params: dict) -> None:
     if name == "later":
         held.append(request_id)
         heard.append("later")
+        return
+    if name == "ask_and_wait":
+        asked.append(request_id)
+        send(id="w", method="sampling/createMessage", params={})
         return
     if name == "release":
         while held:
@@ -51,6 +56,9 @@ def call(request_id: object, params: dict) -> None:
 
 def handle(message: dict) -> None:
     method, request_id, params = message.get("method"), message.get("id"), message.get("params") or {}
+    if message.get("id") == "w" and asked:
+        answer(asked.pop(), message.get("result", {}).get("text", ""))
+        return
     if method is None:
         heard.append("error" if "error" in message else "answer")
         return

@@ -10,7 +10,7 @@ from app.domain import BackendSpec, Principal, Timeouts
 from app.metrics import Metrics
 from app.sessions.directory import BackendDirectory
 from app.sessions.registry import SessionRegistry
-from tests.sessions.fakes import FakePool, FakeStore
+from tests.sessions.fakes import FakePool, FakeStore, alone
 
 SPEC = BackendSpec("acme", "echo", "echo-server", timeouts=Timeouts(idle_s=100.0, absolute_s=1000.0))
 
@@ -38,5 +38,5 @@ def directory(store: FakeStore) -> BackendDirectory:
 @pytest.fixture
 async def registry(pool: FakePool, directory: BackendDirectory) -> AsyncIterator[SessionRegistry]:
     typed_pool: Any = pool
-    async with SessionRegistry(directory, typed_pool, Metrics("test"), max_sessions=5) as registry:
+    async with SessionRegistry(directory, typed_pool, Metrics("test"), alone(), max_sessions=5) as registry:
         yield registry

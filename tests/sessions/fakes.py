@@ -1,6 +1,7 @@
 """Hand-written fakes of what a Session needs: a pool whose processes are lists of lines."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import anyio
@@ -9,6 +10,8 @@ import anyio.lowlevel
 from app.backends.link import BackendListener, Exit
 from app.domain import BackendSpec, Limits, Tenant
 from app.errors import BackendBusy, BackendError, NotFound
+from app.routing.routes import Found, Quota, Route
+from app.sessions.ownership import Ownership
 
 
 class FakeLink:
@@ -95,3 +98,36 @@ class FakeStore:
 
     async def get_tenant(self, name: str) -> Tenant:
         return Tenant(name, self.limits)
+
+
+class FakeRoutes:
+    """A route store that has no other nodes; `error` is raised instead of an answer."""
+
+    def __init__(self) -> None:
+        self.routes: dict[str, Route] = {}
+        self.handed_over: list[str] = []
+        self.error: Exception | None = None
+
+    async def find(self, key: str) -> Found:
+        return Found(self.routes.get(key), owner_lives=True, is_settling=False)
+
+    async def claim(self, route: Route, quota: Quota | None) -> Route:
+        if self.error is not None:
+            raise self.error
+        return self.routes.setdefault(route.key, route)
+
+    async def take_over(self, route: Route, node: str, url: str) -> Route | None:
+        return None
+
+    async def refresh(self, routes: Sequence[Route]) -> list[Route]:
+        return []
+
+    async def release(self, route: Route, *, hand_over: bool = False) -> None:
+        if hand_over:
+            self.handed_over.append(route.key)
+        self.routes.pop(route.key, None)
+
+
+def alone() -> Ownership:
+    """A node without others."""
+    return Ownership(FakeRoutes(), "0123456789abcdef", "http://127.0.0.1:1")

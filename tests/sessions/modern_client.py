@@ -5,8 +5,10 @@ import json
 from typing import Any
 
 import anyio
+import pytest
 
 from app.domain import Principal
+from app.errors import StateRefused
 from app.protocol.commands import Failed
 from app.protocol.jsonrpc import Request, parse_client
 from app.protocol.modern import CAPABILITIES_KEY, LOG_LEVEL_KEY, MODERN, VERSION_KEY, Envelope, RoutingHeaders, climb
@@ -14,6 +16,7 @@ from app.sessions.implicit import ImplicitSessions
 from app.sessions.lines import Caller
 from app.sessions.modern_call import ModernCall
 from app.sessions.streams import Reply
+from tests.sessions.servers import FakeServer, ServerPool
 
 ELICITS: dict[str, Any] = {"elicitation": {}}
 _ids = itertools.count(1)
@@ -95,3 +98,23 @@ class Client:
         reply = self._reply(calls)
         calls.append(await self.implicit.resume(self.caller, message, envelope, reply))
         return Sent(message, reply, calls[-1])
+
+
+async def start(client: Client, pool: ServerPool, **params: Any) -> tuple[Sent, FakeServer]:
+    """A call, and the process that has it."""
+    sent = await client.send(**{"name": "x", **params})
+    server = next(server for server in reversed(pool.servers) if server.sent[-1].get("method") == "tools/call")
+    return sent, server
+
+
+async def refused(client: Client, result: dict[str, Any], reason: str, **params: Any) -> None:
+    """The retry with the result's state must be refused so."""
+    with pytest.raises(StateRefused) as error:
+        await client.go_on(result, {}, **{"name": "x", **params})
+    assert error.value.reason == reason
+
+
+def held(implicit: ImplicitSessions, principal: Principal) -> list[object]:
+    """The principal's lines that a call has for itself."""
+    lines = implicit.lines.of((principal.identity, "acme", "echo"))
+    return [line for line in lines if line.held_by is not None]

@@ -21,7 +21,7 @@ from app.sessions.lines import MAX_CAPABILITY_SETS, MAX_SHARED_CALLS
 from app.sessions.listeners import MAX_LISTENERS, Listener
 from app.sessions.registry import SessionRegistry
 from tests.sessions.conftest import SPEC
-from tests.sessions.fakes import FakeStore
+from tests.sessions.fakes import FakeStore, alone
 from tests.sessions.modern_client import ELICITS, Client
 from tests.sessions.servers import (
     ERROR,
@@ -44,7 +44,7 @@ def pool() -> ServerPool:
 async def registry(pool: ServerPool, store: FakeStore, directory: BackendDirectory) -> AsyncIterator[SessionRegistry]:
     """Every test ends with nothing held: no line, no suspended call, no call counted."""
     typed_pool: Any = pool
-    async with SessionRegistry(directory, typed_pool, Metrics("test"), max_sessions=50) as registry:
+    async with SessionRegistry(directory, typed_pool, Metrics("test"), alone(), max_sessions=50) as registry:
         yield registry
         gates = {session.gate for session in registry}
     assert all(gate.in_flight == 0 for gate in gates)

@@ -6,19 +6,22 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from app.auth.sealing import Sealer
 from app.domain import Principal
-from app.errors import BackendBusy, BackendExited, GatewayError, StateRefused
+from app.errors import BackendBusy, BackendExited, BackendTimeout, GatewayError, ResponseTooLarge, StateRefused
 from app.metrics import Metrics
 from app.protocol.exchange import CANCEL_GRACE_S
+from app.protocol.modern import LOG_LEVEL_KEY
 from app.sessions import suspended
 from app.sessions.directory import BackendDirectory
 from app.sessions.implicit import ImplicitSessions
 from app.sessions.registry import SessionRegistry
 from app.sessions.suspended import SUSPENDED_S
-from tests.sessions.modern_client import ELICITS, Client, Sent
+from tests.sessions.fakes import alone
+from tests.sessions.modern_client import ELICITS, Client, Sent, held, refused, start
 from tests.sessions.servers import FakeServer, ServerPool, modern_server
 
 TEXT = {"content": [{"type": "text", "text": "hi"}]}
@@ -33,7 +36,7 @@ def pool() -> ServerPool:
 @pytest.fixture
 async def registry(pool: ServerPool, directory: BackendDirectory) -> AsyncIterator[SessionRegistry]:
     typed_pool: Any = pool
-    async with SessionRegistry(directory, typed_pool, Metrics("test"), max_sessions=50) as registry:
+    async with SessionRegistry(directory, typed_pool, Metrics("test"), alone(), max_sessions=50) as registry:
         yield registry
 
 
@@ -50,21 +53,9 @@ async def implicit(registry: SessionRegistry) -> AsyncIterator[ImplicitSessions]
     assert {session.gate.in_flight for session in registry} <= {0}
 
 
-def held(implicit: ImplicitSessions, principal: Principal) -> list[object]:
-    lines = implicit.lines.of((principal.identity, "acme", "echo"))
-    return [line for line in lines if line.held_by is not None]
-
-
 @pytest.fixture
 def client(implicit: ImplicitSessions, principal: Principal) -> Client:
     return Client(implicit, principal, {**ELICITS, "sampling": {}})
-
-
-async def start(client: Client, pool: ServerPool, **params: Any) -> tuple[Sent, FakeServer]:
-    """A call, and the process that has it."""
-    sent = await client.send(**{"name": "x", **params})
-    server = next(server for server in reversed(pool.servers) if server.sent[-1].get("method") == "tools/call")
-    return sent, server
 
 
 async def asked(client: Client, pool: ServerPool, *questions: str, **params: Any) -> tuple[dict[str, Any], FakeServer]:
@@ -80,18 +71,24 @@ def keys(result: dict[str, Any]) -> dict[str, str]:
     return {asked["params"]["message"]: key for key, asked in result["inputRequests"].items()}
 
 
-async def refused(client: Client, result: dict[str, Any], reason: str, **params: Any) -> None:
-    with pytest.raises(StateRefused) as error:
-        await client.go_on(result, {}, **{"name": "x", **params})
-    assert error.value.reason == reason
-
-
 async def finish(client: Client, server: FakeServer, result: dict[str, Any], **answers: Any) -> None:
     """Answers every question and lets the process answer the call."""
     given = {key: answers.get(message, ACCEPT) for message, key in keys(result).items()}
     sent = await client.go_on(result, given, name="x")
     server.answer(TEXT, to=server.sent.index(server.sent_with("tools/call")[-1]))
     assert (await sent.outcome())["resultType"] == "complete"
+
+
+def sweep(registry: SessionRegistry, seconds: float) -> None:
+    """What happens that much later."""
+    for session in registry:
+        session.sweep(time.monotonic() + seconds)
+
+
+async def until_stopped(pool: ServerPool, server: FakeServer) -> None:
+    with anyio.fail_after(5):
+        while server in pool.living:
+            await anyio.lowlevel.checkpoint()
 
 
 # --- asking
@@ -217,6 +214,18 @@ async def test_a_url_elicitation_is_asked_of_a_client_that_can_and_has_no_id_of_
     await finish(client, server, result)
 
 
+async def test_a_list_is_not_asked_anything(client: Client, pool: ServerPool) -> None:
+    """Only calls, prompts and resources may be answered with `input_required` (patterns/mrtr)."""
+    await (await client.send("tools/list")).outcome()
+    server = pool.servers[0]
+    del server.answers["tools/list"]
+    listing = await client.send("tools/list")
+    server.ask("q1", message="q1")
+    assert (await server.replied("q1"))["error"]["code"] == -32601
+    server.say(id=server.sent_with("tools/list")[-1]["id"], error={"code": -32603, "message": "no"})
+    assert (await listing.outcome())["code"] == -32603
+
+
 # --- states
 
 
@@ -330,6 +339,36 @@ async def test_a_node_keeps_a_bounded_number_of_suspended_calls(
     await finish(client, other, second)
 
 
+async def test_a_node_that_stops_waits_for_no_suspended_call(
+    client: Client, pool: ServerPool, implicit: ImplicitSessions, registry: SessionRegistry
+) -> None:
+    result, server = await asked(client, pool)
+    running, other = await start(client, pool)
+    registry.draining = True
+    implicit.sweep(time.monotonic())
+    assert len(server.sent_with("notifications/cancelled")) == 1
+    assert server not in pool.living
+    await refused(client, result, "state_lost")
+    assert registry.calls_in_flight() == 1, "a call whose client waits for it goes on"
+    other.ask("q1", message="q1")
+    late = await running.outcome()
+    implicit.sweep(time.monotonic())
+    assert registry.calls_in_flight() == 0
+    await refused(client, late, "state_lost")
+
+
+async def test_a_stopping_node_lets_a_list_on_the_process_of_a_suspended_call_be_answered(
+    client: Client, pool: ServerPool, implicit: ImplicitSessions, registry: SessionRegistry
+) -> None:
+    _, server = await asked(client, pool)
+    del server.answers["tools/list"]
+    listing = await client.send("tools/list")
+    registry.draining = True
+    implicit.sweep(time.monotonic())
+    server.answer({"tools": []}, to=server.sent.index(server.sent_with("tools/list")[-1]))
+    assert (await listing.outcome())["tools"] == []
+
+
 async def test_a_process_that_takes_no_answer_ends_the_call(client: Client, pool: ServerPool) -> None:
     result, server = await asked(client, pool)
     server.is_busy = True
@@ -408,6 +447,103 @@ async def test_a_closed_stream_cancels_and_the_process_is_not_given_away_before_
     assert (await server.replied("late"))["error"]["code"] == -32601
     other.answer(TEXT)
     await second.outcome()
+
+
+async def test_a_process_that_never_answered_a_cancelled_call_takes_no_other(
+    client: Client, pool: ServerPool, registry: SessionRegistry
+) -> None:
+    """stdio does not say whose a question is: one of the cancelled call must not reach the next call's client."""
+    sent, server = await start(client, pool)
+    sent.call.leave()
+    sweep(registry, CANCEL_GRACE_S + 1)
+    second, other = await start(client, pool)
+    assert other is not server
+    await until_stopped(pool, server)
+    other.answer(TEXT)
+    await second.outcome()
+
+
+async def test_a_process_that_answered_a_cancelled_call_is_used_again(client: Client, pool: ServerPool) -> None:
+    sent, server = await start(client, pool)
+    sent.call.leave()
+    server.answer(TEXT, to=server.sent.index(server.sent_with("tools/call")[0]))
+    second, again = await start(client, pool)
+    assert again is server
+    again.answer(TEXT)
+    await second.outcome()
+
+
+@pytest.mark.parametrize("names_its_call", [True, False])
+async def test_a_line_too_long_is_the_answer_only_if_it_says_so(
+    client: Client, pool: ServerPool, *, names_its_call: bool
+) -> None:
+    """Else it may have been anything, and the process may still work on the call."""
+    sent, server = await start(client, pool)
+    assert server.listener is not None
+    call_id = str(server.sent[-1]["id"]).encode()
+    prefix = b'"id":%b,"result":' % call_id if names_its_call else b'"method":"notifications/message","params":'
+    server.listener.backend_sent_too_much(b'{"jsonrpc":"2.0",' + prefix)
+    with pytest.raises(ResponseTooLarge):
+        await sent.outcome()
+    if names_its_call:
+        assert (await start(client, pool))[1] is server
+        server.answer(TEXT)
+    else:
+        await until_stopped(pool, server)
+
+
+async def test_a_process_whose_call_took_too_long_takes_no_other(
+    client: Client, pool: ServerPool, registry: SessionRegistry
+) -> None:
+    sent, server = await start(client, pool)
+    sweep(registry, 1000)
+    with pytest.raises(BackendTimeout):
+        await sent.outcome()
+    await until_stopped(pool, server)
+
+
+async def test_a_process_that_somebody_listens_to_answers_lists_until_they_leave(
+    client: Client, pool: ServerPool, implicit: ImplicitSessions, registry: SessionRegistry
+) -> None:
+    message, envelope = client.message("subscriptions/listen", notifications={"toolsListChanged": True})
+    listener = await implicit.listen(client.caller, message, envelope)
+    assert listener is not None
+    sent, server = await start(client, pool)
+    sent.call.leave()
+    sweep(registry, CANCEL_GRACE_S + 1)
+    assert server in pool.living
+    assert (await (await client.send("tools/list")).outcome())["tools"] == []
+    del server.answers["tools/list"]
+    listing = await client.send("tools/list", meta={LOG_LEVEL_KEY: "debug"})
+    server.ask("late", message="of the call that was cancelled")
+    assert (await server.replied("late"))["error"]["code"] == -32601
+    server.say(method="notifications/message", params={"level": "error", "data": "late"})
+    server.answer({"tools": []}, to=server.sent.index(server.sent_with("tools/list")[-1]))
+    assert (await listing.outcome())["tools"] == [], "it is no stream: it has heard nothing else"
+    _, other = await start(client, pool)
+    assert other is not server
+    other.answer(TEXT)
+    implicit.listeners.close(listener)
+    await until_stopped(pool, server)
+
+
+async def test_a_process_is_stopped_after_it_has_been_told_that_nobody_listens_any_more(
+    client: Client, pool: ServerPool, implicit: ImplicitSessions, registry: SessionRegistry
+) -> None:
+    message, envelope = client.message("subscriptions/listen", notifications={"resourceSubscriptions": ["a://b"]})
+    listener = await implicit.listen(client.caller, message, envelope)
+    assert listener is not None
+    sent, server = await start(client, pool)
+    sent.call.leave()
+    sweep(registry, CANCEL_GRACE_S + 1)
+    implicit.listeners.close(listener)
+    assert server.sent_with("resources/unsubscribe")
+    assert server in pool.living, "its answer is waited for"
+    await anyio.lowlevel.checkpoint()
+    with anyio.fail_after(5):
+        while server in pool.living:
+            implicit.sweep(time.monotonic())
+            await anyio.lowlevel.checkpoint()
 
 
 async def test_a_client_that_leaves_in_its_retry_cancels_the_call(client: Client, pool: ServerPool) -> None:

@@ -14,7 +14,7 @@ from tests.sessions.fakes import FakePool
 def overview(registry: Any, pool: FakePool) -> NodeOverview:
     nothing: Any = SimpleNamespace(processes=[])
     typed_pool: Any = pool
-    return NodeOverview("test", registry, typed_pool, nothing)
+    return NodeOverview("n1", "test", registry, typed_pool, nothing)
 
 
 async def test_a_session_is_shown_to_its_tenant_under_a_public_id_and_ended_by_it(overview, registry, principal):

@@ -42,7 +42,7 @@ async def test_only_its_principal_finds_a_session(registry: SessionRegistry, pri
 async def test_session_ids_carry_192_random_bits(registry: SessionRegistry, principal: Principal) -> None:
     ids = {await open_one(registry, principal) for _ in range(3)}
     assert len(ids) == 3
-    assert all(len(session_id) == 32 for session_id in ids)
+    assert all(len(session_id) == 8 + 1 + 32 for session_id in ids)
 
 
 async def test_the_tenants_and_the_nodes_number_of_sessions_are_limits(

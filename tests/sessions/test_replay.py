@@ -5,18 +5,20 @@ import pytest
 from app.errors import ResponseTooLarge
 from app.protocol.commands import Call, Failed
 from app.protocol.event_ids import EventId
-from app.sessions.replay import MAX_AGE_S, MAX_BYTES, MAX_EVENTS, Recorded, ReplayLog
-from app.sessions.streams import Entry
+from app.sessions.replay import MAX_AGE_S, MAX_BYTES, MAX_EVENTS, ReplayLog
+from app.sessions.streams import Entry, Fate
 
 A, B = "a" * 12, "b" * 12
 
 
-def event(stream: str, number: int, size: int = 10, *, at: float = 0.0, is_answer: bool = False) -> Recorded:
+def event(stream: str, number: int, size: int = 10, *, at: float = 0.0, is_answer: bool = False) -> Entry:
     call = Call(b"1", b"9", "tools/call", None, True, 0.0, 0.0) if is_answer else None
-    return Recorded(EventId(stream, number), Entry(b"x" * size, call), at, sent=False)
+    entry = Entry(b"x" * size, call)
+    entry.id, entry.at = EventId(stream, number), at
+    return entry
 
 
-def places(events: list[Recorded]) -> list[EventId]:
+def places(events: list[Entry]) -> list[EventId]:
     return [each.id for each in events]
 
 
@@ -69,12 +71,25 @@ def test_answers_go_last_of_all(log: ReplayLog) -> None:
 def test_an_answer_too_large_to_keep_becomes_an_error_that_says_so(log: ReplayLog) -> None:
     log.append(event(A, 1, 100, is_answer=True))
     assert log.append(event(B, 1, MAX_BYTES + 1, is_answer=True)) == []
-    assert [each.entry.item for each in log.after(EventId(A, 0))] == [b"x" * 100]
+    assert [each.item for each in log.after(EventId(A, 0))] == [b"x" * 100]
     [kept] = log.after(EventId(B, 0))
-    assert isinstance(kept.entry.item, Failed)
-    assert isinstance(kept.entry.item.error, ResponseTooLarge)
-    assert kept.entry.item.call.id == b"1"
+    assert isinstance(kept.item, Failed)
+    assert isinstance(kept.item.error, ResponseTooLarge)
+    assert kept.item.call.id == b"1"
     assert log.bytes < 1000
+
+
+def test_an_answer_too_large_to_keep_still_reaches_who_waits_for_it(log: ReplayLog) -> None:
+    queued, kept = event(A, 1, MAX_BYTES, is_answer=True), event(B, 1, 1000, is_answer=True)
+    kept.fate = Fate.KEPT
+    log.append(queued)
+    log.append(kept)
+    log.append(event(A, 2, is_answer=True))
+    assert isinstance(queued.item, bytes)
+    assert queued.fate is Fate.ALONE
+    assert [type(each.item) for each in log.after(EventId(A, 0))] == [Failed, bytes]
+    assert [each.fate for each in log.after(EventId(A, 0))] == [Fate.SENT, Fate.QUEUED]
+    assert [each.item for each in log.after(EventId(B, 0))] == [kept.item]
 
 
 def test_a_log_of_answers_only_is_bounded_too(log: ReplayLog) -> None:

@@ -13,14 +13,16 @@ from app.domain import BackendSpec, Principal
 from app.errors import Unauthenticated
 from app.http.hosts import HostPolicy
 from app.metrics import Metrics
+from app.routing.router import Router
 from app.sessions.directory import BackendDirectory
 from app.sessions.implicit import ImplicitSessions
 from app.sessions.registry import SessionRegistry
+from app.transports.elsewhere import Elsewhere
 from app.transports.front import Front
 from app.transports.modern_http import ModernHttp
 from app.transports.sse import HttpSse
 from app.transports.streamable_http import StreamableHttp
-from tests.sessions.fakes import FakePool, FakeStore
+from tests.sessions.fakes import FakePool, FakeRoutes, FakeStore, alone
 
 LIMIT = 2048
 ALICE = Principal("acme", "key", "alice", frozenset({"mcp:connect"}))
@@ -94,8 +96,18 @@ async def registry(pool: FakePool) -> AsyncIterator[SessionRegistry]:
     store = FakeStore(BackendSpec("acme", "echo", "echo-server"))
     directory = BackendDirectory(SimpleNamespace(get=store.get_backend), SimpleNamespace(get=store.get_tenant))
     typed_pool: Any = pool
-    async with SessionRegistry(directory, typed_pool, Metrics("test"), max_sessions=5) as registry:
+    async with SessionRegistry(directory, typed_pool, Metrics("test"), alone(), max_sessions=5) as registry:
         yield registry
+
+
+def nowhere_else(registry: SessionRegistry) -> Elsewhere:
+    """A node without others."""
+
+    async def probe(url: str) -> None:
+        raise AssertionError("there is nobody to ask")
+
+    unused: Any = None
+    return Elsewhere(registry, alone(), Router(FakeRoutes(), "0123456789abcdef", {}, probe), unused, unused)
 
 
 @pytest.fixture
@@ -112,14 +124,17 @@ def http(registry: SessionRegistry) -> Http:
     metrics = Metrics("test")
     implicit = ImplicitSessions(registry, Sealer(b"k" * 32))
     authenticator: Any = FakeAuthenticator()
+    elsewhere = nowhere_else(registry)
     options: Any = {"max_body_bytes": LIMIT, "keepalive_s": 15.0}
     return Http(
         Front(
             behind,
             HostPolicy([], ["https://app.example.org"]),
             authenticator,
-            StreamableHttp(registry, ModernHttp(implicit, metrics, keepalive_s=15.0), metrics, **options),
-            HttpSse(registry, metrics, **options),
+            StreamableHttp(
+                registry, elsewhere, ModernHttp(implicit, elsewhere, metrics, keepalive_s=15.0), metrics, **options
+            ),
+            HttpSse(registry, elsewhere, metrics, **options),
             max_body_bytes=LIMIT,
         )
     )

@@ -1,10 +1,10 @@
-// The TypeScript SDK 2.x; $MODE is its versionNegotiation ("legacy" is its default).
+// The TypeScript SDK 2.x; its default is the handshake, and with the argument "auto" it asks first.
 import { Client, StreamableHTTPClientTransport } from "@modelcontextprotocol/client";
 
 const headers = { Authorization: `Bearer ${process.env.KEY}` };
 const transport = new StreamableHTTPClientTransport(new URL(process.env.URL), { requestInit: { headers } });
 const options = { capabilities: { elicitation: {} } };
-if (process.env.MODE === "auto") options.versionNegotiation = { mode: "auto" };
+if (process.argv[2] === "auto") options.versionNegotiation = { mode: "auto" };
 const client = new Client({ name: "test", version: "1" }, options);
 client.setRequestHandler("elicitation/create", async () => ({ action: "accept", content: { name: "Ada" } }));
 await client.connect(transport);

@@ -1,0 +1,183 @@
+"""Settling: brings this node to what the database says, where only is known that something has changed."""
+
+import logging
+import time
+from collections.abc import Awaitable, Collection, Sequence
+from datetime import UTC, datetime
+from typing import Protocol, TypeVar
+
+import anyio
+
+from app.domain import BackendSpec, Tenant, is_name
+from app.effects.local import LocalEffects
+from app.errors import GatewayError, NotFound
+from app.routing.notice import RESYNC, Kind, Notice
+
+MAX_DUE = 1000  # above it everything is looked up again, which is less work
+RETRY_S = 0.5
+RESYNC_EVERY_S = 1.0  # a connection that comes and goes must not become a load on the database
+KEY_ISSUER = "key"  # what identities of API keys have for an issuer
+LOT = 500  # keys in one query
+
+_T = TypeVar("_T")
+
+log = logging.getLogger(__name__)
+
+
+class BackendsOf(Protocol):
+    """Where backends are kept (`storage.backends.BackendRepository`). Raises StorageUnavailable, like the others."""
+
+    async def get(self, tenant: str, name: str) -> BackendSpec:
+        """Raises NotFound."""
+
+    async def list_warm(self) -> Sequence[BackendSpec]:
+        """Those that keep warm processes."""
+
+
+class TenantsOf(Protocol):
+    """Where tenants are kept."""
+
+    async def get(self, name: str) -> Tenant:
+        """Raises NotFound."""
+
+
+class KeysOf(Protocol):
+    """Where API keys are kept."""
+
+    async def standing(self, keys: Collection[tuple[str, str]], now: datetime) -> set[tuple[str, str]]:
+        """Those of these (tenant, id) that are neither revoked nor expired."""
+
+
+class IssuersOf(Protocol):
+    """Where token issuers are kept."""
+
+    async def find(self, tenant: str, issuer: str) -> object | None:
+        """None if the tenant believes no such issuer."""
+
+
+class Settling:
+    """What is due, once each, and the task that looks it up. The methods beside `run` neither wait nor raise."""
+
+    def __init__(
+        self, local: LocalEffects, backends: BackendsOf, tenants: TenantsOf, keys: KeysOf, issuers: IssuersOf
+    ) -> None:
+        self._local, self._backends, self._tenants, self._keys, self._issuers = local, backends, tenants, keys, issuers
+        self._due: dict[Notice, None] = {}
+        self._has_work = anyio.Event()
+        self._in_hand: Notice | None = None
+        self._is_superseded = False
+        self._next_resync_at = 0.0
+
+    def add(self, notice: Notice) -> None:
+        """This may be another one now: BACKEND_CHANGED, TENANT_CHANGED, or RESYNC for everything."""
+        if len(self._due) >= MAX_DUE:
+            self._due.clear()
+            notice = RESYNC
+        self._due[notice] = None
+        self.supersede(notice)
+        self._has_work.set()
+
+    def supersede(self, notice: Notice) -> None:
+        """What is being looked up about this has been overtaken: it is looked up again."""
+        if notice == self._in_hand:
+            self._is_superseded = True
+
+    async def run(self) -> None:
+        """Settles what is due until it is cancelled; while the database is away it waits."""
+        while True:
+            await self._has_work.wait()
+            notice = self._take()
+            try:
+                await self._settle(notice)
+            except GatewayError:
+                self.add(notice)
+                await anyio.sleep(RETRY_S)
+            except Exception:
+                log.exception("a change could not be carried out")
+            finally:
+                self._in_hand = None
+            if not self._due:
+                self._has_work = anyio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Settling [{len(self._due)} due]>"
+
+    def _take(self) -> Notice:
+        """The oldest; RESYNC when there is nothing else."""
+        notice = next((each for each in self._due if each != RESYNC), RESYNC)
+        del self._due[notice]
+        self._in_hand, self._is_superseded = notice, False
+        return notice
+
+    async def _settle(self, notice: Notice) -> None:
+        match notice:
+            case Notice(Kind.BACKEND_CHANGED, (tenant, name)):
+                await self._settle_backend(notice, tenant, name)
+            case Notice(Kind.TENANT_CHANGED, (tenant,)):
+                await self._settle_tenant(notice, tenant)
+            case _:
+                await self._settle_everything()
+
+    async def _settle_backend(self, notice: Notice, tenant: str, name: str) -> None:
+        spec = await _or_none(self._backends.get(tenant, name))
+        if self._is_superseded:
+            self.add(notice)
+            return
+        if spec is None:
+            self._local.backend_removed((tenant, name))
+            return
+        current = self._local.current(spec.key)
+        known = [*self._local.running(spec.key), *([current] if current else [])]
+        # Versions begin anew with a backend that is removed and made again.
+        if any(each != spec and each.version >= spec.version for each in known):
+            self._local.backend_removed(spec.key)
+        if self._local.current(spec.key) != spec:
+            self._local.backend_changed(spec)
+
+    async def _settle_tenant(self, notice: Notice, name: str) -> None:
+        tenant = await _or_none(self._tenants.get(name))
+        if self._is_superseded:
+            self.add(notice)
+        elif tenant is None:
+            self._local.tenant_removed(name)
+        else:
+            self._local.tenant_changed(tenant)
+
+    async def _settle_everything(self) -> None:
+        """Asks the database first: without an answer what is remembered is all there is, for as long as it is good."""
+        await anyio.sleep(max(0.0, self._next_resync_at - time.monotonic()))
+        self._next_resync_at = time.monotonic() + RESYNC_EVERY_S
+        warm = {spec.key for spec in await self._backends.list_warm()}
+        self._local.forget_everything()
+        await self._end_sessions_of_nobody()
+        keys = {key for key in warm | self._local.backends() if is_name(key[1])}  # others are checks of a backend
+        for tenant in {key[0] for key in keys}:
+            await self._settle_now(Notice(Kind.TENANT_CHANGED, (tenant,)))
+        for key in keys:
+            await self._settle_now(Notice(Kind.BACKEND_CHANGED, key))
+
+    async def _settle_now(self, notice: Notice) -> None:
+        self._due.pop(notice, None)
+        self._in_hand, self._is_superseded = notice, False
+        await self._settle(notice)
+
+    async def _end_sessions_of_nobody(self) -> None:
+        """Whose key or issuer is gone, each looked up once."""
+        identities = self._local.identities()
+        keys = [identity for identity in identities if identity[1] == KEY_ISSUER]
+        for start in range(0, len(keys), LOT):
+            lot = keys[start : start + LOT]
+            standing = await self._keys.standing([(each[0], each[2]) for each in lot], datetime.now(UTC))
+            for identity in lot:
+                if (identity[0], identity[2]) not in standing:
+                    self._local.key_revoked(identity)
+        for tenant, issuer in {identity[:2] for identity in identities if identity[1] != KEY_ISSUER}:
+            if await self._issuers.find(tenant, issuer) is None:
+                self._local.issuer_changed(tenant, issuer)
+
+
+async def _or_none(found: Awaitable[_T]) -> _T | None:
+    try:
+        return await found
+    except NotFound:
+        return None

@@ -1,0 +1,128 @@
+"""Heartbeat: says each second that this node lives and what it holds. Fence: notices that it stood still meanwhile."""
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import anyio
+
+from app.errors import RoutesUnavailable
+from app.routing.routes import BEAT_S, NodeRecord, NodeStore, Route, RouteStore
+
+LOT = 500  # routes per command; each second in rotation, which is 300,000 within the time that routes are kept
+GAP_S = 3.0  # a node that stood still for so long may have lost its lease, which ends after 5
+
+log = logging.getLogger(__name__)
+
+
+class Store(RouteStore, NodeStore, Protocol):
+    """Where routes and nodes are."""
+
+
+class Heartbeat:
+    """`peers` are the other living nodes, as of the last beat that reached the store, at `last_ok`."""
+
+    def __init__(
+        self,
+        store: Store,
+        node: Callable[[], NodeRecord],
+        routes: Callable[[], Sequence[Route]],
+        on_lost: Callable[[Route], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._store, self._node, self._routes, self._on_lost, self._clock = store, node, routes, on_lost, clock
+        self._position = 0  # in the rotation
+        self._must_prove = True
+        self._losses = 0  # how often the store had forgotten us
+        self.peers: dict[str, NodeRecord] = {}
+        self.is_ok = False
+        self.last_ok = -math.inf
+
+    async def run(self) -> None:
+        """Beats until it is cancelled, whatever the store does."""
+        while True:
+            next_at = self._clock() + BEAT_S
+            await self.beat()
+            await anyio.sleep(max(0.0, next_at - self._clock()))
+
+    async def beat(self) -> None:
+        """One beat: the lease, the others, and some of our routes, or all where the store has forgotten us."""
+        try:
+            await self._renew()
+            if self._must_prove:
+                await self.prove()
+            else:
+                await self._refresh(self._next_lot())
+        except RoutesUnavailable:
+            self._failed()
+        except Exception:
+            log.exception("A heartbeat has failed")
+            self._failed()
+
+    async def prove(self) -> None:
+        """Refreshes every route; afterwards what we still hold is ours, and `on_lost` has been told of the rest.
+
+        Raises:
+            RoutesUnavailable: the store does not answer; nothing is known.
+        """
+        self._must_prove, losses = True, self._losses
+        keys = [route.key for route in self._routes()]
+        renew_at = self._clock() + BEAT_S
+        for start in range(0, len(keys), LOT):
+            if self._clock() >= renew_at:  # so many that the lease would end meanwhile
+                renew_at = self._clock() + BEAT_S
+                await self._renew()
+            await self._refresh(self._still_ours(keys[start : start + LOT]))
+        self._must_prove = self._losses != losses
+
+    async def _renew(self) -> None:
+        node = self._node()
+        if not await self._store.beat(node):
+            self._must_prove = True
+            self._losses += 1
+        peers = await self._store.nodes()
+        self.peers.clear()  # the same object: whoever looks at it sees the change
+        self.peers.update({peer.id: peer for peer in peers if peer.id != node.id})
+        if not self.is_ok:
+            log.info("This node is known to the others")
+        self.is_ok, self.last_ok = True, self._clock()
+
+    async def _refresh(self, lot: Sequence[Route]) -> None:
+        for route in await self._store.refresh(lot) if lot else ():
+            log.warning("Another node has taken a route over: token %d", route.token)
+            self._on_lost(route)
+
+    def _next_lot(self) -> Sequence[Route]:
+        routes = self._routes()
+        if self._position >= len(routes):
+            self._position = 0
+        lot = routes[self._position : self._position + LOT]
+        self._position += LOT
+        return lot
+
+    def _still_ours(self, keys: list[str]) -> list[Route]:
+        wanted = set(keys)
+        return [route for route in self._routes() if route.key in wanted]
+
+    def _failed(self) -> None:
+        if self.is_ok:
+            log.warning("This node cannot reach the store of routes; its own sessions go on")
+        self.is_ok = False
+
+    def __repr__(self) -> str:
+        return f"<Heartbeat {'ok' if self.is_ok else 'failing'} [{len(self.peers)} peers]>"
+
+
+class Fence:
+    """Notices that the event loop stood still: then others may have taken what is ours. Pure."""
+
+    __slots__ = ("ticked_at",)
+
+    def __init__(self, now: float) -> None:
+        self.ticked_at = now
+
+    def tick(self, now: float) -> bool:
+        """Call it often; True after a gap: every route must be proved before anything is accepted or delivered."""
+        gap, self.ticked_at = now - self.ticked_at, now
+        return gap > GAP_S

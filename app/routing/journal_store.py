@@ -1,0 +1,242 @@
+"""JournalStore: where nodes write down what another one needs to go on with a durable session. Opaque bytes here:
+what they mean, and their seal, is the business of who writes them.
+
+A journal is a head, which each write replaces, and a list of entries, to which it appends. It belongs to whoever has
+the largest token: the others' writes are refused.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple, Protocol
+
+from app.routing.redis_connection import Script
+
+KEPT_S = 600.0  # after the last write or touch; a client that comes back later starts anew
+PAGE = 64  # entries that are read at once
+REPLACES = -1  # as `JournalWrite.length`
+
+
+class JournalWrite(NamedTuple):
+    """One write to one journal. `number` is one more than that of the write before, so that one that arrives late,
+    after its sender has given it up, does nothing. There must be `length` entries already, or REPLACES: then none
+    matter, and only the numbers must grow. Afterwards the first `trim` entries go.
+    """
+
+    key: str
+    token: int
+    number: int
+    head: bytes
+    entries: Sequence[bytes]
+    length: int
+    trim: int
+
+
+class Outcome(Enum):
+    """What has become of a write."""
+
+    WRITTEN = b"written"
+    GAP = b"gap"  # nothing was written: the store has not what was expected
+    FENCED = b"fenced"  # nothing was written: the journal is another node's now
+
+
+class Journaled(NamedTuple):
+    """A journal as its last owner left it; `token` is the one that it was written under."""
+
+    token: int
+    head: bytes
+    entries: Sequence[bytes]
+
+
+class JournalStore(Protocol):
+    """Every method raises RoutesUnavailable, after a bounded time."""
+
+    async def write(self, writes: Sequence[JournalWrite]) -> list[Outcome]:
+        """Carries the writes out, each whole or not at all; keys stand in it once."""
+
+    async def take(self, key: str, token: int) -> Journaled | None:
+        """Reads a journal; from now on nobody with a smaller token writes to it. None where there is none."""
+
+    async def touch(self, journals: Sequence[tuple[str, int]]) -> list[str]:
+        """Keeps these journals (key and token) for another KEPT_S; returns the keys that are not there any more."""
+
+    async def delete(self, journals: Sequence[tuple[str, int]]) -> None:
+        """Forgets these journals, unless they are another node's by now."""
+
+
+_WRITE = Script("""
+local at, outcomes = 2, {}
+for i = 1, #KEYS, 2 do
+  local head, list = KEYS[i], KEYS[i + 1]
+  local token, number, sealed = ARGV[at], tonumber(ARGV[at + 1]), ARGV[at + 2]
+  local length, trim = tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
+  local first, last = at + 6, at + 5 + tonumber(ARGV[at + 5])
+  local known = redis.call('HMGET', head, 't', 'w', 'n')
+  local before = -1
+  if known[2] == token then before = tonumber(known[3]) end
+  if known[1] and tonumber(known[1]) > tonumber(token) then
+    outcomes[#outcomes + 1] = 'fenced'
+  elseif before >= number or length >= 0 and (before ~= number - 1 or redis.call('LLEN', list) ~= length) then
+    outcomes[#outcomes + 1] = 'gap'
+  else
+    if length < 0 then redis.call('DEL', list) end
+    for j = first, last do redis.call('RPUSH', list, ARGV[j]) end
+    if trim > 0 then redis.call('LTRIM', list, trim, -1) end
+    redis.call('HSET', head, 't', token, 'w', token, 'n', number, 'v', sealed)
+    redis.call('PEXPIRE', head, ARGV[1])
+    redis.call('PEXPIRE', list, ARGV[1])
+    outcomes[#outcomes + 1] = 'written'
+  end
+  at = last + 1
+end
+return outcomes
+""")
+
+# A head without `v` is a fence only.
+_TAKE = Script("""
+local known = redis.call('HMGET', KEYS[1], 't', 'w', 'v')
+if not known[3] or tonumber(known[1]) > tonumber(ARGV[1]) then return false end
+redis.call('HSET', KEYS[1], 't', ARGV[1])
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+redis.call('PEXPIRE', KEYS[2], ARGV[2])
+return {known[2], known[3], redis.call('LLEN', KEYS[2])}
+""")
+
+_TOUCH = Script("""
+local missing = {}
+for i = 1, #KEYS, 2 do
+  if redis.call('HGET', KEYS[i], 'w') ~= ARGV[1 + (i + 1) / 2] then missing[#missing + 1] = (i + 1) / 2 end
+  redis.call('PEXPIRE', KEYS[i], ARGV[1])
+  redis.call('PEXPIRE', KEYS[i + 1], ARGV[1])
+end
+return missing
+""")
+
+_DELETE = Script("""
+for i = 1, #KEYS, 2 do
+  local known = redis.call('HGET', KEYS[i], 't')
+  if known and tonumber(known) <= tonumber(ARGV[(i + 1) / 2]) then redis.call('DEL', KEYS[i], KEYS[i + 1]) end
+end
+""")
+
+
+def head_key(key: str) -> str:
+    """Where the head is."""
+    return f"trunkline:head:{key}"
+
+
+def log_key(key: str) -> str:
+    """Where the entries are."""
+    return f"trunkline:log:{key}"
+
+
+class Connection(Protocol):
+    """Redis, as this file needs it (`redis_connection.RedisConnection`)."""
+
+    async def execute(self, *command: Any) -> Any:
+        """One command within the deadline. Raises RoutesUnavailable."""
+
+    async def run(self, script: Script, keys: Sequence[Any], arguments: Sequence[Any] = ()) -> Any:
+        """A script, likewise."""
+
+
+class RedisJournalStore:
+    """Journals in Redis (6.2 or later). Its connection is one of its own: large writes hold nobody else up."""
+
+    def __init__(self, connection: Connection, kept_s: float = KEPT_S) -> None:
+        self._connection, self._kept_ms = connection, round(kept_s * 1000)
+
+    async def write(self, writes: Sequence[JournalWrite]) -> list[Outcome]:
+        """See JournalStore."""
+        arguments: list[Any] = [self._kept_ms]
+        for write in writes:
+            arguments += (write.token, write.number, write.head, write.length, write.trim, len(write.entries))
+            arguments += write.entries
+        keys = _keys(write.key for write in writes)
+        return [Outcome(bytes(reply)) for reply in await self._connection.run(_WRITE, keys, arguments)]
+
+    async def take(self, key: str, token: int) -> Journaled | None:
+        """See JournalStore. Read in pages: nobody else writes any more."""
+        found = await self._connection.run(_TAKE, _keys([key]), [token, self._kept_ms])
+        if not found:
+            return None
+        entries: list[bytes] = []
+        while len(entries) < found[2]:
+            page = await self._connection.execute("LRANGE", log_key(key), len(entries), len(entries) + PAGE - 1)
+            if not page:
+                break
+            entries += page
+        return Journaled(int(found[0]), bytes(found[1]), entries)
+
+    async def touch(self, journals: Sequence[tuple[str, int]]) -> list[str]:
+        """See JournalStore."""
+        arguments = [self._kept_ms, *(token for _, token in journals)]
+        missing = await self._connection.run(_TOUCH, _keys(key for key, _ in journals), arguments)
+        return [journals[index - 1][0] for index in missing]
+
+    async def delete(self, journals: Sequence[tuple[str, int]]) -> None:
+        """See JournalStore."""
+        await self._connection.run(_DELETE, _keys(key for key, _ in journals), [token for _, token in journals])
+
+
+@dataclass(slots=True)
+class _Kept:
+    token: int  # nobody with a smaller one writes
+    written_under: int = 0
+    number: int = 0
+    head: bytes = b""
+    entries: list[bytes] = field(default_factory=list)
+
+
+class MemoryJournalStore:
+    """Journals in memory: for tests, where several nodes share one. Nothing in it expires."""
+
+    def __init__(self) -> None:
+        self._journals: dict[str, _Kept] = {}
+
+    async def write(self, writes: Sequence[JournalWrite]) -> list[Outcome]:
+        """See JournalStore."""
+        return [self._write(write) for write in writes]
+
+    def _write(self, write: JournalWrite) -> Outcome:
+        kept = self._journals.get(write.key) or _Kept(write.token)
+        if kept.token > write.token:
+            return Outcome.FENCED
+        before = kept.number if kept.written_under == write.token else -1
+        replaces = write.length == REPLACES
+        if before >= write.number:
+            return Outcome.GAP
+        if not replaces and (before != write.number - 1 or len(kept.entries) != write.length):
+            return Outcome.GAP
+        entries = [*([] if replaces else kept.entries), *write.entries][write.trim :]
+        self._journals[write.key] = _Kept(write.token, write.token, write.number, write.head, entries)
+        return Outcome.WRITTEN
+
+    async def take(self, key: str, token: int) -> Journaled | None:
+        """See JournalStore."""
+        kept = self._journals.get(key)
+        if kept is None or kept.token > token:
+            return None
+        kept.token = token
+        return Journaled(kept.written_under, kept.head, list(kept.entries))
+
+    async def touch(self, journals: Sequence[tuple[str, int]]) -> list[str]:
+        """See JournalStore."""
+        return [key for key, token in journals if self._under(key) != token]
+
+    async def delete(self, journals: Sequence[tuple[str, int]]) -> None:
+        """See JournalStore."""
+        for key, token in journals:
+            if key in self._journals and self._journals[key].token <= token:
+                del self._journals[key]
+
+    def _under(self, key: str) -> int | None:
+        kept = self._journals.get(key)
+        return None if kept is None else kept.written_under
+
+    def __len__(self) -> int:
+        return len(self._journals)
+
+
+def _keys(keys: Iterable[str]) -> list[str]:
+    return [name for key in keys for name in (head_key(key), log_key(key))]

@@ -1,0 +1,200 @@
+"""RedisStore: routes and nodes in Redis, for many nodes. One object per node: it knows what the node holds."""
+
+import logging
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from prometheus_client import Counter
+
+from app.errors import RoutesUnavailable
+from app.routing import quota as quotas
+from app.routing import scripts
+from app.routing.counts import SessionCounts
+from app.routing.records import Poisoned, Records, Seal, principal_count_name, route_name, tenant_count_name
+from app.routing.redis_connection import RedisConnection, Value
+from app.routing.routes import CALLER, LEASE_S, Found, NodeRecord, Quota, Route
+
+ROUTE_TTL_MS = 600_000  # far longer than it takes until each was refreshed in turn
+LEASE_MS = int(LEASE_S * 1000)
+SETTLING_MS = LEASE_MS + 1000  # until then every living node has said again what it holds
+LOT = 500  # routes in one script: two milliseconds in which Redis does nothing else
+MAX_LOTS = 100  # in one beat; what is left comes with the next one
+CLAIM_TRIES = 4  # each but the first after somebody else's change
+
+_LIMITS = ("sessions", "sessions_per_principal")
+
+log = logging.getLogger(__name__)
+
+
+class RedisStore:
+    """Fulfils RouteStore and NodeStore. Poisoned records count as absent, are counted as errors, and removed."""
+
+    def __init__(self, redis: RedisConnection, seal: Seal, errors: Counter) -> None:
+        self._redis, self._records, self._errors = redis, Records(seal), errors
+        self._counts = SessionCounts()
+        self._generation = 0
+        self._was_forgotten = True
+
+    async def find(self, key: str) -> Found:
+        """As RouteStore."""
+        node, token, sealed, lives, settling = await self._redis.run(scripts.FIND, [route_name(key)])
+        route = await self._opened(key, node, token, sealed) if sealed else None
+        return Found(route, owner_lives=route is not None and bool(lives), is_settling=bool(settling))
+
+    async def claim(self, route: Route, quota: Quota | None) -> Route:
+        """As RouteStore."""
+        names = () if quota is None else _count_names(route)
+        limits = [] if quota is None else [_limit(quota.sessions), _limit(quota.sessions_per_principal)]
+        with self._counts.changing(names):
+            owned = await self._claim(route, names, limits)
+            if owned.node == route.node:
+                self._counts.add(route.key, names)
+        return owned
+
+    async def _claim(self, route: Route, names: tuple[str, ...], limits: list[int]) -> Route:
+        asked = route
+        for _ in range(CLAIM_TRIES):
+            sealed = self._records.seal_route(asked)
+            arguments: list[Value] = [asked.node, asked.token, sealed, ROUTE_TTL_MS, *limits]
+            outcome, *rest = await self._redis.run(scripts.CLAIM, [route_name(route.key), *names], arguments)
+            if outcome == b"won":
+                return asked
+            if outcome == b"full":
+                which, used = rest
+                raise quotas.exceeded(_LIMITS[which - 2], used)
+            found = await self._opened(route.key, *rest)
+            if outcome == b"owned" and found is not None:
+                self._counts.doubt(names)  # our own: an answer got lost, and what was counted with it
+                return found
+            # A token never goes back while anything is known of the last one.
+            asked = route if found is None else replace(route, token=found.token + 1)
+        raise RoutesUnavailable
+
+    async def take_over(self, route: Route, node: str, url: str) -> Route | None:
+        """As RouteStore."""
+        taken = route.owned_by(node, url)
+        names = _count_names(route)
+        arguments: list[Value] = [route.node, route.token, node, self._records.seal_route(taken), ROUTE_TTL_MS]
+        with self._counts.changing(names):
+            if not await self._redis.run(scripts.TAKE_OVER, [route_name(route.key), *names], arguments):
+                return None
+            self._counts.add(route.key, names)
+        return taken
+
+    async def refresh(self, routes: Sequence[Route]) -> list[Route]:
+        """As RouteStore. All routes must be one node's."""
+        for route in routes:
+            self._counts.add(route.key, _count_names(route))
+        lost: list[Route] = []
+        for start in range(0, len(routes), LOT):
+            lost += await self._refresh(routes[start : start + LOT])
+        for route in lost:
+            self._counts.remove(route.key)
+        return lost
+
+    async def _refresh(self, routes: Sequence[Route]) -> list[Route]:
+        lost, missing = await self._say(routes, with_values=False)
+        # What was released since must not be written again.
+        missing = [route for route in missing if route.key in self._counts]
+        if missing:
+            more, _ = await self._say(missing, with_values=True)
+            lost += more
+        return lost
+
+    async def _say(self, routes: Sequence[Route], *, with_values: bool) -> tuple[list[Route], list[Route]]:
+        """The routes that are others', and those that must be written."""
+        routes = [route for route in routes if route.key in self._counts]
+        if not routes:
+            return [], []
+        arguments: list[Value] = [routes[0].node, ROUTE_TTL_MS]
+        for route in routes:
+            arguments += [route.token, self._records.seal_route(route) if with_values else b""]
+        answers = await self._redis.run(scripts.REFRESH, [route_name(route.key) for route in routes], arguments)
+        lost: list[Route] = []
+        missing: list[Route] = []
+        for route, answer in zip(routes, answers, strict=True):
+            if answer == 1:
+                missing.append(route)
+            elif answer != 0:
+                theirs = await self._opened(route.key, *answer)
+                (missing if theirs is None else lost).append(route)
+        return lost, missing
+
+    async def release(self, route: Route, *, hand_over: bool = False) -> None:
+        """As RouteStore."""
+        names = _count_names(route)
+        arguments: list[Value] = [route.node, route.token, ROUTE_TTL_MS]
+        if hand_over:
+            arguments.append(self._records.seal_route(replace(route, node="", url="")))
+        self._counts.remove(route.key)
+        with self._counts.changing(names):
+            if not await self._redis.run(scripts.RELEASE, [route_name(route.key), *names], arguments):
+                self._counts.doubt(names)
+
+    async def beat(self, node: NodeRecord) -> bool:
+        """As NodeStore; False also after another connection was made: what was written on the last one may be lost."""
+        arguments: list[Value] = [node.id, self._records.seal_node(node), LEASE_MS, secrets.token_hex(8), SETTLING_MS]
+        known = await self._redis.run(scripts.BEAT, [], arguments)
+        if not known or self._generation != self._redis.generation:
+            self._was_forgotten = True
+            self._counts.doubt_all()
+        self._generation = self._redis.generation
+        await self._recount(node.id)
+        forgotten, self._was_forgotten = self._was_forgotten, False
+        return not forgotten
+
+    async def _recount(self, node: str) -> None:
+        """Says how many sessions are here: what is doubtful, and one lot of the rest."""
+        for _ in range(MAX_LOTS):
+            said = self._counts.to_say(LOT)
+            if said:
+                with self._counts.changing(tuple(said)):
+                    await self._redis.run(scripts.RECOUNT, list(said), [node, ROUTE_TTL_MS, *said.values()])
+                self._counts.doubt_changed(said)
+            if not self._counts.has_doubts:
+                return
+
+    async def leave(self, node: str) -> None:
+        """As NodeStore."""
+        await self._redis.run(scripts.LEAVE, [], [node])
+
+    async def nodes(self) -> list[NodeRecord]:
+        """As NodeStore."""
+        answer = await self._redis.run(scripts.NODES, [])
+        nodes = []
+        for node_id, sealed in zip(answer[::2], answer[1::2], strict=True):
+            try:
+                nodes.append(self._records.open_node(node_id.decode("utf-8", "replace"), sealed))
+            except Poisoned:
+                self._alarm("of a node")
+        return sorted(nodes, key=lambda node: node.id)
+
+    async def _opened(self, key: str, *record: Any) -> Route | None:
+        """The route; None for one that none of our nodes has written, which is removed."""
+        node, token, sealed = record
+        try:
+            return self._records.open_route(key, node, token, sealed)
+        except Poisoned:
+            self._alarm("of a route")
+            await self._redis.run(scripts.DROP, [route_name(key)], [sealed])
+            return None
+
+    def _alarm(self, what: str) -> None:
+        self._errors.labels("poisoned").inc()
+        log.error("A record %s in Redis was not written by a node with our secret key; it counts as absent", what)
+
+    def __repr__(self) -> str:
+        return f"<RedisStore [{len(self._counts)} routes] on {self._redis!r}>"
+
+
+def _count_names(route: Route) -> tuple[str, ...]:
+    """Where the route counts as a session: those of a caller do not."""
+    if route.transport == CALLER:
+        return ()
+    return tenant_count_name(route.tenant), principal_count_name(route.tenant, route.identity)
+
+
+def _limit(limit: int | None) -> int:
+    return -1 if limit is None else limit

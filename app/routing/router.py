@@ -1,0 +1,112 @@
+"""Router: where a session is that this node does not have. Decides; forwarding and taking over are done by others."""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from app.errors import RoutesUnavailable, SessionNotFound
+from app.routing.routes import Found, NodeRecord, Route, RouteStore, maker_of
+
+REMEMBER_S = 2.0  # how long a route is believed without asking again; a wrong one is refused by the node it names
+MAX_REMEMBERED = 50_000
+
+Probe = Callable[[str], Awaitable[str | None]]  # the id of the node that answers at this address, if one does
+
+
+class There(NamedTuple):
+    """Another node has it."""
+
+    node: NodeRecord
+
+
+class Free(NamedTuple):
+    """Nobody has it any more: its owner has handed it over, or is gone."""
+
+    route: Route
+
+
+class Router:
+    """Looks sessions up. `peers` are the living nodes by id, this one left out, kept up to date by the heartbeat."""
+
+    def __init__(self, store: RouteStore, me: str, peers: Mapping[str, NodeRecord], probe: Probe) -> None:
+        self._store, self._me, self._peers, self._probe = store, me, peers, probe
+        self._remembered: dict[str, tuple[Route, float]] = {}
+
+    async def locate(self, key: str, session_id: str | None = None) -> There | Route | Free:
+        """Where the session with this route key is; a Route is our own, of a session that has just ended here.
+
+        Raises:
+            SessionNotFound: nowhere.
+            RoutesUnavailable: that cannot be found out now.
+        """
+        remembered = self.remembered(key)
+        if remembered is not None:
+            return remembered
+        found = await self._store.find(key)
+        route = found.route
+        if route is None:
+            return self._guess(found, session_id)
+        if route.node == self._me:
+            return route
+        if not route.node:
+            return Free(route)
+        return await self._owner(route, lives=found.owner_lives)
+
+    def remembered(self, key: str) -> There | None:
+        """The other node that had it moments ago, if it lives."""
+        entry = self._remembered.get(key)
+        if entry is None or entry[1] < time.monotonic() or entry[0].node not in self._peers:
+            return None
+        return There(self._peers[entry[0].node])
+
+    def remember(self, route: Route) -> There:
+        """A route of another node, believed for a moment."""
+        if len(self._remembered) >= MAX_REMEMBERED:
+            self._remembered.clear()
+        self._remembered[route.key] = route, time.monotonic() + REMEMBER_S
+        return There(self._peers.get(route.node) or _stranger(route))
+
+    def forget(self, key: str) -> None:
+        """What was remembered is wrong: its node has refused."""
+        self._remembered.pop(key, None)
+
+    def forget_node(self, node: str) -> None:
+        """The node is leaving, and has handed over what it had."""
+        self._remembered = {key: entry for key, entry in self._remembered.items() if entry[0].node != node}
+
+    def any_peer(self) -> NodeRecord | None:
+        """The living node with the fewest sessions; None where there is no other that takes new ones."""
+        able = [node for node in self._peers.values() if not node.draining]
+        return min(able, key=lambda node: node.sessions, default=None)
+
+    def peer(self, node: str) -> NodeRecord | None:
+        """The living node with this id."""
+        return self._peers.get(node)
+
+    def _guess(self, found: Found, session_id: str | None) -> There:
+        """No route. 1. The node that gave the id out lives: it knows. 2. The store is new: later. 3. There is none."""
+        tag = None if session_id is None else maker_of(session_id)
+        if tag is not None and not self._me.startswith(tag):
+            maker = next((node for node in self._peers.values() if node.id.startswith(tag)), None)
+            if maker is not None:
+                return There(maker)
+        if found.is_settling:
+            raise RoutesUnavailable
+        raise SessionNotFound
+
+    async def _owner(self, route: Route, *, lives: bool) -> There | Free:
+        """Its lease runs: it is there. It has lapsed: only a node that does not answer has lost what it owns."""
+        if lives:
+            return self.remember(route)
+        if await self._probe(route.url) == route.node:
+            return There(self._peers.get(route.node) or _stranger(route))
+        return Free(route)
+
+    def __repr__(self) -> str:
+        return f"<Router of {self._me} [{len(self._peers)} peers, {len(self._remembered)} remembered]>"
+
+
+def _stranger(route: Route) -> NodeRecord:
+    """A node that this one has not heard of yet, as its route shows it."""
+    return NodeRecord(route.node, route.url, "", datetime.fromtimestamp(0, UTC))

@@ -1,0 +1,199 @@
+"""What Redis carries out as one step: Lua, with commands of Redis 6.2 only.
+
+A route is a hash: `n` its node ("" where it was handed over), `t` its token, `v` all of it, sealed. Names of other
+keys are made inside the scripts, which is why Redis Cluster is not supported.
+"""
+
+from app.routing.redis_connection import Script
+
+PREFIX = "trunkline:"
+
+# A key of another type was not written by us: it counts as absent, and goes.
+_PRELUDE = """
+local prefix = 'trunkline:'
+local function read(name)
+  local record = redis.pcall('HMGET', name, 'n', 't', 'v')
+  if record.err then redis.call('DEL', name) return nil end
+  if not (record[1] and record[2] and record[3]) then return nil end
+  return record
+end
+local function write(name, node, token, value, ttl)
+  redis.call('HSET', name, 'n', node, 't', token, 'v', value)
+  redis.call('PEXPIRE', name, ttl)
+end
+local function lives(node)
+  return node ~= '' and redis.call('EXISTS', prefix .. 'node:' .. node) == 1
+end
+local function count(name, node, by, ttl)
+  local now = redis.pcall('HINCRBY', name, node, by)
+  if type(now) == 'table' then redis.call('DEL', name) now = redis.call('HINCRBY', name, node, by) end
+  if now <= 0 then redis.call('HDEL', name, node) end
+  redis.call('PEXPIRE', name, ttl)
+end
+"""
+
+# keys: route -> {node, token, value, owner lives, is settling}
+FIND = Script(
+    _PRELUDE
+    + """
+local settling = redis.call('EXISTS', prefix .. 'epoch') == 0 or redis.call('EXISTS', prefix .. 'settling') == 1
+local record = read(KEYS[1])
+if not record then return {'', '', '', 0, settling and 1 or 0} end
+return {record[1], record[2], record[3], lives(record[1]) and 1 or 0, settling and 1 or 0}
+"""
+)
+
+# keys: route[, sessions of the tenant, of the principal]; arguments: node, token, value, ttl[, limit, limit] (-1: none)
+# -> {'won'} | {'owned' | 'stale', node, token, value} | {'full', which of the keys, how many}
+CLAIM = Script(
+    _PRELUDE
+    + """
+local node, token, value, ttl = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
+local record = read(KEYS[1])
+if record then
+  if record[1] == node or lives(record[1]) then return {'owned', record[1], record[2], record[3]} end
+  if tonumber(record[2]) ~= token - 1 then return {'stale', record[1], record[2], record[3]} end
+end
+for which = 2, #KEYS do
+  local limit, sum = tonumber(ARGV[3 + which]), 0
+  if limit >= 0 then
+    local counts = redis.pcall('HGETALL', KEYS[which])
+    if counts.err then redis.call('DEL', KEYS[which]) counts = {} end
+    for i = 1, #counts, 2 do
+      if counts[i] == node or lives(counts[i]) then sum = sum + (tonumber(counts[i + 1]) or 0)
+      else redis.call('HDEL', KEYS[which], counts[i]) end
+    end
+    if sum >= limit then return {'full', which, sum} end
+  end
+end
+write(KEYS[1], node, token, value, ttl)
+for which = 2, #KEYS do count(KEYS[which], node, 1, ttl) end
+return {'won'}
+"""
+)
+
+# keys: route[, sessions of the tenant, of the principal]; arguments: node, token as found; new node, value, ttl
+# -> 1 where it is the new node's, with the next token
+TAKE_OVER = Script(
+    _PRELUDE
+    + """
+local node, token, taker, value, ttl = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
+local record = read(KEYS[1])
+if not record then return 0 end
+-- Asked again, because the answer got lost the first time.
+if record[1] == taker and tonumber(record[2]) == token + 1 then return 1 end
+if record[1] ~= node or tonumber(record[2]) ~= token or lives(node) then return 0 end
+write(KEYS[1], taker, token + 1, value, ttl)
+for which = 2, #KEYS do count(KEYS[which], taker, 1, ttl) end
+return 1
+"""
+)
+
+# keys: routes; arguments: node, ttl, then token and value for each; without a value nothing is written
+# -> for each 0: ours; 1: send it with its value; {node, token, value}: another's
+REFRESH = Script(
+    _PRELUDE
+    + """
+local node, ttl, answers = ARGV[1], ARGV[2], {}
+for i, name in ipairs(KEYS) do
+  local token, value, record = tonumber(ARGV[1 + 2 * i]), ARGV[2 + 2 * i], read(KEYS[i])
+  local theirs = record and tonumber(record[2]) or -1
+  if theirs > token or (theirs == token and record[1] ~= node) then
+    answers[i] = {record[1], record[2], record[3]}
+  elseif value ~= '' then
+    write(name, node, token, value, ttl)
+    answers[i] = 0
+  elseif theirs == token then
+    redis.call('PEXPIRE', name, ttl)
+    answers[i] = 0
+  else
+    answers[i] = 1
+  end
+end
+return answers
+"""
+)
+
+# keys: route[, sessions of the tenant, of the principal]; arguments: node, token, ttl[, value of the freed route]
+RELEASE = Script(
+    _PRELUDE
+    + """
+local node, token, ttl, value = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
+local record = read(KEYS[1])
+if not record or record[1] ~= node or tonumber(record[2]) ~= token then return 0 end
+if value then write(KEYS[1], '', token, value, ttl) else redis.call('DEL', KEYS[1]) end
+for which = 2, #KEYS do count(KEYS[which], node, -1, ttl) end
+return 1
+"""
+)
+
+# keys: a record; arguments: the value that does not open. Removes it if it is still that one.
+DROP = Script(
+    _PRELUDE
+    + """
+local record = read(KEYS[1])
+if record and record[3] == ARGV[1] then redis.call('DEL', KEYS[1]) end
+return 0
+"""
+)
+
+# arguments: node, value, lease, a name for a new epoch, how long a new one settles -> 1 where the lease ran
+BEAT = Script(
+    _PRELUDE
+    + """
+local lease = prefix .. 'node:' .. ARGV[1]
+local known = redis.call('EXISTS', lease)
+redis.call('SET', lease, ARGV[2], 'PX', ARGV[3])
+if type(redis.pcall('SADD', prefix .. 'nodes', ARGV[1])) == 'table' then
+  redis.call('DEL', prefix .. 'nodes')
+  redis.call('SADD', prefix .. 'nodes', ARGV[1])
+end
+if redis.call('SET', prefix .. 'epoch', ARGV[4], 'NX') then
+  redis.call('SET', prefix .. 'settling', ARGV[4], 'PX', ARGV[5])
+end
+return known
+"""
+)
+
+# arguments: node
+LEAVE = Script(
+    _PRELUDE
+    + """
+redis.call('DEL', prefix .. 'node:' .. ARGV[1])
+redis.pcall('SREM', prefix .. 'nodes', ARGV[1])
+return 0
+"""
+)
+
+# -> node, value, ... of those whose lease runs
+NODES = Script(
+    _PRELUDE
+    + """
+local found, ids = {}, redis.pcall('SMEMBERS', prefix .. 'nodes')
+for _, id in ipairs(ids) do
+  local value = redis.pcall('GET', prefix .. 'node:' .. id)
+  if type(value) == 'string' then
+    found[#found + 1] = id
+    found[#found + 1] = value
+  else redis.call('SREM', prefix .. 'nodes', id) end
+end
+return found
+"""
+)
+
+# keys: counts; arguments: node, ttl, then for each how many sessions the node has
+RECOUNT = Script(
+    _PRELUDE
+    + """
+local node, ttl = ARGV[1], ARGV[2]
+for i, name in ipairs(KEYS) do
+  local sessions = tonumber(ARGV[2 + i])
+  if redis.call('TYPE', name).ok ~= 'hash' then redis.call('DEL', name) end
+  if sessions > 0 then
+    redis.call('HSET', name, node, sessions)
+    redis.call('PEXPIRE', name, ttl)
+  else redis.call('HDEL', name, node) end
+end
+return 0
+"""
+)

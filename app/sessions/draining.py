@@ -1,0 +1,102 @@
+"""Draining: ends the sessions of a node that stops, so that no call is lost and not everybody comes back at once.
+
+Decides whose turn it is; what a hand-over to another node is, the caller knows.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Protocol
+
+import anyio
+
+from app.errors import GatewayError, ShuttingDown
+from app.sessions.session import Session
+
+TICK_S = 0.05  # how late the end of the last call may be noticed; no call pays for an event that only a drain needs
+STREAMS_PER_S = 100  # clients whose stream has ended come back, and each may need a process elsewhere
+SILENT_PER_TICK = 100  # sessions without an open stream: their clients notice nothing before the next request
+LAST_HAND_OVERS_S = 2.0  # after the drain's time is up
+
+log = logging.getLogger(__name__)
+
+# Gives a session without a call in flight to another node; it is closed here afterwards, whatever came of it.
+HandOver = Callable[[Session], Awaitable[None]]
+
+
+class Drained(Protocol):
+    """What is drained: the registry."""
+
+    def __iter__(self) -> Iterator[Session]:
+        """The sessions that are left."""
+
+    def calls_in_flight(self) -> int:
+        """How many requests of theirs wait for their answer."""
+
+
+class Draining:
+    """One drain; `run` it once.
+
+    Without `hand_over` clients have nowhere to go: every session lives until no call is in flight in any of them, or
+    half of the time is over. With it, each goes as soon as it has no call.
+    """
+
+    def __init__(self, sessions: Drained, seconds: float, hand_over: HandOver | None = None) -> None:
+        now = time.monotonic()
+        self._sessions, self._hand_over = sessions, hand_over
+        self._half_at, self._ends_at = now + seconds / 2, now + seconds
+        self._has_begun = hand_over is not None
+        self._streams_per_tick = 0
+        self._leaving = set[Session]()
+
+    async def run(self) -> int:
+        """Ends every session, LAST_HAND_OVERS_S after the time at the latest; returns how many calls were cut off."""
+        async with anyio.create_task_group() as tasks:
+            while any(self._sessions) and time.monotonic() < self._ends_at:
+                for session in self._next(time.monotonic()):
+                    self._leaving.add(session)
+                    tasks.start_soon(self._end, session)
+                await anyio.sleep(TICK_S)
+            cut_off = self._sessions.calls_in_flight()
+            tasks.cancel_scope.deadline = anyio.current_time() + LAST_HAND_OVERS_S
+            for session in set(self._sessions) - self._leaving:
+                tasks.start_soon(self._end, session)
+        for session in self._sessions:
+            session.close("shutdown", ShuttingDown())
+        return cut_off
+
+    def _next(self, now: float) -> Sequence[Session]:
+        """Whose turn it is now."""
+        is_late = now >= self._half_at
+        self._has_begun = self._has_begun or is_late or not self._sessions.calls_in_flight()
+        if not self._has_begun:
+            return ()
+        left = [session for session in self._sessions if session not in self._leaving]
+        if not self._streams_per_tick:
+            streams = sum(session.listen.attached for session in left)
+            self._streams_per_tick = streams_per_tick(streams, self._ends_at - now)
+        return lot([each for each in left if not each.exchange.calls], self._streams_per_tick)
+
+    async def _end(self, session: Session) -> None:
+        if self._hand_over is not None:
+            try:
+                await self._hand_over(session)
+            except GatewayError as error:
+                log.warning("a session could not be handed over: %s", error)
+            if session.exchange.calls and time.monotonic() < self._ends_at:
+                self._leaving.discard(session)  # one has come in meanwhile: the session's turn is later
+                return
+        session.close("shutdown", ShuttingDown())
+
+
+def lot(sessions: Sequence[Session], streams: int) -> list[Session]:
+    """Those that end in one tick: so many with an open stream, and some without."""
+    streaming = [session for session in sessions if session.listen.attached]
+    silent = [session for session in sessions if not session.listen.attached]
+    return streaming[:streams] + silent[:SILENT_PER_TICK]
+
+
+def streams_per_tick(streams: int, left_s: float) -> int:
+    """So many that all end within half of the time that is left, and no fewer than STREAMS_PER_S."""
+    return math.ceil(TICK_S * max(STREAMS_PER_S, streams / max(left_s / 2, TICK_S)))

@@ -1,0 +1,156 @@
+"""Ownership: the routes that this node holds. Claims them before a session opens, releases them after it has ended."""
+
+import logging
+import secrets
+from collections.abc import Callable, Iterator
+from typing import Self
+
+import anyio
+from anyio.abc import TaskGroup
+
+from app.domain import Limits, Principal
+from app.errors import QuotaExceeded, RoutesUnavailable
+from app.routing.routes import CALLER, NODE_TAG_CHARACTERS, Quota, Route, RouteStore, caller_key, session_key
+
+SESSION_ID_BYTES = 24  # 192 random bits
+MAX_RELEASES = 10_000  # that wait for a store that is away; what is not released lapses, and expires
+RELEASE_AGAIN_S = 1.0
+RELEASES_AT_ONCE = 16
+
+log = logging.getLogger(__name__)
+
+
+class Ownership:
+    """What this node owns, by route key. `async with` runs the releases; leaving waits for none of them."""
+
+    def __init__(self, store: RouteStore, node: str, url: str) -> None:
+        self.node, self.url = node, url
+        self._store = store
+        self._routes: dict[str, Route] = {}
+        self._leaving: dict[str, tuple[Route, bool]] = {}  # to be released, and whether as a hand-over
+        self._wake = anyio.Event()
+        self._idle = anyio.Event()
+        self._tasks: TaskGroup | None = None
+        self._session_ids: dict[str, str] = {}  # of the routes that are sessions
+        self.on_session_lost: Callable[[str], None] = lambda session_id: None
+        self.on_caller_lost: Callable[[Route], None] = lambda route: None
+
+    async def __aenter__(self) -> Self:
+        self._tasks = anyio.create_task_group()
+        await self._tasks.__aenter__()
+        self._tasks.start_soon(self._release_for_ever)
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        if self._tasks is not None:
+            tasks, self._tasks = self._tasks, None
+            tasks.cancel_scope.cancel()
+            await tasks.__aexit__(None, None, None)
+
+    def new_session_id(self) -> str:
+        """An id that nobody can guess, and that says who gave it out: a lost route does not lose the session."""
+        return f"{self.node[:NODE_TAG_CHARACTERS]}.{secrets.token_urlsafe(SESSION_ID_BYTES)}"
+
+    async def claim_session(
+        self, session_id: str, principal: Principal, tenant: str, backend: str, transport: str, limits: Limits
+    ) -> None:
+        """Makes this node the owner of a new session.
+
+        Raises:
+            QuotaExceeded: the tenant or the principal has its number of sessions, over all nodes.
+            RoutesUnavailable: nobody would find it.
+        """
+        key = session_key(session_id)
+        route = Route(key, self.node, self.url, 1, tenant, backend, principal.identity, transport)
+        self._keep(route, session_id)  # before the store has it: a refresh at this moment must not leave it out
+        try:
+            await self._store.claim(route, Quota(limits.sessions, limits.sessions_per_principal))
+        except QuotaExceeded:
+            self._forget(key)
+            raise
+        except BaseException:
+            self.release(key)  # it may have been written all the same
+            raise
+
+    async def claim_caller(self, principal: Principal, tenant: str, backend: str) -> Route:
+        """The route of this caller's lines: ours from now on, unless another living node has it."""
+        key = caller_key(principal.identity, tenant, backend)
+        if key in self._leaving:  # claimed again before its release was carried out
+            self._leaving.pop(key)
+        route = Route(key, self.node, self.url, 1, tenant, backend, principal.identity, CALLER)
+        found = await self._store.claim(route, None)
+        if found.node == self.node:
+            self._routes[key] = found
+        return found
+
+    def adopt(self, route: Route, session_id: str) -> None:
+        """A route that was taken over from another node."""
+        self._keep(route, session_id)
+
+    def holds(self, key: str) -> bool:
+        """Whether the route is ours, or on its way out."""
+        return key in self._routes or key in self._leaving
+
+    def lost(self, route: Route) -> None:
+        """Another node has a later token: what we have under this key is over."""
+        session_id = self._session_ids.get(route.key)
+        if self._forget(route.key) is None:
+            return
+        if session_id is None:
+            self.on_caller_lost(route)
+        else:
+            self.on_session_lost(session_id)
+
+    def release(self, key: str, *, hand_over: bool = False) -> None:
+        """Ends the route, or frees it for another node; carried out soon, `flush` waits for it. Idempotent."""
+        route = self._forget(key)
+        if route is None:
+            return
+        if len(self._leaving) >= MAX_RELEASES:
+            self._leaving.pop(next(iter(self._leaving)))
+        self._leaving[key] = route, hand_over
+        self._idle = anyio.Event() if self._idle.is_set() else self._idle
+        self._wake.set()
+
+    async def flush(self, within_s: float) -> bool:
+        """Waits until every release was carried out; False if that took longer."""
+        with anyio.move_on_after(within_s):
+            while self._leaving:
+                await self._idle.wait()
+        return not self._leaving
+
+    def _keep(self, route: Route, session_id: str) -> None:
+        self._routes[route.key], self._session_ids[route.key] = route, session_id
+
+    def _forget(self, key: str) -> Route | None:
+        self._session_ids.pop(key, None)
+        return self._routes.pop(key, None)
+
+    async def _release_for_ever(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake = anyio.Event()
+            while self._leaving:
+                batch = list(self._leaving.items())[:RELEASES_AT_ONCE]
+                async with anyio.create_task_group() as tasks:
+                    for key, (route, hand_over) in batch:
+                        tasks.start_soon(self._release_one, key, route, hand_over)
+            self._idle.set()
+
+    async def _release_one(self, key: str, route: Route, hand_over: bool) -> None:
+        try:
+            await self._store.release(route, hand_over=hand_over)
+        except RoutesUnavailable:
+            await anyio.sleep(RELEASE_AGAIN_S)
+            return
+        if self._leaving.get(key) == (route, hand_over):
+            del self._leaving[key]
+
+    def __iter__(self) -> Iterator[Route]:
+        return iter(list(self._routes.values()))
+
+    def __len__(self) -> int:
+        return len(self._routes)
+
+    def __repr__(self) -> str:
+        return f"<Ownership {self.node} [{len(self._routes)} routes, {len(self._leaving)} leaving]>"

@@ -1,0 +1,97 @@
+"""TakeOver: makes this node the owner of a session whose node is gone, and rebuilds it where its backend allows."""
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+import anyio
+
+from app.domain import BackendSpec, Limits, Principal
+from app.errors import NotFound, SessionNotFound
+from app.metrics import Metrics
+from app.routing.routes import Route, RouteStore
+from app.sessions.directory import BackendDirectory
+from app.sessions.ownership import Ownership
+from app.sessions.restoring import is_durable
+from app.sessions.session import Session
+
+log = logging.getLogger(__name__)
+
+
+class Rebuild(Protocol):
+    """Makes a session from what its last node has written down."""
+
+    async def __call__(self, session_id: str, route: Route, spec: BackendSpec, limits: Limits) -> Session | None:
+        """The session, in the registry; None where nothing was written down.
+
+        Raises:
+            GatewayError: it cannot be read, or this node takes no more sessions.
+        """
+
+
+class TakeOver:
+    """One attempt per session at a time; a second request waits for the first one's."""
+
+    def __init__(
+        self, store: RouteStore, ownership: Ownership, directory: BackendDirectory, rebuild: Rebuild, metrics: Metrics
+    ) -> None:
+        self._store, self._ownership, self._directory, self._rebuild = store, ownership, directory, rebuild
+        self._takeovers = metrics.takeovers
+        self._under_way: dict[str, anyio.Lock] = {}
+
+    async def __call__(
+        self, session_id: str, route: Route, principal: Principal, find: Callable[[], Session | None]
+    ) -> Session | None:
+        """The session, ours from now on; None where somebody else was quicker: look it up again.
+
+        `find` looks for the session on this node, for whoever had to wait here.
+
+        Raises:
+            SessionNotFound: it is not this principal's, or it has ended with its node.
+            RoutesUnavailable, GatewayError: not now.
+        """
+        if route.identity != principal.identity:
+            raise SessionNotFound
+        lock = self._under_way.setdefault(route.key, anyio.Lock())
+        try:
+            async with lock:
+                return find() or await self._take(session_id, route)
+        finally:
+            if not lock.locked():
+                self._under_way.pop(route.key, None)
+
+    async def _take(self, session_id: str, route: Route) -> Session | None:
+        taken = await self._store.take_over(route, self._ownership.node, self._ownership.url)
+        if taken is None:
+            self._takeovers.labels("lost_race").inc()
+            return None
+        self._ownership.adopt(taken, session_id)
+        try:
+            session = await self._restore(session_id, taken)
+        except SessionNotFound:
+            self._ownership.release(taken.key)
+            self._takeovers.labels("ended").inc()
+            raise
+        except BaseException:
+            self._ownership.release(taken.key, hand_over=True)  # whoever asks next may try again
+            self._takeovers.labels("failed").inc()
+            raise
+        self._takeovers.labels("restored").inc()
+        log.info("took over session %s of backend %s/%s", route.key[:12], route.tenant, route.backend)
+        return session
+
+    async def _restore(self, session_id: str, route: Route) -> Session:
+        try:
+            spec, limits = await self._directory.find(route.tenant, route.backend)
+        except NotFound:
+            raise self._end(route, "its backend is gone") from None
+        if not is_durable(spec, route.transport):
+            raise self._end(route, f"its transport is {route.transport}, its backend's recovery {spec.recovery}")
+        session = await self._rebuild(session_id, route, spec, limits)
+        if session is None:
+            raise self._end(route, "nothing was written down of it")
+        return session
+
+    def _end(self, route: Route, why: str) -> SessionNotFound:
+        log.info("a session of %s/%s has ended with its node: %s", route.tenant, route.backend, why)
+        return SessionNotFound()

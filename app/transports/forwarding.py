@@ -1,0 +1,198 @@
+"""Forwarding: a request for another node's session goes to that node, and its answer comes back as it is made.
+
+Nothing is sent twice. What it means that a client leaves is the owner's to say: this node hangs up on it in its turn.
+"""
+
+import logging
+import time
+from functools import partial
+
+import anyio
+
+from app.errors import GatewayError, NodeUnavailable
+from app.http.errors import HttpRefusal
+from app.metrics import Metrics
+from app.routing.forward_credentials import ForwardCredentials
+from app.routing.peers import PeerClient, PeerLost, PeerResponse
+from app.routing.routes import NodeRecord
+from app.transports.event_stream import STALLED_S
+from app.transports.request import ClientGone, McpRequest, RawHeaders
+
+FORWARDED = b"trunkline-forwarded"
+NOT_OWNER, REFUSED = b"trunkline-not-owner", b"trunkline-forward-refused"
+RESULTS = ("ok", "not_owner", "unreachable", "lost", "refused", "client_gone")
+WATCH_AFTER_S = 0.05  # most calls are over by then, and to watch for a client that leaves costs a task group
+
+_HOP_BY_HOP = frozenset({
+    b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te",
+    b"trailer", b"transfer-encoding", b"upgrade",
+})  # fmt: skip
+# The owner gets a principal, not a credential; host and origin were checked here, the length is written anew.
+_KEPT_BACK = _HOP_BY_HOP | {b"authorization", b"content-length", b"cookie", b"expect", b"host", b"origin"}
+_PASSED_BACK = frozenset({
+    b"allow", b"cache-control", b"content-length", b"content-type", b"retry-after", b"www-authenticate",
+    b"x-accel-buffering",
+})  # fmt: skip
+
+log = logging.getLogger(__name__)
+
+
+class NotOwner(GatewayError):
+    """The node that was asked does not have this session; it has done nothing with the request."""
+
+    reason = "not_owner"
+
+
+def not_owner() -> HttpRefusal:
+    """What a node raises when it is sent a request for a session that it does not have."""
+    return HttpRefusal(421, "not_owner", "this node does not have the session", headers=((NOT_OWNER, b"1"),))
+
+
+def forward_refused() -> HttpRefusal:
+    """What a node raises when no other node vouches for a request. It does not say what is wrong."""
+    message = "no other node vouches for this request"
+    return HttpRefusal(403, "forward_refused", message, headers=((REFUSED, b"1"),))
+
+
+class Forwarding:
+    """Sends requests on to other nodes. Holds nothing but what is under way."""
+
+    def __init__(self, peers: PeerClient, credentials: ForwardCredentials, metrics: Metrics) -> None:
+        self._peers, self._credentials = peers, credentials
+        self._results = {result: metrics.forwards.labels(result) for result in RESULTS}
+        self._head_seconds = metrics.forward_seconds.labels()
+
+    async def forward(self, request: McpRequest, body: bytes, node: NodeRecord) -> None:
+        """Lets the node answer the request, whose body has been read and whose principal is known.
+
+        When the connection breaks in the middle of the answer, the client's answer ends there: it can resume.
+
+        Raises:
+            NotOwner: the node does not have the session; nothing was executed.
+            PeerUnreachable: the node cannot be connected to; nothing was sent.
+            NodeLost: the connection broke before the answer; whether it was executed is not known.
+            NodeUnavailable: too many requests are under way to the node, or it does not believe us.
+            ClientGone: there is nobody to answer.
+        """
+        try:
+            response = await self._answered(request, body, node)
+            try:
+                self._require_served(response, node)
+                await self._pass_back(request, response)
+            finally:
+                await response.aclose()
+        except GatewayError as error:
+            self._results[_result(error)].inc()
+            raise
+        except ClientGone:
+            self._results["client_gone"].inc()
+            raise
+
+    async def _answered(self, request: McpRequest, body: bytes, node: NodeRecord) -> PeerResponse:
+        """The node's answer, once its head is there."""
+        began_at = time.monotonic()
+        target = request.raw_target()
+        value = self._credentials.sign(request.method, target, body, request.principal, node.id)
+        headers = _onward(request)
+        headers.append((FORWARDED, value))
+        if request.method == "GET":
+            response = await self._get(request, node.url, target, headers)
+        else:
+            response = await self._peers.begin(node.url, request.method, target, headers, body)
+            await _head(request, response)
+        self._head_seconds.observe(time.monotonic() - began_at)
+        return response
+
+    async def _get(self, request: McpRequest, url: str, target: bytes, headers: RawHeaders) -> PeerResponse:
+        """A GET has no effect: that a kept connection turns out to be dead is no reason to refuse it."""
+        responses: list[PeerResponse] = []
+
+        async def send() -> None:
+            responses.append(await self._peers.send(url, "GET", target, headers))
+
+        try:
+            await request.unless_gone(send)
+        except BaseException:
+            for response in responses:
+                await response.aclose()
+            raise
+        return responses[0]
+
+    def _require_served(self, response: PeerResponse, node: NodeRecord) -> None:
+        """Raises where the answer is not the session's, but the node's own word to this one."""
+        if response.status not in (403, 421):
+            return
+        names = {name for name, _ in response.headers}
+        if NOT_OWNER in names:
+            raise NotOwner
+        if REFUSED in names:
+            log.error("node %s refuses what this one sends on: another SECRET_KEY, or clocks too far apart", node.id)
+            raise _Refused
+
+    async def _pass_back(self, request: McpRequest, response: PeerResponse) -> None:
+        headers = [pair for pair in response.headers if pair[0] in _PASSED_BACK or pair[0].startswith(b"mcp-")]
+        await request.send({"type": "http.response.start", "status": response.status, "headers": headers})
+        result = "ok"
+        if response.is_complete:
+            await request.send({"type": "http.response.body", "body": response.take()})
+        else:
+            try:
+                await request.unless_gone(partial(_stream, request, response))
+            except PeerLost:
+                result = "lost"
+                await _cut(request, response)
+        self._results[result].inc()
+
+
+class _Refused(NodeUnavailable):
+    """The node that has this session does not believe that this one is a node."""
+
+
+def _result(error: GatewayError) -> str:
+    """What became of a request that was not answered; "unreachable" is what may be tried again."""
+    if isinstance(error, NotOwner):
+        return "not_owner"
+    if isinstance(error, _Refused):
+        return "refused"
+    return "lost" if isinstance(error, PeerLost) else "unreachable"
+
+
+async def _head(request: McpRequest, response: PeerResponse) -> None:
+    """Waits for the head; after a moment also for the client to leave. Without a head the response is closed."""
+    try:
+        if not await response.has_head_within(WATCH_AFTER_S):
+            await request.unless_gone(response.head)
+    except BaseException:
+        await response.aclose()
+        raise
+
+
+async def _stream(request: McpRequest, response: PeerResponse) -> None:
+    """Chunk by chunk, no faster than the client takes them: then the other node waits as it would for the client."""
+    async for chunk in response:
+        with anyio.move_on_after(STALLED_S) as patience:
+            await request.send({"type": "http.response.body", "body": chunk, "more_body": True})
+        if patience.cancelled_caught:
+            log.warning("a client accepted nothing for %.0f s; its stream was closed", STALLED_S)
+            return
+    await request.send({"type": "http.response.body", "body": b""})
+
+
+async def _cut(request: McpRequest, response: PeerResponse) -> None:
+    """Ends a broken answer: an event stream cleanly, anything else short of its length, so that it shows."""
+    if any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in response.headers):
+        await request.send({"type": "http.response.body", "body": b""})
+
+
+def _onward(request: McpRequest) -> RawHeaders:
+    """The client's headers, less those that were meant for this node."""
+    named = request.headers.get(b"connection", b"")
+    kept_back = _KEPT_BACK if named in (b"", b"keep-alive", b"close") else _KEPT_BACK | _listed(named)
+    return [
+        pair for pair in request.scope["headers"] if pair[0] not in kept_back and not pair[0].startswith(b"trunkline-")
+    ]
+
+
+def _listed(connection: bytes) -> frozenset[bytes]:
+    """The headers that `Connection` says are for one hop only."""
+    return frozenset(name.strip().lower() for name in connection.split(b","))

@@ -1,0 +1,117 @@
+"""The forms of URL that settings may have: text in, checked text out; a ValueError says what is allowed instead.
+
+The URLs of the database and of Redis can hold a password: no message repeats them.
+"""
+
+import re
+from urllib.parse import parse_qs, urlsplit
+
+AUTHORITY = re.compile(r"(?:[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?")
+_NOWHERE = re.compile(r"(0\.0\.0\.0|\[[0:]+\])(:|$)|.*:0*$")  # every address of a machine, and no port
+
+# Of a Redis URL. Time-outs, retries and pools are the gateway's own.
+REDIS_OPTIONS = frozenset({
+    "db", "username", "password", "ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs",
+    "ssl_check_hostname", "sentinel_username", "sentinel_password",
+})  # fmt: skip
+_REDIS_SCHEMES = ("redis", "rediss", "redis+sentinel", "rediss+sentinel", "unix")
+_PORT = r"(?:[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+_REDIS_HOST = re.compile(r"(?:[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\])(?::" + _PORT + ")?", re.IGNORECASE)
+
+
+def public_url(text: str) -> str:
+    """How clients reach the gateway: may have a path."""
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not AUTHORITY.fullmatch(parts.netloc.lower()):
+        raise ValueError(f"{_shown(text)} is not an http or https URL without user name; like https://gw.example.com")
+    if parts.query or parts.fragment:
+        raise ValueError(f"{_shown(text)} has a query or a fragment; allowed are scheme, host, port and path")
+    return text.rstrip("/")
+
+
+def node_url(text: str) -> str:
+    """How one node reaches another: an address that can be connected to, and no path."""
+    parts = urlsplit(text)
+    is_address = AUTHORITY.fullmatch(parts.netloc.lower()) and not _NOWHERE.match(parts.netloc)
+    if parts.scheme not in ("http", "https") or not is_address:
+        raise ValueError(f"{_shown(text)} is not an http or https URL without user name; like http://10.0.0.5:8080")
+    if parts.path not in ("", "/") or parts.query or parts.fragment:
+        raise ValueError(f"{_shown(text)} has more than scheme, host and port; like http://10.0.0.5:8080")
+    try:
+        parts.port  # noqa: B018 - raises
+    except ValueError:
+        raise ValueError("its port is no number from 1 to 65535") from None
+    return f"{parts.scheme}://{parts.netloc.lower()}"
+
+
+def _shown(text: str) -> str:
+    return "it" if "@" in text else repr(text[:200])  # what stands before an @ can be a password
+
+
+def database_url(text: str) -> str:
+    """A file for SQLite, or a PostgreSQL server."""
+    scheme, _, rest = text.partition("://")
+    if scheme in ("postgresql", "postgres", "postgresql+psycopg"):
+        return _postgresql_url(rest)
+    if scheme not in ("sqlite", "sqlite+aiosqlite"):
+        raise ValueError("allowed are sqlite:///PATH and postgresql://USER:PASSWORD@HOST:PORT/DATABASE")
+    if not re.fullmatch(r"/[^?#\0]+", rest) or rest == "/:memory:":
+        raise ValueError("the database must be a file: sqlite:///relative/path or sqlite:////absolute/path")
+    return f"sqlite:///{rest[1:]}"
+
+
+def _postgresql_url(rest: str) -> str:
+    where, _, database = rest.partition("?")[0].rpartition("/")
+    if not where or not database or re.search(r"[\s#\0]", rest):
+        raise ValueError("it must name a host and a database: postgresql://USER:PASSWORD@HOST:PORT/DATABASE")
+    try:
+        urlsplit("postgresql://" + rest).port  # noqa: B018 - raises
+    except ValueError:
+        raise ValueError("its port is no number from 0 to 65535, or a bracket is missing") from None
+    return f"postgresql://{rest}"
+
+
+def redis_url(text: str) -> str:
+    """A server, with or without TLS, the sentinels of one, or a Unix socket."""
+    scheme, separator, rest = text.partition("://")
+    if not separator or scheme not in _REDIS_SCHEMES:
+        allowed = "redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]"
+        raise ValueError(f"allowed are {allowed}, the same with {', '.join(_REDIS_SCHEMES[1:])}; see docs/settings.md")
+    if re.search(r"[\s#\0]", rest):
+        raise ValueError("it has white space, # or NUL in it; write them as %20, %23, ... where a password has them")
+    _check_redis_options(rest.partition("?")[2])
+    where, _, path = rest.partition("?")[0].rpartition("@")[2].partition("/")
+    _REDIS_CHECKS.get(scheme, _check_redis_server)(where, path)
+    return text
+
+
+def _check_redis_options(query: str) -> None:
+    unknown = sorted(set(parse_qs(query, keep_blank_values=True)) - REDIS_OPTIONS)
+    if unknown:
+        raise ValueError(f"unknown option {unknown[0][:40]!r}; allowed are {', '.join(sorted(REDIS_OPTIONS))}")
+
+
+def _check_redis_server(where: str, path: str) -> None:
+    if not _REDIS_HOST.fullmatch(where):
+        raise ValueError("it must name a host, and a port from 1 to 65535 if any: redis://HOST:6379/0")
+    if not re.fullmatch(r"[0-9]{0,6}/?", path):
+        raise ValueError("what follows the host is the number of the database: redis://HOST:6379/0")
+
+
+def _check_redis_sentinel(where: str, path: str) -> None:
+    if not where or not all(_REDIS_HOST.fullmatch(each) for each in where.split(",")):
+        raise ValueError("it must name sentinels: redis+sentinel://HOST:26379,HOST2:26379/MASTER/0")
+    if not re.fullmatch(r"[A-Za-z0-9._-]+(/[0-9]{0,6})?", path):
+        raise ValueError("it must name the master, and may name a database: redis+sentinel://HOST:26379/MASTER/0")
+
+
+def _check_redis_socket(where: str, path: str) -> None:
+    if where or not path:
+        raise ValueError("it must be the absolute path of a socket: unix:///run/redis/redis.sock?db=0")
+
+
+_REDIS_CHECKS = {
+    "redis+sentinel": _check_redis_sentinel,
+    "rediss+sentinel": _check_redis_sentinel,
+    "unix": _check_redis_socket,
+}

@@ -1,0 +1,248 @@
+"""Settling: what the database says becomes true here, with fakes for both."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import anyio
+import pytest
+
+from app.domain import BackendSpec, Limits, Tenant
+from app.effects import settling
+from app.effects.settling import Settling
+from app.errors import BackendNotFound, NotFound, StorageUnavailable
+from app.routing.notice import RESYNC, Kind, Notice
+
+ECHO = BackendSpec("acme", "echo", "/bin/cat", version=3)
+CHANGED = Notice(Kind.BACKEND_CHANGED, ECHO.key)
+TENANT = Notice(Kind.TENANT_CHANGED, ("acme",))
+
+
+class Node:
+    """Writes down what it is told (for LocalEffects); runs what it is given."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, ...]] = []
+        self.known: dict[tuple[str, str], BackendSpec] = {}
+        self.sessions: list[tuple[BackendSpec, tuple[str, str, str]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments: self.told.append((name, *arguments))
+
+    def backend_changed(self, spec: BackendSpec) -> None:
+        self.told.append(("backend_changed", spec))
+        self.known[spec.key] = spec
+
+    def backend_removed(self, key: tuple[str, str]) -> None:
+        self.told.append(("backend_removed", key))
+        self.known.pop(key, None)
+
+    def current(self, key: tuple[str, str]) -> BackendSpec | None:
+        return self.known.get(key)
+
+    def running(self, key: tuple[str, str]) -> list[BackendSpec]:
+        return [spec for spec, _ in self.sessions if spec.key == key]
+
+    def backends(self) -> set[tuple[str, str]]:
+        return {*self.known, *(spec.key for spec, _ in self.sessions)}
+
+    def identities(self) -> set[tuple[str, str, str]]:
+        return {identity for _, identity in self.sessions}
+
+
+class Stores:
+    """All that is stored (for the repositories); answers once `gate` is open."""
+
+    def __init__(self) -> None:
+        self.specs = {ECHO.key: ECHO}
+        self.tenants = {"acme": Tenant("acme", Limits(sessions=7))}
+        self.valid = {("acme", "good")}
+        self.issuers = {("acme", "https://good")}
+        self.is_away = False
+        self.asked: list[Any] = []
+        self.gate = anyio.Event()
+        self.gate.set()
+
+    async def _ask(self, *what: Any) -> None:
+        self.asked.append(what)
+        if self.is_away:
+            raise StorageUnavailable
+        await self.gate.wait()
+
+    async def backend(self, tenant: str, name: str) -> BackendSpec:
+        found = self.specs.get((tenant, name))
+        await self._ask(tenant, name)
+        if found is None:
+            raise BackendNotFound
+        return found
+
+    async def list_warm(self) -> Sequence[BackendSpec]:
+        await self._ask("warm")
+        return [spec for spec in self.specs.values() if spec.warm]
+
+    async def tenant(self, name: str) -> Tenant:
+        await self._ask(name)
+        if name not in self.tenants:
+            raise NotFound
+        return self.tenants[name]
+
+    async def standing(self, keys: Collection[tuple[str, str]], now: datetime) -> set[tuple[str, str]]:
+        await self._ask(*keys)
+        return self.valid & set(keys)
+
+    async def issuer(self, tenant: str, issuer: str) -> object | None:
+        await self._ask(tenant, issuer)
+        return object() if (tenant, issuer) in self.issuers else None
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.node, self.stores = Node(), Stores()
+        stores = self.stores
+        local: Any = self.node
+        self.settling = Settling(
+            local,
+            _Methods(get=stores.backend, list_warm=stores.list_warm),
+            _Methods(get=stores.tenant),
+            _Methods(standing=stores.standing),
+            _Methods(find=stores.issuer),
+        )
+
+    async def settle(self) -> list[tuple[Any, ...]]:
+        """Waits until nothing is due; what the node was told."""
+        with anyio.fail_after(5):
+            while self.settling._due or self.settling._in_hand is not None:
+                await anyio.sleep(0.001)
+        told, self.node.told = self.node.told, []
+        return told
+
+
+def _Methods(**methods: Any) -> Any:  # noqa: N802 - stands for a class
+    return type("Methods", (), {name: staticmethod(method) for name, method in methods.items()})()
+
+
+@pytest.fixture
+async def rig(monkeypatch):
+    monkeypatch.setattr(settling, "RETRY_S", 0.01)
+    rig = Rig()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(rig.settling.run)
+        yield rig
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_backend_is_read_again_and_configured(rig):
+    rig.settling.add(CHANGED)
+    assert await rig.settle() == [("backend_changed", ECHO)]
+
+
+async def test_one_that_is_known_as_it_is_stays_undisturbed(rig):
+    rig.node.known[ECHO.key] = ECHO
+    rig.settling.add(CHANGED)
+    assert await rig.settle() == []
+
+
+async def test_one_that_is_gone_is_removed(rig):
+    rig.stores.specs.clear()
+    rig.settling.add(CHANGED)
+    assert await rig.settle() == [("backend_removed", ECHO.key)]
+
+
+@pytest.mark.parametrize("where", ["known", "sessions"])
+async def test_one_that_was_removed_and_made_again_is_another_one(rig, where):
+    before = replace(ECHO, command="/bin/before", version=3)
+    if where == "known":
+        rig.node.known[ECHO.key] = before
+    else:
+        rig.node.sessions = [(before, ("acme", "key", "good"))]
+    rig.settling.add(CHANGED)
+    assert await rig.settle() == [("backend_removed", ECHO.key), ("backend_changed", ECHO)]
+
+
+async def test_sessions_of_an_older_version_go_on(rig):
+    rig.node.sessions = [(replace(ECHO, version=2), ("acme", "key", "good"))]
+    rig.settling.add(CHANGED)
+    assert await rig.settle() == [("backend_changed", ECHO)]
+
+
+async def test_a_tenant_is_read_again(rig):
+    rig.settling.add(TENANT)
+    assert await rig.settle() == [("tenant_changed", Tenant("acme", Limits(sessions=7)))]
+    rig.stores.tenants.clear()
+    rig.settling.add(TENANT)
+    assert await rig.settle() == [("tenant_removed", "acme")]
+
+
+async def test_what_changes_while_it_is_read_is_read_again(rig):
+    rig.stores.gate = anyio.Event()
+    rig.settling.add(CHANGED)
+    with anyio.fail_after(5):
+        while not rig.stores.asked:
+            await anyio.sleep(0.001)
+    newer = rig.stores.specs[ECHO.key] = replace(ECHO, version=4)
+    rig.node.known[ECHO.key] = newer
+    rig.settling.supersede(CHANGED)
+    rig.stores.gate.set()
+    assert await rig.settle() == []
+    assert rig.node.known[ECHO.key] == newer
+
+
+async def test_while_the_database_is_away_it_stays_due(rig):
+    rig.stores.is_away = True
+    rig.settling.add(CHANGED)
+    rig.settling.add(RESYNC)
+    with anyio.fail_after(5):
+        while len(rig.stores.asked) < 3:
+            await anyio.sleep(0.001)
+    assert rig.node.told == []
+    rig.stores.is_away = False
+    assert ("backend_changed", ECHO) in await rig.settle()
+
+
+async def test_after_a_gap_everything_is_looked_up_each_once(rig):
+    warm = replace(ECHO, name="warm", warm=1)
+    gone, checked = ("acme", "gone"), ("acme", "echo:check")
+    rig.stores.specs[warm.key] = warm
+    rig.node.known = {ECHO.key: replace(ECHO, version=2), gone: ECHO, checked: ECHO}
+    identities = [("acme", "key", "good"), ("acme", "key", "bad"), ("acme", "https://good", "x")]
+    identities += [("acme", "https://bad", "x"), ("acme", "https://bad", "y")]
+    rig.node.sessions = [(ECHO, identity) for identity in identities * 2]
+    rig.settling.add(RESYNC)
+    told = await rig.settle()
+    assert told[0] == ("forget_everything",)
+    assert sorted(map(repr, told[1:])) == sorted(
+        map(
+            repr,
+            [
+                ("key_revoked", ("acme", "key", "bad")),
+                ("issuer_changed", "acme", "https://bad"),
+                ("tenant_changed", Tenant("acme", Limits(sessions=7))),
+                ("backend_changed", ECHO),
+                ("backend_changed", warm),
+                ("backend_removed", gone),
+            ],
+        )
+    )
+    assert len(rig.stores.asked) == len(set(map(frozenset, rig.stores.asked))) == 8
+    assert checked in rig.node.known
+
+
+async def test_a_gap_right_after_another_waits_its_second(rig):
+    rig.settling.add(RESYNC)
+    await rig.settle()
+    rig.settling.add(RESYNC)
+    with anyio.move_on_after(0.2):
+        await rig.settle()
+    assert rig.node.told == []
+    rig.settling._next_resync_at = 0.0
+    rig.settling.add(CHANGED)
+    assert ("forget_everything",) in await rig.settle()
+
+
+def test_too_much_at_once_becomes_a_gap():
+    rig = Rig()
+    for number in range(settling.MAX_DUE + 5):
+        rig.settling.add(Notice(Kind.BACKEND_CHANGED, ("acme", f"b{number}")))
+    assert RESYNC in rig.settling._due
+    assert len(rig.settling._due) <= settling.MAX_DUE

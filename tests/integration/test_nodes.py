@@ -1,0 +1,213 @@
+"""Two and three nodes: any of them takes any request."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+
+import anyio
+import httpx2
+import pytest
+from mcp_clients import CallFailed
+
+from tests.integration.gateway import ECHO, ROOT, Endpoint, until
+from tests.integration.nodes import Nodes, Roaming, RoamingSse, RoamingWire, running_nodes
+from tests.integration.test_isolation import Findings, converse
+from tests.integration.wire import answer, events
+
+STATELESS = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/stateless.py")]
+SHARED_SESSIONS, OWN_SESSIONS, CALLS = 2000, 100, 10
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory, postgres_database: str) -> Iterator[Nodes]:
+    with running_nodes(tmp_path_factory.mktemp("nodes"), postgres_database, 3) as nodes:
+        anyio.run(nodes.all_know_each_other)
+        yield nodes
+
+
+def counted(full: int, request: pytest.FixtureRequest) -> int:
+    """The acceptance count under --long, a tenth of it otherwise."""
+    return full if request.config.getoption("--long") else full // 10
+
+
+async def roam(nodes: Nodes, endpoint: Endpoint, sessions: int, findings: Findings, kind: type = Roaming) -> None:
+    """So many sessions whose every request goes to a node drawn by lot."""
+    urls, gate = nodes.urls(endpoint), asyncio.Semaphore(50)
+
+    async def one(number: int) -> None:
+        async with gate:
+            session = kind(urls, endpoint.headers)
+            try:
+                await session.open()
+                await converse(session, f"session {number}", CALLS, findings, timeout_s=30)
+            except CallFailed as error:
+                findings.failed[f"open: {error}"] += 1
+            finally:
+                await session.close()
+
+    await asyncio.gather(*(one(number) for number in range(sessions)))
+
+
+async def test_sessions_that_share_processes_get_their_own_answers_whichever_node_is_asked(
+    nodes: Nodes, request: pytest.FixtureRequest
+) -> None:
+    sessions, findings = counted(SHARED_SESSIONS, request), Findings()
+    endpoint = nodes.all[0].endpoint(STATELESS, isolation="shared", max_processes=4)
+    await roam(nodes, endpoint, sessions, findings)
+    assert findings.faults == 0, findings
+    assert findings.answers == sessions * CALLS
+
+
+@pytest.mark.parametrize("kind", [Roaming, RoamingSse])
+async def test_sessions_with_a_process_each_get_their_own_answers_whichever_node_is_asked(
+    nodes: Nodes, request: pytest.FixtureRequest, kind: type
+) -> None:
+    sessions, findings = counted(OWN_SESSIONS, request), Findings()
+    endpoint = nodes.all[0].endpoint(ECHO)
+    await roam(nodes, endpoint, sessions, findings, kind)
+    assert findings.faults == 0, findings
+    assert findings.answers == sessions * CALLS
+
+
+async def test_a_session_has_one_process_whichever_node_is_asked(nodes: Nodes) -> None:
+    endpoint = nodes.all[0].endpoint(ECHO)
+    async with httpx2.AsyncClient(timeout=30) as http:
+        session = RoamingWire(http, endpoint, nodes.urls(endpoint))
+        await session.open()
+        pids = {json.loads(await session.call("whoami"))["pid"] for _ in range(12)}
+        assert len(pids) == 1
+        closed = await session.close()
+        assert closed.status_code == 204
+        response = await session.post({"jsonrpc": "2.0", "id": 99, "method": "ping"})
+        assert response.status_code == 404, response.text
+
+
+async def test_a_question_reaches_the_client_whose_stream_hangs_on_another_node(nodes: Nodes) -> None:
+    endpoint = nodes.all[0].endpoint(STATELESS)
+    first, second, third = nodes.urls(endpoint)
+    async with httpx2.AsyncClient(timeout=30) as http:
+        session = RoamingWire(http, endpoint, [first])
+        await session.open(capabilities={"sampling": {}})
+        session.nodes = [second]
+        asking = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "ask_and_wait"}}
+        async with session.stream("POST", asking) as stream:
+            received = events(stream)
+            with anyio.fail_after(10):
+                question = await anext(event async for event in received if event.data)
+            assert question.message["method"] == "sampling/createMessage"
+            session.nodes = [third]
+            answered = {"jsonrpc": "2.0", "id": question.message["id"], "result": {"text": "yes"}}
+            assert (await session.post(answered)).status_code == 202
+            with anyio.fail_after(10):
+                result = await anext(event async for event in received if event.data)
+        assert result.message["id"] == 7
+        assert result.message["result"]["content"][0]["text"] == "yes"
+        await session.close()
+
+
+async def test_news_of_the_server_come_on_the_stream_that_hangs_on_another_node(nodes: Nodes) -> None:
+    endpoint = nodes.all[0].endpoint(STATELESS)
+    first, second, third = nodes.urls(endpoint)
+    async with httpx2.AsyncClient(timeout=30) as http:
+        session = RoamingWire(http, endpoint, [first])
+        await session.open()
+        session.nodes = [second]
+        async with session.stream("GET") as stream:
+            session.nodes = [third]
+            await session.call("change")
+            with anyio.fail_after(10):
+                news = await anext(event async for event in events(stream) if event.data)
+        assert news.message["method"] == "notifications/tools/list_changed"
+        await session.close()
+
+
+async def test_another_principal_gets_the_same_404_at_every_node(nodes: Nodes) -> None:
+    endpoint = nodes.all[0].endpoint(ECHO)
+    stranger = Endpoint(
+        endpoint.gateway, endpoint.tenant, endpoint.name, endpoint.base, nodes.all[0].key(endpoint.tenant)
+    )
+    async with httpx2.AsyncClient(timeout=30) as http:
+        session = RoamingWire(http, endpoint, nodes.urls(endpoint)[:1])
+        await session.open()
+        bodies = set()
+        for session_id in (session.session_id, session.session_id[:-4] + "AAAA", "nobody"):
+            for url in nodes.urls(endpoint):
+                thief = RoamingWire(http, stranger, [url])
+                response = await thief.post({"jsonrpc": "2.0", "id": 1, "method": "ping"}, Mcp_Session_Id=session_id)
+                assert response.status_code == 404
+                bodies.add(response.content)
+        assert len(bodies) == 1, bodies
+        assert answer(await session.post({"jsonrpc": "2.0", "id": 1, "method": "ping"})) == {}
+        await session.close()
+
+
+async def test_a_client_that_leaves_a_stream_at_another_node_frees_it_at_the_owner(nodes: Nodes) -> None:
+    endpoint = nodes.all[0].endpoint(ECHO)
+    async with httpx2.AsyncClient(timeout=30) as http:
+        session = RoamingWire(http, endpoint, nodes.urls(endpoint)[:1])
+        await session.open()
+        session.nodes = nodes.urls(endpoint)[1:2]
+        owner = nodes.all[0]
+
+        def open_streams() -> float:
+            return owner.metrics().get('trunkline_streams{kind="get"}', 0)
+
+        before = open_streams()
+        async with session.stream("GET") as stream:
+            assert stream.status_code == 200
+            await until(lambda: open_streams() == before + 1)
+        await until(lambda: open_streams() == before)
+        await session.close()
+
+
+async def test_lists_of_sessions_processes_and_nodes_are_those_of_all_nodes(nodes: Nodes) -> None:
+    endpoint = nodes.all[0].endpoint(ECHO)
+    async with httpx2.AsyncClient(timeout=30) as http:
+        sessions = [RoamingWire(http, endpoint, [url]) for url in nodes.urls(endpoint)]
+        for session in sessions:
+            await session.open()
+        for node in nodes.all:
+            listed = node.api("GET", f"/tenants/{endpoint.tenant}/sessions")["items"]
+            assert len(listed) == 3
+            assert len(node.api("GET", f"/tenants/{endpoint.tenant}/processes")["items"]) == 3
+            assert len(node.api("GET", "/nodes")["items"]) == 3
+        for each in listed:
+            nodes.all[0].api("DELETE", f"/tenants/{endpoint.tenant}/sessions/{each['id']}", expect=204)
+        for session in sessions:
+            response = await session.post({"jsonrpc": "2.0", "id": 1, "method": "ping"})
+            assert response.status_code == 404
+
+
+async def test_a_revoked_key_is_worth_nothing_at_any_node_within_a_second(nodes: Nodes) -> None:
+    endpoint = nodes.all[0].endpoint(ECHO)
+    key_id = endpoint.key.split("_")[1]
+    async with httpx2.AsyncClient(timeout=30) as http:
+        sessions = [RoamingWire(http, endpoint, [url]) for url in nodes.urls(endpoint)]
+        for session in sessions:
+            await session.open()
+        nodes.all[2].api("DELETE", f"/tenants/{endpoint.tenant}/keys/{key_id}", expect=204)
+        with anyio.fail_after(1):
+            for session in sessions:
+                while (await session.post({"jsonrpc": "2.0", "id": 1, "method": "ping"})).status_code != 401:
+                    await anyio.sleep(0.01)
+
+
+async def test_the_number_of_sessions_is_limited_over_all_nodes(nodes: Nodes) -> None:
+    tenant = nodes.all[0].add_tenant(sessions=10)
+    endpoint = nodes.all[0].endpoint(STATELESS, tenant=tenant, isolation="shared", max_processes=2)
+    urls, refused, opened = nodes.urls(endpoint), 0, []
+    async with httpx2.AsyncClient(timeout=30) as http:
+        for number in range(15):
+            session = RoamingWire(http, endpoint, [urls[number % 3]])
+            try:
+                await session.open()
+                opened.append(session)
+            except Exception as error:  # noqa: BLE001 - counted, and shown
+                assert "quota_exceeded" in str(error), error
+                refused += 1
+        assert (len(opened), refused) == (10, 5)
+        for session in opened:
+            await session.close()

@@ -1,0 +1,234 @@
+"""`serve --nodes N`: processes, the port they share, signals, restarts. Sessions are no matter of these tests."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import httpx2
+import psutil
+import pytest
+
+from tests.integration.gateway import ROOT, Gateway, is_alive, running_gateway, until
+
+KEY = "5e" * 32
+
+
+class TwoNodes(Gateway):
+    WORDS = ("--nodes", "2")
+
+
+@pytest.fixture(scope="module")
+def settings(redis_url: str) -> dict[str, str]:
+    return {"REDIS_URL": redis_url, "SECRET_KEY": KEY}
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory, settings: dict[str, str]) -> Iterator[Gateway]:
+    """Two nodes that tests share. Their end is a test as well: SIGTERM, exit status 0, no process left."""
+    with running_gateway(tmp_path_factory.mktemp("fleet") / "data", TwoNodes, **settings) as fleet:
+        yield fleet
+
+
+@pytest.fixture
+def own_fleet(tmp_path: Path, settings: dict[str, str]) -> Iterator[Gateway]:
+    """Two nodes that the test may kill."""
+    with running_gateway(tmp_path / "data", TwoNodes, **settings) as fleet:
+        yield fleet
+
+
+def nodes(fleet: Gateway) -> list[psutil.Process]:
+    """The nodes' processes."""
+    return [each for each in psutil.Process(fleet.pid).children() if is_alive(each)]
+
+
+def listening(process: psutil.Process) -> list[tuple[str, int]]:
+    return sorted(each.laddr for each in process.net_connections("tcp") if each.status == psutil.CONN_LISTEN)
+
+
+def port_of(fleet: Gateway) -> int:
+    return int(fleet.host.rsplit(":", 1)[1])
+
+
+def are_listening(fleet: Gateway, count: int) -> bool:
+    """Whether so many nodes listen on the shared port."""
+    try:
+        return sum(("127.0.0.1", port_of(fleet)) in listening(each) for each in nodes(fleet)) == count
+    except psutil.NoSuchProcess:
+        return False
+
+
+async def test_nodes_share_the_port_and_each_has_an_address_of_its_own(fleet: Gateway) -> None:
+    port, inside = port_of(fleet), []
+    for node in nodes(fleet):
+        addresses = listening(node)
+        assert ("127.0.0.1", port) in addresses
+        (own,) = [each for each in addresses if each[1] != port]
+        assert own[0] == "127.0.0.1"
+        assert httpx2.get(f"http://127.0.0.1:{own[1]}/livez").status_code == 200
+        inside.append(own)
+    assert len(set(inside)) == 2
+
+
+async def test_connections_are_spread_over_the_nodes(fleet: Gateway) -> None:
+    port = port_of(fleet)
+    connections = [socket.create_connection(("127.0.0.1", port)) for _ in range(64)]
+
+    def accepted() -> list[int]:
+        of_each = [node.net_connections("tcp") for node in nodes(fleet)]
+        return [sum(each.status == "ESTABLISHED" and each.laddr[1] == port for each in of_one) for of_one in of_each]
+
+    try:
+        await until(lambda: sum(accepted()) >= 64, 10, accepted)
+        assert min(accepted()) > 8
+    finally:
+        for each in connections:
+            each.close()
+
+
+async def test_log_lines_say_which_node(fleet: Gateway) -> None:
+    lines = [json.loads(line) for line in fleet.log.read_text().splitlines()]
+    assert {line["node"] for line in lines if line["message"].startswith("node ")} == {"1", "2"}
+
+
+async def test_a_node_that_is_killed_is_started_again_and_the_others_serve_meanwhile(own_fleet: Gateway) -> None:
+    fleet = own_fleet
+    first, second = nodes(fleet)
+    spawners = first.children()
+    first.kill()
+    await until(lambda: not is_alive(first))
+    while not are_listening(fleet, 2):
+        assert httpx2.get(fleet.url + "/readyz").status_code == 200
+        await anyio.sleep(0.05)
+    assert second in nodes(fleet)
+    await until(lambda: not [each for each in spawners if is_alive(each)])
+    assert "died (SIGKILL)" in fleet.log_tail()
+
+
+async def test_after_the_first_signal_nothing_is_refused_for_drain_delay_and_the_second_one_ends_it(
+    tmp_path: Path, settings: dict[str, str]
+) -> None:
+    with running_gateway(tmp_path / "data", TwoNodes, DRAIN_DELAY_S="60", **settings) as fleet:
+        fleet.terminate()
+        async with httpx2.AsyncClient() as http:
+            with anyio.fail_after(5):
+                while (await http.get(fleet.url + "/readyz")).status_code != 503:
+                    await anyio.sleep(0.01)
+        assert httpx2.get(fleet.url + "/livez").status_code == 200
+        assert len(nodes(fleet)) == 2
+        started = time.monotonic()
+        fleet.stop()
+        assert time.monotonic() - started < 10
+
+
+async def test_nodes_do_not_outlive_a_parent_that_is_killed(own_fleet: Gateway) -> None:
+    fleet = own_fleet
+    family = fleet.family()
+    fleet.kill()
+    await until(lambda: not [each for each in family if is_alive(each)], 10)
+
+
+def test_the_demonstration_is_printed_once_after_the_ready_line(tmp_path: Path, settings: dict[str, str]) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "app", "serve", "--port", "0", "--nodes", "2", "--demo"],
+        env=environment(tmp_path, settings),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            printed = []
+            for line in process.stdout:
+                printed.append(line)
+                if "Ctrl-C stops" in line:
+                    break
+        finally:
+            process.terminate()
+            assert process.wait(40) == 0
+        rest = process.stdout.read()
+    demo = json.loads((tmp_path / "demo.json").read_text())
+    url = printed[0].removeprefix("listening on ").strip()
+    assert demo["url"] == f"{url}/t/default/time/mcp"
+    assert demo["key"] in "".join(printed)
+    assert not rest.strip()
+
+
+async def test_where_one_node_cannot_start_none_does(tmp_path: Path, settings: dict[str, str]) -> None:
+    (tmp_path / "data").mkdir(mode=0o700)
+    (tmp_path / "data/backends").write_text("no directory")
+    done = run("--nodes", "2", data_dir=tmp_path / "data", **settings)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "could not be started" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [({"REDIS_URL": ""}, "TRUNKLINE_REDIS_URL"), ({"NODE_URL": "http://10.0.0.5:8080"}, "TRUNKLINE_NODE_URL")],
+    ids=["REDIS_URL", "NODE_URL"],
+)
+def test_what_does_not_go_together_is_one_line_and_exit_code_2(
+    tmp_path: Path, settings: dict[str, str], changed: dict[str, str], named: str
+) -> None:
+    done = run("--nodes", "2", data_dir=tmp_path, **{**settings, **changed})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"trunkline: {named}: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_port_that_is_taken_is_not_shared_with_whoever_has_it(tmp_path: Path, settings: dict[str, str]) -> None:
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # as another fleet's
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        done = run("--nodes", "2", data_dir=tmp_path, **{**settings, "PORT": str(port)})
+    assert done.returncode == 2
+    assert str(port) in done.stderr
+
+
+def test_one_node_on_every_address_must_say_how_others_reach_it(tmp_path: Path, settings: dict[str, str]) -> None:
+    done = run("--host", "0.0.0.0", data_dir=tmp_path, **settings)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("trunkline: TRUNKLINE_NODE_URL: must be set")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.long
+async def test_a_node_that_dies_at_once_again_and_again_is_given_up_and_the_others_go_on(
+    tmp_path: Path, settings: dict[str, str]
+) -> None:
+    fleet = TwoNodes(tmp_path / "data", **settings)
+    try:
+        survivor = nodes(fleet)[1]
+
+        def kill_the_others() -> bool:
+            for each in nodes(fleet):
+                if each.pid != survivor.pid:
+                    each.kill()
+            return "is not started again" in fleet.log_tail()
+
+        await until(kill_the_others, 60)
+        assert httpx2.get(fleet.url + "/readyz").status_code == 200
+        fleet.terminate()
+        assert await anyio.to_thread.run_sync(fleet.process.wait, 30) == 1
+    finally:
+        fleet.close()
+
+
+def run(*words: str, data_dir: Path, **settings: str) -> subprocess.CompletedProcess[str]:
+    """`serve` with a command line that is refused."""
+    command = [sys.executable, "-m", "app", "serve", "--port", settings.pop("PORT", "0"), *words]
+    env = environment(data_dir, settings)
+    return subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+
+def environment(data_dir: Path, settings: dict[str, str]) -> dict[str, str]:
+    named = {f"TRUNKLINE_{name}": text for name, text in settings.items()}
+    return {**os.environ, "TRUNKLINE_DATA_DIR": str(data_dir), **named}

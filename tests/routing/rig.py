@@ -1,0 +1,97 @@
+"""Three nodes and what they share, over either store."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry, Counter
+
+from app.auth.sealing import Sealer
+from app.routing.memory_store import MemoryStore
+from app.routing.redis_connection import RedisConnection
+from app.routing.redis_store import RedisStore
+from app.routing.routes import NodeRecord, NodeStore, Route, RouteStore
+from tests.redis import client_of
+
+NODES = ("node-a", "node-b", "node-c")
+ALICE, BOB = ("acme", "key", "alice"), ("acme", "key", "bob")
+SECRET_KEY = b"k" * 32
+
+
+class Store(RouteStore, NodeStore, Protocol):
+    """What a node has."""
+
+
+@dataclass
+class Rig:
+    """The nodes' stores by the nodes' ids. `now` is the clock of the one in memory."""
+
+    stores: dict[str, Store] = field(default_factory=dict)
+    url: str | None = None
+    now: float = 1000.0
+
+    def __getitem__(self, node: str) -> Store:
+        return self.stores[node]
+
+    async def all_beat(self) -> None:
+        for node in self.stores:
+            await self[node].beat(record(node))
+
+    async def lapse(self, node: str) -> None:
+        """What five seconds without a beat do; the others go on."""
+        if self.url is None:
+            self.now += 5.0
+            for other in set(self.stores) - {node}:
+                await self[other].beat(record(other))
+        else:
+            with client_of(self.url) as client:
+                client.delete(f"trunkline:node:{node}")
+
+
+def record(node: str, sessions: int = 0) -> NodeRecord:
+    return NodeRecord(node, f"http://{node}:8080", "0.1.0", datetime(2026, 1, 1, tzinfo=UTC), sessions)
+
+
+def route(key: str, node: str = NODES[0], **changes: object) -> Route:
+    fields: dict = {
+        "node": node,
+        "url": f"http://{node}:8080",
+        "token": 1,
+        "tenant": "acme",
+        "backend": "time",
+        "identity": ALICE,
+        "transport": "streamable_http",
+    }
+    return Route(key, **fields | changes)
+
+
+def errors() -> Counter:
+    return Counter("errors_total", "", ["reason"], registry=CollectorRegistry())
+
+
+def counted(counter: Counter) -> dict[str, int]:
+    samples = next(iter(counter.collect())).samples
+    return {sample.labels["reason"]: int(sample.value) for sample in samples if sample.name.endswith("_total")}
+
+
+@asynccontextmanager
+async def open_store(url: str, counter: Counter | None = None, key: bytes = SECRET_KEY) -> AsyncIterator[RedisStore]:
+    counter = counter or errors()
+    async with RedisConnection(url, counter) as redis:
+        yield RedisStore(redis, Sealer(key), counter)
+
+
+@asynccontextmanager
+async def rig_on_redis(url: str) -> AsyncIterator[Rig]:
+    async with AsyncExitStack() as stack:
+        yield Rig({node: await stack.enter_async_context(open_store(url)) for node in NODES}, url)
+
+
+@asynccontextmanager
+async def rig_in_memory() -> AsyncIterator[Rig]:
+    rig = Rig()
+    store = MemoryStore(lambda: rig.now)
+    rig.stores = dict.fromkeys(NODES, store)
+    yield rig

@@ -1,0 +1,199 @@
+"""Heartbeat: what is said each second, and all of it where the store has forgotten; Fence: a clock that stood still."""
+
+import anyio
+import pytest
+
+from app.errors import RoutesUnavailable
+from app.routing.heartbeat import GAP_S, LOT, Fence, Heartbeat
+from app.routing.memory_store import MemoryStore
+from app.routing.routes import NodeRecord, Quota, Route
+from tests.redis import RedisServer
+from tests.routing.rig import NODES, open_store, record, route
+
+A, B, C = NODES
+
+
+class FlakyStore(MemoryStore):
+    """Forgets, fails and keeps a list of what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: 0.0)
+        self.forgets = self.fails = False
+        self.fails_after = 10**9
+        self.refreshed: list[list[str]] = []
+
+    async def beat(self, node: NodeRecord) -> bool:
+        if self.fails:
+            raise RoutesUnavailable
+        return await super().beat(node) and not self.forgets
+
+    async def refresh(self, routes):
+        if self.fails or len(self.refreshed) >= self.fails_after:
+            raise RoutesUnavailable
+        self.refreshed.append([each.key for each in routes])
+        return await super().refresh(routes)
+
+
+class Node:
+    """A heartbeat, and what it works on."""
+
+    def __init__(self, count: int, store: MemoryStore | None = None) -> None:
+        self.store = FlakyStore()
+        self.routes = [route(f"k{number}") for number in range(count)]
+        self.lost: list[Route] = []
+        self.now = 0.0
+        self.heart = Heartbeat(
+            store or self.store, lambda: record(A), lambda: self.routes, self._lose, lambda: self.now
+        )
+
+    def _lose(self, lost: Route) -> None:
+        self.lost.append(lost)
+        self.routes = [each for each in self.routes if each.key != lost.key]
+
+    async def beat_and_see(self) -> list[str]:
+        self.store.refreshed.clear()
+        await self.heart.beat()
+        return [key for lot in self.store.refreshed for key in lot]
+
+
+async def test_the_first_beat_says_everything():
+    node = Node(2 * LOT + 1)
+    assert await node.beat_and_see() == [each.key for each in node.routes]
+    assert [len(lot) for lot in node.store.refreshed] == [LOT, LOT, 1]
+
+
+async def test_later_beats_say_one_lot_in_turn():
+    node = Node(LOT + 10)
+    await node.heart.beat()
+    keys = [each.key for each in node.routes]
+    assert [await node.beat_and_see() for _ in range(3)] == [keys[:LOT], keys[LOT:], keys[:LOT]]
+
+
+async def test_routes_that_come_and_go_are_all_said_in_the_end():
+    node = Node(3 * LOT)
+    await node.heart.beat()
+    seen: set[str] = set()
+    for turn in range(12):
+        node.routes = [*node.routes[7:], route(f"new{turn}")]
+        seen.update(await node.beat_and_see())
+    assert {each.key for each in node.routes[:-12]} <= seen
+
+
+async def test_all_are_said_where_the_store_has_forgotten_the_node():
+    node = Node(2 * LOT)
+    await node.heart.beat()
+    node.store.forgets = True
+    assert len(await node.beat_and_see()) == 2 * LOT
+    node.store.forgets = False
+    assert len(await node.beat_and_see()) == LOT
+
+
+async def test_a_full_refresh_that_broke_off_is_begun_again():
+    node = Node(3 * LOT)
+    node.store.fails_after = 1
+    assert len(await node.beat_and_see()) == LOT
+    assert node.heart.is_ok is False
+    node.store.fails_after = 10**9
+    assert len(await node.beat_and_see()) == 3 * LOT
+    assert node.heart.is_ok is True
+
+
+async def test_what_was_released_during_a_full_refresh_is_not_said():
+    node = Node(2 * LOT)
+    say = node.store.refresh
+
+    async def release_the_last(routes):
+        lost = await say(routes)
+        node.routes = node.routes[:-1] if len(node.store.refreshed) == 1 else node.routes
+        return lost
+
+    node.store.refresh = release_the_last  # type: ignore[method-assign]
+    assert len(await node.beat_and_see()) == 2 * LOT - 1
+
+
+async def test_the_lease_is_renewed_during_a_long_full_refresh():
+    node = Node(5 * LOT)
+    say, beat, beats = node.store.refresh, node.store.beat, []
+
+    async def slow(routes):
+        node.now += 0.6
+        return await say(routes)
+
+    async def counted(of):
+        beats.append(node.now)
+        return await beat(of)
+
+    node.store.refresh, node.store.beat = slow, counted  # type: ignore[method-assign]
+    await node.heart.beat()
+    assert beats == pytest.approx([0.0, 1.2, 2.4])
+
+
+async def test_what_others_have_taken_is_told_once():
+    node = Node(3)
+    await node.heart.beat()
+    await node.store.refresh([route("k1", B, token=2)])
+    await node.heart.beat()
+    await node.heart.beat()
+    assert [each.key for each in node.lost] == ["k1"]
+
+
+async def test_peers_are_the_others_and_stay_known_while_the_store_is_away():
+    node = Node(0)
+    await node.store.beat(record(B))
+    peers = node.heart.peers
+    node.now = 5.0
+    await node.heart.beat()
+    assert peers == {B: record(B)}
+    node.store.fails, node.now = True, 6.0
+    await node.heart.beat()
+    assert (node.heart.is_ok, node.heart.last_ok, peers) == (False, 5.0, {B: record(B)})
+
+
+async def test_proving_fails_aloud_and_is_done_by_the_next_beat():
+    node = Node(3)
+    await node.heart.beat()
+    node.store.fails = True
+    with pytest.raises(RoutesUnavailable):
+        await node.heart.prove()
+    node.store.fails = False
+    await node.store.refresh([route("k2", B, token=2)])
+    await node.heart.prove()
+    assert [each.key for each in node.lost] == ["k2"]
+
+
+async def test_an_error_of_any_kind_does_not_end_it(caplog: pytest.LogCaptureFixture):
+    node = Node(1)
+    with anyio.move_on_after(0.05):
+        node.heart._node = None  # type: ignore[assignment]
+        await node.heart.run()
+    assert "A heartbeat has failed" in caplog.text
+
+
+async def test_it_goes_on_through_the_loss_of_a_real_redis(redis_server: RedisServer):
+    node = Node(10)
+    async with open_store(redis_server.url) as store, anyio.create_task_group() as tasks:
+        for each in node.routes:
+            await store.claim(each, Quota())
+        node.heart._store = store
+        tasks.start_soon(node.heart.run)
+        with anyio.fail_after(10):
+            while not node.heart.is_ok:
+                await anyio.sleep(0.01)
+            redis_server.kill()
+            while node.heart.is_ok:
+                await anyio.sleep(0.01)
+            redis_server.start()
+            while not node.heart.is_ok:
+                await anyio.sleep(0.01)
+            assert await store.nodes() == [record(A)]
+            while (await store.find("k9")).route is None:
+                await anyio.sleep(0.01)
+        tasks.cancel_scope.cancel()
+
+
+def test_a_fence_rises_only_after_a_gap():
+    fence = Fence(now=100.0)
+    assert [fence.tick(now) for now in (100.25, 103.0, 103.25)] == [False, False, False]
+    assert fence.tick(103.25 + GAP_S + 0.01) is True
+    assert fence.ticked_at == 103.25 + GAP_S + 0.01
+    assert fence.tick(107.0) is False

@@ -1,0 +1,166 @@
+"""JournalStore: the same behaviour in memory and in a real Redis, whoever writes, late or twice."""
+
+import secrets
+from collections.abc import AsyncIterator
+
+import anyio
+import pytest
+from prometheus_client import CollectorRegistry, Counter
+
+from app.errors import RoutesUnavailable
+from app.routing.journal_store import (
+    PAGE,
+    REPLACES,
+    JournalStore,
+    JournalWrite,
+    MemoryJournalStore,
+    Outcome,
+    RedisJournalStore,
+)
+from app.routing.redis_connection import RedisConnection
+from tests.redis import RedisServer
+
+WRITTEN, GAP, FENCED = Outcome.WRITTEN, Outcome.GAP, Outcome.FENCED
+
+
+def connection(url: str) -> RedisConnection:
+    return RedisConnection(url, Counter("errors", "for tests", ["reason"], registry=CollectorRegistry()))
+
+
+async def is_up(redis: RedisConnection) -> None:
+    with anyio.fail_after(10):
+        while not redis.is_up:
+            await anyio.sleep(0.005)
+
+
+@pytest.fixture(params=["memory", "redis"])
+async def store(request: pytest.FixtureRequest) -> AsyncIterator[JournalStore]:
+    if request.param == "memory":
+        yield MemoryJournalStore()
+        return
+    async with connection(request.getfixturevalue("redis_url")) as redis:
+        await is_up(redis)
+        yield RedisJournalStore(redis)
+
+
+@pytest.fixture
+def key() -> str:
+    return secrets.token_hex(20)
+
+
+def write(key: str, number: int, *entries: bytes, token: int = 1, length: int = REPLACES, trim: int = 0) -> JournalWrite:
+    return JournalWrite(key, token, number, b"head %d" % number, entries, length, trim)
+
+
+async def test_what_was_written_is_read_with_the_token_of_its_writer(store: JournalStore, key: str) -> None:
+    assert await store.take(key, 1) is None
+    assert await store.write([write(key, 1, b"a", b"\x00\xff")]) == [WRITTEN]
+    assert await store.write([write(key, 2, b"c", length=2)]) == [WRITTEN]
+    assert await store.take(key, 2) == (1, b"head 2", [b"a", b"\x00\xff", b"c"])
+
+
+async def test_a_long_journal_is_read_whole(store: JournalStore, key: str) -> None:
+    entries = [b"%d" % number for number in range(2 * PAGE + 1)]
+    await store.write([write(key, 1, *entries)])
+    taken = await store.take(key, 1)
+    assert taken is not None
+    assert taken.entries == entries
+
+
+async def test_the_front_of_the_list_goes_and_the_list_may_become_empty(store: JournalStore, key: str) -> None:
+    await store.write([write(key, 1, b"a", b"b")])
+    assert await store.write([write(key, 2, b"c", length=2, trim=2)]) == [WRITTEN]
+    assert await store.take(key, 1) == (1, b"head 2", [b"c"])
+    assert await store.write([write(key, 3, length=1, trim=1)]) == [WRITTEN]
+    assert await store.write([write(key, 4, b"d", length=0)]) == [WRITTEN]
+    assert await store.take(key, 1) == (1, b"head 4", [b"d"])
+
+
+async def test_each_of_many_writes_is_whole_or_not_at_all(store: JournalStore, key: str) -> None:
+    other, third = key + "2", key + "3"
+    await store.write([write(key, 1, b"a"), write(third, 1, token=9)])
+    outcomes = await store.write([write(key, 2, b"b", length=5), write(other, 1, b"x"), write(third, 2, b"y")])
+    assert outcomes == [GAP, WRITTEN, FENCED]
+    assert await store.take(key, 1) == (1, b"head 1", [b"a"])
+    assert await store.take(other, 1) == (1, b"head 1", [b"x"])
+
+
+async def test_a_write_that_arrives_late_or_twice_does_nothing(store: JournalStore, key: str) -> None:
+    await store.write([write(key, 1, b"a")])
+    late, late_replacing = write(key, 2, b"b", length=1), write(key, 3, b"c")
+    assert await store.write([write(key, 4, b"a")]) == [WRITTEN]
+    assert await store.write([late]) == [GAP]
+    assert await store.write([late_replacing]) == [GAP]
+    assert await store.write([write(key, 4, b"a")]) == [GAP]
+    assert await store.take(key, 1) == (1, b"head 4", [b"a"])
+
+
+async def test_nothing_is_appended_to_what_the_store_has_lost(store: JournalStore, key: str) -> None:
+    await store.write([write(key, 1, b"a")])
+    await store.delete([(key, 1)])
+    assert await store.touch([(key, 1)]) == [key]
+    assert await store.write([write(key, 2, b"b", length=1)]) == [GAP]
+    assert await store.write([write(key, 3, b"a", b"b")]) == [WRITTEN]
+    assert await store.touch([(key, 1)]) == []
+
+
+async def test_a_new_owner_shuts_the_old_one_out_by_reading(store: JournalStore, key: str) -> None:
+    await store.write([write(key, 1, b"a")])
+    assert await store.take(key, 2) == (1, b"head 1", [b"a"])
+    assert await store.write([write(key, 2, b"old", length=1)]) == [FENCED]
+    assert await store.write([write(key, 3, b"old")]) == [FENCED]
+    await store.delete([(key, 1)])
+    assert await store.take(key, 1) is None
+    assert await store.take(key, 3) == (1, b"head 1", [b"a"])  # the second one died before it wrote
+    assert await store.write([write(key, 1, b"new", token=2)]) == [FENCED]
+    assert await store.write([write(key, 1, b"new", token=3)]) == [WRITTEN]
+    assert await store.take(key, 4) == (3, b"head 1", [b"new"])
+
+
+# --- in Redis only
+
+
+async def test_a_journal_expires_unless_it_is_touched(redis_url: str, key: str) -> None:
+    async with connection(redis_url) as redis:
+        await is_up(redis)
+        store = RedisJournalStore(redis, kept_s=0.25)
+        await store.write([write(key, 1, b"a")])
+        lives = [await redis.execute("PTTL", f"trunkline:{part}:{key}") for part in ("head", "log")]
+        assert all(0 < left <= 250 for left in lives)
+        await RedisJournalStore(redis).touch([(key, 1)])
+        lives = [await redis.execute("PTTL", f"trunkline:{part}:{key}") for part in ("head", "log")]
+        assert all(left > 500_000 for left in lives)
+        await store.touch([(key, 1)])
+        with anyio.fail_after(5):
+            while await store.take(key + "?", 1) is not None or await redis.execute("EXISTS", f"trunkline:log:{key}"):
+                await anyio.sleep(0.02)
+        assert await store.touch([(key, 1)]) == [key]
+
+
+async def test_a_list_that_was_evicted_is_a_gap(redis_url: str, key: str) -> None:
+    async with connection(redis_url) as redis:
+        await is_up(redis)
+        store = RedisJournalStore(redis)
+        await store.write([write(key, 1, b"a")])
+        await redis.execute("DEL", f"trunkline:log:{key}")
+        assert await store.write([write(key, 2, b"b", length=1)]) == [GAP]
+
+
+async def test_a_server_that_is_away_is_an_error_within_a_second_and_a_new_one_knows_nothing(key: str) -> None:
+    with RedisServer() as server:
+        async with connection(server.url) as redis:
+            await is_up(redis)
+            store = RedisJournalStore(redis)
+            await store.write([write(key, 1, b"a")])
+            server.freeze()
+            with anyio.fail_after(1), pytest.raises(RoutesUnavailable):
+                await store.write([write(key, 2, b"b", length=1)])
+            server.restart()
+            await is_up(redis)
+            with anyio.fail_after(10):
+                while True:
+                    try:
+                        assert await store.write([write(key, 3, b"c", length=2)]) == [GAP]
+                        break
+                    except RoutesUnavailable:
+                        await anyio.sleep(0.05)

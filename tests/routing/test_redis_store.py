@@ -1,0 +1,203 @@
+"""RedisStore: what only a store that can be lost, emptied and written to by others has to promise."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from app.errors import QuotaExceeded, RoutesUnavailable
+from app.routing.redis_store import LEASE_MS, ROUTE_TTL_MS
+from app.routing.routes import Quota
+from tests.redis import RedisServer, client_of
+from tests.routing.rig import NODES, Rig, counted, errors, open_store, record, rig_on_redis, route
+
+A, B, C = NODES
+NONE = Quota()
+
+
+@pytest.fixture
+async def rig(empty_redis: str) -> AsyncIterator[Rig]:
+    async with rig_on_redis(empty_redis) as rig:
+        await rig.all_beat()
+        yield rig
+
+
+@pytest.fixture
+def inside(empty_redis: str):
+    with client_of(empty_redis) as client:
+        yield client
+
+
+def name(key: str) -> str:
+    return f"trunkline:route:{key}"
+
+
+async def test_a_lease_ends_on_its_own_and_a_route_long_after_it(rig: Rig, inside: Any):
+    await rig[A].claim(route("k"), NONE)
+    assert 0 < inside.pttl(f"trunkline:node:{A}") <= LEASE_MS == 5000
+    assert LEASE_MS < inside.pttl(name("k")) <= ROUTE_TTL_MS
+    for key in inside.keys("trunkline:used:*"):
+        assert 0 < inside.pttl(key) <= ROUTE_TTL_MS
+
+
+async def test_nothing_in_redis_says_who_has_a_session_with_what(rig: Rig, inside: Any):
+    await rig[A].claim(route("k", backend="a-backend", identity=("acme", "issuer-x", "alice-x")), Quota(5, 5))
+    dump = b"".join(inside.dump(key) or b"" for key in inside.keys("*")) + b"".join(inside.keys("*"))
+    for word in (b"alice-x", b"issuer-x", b"a-backend", b"http://", b"streamable"):
+        assert word not in dump
+
+
+async def test_a_store_that_was_just_emptied_says_so_until_every_node_has_spoken(rig: Rig, inside: Any):
+    inside.delete("trunkline:settling")
+    assert (await rig[A].find("k")).is_settling is False
+    inside.flushdb()
+    assert (await rig[A].find("k")).is_settling is True
+    await rig[B].beat(record(B))
+    assert (await rig[A].find("k")).is_settling is True
+    assert 5000 < inside.pttl("trunkline:settling") <= 6000
+    inside.delete("trunkline:settling")  # what six seconds do
+    await rig[A].beat(record(A))
+    assert (await rig[A].find("k")).is_settling is False
+
+
+async def test_what_was_flushed_is_there_again_after_one_refresh(rig: Rig, inside: Any):
+    quota = Quota(sessions=1000)
+    mine = [await rig[A].claim(route(f"k{n}"), quota) for n in range(1000)]
+    inside.flushdb()
+    assert await rig[A].beat(record(A)) is False
+    assert await rig[A].refresh(mine) == []
+    assert {(await rig[B].find(each.key)).route for each in mine} == set(mine)
+    with pytest.raises(QuotaExceeded):
+        await rig[B].claim(route("one more", B), quota)
+
+
+async def test_routes_that_a_failover_has_lost_are_written_again(rig: Rig, inside: Any):
+    mine = [await rig[A].claim(route(f"k{n}"), NONE) for n in range(20)]
+    inside.delete(*(name(f"k{n}") for n in range(10)))
+    inside.hset(name("k15"), mapping={"t": 0})
+    assert await rig[A].refresh(mine) == []
+    assert {(await rig[B].find(each.key)).route for each in mine} == set(mine)
+
+
+async def test_an_old_record_that_comes_back_does_not_bring_its_owner_back(rig: Rig, inside: Any):
+    await rig[A].claim(route("k"), NONE)
+    old = inside.hgetall(name("k"))
+    await rig.lapse(A)
+    taken = await rig[B].take_over(route("k"), B, "http://b")
+    assert taken is not None
+    inside.hset(name("k"), mapping=old)  # as a replica that lags would have it
+    assert await rig[B].refresh([taken]) == []
+    assert await rig[A].refresh([route("k")]) == [route("k")]
+
+
+async def test_counts_that_redis_has_wrong_are_right_after_a_beat_or_two(rig: Rig, inside: Any):
+    quota = Quota(sessions=2)
+    await rig[A].claim(route("k"), quota)
+    inside.hset("trunkline:used:acme", A, 40)
+    with pytest.raises(QuotaExceeded):
+        await rig[B].claim(route("b", B), quota)
+    await rig[A].beat(record(A))
+    await rig[A].beat(record(A))
+    await rig[B].claim(route("b", B), quota)
+
+
+async def test_a_release_that_was_not_carried_out_is_made_good_by_the_next_beat(rig: Rig, inside: Any):
+    quota = Quota(sessions=1)
+    await rig[A].claim(route("k"), quota)
+    inside.delete(name("k"))  # so that the release finds nothing to count back
+    await rig[A].release(route("k"))
+    await rig[A].beat(record(A))
+    await rig[B].claim(route("b", B), quota)
+
+
+async def test_a_refresh_does_not_bring_back_what_was_released_meanwhile(rig: Rig, inside: Any):
+    first, second = [await rig[A].claim(route(f"k{n}"), NONE) for n in range(2)]
+    inside.delete(name("k0"), name("k1"))
+    await asyncio.gather(rig[A].refresh([first, second]), rig[A].release(second))
+    assert [(await rig[B].find(key)).route for key in ("k0", "k1")] == [first, None]
+
+
+@pytest.mark.parametrize("field", ["n", "t", "v"])
+async def test_a_record_that_was_tampered_with_is_absent_counted_and_healed(
+    empty_redis: str, inside: Any, field: str, caplog: pytest.LogCaptureFixture
+):
+    counter = errors()
+    async with open_store(empty_redis, counter) as store:
+        await store.beat(record(A))
+        await store.claim(route("k"), NONE)
+        value = inside.hget(name("k"), field)
+        assert value is not None
+        forged = {"n": B.encode(), "t": b"9", "v": value[:-1] + bytes([value[-1] ^ 1])}
+        inside.hset(name("k"), field, forged[field])
+        with caplog.at_level(logging.ERROR):
+            assert (await store.find("k")).route is None
+        assert counted(counter) == {"poisoned": 1}
+        assert "not written by a node" in caplog.text
+        assert await store.refresh([route("k")]) == []
+        assert (await store.find("k")).route == route("k")
+
+
+async def test_records_that_were_swapped_are_both_absent(rig: Rig, inside: Any):
+    await rig[A].claim(route("k"), NONE)
+    await rig[A].claim(route("k2", tenant="zenith"), NONE)
+    inside.rename(name("k"), "aside")
+    inside.rename(name("k2"), name("k"))
+    inside.rename("aside", name("k2"))
+    assert [(await rig[B].find(key)).route for key in ("k", "k2")] == [None, None]
+
+
+async def test_a_forged_later_token_ends_no_session(rig: Rig, inside: Any):
+    await rig[A].claim(route("k"), NONE)
+    inside.hset(name("k"), mapping={"n": B, "t": "99", "v": "x"})
+    assert await rig[A].refresh([route("k")]) == []
+    assert (await rig[B].find("k")).route == route("k")
+
+
+@pytest.mark.parametrize("token", ["x", "", "1e400", "-1", "nan"])
+async def test_a_claim_is_not_kept_out_by_a_forged_record(rig: Rig, inside: Any, token: str):
+    inside.hset(name("k"), mapping={"n": B, "t": token, "v": "x"})
+    assert await rig[A].claim(route("k"), NONE) == route("k")
+
+
+async def test_keys_of_another_type_count_as_absent(rig: Rig, inside: Any):
+    for key in (name("k"), "trunkline:used:acme", "trunkline:nodes"):
+        inside.delete(key)
+        inside.set(key, "junk")
+    assert (await rig[A].find("k")).route is None
+    await rig.all_beat()
+    assert await rig[A].claim(route("k"), Quota(1, 1)) == route("k")
+    assert len(await rig[A].nodes()) == 3
+
+
+async def test_a_node_with_another_secret_key_is_no_peer_and_reads_no_route(rig: Rig, empty_redis: str):
+    await rig[A].claim(route("k"), NONE)
+    async with open_store(empty_redis, key=b"another" * 8) as stranger:
+        await stranger.beat(record("stranger"))
+        assert await stranger.nodes() == [record("stranger")]
+        assert "stranger" not in [node.id for node in await rig[A].nodes()]
+        assert (await stranger.find("k")).route is None
+
+
+async def test_a_new_connection_means_that_everything_must_be_said_again(redis_server: RedisServer):
+    async with open_store(redis_server.url) as store:
+        assert await store.beat(record(A)) is False
+        assert await store.beat(record(A)) is True
+        with redis_server.client() as client:
+            client.client_kill_filter(_type="normal", skipme=True)
+        while True:  # the lease still runs; what the connection lost is not known
+            try:
+                assert await store.beat(record(A)) is False
+                break
+            except RoutesUnavailable:
+                continue
+        assert await store.beat(record(A)) is True
+
+
+async def test_the_owner_is_told_where_a_script_was_forgotten(redis_server: RedisServer):
+    async with open_store(redis_server.url) as store:
+        await store.claim(route("k"), NONE)
+        with redis_server.client() as client:
+            client.script_flush()
+        assert (await store.find("k")).route == route("k")

@@ -1,0 +1,62 @@
+"""An MCP server of the handshake era whose one tool asks its client two questions. Standard library only.
+
+argv: a file, to which it writes a line when a call begins, and another before it is answered. The questions say which
+call and which process they are of. A call that is cancelled just stays unanswered.
+"""
+
+import json
+import os
+import sys
+
+JOURNAL = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+FIELDS = ("name", "color")
+calls: dict[object, dict] = {}  # by the id of the question that is open
+
+
+def send(**message: object) -> None:
+    os.write(1, json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+
+
+def note(word: str, number: object) -> None:
+    os.write(JOURNAL, f"{word} {number}\n".encode())
+
+
+def ask(call: dict) -> None:
+    field = FIELDS[len(call["answers"])]
+    question_id = f"{call['id']}-{field}"
+    calls[question_id] = call
+    schema = {"type": "object", "properties": {field: {"type": "string"}}}
+    params = {"message": f"{call['n']} {os.getpid()}", "requestedSchema": schema}
+    send(id=question_id, method="elicitation/create", params=params)
+
+
+def answered(message: dict) -> None:
+    call = calls.pop(message["id"], None)
+    if call is None or "result" not in message:
+        return
+    call["answers"].append(message["result"]["content"][FIELDS[len(call["answers"])]])
+    if len(call["answers"]) < len(FIELDS):
+        ask(call)
+        return
+    note("ended", call["n"])
+    send(id=call["id"], result={"content": [{"type": "text", "text": " likes ".join(call["answers"])}]})
+
+
+def handle(message: dict) -> None:
+    method, request_id, params = message.get("method"), message.get("id"), message.get("params") or {}
+    if method is None:
+        answered(message)
+    elif method == "initialize":
+        about = {"capabilities": {"tools": {}}, "serverInfo": {"name": "asks-twice", "version": "1"}}
+        send(id=request_id, result={"protocolVersion": params["protocolVersion"], **about})
+    elif method == "tools/list":
+        send(id=request_id, result={"tools": [{"name": "choose", "inputSchema": {"type": "object"}}]})
+    elif method == "tools/call":
+        note("began", params["arguments"]["n"])
+        ask({"id": request_id, "n": params["arguments"]["n"], "answers": []})
+    elif request_id is not None:
+        send(id=request_id, error={"code": -32601, "message": "no such method"})
+
+
+for line in sys.stdin.buffer:
+    handle(json.loads(line))

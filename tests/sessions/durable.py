@@ -1,0 +1,197 @@
+"""Nodes with durable sessions: real sessions, journals and links over one store; their processes are lists of lines."""
+
+import json
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import anyio.abc
+from anyio.lowlevel import checkpoint
+
+from app.auth.sealing import Sealer
+from app.domain import BackendSpec, Limits, Principal
+from app.errors import GatewayError, RoutesUnavailable
+from app.limits.gates import TenantGates
+from app.metrics import Metrics
+from app.protocol.event_ids import EventId, parse_event_id
+from app.protocol.handshake_record import HandshakeRecord
+from app.protocol.jsonrpc import parse_client
+from app.routing.journal_store import Journaled, JournalStore, JournalWrite, MemoryJournalStore, Outcome
+from app.routing.routes import Route, session_key
+from app.sessions.fence import Fence
+from app.sessions.journal_writer import JournalWriter
+from app.sessions.links import LinkLease
+from app.sessions.respawning_link import RespawningLink
+from app.sessions.restoring import Durability
+from app.sessions.resumption import Reader
+from app.sessions.session import Session, Surroundings
+from app.sessions.streams import Reply
+from tests.sessions.fakes import FakeLease, FakeLink
+
+SPEC = BackendSpec("acme", "echo", "echo-server", recovery="respawn")
+ALICE = Principal("acme", "key", "alice", frozenset({"mcp:connect"}))
+HELLO = {"protocolVersion": "2025-11-25", "capabilities": {"logging": {}}}
+SEALER = Sealer(b"a secret key of the whole cluster")
+
+
+class FlakyStore:
+    """A store that can be away; counts what it is asked."""
+
+    def __init__(self) -> None:
+        self.inner = MemoryJournalStore()
+        self.is_away = False
+        self.writes: list[JournalWrite] = []
+        self.deleted: list[tuple[str, int]] = []
+
+    def _check(self) -> None:
+        if self.is_away:
+            raise RoutesUnavailable
+
+    async def write(self, writes: Sequence[JournalWrite]) -> list[Outcome]:
+        self._check()
+        self.writes += writes
+        return await self.inner.write(writes)
+
+    async def take(self, key: str, token: int) -> Journaled | None:
+        self._check()
+        return await self.inner.take(key, token)
+
+    async def touch(self, journals: Sequence[tuple[str, int]]) -> list[str]:
+        self._check()
+        return await self.inner.touch(journals)
+
+    async def delete(self, journals: Sequence[tuple[str, int]]) -> None:
+        self._check()
+        self.deleted += journals
+        await self.inner.delete(journals)
+
+
+class FakeLinks:
+    """Hands out respawning links to processes that a test writes for."""
+
+    def __init__(self, tasks: anyio.abc.TaskGroup) -> None:
+        self._tasks = tasks
+        self.leases: list[FakeLease] = []
+
+    async def lease(self, spec: BackendSpec, limits: Limits) -> LinkLease:
+        return RespawningLink(await self._again(), self._again, self._tasks, 5.0)
+
+    def restore(self, spec: BackendSpec, limits: Limits, record: HandshakeRecord) -> LinkLease:
+        return RespawningLink.restored(record, self._again, self._tasks, 5.0)
+
+    async def _again(self) -> Any:
+        self.leases.append(FakeLease(FakeLink()))
+        return self.leases[-1]
+
+
+class Node:
+    """What of a node has to do with durable sessions. Fulfils `restoring.Sessions`."""
+
+    def __init__(self, store: JournalStore, tasks: anyio.abc.TaskGroup) -> None:
+        self.metrics = Metrics("test")
+        self.links = FakeLinks(tasks)
+        self.writer = JournalWriter(store, SEALER)
+        self.durability = Durability(self.writer, self.links)
+        self.sessions: dict[str, Session] = {}
+        self.closed: list[str] = []
+        self.refusal: GatewayError | None = None
+
+    @property
+    def process(self) -> FakeLink:
+        return self.links.leases[-1].link
+
+    def restored(
+        self, session_id: str, principal: Principal, spec: BackendSpec, limits: Limits, transport: str
+    ) -> Session:
+        if self.refusal is not None:
+            raise self.refusal
+        gate = TenantGates(self.metrics).of("acme", Limits(sessions=None, requests_per_second=None))
+        around = Surroundings(transport, gate, self.metrics, self._closed, Fence(float("inf")))
+        session = self.sessions[session_id] = Session(session_id, principal, spec, around)
+        return session
+
+    def _closed(self, session: Session, reason: str) -> None:
+        self.closed.append(reason)
+        del self.sessions[session.id]
+
+    async def open(self, spec: BackendSpec = SPEC, transport: str = "streamable_http") -> Session:
+        """A session that has shaken hands."""
+        session = self.restored(secrets.token_urlsafe(24), ALICE, spec, Limits(), transport)
+        self.durability.start(session, session_key(session.id), 1)
+        await session.connect(self.links, Limits())
+        session.request(request("initialize", 0), session.reply(1, may_stream=True))
+        self.process.answer(HELLO)
+        session.notify(message(method="notifications/initialized"))
+        return session
+
+    async def restore(self, session_id: str, token: int) -> Session | None:
+        """Takes the session over, under this token."""
+        return await self.durability.restore(self, session_id, route(session_id, token), SPEC, Limits())
+
+    async def take_over(self, session_id: str, token: int = 2) -> Session:
+        """The same, and its process has been greeted."""
+        before = len(self.links.leases)
+        session = await self.restore(session_id, token)
+        assert session is not None
+        with anyio.fail_after(5):
+            while len(self.links.leases) == before or not self.process.sent:
+                await checkpoint()
+        self.process.answer(HELLO, to=0)
+        return session
+
+    async def flush(self, session: Session) -> None:
+        assert session.journal is not None
+        await self.writer.flush(session.journal)
+
+    def abandon(self) -> None:
+        """The node is dead: nothing of it is heard any more, and nothing was closed."""
+        for lease in self.links.leases:
+            lease.link.listener = None
+
+
+@asynccontextmanager
+async def nodes(store: JournalStore, count: int = 2) -> AsyncIterator[list[Node]]:
+    """So many of them; `writer.run` is the test's to call."""
+    async with anyio.create_task_group() as tasks:
+        yield [Node(store, tasks) for _ in range(count)]
+        tasks.cancel_scope.cancel()
+
+
+def route(session_id: str, token: int) -> Route:
+    return Route(
+        key=session_key(session_id), node="b", url="http://b", token=token, tenant="acme", backend="echo",
+        identity=ALICE.identity, transport="streamable_http",
+    )  # fmt: skip
+
+
+def message(**members: Any) -> Any:
+    return parse_client(json.dumps({"jsonrpc": "2.0", **members}).encode())
+
+
+def request(method: str, number: int, **params: Any) -> Any:
+    return message(id=number, method=method, params=params)
+
+
+def place_of(event_id: bytes) -> EventId:
+    place = parse_event_id(event_id)
+    assert place is not None
+    return place
+
+
+def stream_call(session: Session, number: int, method: str = "tools/call") -> Reader:
+    """A call that has become a stream; its progress token is its id."""
+    reply: Reply = session.reply(1, may_stream=True)
+    session.request(request(method, number, _meta={"progressToken": number}), reply)
+    return session.read(reply.become_stream())
+
+
+async def take(reader: Reader, count: int) -> list[Any]:
+    """So many messages; an error of ours as its reason."""
+    taken = []
+    with anyio.fail_after(5):
+        for _ in range(count):
+            item = await reader.next()
+            taken.append(json.loads(item) if isinstance(item, bytes) else item and item.error.reason)
+    return taken

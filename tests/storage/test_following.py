@@ -1,0 +1,187 @@
+"""ActFollower: every act once, in whatever order it becomes visible. Window: the same as arithmetic."""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.errors import StorageUnavailable
+from app.storage import Database, following
+from app.storage.acts import Act, record
+from app.storage.audit import AuditEntry, AuditLog
+from app.storage.following import SETTLED_S, ActFollower, Window
+from tests.postgres import empty
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def act(target: str) -> Act:
+    return Act("acme", ("default", "cli", "uid 0"), "key.revoke", f"keys/{target}", AT)
+
+
+class Heard:
+    """What a follower told."""
+
+    def __init__(self) -> None:
+        self.targets: list[str] = []
+        self.losses = 0
+
+    def entries(self, entries: Sequence[AuditEntry]) -> None:
+        self.targets += [entry.act.target.removeprefix("keys/") for entry in entries]
+
+    def loss(self) -> None:
+        self.losses += 1
+
+
+@pytest.fixture
+def heard() -> Heard:
+    return Heard()
+
+
+@pytest.fixture
+def look(database: Database, heard: Heard) -> Callable:
+    follower = ActFollower(database)
+    return lambda: follower.look(heard.entries, heard.loss)
+
+
+async def write(database: Database, *targets: str) -> None:
+    for target in targets:
+        await AuditLog(database).append(act(target))
+
+
+async def test_what_was_there_before_is_not_told_and_what_comes_is_told_once(database, look, heard):
+    await write(database, "before")
+    await look()
+    assert (heard.targets, heard.losses) == ([], 1)
+    await write(database, "a", "b")
+    await look()
+    await look()
+    await write(database, "c")
+    await look()
+    assert (heard.targets, heard.losses) == (["a", "b", "c"], 1)
+
+
+async def test_the_first_act_of_an_empty_trail_is_told(database, look, heard):
+    await look()
+    await write(database, "a")
+    await look()
+    assert (heard.targets, heard.losses) == (["a"], 1)
+
+
+async def test_more_than_a_page_is_told_whole_and_in_order(database, look, heard, monkeypatch):
+    monkeypatch.setattr(following, "PAGE", 3)
+    await look()
+    names = [f"{number:02}" for number in range(20)]
+    await write(database, *names)
+    await look()
+    await look()
+    assert (heard.targets, heard.losses) == (names, 1)
+
+
+async def test_who_is_too_far_behind_is_told_that_something_is_missing(database, look, heard, monkeypatch):
+    monkeypatch.setattr(following, "PAGE", 3)
+    monkeypatch.setattr(following, "MAX_PAGES", 2)
+    monkeypatch.setattr(following, "FIRST_LOOK", 2)
+    await look()
+    await write(database, *map(str, range(10)))
+    await look()
+    assert heard.losses == 2
+    await write(database, "later")
+    await look()
+    assert (heard.targets[-1], heard.losses) == ("later", 2)
+
+
+async def test_a_database_that_was_replaced_is_noticed(database, dialect, url, look, heard):
+    if dialect == "sqlite":
+        pytest.skip("emptying the trail is for those who can make triggers sleep")
+    await write(database, "a", "b")
+    await look()
+    empty(url)
+    await look()
+    assert heard.losses == 2
+    await write(database, "c")
+    await look()
+    assert heard.targets == ["c"]
+
+
+async def test_what_becomes_visible_later_than_a_larger_id_is_told_too(database, dialect, look, heard):
+    if dialect == "sqlite":
+        pytest.skip("SQLite has one writer at a time")
+    await write(database, "before")
+    await look()
+    async with database.write() as slow:
+        await record(slow, act("slow"))
+        await write(database, "quick")
+        await look()
+        assert heard.targets == ["quick"]
+    await look()
+    assert (heard.targets, heard.losses) == (["quick", "slow"], 1)
+
+
+async def test_what_was_being_written_at_the_start_is_told(database, dialect, look, heard):
+    if dialect == "sqlite":
+        pytest.skip("SQLite has one writer at a time")
+    await write(database, "before")
+    async with database.write() as slow:
+        await record(slow, act("slow"))
+        await write(database, "quick")
+        await look()
+    await look()
+    assert heard.targets == ["slow"]
+
+
+async def test_it_goes_on_after_the_database_was_away(database, heard, monkeypatch):
+    monkeypatch.setattr(following, "POLL_S", 0.01)
+    follower, is_away = ActFollower(database), True
+    read = follower._read
+
+    async def sometimes(floor: int) -> list[AuditEntry]:
+        if is_away:
+            raise StorageUnavailable
+        return await read(floor)
+
+    monkeypatch.setattr(follower, "_read", sometimes)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(follower.run, heard.entries, heard.loss)
+        with anyio.fail_after(5):
+            while not heard.losses:
+                await anyio.sleep(0.01)
+            await write(database, "a")
+            is_away = False
+            while not heard.targets:
+                await anyio.sleep(0.01)
+        tasks.cancel_scope.cancel()
+    assert (heard.targets, heard.losses) == (["a"], 1)
+
+
+# --- pure
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_whatever_the_order_in_which_ids_become_visible_each_is_new_once(data):
+    """Each id is visible at most SETTLED_S after a larger one was."""
+    now, window, told = 0.0, Window(), list[int]()
+    ids = list(range(1, data.draw(st.integers(1, 40)) + 1))
+    written = {each: each + data.draw(st.floats(0, SETTLED_S - 0.5)) for each in ids}  # one second apart, commits later
+    window.start([], now)
+    while now < len(ids) + 2 * SETTLED_S:
+        now += data.draw(st.floats(0.1, 30.0))
+        visible = [each for each in ids if written[each] <= now and each >= window.floor]
+        assert not window.floor or window.floor in visible
+        told += window.new(visible)
+        window.settle(now, now)
+    assert sorted(told) == ids
+
+
+def test_a_window_does_not_grow_for_ever():
+    window = Window()
+    window.start([1, 2], 0.0)
+    for number in range(3, 10_000):
+        window.new(range(window.floor, number))
+        window.settle(float(number), float(number))
+    assert len(window._seen) <= SETTLED_S + 2
+    assert len(window._marks) <= SETTLED_S + 2
