@@ -65,7 +65,7 @@ scopes:
   platform:admin          everything, in every tenant; only in the tenant `default`
 
 The commands work on the database directly, also while the gateway runs; a revocation
-reaches a running gateway within 30 seconds.
+reaches every running node within 5 seconds.
 """
 _CONNECT_EXAMPLES = f"""
 clients: {", ".join(CLIENTS)}
@@ -171,7 +171,7 @@ def _revoke_key(options: argparse.Namespace) -> int:
         _settings(options),
         lambda database: ApiKeyRepository(database).revoke(options.tenant, options.id, act.at, act=act),
     )
-    print(f"revoked {options.id}; a running gateway knows within 30 seconds", file=sys.stderr)
+    print(f"revoked {options.id}; every running node knows within 5 seconds", file=sys.stderr)
     return 0
 
 

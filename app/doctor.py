@@ -23,14 +23,17 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import psutil
 
 from app.errors import GatewayError, SchemaMismatch
-from app.routing.redis_survey import Survey, survey
 from app.spawner.client import Command, SpawnerClient, SpawnFailed
 from app.storage import migrate
+
+if TYPE_CHECKING:
+    from app.routing.redis_survey import Survey
 
 PROBE_S = 2.0  # for whatever could hang: a child process, a peer that does not answer
 SPAWN_S = 10.0
@@ -184,13 +187,16 @@ def _database(url: str) -> Check:
 
 
 def _redis(url: str) -> Check:
+    # Here, because redis-py takes a quarter of a second to import, and every command imports this module.
+    from app.routing.redis_survey import survey  # noqa: PLC0415
+
     try:
         return _judge(asyncio.run(survey(url)))
     except (GatewayError, ValueError) as error:
         return Check("redis", State.MISSING, str(error), "Check TRUNKLINE_REDIS_URL, and that Redis runs.")
 
 
-def _judge(found: Survey) -> Check:
+def _judge(found: "Survey") -> Check:
     """The worst that is to be said: too old, forgets routes, another time, far away; or nothing."""
     name, version = "redis", ".".join(map(str, found.version))
     detail = f"version {version}, answers in {found.latency_s * 1000:.1f} ms"

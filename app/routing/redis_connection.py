@@ -37,6 +37,8 @@ CLOSE_S = 1.0
 Value = str | bytes | int | float
 # Its stub knows commands of one word only.
 _pack = cast("Callable[[tuple[Value, ...]], bytes]", hiredis.pack_command)
+_Work = Callable[[AbstractConnection], Awaitable[None]]
+
 log = logging.getLogger(__name__)
 
 
@@ -227,12 +229,12 @@ class RedisConnection:
     async def _use(self, connection: AbstractConnection) -> None:
         async with anyio.create_task_group() as tasks:
             self._line = tasks.cancel_scope
-            tasks.start_soon(self._end_on_loss, self._write(connection), tasks.cancel_scope)
-            await self._end_on_loss(self._read(connection), tasks.cancel_scope)
+            tasks.start_soon(self._end_on_loss, self._write, connection, tasks.cancel_scope)
+            await self._end_on_loss(self._read, connection, tasks.cancel_scope)
 
-    async def _end_on_loss(self, work: Awaitable[None], line: CancelScope) -> None:
+    async def _end_on_loss(self, work: _Work, connection: AbstractConnection, line: CancelScope) -> None:
         try:
-            await work
+            await work(connection)
         except (RedisError, OSError) as problem:
             self._lost(_words(problem))
             line.cancel()

@@ -173,12 +173,11 @@ class RedisStore:
 
     async def _opened(self, key: str, *record: Any) -> Route | None:
         """The route; None for one that none of our nodes has written, which is removed."""
-        node, token, sealed = record
         try:
-            return self._records.open_route(key, node, token, sealed)
+            return self._records.open_route(key, *record)
         except Poisoned:
             self._alarm("of a route")
-            await self._redis.run(scripts.DROP, [route_name(key)], [sealed])
+            await self._redis.run(scripts.DROP, [route_name(key)], record)
             return None
 
     def _alarm(self, what: str) -> None:

@@ -127,12 +127,16 @@ return 1
 """
 )
 
-# keys: a record; arguments: the value that does not open. Removes it if it is still that one.
+# keys: route; arguments: node, token and value that do not open. Removes it if it is still that one, for what does not
+# open here may have been spoilt on the way.
 DROP = Script(
     _PRELUDE
     + """
 local record = read(KEYS[1])
-if record and record[3] == ARGV[1] then redis.call('DEL', KEYS[1]) end
+for i = 1, 3 do
+  if not record or record[i] ~= ARGV[i] then return 0 end
+end
+redis.call('DEL', KEYS[1])
 return 0
 """
 )

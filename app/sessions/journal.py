@@ -190,7 +190,7 @@ class Journal:
             head = msgspec.structs.replace(head, streams=_with_unwritten(head.streams, self._pending.values()))
         head = msgspec.structs.replace(head, first=self._first, length=self._length)
         self.number += 1
-        self._is_grown = self._length > 2 * MAX_EVENTS or self._stored > MAX_STORED
+        self._is_grown = self._length - len(self.log) > MAX_EVENTS or self._stored - self.log.bytes > MAX_BYTES
         self._replaces = self._is_grown
         if self._pending or self._replaces:
             self.changed()

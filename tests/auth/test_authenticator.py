@@ -140,6 +140,14 @@ async def test_a_forgotten_identity_is_looked_up_again_and_others_are_not(rig):
     assert rig.authenticator.remembered(bearer(theirs)) is None
 
 
+async def test_everything_can_be_forgotten(rig):
+    mine = rig.store.add(maker)
+    await rig.authenticator.authenticate(bearer(mine))
+    await rig.refuse(bearer(maker.make().text))
+    rig.authenticator.forget_everything()
+    assert repr(rig.authenticator) == "<Authenticator [0 known, 0 refused]>"
+
+
 async def test_what_was_read_before_a_revocation_is_not_remembered_after_it(rig):
     text = rig.store.add(maker)
     rig.store.gate = anyio.Event()

@@ -144,6 +144,28 @@ async def test_a_tenant_keeps_its_limit_over_all_its_backends(make_pool):
     assert len(done) == 1
 
 
+async def test_processes_of_the_tenant_on_other_nodes_count(make_pool):
+    pool, done, elsewhere = await make_pool(), Done(), 1
+    pool.used_elsewhere = lambda tenant: elsewhere
+    limits = Limits(processes=2)
+    async with anyio.create_task_group() as tasks:
+        await lease_all(pool, [spec_of("echo")], limits)
+        assert dict(pool.used()) == {"acme": 1}
+        await start_waiting(tasks, pool, spec_of("echo"), done, "second", limits)
+        elsewhere = 0
+        pool.look_again()
+        await done.have_been(1)
+
+
+async def test_the_version_for_new_processes_is_known_until_the_backend_is_removed(make_pool):
+    pool, spec = await make_pool(), spec_of("echo")
+    assert pool.spec_of(spec.key) is None
+    await lease_all(pool, [spec])
+    assert (pool.spec_of(spec.key), pool.backends()) == (spec, {spec.key})
+    pool.forget(spec.key)
+    assert pool.spec_of(spec.key) is None
+
+
 async def test_warm_processes_do_not_count_for_the_tenant(make_pool):
     pool = await make_pool()
     spec, limits = spec_of("echo", warm=3), Limits(processes=1)

@@ -16,6 +16,7 @@
 #                        (the suite itself cannot send auth headers)
 #   CONFORMANCE_SUITE    the installed suite's dist/index.js; nothing is installed then
 #   CONFORMANCE_NODE     the node (>= 22) to run it with; nothing is installed then
+#   ALSO_URL             a second node's URL: requests go to both in turn (needs AUTH_HEADER)
 #   JSON_OUT             also write the merged summary as JSON to this path
 #
 # Exit status: 0 = every SCORED scenario passed, 1 = some failed, 2 = could not run.
@@ -49,7 +50,7 @@ fi
 TARGET="$URL"
 if [ -n "${AUTH_HEADER:-}" ]; then
   PORTFILE="$(mktemp)"
-  python3 "$HERE/header_proxy.py" --target "$URL" --header "$AUTH_HEADER" --port-file "$PORTFILE" &
+  python3 "$HERE/header_proxy.py" --target "$URL" ${ALSO_URL:+--target "$ALSO_URL"} --header "$AUTH_HEADER" --port-file "$PORTFILE" &
   PROXY_PID=$!
   trap 'kill $PROXY_PID 2>/dev/null' EXIT
   for _ in $(seq 50); do [ -s "$PORTFILE" ] && break; sleep 0.1; done

@@ -8,12 +8,15 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import anyio
 import pytest
 
 from tests.integration.gateway import Gateway, running_gateway
+from tests.integration.nodes import Nodes, running_nodes
 
 HERE = Path(__file__).resolve().parent
 SUITE = HERE / "node_modules/@modelcontextprotocol/conformance/dist/index.js"
@@ -71,8 +74,8 @@ pytestmark = [
 ]
 
 
-def run_suite(gateway: Gateway, leg: Leg, directory: Path) -> tuple[dict[str, Any], str]:
-    """The suite's report of this leg, and what it printed."""
+def run_suite(gateway: Gateway, leg: Leg, directory: Path, also: Gateway | None = None) -> tuple[dict[str, Any], str]:
+    """The suite's report of this leg, and what it printed. With `also`, every other request goes to that node."""
     backend = [sys.executable, str(HERE / "stdio_backend.py"), "--era", leg.era, "--quirks", leg.quirks]
     endpoint = gateway.endpoint(backend, warm=leg.warm)
     report = directory / "report.json"
@@ -84,6 +87,8 @@ def run_suite(gateway: Gateway, leg: Leg, directory: Path) -> tuple[dict[str, An
         "AUTH_HEADER": f"Authorization: Bearer {endpoint.key}",
         "JSON_OUT": str(report),
     }
+    if also is not None:
+        environment["ALSO_URL"] = endpoint.mcp.replace(gateway.url, also.url)
     command = [str(HERE / "run_suite.sh"), endpoint.mcp, str(directory / "work"), leg.revision]
     printed = _run_to_its_end(command, environment)
     assert report.exists(), printed
@@ -105,6 +110,10 @@ def _run_to_its_end(command: list[str], environment: dict[str, str]) -> str:
 def check(leg: Leg, directory: Path) -> None:
     with running_gateway(directory / "data") as gateway:
         result, printed = run_suite(gateway, leg, directory)
+    require_score(leg, result, printed)
+
+
+def require_score(leg: Leg, result: dict[str, Any], printed: str) -> None:
     scored = {name: each for name, each in result["scenarios"].items() if each["scored"]}
     assert len(scored) == result["scored_total"] == SCENARIOS[leg.revision], printed
     failed = {name: set(each["failed"]) for name, each in scored.items() if each["fail"]}
@@ -114,6 +123,22 @@ def check(leg: Leg, directory: Path) -> None:
 @pytest.mark.parametrize("leg", [Leg(*each) for each in EVERY], ids=str)
 def test_every_reachable_scored_scenario_passes(leg: Leg, tmp_path: Path) -> None:
     check(leg, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def two_nodes(tmp_path_factory: pytest.TempPathFactory, postgres_database: str) -> Iterator[Nodes]:
+    with running_nodes(tmp_path_factory.mktemp("nodes"), postgres_database, 2) as nodes:
+        anyio.run(nodes.all_know_each_other)
+        yield nodes
+
+
+@pytest.mark.parametrize("leg", [Leg(*each) for each in EVERY], ids=str)
+def test_the_same_passes_when_two_nodes_are_asked_in_turn(leg: Leg, tmp_path: Path, two_nodes: Nodes) -> None:
+    """Design §6: no affinity is needed."""
+    result, printed = run_suite(two_nodes.all[0], leg, tmp_path, also=two_nodes.all[1])
+    require_score(leg, result, printed)
+    forwarded = sum(node.metrics().get('trunkline_forwards_total{result="ok"}', 0) for node in two_nodes.all)
+    assert forwarded > 0
 
 
 @pytest.mark.long

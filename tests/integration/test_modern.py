@@ -216,28 +216,21 @@ def _process_of(number: int, result: dict[str, Any]) -> int:
 
 
 async def test_a_process_that_does_not_answer_a_cancelled_call_is_stopped_and_the_next_call_gets_another(
-    gateway: Gateway,
+    gateway: Gateway, tmp_path: Path
 ) -> None:
-    endpoint = gateway.endpoint(server_of("legacy"))
+    journal = tmp_path / "journal"
+    endpoint = gateway.endpoint([*ASKING, str(journal)])
     async with httpx2.AsyncClient(timeout=30) as http:
         wire = ModernWire(http, endpoint)
-
-        async def process() -> int:
-            result = await wire.call("whoami", arguments={})
-            return int(json.loads(result["content"][0]["text"])["pid"])
-
-        first = await process()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(partial(wire.call, "test_slow", arguments={}))
-            await until(lambda: _in_flight(gateway) == 1)
-            tasks.cancel_scope.cancel()
-        assert await process() != first
-        await until(lambda: not psutil.pid_exists(first), CANCEL_GRACE_S + SWEEP_S + EOF_GRACE_S + 1.0)
-
-
-def _in_flight(gateway: Gateway) -> int:
-    metrics = gateway.metrics()
-    return int(sum(value for name, value in metrics.items() if "in_flight" in name))
+            tasks.start_soon(partial(wire.call, "ponder", arguments={}))
+            await until(lambda: journal.exists() and journal.read_text().endswith("\n"))
+            tasks.cancel_scope.cancel()  # which closes the connection, and that is the cancel of this revision
+        pondering = int(journal.read_text().split()[1])
+        asked = await wire.call("choose", arguments={"n": 1})
+        assert _process_of(1, asked) != pondering
+        await until(lambda: not psutil.pid_exists(pondering), CANCEL_GRACE_S + SWEEP_S + EOF_GRACE_S + 1.0)
+        assert psutil.pid_exists(_process_of(1, asked))
 
 
 async def test_a_call_that_waits_for_its_client_does_not_hold_up_the_drain(tmp_path: Path) -> None:

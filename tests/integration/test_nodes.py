@@ -11,7 +11,8 @@ import pytest
 from mcp_clients import CallFailed
 
 from tests.integration.gateway import ECHO, ROOT, Endpoint, until
-from tests.integration.nodes import Nodes, Roaming, RoamingSse, RoamingWire, running_nodes
+from tests.integration.nodes import Nodes, running_nodes
+from tests.integration.roaming import Roaming, RoamingSse, RoamingWire
 from tests.integration.test_isolation import Findings, converse
 from tests.integration.wire import answer, events
 

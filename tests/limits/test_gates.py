@@ -6,7 +6,7 @@ import pytest
 
 from app.domain import Limits
 from app.errors import QuotaExceeded, RateLimited
-from app.limits.gates import TenantGate, TenantGates
+from app.limits.gates import MAX_LINGERING, TenantGate, TenantGates
 from app.metrics import Metrics
 
 ALICE, BOB = ("acme", "key", "alice"), ("acme", "key", "bob")
@@ -81,3 +81,36 @@ def test_a_gate_without_sessions_is_forgotten() -> None:
     one.close_session(ALICE)
     gates.drop_unused("acme")
     assert gates.of("acme", Limits()) is not one
+
+
+def test_nobody_gets_a_new_burst_by_closing_his_sessions() -> None:
+    gates = TenantGates(Metrics("test"))
+    one = gates.of("acme", Limits(requests_per_second=1.0, burst=1))
+    one.open_session(ALICE)
+    one.check_rate(time.monotonic())
+    one.close_session(ALICE)
+    gates.drop_unused("acme")
+    with pytest.raises(RateLimited):
+        gates.of("acme", Limits(requests_per_second=1.0, burst=1)).check_rate(time.monotonic())
+
+
+def test_gates_without_sessions_do_not_pile_up() -> None:
+    gates = TenantGates(Metrics("test"))
+    for number in range(1000):
+        one = gates.of(f"t{number}", Limits(requests_per_second=1e9, burst=100))
+        one.open_session(ALICE)
+        one.check_rate(time.monotonic())
+        one.close_session(ALICE)
+        gates.drop_unused(f"t{number}")
+    assert len(list(gates)) <= MAX_LINGERING + 1
+
+
+def test_calls_on_other_nodes_count() -> None:
+    gates = TenantGates(Metrics("test"))
+    one = gates.of("acme", Limits(in_flight=2))
+    gates.set_elsewhere({"acme": 1})
+    one.begin_call(time.monotonic())
+    with pytest.raises(QuotaExceeded):
+        one.begin_call(time.monotonic())
+    gates.set_elsewhere({})
+    one.begin_call(time.monotonic())

@@ -1,7 +1,7 @@
-"""An MCP server of the handshake era whose one tool asks its client two questions. Standard library only.
+"""An MCP server of the handshake era that asks its client two questions. Standard library only.
 
 argv: a file, to which it writes a line when a call begins, and another before it is answered. The questions say which
-call and which process they are of. A call that is cancelled just stays unanswered.
+call and which process they are of. A call that is cancelled just stays unanswered; the tool `ponder` is never answered.
 """
 
 import json
@@ -50,7 +50,10 @@ def handle(message: dict) -> None:
         about = {"capabilities": {"tools": {}}, "serverInfo": {"name": "asks-twice", "version": "1"}}
         send(id=request_id, result={"protocolVersion": params["protocolVersion"], **about})
     elif method == "tools/list":
-        send(id=request_id, result={"tools": [{"name": "choose", "inputSchema": {"type": "object"}}]})
+        names = ("choose", "ponder")
+        send(id=request_id, result={"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in names]})
+    elif method == "tools/call" and params["name"] == "ponder":
+        note("ponders", os.getpid())
     elif method == "tools/call":
         note("began", params["arguments"]["n"])
         ask({"id": request_id, "n": params["arguments"]["n"], "answers": []})

@@ -126,3 +126,10 @@ async def test_one_that_gives_up_does_not_take_the_others_with_it(
             await directory.find("acme", "echo")
         tasks.start_soon(find)
     assert len(found) == 1
+
+
+async def test_everything_that_is_remembered_can_be_forgotten(directory: BackendDirectory, store: FakeStore) -> None:
+    await directory.find("acme", "echo")
+    directory.forget_everything()
+    await directory.find("acme", "echo")
+    assert store.asked == 2

@@ -76,3 +76,15 @@ async def test_lists_go_on_behind_the_last_one(keys, make_key):
         await keys.create("acme", key)
     assert await keys.list("acme", limit=2) == made[:2]
     assert await keys.list("acme", after=made[1].id, limit=2) == made[2:]
+
+
+async def test_of_many_keys_those_that_stand_are_told(keys, make_key):
+    now = datetime(2026, 6, 1, tzinfo=UTC)
+    good, revoked, expired, lasting = (make_key("acme") for _ in range(4))
+    for each in (good, revoked, replace(expired, expires_at=now), replace(lasting, expires_at=now + timedelta(1))):
+        await keys.create("acme", each)
+    await keys.revoke("acme", revoked.id, now)
+    asked = [("acme", each.id) for each in (good, revoked, expired, lasting)]
+    found = await keys.standing([*asked, ("zenith", good.id), ("acme", "nobody00")], now)
+    assert found == {("acme", good.id), ("acme", lasting.id)}
+    assert await keys.standing([], now) == set()

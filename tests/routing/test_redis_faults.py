@@ -1,0 +1,77 @@
+"""A line to Redis with faults: refusals in time, and never another session's route (security.md S3)."""
+
+import asyncio
+import random
+import time
+
+import anyio
+import pytest
+
+from app.errors import RoutesUnavailable
+from app.routing.redis_connection import RedisConnection
+from app.routing.routes import Quota
+from tests.routing.faulty_line import altering, faulty_line
+from tests.routing.rig import NODES, errors, open_store, record, route
+
+A, B, _ = NODES
+KEYS = [f"k{number}" for number in range(50)]
+
+
+async def test_a_redis_that_is_too_slow_counts_as_away_until_it_is_quick_again(empty_redis: str):
+    async with faulty_line(empty_redis) as line, RedisConnection(line.url, errors()) as redis:
+        assert await redis.execute("PING") == b"PONG"
+        line.delay_s = 0.3
+        started = time.monotonic()
+        answers = [await _outcome(redis) for _ in range(20)]
+        assert set(answers) == {RoutesUnavailable}
+        assert time.monotonic() - started < 20 * 0.25
+        line.delay_s = 0.0
+        with anyio.fail_after(5):
+            while await _outcome(redis) is not None:
+                await anyio.sleep(0.01)
+
+
+async def _outcome(redis: RedisConnection) -> type[Exception] | None:
+    try:
+        await redis.execute("PING")
+    except RoutesUnavailable as refused:
+        return type(refused)
+    return None
+
+
+@pytest.mark.parametrize("kind", ["altered", "cut"])
+async def test_a_line_that_spoils_answers_never_gives_a_wrong_route(empty_redis: str, kind: str):
+    chance = random.Random(2)
+    outcomes = {"right": 0, "none": 0, "refused": 0}
+    async with faulty_line(empty_redis) as line, open_store(empty_redis) as owner, open_store(line.url) as store:
+        await owner.beat(record(A))
+        for key in KEYS:
+            await owner.claim(route(key), Quota())
+        spoil = altering(0.05)
+        line.fault = spoil if kind == "altered" else lambda piece: None if chance.random() < 0.05 else piece
+
+        async def look() -> None:
+            for _ in range(40):
+                key = chance.choice(KEYS)
+                try:
+                    found = (await store.find(key)).route
+                except RoutesUnavailable:
+                    outcomes["refused"] += 1
+                    await anyio.sleep(0.01)
+                    continue
+                assert found in (None, route(key))
+                outcomes["none" if found is None else "right"] += 1
+
+        with anyio.fail_after(30):
+            await asyncio.gather(*(look() for _ in range(10)))
+        assert await owner.refresh([route(key) for key in KEYS]) == []
+        line.fault = bytes
+        with anyio.fail_after(5):
+            while True:
+                try:
+                    assert (await store.find(KEYS[0])).route == route(KEYS[0])
+                    break
+                except RoutesUnavailable:
+                    await anyio.sleep(0.01)
+    assert outcomes["right"] > 50
+    assert outcomes["refused"] + outcomes["none"] > 0

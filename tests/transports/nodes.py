@@ -1,0 +1,106 @@
+"""Two nodes on one event loop, over real sockets: A sends everything on to B, whose endpoints are the test's own."""
+
+import contextlib
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import uvicorn
+
+from app.domain import Principal
+from app.errors import GatewayError, Unauthenticated
+from app.http.hosts import HostPolicy
+from app.metrics import Metrics
+from app.routing.forward_credentials import ForwardCredentials
+from app.routing.peers import PeerClient
+from app.routing.routes import NodeRecord
+from app.transports.forwarding import Forwarding
+from app.transports.front import Front
+from app.transports.request import ClientGone, McpRequest
+
+LIMIT = 8 << 20
+ALICE = Principal("acme", "key", "alice", frozenset({"mcp:connect"}))
+KEY = b"k" * 32
+MCP = "/t/acme/echo/mcp"
+
+Endpoint = Callable[[McpRequest], Awaitable[None]]
+
+
+class OneKey:
+    """Knows `Bearer alice`."""
+
+    def remembered(self, value: bytes, *_: object) -> Principal | None:
+        return ALICE if value == b"Bearer alice" else None
+
+    async def authenticate(self, *_: object) -> Principal:
+        raise Unauthenticated
+
+
+def front(endpoint: Endpoint, credentials: ForwardCredentials | None) -> Front:
+    """A front with one endpoint for every method."""
+    authenticator: Any = OneKey()
+    streamable: Any = SimpleNamespace(post=endpoint, get=endpoint, delete=endpoint)
+    sse: Any = SimpleNamespace(stream=endpoint, message=endpoint)
+    hosts = HostPolicy([], ["https://app.example.org"])
+    return Front(_nothing, hosts, authenticator, streamable, sse, max_body_bytes=LIMIT, credentials=credentials)
+
+
+async def _nothing(scope: Any, receive: Any, send: Any) -> None:
+    """Stands for FastAPI."""
+    await send({"type": "http.response.start", "status": 404, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@asynccontextmanager
+async def served(app: Any) -> AsyncIterator[str]:
+    """The URL of this application."""
+    with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
+        config = uvicorn.Config(app, http="httptools", lifespan="off", log_config=None, timeout_graceful_shutdown=1)
+        server = _Server(config)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(server.serve, [listener])
+            try:
+                yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+            finally:
+                server.should_exit = True
+
+
+def credentials(node: str, key: bytes = KEY) -> ForwardCredentials:
+    return ForwardCredentials(key, node, time.time)
+
+
+class SendingNode:
+    """Node A. `errors` are what forwarding raised."""
+
+    def __init__(self) -> None:
+        self.credentials, self.metrics = credentials("node-a"), Metrics("test")
+        self.peers = PeerClient(self.credentials)
+        self.forwarding = Forwarding(self.peers, self.credentials, self.metrics)
+        self.to = ""
+        self.errors: list[Exception] = []
+
+    async def forward(self, request: McpRequest) -> None:
+        """The endpoint."""
+        body = await request.body(LIMIT) if request.method == "POST" else b""
+        try:
+            await self.forwarding.forward(request, body, NodeRecord("node-b", self.to, "1", datetime.now(UTC)))
+        except (GatewayError, ClientGone) as error:
+            self.errors.append(error)
+            raise
+
+    def results(self) -> dict[str, float]:
+        """What became of requests, less what did not occur."""
+        (family,) = self.metrics.forwards.collect()
+        samples = [each for each in family.samples if each.name.endswith("_total")]
+        return {each.labels["result"]: each.value for each in samples if each.value}
