@@ -25,6 +25,9 @@ class Readiness(Protocol):
     async def check(self) -> dict[str, str]:
         """Each part by name: "ok", or why it is not. Must answer within a second or so."""
 
+    def degraded(self) -> dict[str, str]:
+        """What does not work, and does not keep new work away."""
+
 
 @dataclass(frozen=True, slots=True)
 class Health:
@@ -46,7 +49,7 @@ async def readyz(request: Request) -> JSONResponse:
     health: Health = request.app.state.health
     parts = await health.readiness.check()
     if all(state == OK for state in parts.values()):
-        return _uncached({"status": "ready", "parts": parts})
+        return _uncached({"status": "ready", "parts": parts, "degraded": health.readiness.degraded()})
     return _uncached({"status": "not ready", "parts": parts}, 503)
 
 

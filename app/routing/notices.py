@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import anyio
+from prometheus_client import Counter
 from redis.exceptions import RedisError
 
 from app.errors import GatewayError
@@ -65,16 +66,21 @@ class Notices:
     """Sends this node's notices and hears those of the others. `run` runs in a task of the node."""
 
     def __init__(
-        self, connection: Connection, seals: Seals, node: str, clock: Callable[[], float] = time.monotonic
+        self,
+        connection: Connection,
+        seals: Seals,
+        node: str,
+        errors: Counter,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._connection, self._seals, self._node, self._clock = connection, seals, node, clock
+        self._forged = errors.labels("poisoned")
         self._unsent: deque[_Unsent] = deque()
         self._number = 0
         self._has_work, self._is_done = anyio.Event(), anyio.Event()
         self._numbers = Numbers()
         self._complained_at = -COMPLAIN_EVERY_S
         self.is_connected = False
-        self.refused = 0  # entries that no node of ours has written
 
     def publish(self, notice: Notice) -> None:
         """Tells the others, as soon as possible. Neither waits nor raises; at the limit the oldest become a RESYNC."""
@@ -202,10 +208,10 @@ class Notices:
             hear(received.notice)
 
     def _complain(self) -> None:
-        self.refused += 1
+        self._forged.inc()
         if self._clock() - self._complained_at >= COMPLAIN_EVERY_S:
             self._complained_at = self._clock()
-            log.error("the stream of notices has entries that no node of ours has written: %s so far", self.refused)
+            log.error("the stream of notices has entries that no node of ours has written")
 
 
 def _entries(answer: Any) -> _Entries:

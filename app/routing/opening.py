@@ -50,6 +50,6 @@ async def open_routing(
         errors = metrics.route_store_errors
         async with RedisConnection(redis_url, errors) as redis, RedisConnection(redis_url, errors) as for_journals:
             store, journals = RedisStore(redis, seal, errors), RedisJournalStore(for_journals)
-            yield Routing(node, url, store, journals, credentials, peers, redis, Notices(redis, seal, node))
+            yield Routing(node, url, store, journals, credentials, peers, redis, Notices(redis, seal, node, errors))
     finally:
         await peers.aclose()

@@ -117,13 +117,13 @@ class NodeStore(Protocol):
 
 def session_key(session_id: str) -> str:
     """The key of a session's route."""
-    return hashlib.sha256(b"session\0" + session_id.encode("utf-8", "surrogateescape")).hexdigest()[:40]
+    return hashlib.sha256(b"session\0" + session_id.encode("utf-8", "surrogatepass")).hexdigest()[:40]
 
 
 def caller_key(identity: Identity, tenant: str, backend: str) -> str:
     """The key of all lines that one 2026-07-28 caller has to a backend."""
     text = "\0".join(["caller", *identity, tenant, backend])
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:40]
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:40]
 
 
 def maker_of(session_id: str) -> str | None:

@@ -60,6 +60,10 @@ class TakeOver:
             if not lock.locked():
                 self._under_way.pop(route.key, None)
 
+    def is_under_way(self, key: str) -> bool:
+        """Whether the session with this route key is being taken over."""
+        return key in self._under_way
+
     async def _take(self, session_id: str, route: Route) -> Session | None:
         taken = await self._store.take_over(route, self._ownership.node, self._ownership.url)
         if taken is None:

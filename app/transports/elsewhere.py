@@ -64,6 +64,8 @@ class Elsewhere:
                     return None
             elif isinstance(located, Free):
                 if self._registry.draining:
+                    if request.is_forwarded:
+                        raise not_owner()
                     await self._give_away(request, body)
                     return None
                 session = await self._take_over(
@@ -71,8 +73,8 @@ class Elsewhere:
                 )
                 if session is not None:
                     return session
-            elif self._ownership.holds(key) and not request.is_forwarded:
-                await self._wait(attempt.until)  # it is on its way out, perhaps to another node
+            elif self._ownership.holds(key) or self._take_over.is_under_way(key):
+                await self._wait(attempt.until)  # it is on its way out, perhaps to another node, or on its way in
             else:
                 raise SessionNotFound
 

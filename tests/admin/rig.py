@@ -111,9 +111,13 @@ class Ready:
     """A node's parts, as they are set."""
 
     parts: dict[str, str] = field(default_factory=lambda: {"database": "ok"})
+    away: dict[str, str] = field(default_factory=dict)
 
     async def check(self) -> dict[str, str]:
         return self.parts
+
+    def degraded(self) -> dict[str, str]:
+        return self.away
 
 
 @dataclass

@@ -89,7 +89,8 @@ class Node:
         lines: Any = NoLines()
         local = LocalEffects(self.authenticator, self.directory, pool, self.registry, lines)
         settling = Settling(local, self.backends, self.tenants, self.keys, IssuerRepository(self.database))
-        self.notices = None if connection is None else Notices(connection, Sealer(SECRET), name)
+        errors = self.metrics.route_store_errors
+        self.notices = None if connection is None else Notices(connection, Sealer(SECRET), name, errors)
         self.effects = ClusterEffects(local, settling, ActFollower(self.database), self.notices)
 
     async def session(self, key: str) -> Session:

@@ -14,11 +14,18 @@ async def test_livez_asks_nobody(rig):
 
 async def test_readyz_names_every_part_and_what_is_wrong(rig):
     answer = await rig.ask("GET", "/readyz", key="")
-    assert (answer.status_code, answer.json()) == (200, {"status": "ready", "parts": {"database": "ok"}})
+    ready = {"status": "ready", "parts": {"database": "ok"}, "degraded": {}}
+    assert (answer.status_code, answer.json()) == (200, ready)
     rig.ready.parts = {"database": "ok", "sessions": "shutting down"}
     answer = await rig.ask("GET", "/readyz", key="")
     assert answer.status_code == 503
     assert answer.json() == {"status": "not ready", "parts": {"database": "ok", "sessions": "shutting down"}}
+
+
+async def test_readyz_stays_200_and_says_what_the_node_does_without(rig):
+    rig.ready.away = {"redis": "it does not answer"}
+    answer = await rig.ask("GET", "/readyz", key="")
+    assert (answer.status_code, answer.json()["degraded"]) == (200, {"redis": "it does not answer"})
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.9.9.9", "::1"])

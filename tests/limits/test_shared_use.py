@@ -123,7 +123,9 @@ async def test_what_has_not_changed_is_not_said_each_time_but_again_before_it_la
 
 
 @pytest.mark.parametrize(
-    "written", [b"", b"forged", Sealer(b"t" * 32).seal(b"\x80", "trunkline:use:node-a"), SEALS.seal(b"\x80", "x")]
+    "written",
+    [b"", b"forged", Sealer(b"t" * 32).seal(b"\x80", "trunkline:use:node-a"), SEALS.seal(b"\x80", "x")],
+    ids=["nothing", "rubbish", "another key", "another place"],
 )
 async def test_what_no_node_of_ours_has_written_counts_nothing(empty_redis, written):
     async with nodes(empty_redis, runs=False) as (_, two):

@@ -22,7 +22,8 @@ class Node:
     """What one node says and hears."""
 
     def __init__(self, name: str, connection: RedisConnection) -> None:
-        self.notices = Notices(connection, SEALS, name)
+        self.errors = errors()
+        self.notices = Notices(connection, SEALS, name, self.errors)
         self.heard: list[Notice] = []
 
     def say(self, *names: str) -> None:
@@ -43,6 +44,10 @@ class Node:
                 await anyio.sleep(0.002)
 
 
+def errors() -> Counter:
+    return Counter("errors", "", ["reason"], registry=CollectorRegistry())
+
+
 def revoked(name: str) -> Notice:
     return Notice(Kind.KEY_REVOKED, ("acme", "key", name))
 
@@ -50,8 +55,7 @@ def revoked(name: str) -> Notice:
 @asynccontextmanager
 async def nodes(url: str, count: int = 2) -> AsyncIterator[list[Node]]:
     """Nodes that hear each other."""
-    errors = Counter("errors", "", ["reason"], registry=CollectorRegistry())
-    async with RedisConnection(url, errors) as connection, anyio.create_task_group() as tasks:
+    async with RedisConnection(url, errors()) as connection, anyio.create_task_group() as tasks:
         made = [Node(f"node-{number}", connection) for number in range(count)]
         for node in made:
             tasks.start_soon(node.notices.run, node.heard.append)
@@ -124,7 +128,7 @@ async def test_what_no_node_of_ours_has_written_is_left_out_and_counted(empty_re
             client.xadd(STREAM, {"n": Sealer(b"t" * 32).seal(b"x", STREAM)})
         one.say("a")
         await two.hears(RESYNC, revoked("a"))
-        assert two.notices.refused == 2
+        assert two.errors.labels("poisoned")._value.get() == 2
 
 
 async def test_an_entry_that_is_put_there_again_does_nothing(empty_redis):
@@ -182,7 +186,7 @@ async def test_a_frozen_redis_holds_up_neither_who_says_nor_for_ever_who_hears()
 
 
 async def test_at_the_limit_the_oldest_become_one_resync():
-    quiet = Notices(_unused(), SEALS, "node-a")
+    quiet = Notices(_unused(), SEALS, "node-a", errors())
     for number in range(notices.MAX_UNSENT + 10):
         quiet.publish(revoked(str(number)))
     assert len(quiet._unsent) == notices.MAX_UNSENT
@@ -192,7 +196,7 @@ async def test_at_the_limit_the_oldest_become_one_resync():
 
 async def test_what_could_not_be_sent_for_long_becomes_one_resync():
     now = 0.0
-    quiet = Notices(_unused(), SEALS, "node-a", clock=lambda: now)
+    quiet = Notices(_unused(), SEALS, "node-a", errors(), clock=lambda: now)
     quiet.publish(revoked("a"))
     quiet.publish(revoked("b"))
     now = notices.TOO_OLD_S + 1
@@ -214,7 +218,7 @@ async def test_cancelled_in_the_middle_nothing_stays_connected(empty_redis):
 
 
 def _unused() -> RedisConnection:
-    return RedisConnection("redis://127.0.0.1:1/0", Counter("errors", "", ["reason"], registry=CollectorRegistry()))
+    return RedisConnection("redis://127.0.0.1:1/0", errors())
 
 
 @pytest.mark.long

@@ -1,0 +1,206 @@
+"""Measures what each step of keeping routes costs a real Redis and a node, and prints it as JSON.
+
+    .venv/bin/python bench/measure_routes.py > costs.json        # about 20 s; starts a Redis of its own on loopback
+    .venv/bin/python bench/simulate_cluster.py --costs costs.json
+
+`redis_us` is CPU time of the Redis process per call, `node_us` CPU time of this process (redis-py's parser, sealing, the
+event loop), both per call of the method that is named, or per route where a lot is one call.
+"""
+
+import argparse
+import asyncio
+import json
+import secrets
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # tests.redis, wherever this is started
+
+from app.auth.sealing import Sealer
+from app.routing.heartbeat import LOT
+from app.routing.journal_store import JournalWrite, RedisJournalStore
+from app.routing.redis_connection import RedisConnection
+from app.routing.redis_store import RedisStore
+from app.routing.routes import NodeRecord, Quota, Route, session_key
+from tests.redis import RedisServer
+
+ROUTES = 5_000
+AT_ONCE = 100  # calls under way: as when many clients come at the same time
+EVENT_BYTES = 500
+QUOTA = Quota(sessions=10**9, sessions_per_principal=10**9)
+Figures = dict[str, Any]
+
+
+class Meter:
+    """CPU of Redis and of this process, from one look to the next."""
+
+    def __init__(self, redis: Any) -> None:
+        self._redis = redis
+        self.take()
+
+    def take(self) -> tuple[float, float]:
+        info = self._redis.info("cpu")
+        now = info["used_cpu_user"] + info["used_cpu_sys"], time.process_time()
+        before, self._last = getattr(self, "_last", now), now
+        return now[0] - before[0], now[1] - before[1]
+
+    async def measure(self, work: Awaitable[object], units: int) -> Figures:
+        self.take()
+        started = time.perf_counter()
+        await work
+        seconds = time.perf_counter() - started
+        redis_s, node_s = self.take()
+        return {"redis_us": round(redis_s / units * 1e6, 2), "node_us": round(node_s / units * 1e6, 2),
+                "wall_us": round(seconds / units * 1e6, 2)}
+
+
+async def many(call: Callable[[int], Awaitable[object]], count: int) -> None:
+    for start in range(0, count, AT_ONCE):
+        await asyncio.gather(*(call(n) for n in range(start, min(count, start + AT_ONCE))))
+
+
+async def repeat(call: Callable[[], Awaitable[object]], count: int) -> None:
+    for _ in range(count):
+        await call()
+
+
+def new_route(node: str, tenant: int) -> Route:
+    identity = (f"tenant-{tenant}", "key", secrets.token_hex(4))
+    key = session_key(secrets.token_urlsafe(24))
+    return Route(key, node, "http://10.0.0.1:8080", 1, f"tenant-{tenant}", "time", identity, "streamable")
+
+
+def node_record(node: str) -> NodeRecord:
+    return NodeRecord(node, "http://10.0.0.1:8080", "0.1.0", datetime.now(UTC), 1000, 1000)
+
+
+class Bench:
+    """One Redis, and the stores of nodes on it."""
+
+    def __init__(self, redis: Any, connection: RedisConnection, errors: Counter) -> None:
+        self.redis, self.meter, self.sealer = redis, Meter(redis), Sealer(secrets.token_bytes(32))
+        self.connection, self.errors = connection, errors
+        self.node = secrets.token_hex(8)
+        self.store = self.new_store()
+        self.figures: Figures = {}
+
+    def new_store(self) -> RedisStore:
+        return RedisStore(self.connection, self.sealer, self.errors)
+
+    async def put(self, name: str, work: Awaitable[object], units: int) -> None:
+        self.figures[name] = await self.meter.measure(work, units)
+
+    async def beats(self) -> None:
+        """With more and more other nodes: each node reads them all."""
+        beat, others = node_record(self.node), 1
+        await self.store.beat(beat)
+        for nodes in (2, 10, 50, 100, 300):
+            while others < nodes:
+                await self.new_store().beat(node_record(secrets.token_hex(8)))
+                others += 1
+            await self.put(f"beat_{nodes}", repeat(lambda: self.store.beat(beat), 100), 100)
+            await self.put(f"nodes_{nodes}", repeat(self.store.nodes, 100), 100)
+        for key in self.redis.keys("trunkline:node:*"):
+            self.redis.delete(key)
+        await self.store.beat(beat)
+
+    async def routes(self) -> None:
+        routes = [new_route(self.node, n % 50) for n in range(ROUTES)]
+        before = self.redis.info("memory")["used_memory"]
+        await self.put("claim", many(lambda n: self.store.claim(routes[n], QUOTA), ROUTES), ROUTES)
+        self.figures["redis_bytes_per_session"] = round((self.redis.info("memory")["used_memory"] - before) / ROUTES)
+        self.figures["redis_bytes_of_a_route"] = self.redis.memory_usage(f"trunkline:route:{routes[0].key}")
+        await self.put("find", many(lambda n: self.store.find(routes[n].key), ROUTES), ROUTES)
+        await self.put("refresh_per_route", self.refresh(routes), ROUTES)
+        self.redis.delete(*(f"trunkline:route:{route.key}" for route in routes))
+        await self.put("rewrite_per_route", self.refresh(routes), ROUTES)
+        await self.take_over(routes)
+        await self.one_key_each()
+
+    async def refresh(self, routes: Sequence[Route]) -> None:
+        for start in range(0, len(routes), LOT):
+            await self.store.refresh(routes[start : start + LOT])
+
+    async def take_over(self, routes: Sequence[Route]) -> None:
+        heir, store = secrets.token_hex(8), self.new_store()
+        await store.beat(node_record(heir))
+        self.redis.delete(f"trunkline:node:{self.node}")
+        url = "http://10.0.0.2:8080"
+        await self.put("take_over", many(lambda n: store.take_over(routes[n], heir, url), ROUTES), ROUTES)
+        taken = [route.owned_by(heir, url) for route in routes]
+        await self.put("release", many(lambda n: store.release(taken[n]), ROUTES), ROUTES)
+
+    async def one_key_each(self) -> None:
+        """What a lease for each session would be instead: its own key, renewed each second, many in one write."""
+        keys = [f"lease:{n}" for n in range(ROUTES)]
+        commands = [("SET", key, self.node, "PX", 5000) for key in keys]
+        await self.connection.pipeline(commands)
+
+        async def renew() -> None:
+            for start in range(0, ROUTES, LOT):
+                await self.connection.pipeline([("PEXPIRE", key, 5000) for key in keys[start : start + LOT]])
+
+        await self.put("lease_per_session", renew(), ROUTES)
+        self.redis.delete(*keys)
+
+    async def journals(self) -> None:
+        store, keys = RedisJournalStore(self.connection), [session_key(secrets.token_hex(8)) for _ in range(1000)]
+        head, event = secrets.token_bytes(900), secrets.token_bytes(EVENT_BYTES)
+
+        def write(number: int) -> Callable[[int], Awaitable[object]]:
+            length = -1 if number == 1 else number - 1
+            return lambda n: store.write([JournalWrite(keys[n], 1, number, head, [event], length, 0)])
+
+        before = self.redis.info("memory")["used_memory"]
+        await self.put("journal_first_write", many(write(1), len(keys)), len(keys))
+        self.figures["redis_bytes_of_a_journal_with_1_event"] = round(
+            (self.redis.info("memory")["used_memory"] - before) / len(keys))
+        for number in range(2, 11):
+            await self.put("journal_write", many(write(number), len(keys)), len(keys))
+        self.figures["redis_bytes_of_a_journal_with_10_events"] = round(
+            (self.redis.info("memory")["used_memory"] - before) / len(keys))
+        await self.put("journal_touch", store.touch([(key, 1) for key in keys[:250]]), 250)
+        await self.put("journal_take", many(lambda n: store.take(keys[n], 2), len(keys)), len(keys))
+
+    async def traffic(self) -> None:
+        """Bytes of one beat of a node with a full lot to refresh, both ways."""
+        before = self.redis.info("stats")
+        await self.store.beat(node_record(self.node))
+        await self.store.nodes()
+        after = self.redis.info("stats")
+        names = "total_net_input_bytes", "total_net_output_bytes"
+        self.figures["bytes_of_a_beat"] = sum(after[name] - before[name] for name in names)  # the looks included
+        empty = self.redis.info("stats")
+        self.figures["bytes_of_a_beat"] -= sum(empty[name] - after[name] for name in names)
+
+
+async def measured(url: str, redis: Any) -> Figures:
+    errors = Counter("errors", "", ["reason"], registry=CollectorRegistry())
+    async with RedisConnection(url, errors) as connection:
+        while not connection.is_up:
+            await asyncio.sleep(0.01)
+        bench = Bench(redis, connection, errors)
+        await bench.beats()
+        await bench.routes()
+        await bench.journals()
+        await bench.traffic()
+    assert not errors.collect()[0].samples, errors.collect()[0].samples
+    return bench.figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.parse_args()
+    with RedisServer() as server, server.client() as redis:
+        print(json.dumps(asyncio.run(measured(server.url, redis)), indent=1))
+
+
+if __name__ == "__main__":
+    main()

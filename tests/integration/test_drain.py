@@ -1,0 +1,156 @@
+"""A node that is told to stop: what it still takes, for how long, and when it is gone."""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+import anyio
+import httpx2
+import pytest
+
+from tests.integration.gateway import ECHO, Gateway
+from tests.integration.wire import Wire, error_of, wire
+
+NOT_READY_WITHIN_S = 0.1  # of SIGTERM; a balancer that polls must not be the last to know
+AFTER_DRAIN_S = 5.0
+CALLS, SESSIONS, LONGEST_S = 1000, 40, 20.0
+
+Start = Callable[..., Gateway]
+
+
+async def test_a_node_is_not_ready_at_once_and_takes_everything_for_drain_delay(start_gateway: Start) -> None:
+    gateway = start_gateway(DRAIN_DELAY_S="2.5")
+    endpoint = gateway.endpoint(ECHO, warm=1)
+    async with wire(endpoint) as session:
+        told, seconds = await stop(gateway)
+        print(f"not ready {seconds * 1e3:.0f} ms after SIGTERM")
+        assert seconds < NOT_READY_WITHIN_S
+        async with wire(endpoint) as late:  # a new connection, a new session
+            assert await late.call("echo", text="late") == "late"
+        assert await session.call("echo", text="old") == "old"
+        assert time.monotonic() - told < 2.5, "the machine is too slow for this test"
+        assert await exit_status(gateway) == 0
+        assert time.monotonic() - told > 2.5
+
+
+async def test_while_a_call_has_its_time_new_connections_hear_that_the_node_stops_and_then_the_call_does(
+    start_gateway: Start,
+) -> None:
+    drain_s = 2.0
+    gateway = start_gateway(DRAIN_S=str(drain_s))
+    endpoint = gateway.endpoint(ECHO)
+    async with wire(endpoint) as session, asyncio.TaskGroup() as tasks:
+        call = tasks.create_task(session.ask("sleep", ms=60_000))
+        await call_is_in_flight(gateway)
+        told, _ = await stop(gateway)
+        async with httpx2.AsyncClient() as http:
+            refused = await Wire(http, endpoint).post(INITIALIZE)
+        assert (refused.status_code, error_of(refused).reason) == (503, "shutting_down")
+        assert int(refused.headers["retry-after"]) >= 1
+        with anyio.fail_after(drain_s + AFTER_DRAIN_S):
+            error = await call
+            status = await exit_status(gateway)
+        took = time.monotonic() - told
+    assert error.reason == "shutting_down"
+    assert status == 0
+    print(f"gone {took:.2f} s after SIGTERM, of which DRAIN_S are {drain_s:.0f}")
+    assert drain_s <= took < drain_s + AFTER_DRAIN_S
+
+
+async def test_the_streams_of_many_clients_end_one_after_the_other(start_gateway: Start) -> None:
+    gateway = start_gateway()
+    endpoint = gateway.endpoint(ECHO)
+    ends: list[float] = []
+    retries: set[int] = set()
+
+    async def listen(session: Wire, listening: anyio.abc.TaskStatus[None]) -> None:
+        async with session.stream("GET", Accept="text/event-stream") as stream:
+            lines = stream.aiter_lines()
+            await anext(lines)
+            listening.started()
+            retries.update([int(line.removeprefix("retry: ")) async for line in lines if line.startswith("retry: ")])
+            ends.append(time.monotonic())
+
+    async with AsyncExitStack() as stack:
+        sessions = [await stack.enter_async_context(wire(endpoint)) for _ in range(30)]
+        async with anyio.create_task_group() as tasks:
+            for session in sessions:
+                await tasks.start(lambda task_status, session=session: listen(session, task_status))
+            gateway.terminate()
+            with anyio.fail_after(20):
+                status = await exit_status(gateway)
+    assert status == 0
+    assert len(ends) == 30
+    assert max(ends) - min(ends) > 0.15  # a hundred a second
+    assert len(retries) > 20  # and each comes back after a time of its own
+    assert min(retries) >= 1000
+    assert max(retries) <= 5000
+
+
+@pytest.mark.long
+@pytest.mark.timeout(240)
+async def test_a_thousand_calls_in_flight_all_finish(start_gateway: Start) -> None:
+    """L1: calls of up to 20 s within a drain of 30 s."""
+    gateway = start_gateway()
+    endpoint = gateway.endpoint(ECHO, max_processes=SESSIONS)
+    chance = random.Random(1)
+    answers: list[str] = []
+
+    async def call(session: Wire, seconds: float) -> None:
+        answers.append(await session.call("sleep", ms=seconds * 1000))
+
+    async with AsyncExitStack() as stack:
+        limits = httpx2.Limits(max_connections=CALLS + SESSIONS)
+        http = await stack.enter_async_context(httpx2.AsyncClient(timeout=60, limits=limits))
+        sessions = [Wire(http, endpoint) for _ in range(SESSIONS)]
+        for session in sessions:
+            await session.open()
+        async with asyncio.TaskGroup() as tasks:
+            begun = time.monotonic()
+            for number in range(CALLS):
+                seconds = chance.uniform(4.0, LONGEST_S)
+                tasks.create_task(call(sessions[number % SESSIONS], seconds))
+            await call_is_in_flight(gateway, CALLS)
+            told = time.monotonic()
+            gateway.terminate()
+        assert await exit_status(gateway) == 0
+    print(f"{CALLS} calls in flight after {told - begun:.1f} s; gone {time.monotonic() - told:.1f} s after SIGTERM")
+    assert answers == ["slept"] * CALLS
+    assert not gateway.backends()
+
+
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}},
+}
+
+
+async def stop(gateway: Gateway) -> tuple[float, float]:
+    """Sends SIGTERM; when that was, and how many seconds later the node said that it is not ready."""
+    async with httpx2.AsyncClient() as http:  # connected before: that takes time of its own
+        assert (await http.get(gateway.url + "/readyz")).status_code == 200
+        told = time.monotonic()
+        gateway.terminate()
+        with anyio.fail_after(5):
+            while (await http.get(gateway.url + "/readyz")).status_code == 200:
+                await anyio.sleep(0.001)
+        return told, time.monotonic() - told
+
+
+async def call_is_in_flight(gateway: Gateway, count: int = 1) -> None:
+    """Waits for what administrators see."""
+    (tenant,) = [each["name"] for each in gateway.api("GET", "/tenants")["items"] if each["name"] != "default"]
+    with anyio.fail_after(30):
+        while True:
+            sessions = gateway.api("GET", f"/tenants/{tenant}/sessions?limit=100")["items"]
+            if sum(each["calls"] for each in sessions) >= count:
+                return
+            await anyio.sleep(0.02)
+
+
+async def exit_status(gateway: Gateway) -> int:
+    return await anyio.to_thread.run_sync(gateway.process.wait, 60)

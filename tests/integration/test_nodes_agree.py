@@ -1,0 +1,171 @@
+"""What is changed at one node is so at the others, and what a tenant may use it may use once, not once per node."""
+
+import copy
+import itertools
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import anyio
+import httpx2
+import pytest
+
+from tests.integration.gateway import ECHO, ROOT, Endpoint, Gateway, until
+from tests.integration.nodes import Nodes, running_nodes
+from tests.integration.roaming import RoamingWire
+
+PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory, postgres_database: str) -> Iterator[Nodes]:
+    with running_nodes(tmp_path_factory.mktemp("nodes"), postgres_database, 2, POOL_WAIT_S="1") as nodes:
+        anyio.run(nodes.all_know_each_other)
+        yield nodes
+
+
+@asynccontextmanager
+async def one_session_each(nodes: Nodes, endpoint: Endpoint) -> AsyncIterator[list[RoamingWire]]:
+    """A session at each node, which serves it itself."""
+    async with httpx2.AsyncClient(timeout=30) as http:
+        sessions = [RoamingWire(http, endpoint, [url]) for url in nodes.urls(endpoint)]
+        for session in sessions:
+            await session.open()
+        yield sessions
+
+
+async def refused_everywhere(sessions: list[RoamingWire], within_s: float) -> float:
+    """Waits until each session's key is refused; how long that took."""
+    began = time.monotonic()
+    with anyio.fail_after(within_s):
+        for session in sessions:
+            while (await session.post(PING)).status_code != 401:
+                await anyio.sleep(0.01)
+    return time.monotonic() - began
+
+
+def replace_key(endpoint: Endpoint) -> Endpoint:
+    """The same with a key of its own."""
+    other = copy.copy(endpoint)
+    other.key = endpoint.gateway.key(endpoint.tenant)
+    return other
+
+
+def revoke(node: Gateway, endpoint: Endpoint) -> None:
+    node.api("DELETE", f"/tenants/{endpoint.tenant}/keys/{endpoint.key.split('_')[1]}", expect=204)
+
+
+async def test_a_key_that_the_command_line_revokes_is_refused_by_every_node_and_its_sessions_end(nodes: Nodes) -> None:
+    node = nodes.all[0]
+    endpoint = node.endpoint(ECHO)
+    async with one_session_each(nodes, endpoint) as sessions:
+        command = [
+            sys.executable,
+            "-m",
+            "app",
+            "keys",
+            "revoke",
+            endpoint.key.split("_")[1],
+            "--tenant",
+            endpoint.tenant,
+        ]
+        await anyio.run_process(command, env=node.environment, cwd=ROOT)
+        await refused_everywhere(sessions, 5.0)
+        await until(lambda: not node.api("GET", f"/tenants/{endpoint.tenant}/sessions")["items"], 1.0)
+
+
+async def test_streams_of_a_revoked_key_end_at_every_node_within_a_second(
+    nodes: Nodes, request: pytest.FixtureRequest
+) -> None:
+    endpoint = nodes.all[0].endpoint(ECHO, isolation="session")
+    took = []
+    for _ in range(100 if request.config.getoption("--long") else 5):
+        mine = replace_key(endpoint)
+        async with one_session_each(nodes, mine) as sessions, AsyncExitStack() as stack:
+            streams = [await stack.enter_async_context(session.stream("GET")) for session in sessions]
+            async with anyio.create_task_group() as tasks:
+                for stream in streams:
+                    tasks.start_soon(stream.aread)
+                await anyio.to_thread.run_sync(revoke, nodes.all[0], mine)
+                began = time.monotonic()
+            took.append(time.monotonic() - began)
+            assert {(await session.post(PING)).status_code for session in sessions} == {401}
+    took.sort()
+    print(f"streams end {took[len(took) // 2] * 1000:.0f} ms (p50), {took[-1] * 1000:.0f} ms (worst) after the answer")
+    assert took[int(len(took) * 0.99)] < 1.0
+
+
+async def test_a_changed_backend_is_the_new_one_at_every_node(nodes: Nodes) -> None:
+    endpoint = nodes.all[0].endpoint(ECHO)
+    path = f"/tenants/{endpoint.tenant}/backends/{endpoint.name}"
+    async with one_session_each(nodes, endpoint) as sessions:
+        nodes.all[1].api("PATCH", path, {"enabled": False})
+        with anyio.fail_after(1):
+            for session in sessions:
+                while (await session.post(PING)).status_code != 404:
+                    await anyio.sleep(0.01)
+
+
+async def test_a_tenants_rate_is_one_rate_over_all_nodes(nodes: Nodes) -> None:
+    rate, seconds = 100, 6.0
+    tenant = nodes.all[0].add_tenant(requests_per_second=rate, burst=20)
+    endpoint, answers, ids = nodes.all[0].endpoint(ECHO, tenant=tenant), Counter[int](), itertools.count(1)
+
+    async def overload(session: RoamingWire, until_s: float) -> None:
+        while time.monotonic() < until_s:
+            answers[(await session.post({**PING, "id": next(ids)})).status_code] += 1
+
+    async with one_session_each(nodes, endpoint) as sessions:
+        for last in (1.5, seconds):  # first the burst is used up
+            answers.clear()
+            end = time.monotonic() + last
+            async with anyio.create_task_group() as tasks:
+                for session in sessions * 3:
+                    tasks.start_soon(overload, session, end)
+    assert set(answers) == {200, 429}
+    assert answers[429] > answers[200] / 4, answers
+    assert answers[200] == pytest.approx(rate * seconds, rel=0.04), answers
+
+
+async def test_a_tenants_processes_are_limited_over_all_nodes(nodes: Nodes) -> None:
+    tenant = nodes.all[0].add_tenant(processes=3)
+    endpoint = nodes.all[0].endpoint(ECHO, tenant=tenant)
+    urls, opened, refused = nodes.urls(endpoint), list[RoamingWire](), list[str]()
+    async with httpx2.AsyncClient(timeout=30) as http:
+        for number in range(5):
+            session = RoamingWire(http, endpoint, [urls[number % 2]])
+            try:
+                await session.open()
+                opened.append(session)
+                await anyio.sleep(0.25)  # what is known of other nodes may be so old
+            except Exception as error:  # noqa: BLE001 - looked at below
+                refused.append(str(error))
+        assert len(opened) == 3
+        assert all("backend_busy" in each for each in refused), refused
+        await opened[0].close()
+        session = RoamingWire(http, endpoint, [urls[1]])
+        with anyio.fail_after(10):
+            while session not in opened:
+                try:
+                    await session.open()
+                    opened.append(session)
+                except Exception:  # noqa: BLE001 - until there is room
+                    await anyio.sleep(0.1)
+        for each in opened[1:]:
+            await each.close()
+
+
+async def test_a_revocation_reaches_every_node_while_redis_is_dead(tmp_path: Path, postgres_database: str) -> None:
+    with running_nodes(tmp_path, postgres_database, 2) as nodes:
+        await nodes.all_know_each_other()
+        endpoint = nodes.all[0].endpoint(ECHO)
+        async with one_session_each(nodes, endpoint) as sessions:
+            nodes.redis.kill()
+            revoke(nodes.all[0], endpoint)
+            assert await refused_everywhere(sessions, 10.0) < 10.0
+        nodes.redis.start()

@@ -1,0 +1,147 @@
+"""Draining: whose session ends when, with and without another node to hand it to."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import pytest
+
+from app.errors import RoutesUnavailable
+from app.sessions.draining import SILENT_PER_TICK, STREAMS_PER_S, TICK_S, Draining, lot, streams_per_tick
+
+
+class _Listen:
+    def __init__(self, attached: bool) -> None:
+        self.attached = attached
+
+
+class _Exchange:
+    def __init__(self, calls: int) -> None:
+        self.calls = list(range(calls))
+
+
+class FakeSession:
+    """What Draining looks at."""
+
+    def __init__(self, sessions: "FakeSessions", calls: int = 0, *, attached: bool = False) -> None:
+        self.listen, self.exchange = _Listen(attached), _Exchange(calls)
+        self._sessions = sessions
+        self.closed_at = 0.0
+
+    def close(self, reason: str, error: Exception | None = None) -> None:
+        if not self.closed_at:
+            self.closed_at = time.monotonic()
+            self._sessions.left.remove(self)
+
+
+class FakeSessions:
+    """A registry that only counts."""
+
+    def __init__(self, *calls: int, attached: bool = False) -> None:
+        self.left = [FakeSession(self, each, attached=attached) for each in calls]
+
+    def __iter__(self) -> Iterator[FakeSession]:
+        return iter(list(self.left))
+
+    def calls_in_flight(self) -> int:
+        return sum(len(session.exchange.calls) for session in self.left)
+
+
+def draining(sessions, seconds, hand_over=None):  # without types: the fakes are no sessions
+    return Draining(sessions, seconds, hand_over)
+
+
+async def test_without_calls_it_is_over_at_once():
+    sessions = FakeSessions(0, 0, 0)
+    with anyio.fail_after(1):
+        assert await draining(sessions, 30).run() == 0
+    assert not sessions.left
+
+
+async def test_without_another_node_no_session_ends_while_any_has_a_call():
+    sessions = FakeSessions(0, 1)
+    idle, busy = sessions.left
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(draining(sessions, 30).run)
+        await anyio.wait_all_tasks_blocked()
+        assert sessions.left == [idle, busy]
+        busy.exchange.calls.clear()
+        with anyio.fail_after(1):
+            while sessions.left:
+                await anyio.sleep(0.001)
+
+
+async def test_without_another_node_the_idle_end_after_half_of_the_time_and_the_rest_is_cut_off():
+    sessions = FakeSessions(0, 2)
+    idle, busy = sessions.left
+    begun = time.monotonic()
+    assert await draining(sessions, 0.4).run() == 2
+    assert 0.2 <= idle.closed_at - begun < 0.4 <= busy.closed_at - begun
+    assert not sessions.left
+
+
+async def test_with_another_node_each_goes_as_soon_as_it_has_no_call_and_is_closed_afterwards():
+    sessions = FakeSessions(0, 1)
+    idle, busy = sessions.left
+    handed_over = []
+
+    async def hand_over(session: FakeSession) -> None:
+        assert not session.closed_at
+        assert not session.exchange.calls
+        handed_over.append(session)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(draining(sessions, 30, hand_over).run)
+        with anyio.fail_after(1):
+            while not idle.closed_at:
+                await anyio.sleep(0.001)
+        assert handed_over == [idle]
+        busy.exchange.calls.clear()
+        with anyio.fail_after(1):
+            while not busy.closed_at:
+                await anyio.sleep(0.001)
+    assert handed_over == [idle, busy]
+
+
+async def test_a_hand_over_that_fails_or_hangs_keeps_no_session_from_ending(monkeypatch):
+    monkeypatch.setattr("app.sessions.draining.LAST_HAND_OVERS_S", 0.1)
+    sessions = FakeSessions(0, 0)
+    first, _ = sessions.left
+
+    async def hand_over(session: FakeSession) -> None:
+        if session is first:
+            raise RoutesUnavailable
+        await anyio.sleep_forever()
+
+    with anyio.fail_after(2):
+        assert await draining(sessions, 0.2, hand_over).run() == 0
+    assert not sessions.left
+
+
+async def test_a_drain_that_is_cancelled_leaves_no_task_behind():
+    sessions = FakeSessions(1)
+
+    async def hand_over(_: FakeSession) -> None:
+        await anyio.sleep_forever()
+
+    with anyio.move_on_after(0.1):
+        await draining(sessions, 30, hand_over).run()
+    assert [task for task in anyio.get_running_tasks() if "draining" in repr(task.coro)] == []
+
+
+@pytest.mark.parametrize(
+    ("streams", "left_s", "seconds"),
+    [(10, 30.0, 0.1), (1_000, 30.0, 10.0), (10_000, 30.0, 15.0), (100, 0.0, 0.05)],
+)
+def test_streams_end_a_hundred_a_second_or_within_half_of_the_time(streams, left_s, seconds):
+    ticks = streams / streams_per_tick(streams, left_s)
+    assert ticks * TICK_S <= seconds + TICK_S
+    assert streams_per_tick(streams, left_s) >= STREAMS_PER_S * TICK_S
+
+
+def test_a_lot_has_so_many_with_a_stream_and_some_without():
+    sessions: Any = [*FakeSessions(*[0] * 500), *FakeSessions(*[0] * 9, attached=True)]
+    chosen = lot(sessions, 4)
+    assert [session.listen.attached for session in chosen].count(True) == 4
+    assert len(chosen) == 4 + SILENT_PER_TICK
