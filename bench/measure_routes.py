@@ -10,15 +10,17 @@ event loop), both per call of the method that is named, or per route where a lot
 import argparse
 import asyncio
 import json
+import resource
 import secrets
+import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import psutil
 from prometheus_client import CollectorRegistry, Counter
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # tests.redis, wherever this is started
@@ -35,6 +37,15 @@ ROUTES = 5_000
 AT_ONCE = 100  # calls under way: as when many clients come at the same time
 EVENT_BYTES = 500
 QUOTA = Quota(sessions=10**9, sessions_per_principal=10**9)
+STARTS = 5
+BACKENDS = {
+    "start_of_a_small_backend": [sys.executable, str(Path(__file__).with_name("echo_backend.py"))],
+    "start_of_a_backend_on_the_sdk": [str(Path(sys.executable).with_name("mcp-server-time"))],
+}
+INITIALIZE = json.dumps({
+    "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+        "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}}
+).encode() + b"\n"
 Figures = dict[str, Any]
 
 
@@ -119,6 +130,7 @@ class Bench:
         self.figures["redis_bytes_of_a_route"] = self.redis.memory_usage(f"trunkline:route:{routes[0].key}")
         await self.put("find", many(lambda n: self.store.find(routes[n].key), ROUTES), ROUTES)
         await self.put("refresh_per_route", self.refresh(routes), ROUTES)
+        await self.whole_beat(routes)
         self.redis.delete(*(f"trunkline:route:{route.key}" for route in routes))
         await self.put("rewrite_per_route", self.refresh(routes), ROUTES)
         await self.take_over(routes)
@@ -169,16 +181,41 @@ class Bench:
         await self.put("journal_touch", store.touch([(key, 1) for key in keys[:250]]), 250)
         await self.put("journal_take", many(lambda n: store.take(keys[n], 2), len(keys)), len(keys))
 
-    async def traffic(self) -> None:
-        """Bytes of one beat of a node with a full lot to refresh, both ways."""
-        before = self.redis.info("stats")
-        await self.store.beat(node_record(self.node))
-        await self.store.nodes()
+    async def whole_beat(self, routes: Sequence[Route]) -> None:
+        """What a node with more than a lot of sessions says each second, and its bytes both ways."""
+
+        async def beat() -> None:
+            await self.store.beat(node_record(self.node))
+            await self.store.nodes()
+            await self.store.refresh(routes[:LOT])
+
+        await beat()  # says what was in doubt
+        before, _ = self.redis.info("stats"), self.meter.take()
+        await self.put("whole_beat", repeat(beat, 10), 10)
         after = self.redis.info("stats")
         names = "total_net_input_bytes", "total_net_output_bytes"
-        self.figures["bytes_of_a_beat"] = sum(after[name] - before[name] for name in names)  # the looks included
-        empty = self.redis.info("stats")
-        self.figures["bytes_of_a_beat"] -= sum(empty[name] - after[name] for name in names)
+        self.figures["bytes_of_a_whole_beat"] = round(sum(after[name] - before[name] for name in names) / 10)
+
+    async def starts(self) -> None:
+        """CPU of a process of a backend from its start to its answer to `initialize`, and its memory then."""
+        for name, command in BACKENDS.items():
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            sizes = [start_once(command) for _ in range(STARTS)]
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+            self.figures[name] = {"cpu_s": round(spent / STARTS, 4), "resident_mib": round(sum(sizes) / STARTS / 2**20)}
+
+
+def start_once(command: Sequence[str]) -> int:
+    """Starts it, waits for its answer, ends it; returns its resident bytes."""
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(INITIALIZE)
+        process.stdin.flush()
+        assert b'"result"' in process.stdout.readline()
+        resident = psutil.Process(process.pid).memory_info().rss
+        process.stdin.close()
+    return resident
 
 
 async def measured(url: str, redis: Any) -> Figures:
@@ -190,7 +227,7 @@ async def measured(url: str, redis: Any) -> Figures:
         await bench.beats()
         await bench.routes()
         await bench.journals()
-        await bench.traffic()
+        await bench.starts()
     assert not errors.collect()[0].samples, errors.collect()[0].samples
     return bench.figures
 

@@ -13,7 +13,7 @@ from app.sessions import journal
 from app.sessions.event_form import Event
 from app.sessions.journal import WRITE_BYTES, Head, Journal, JournalBroken
 
-COLLECT_S = 0.01  # how long news waits for more; with the write itself an event is safe within 20 ms
+COLLECT_S = 0.005  # how long news waits for more; with the write itself an event is safe within 20 ms
 MAX_WRITES = 64  # sessions in one write to the store
 RETRY_S = 0.25  # after a write that failed; nothing gathers meanwhile that the sessions do not keep anyway
 TOUCH_S = 60.0  # how often all journals are kept from expiring, and missed where the store has lost them

@@ -19,6 +19,7 @@ from app.transports.request import McpRequest
 
 PATIENCE_S = 7.0  # a node that dies is known to be dead after 5.5 s: its lease, and a probe
 AGAIN_S = 0.1
+MAX_REFUSALS = 4  # by nodes that have just handed a session over, while its next owner is about to
 MAX_WAITING = 1000  # requests that wait for a node to be known dead; above it they are refused
 
 
@@ -148,7 +149,7 @@ class Elsewhere:
         except NotOwner:
             self._router.forget(key)
             attempt.refusals += 1
-            if attempt.refusals > 1:
+            if attempt.refusals >= MAX_REFUSALS:
                 raise NodeUnavailable from None
             return False
         except PeerUnreachable:

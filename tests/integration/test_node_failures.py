@@ -35,7 +35,7 @@ class Tally:
     answered: list[str] = field(default_factory=list)  # tokens of calls with an answer
     unknown: list[str] = field(default_factory=list)  # of calls whose outcome nobody could tell
     failed: Counter[str] = field(default_factory=Counter)
-    put_off: int = 0  # 503: not accepted, to be sent again
+    put_off: Counter[str] = field(default_factory=Counter)  # 503: not accepted, to be sent again
     refused_again: int = 0  # by another node than the one that refused the connection first
     tokens: "itertools.count[int]" = field(default_factory=itertools.count)
 
@@ -80,7 +80,7 @@ class Client:
                 self._tally.unknown.append(token)
                 return
             if response.status_code == 503:
-                self._tally.put_off += 1
+                self._tally.put_off[response.text[-200:]] += 1
                 await anyio.sleep(0.05)
                 continue
             if response.status_code != 200:
@@ -246,5 +246,5 @@ async def test_rolling_restarts_under_load_fail_no_call(
             tasks.cancel_scope.cancel()
         require_no_double(tally, trace)
         assert not tally.unknown, f"{len(tally.unknown)} calls had no answer"
-        assert (tally.put_off, tally.refused_again) == (0, 0)
+        assert (tally.put_off, tally.refused_again) == (Counter(), 0)
         print(f"\n{rolls} restarts: {len(tally.answered)} calls answered")

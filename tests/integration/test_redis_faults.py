@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.gateway import ROOT
 from tests.integration.nodes import Nodes, running_nodes
-from tests.integration.watched import Watch, watched
+from tests.integration.watched import WARM, Watch, watched
 
 COUNTING = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/counting.py")]
 SESSIONS = 10
@@ -29,7 +29,7 @@ async def under_watch(tmp_path: Path, database: str) -> AsyncIterator[tuple[Node
     trace = tmp_path / "trace"
     with running_nodes(tmp_path, database, 2) as nodes:
         await nodes.all_know_each_other()
-        endpoint = nodes.all[0].endpoint([*COUNTING, str(trace)], recovery="respawn", warm=2)
+        endpoint = nodes.all[0].endpoint([*COUNTING, str(trace)], recovery="respawn", warm=WARM)
         async with watched(nodes, endpoint, SESSIONS, tmp_path / "beats") as watch:
             yield nodes, watch
         watch.found.require_each_once(trace)

@@ -18,6 +18,7 @@ from tests.integration.gateway import ROOT, Endpoint, until
 from tests.integration.nodes import Nodes
 from tests.integration.wire import LATEST, RpcError, Wire, answer
 
+WARM = 2  # processes at each node that wait for a session
 PAUSE_S = 0.1  # between two requests of one client
 OPEN_EVERY_S = 0.25
 REFUSED_WITHIN_S = 1.0
@@ -173,12 +174,12 @@ class Watch:
         rest = [seen for seen in (*self.found.elsewhere, *self.found.opening) if began_at <= seen.at <= ended_at]
         refused = [seen.seconds for seen in rest if seen.status == 503]
         print(
-            f"\n{name}: {ended_at - began_at:.1f} s; owner {len(owner)} calls, p50 {percentile(owner, 0.5) * 1e3:.0f} ms,"
-            f" p99 {percentile(owner, 0.99) * 1e3:.0f} ms; elsewhere and opening {len(rest)},"
-            f" refused {len(refused)} in at most {max(refused, default=0) * 1e3:.0f} ms, all in at most"
-            f" {max((seen.seconds for seen in rest), default=0) * 1e3:.0f} ms; recovered in at most"
-            f" {max(recovered_s):.2f} s; /livez p99 {during * 1e3:.1f} ms, {during / before:.1f} of before;"
-            f" faults {dict(self.found.faults)}"
+            f"\n{name}, {ended_at - began_at:.1f} s: {len(owner)} calls at the owner,"
+            f" p50 {in_ms(percentile(owner, 0.5))}, p99 {in_ms(percentile(owner, 0.99))}; {len(rest)} others,"
+            f" {len(refused)} refused in at most {in_ms(max(refused, default=0))},"
+            f" all in at most {in_ms(max((seen.seconds for seen in rest), default=0))};"
+            f" recovered in at most {max(recovered_s):.2f} s;"
+            f" /livez p99 {in_ms(during)}, {during / before:.1f} of before; faults {dict(self.found.faults)}"
         )
         assert not self.found.faults, self.found.faults
         assert max(refused, default=0.0) < REFUSED_WITHIN_S
@@ -206,8 +207,8 @@ async def watched(nodes: Nodes, endpoint: Endpoint, sessions: int, beats: Path) 
                 await watch.breathe(2.0)
                 yield watch
                 tasks.cancel_scope.cancel()
-        mine = [each for each in nodes.backends() if endpoint.name in each.cmdline()]
-        await until(lambda: len(nodes.backends()) == sessions, 15, lambda: (len(nodes.backends()), mine))
+        expected = sessions + WARM * len(nodes.all)
+        await until(lambda: len(nodes.backends()) == expected, 15, lambda: len(nodes.backends()))
 
 
 async def again_and_again(work: Callable[[], Awaitable[None]], pause_s: float) -> None:
@@ -232,3 +233,7 @@ def pulse(hosts: list[str], beats: Path) -> Iterator[None]:
 
 def percentile(values: list[float], share: float) -> float:
     return sorted(values)[int(len(values) * share)] if values else 0.0
+
+
+def in_ms(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms"

@@ -15,6 +15,7 @@ from app.storage.audit import AuditEntry, AuditLog
 from app.storage.following import SETTLED_S, ActFollower, Window
 from tests.postgres import empty
 
+only_postgresql = pytest.mark.parametrize("dialect", ["postgresql"], indirect=True)
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -94,9 +95,8 @@ async def test_who_is_too_far_behind_is_told_that_something_is_missing(database,
     assert (heard.targets[-1], heard.losses) == ("later", 2)
 
 
-async def test_a_database_that_was_replaced_is_noticed(database, dialect, url, look, heard):
-    if dialect == "sqlite":
-        pytest.skip("emptying the trail is for those who can make triggers sleep")
+@only_postgresql  # nobody else can make triggers sleep
+async def test_a_database_that_was_replaced_is_noticed(database, url, look, heard):
     await write(database, "a", "b")
     await look()
     empty(url)
@@ -107,9 +107,8 @@ async def test_a_database_that_was_replaced_is_noticed(database, dialect, url, l
     assert heard.targets == ["c"]
 
 
-async def test_what_becomes_visible_later_than_a_larger_id_is_told_too(database, dialect, look, heard):
-    if dialect == "sqlite":
-        pytest.skip("SQLite has one writer at a time")
+@only_postgresql  # SQLite has one writer at a time
+async def test_what_becomes_visible_later_than_a_larger_id_is_told_too(database, look, heard):
     await write(database, "before")
     await look()
     async with database.write() as slow:
@@ -121,9 +120,8 @@ async def test_what_becomes_visible_later_than_a_larger_id_is_told_too(database,
     assert (heard.targets, heard.losses) == (["quick", "slow"], 1)
 
 
-async def test_what_was_being_written_at_the_start_is_told(database, dialect, look, heard):
-    if dialect == "sqlite":
-        pytest.skip("SQLite has one writer at a time")
+@only_postgresql
+async def test_what_was_being_written_at_the_start_is_told(database, look, heard):
     await write(database, "before")
     async with database.write() as slow:
         await record(slow, act("slow"))
