@@ -118,6 +118,7 @@ class Bench:
                 others += 1
             await self.put(f"beat_{nodes}", repeat(lambda: self.store.beat(beat), 100), 100)
             await self.put(f"nodes_{nodes}", repeat(self.store.nodes, 100), 100)
+        self.figures["bytes_of_a_node_record"] = self.redis.strlen(f"trunkline:node:{self.node}") + len(self.node)
         for key in self.redis.keys("trunkline:node:*"):
             self.redis.delete(key)
         await self.store.beat(beat)

@@ -18,6 +18,7 @@ import msgspec
 from app.domain import BackendSpec, Limits, Principal
 from app.errors import NodeLost
 from app.protocol.commands import Failed, Listen, ToStream
+from app.protocol.event_ids import EventId
 from app.protocol.exchange import MAX_QUESTIONS
 from app.protocol.handshake_record import HandshakeRecord
 from app.protocol.jsonrpc import dump_notification
@@ -135,7 +136,7 @@ def _head_of(session: Session, resumption: Resumption, wall_offset_s: float) -> 
         return None
     waiting = _calls_by_stream(session)
     streams = [
-        StreamHead(recorder.name, recorder.number, recorder.taken, stream is session.listen, waiting[stream])
+        StreamHead(recorder.name, recorder.number, recorder.place.number, stream is session.listen, waiting[stream])
         for recorder, stream in resumption
         if stream is session.listen or stream in waiting
     ]
@@ -213,12 +214,12 @@ class _Streams:
         self._recorders[recorder.name], self._streams[recorder.name] = recorder, stream
         head = self._heads.get(recorder.name)
         if head is not None:
-            recorder.number, recorder.taken = head.number, head.taken
+            recorder.number, recorder.place = head.number, EventId(head.name, head.taken)
 
     def _put(self, event: Event, clock_offset_s: float) -> None:
         recorder, stream = self._recorders[event.stream], self._streams[event.stream]
         recorder.number = max(recorder.number, event.number)
-        is_new = event.stream in self._heads and event.number > recorder.taken
+        is_new = event.stream in self._heads and event.number > recorder.place.number
         unseen = Fate.QUEUED if stream is self._session.listen else Fate.KEPT
         entry = entry_of(event, event.at + clock_offset_s, unseen if is_new else Fate.SENT)
         if entry.fate is Fate.QUEUED:

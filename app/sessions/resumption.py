@@ -10,7 +10,7 @@ import anyio
 from app.protocol.event_ids import STREAM_NAME_BYTES, EventId
 from app.sessions.journal import Journal
 from app.sessions.replay import ReplayLog
-from app.sessions.streams import Entry, EventStream, Fate, Item
+from app.sessions.streams import SENT, Entry, EventStream, Fate, Item
 
 # A POST's stream that has been silent for this long is ended by us, and the client polls for the rest with GET
 # (2025-11-25, "polling"). None: never; keep-alive comments hold the connection instead.
@@ -82,19 +82,14 @@ class Reader:
 class StreamRecorder:
     """One stream's part of its session's log: names it, numbers its events. `collects` as in streams.Recorder.
 
-    `number` is the last event's, `taken` that of the last one that a connection has taken.
+    `number` is the last event's, `place` behind the last one that a connection has taken.
     """
 
-    __slots__ = ("_owner", "collects", "name", "number", "taken")
+    __slots__ = ("_owner", "collects", "name", "number", "place")
 
     def __init__(self, owner: "Resumption", name: str, *, collects: bool) -> None:
         self._owner, self.name, self.collects = owner, name, collects
-        self.number = self.taken = 0
-
-    @property
-    def place(self) -> EventId:
-        """Behind the last event that a connection has taken."""
-        return EventId(self.name, self.taken)
+        self.number, self.place = 0, EventId(name, 0)
 
     def record(self, entry: Entry) -> None:
         """Writes the stream's next event down."""
@@ -104,10 +99,11 @@ class StreamRecorder:
 
     def took(self, entry: Entry) -> None:
         """A connection has taken the event, perhaps again."""
-        entry.fate = Fate.SENT
-        if entry.id.number > self.taken:
-            self.taken = entry.id.number
-            self._owner.changed()
+        entry.fate = SENT
+        if entry.id.number > self.place.number:
+            self.place = entry.id
+            if self._owner.journal is not None:
+                self._owner.journal.changed()
 
     def forget(self, entry: Entry) -> None:
         """The event has left the stream's queue, and nobody has seen it."""
@@ -125,10 +121,10 @@ class Resumption:
     session's `journal` hears of everything.
     """
 
-    __slots__ = ("_journal", "_on_dropped", "_streams", "log")
+    __slots__ = ("_on_dropped", "_streams", "journal", "log")
 
     def __init__(self, on_dropped: Callable[[str, bytes | None], None], journal: Journal | None = None) -> None:
-        self._on_dropped, self._journal = on_dropped, journal
+        self._on_dropped, self.journal = on_dropped, journal
         self._streams: dict[str, EventStream] = {}
         self.log = ReplayLog()
         if journal is not None:
@@ -159,7 +155,8 @@ class Resumption:
         recorder = StreamRecorder(self, name or secrets.token_hex(STREAM_NAME_BYTES), collects=collects)
         self._streams[recorder.name] = stream
         stream.resume_with(recorder)
-        self.changed()
+        if self.journal is not None:
+            self.journal.changed()
         return recorder
 
     def __iter__(self) -> Iterator[tuple[StreamRecorder, EventStream]]:
@@ -180,8 +177,8 @@ class Resumption:
 
     def append(self, event: Entry) -> None:
         """Writes an event into the log, at the cost of older ones."""
-        if self._journal is not None:
-            self._journal.recorded(event)
+        if self.journal is not None:
+            self.journal.recorded(event)
         dropped = self.log.append(event)
         if dropped:
             self._forget(dropped, "replay_full")
@@ -190,13 +187,8 @@ class Resumption:
         """Takes an event out that nobody will see."""
         if event.fate is not Fate.ALONE:
             self.log.remove(event)
-            if self._journal is not None:
-                self._journal.dropped(event)
-
-    def changed(self) -> None:
-        """Something else than events has changed that the session's next node must know."""
-        if self._journal is not None:
-            self._journal.changed()
+            if self.journal is not None:
+                self.journal.dropped(event)
 
     def trim(self, now: float) -> None:
         """Drops what is too old."""
@@ -204,8 +196,8 @@ class Resumption:
 
     def _forget(self, events: list[Entry], reason: str) -> None:
         for event in events:
-            if self._journal is not None:
-                self._journal.dropped(event)
+            if self.journal is not None:
+                self.journal.dropped(event)
             if event.fate is Fate.KEPT:
                 self._on_dropped(reason, event.question)
             name = event.id.stream

@@ -29,6 +29,9 @@ class Fate(Enum):
     SENT = "sent"  # a connection has taken it, which does not say that it arrived
 
 
+QUEUED, SENT = Fate.QUEUED, Fate.SENT  # on the path of each event, where looking up a member is what shows
+
+
 class Entry:
     """One message. `question` and `coalesce` are those of ToStream; an answer has its `call` instead.
 
@@ -44,7 +47,7 @@ class Entry:
         self.item, self.call, self.coalesce, self.question = item, call, coalesce, question
         self.size = len(item) if isinstance(item, bytes) else FAILED_SIZE
         self.id = NOWHERE
-        self.at, self.serial, self.fate = 0.0, 0, Fate.QUEUED
+        self.at, self.serial, self.fate = 0.0, 0, QUEUED
 
 
 class Recorder(Protocol):

@@ -2,14 +2,13 @@
 
 import time
 from dataclasses import dataclass
-from functools import partial
 
 import anyio
 
 from app.errors import NodeUnavailable, SessionNotFound, ShuttingDown, StateRefused
 from app.routing.peers import PeerUnreachable
 from app.routing.router import Free, Router, There
-from app.routing.routes import caller_key, session_key
+from app.routing.routes import Route, caller_key, session_key
 from app.sessions.ownership import Ownership
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
@@ -56,28 +55,43 @@ class Elsewhere:
         """
         key = session_key(session_id)
         attempt = _Attempt(time.monotonic() + PATIENCE_S)
+        if request.is_forwarded:
+            self._router.forget(key)  # the sender knows better than what was true two seconds ago
         while True:
             located = await self._router.locate(key, session_id)
             if isinstance(located, There):
-                if request.is_forwarded:
-                    raise not_owner()
                 if await self._forwarded(request, body, key, located, attempt):
                     return None
-            elif isinstance(located, Free):
-                if self._registry.draining:
-                    if request.is_forwarded:
-                        raise not_owner()
-                    await self._give_away(request, body)
+            elif isinstance(located, Free) and self._registry.draining:
+                if request.is_forwarded:
+                    raise not_owner()
+                if await self._given_away(request, body):
                     return None
-                session = await self._take_over(
-                    session_id, located.route, request.principal, partial(self._here, request, session_id)
-                )
+                await self._wait(attempt.until)
+            elif isinstance(located, Free):
+                session = await self._taken_over(request, session_id, located.route)
                 if session is not None:
                     return session
-            elif self._ownership.holds(key) or self._take_over.is_under_way(key):
-                await self._wait(attempt.until)  # it is on its way out, perhaps to another node, or on its way in
             else:
-                raise SessionNotFound
+                await self._settled(key, attempt)
+
+    async def _taken_over(self, request: McpRequest, session_id: str, route: Route) -> Session | None:
+        """The session, ours from now on; None where another node was quicker."""
+
+        def here() -> Session | None:
+            return self._registry.get(session_id, request.principal, request.tenant, request.backend)
+
+        return await self._take_over(session_id, route, request.principal, here)
+
+    async def _settled(self, key: str, attempt: "_Attempt") -> None:
+        """A route of our own without a session: it is on its way out, perhaps to another node, or on its way in.
+
+        Raises:
+            SessionNotFound: neither.
+        """
+        if not self._ownership.holds(key) and not self._take_over.is_under_way(key):
+            raise SessionNotFound
+        await self._wait(attempt.until)
 
     async def caller(self, request: McpRequest, body: bytes, *, is_stateless: bool) -> bool:
         """Has the node that keeps this caller's lines answer, if that is another one; True if it did.
@@ -101,8 +115,6 @@ class Elsewhere:
                 route = await self._ownership.claim_caller(principal, tenant, backend)
                 if route.node == self._ownership.node:
                     return False
-                if request.is_forwarded:
-                    raise not_owner()
                 located = self._router.remember(route)
             if await self._forwarded(request, body, key, located, attempt):
                 return True
@@ -130,20 +142,29 @@ class Elsewhere:
         """
         if not self._registry.draining:
             return False
-        await self._give_away(request, body)
+        if not await self._given_away(request, body):
+            raise ShuttingDown
         return True
 
-    async def _give_away(self, request: McpRequest, body: bytes) -> None:
+    async def _given_away(self, request: McpRequest, body: bytes) -> bool:
+        """Whether another node has answered what this one does not take any more.
+
+        Raises:
+            ShuttingDown: there is no other node.
+        """
         peer = self._router.any_peer()
         if peer is None or request.is_forwarded:
             raise ShuttingDown
         try:
             await self._forwarding.forward(request, body, peer)
         except (NotOwner, PeerUnreachable):
-            raise ShuttingDown from None
+            return False
+        return True
 
     async def _forwarded(self, request: McpRequest, body: bytes, key: str, located: There, attempt: "_Attempt") -> bool:
         """Whether that node has answered; if not, it is to be looked up again."""
+        if request.is_forwarded:
+            raise not_owner()
         try:
             await self._forwarding.forward(request, body, located.node)
         except NotOwner:
@@ -157,12 +178,6 @@ class Elsewhere:
             await self._wait(attempt.until)
             return False
         return True
-
-    def _here(self, request: McpRequest, session_id: str) -> Session | None:
-        try:
-            return self._registry.find(session_id, request.principal, request.tenant, request.backend)
-        except SessionNotFound:
-            return None
 
     async def _wait(self, until: float) -> None:
         """Until the owner answers again, or is known to be dead."""

@@ -132,16 +132,22 @@ class Forwarding:
     async def _pass_back(self, request: McpRequest, response: PeerResponse) -> None:
         headers = [pair for pair in response.headers if pair[0] in _PASSED_BACK or pair[0].startswith(b"mcp-")]
         await request.send({"type": "http.response.start", "status": response.status, "headers": headers})
-        result = "ok"
-        if response.is_complete:
-            await request.send({"type": "http.response.body", "body": response.take()})
-        else:
+        result, is_whole = "ok", True
+        if not response.is_complete:
             try:
                 await request.unless_gone(partial(_stream, request, response))
             except PeerLost:
-                result = "lost"
-                await _cut(request, response)
+                # An event stream ends cleanly; anything else stays short of its length, so that it shows.
+                result, is_whole = "lost", _is_events(response)
+            except _Stalled:
+                result, is_whole = "client_gone", False
+        if is_whole:  # not while the client is watched: the end of the answer looks as if it had left
+            await request.send({"type": "http.response.body", "body": response.take()})
         self._results[result].inc()
+
+
+class _Stalled(GatewayError):
+    """The client accepts nothing any more."""
 
 
 class _Refused(NodeUnavailable):
@@ -174,14 +180,11 @@ async def _stream(request: McpRequest, response: PeerResponse) -> None:
             await request.send({"type": "http.response.body", "body": chunk, "more_body": True})
         if patience.cancelled_caught:
             log.warning("a client accepted nothing for %.0f s; its stream was closed", STALLED_S)
-            return
-    await request.send({"type": "http.response.body", "body": b""})
+            raise _Stalled
 
 
-async def _cut(request: McpRequest, response: PeerResponse) -> None:
-    """Ends a broken answer: an event stream cleanly, anything else short of its length, so that it shows."""
-    if any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in response.headers):
-        await request.send({"type": "http.response.body", "body": b""})
+def _is_events(response: PeerResponse) -> bool:
+    return any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in response.headers)
 
 
 def _onward(request: McpRequest) -> RawHeaders:

@@ -28,8 +28,8 @@ class Nodes:
         }
         self.all: list[Gateway] = []
 
-    def start(self) -> Gateway:
-        node = Gateway(self._directory / f"node-{next(self._serial)}", **self._settings)
+    def start(self, **settings: str) -> Gateway:
+        node = Gateway(self._directory / f"node-{next(self._serial)}", **{**self._settings, **settings})
         self._stack.callback(node.close)
         self.all.append(node)
         return node

@@ -1,5 +1,5 @@
-"""A durable session with a real process at both ends and a real Redis in between: its first node is killed in the
-middle of everything, and a second one goes on."""
+"""A durable session with a real process at both ends and a real Redis in between: its first node is not
+heard of any more in the middle of everything, and a second one goes on."""
 
 import json
 import secrets
@@ -62,9 +62,7 @@ class RealNode:
         return session
 
     async def take_over(self, session_id: str) -> Session:
-        route = Route(
-            session_key(session_id), "b", "http://b", 2, "acme", "echo", ALICE.identity, "streamable_http"
-        )
+        route = Route(session_key(session_id), "b", "http://b", 2, "acme", "echo", ALICE.identity, "streamable_http")
         session = await self.durability.restore(self, session_id, route, SPEC, Limits())
         assert session is not None
         return session

@@ -3,8 +3,9 @@
 import random
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -13,6 +14,7 @@ import pytest
 from tests.integration.gateway import ROOT
 from tests.integration.nodes import Nodes, running_nodes
 from tests.integration.watched import WARM, Watch, watched
+from tests.routing.faulty_line import Fault, FaultyLine, altering, faulty_line
 
 COUNTING = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/counting.py")]
 SESSIONS = 10
@@ -20,19 +22,44 @@ KILLS = 100
 
 pytestmark = pytest.mark.timeout(900)
 
-Fault = Callable[[Nodes], Awaitable[None]]
+# What becomes of the line to Redis: how late answers are, and what comes of them.
+LINES: dict[str, Callable[[FaultyLine], None]] = {
+    "slow by 300 ms": lambda line: setattr(line, "delay_s", 0.3),
+    "slow by 200 ms": lambda line: setattr(line, "delay_s", 0.2),
+    "half-cut: nothing comes back": lambda line: setattr(line, "fault", lambda piece: b""),
+    "cut in the middle of 1 % of the answers": lambda line: setattr(line, "fault", cutting(0.01)),
+    "corrupt in 1 % of the answers": lambda line: setattr(line, "fault", altering(0.01)),
+}
 
 
 @asynccontextmanager
 async def under_watch(tmp_path: Path, database: str) -> AsyncIterator[tuple[Nodes, Watch]]:
     """Two nodes, and sessions on both that could go on at the other."""
-    trace = tmp_path / "trace"
     with running_nodes(tmp_path, database, 2) as nodes:
-        await nodes.all_know_each_other()
-        endpoint = nodes.all[0].endpoint([*COUNTING, str(trace)], recovery="respawn", warm=WARM)
-        async with watched(nodes, endpoint, SESSIONS, tmp_path / "beats") as watch:
+        async with watched_sessions(nodes, tmp_path) as watch:
             yield nodes, watch
-        watch.found.require_each_once(trace)
+
+
+@asynccontextmanager
+async def watched_sessions(nodes: Nodes, tmp_path: Path) -> AsyncIterator[Watch]:
+    await nodes.all_know_each_other()
+    trace = tmp_path / "trace"
+    endpoint = nodes.all[0].endpoint([*COUNTING, str(trace)], recovery="respawn", warm=WARM)
+    async with watched(nodes, endpoint, SESSIONS, tmp_path / "beats") as watch:
+        yield watch
+    watch.found.require_each_once(trace)
+
+
+@asynccontextmanager
+async def behind_a_line(tmp_path: Path, database: str, *, both: bool) -> AsyncIterator[tuple[FaultyLine, Watch]]:
+    """The same, with a line to Redis that can be spoilt, of both nodes or of the first only."""
+    with running_nodes(tmp_path, database, 0) as nodes:
+        async with faulty_line(nodes.redis.url) as line:
+            await anyio.to_thread.run_sync(partial(nodes.start, REDIS_URL=line.url))
+            await anyio.to_thread.run_sync(partial(nodes.start, **({"REDIS_URL": line.url} if both else {})))
+            async with watched_sessions(nodes, tmp_path) as watch:
+                yield line, watch
+            await anyio.to_thread.run_sync(nodes.stop)
 
 
 async def test_redis_killed_and_started_again_under_load(
@@ -69,3 +96,24 @@ async def test_redis_flushed(tmp_path: Path, postgres_database: str, request: py
             recovered.append(await watch.has_recovered(time.monotonic()))
             await anyio.sleep(random.uniform(0.0, 2.0))
         watch.require_service(f"Redis flushed {flushes} times", began_at, time.monotonic(), recovered)
+
+
+@pytest.mark.parametrize("both", [True, False], ids=["both nodes", "one node"])
+@pytest.mark.parametrize("what", LINES)
+async def test_a_spoilt_line_to_redis(
+    tmp_path: Path, postgres_database: str, request: pytest.FixtureRequest, what: str, both: bool
+) -> None:
+    seconds = 30.0 if request.config.getoption("--long") else 8.0
+    async with behind_a_line(tmp_path, postgres_database, both=both) as (line, watch):
+        began_at = time.monotonic()
+        LINES[what](line)
+        await anyio.sleep(seconds)
+        line.delay_s, line.fault = 0.0, lambda piece: piece
+        recovered = await watch.has_recovered(time.monotonic())
+        watch.require_service(f"Line to Redis {what}, {both=}", began_at, time.monotonic(), [recovered])
+
+
+def cutting(share: float) -> Fault:
+    """Breaks the line off in the middle of this share of the answers."""
+    chance = random.Random(1)
+    return lambda piece: None if chance.random() < share else piece

@@ -94,3 +94,47 @@ def test_noise_passes_by() -> None:
     record = opened()
     assert record.received(b"a banner")
     assert record.hello is not None
+
+
+def test_a_record_that_was_written_down_says_the_same_to_the_next_process() -> None:
+    record = opened(logging={}, tools={"listChanged": True})
+    record.sent(line(id=2, method="logging/setLevel", params={"level": "info"}))
+    record.sent(line(id=3, method="resources/subscribe", params={"uri": "a://\u00e9"}))
+    record.sent(line(id=4, method="resources/subscribe", params={"uri": "a://gone"}))
+    record.sent(line(id=5, method="resources/unsubscribe", params={"uri": "a://gone"}))
+    record.sent(line(id=6, method="tools/call", params={}))
+    snapshot = record.snapshot()
+    assert snapshot is not None
+    restored = HandshakeRecord.restored(snapshot)
+    assert (restored.hello, restored.hello_id) == (record.hello, b"1")
+    record.lose()
+    assert restored.lose() == ([], [])  # the calls of another node are not this one's to answer
+    assert list(restored.replay()) == list(record.replay())
+    assert list(restored.news()) == list(record.news())
+    assert restored.snapshot() == record.snapshot()
+
+
+def test_a_modern_record_keeps_its_subscriptions() -> None:
+    record = HandshakeRecord()
+    record.sent(line(id=1, method="server/discover", params={}))
+    record.received(line(id=1, result={"capabilities": {}}))
+    record.sent(line(id="listen-1", method="subscriptions/listen", params={}))
+    snapshot = record.snapshot()
+    assert snapshot is not None
+    assert list(HandshakeRecord.restored(snapshot).replay()) == [
+        line(id="listen-1", method="subscriptions/listen", params={})
+    ]
+
+
+def test_what_a_fresh_process_must_hear_is_said_to_have_changed_and_nothing_else_is() -> None:
+    changes: list[bytes] = []
+    record = opened()
+    record.on_change = lambda: changes.append(b"")
+    for number, method in enumerate(("tools/call", "ping", "tools/list"), 2):
+        record.sent(line(id=number, method=method, params={}))
+        record.received(line(id=number, result={}))
+    assert changes == []
+    record.sent(line(id=7, method="logging/setLevel", params={"level": "info"}))
+    record.sent(line(id=8, method="resources/subscribe", params={"uri": "a://b"}))
+    assert len(changes) == 2
+    assert HandshakeRecord().snapshot() is None

@@ -48,7 +48,9 @@ def key() -> str:
     return secrets.token_hex(20)
 
 
-def write(key: str, number: int, *entries: bytes, token: int = 1, length: int = REPLACES, trim: int = 0) -> JournalWrite:
+def write(
+    key: str, number: int, *entries: bytes, token: int = 1, length: int = REPLACES, trim: int = 0
+) -> JournalWrite:
     return JournalWrite(key, token, number, b"head %d" % number, entries, length, trim)
 
 

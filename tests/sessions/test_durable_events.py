@@ -201,7 +201,9 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small_limits")
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(first=steps, second=steps)
-def test_what_was_accepted_comes_once_and_in_order_wherever_the_node_dies(first: list[Step], second: list[Step]) -> None:
+def test_what_was_accepted_comes_once_and_in_order_wherever_the_node_dies(
+    first: list[Step], second: list[Step]
+) -> None:
     async def live() -> None:
         async with nodes(MemoryJournalStore(), 3) as cluster:
             client = Client(cluster[0], await cluster[0].open())

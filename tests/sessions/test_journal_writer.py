@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
+from app.domain import Limits
 from app.errors import RoutesUnavailable
 from app.routing.journal_store import REPLACES
 from app.routing.routes import session_key
@@ -76,10 +77,10 @@ async def test_nothing_is_written_before_the_handshake_or_for_nothing(running: N
     await until(lambda: len(store.writes) == 1)
     session.sweep(time.monotonic())
     await anyio.wait_all_tasks_blocked()
+    fresh = running.restored("x" * 32, session.principal, session.spec, Limits(), "streamable_http")
+    running.durability.start(fresh, "f" * 40, 1)
+    assert fresh.journal is not None
     with pytest.raises(NotDurable):
-        fresh = running.restored("x" * 32, session.principal, session.spec, None, "streamable_http")  # type: ignore[arg-type]
-        running.durability.start(fresh, "f" * 40, 1)
-        assert fresh.journal is not None
         await running.writer.flush(fresh.journal)
     assert len(store.writes) == 1
 
@@ -129,7 +130,6 @@ async def test_everything_is_written_again_when_that_is_asked_for(node: Node, st
 async def test_a_large_log_is_written_in_parts_and_shortened_from_its_front(node: Node, store: FlakyStore) -> None:
     session = await node.open()
     for number in range(2 * MAX_EVENTS):
-        session.read(session.listen).leave() if not number else None
         say(node, f"{number}" + "x" * 2000)
         if number % 100 == 0:
             await node.flush(session)

@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from app.domain import BackendSpec
+from app.domain import BackendSpec, Limits
 from app.errors import BackendExited, QuotaExceeded, RoutesUnavailable, ShuttingDown
 from app.protocol.lifecycle import SessionState
 from app.routing.routes import session_key
@@ -15,6 +15,7 @@ from app.sessions.journal_writer import NotDurable
 from app.sessions.restoring import LEAP
 from tests.sessions.durable import (
     ALICE,
+    SPEC,
     FlakyStore,
     Node,
     message,
@@ -350,13 +351,15 @@ async def test_a_session_that_ends_while_its_process_is_on_its_way_gives_it_back
 
 
 async def test_a_session_on_a_modern_server_is_not_durable(pair: tuple[Node, Node]) -> None:
-    first, second = pair
-    session = first.restored("x" * 32, ALICE, BackendSpec("acme", "echo", "c", recovery="respawn"), None, "streamable_http")  # type: ignore[arg-type]
-    first.durability.start(session, session_key(session.id), 1)
-    await session.connect(first.links, None)  # type: ignore[arg-type]
+    """What its bridge knows is not written down."""
+    node = pair[0]
+    session = node.restored("x" * 32, ALICE, SPEC, Limits(), "streamable_http")
+    node.durability.start(session, session_key(session.id), 1)
+    await session.connect(node.links, Limits())
     session.request(request("initialize", 0), session.reply(1, may_stream=True))
-    first.process.say(id=first.process.sent[0]["id"], error={"code": -32022, "message": "?", "data": {"supported": ["2026-07-28"]}})
+    refusal = {"code": -32022, "message": "?", "data": {"supported": ["2026-07-28"]}}
+    node.process.say(id=node.process.sent[0]["id"], error=refusal)
     assert session.journal is not None
     assert session.journal.is_over
     with pytest.raises(NotDurable):
-        await first.flush(session)
+        await node.flush(session)

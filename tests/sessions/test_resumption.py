@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from app.protocol.commands import Answer, Call, Listen, ToStream
+from app.protocol.commands import Answer, Call, Failed, Listen, ToStream
 from app.protocol.event_ids import EventId, parse_event_id
 from app.protocol.jsonrpc import parse_backend, parse_client
 from app.sessions import resumption
@@ -176,6 +176,30 @@ async def test_the_listen_stream_keeps_its_queue_for_whoever_opens_it_next(owner
     resumed.leave()
     owner.listen.push(note("later"))
     assert await take(owner.read(owner.listen), 1) == [b"later"]  # opened without an id: only what is new
+
+
+async def test_an_event_that_is_replaced_before_it_was_read_leaves_its_number_unused(owner: Owner) -> None:
+    """What a number stands for never changes: its event may have been written down for another node."""
+    reader = owner.read(owner.listen)
+    for text, key in (("old", b"k"), ("other", b"l"), ("new", b"k")):
+        owner.listen.push(note(text, coalesce=key))
+    assert await take(reader, 2) == [b"other", b"new"]
+    assert reader.event_id.endswith(b"-3")
+    assert len(owner.resumption.log) == 2
+
+
+async def test_an_answer_too_large_for_the_log_reaches_a_reader_that_is_there(owner: Owner) -> None:
+    reader = owner.read(owner.post)
+    response: Any = parse_backend(b'{"jsonrpc":"2.0","id":9,"result":"%s"}' % (b"x" * MAX_BYTES))
+    owner.post.answer(Answer(Call(b"1", b"9", "tools/call", None, True, 0.0, 0.0), response))
+    start = reader.event_id
+    [item] = await take(reader, 1)
+    assert isinstance(item, bytes)
+    reader.leave()
+    resumed = owner.resume(start)
+    assert resumed is not None
+    [item] = await take(resumed, 1)
+    assert isinstance(item, Failed)
 
 
 async def test_streams_do_not_see_each_others_events(owner: Owner) -> None:

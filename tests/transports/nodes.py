@@ -1,5 +1,6 @@
 """Two nodes on one event loop, over real sockets: A sends everything on to B, whose endpoints are the test's own."""
 
+import asyncio
 import contextlib
 import socket
 import time
@@ -68,12 +69,13 @@ async def served(app: Any) -> AsyncIterator[str]:
     with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
         config = uvicorn.Config(app, http="httptools", lifespan="off", log_config=None, timeout_graceful_shutdown=1)
         server = _Server(config)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(server.serve, [listener])
-            try:
-                yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-            finally:
-                server.should_exit = True
+        running = asyncio.ensure_future(server.serve([listener]))
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True  # a failed test must not cancel it: it would leave its connections
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait([running], timeout=10)
 
 
 def credentials(node: str, key: bytes = KEY) -> ForwardCredentials:

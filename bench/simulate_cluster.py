@@ -1,0 +1,337 @@
+"""What 10^4, 10^5 and 10^6 sessions do to Redis and to the nodes, computed from the gateway's constants and measured costs.
+
+    .venv/bin/python bench/simulate_cluster.py                    # all tables, a few seconds, the same numbers each time
+    .venv/bin/python bench/simulate_cluster.py --per-node 2000 --cores 4 --tables death
+    .venv/bin/python bench/simulate_cluster.py --costs costs.json # of measure_routes.py, on your machine
+
+Nothing is started and nothing is sent: a simulation of events with a seeded generator. Redis is one core that serves in
+order of arrival; its load is reported, and fed back only in the table `flush`. Time on the network is left out.
+"""
+
+import argparse
+import heapq
+import json
+import math
+import random
+import statistics
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from app.errors import NodeUnavailable
+from app.routing.heartbeat import LOT
+from app.routing.peers import PROBE_S
+from app.routing.redis_connection import DEADLINE_S
+from app.routing.redis_store import ROUTE_TTL_MS, SETTLING_MS
+from app.routing.routes import BEAT_S, LEASE_S
+from app.sessions.session import DRAIN_RETRY_MS
+from app.settings import Settings
+from app.transports.elsewhere import AGAIN_S, MAX_WAITING, PATIENCE_S
+
+SIZES = (10_000, 100_000, 1_000_000)
+COSTS = Path(__file__).with_name("cluster_costs.json")
+POOL_WAIT_S = next(each for each in fields(Settings) if each.name == "pool_wait_s").metadata["default"]
+RECONNECT_S = 1.0  # what an SDK waits after a stream broke of which the server has said nothing
+CALL_EVERY_S = 30.0  # a client without a stream notices at its next call
+BUCKET_S = 0.1
+OPEN_WARM_S = 0.0011  # of a node, where no process must be started (docs/performance.md)
+
+
+class Costs:
+    """The measured figures, in seconds."""
+
+    def __init__(self, path: Path) -> None:
+        self.figures: dict[str, Any] = json.loads(path.read_text())
+        # `nodes` reads every other node: a straight line through the smallest and the largest measurement.
+        few, most = self.redis("nodes_2"), self.redis("nodes_300")
+        self._per_peer, self._first = (most - few) / 298, few
+        lot = LOT * self.redis("refresh_per_route")
+        # What is left of a whole beat is the recount of a lot of principals.
+        self.recount = max(0.0, self.redis("whole_beat") - self.redis("beat_300") - few - lot)
+
+    def redis(self, name: str) -> float:
+        return self.figures[name]["redis_us"] / 1e6
+
+    def node(self, name: str) -> float:
+        return self.figures[name]["node_us"] / 1e6
+
+    def nodes(self, count: int) -> float:
+        """Redis, for one look at all nodes."""
+        return self._first + self._per_peer * count
+
+    def nodes_at_node(self, count: int) -> float:
+        return self.node("nodes_2") + (self.node("nodes_300") - self.node("nodes_2")) / 298 * count
+
+
+# --- printing
+
+
+def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    cells = [list(heads), *([str(each) for each in row] for row in rows)]
+    widths = [max(len(row[n]) for row in cells) for n in range(len(heads))]
+    print(f"\n{title}\n")
+    for number, row in enumerate(cells):
+        print("  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)))
+        if number == 0:
+            print("  " + "  ".join("-" * width for width in widths))
+
+
+def percent(share: float) -> str:
+    return f"{share:.1%}" if share < 0.1 else f"{share:.0%}"
+
+
+def size(number: float) -> str:
+    for unit in ("B", "KB", "MB", "GB"):
+        if number < 1000:
+            return f"{number:.3g} {unit}"
+        number /= 1000
+    return f"{number:.3g} TB"
+
+
+# --- 1. every second, with nothing happening
+
+
+def steady(costs: Costs, per_node: Sequence[int]) -> None:
+    rows = []
+    for sessions in SIZES:
+        for held in per_node:
+            nodes = math.ceil(sessions / held)
+            lot = min(LOT, held)
+            beat = costs.redis("beat_300") + costs.nodes(nodes) + costs.recount * lot / LOT
+            refresh = lot * costs.redis("refresh_per_route")
+            at_node = costs.node("beat_300") + costs.nodes_at_node(nodes) + lot * costs.node("refresh_per_route")
+            read = costs.figures["bytes_of_a_whole_beat"] * lot / LOT + costs.figures["bytes_of_a_node_record"] * nodes
+            rows.append((
+                f"{sessions:,}", f"{held:,}", f"{nodes:,}", f"{4 * nodes / BEAT_S:,.0f}",
+                percent(nodes * beat / BEAT_S), percent(nodes * refresh / BEAT_S),
+                percent(nodes * (beat + refresh) / BEAT_S), percent(at_node / BEAT_S),
+                size(nodes * read / BEAT_S) + "/s", f"{held / LOT * BEAT_S:.0f} of {ROUTE_TTL_MS // 1000} s"))
+    table("1. Every second, with nothing happening: one lease for each node (Redis has one core: 100 %)",
+          ("sessions", "per node", "nodes", "commands/s", "beats", "+ refresh", "= Redis", "a node", "network",
+           "rotation"), rows)
+    rows = [(
+        f"{sessions:,}", f"{sessions / BEAT_S:,.0f}", percent(sessions * costs.redis("lease_per_session") / BEAT_S),
+        percent(sessions * costs.redis("refresh_per_route") / BEAT_S),
+        size(sessions * costs.figures["redis_bytes_per_session"]),
+        size(sessions * costs.figures["redis_bytes_of_a_journal_with_1_event"]),
+        size(sessions * costs.figures["redis_bytes_of_a_journal_with_10_events"]),
+    ) for sessions in SIZES]
+    table("2. The same with a lease for each session, and what either keeps in Redis",
+          ("sessions", "renewals/s", "Redis, bare PEXPIRE", "Redis, token checked", "routes", "+ journals, 1 event",
+           "+ journals, 10 events"), rows)
+
+
+# --- 2. a node dies
+
+
+@dataclass
+class Death:
+    """What came of one death."""
+
+    waits: list[float]
+    refused: int
+    finds_per_s: float
+    redis_share: float
+
+
+@dataclass(frozen=True)
+class Rush:
+    """Who comes, and what a session costs the node that takes it over. `silent`: the machine is gone, nothing refuses."""
+
+    sessions: int
+    survivors: int
+    start_s: float
+    cores: int
+    streams: float = 0.5
+    silent: bool = False
+
+
+class _Survivors:
+    """The nodes that are left: who waits there for the lease to lapse, and how far their processors are booked."""
+
+    def __init__(self, rush: Rush, costs: Costs, lapse: float, rng: random.Random) -> None:
+        self.rush, self.costs, self.lapse, self.rng = rush, costs, lapse, rng
+        self.waiting = [0] * rush.survivors
+        self.busy_until = [0.0] * rush.survivors
+        self.finds: Counter[int] = Counter()
+        self.redis: Counter[int] = Counter()  # microseconds by bucket
+        self.refused = 0
+        self.waits: list[float] = []  # from the first request to its answer
+        self.events: list[tuple[float, bool, int, float]] = []  # when, whether it waited there, where, first request
+
+    def come(self, at: float, since: float) -> None:
+        heapq.heappush(self.events, (at, False, self.rng.randrange(self.rush.survivors), since))
+
+    def run(self) -> None:
+        while self.events:
+            at, has_waited, node, since = heapq.heappop(self.events)
+            if has_waited:
+                self.waiting[node] -= 1
+                self.take_over(at, node, since)
+            elif at >= self.lapse:
+                self.take_over(at + self.probe_s(), node, since)
+            elif self.waiting[node] < MAX_WAITING:
+                self.wait(at, node, since)
+            else:
+                self.refuse(at, since)
+
+    def probe_s(self) -> float:
+        return PROBE_S if self.rush.silent else 0.0
+
+    def wait(self, at: float, node: int, since: float) -> None:
+        assert self.lapse + PROBE_S + AGAIN_S - at <= PATIENCE_S
+        until = self.lapse + self.rng.uniform(0, AGAIN_S) + self.probe_s()
+        self.waiting[node] += 1
+        heapq.heappush(self.events, (until, True, node, since))
+        for n in range(int((until - at) / AGAIN_S)):
+            bucket = int((at + n * AGAIN_S) / BUCKET_S)
+            self.finds[bucket] += 1
+            self.redis[bucket] += round(self.costs.redis("find") * 1e6)
+
+    def refuse(self, at: float, since: float) -> None:
+        self.refused += 1
+        self.come(at + NodeUnavailable.retry_after_s * self.rng.uniform(1, 1.5), since)
+
+    def take_over(self, at: float, node: int, since: float) -> None:
+        work = sum(self.costs.redis(step) for step in ("find", "take_over", "journal_take", "journal_first_write"))
+        self.redis[int(at / BUCKET_S)] += round(work * 1e6)
+        start = max(at, self.busy_until[node])
+        if start - at > POOL_WAIT_S:
+            self.refuse(at + POOL_WAIT_S, since)
+            return
+        self.busy_until[node] = start + OPEN_WARM_S + self.rush.start_s / self.rush.cores
+        self.waits.append(self.busy_until[node] - since)
+
+
+def die(rush: Rush, costs: Costs, rng: random.Random) -> Death:
+    survivors = _Survivors(rush, costs, LEASE_S - rng.uniform(0, BEAT_S), rng)
+    for n in range(rush.sessions):
+        has_stream = n < rush.streams * rush.sessions
+        first = RECONNECT_S + rng.uniform(0, 0.1) if has_stream else rng.expovariate(1 / CALL_EVERY_S)
+        survivors.come(first, first)
+    survivors.run()
+    busiest = max(survivors.redis.values(), default=0) / 1e6 / BUCKET_S
+    finds = max(survivors.finds.values(), default=0) / BUCKET_S
+    return Death(sorted(survivors.waits), survivors.refused, finds, busiest)
+
+
+def deaths(costs: Costs, per_node: Sequence[int], cores: int, seed: int) -> None:
+    small = costs.figures["start_of_a_small_backend"]["cpu_s"]
+    sdk = costs.figures["start_of_a_backend_on_the_sdk"]["cpu_s"]
+    kinds = (("shared, no start", 0.0), (f"small, {small * 1000:.0f} ms", small), (f"SDK, {sdk:.2f} s", sdk))
+    rng = random.Random(seed)
+    lapses = sorted(LEASE_S - rng.uniform(0, BEAT_S) + rng.uniform(0, AGAIN_S) for _ in range(10_000))
+    print(f"\nA death is known after {lapses[0]:.1f} to {lapses[-1]:.1f} s (median {statistics.median(lapses):.1f}), "
+          f"{PROBE_S} s later where the machine is gone and refuses no connection.")
+    rows = []
+    for sessions in SIZES:
+        for held in per_node:
+            survivors = math.ceil(sessions / held) - 1
+            for kind, start_s in kinds if survivors else ():
+                death = die(Rush(held, survivors, start_s, cores), costs, random.Random(seed))
+                rows.append((
+                    f"{sessions:,}", f"{survivors:,}", f"{held:,}", f"{held / survivors:,.1f}", kind,
+                    f"{at(death.waits, 0.25):.1f}", f"{at(death.waits, 0.5):.1f}", f"{at(death.waits, 0.99):.1f}",
+                    f"{death.waits[-1]:.0f}", f"{death.refused:,}", f"{death.finds_per_s:,.0f}",
+                    percent(death.redis_share)))
+    table(f"3. One node dies; {cores} cores for starts at each survivor; half of its clients have a stream and come after "
+          f"{RECONNECT_S:.0f} s,\n   the others at their next call ({CALL_EVERY_S:.0f} s on average). "
+          "Seconds that they wait;\n   Redis in its busiest 100 ms",
+          ("sessions", "survivors", "moved", "each gets", "process", "25 %", "50 %", "99 %", "the last", "503s",
+           "find/s", "Redis"), rows)
+
+
+def at(ordered: Sequence[float], share: float) -> float:
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+# --- 3. all come back at once
+
+
+def herd(per_node: Sequence[int], seed: int) -> None:
+    low, high = (each / 1000 for each in DRAIN_RETRY_MS)
+    draws: dict[str, Callable[[random.Random], float]] = {
+        "no word: an SDK's 1 s": lambda rng: RECONNECT_S + rng.uniform(0, 0.01),
+        f"`retry:` at random, {low:.0f} to {high:.0f} s": lambda rng: rng.uniform(low, high),
+    }
+    rows = []
+    for held in per_node:
+        for name, draw in draws.items():
+            rng = random.Random(seed)
+            buckets = Counter(int(draw(rng) / BUCKET_S) for _ in range(held))
+            rows.append((f"{held:,}", name, f"{max(buckets.values()):,}", f"{max(buckets.values()) / held:.0%}"))
+    table("4. Streams of a node that end together: reconnections within the busiest 100 ms",
+          ("streams", "when they come back", "at most", "of all"), rows)
+
+
+# --- 4. Redis comes back empty
+
+
+def flush(costs: Costs, per_node: Sequence[int], seed: int) -> None:
+    rows = []
+    for sessions in SIZES:
+        for held in per_node:
+            nodes = math.ceil(sessions / held)
+            done, longest, late = prove_all(nodes, held, costs, random.Random(seed))
+            rows.append((
+                f"{sessions:,}", f"{held:,}", f"{nodes:,}", f"{done:.2f} s", f"{longest * 1000:,.0f} ms",
+                f"{late:,}", "yes" if done > SETTLING_MS / 1000 else "no"))
+    table(f"5. Redis comes back empty and every node says all it has, {LOT} routes a command: time until all is there "
+          f"again,\n   the longest wait for an answer (the deadline is {DEADLINE_S * 1000:.0f} ms), and whether that is "
+          f"after the {SETTLING_MS // 1000} s in which\n   `no route` is not yet believed",
+          ("sessions", "per node", "nodes", "all there", "longest wait", "late answers", "too late"), rows)
+
+
+def prove_all(nodes: int, held: int, costs: Costs, rng: random.Random) -> tuple[float, float, int]:
+    """Each node asks for one lot at a time, first without the values, then with them. Late answers count as given."""
+    lots = [min(LOT, held - start) for start in range(0, held, LOT)]
+    steps = [(size, name) for size in lots for name in ("refresh_per_route", "rewrite_per_route")]
+    asked = [(rng.uniform(0, BEAT_S), node, 0) for node in range(nodes)]
+    heapq.heapify(asked)
+    free = longest = 0.0
+    late = 0
+    while asked:
+        came, node, step = heapq.heappop(asked)
+        routes, name = steps[step]
+        free = max(free, came) + routes * costs.redis(name)
+        longest, late = max(longest, free - came), late + (free - came > DEADLINE_S)
+        if step + 1 < len(steps):
+            heapq.heappush(asked, (free + routes * costs.node(steps[step + 1][1]), node, step + 1))
+    return free, longest, late
+
+
+# --- the command line
+
+TABLES = ("steady", "death", "herd", "flush")
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--per-node", type=int, nargs="+", default=[200, 2_000, 10_000], metavar="SESSIONS")
+    parser.add_argument("--cores", type=int, default=2, help="of each survivor, for starts of processes")
+    parser.add_argument("--tables", nargs="+", choices=TABLES, default=TABLES)
+    parser.add_argument("--costs", type=Path, default=COSTS, help="what measure_routes.py has printed")
+    parser.add_argument("--seed", type=int, default=1)
+    return parser.parse_args()
+
+
+def main() -> None:
+    asked = options()
+    costs = Costs(asked.costs)
+    work = {
+        "steady": lambda: steady(costs, asked.per_node),
+        "death": lambda: deaths(costs, asked.per_node, asked.cores, asked.seed),
+        "herd": lambda: herd(asked.per_node, asked.seed),
+        "flush": lambda: flush(costs, asked.per_node, asked.seed),
+    }
+    for name in asked.tables:
+        work[name]()
+
+
+if __name__ == "__main__":
+    main()
