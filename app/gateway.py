@@ -1,7 +1,6 @@
 """open_gateway: builds every long-lived object of a node, and closes them in reverse. Read it top to bottom for
 the start, bottom to top for the end."""
 
-import contextlib
 import logging
 import math
 import secrets
@@ -119,8 +118,7 @@ class Gateway:
         self.effects.node_leaving(self.routing.node)
         if self.routing.notices is not None:
             await self.routing.notices.flush(LAST_WORDS_S)
-        with contextlib.suppress(GatewayError):
-            await self.routing.store.leave(self.routing.node)
+        await self.heartbeat.leave()
         await anyio.sleep(LAST_REQUESTS_S)
         return cut_off
 
@@ -184,6 +182,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             time.monotonic,
         )
         router = Router(routing.store, node_id, heartbeat.peers, routing.peers.probe)
+        stack.push_async_callback(_leave, heartbeat)
         ownership.on_session_lost = registry.lost
         ownership.on_caller_lost = lambda route: implicit.lines.lost((route.identity, route.tenant, route.backend))
         implicit.lines.on_caller_gone = lambda caller: ownership.release(caller_key(*caller))
@@ -257,6 +256,12 @@ def _backend_environment(data_dir: Path) -> ProcessEnvironment:
     for directory in (home, temporary):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     return ProcessEnvironment.of_this_process(str(home), str(temporary))
+
+
+async def _leave(heartbeat: Heartbeat) -> None:
+    """However the node ends: the others need not wait for its lease to lapse."""
+    with anyio.move_on_after(LAST_WORDS_S, shield=True):
+        await heartbeat.leave()
 
 
 async def _flush_once(authenticator: Authenticator) -> None:

@@ -2,7 +2,8 @@
 
     NEW --connect--> CONNECTING --initialize--> INITIALIZING --answered--> OPEN --close--> CLOSED
 
-Every state can be closed; nothing leads out of CLOSED.
+NEW leads to OPEN at once where the session was open on another node, and CONNECTED where there is no handshake. Every
+state can be closed; nothing leads out of CLOSED.
 """
 
 from enum import Enum

@@ -36,15 +36,25 @@ class Heartbeat:
         self._must_prove = True
         self._losses = 0  # how often the store had forgotten us
         self.peers: dict[str, NodeRecord] = {}
+        self._has_left = False
         self.is_ok = False
         self.last_ok = -math.inf
 
     async def run(self) -> None:
         """Beats until it is cancelled, whatever the store does."""
-        while True:
+        while not self._has_left:
             next_at = self._clock() + BEAT_S
             await self.beat()
             await anyio.sleep(max(0.0, next_at - self._clock()))
+
+    async def leave(self) -> None:
+        """Ends the lease at once, and the beats. For a node that owns nothing any more; idempotent."""
+        has_left, self._has_left = self._has_left, True
+        if not has_left:
+            try:
+                await self._store.leave(self._node().id)
+            except RoutesUnavailable:
+                log.info("The lease of this node could not be ended: it lapses")
 
     async def beat(self) -> None:
         """One beat: the lease, the others, and some of our routes, or all where the store has forgotten us."""
@@ -78,6 +88,8 @@ class Heartbeat:
 
     async def _renew(self) -> None:
         node = self._node()
+        if self._has_left:
+            return
         if not await self._store.beat(node):
             self._must_prove = True
             self._losses += 1

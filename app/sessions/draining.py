@@ -34,6 +34,9 @@ class Drained(Protocol):
     def calls_in_flight(self) -> int:
         """How many requests of theirs wait for their answer."""
 
+    def hide(self, session: Session) -> None:
+        """New requests for the session wait, as for one that is on its way to another node."""
+
 
 class Draining:
     """One drain; `run` it once.
@@ -76,6 +79,10 @@ class Draining:
         if not self._streams_per_tick:
             streams = sum(session.listen.attached for session in left)
             self._streams_per_tick = streams_per_tick(streams, self._ends_at - now)
+        if is_late and self._hand_over is not None:
+            for session in left:  # a client that always has a call in flight would keep its session here
+                if session.journal is not None and not session.exchange.has_questions:
+                    self._sessions.hide(session)
         return lot([each for each in left if not each.exchange.calls], self._streams_per_tick)
 
     async def _end(self, session: Session) -> None:

@@ -57,6 +57,7 @@ class SessionRegistry:
         self._directory, self._links, self._metrics = directory, links, metrics
         self._ownership, self._max_sessions = ownership, max_sessions
         self._sessions: dict[str, Session] = {}
+        self._hidden: dict[str, Session] = {}  # on their way to another node
         self.gates = TenantGates(metrics)
         self._tasks: TaskGroup | None = None
         self.leaving = False  # told to stop: not ready any more, though everything is still accepted
@@ -172,7 +173,7 @@ class SessionRegistry:
 
     def lost(self, session_id: str) -> None:
         """Another node owns this session: what we have of it is over."""
-        session = self._sessions.get(session_id)
+        session = self._sessions.get(session_id) or self._hidden.get(session_id)
         if session is not None:
             session.close("taken_over")
 
@@ -191,7 +192,7 @@ class SessionRegistry:
             except RoutesUnavailable:
                 log.warning("what this node owns could not be proved: the route store does not answer")
             self.fence.open(time.monotonic())
-            for session in list(self._sessions.values()):
+            for session in self:
                 session.deliver_held()
 
     def limits_changed(self, tenant: str, limits: Limits) -> None:
@@ -200,7 +201,7 @@ class SessionRegistry:
 
     def close_where(self, matches: Callable[[Session], bool], reason: str, error: GatewayError | None = None) -> int:
         """Closes the sessions that match; how many there were."""
-        doomed = [session for session in self._sessions.values() if matches(session)]
+        doomed = [session for session in self if matches(session)]
         for session in doomed:
             session.close(reason, error)
         return len(doomed)
@@ -213,6 +214,11 @@ class SessionRegistry:
         """
         self.draining = True
         return await Draining(self, seconds, self.hand_over).run()
+
+    def hide(self, session: Session) -> None:
+        """New requests for it wait until it is given away; what is in flight goes on (see `Drained`)."""
+        if self._sessions.pop(session.id, None) is not None:
+            self._hidden[session.id] = session
 
     async def give_away(self, session: Session) -> None:
         """Ends the session here and frees it for the node that its client asks next (fulfils `HandOver`).
@@ -235,13 +241,13 @@ class SessionRegistry:
 
     def calls_in_flight(self) -> int:
         """How many requests of clients wait for their answer."""
-        return sum(len(session.exchange.calls) for session in self._sessions.values())
+        return sum(len(session.exchange.calls) for session in self)
 
     def __len__(self) -> int:
-        return len(self._sessions)
+        return len(self._sessions) + len(self._hidden)
 
     def __iter__(self) -> Iterator[Session]:
-        return iter(list(self._sessions.values()))
+        return iter([*self._sessions.values(), *self._hidden.values()])
 
     async def backend(self, tenant: str, backend: str) -> BackendSpec:
         """The backend as it is registered now.
@@ -258,7 +264,8 @@ class SessionRegistry:
             raise BackendNotFound from None
 
     def _closed(self, session: Session, reason: str) -> None:
-        del self._sessions[session.id]
+        if self._sessions.pop(session.id, None) is None:
+            del self._hidden[session.id]
         if reason != HANDED_OVER:
             self._ownership.release(session_key(session.id))
         session.gate.close_session(session.principal.identity)
@@ -276,7 +283,7 @@ class SessionRegistry:
             if not self.fence.tick(now):
                 await self.prove()
             self.on_sweep(now)
-            for session in list(self._sessions.values()):
+            for session in self:
                 try:
                     self._sweep_one(session, now, look_at_age=tick % AGES_EVERY == 0)
                 except Exception:

@@ -62,7 +62,7 @@ class Streaming:
     """An endpoint that sends what the test gives it, and notices when its client leaves."""
 
     def __init__(self) -> None:
-        self.send, self.chunks = anyio.create_memory_object_stream[bytes](100)
+        self.chunks: asyncio.Queue[bytes] = asyncio.Queue()  # the empty one is the end
         self.is_left = asyncio.Event()
 
     async def __call__(self, request: McpRequest) -> None:
@@ -74,10 +74,10 @@ class Streaming:
             raise
 
     async def _answer(self, request: McpRequest) -> None:
-        first = await self.chunks.receive()
+        first = await self.chunks.get()
         await request.send({"type": "http.response.start", "status": 200, "headers": [EVENTS]})
         await request.send({"type": "http.response.body", "body": first, "more_body": True})
-        async for chunk in self.chunks:
+        while chunk := await self.chunks.get():
             await request.send({"type": "http.response.body", "body": chunk, "more_body": True})
         await request.send({"type": "http.response.body", "body": b""})
 
@@ -130,14 +130,18 @@ async def test_a_thousand_at_once(sender: SendingNode) -> None:
         await request.answer(200, await request.body(LIMIT))
 
     answers: dict[int, bytes] = {}
+    many = PeerClient(sender.credentials)  # httpx2 alone would take seconds
     async with two_nodes(sender, echo) as client:
+        url = str(client.base_url).rstrip("/")
 
         async def one(number: int) -> None:
-            answers[number] = (await client.post(MCP, content=b"%d" % number)).content
+            response = await many.send(url, "POST", MCP.encode(), [(b"authorization", b"Bearer alice")], b"%d" % number)
+            answers[number] = await response.body(10)
 
         async with anyio.create_task_group() as tasks:
             for number in range(1000):
                 tasks.start_soon(one, number)
+        await many.aclose()
     assert answers == {number: b"%d" % number for number in range(1000)}
     await until(lambda: sender.results() == {"ok": 1000})
 
@@ -149,15 +153,15 @@ async def test_a_thousand_at_once(sender: SendingNode) -> None:
 async def test_a_stream_is_passed_on_as_it_is_made(sender: SendingNode, method: str) -> None:
     owner = Streaming()
     async with two_nodes(sender, owner) as client:
-        owner.send.send_nowait(b": open\n\n")
+        owner.chunks.put_nowait(b": open\n\n")
         async with client.stream(method, MCP) as response:
             chunks = response.aiter_raw()
             assert response.headers["content-type"] == "text/event-stream"
             assert await anext(chunks) == b": open\n\n"
             for event in (b"data: 1\n\n", b"data: 2\n\n"):
-                owner.send.send_nowait(event)
+                owner.chunks.put_nowait(event)
                 assert await anext(chunks) == event
-            owner.send.close()
+            owner.chunks.put_nowait(b"")
             assert [chunk async for chunk in chunks] == []
         await until(lambda: sender.results() == {"ok": 1})
 
@@ -165,7 +169,7 @@ async def test_a_stream_is_passed_on_as_it_is_made(sender: SendingNode, method: 
 async def test_a_client_that_leaves_its_stream_is_known_to_the_owner(sender: SendingNode) -> None:
     owner = Streaming()
     async with two_nodes(sender, owner) as client:
-        owner.send.send_nowait(b": open\n\n")
+        owner.chunks.put_nowait(b": open\n\n")
         async with client.stream("GET", MCP) as response:
             await anext(response.aiter_raw())
         with anyio.fail_after(5):
