@@ -1,6 +1,5 @@
 """create_app: the ASGI application of a node whose objects are already open."""
 
-import time
 from datetime import UTC, datetime
 from functools import partial
 
@@ -13,8 +12,6 @@ from app.admin.router import build_router
 from app.gateway import Gateway
 from app.http import health, problems, resource_metadata
 from app.http.hosts import HostPolicy
-from app.routing.forward_credentials import ForwardCredentials
-from app.routing.peers import PeerClient
 from app.sessions.all_nodes import answer_for
 from app.storage.audit import AuditLog
 from app.storage.idempotency import IdempotencyRepository
@@ -62,8 +59,6 @@ def create_app(gateway: Gateway) -> Front:
     )
     app.state.issuers = IssuerContext(gateway.issuers, gateway.sealer, gateway.outbound.check)
     app.state.authorization_servers = gateway.issuers.authorization_servers
-    credentials = ForwardCredentials(settings.secret_key, gateway.ownership.node, time.time)
-    forwarding = Forwarding(PeerClient(credentials), credentials, gateway.metrics)
     forwarding = Forwarding(gateway.routing.peers, gateway.routing.credentials, gateway.metrics)
     elsewhere = Elsewhere(gateway.registry, gateway.ownership, gateway.router, forwarding, gateway.take_over)
     body, keepalive_s = settings.max_body_bytes, settings.keepalive_s

@@ -16,7 +16,7 @@ import random
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -29,13 +29,15 @@ from app.routing.peers import PROBE_S
 from app.routing.redis_connection import DEADLINE_S
 from app.routing.redis_store import ROUTE_TTL_MS, SETTLING_MS
 from app.routing.routes import BEAT_S, LEASE_S
+from app.sessions.draining import TICK_S, streams_per_tick
 from app.sessions.session import DRAIN_RETRY_MS
 from app.settings import Settings
 from app.transports.elsewhere import AGAIN_S, MAX_WAITING, PATIENCE_S
 
 SIZES = (10_000, 100_000, 1_000_000)
 COSTS = Path(__file__).with_name("cluster_costs.json")
-POOL_WAIT_S = next(each for each in fields(Settings) if each.name == "pool_wait_s").metadata["default"]
+DEFAULTS = {each.name: each.metadata["default"] for each in fields(Settings)}
+POOL_WAIT_S, DRAIN_S = DEFAULTS["pool_wait_s"], DEFAULTS["drain_s"]
 RECONNECT_S = 1.0  # what an SDK waits after a stream broke of which the server has said nothing
 CALL_EVERY_S = 30.0  # a client without a stream notices at its next call
 BUCKET_S = 0.1
@@ -255,18 +257,22 @@ def at(ordered: Sequence[float], share: float) -> float:
 
 def herd(per_node: Sequence[int], seed: int) -> None:
     low, high = (each / 1000 for each in DRAIN_RETRY_MS)
-    draws: dict[str, Callable[[random.Random], float]] = {
-        "no word: an SDK's 1 s": lambda rng: RECONNECT_S + rng.uniform(0, 0.01),
-        f"`retry:` at random, {low:.0f} to {high:.0f} s": lambda rng: rng.uniform(low, high),
-    }
     rows = []
     for held in per_node:
-        for name, draw in draws.items():
-            rng = random.Random(seed)
-            buckets = Counter(int(draw(rng) / BUCKET_S) for _ in range(held))
-            rows.append((f"{held:,}", name, f"{max(buckets.values()):,}", f"{max(buckets.values()) / held:.0%}"))
-    table("4. Streams of a node that end together: reconnections within the busiest 100 ms",
-          ("streams", "when they come back", "at most", "of all"), rows)
+        rng = random.Random(seed)
+        a_tick = streams_per_tick(held, DRAIN_S)
+        kinds = {
+            "the node is killed: an SDK's 1 s": [RECONNECT_S + rng.uniform(0, 0.01) for _ in range(held)],
+            f"all at once, `retry:` of {low:.0f} to {high:.0f} s": [rng.uniform(low, high) for _ in range(held)],
+            "a drain: in turn, and the same": [n // a_tick * TICK_S + rng.uniform(low, high) for n in range(held)],
+        }
+        for name, arrivals in kinds.items():
+            a_second = Counter(int(each) for each in arrivals)
+            a_bucket = Counter(int(each / BUCKET_S) for each in arrivals)
+            rows.append((f"{held:,}", name, f"{max(a_bucket.values()):,}", f"{max(a_second.values()):,}",
+                         f"{max(arrivals):.0f} s"))
+    table("4. Streams that end with their node: reconnections within the busiest 100 ms and the busiest second",
+          ("streams", "how they end", "in 100 ms", "in 1 s", "the last"), rows)
 
 
 # --- 4. Redis comes back empty

@@ -6,7 +6,7 @@ and the list of the events that its ReplayLog holds. An entry has a serial numbe
 sealed with it: entries that were exchanged, left out or put back from earlier do not open.
 """
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
@@ -283,5 +283,16 @@ def read(sealed_head: bytes, sealed: Sequence[bytes], unseal: Seal) -> tuple[Hea
         if isinstance(form, event_form.Gone):
             for serial in form.serials:
                 forms.pop(serial, None)
-    events = [form for form in forms.values() if isinstance(form, event_form.Event)]
-    return head, sorted(events, key=lambda event: (event.at, event.number))
+    return head, _in_order([form for form in forms.values() if isinstance(form, event_form.Event)])
+
+
+def _in_order(events: Sequence[event_form.Event]) -> list[event_form.Event]:
+    """The events as they came: each stream's by number, since one that took another's place was written later.
+
+    Their times are of no help: they may be by the clocks of several nodes.
+    """
+    streams: dict[str, list[event_form.Event]] = defaultdict(list)
+    for event in events:
+        streams[event.stream].append(event)
+    ordered = {name: iter(sorted(each, key=lambda event: event.number)) for name, each in streams.items()}
+    return [next(ordered[event.stream]) for event in events]

@@ -221,7 +221,8 @@ class _Streams:
         recorder.number = max(recorder.number, event.number)
         is_new = event.stream in self._heads and event.number > recorder.place.number
         unseen = Fate.QUEUED if stream is self._session.listen else Fate.KEPT
-        entry = entry_of(event, event.at + clock_offset_s, unseen if is_new else Fate.SENT)
+        at = min(event.at + clock_offset_s, time.monotonic())  # by a clock that may go ahead of ours
+        entry = entry_of(event, at, unseen if is_new else Fate.SENT)
         if entry.fate is Fate.QUEUED:
             stream.queue(entry)
         self._resumption.append(entry)

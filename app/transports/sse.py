@@ -51,12 +51,12 @@ class HttpSse:
         if not is_json(request.headers.get(b"content-type")):
             raise HttpRefusal(415, "unsupported_media_type", "Content-Type must be application/json")
         body = await request.body(self._max_body_bytes)
-        message = parse_client(body)
         session = self._registry.get(session_id, request.principal, request.tenant, request.backend)
         if session is None:
             session = await self._elsewhere.session(request, session_id, body)
         if session is None:
             return
+        message = parse_client(body)
         if isinstance(message, list):
             raise InvalidMessage("HTTP+SSE has no batches")
         if isinstance(message, Request):

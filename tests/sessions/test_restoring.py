@@ -1,6 +1,7 @@
 """Durable sessions: what another node makes of a session whose node is gone, and what it does not."""
 
 import json
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -209,6 +210,25 @@ async def test_a_session_is_taken_over_again_and_again(store: FlakyStore) -> Non
             heard += texts(await take(resumed, 2))[1:]
             place = resumed.event_id
         assert heard == ["initialize2", "initialize3", "initialize4", "initialize5"]
+
+
+async def test_nodes_whose_clocks_differ_keep_the_order_of_a_stream(store: FlakyStore) -> None:
+    async with nodes(store, 3) as (first, second, third):
+        for part in (second.writer, second.durability):
+            part._wall_clock = lambda: time.time() - 30.0
+        old = await first.open()
+        place = old.read(old.open_listener()).event_id
+        for text in "ab":
+            first.process.say(**note(text))
+        await first.flush(old)
+        session = await second.take_over(old.id)
+        second.process.say(**note("c"))
+        await second.flush(session)
+        session = await third.take_over(old.id, 3)
+        resumed = session.resume(place_of(place))
+        assert resumed is not None
+        news = "notifications/message"
+        assert texts(await take(resumed, 5)) == ["a", "b", news, "c", news]
 
 
 async def test_the_old_owner_that_wakes_up_writes_nothing_more(pair: tuple[Node, Node], store: FlakyStore) -> None:
