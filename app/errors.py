@@ -233,6 +233,10 @@ class RoutesUnavailable(GatewayError):
     retry_after_s = 2.0
 
 
+class RoutesSettling(RoutesUnavailable):
+    """The store was emptied moments ago: that it knows no route means nothing yet."""
+
+
 class NodeUnavailable(GatewayError):
     """The node that has this session does not answer now."""
 

@@ -181,7 +181,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             ownership.lost,
             time.monotonic,
         )
-        router = Router(routing.store, node_id, heartbeat.peers, routing.peers.probe)
+        router = Router(routing.store, node_id, heartbeat.peers, heartbeat.departed, routing.peers.probe)
         stack.push_async_callback(_leave, heartbeat)
         ownership.on_session_lost = registry.lost
         ownership.on_caller_lost = lambda route: implicit.lines.lost((route.identity, route.tenant, route.backend))
@@ -203,6 +203,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         durability = Durability(journals, lender)
         if routing.redis is not None:
             registry.durability, registry.hand_over = durability, registry.give_away
+            heartbeat.on_forgotten = journals.rewrite_all
             rates = SharedRates(registry.gates, partial(routing.redis.run, Script(RATES)))
             use = SharedUse(
                 registry.gates, pool, routing.redis.pipeline, sealer, node_id, lambda: tuple(heartbeat.peers)

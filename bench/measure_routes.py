@@ -123,19 +123,19 @@ class Bench:
             self.redis.delete(key)
         await self.store.beat(beat)
 
-    async def routes(self) -> None:
-        routes = [new_route(self.node, n % 50) for n in range(ROUTES)]
+    async def routes(self, count: int) -> None:
+        routes = [new_route(self.node, n % 50) for n in range(count)]
         before = self.redis.info("memory")["used_memory"]
-        await self.put("claim", many(lambda n: self.store.claim(routes[n], QUOTA), ROUTES), ROUTES)
-        self.figures["redis_bytes_per_session"] = round((self.redis.info("memory")["used_memory"] - before) / ROUTES)
+        await self.put("claim", many(lambda n: self.store.claim(routes[n], QUOTA), count), count)
+        self.figures["redis_bytes_per_session"] = round((self.redis.info("memory")["used_memory"] - before) / count)
         self.figures["redis_bytes_of_a_route"] = self.redis.memory_usage(f"trunkline:route:{routes[0].key}")
-        await self.put("find", many(lambda n: self.store.find(routes[n].key), ROUTES), ROUTES)
-        await self.put("refresh_per_route", self.refresh(routes), ROUTES)
+        await self.put("find", many(lambda n: self.store.find(routes[n].key), count), count)
+        await self.put("refresh_per_route", self.refresh(routes), count)
         await self.whole_beat(routes)
         self.redis.delete(*(f"trunkline:route:{route.key}" for route in routes))
-        await self.put("rewrite_per_route", self.refresh(routes), ROUTES)
+        await self.put("rewrite_per_route", self.refresh(routes), count)
         await self.take_over(routes)
-        await self.one_key_each()
+        await self.one_key_each(count)
 
     async def refresh(self, routes: Sequence[Route]) -> None:
         for start in range(0, len(routes), LOT):
@@ -146,21 +146,21 @@ class Bench:
         await store.beat(node_record(heir))
         self.redis.delete(f"trunkline:node:{self.node}")
         url = "http://10.0.0.2:8080"
-        await self.put("take_over", many(lambda n: store.take_over(routes[n], heir, url), ROUTES), ROUTES)
+        await self.put("take_over", many(lambda n: store.take_over(routes[n], heir, url), len(routes)), len(routes))
         taken = [route.owned_by(heir, url) for route in routes]
-        await self.put("release", many(lambda n: store.release(taken[n]), ROUTES), ROUTES)
+        await self.put("release", many(lambda n: store.release(taken[n]), len(taken)), len(taken))
 
-    async def one_key_each(self) -> None:
+    async def one_key_each(self, count: int) -> None:
         """What a lease for each session would be instead: its own key, renewed each second, many in one write."""
-        keys = [f"lease:{n}" for n in range(ROUTES)]
+        keys = [f"lease:{n}" for n in range(count)]
         commands = [("SET", key, self.node, "PX", 5000) for key in keys]
         await self.connection.pipeline(commands)
 
         async def renew() -> None:
-            for start in range(0, ROUTES, LOT):
+            for start in range(0, count, LOT):
                 await self.connection.pipeline([("PEXPIRE", key, 5000) for key in keys[start : start + LOT]])
 
-        await self.put("lease_per_session", renew(), ROUTES)
+        await self.put("lease_per_session", renew(), count)
         self.redis.delete(*keys)
 
     async def journals(self) -> None:
@@ -219,25 +219,28 @@ def start_once(command: Sequence[str]) -> int:
     return resident
 
 
-async def measured(url: str, redis: Any) -> Figures:
+async def measured(url: str, redis: Any, asked: argparse.Namespace) -> Figures:
     errors = Counter("errors", "", ["reason"], registry=CollectorRegistry())
     async with RedisConnection(url, errors) as connection:
         while not connection.is_up:
             await asyncio.sleep(0.01)
         bench = Bench(redis, connection, errors)
         await bench.beats()
-        await bench.routes()
+        await bench.routes(asked.routes)
         await bench.journals()
-        await bench.starts()
+        if not asked.no_starts:
+            await bench.starts()
     assert not errors.collect()[0].samples, errors.collect()[0].samples
     return bench.figures
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.parse_args()
+    parser.add_argument("--routes", type=int, default=ROUTES)
+    parser.add_argument("--no-starts", action="store_true", help="leave out starting processes of backends")
+    asked = parser.parse_args()
     with RedisServer() as server, server.client() as redis:
-        print(json.dumps(asyncio.run(measured(server.url, redis)), indent=1))
+        print(json.dumps(asyncio.run(measured(server.url, redis, asked)), indent=1))
 
 
 if __name__ == "__main__":

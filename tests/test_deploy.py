@@ -208,7 +208,7 @@ def test_every_setting_that_the_document_names_exists():
     assert words - {"ERROR", "WARNING"} <= set(NAMES)
 
 
-@pytest.mark.parametrize("name", ["docs/operations.md", "deploy/README.md", "README.md"])
+@pytest.mark.parametrize("name", ["docs/operations.md", "docs/scaling.md", "deploy/README.md", "README.md"])
 def test_links_lead_to_files(name):
     document = ROOT / name
     for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):

@@ -11,6 +11,7 @@ from app.errors import RoutesUnavailable
 from app.routing.routes import BEAT_S, NodeRecord, NodeStore, Route, RouteStore
 
 LOT = 500  # routes per command; each second in rotation, which is 300,000 within the time that routes are kept
+MAX_DEPARTED = 64  # nodes that have left the list and may live all the same; above it the first to leave is forgotten
 GAP_S = 3.0  # a node that stood still for so long may have lost its lease, which ends after 5
 
 log = logging.getLogger(__name__)
@@ -21,7 +22,8 @@ class Store(RouteStore, NodeStore, Protocol):
 
 
 class Heartbeat:
-    """`peers` are the other living nodes, as of the last beat that reached the store, at `last_ok`."""
+    """`peers` are the other living nodes, as of the last beat that reached the store, at `last_ok`; `departed` are
+    the last that were among them and are not any more."""
 
     def __init__(
         self,
@@ -36,6 +38,8 @@ class Heartbeat:
         self._must_prove = True
         self._losses = 0  # how often the store had forgotten us
         self.peers: dict[str, NodeRecord] = {}
+        self.departed: dict[str, NodeRecord] = {}
+        self.on_forgotten: Callable[[], None] = lambda: None
         self._has_left = False
         self.is_ok = False
         self.last_ok = -math.inf
@@ -93,12 +97,23 @@ class Heartbeat:
         if not await self._store.beat(node):
             self._must_prove = True
             self._losses += 1
-        peers = await self._store.nodes()
-        self.peers.clear()  # the same object: whoever looks at it sees the change
-        self.peers.update({peer.id: peer for peer in peers if peer.id != node.id})
+            self.on_forgotten()
+        self._heard_of({peer.id: peer for peer in await self._store.nodes() if peer.id != node.id})
         if not self.is_ok:
             log.info("This node is known to the others")
         self.is_ok, self.last_ok = True, self._clock()
+
+    def _heard_of(self, peers: dict[str, NodeRecord]) -> None:
+        """Changes both in place: whoever looks at them sees it."""
+        for node, record in self.peers.items():
+            if node not in peers:
+                self.departed[node] = record
+        for node in [node for node in self.departed if node in peers]:
+            del self.departed[node]
+        while len(self.departed) > MAX_DEPARTED:
+            del self.departed[next(iter(self.departed))]
+        self.peers.clear()
+        self.peers.update(peers)
 
     async def _refresh(self, lot: Sequence[Route]) -> None:
         for route in await self._store.refresh(lot) if lot else ():

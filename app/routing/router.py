@@ -27,10 +27,19 @@ class Free(NamedTuple):
 
 
 class Router:
-    """Looks sessions up. `peers` are the living nodes by id, this one left out, kept up to date by the heartbeat."""
+    """Looks sessions up. `peers` are the living nodes by id, this one left out, and `departed` those that were there
+    and are not heard of any more; both are kept up to date by the heartbeat."""
 
-    def __init__(self, store: RouteStore, me: str, peers: Mapping[str, NodeRecord], probe: Probe) -> None:
-        self._store, self._me, self._peers, self._probe = store, me, peers, probe
+    def __init__(
+        self,
+        store: RouteStore,
+        me: str,
+        peers: Mapping[str, NodeRecord],
+        departed: Mapping[str, NodeRecord],
+        probe: Probe,
+    ) -> None:
+        self._store, self._me, self._probe = store, me, probe
+        self._peers, self._departed = peers, departed
         self._remembered: dict[str, tuple[Route, float]] = {}
 
     async def locate(self, key: str, session_id: str | None = None) -> There | Route | Free:
@@ -46,7 +55,7 @@ class Router:
         found = await self._store.find(key)
         route = found.route
         if route is None:
-            return self._guess(found, session_id)
+            return await self._guess(found, session_id)
         if route.node == self._me:
             return route
         if not route.node:
@@ -84,16 +93,20 @@ class Router:
         """The living node with this id."""
         return self._peers.get(node)
 
-    def _guess(self, found: Found, session_id: str | None) -> There:
+    async def _guess(self, found: Found, session_id: str | None) -> There:
         """No route. 1. The node that gave the id out lives: it knows. 2. The store is new: later. 3. There is none."""
         tag = None if session_id is None else maker_of(session_id)
         if tag is not None and not self._me.startswith(tag):
-            maker = next((node for node in self._peers.values() if node.id.startswith(tag)), None)
+            maker = _tagged(self._peers, tag) or await self._answering(_tagged(self._departed, tag))
             if maker is not None:
                 return There(maker)
         if found.is_settling:
             raise RoutesUnavailable
         raise SessionNotFound
+
+    async def _answering(self, node: NodeRecord | None) -> NodeRecord | None:
+        """The node, if it lives all the same: the store may have lost its lease together with the route."""
+        return node if node is not None and await self._probe(node.url) == node.id else None
 
     async def _owner(self, route: Route, *, lives: bool) -> There | Free:
         """Its lease runs: it is there. It has lapsed: only a node that does not answer has lost what it owns."""
@@ -105,6 +118,10 @@ class Router:
 
     def __repr__(self) -> str:
         return f"<Router of {self._me} [{len(self._peers)} peers, {len(self._remembered)} remembered]>"
+
+
+def _tagged(nodes: Mapping[str, NodeRecord], tag: str) -> NodeRecord | None:
+    return next((node for node in nodes.values() if node.id.startswith(tag)), None)
 
 
 def _stranger(route: Route) -> NodeRecord:

@@ -32,6 +32,7 @@ class Ownership:
         self._idle = anyio.Event()
         self._tasks: TaskGroup | None = None
         self._session_ids: dict[str, str] = {}  # of the routes that are sessions
+        self._claiming: dict[str, anyio.Lock] = {}
         self.on_session_lost: Callable[[str], None] = lambda session_id: None
         self.on_caller_lost: Callable[[Route], None] = lambda route: None
 
@@ -72,20 +73,51 @@ class Ownership:
             self.release(key)  # it may have been written all the same
             raise
 
-    async def claim_caller(self, principal: Principal, tenant: str, backend: str) -> Route:
-        """The route of this caller's lines: ours from now on, unless another living node has it."""
+    async def claim_caller(self, principal: Principal, tenant: str, backend: str, free: Route | None) -> Route | None:
+        """The route of this caller's lines: ours from now on, unless another living node has it.
+
+        `free` is the route as its last owner left it, if there is one; None where somebody else was quicker.
+
+        Raises:
+            RoutesUnavailable: nobody knows whose it is.
+        """
         key = caller_key(principal.identity, tenant, backend)
-        if key in self._leaving:  # claimed again before its release was carried out
-            self._leaving.pop(key)
-        route = Route(key, self.node, self.url, 1, tenant, backend, principal.identity, CALLER)
-        found = await self._store.claim(route, None)
-        if found.node == self.node:
-            self._routes[key] = found
+        lock = self._claiming.setdefault(key, anyio.Lock())
+        try:
+            async with lock:  # of several requests that come at once, one claims
+                route = Route(key, self.node, self.url, 1, tenant, backend, principal.identity, CALLER)
+                return self._routes.get(key) or await self._claim_caller(route, free)
+        finally:
+            if not lock.locked():
+                self._claiming.pop(key, None)
+
+    async def _claim_caller(self, route: Route, free: Route | None) -> Route | None:
+        self._leaving.pop(route.key, None)  # a release that has been sent comes before the claim
+        try:
+            if free is None:
+                found: Route | None = await self._store.claim(route, None)
+            else:
+                found = await self._store.take_over(free, self.node, self.url)
+        except BaseException:
+            self._leave(route if free is None else free.owned_by(self.node, self.url), hand_over=False)
+            raise
+        if found is not None and found.node == self.node:
+            self._routes[route.key] = found
         return found
+
+    def release_callers(self) -> None:
+        """Lets other nodes have the callers: this one opens no more lines."""
+        for route in self:
+            if route.transport == CALLER:
+                self.release(route.key)
 
     def adopt(self, route: Route, session_id: str) -> None:
         """A route that was taken over from another node."""
         self._keep(route, session_id)
+
+    def owns(self, key: str) -> bool:
+        """Whether the route is ours, and to stay."""
+        return key in self._routes
 
     def holds(self, key: str) -> bool:
         """Whether the route is ours, or on its way out."""
@@ -104,11 +136,13 @@ class Ownership:
     def release(self, key: str, *, hand_over: bool = False) -> None:
         """Ends the route, or frees it for another node; carried out soon, `flush` waits for it. Idempotent."""
         route = self._forget(key)
-        if route is None:
-            return
+        if route is not None:
+            self._leave(route, hand_over=hand_over)
+
+    def _leave(self, route: Route, *, hand_over: bool) -> None:
         if len(self._leaving) >= MAX_RELEASES:
             self._leaving.pop(next(iter(self._leaving)))
-        self._leaving[key] = route, hand_over
+        self._leaving[route.key] = route, hand_over
         self._idle = anyio.Event() if self._idle.is_set() else self._idle
         self._wake.set()
 
@@ -138,6 +172,8 @@ class Ownership:
             self._idle.set()
 
     async def _release_one(self, key: str, route: Route, hand_over: bool) -> None:
+        if self._leaving.get(key) != (route, hand_over):
+            return  # claimed again meanwhile
         try:
             await self._store.release(route, hand_over=hand_over)
         except RoutesUnavailable:

@@ -25,6 +25,7 @@ from app.routing.routes import session_key
 from app.sessions.directory import BackendDirectory
 from app.sessions.draining import Draining, HandOver
 from app.sessions.fence import Fence
+from app.sessions.journal_writer import NotDurable
 from app.sessions.links import LinkSource
 from app.sessions.ownership import Ownership
 from app.sessions.restoring import Durability
@@ -227,17 +228,15 @@ class SessionRegistry:
         """
         if self.durability is None or session.journal is None or session.journal.is_over:
             return
-        key = session_key(session.id)
         session.close(HANDED_OVER, ShuttingDown())
+        goes_on = True  # also where the last write fails: what was written before is usually enough
         try:
             await self.durability.hand_over(session)
-        except GatewayError:
-            self._ownership.release(key)
+        except NotDurable:
+            goes_on = False
             raise
-        except BaseException:
-            self._ownership.release(key, hand_over=True)  # what was written before is enough, or the next owner sees
-            raise
-        self._ownership.release(key, hand_over=True)
+        finally:
+            self._ownership.release(session_key(session.id), hand_over=goes_on)
 
     def calls_in_flight(self) -> int:
         """How many requests of clients wait for their answer."""

@@ -107,7 +107,7 @@ async def timed(asked: Awaitable[httpx2.Response]) -> tuple[Seen, httpx2.Respons
         return Seen(began_at, time.monotonic() - began_at, 0, repr(error)), None
     seconds, fault = time.monotonic() - began_at, ""
     if response.status_code not in (200, 503):
-        fault = response.text[:160]
+        fault = response.text[-160:]
     elif response.status_code == 503 and "retry-after" not in response.headers:
         fault = "without Retry-After"
     return Seen(began_at, seconds, response.status_code, fault), response

@@ -149,6 +149,18 @@ async def test_peers_are_the_others_and_stay_known_while_the_store_is_away():
     assert (node.heart.is_ok, node.heart.last_ok, peers) == (False, 5.0, {B: record(B)})
 
 
+async def test_nodes_that_are_not_heard_of_any_more_stay_known_as_departed_until_they_are_back():
+    node = Node(0)
+    await node.store.beat(record(B))
+    await node.heart.beat()
+    await node.store.leave(B)
+    await node.heart.beat()
+    assert (list(node.heart.peers), list(node.heart.departed)) == ([], [B])
+    await node.store.beat(record(B))
+    await node.heart.beat()
+    assert (list(node.heart.peers), list(node.heart.departed)) == ([B], [])
+
+
 async def test_proving_fails_aloud_and_is_done_by_the_next_beat():
     node = Node(3)
     await node.heart.beat()

@@ -107,7 +107,7 @@ def nowhere_else(registry: SessionRegistry) -> Elsewhere:
         raise AssertionError("there is nobody to ask")
 
     unused: Any = None
-    return Elsewhere(registry, alone(), Router(FakeRoutes(), "0123456789abcdef", {}, probe), unused, unused)
+    return Elsewhere(registry, alone(), Router(FakeRoutes(), "0123456789abcdef", {}, {}, probe), unused, unused)
 
 
 @pytest.fixture
