@@ -85,6 +85,11 @@ class BackendSpec:
         """Identifies the backend on a node: (tenant, name)."""
         return (self.tenant, self.name)
 
+    @property
+    def keeps_state(self) -> bool:
+        """Whether what a process has heard may matter later: so it is, unless an administrator has said otherwise."""
+        return self.isolation != "shared" and self.recovery != "respawn"
+
 
 @dataclass(frozen=True, slots=True)
 class Principal:

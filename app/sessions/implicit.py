@@ -50,17 +50,18 @@ class ImplicitSessions:
         """Whether this node serves the caller already."""
         return any(True for _ in self.lines.of(caller.key))
 
-    async def is_stateless(self, caller: Caller) -> bool:
-        """Whether any node may serve the caller: its backend's administrator has said that it keeps no state.
+    async def is_of_one_node(self, caller: Caller) -> bool:
+        """Whether all lines of the caller must be on one node: its backend keeps state.
 
         Raises:
             BackendNotFound: there is no such backend.
         """
-        spec = await self._registry.backend(caller.tenant, caller.backend)
-        return spec.isolation == "shared" or spec.recovery == "respawn"
+        return (await self._registry.backend(caller.tenant, caller.backend)).keeps_state
 
-    def node_of(self, caller: Caller, message: Request) -> str | None:
-        """The other node that holds the call behind this requestState; None where it is this one, or none at all."""
+    def suspended_at(self, caller: Caller, message: Request) -> str | None:
+        """The node that has suspended the call which this request goes on with; None where there is none to find."""
+        if message.params is None or "requestState" not in message.params:
+            return None
         return self.suspended.node_of(caller, message)
 
     # --- calls

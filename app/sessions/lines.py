@@ -6,6 +6,7 @@ wants its log, has its line for itself until the process has answered; the other
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -14,7 +15,7 @@ import anyio
 import msgspec
 
 from app.domain import Principal
-from app.errors import BackendExited, InvalidResponse
+from app.errors import BackendExited, InvalidResponse, NodeUnavailable
 from app.protocol.commands import Answer, Failed, ToStream
 from app.protocol.exchange import MAX_CALLS
 from app.protocol.jsonrpc import Notification, Params, Request, Response, encode, members_of
@@ -105,7 +106,7 @@ class _Mine:
     """What one caller has."""
 
     groups: dict[bytes, Group] = field(default_factory=dict)  # by capabilities; the set used last stands last
-    takers: int = 0  # requests that look for a line now
+    takers: int = 0  # requests that are to have a line, or have one
 
 
 class _Unasked(EventStream):
@@ -131,7 +132,8 @@ class _Unasked(EventStream):
 class Lines:
     """Finds or opens the line for a request. The registry owns the sessions; this only knows which are whose.
 
-    `on_said` hears what a process says unasked, `on_closed` of a line that is gone or takes no more.
+    `on_said` hears what a process says unasked, `on_closed` of a line that is gone or takes no more. `on_caller_gone`
+    hears when nothing is left of a caller; `may_serve` says whether a new line's caller is still this node's to serve.
     """
 
     def __init__(self, registry: SessionRegistry) -> None:
@@ -142,7 +144,8 @@ class Lines:
         self._serial = 0
         self.on_said: Callable[[Session, ToStream], None] = lambda session, command: None
         self.on_closed: Callable[[Session], None] = lambda session: None
-        self.on_caller_gone: Callable[[CallerKey], None] = lambda caller: None  # the last of its lines, too
+        self.on_caller_gone: Callable[[CallerKey], None] = lambda caller: None
+        self.may_serve: Callable[[Session], bool] = lambda session: True
 
     def speaks_modern(self, caller: Caller) -> bool | None:
         """Whether the backend speaks 2026-07-28 itself; None where that is to be found out."""
@@ -156,15 +159,25 @@ class Lines:
 
     # --- taking one
 
+    @contextmanager
+    def expecting(self, caller: CallerKey) -> Iterator[None]:
+        """While a request is under way its caller is not gone, though there may be no line yet, or none any more."""
+        mine = self._callers.setdefault(caller, _Mine())
+        mine.takers += 1
+        try:
+            yield
+        finally:
+            mine.takers -= 1
+            self._prune(caller)
+
     async def take(self, caller: Caller, envelope: Envelope, need: Need) -> Line:
         """The line used last that can take the request, or a new one.
 
         Raises:
             GatewayError: as SessionRegistry.open and ProcessPool.lease; or the backend did not greet us.
+            NodeUnavailable: another node serves this caller by now.
         """
-        mine = self._callers.setdefault(caller.key, _Mine())
-        mine.takers += 1
-        try:
+        with self.expecting(caller.key):
             while True:
                 group = self.group(caller, envelope)
                 if (line := group.pick(need)) is not None:
@@ -174,9 +187,6 @@ class Lines:
                 async with group.opening:  # of several that come at once, one opens it for all
                     if self.group(caller, envelope).pick(need) is None and not self._opens_at_once(caller, need):
                         self._keep(caller, envelope, await self._open(caller, envelope))
-        finally:
-            mine.takers -= 1
-            self._prune(caller.key)
 
     def _opens_at_once(self, caller: Caller, need: Need) -> bool:
         """A line that nobody else could use is opened beside others, once the backend's era is known."""
@@ -196,6 +206,9 @@ class Lines:
     def _keep(self, caller: Caller, envelope: Envelope, line: Line) -> Line:
         if line.session.state is not SessionState.OPEN:  # it was closed before we could look
             raise BackendExited("the backend ended right after its start")
+        if not self.may_serve(line.session):
+            line.session.close("taken_over")
+            raise NodeUnavailable
         self.group(caller, envelope).lines.append(line)
         return line
 

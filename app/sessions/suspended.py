@@ -44,7 +44,9 @@ class SuspendedCalls:
         Raises:
             StateRefused: the state is broken, somebody else's, of another request, spent or lost.
         """
-        state = self._open((string_of((message.params or {}).get("requestState")) or ""), _place(caller, message))
+        state = self._open(caller, message)
+        if int(state["until"]) < time.time():
+            raise StateRefused("state_lost")
         call = self._calls.get(state["call"])
         if call is None:
             raise StateRefused("state_spent" if state["call"] in self._spent else "state_lost")
@@ -53,15 +55,16 @@ class SuspendedCalls:
         return call
 
     def node_of(self, caller: Caller, message: Request) -> str | None:
-        """The other node that the request's state names; None where it names this one, or does not open."""
+        """The node that the request's state names; None where it does not open."""
         try:
-            state = self._open((string_of((message.params or {}).get("requestState")) or ""), _place(caller, message))
+            node: str = self._open(caller, message)["node"]
         except StateRefused:
             return None
-        node: str = state["node"]
-        return None if node == self._node else node
+        return node
 
-    def _open(self, state: str, place: str) -> dict[str, Any]:
+    def _open(self, caller: Caller, message: Request) -> dict[str, Any]:
+        state = string_of((message.params or {}).get("requestState")) or ""
+        place = _place(caller, message)
         try:
             sealed = base64.urlsafe_b64decode(state.encode())
             if base64.urlsafe_b64encode(sealed).decode() != state:
@@ -69,8 +72,6 @@ class SuspendedCalls:
             opened: dict[str, Any] = json.loads(self._sealer.open(sealed, place))
         except (SealBroken, ValueError):
             raise StateRefused("state_invalid") from None
-        if int(opened["until"]) < time.time():
-            raise StateRefused("state_lost")
         return opened
 
     def over(self, call: ModernCall) -> None:
