@@ -16,9 +16,15 @@ class GatewayError(Exception):
     hint: str | None = None
 
     def __init__(self, message: str | None = None, *, hint: str | None = None) -> None:
-        super().__init__(message or (type(self).__doc__ or "").strip().rstrip("."))
+        super().__init__(message or _first_sentence(type(self)))
         if hint is not None:
             self.hint = hint
+
+
+def _first_sentence(error: type[GatewayError]) -> str:
+    """What an error says where nobody has said more."""
+    paragraph, _, _ = (error.__doc__ or "").partition("\n\n")
+    return " ".join(paragraph.split()).rstrip(".")
 
 
 # --- the caller's fault

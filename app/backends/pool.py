@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 
 import anyio
@@ -94,13 +93,11 @@ class ProcessPool:
         await self._tasks.__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self.aclose()
         if self._tasks is not None:
             self._tasks.cancel_scope.cancel()  # here and not in aclose(), whose caller may be inside the block
-            await self._tasks.__aexit__(kind, error, trace)
+            await self._tasks.__aexit__(None, None, None)
 
     async def aclose(self) -> None:
         """Refuses who waits and begins to stop every process; the supervisor waits for their ends."""

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from types import TracebackType
 from typing import Self
 
 import anyio
@@ -101,15 +100,13 @@ class Supervisor:
             self._resources = stack.pop_all()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         with anyio.CancelScope(shield=True):
             await self.stop_all()
         if self._tasks is not None:
             self._tasks.cancel_scope.cancel()
             self._tasks = None
-        await self._resources.__aexit__(kind, error, trace)
+        await self._resources.aclose()
 
     async def _close_spawner(self) -> None:
         with anyio.CancelScope(shield=True):  # bounded by the client's own time-out

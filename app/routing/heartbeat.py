@@ -1,4 +1,4 @@
-"""Heartbeat: says each second that this node lives and what it holds. Fence: notices that it stood still meanwhile."""
+"""Heartbeat: says each second that this node lives and what it holds."""
 
 import logging
 import math
@@ -12,7 +12,6 @@ from app.routing.routes import BEAT_S, NodeRecord, NodeStore, Route, RouteStore
 
 LOT = 500  # routes per command; each second in rotation, which is 300,000 within the time that routes are kept
 MAX_DEPARTED = 64  # nodes that have left the list and may live all the same; above it the first to leave is forgotten
-GAP_S = 3.0  # a node that stood still for so long may have lost its lease, which ends after 5
 
 log = logging.getLogger(__name__)
 
@@ -139,17 +138,3 @@ class Heartbeat:
 
     def __repr__(self) -> str:
         return f"<Heartbeat {'ok' if self.is_ok else 'failing'} [{len(self.peers)} peers]>"
-
-
-class Fence:
-    """Notices that the event loop stood still: then others may have taken what is ours. Pure."""
-
-    __slots__ = ("ticked_at",)
-
-    def __init__(self, now: float) -> None:
-        self.ticked_at = now
-
-    def tick(self, now: float) -> bool:
-        """Call it often; True after a gap: every route must be proved before anything is accepted or delivered."""
-        gap, self.ticked_at = now - self.ticked_at, now
-        return gap > GAP_S

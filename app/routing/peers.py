@@ -4,13 +4,14 @@ import asyncio
 import contextlib
 import socket
 import ssl
+import time
 from collections.abc import Callable
 from functools import cached_property
 from typing import Protocol
 from urllib.parse import urlsplit
 
 from app.errors import NodeUnavailable
-from app.routing.peer_connection import PeerConnection, PeerLost, PeerResponse, RawHeaders
+from app.routing.peer_connection import Alarm, PeerConnection, PeerLost, PeerResponse, RawHeaders
 
 __all__ = ["PeerClient", "PeerLost", "PeerResponse", "PeerUnreachable"]
 
@@ -45,6 +46,7 @@ class PeerClient:
     def __init__(self, prover: Prover) -> None:
         self._prover = prover
         self._peers: dict[str, _Peer] = {}
+        self._alarm = Alarm()
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -117,7 +119,7 @@ class PeerClient:
         self._require_open()
         peer = self._peers.get(url)
         if peer is None:
-            peer = self._peers[url] = _Peer(url, lambda: self._peers.pop(url, None))
+            peer = self._peers[url] = _Peer(url, self._alarm, lambda: self._peers.pop(url, None))
         if peer.size >= MAX_OPEN and not is_probe:
             raise NodeUnavailable("as many requests as may be are under way to that node")
         connection = await peer.connect(self._tls if peer.is_tls else None)
@@ -140,12 +142,12 @@ class PeerClient:
 class _Peer:
     """The connections to one node; `forget` is called when there are none left."""
 
-    def __init__(self, url: str, forget: Callable[[], object]) -> None:
+    def __init__(self, url: str, alarm: Alarm, forget: Callable[[], object]) -> None:
         parts = urlsplit(url)
         self.is_tls = parts.scheme == "https"
         self._host, self._port = parts.hostname or "", parts.port or (443 if self.is_tls else 80)
         self._netloc = parts.netloc.encode("ascii")
-        self._forget = forget
+        self._alarm, self._forget = alarm, forget
         self.open: set[PeerConnection] = set()
         self.idle: list[PeerConnection] = []
         self._connecting = 0
@@ -158,7 +160,7 @@ class _Peer:
     async def connect(self, tls: ssl.SSLContext | None) -> PeerConnection:
         """A new connection, for the caller's use."""
         loop = asyncio.get_running_loop()
-        connection = PeerConnection(self._netloc, self._keep, self._lost)
+        connection = PeerConnection(self._netloc, self._alarm, self._keep, self._lost)
         self._connecting += 1
         try:
             async with asyncio.timeout(CONNECT_S):
@@ -180,7 +182,7 @@ class _Peer:
 
     def idle_one(self) -> PeerConnection | None:
         """A kept connection that is fresh enough: the one used last, so that those not needed grow old."""
-        now = asyncio.get_running_loop().time()
+        now = time.monotonic()
         while self.idle:
             connection = self.idle.pop()
             if now - connection.idle_since < IDLE_S and connection.is_usable():
@@ -197,7 +199,7 @@ class _Peer:
         if len(self.idle) >= MAX_IDLE:
             connection.abort()
             return
-        connection.idle_since = asyncio.get_running_loop().time()
+        connection.idle_since = time.monotonic()
         self.idle.append(connection)
 
     def _lost(self, connection: PeerConnection) -> None:

@@ -4,7 +4,6 @@ import logging
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from prometheus_client import Counter
 
@@ -39,9 +38,12 @@ class RedisStore:
 
     async def find(self, key: str) -> Found:
         """As RouteStore."""
-        node, token, sealed, lives, settling = await self._redis.run(scripts.FIND, [route_name(key)])
-        route = await self._opened(key, node, token, sealed) if sealed else None
-        return Found(route, owner_lives=route is not None and bool(lives), is_settling=bool(settling))
+        match await self._redis.run(scripts.FIND, [route_name(key)]):
+            case [bytes(node), bytes(token), bytes(sealed), int(lives), int(settling)]:
+                route = await self._opened(key, node, token, sealed) if sealed else None
+                return Found(route, owner_lives=route is not None and bool(lives), is_settling=bool(settling))
+            case _:
+                raise self._garbled()
 
     async def claim(self, route: Route, quota: Quota | None) -> Route:
         """As RouteStore."""
@@ -58,13 +60,15 @@ class RedisStore:
         for _ in range(CLAIM_TRIES):
             sealed = self._records.seal_route(asked)
             arguments: list[Value] = [asked.node, asked.token, sealed, ROUTE_TTL_MS, *limits]
-            outcome, *rest = await self._redis.run(scripts.CLAIM, [route_name(route.key), *names], arguments)
-            if outcome == b"won":
-                return asked
-            if outcome == b"full":
-                which, used = rest
-                raise quotas.exceeded(_LIMITS[which - 2], used)
-            found = await self._opened(route.key, *rest)
+            match await self._redis.run(scripts.CLAIM, [route_name(route.key), *names], arguments):
+                case [b"won"]:
+                    return asked
+                case [b"full", (2 | 3) as which, int(used)]:
+                    raise quotas.exceeded(_LIMITS[which - 2], used)
+                case [b"owned" | b"stale" as outcome, bytes(node), bytes(token), bytes(value)]:
+                    found = await self._opened(route.key, node, token, value)
+                case _:
+                    raise self._garbled()
             if outcome == b"owned" and found is not None:
                 self._counts.doubt(names)  # our own: an answer got lost, and what was counted with it
                 return found
@@ -78,7 +82,7 @@ class RedisStore:
         names = _count_names(route)
         arguments: list[Value] = [route.node, route.token, node, self._records.seal_route(taken), ROUTE_TTL_MS]
         with self._counts.changing(names):
-            if not await self._redis.run(scripts.TAKE_OVER, [route_name(route.key), *names], arguments):
+            if await self._redis.run(scripts.TAKE_OVER, [route_name(route.key), *names], arguments) != 1:
                 return None
             self._counts.add(route.key, names)
         return taken
@@ -112,14 +116,21 @@ class RedisStore:
         for route in routes:
             arguments += [route.token, self._records.seal_route(route) if with_values else b""]
         answers = await self._redis.run(scripts.REFRESH, [route_name(route.key) for route in routes], arguments)
+        if not isinstance(answers, list) or len(answers) != len(routes):
+            raise self._garbled()
         lost: list[Route] = []
         missing: list[Route] = []
         for route, answer in zip(routes, answers, strict=True):
-            if answer == 1:
-                missing.append(route)
-            elif answer != 0:
-                theirs = await self._opened(route.key, *answer)
-                (missing if theirs is None else lost).append(route)
+            match answer:
+                case 0:
+                    continue
+                case 1:
+                    missing.append(route)
+                case [bytes(node), bytes(token), bytes(value)]:
+                    theirs = await self._opened(route.key, node, token, value)
+                    (missing if theirs is None else lost).append(route)
+                case _:
+                    raise self._garbled()
         return lost, missing
 
     async def release(self, route: Route, *, hand_over: bool = False) -> None:
@@ -171,14 +182,19 @@ class RedisStore:
                 self._alarm("of a node")
         return sorted(nodes, key=lambda node: node.id)
 
-    async def _opened(self, key: str, *record: Any) -> Route | None:
+    async def _opened(self, key: str, node: bytes, token: bytes, value: bytes) -> Route | None:
         """The route; None for one that none of our nodes has written, which is removed."""
         try:
-            return self._records.open_route(key, *record)
+            return self._records.open_route(key, node, token, value)
         except Poisoned:
             self._alarm("of a route")
-            await self._redis.run(scripts.DROP, [route_name(key)], record)
+            await self._redis.run(scripts.DROP, [route_name(key)], (node, token, value))
             return None
+
+    def _garbled(self) -> RoutesUnavailable:
+        """An answer that no script gives: it was spoilt on the way."""
+        self._errors.labels("garbled").inc()
+        return RoutesUnavailable()
 
     def _alarm(self, what: str) -> None:
         self._errors.labels("poisoned").inc()

@@ -3,13 +3,15 @@
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
+from itertools import islice
 from typing import NamedTuple
 
-from app.errors import RoutesUnavailable, SessionNotFound
+from app.errors import RoutesSettling, SessionNotFound
 from app.routing.routes import Found, NodeRecord, Route, RouteStore, maker_of
 
 REMEMBER_S = 2.0  # how long a route is believed without asking again; a wrong one is refused by the node it names
 MAX_REMEMBERED = 50_000
+FORGET_AT_ONCE = 2  # old routes for each new one: more go than come
 
 Probe = Callable[[str], Awaitable[str | None]]  # the id of the node that answers at this address, if one does
 
@@ -71,10 +73,14 @@ class Router:
 
     def remember(self, route: Route) -> There:
         """A route of another node, believed for a moment."""
+        now = time.monotonic()
+        self._remembered.pop(route.key, None)  # so that the oldest stand first
+        for key in [key for key, (_, until) in islice(self._remembered.items(), FORGET_AT_ONCE) if until < now]:
+            del self._remembered[key]
         if len(self._remembered) >= MAX_REMEMBERED:
             self._remembered.clear()
-        self._remembered[route.key] = route, time.monotonic() + REMEMBER_S
-        return There(self._peers.get(route.node) or _stranger(route))
+        self._remembered[route.key] = route, now + REMEMBER_S
+        return There(self._peers.get(route.node) or _unheard(route.node, route.url))
 
     def forget(self, key: str) -> None:
         """What was remembered is wrong: its node has refused."""
@@ -89,9 +95,12 @@ class Router:
         able = [node for node in self._peers.values() if not node.draining]
         return min(able, key=lambda node: node.sessions, default=None)
 
-    def peer(self, node: str) -> NodeRecord | None:
-        """The living node with this id."""
-        return self._peers.get(node)
+    async def meet(self, node: str, url: str) -> NodeRecord | None:
+        """The node at this address, if it lives: also one that has not been heard of yet, or not for a while."""
+        known = self._peers.get(node)
+        if known is None and await self._probe(url) == node:
+            return _unheard(node, url)
+        return known
 
     async def _guess(self, found: Found, session_id: str | None) -> There:
         """No route. 1. The node that gave the id out lives: it knows. 2. The store is new: later. 3. There is none."""
@@ -101,7 +110,7 @@ class Router:
             if maker is not None:
                 return There(maker)
         if found.is_settling:
-            raise RoutesUnavailable
+            raise RoutesSettling
         raise SessionNotFound
 
     async def _answering(self, node: NodeRecord | None) -> NodeRecord | None:
@@ -113,7 +122,7 @@ class Router:
         if lives:
             return self.remember(route)
         if await self._probe(route.url) == route.node:
-            return There(self._peers.get(route.node) or _stranger(route))
+            return There(self._peers.get(route.node) or _unheard(route.node, route.url))
         return Free(route)
 
     def __repr__(self) -> str:
@@ -124,6 +133,6 @@ def _tagged(nodes: Mapping[str, NodeRecord], tag: str) -> NodeRecord | None:
     return next((node for node in nodes.values() if node.id.startswith(tag)), None)
 
 
-def _stranger(route: Route) -> NodeRecord:
-    """A node that this one has not heard of yet, as its route shows it."""
-    return NodeRecord(route.node, route.url, "", datetime.fromtimestamp(0, UTC))
+def _unheard(node: str, url: str) -> NodeRecord:
+    """A node that this one has not heard of."""
+    return NodeRecord(node, url, "", datetime.fromtimestamp(0, UTC))

@@ -2,6 +2,7 @@
 
 import json
 import time
+from contextlib import AbstractContextManager
 from functools import partial
 
 import msgspec
@@ -19,12 +20,13 @@ from app.protocol.modern import (
     own_envelope,
     without_envelope,
 )
-from app.sessions.lines import Caller, Line, Lines, Need, may_be_asked
+from app.sessions.line import Line, Need
+from app.sessions.lines import Caller, Lines, may_be_asked
 from app.sessions.listeners import Listener, Listeners
 from app.sessions.modern_call import ModernCall
 from app.sessions.registry import SessionRegistry
 from app.sessions.streams import Reply
-from app.sessions.suspended import SUSPENDED_S, SuspendedCalls
+from app.sessions.suspended import ALONE, SUSPENDED_S, Place, SuspendedCalls
 
 __all__ = ["Caller", "ImplicitSessions"]
 
@@ -36,12 +38,12 @@ class ImplicitSessions:
     """The lines, suspended calls and listeners of this node; the registry owns the sessions behind them."""
 
     def __init__(
-        self, registry: SessionRegistry, sealer: Sealer, *, node: str = "", suspended_s: float = SUSPENDED_S
+        self, registry: SessionRegistry, sealer: Sealer, *, here: Place = ALONE, suspended_s: float = SUSPENDED_S
     ) -> None:
         self._registry = registry
         self.lines = Lines(registry)
         self.listeners = Listeners(self.lines)
-        self.suspended = SuspendedCalls(sealer, suspended_s, node)
+        self.suspended = SuspendedCalls(sealer, suspended_s, here)
         registry.on_sweep = self.sweep
 
     # --- whose request it is, where there are several nodes
@@ -58,11 +60,19 @@ class ImplicitSessions:
         """
         return (await self._registry.backend(caller.tenant, caller.backend)).keeps_state
 
-    def suspended_at(self, caller: Caller, message: Request) -> str | None:
-        """The node that has suspended the call which this request goes on with; None where there is none to find."""
+    def expecting(self, caller: Caller) -> AbstractContextManager[None]:
+        """While a request of the caller is under way, this node does not give the caller up."""
+        return self.lines.expecting(caller.key)
+
+    def suspended_at(self, caller: Caller, message: Request) -> Place | None:
+        """Where the call is suspended that this request goes on with; None where it goes on with none of ours."""
         if message.params is None or "requestState" not in message.params:
             return None
-        return self.suspended.node_of(caller, message)
+        return self.suspended.place_of(caller, message)
+
+    def is_here(self, place: Place) -> bool:
+        """Whether that is this node."""
+        return place.node == self.suspended.here.node
 
     # --- calls
 
@@ -126,7 +136,9 @@ class ImplicitSessions:
 
     async def discover(self, caller: Caller, envelope: Envelope) -> bytes:
         """The `server/discover` result: what the backend said when its line was opened, and the versions we serve."""
+        began_at = time.monotonic()
         line = await self.lines.take(caller, envelope, Need.ANY)
+        line.session.count_request("server/discover", "", time.monotonic() - began_at)
         versions = msgspec.Raw(encode(SUPPORTED))
         if line.is_modern:
             return encode({**line.about, "supportedVersions": versions})

@@ -1,7 +1,6 @@
 """Lender: gives each session its link, as its backend's `isolation` and `recovery` say."""
 
 from functools import partial
-from types import TracebackType
 from typing import Self
 
 import anyio
@@ -31,16 +30,14 @@ class Lender:
         await self._tasks.__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         tasks, self._tasks = self._tasks, None
         try:
             if tasks is not None:
                 tasks.cancel_scope.cancel()
-                await tasks.__aexit__(kind, error, trace)
+                await tasks.__aexit__(None, None, None)
         finally:
-            await self._shared.__aexit__(kind, error, trace)
+            await self._shared.__aexit__()
 
     async def lease(self, spec: BackendSpec, limits: Limits) -> LinkLease:
         """See LinkSource."""

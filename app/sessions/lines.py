@@ -8,28 +8,26 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import NamedTuple
 
 import anyio
 import msgspec
 
 from app.domain import Principal
-from app.errors import BackendExited, InvalidResponse, NodeUnavailable
+from app.errors import BackendExited, InvalidResponse, NodeUnavailable, SessionNotFound
 from app.protocol.commands import Answer, Failed, ToStream
-from app.protocol.exchange import MAX_CALLS
 from app.protocol.jsonrpc import Notification, Params, Request, Response, encode, members_of
 from app.protocol.lifecycle import SessionState
-from app.protocol.modern import MAY_ASK, MODERN, Envelope, MirroredParameter, own_envelope
+from app.protocol.modern import MODERN, Envelope, own_envelope
 from app.protocol.revisions import Revision
 from app.routing.routes import Identity
+from app.sessions.line import Group, Line, Need
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
 from app.sessions.streams import EventStream, Reply
 
 TRANSPORT = "modern"
 MAX_CAPABILITY_SETS = 4  # of one principal and backend; the one used least recently goes first
-MAX_SHARED_CALLS = MAX_CALLS - 8  # of one line; the rest is for what the gateway asks itself
 PROBE_S = 3.0  # some handshake-era servers never answer `server/discover`
 LEGACY_CAPABILITIES = ("roots", "sampling", "elicitation")
 
@@ -47,58 +45,6 @@ class Caller(NamedTuple):
     def key(self) -> CallerKey:
         """Equal for requests that may share lines, capabilities aside."""
         return (self.principal.identity, self.tenant, self.backend)
-
-
-class Need(Enum):
-    """What a request wants of its line."""
-
-    ANY = "any"  # it asks nothing and logs nothing: any line will do
-    SHARED = "shared"  # no line that somebody has for himself
-    ALONE = "alone"  # what the process asks or logs on it must be this call's
-
-
-@dataclass(eq=False, slots=True)
-class Line:
-    """One session of ours, and what its backend said of itself."""
-
-    session: Session
-    is_modern: bool
-    about: Params  # the `initialize` or `server/discover` result
-    capabilities: Params
-    held_by: object = None
-    may_still_ask: bool = False  # for a call that nobody waits for any more: it only answers lists from now on
-    is_retired: bool = False  # takes no more calls, and is closed after the last one
-    log_level_is_set: bool = False
-
-    def is_free(self, need: Need) -> bool:
-        """Whether it can take such a request."""
-        calls = self.session.exchange.calls
-        if self.session.state is not SessionState.OPEN or len(calls) >= MAX_SHARED_CALLS:
-            return False
-        if self.is_modern or need is Need.ANY:
-            return True
-        is_quiet = need is Need.SHARED or not any(call.method in MAY_ASK for call in calls.values())
-        return self.held_by is None and is_quiet and not self.may_still_ask
-
-
-@dataclass(eq=False, slots=True)
-class Group:
-    """The lines of one caller with one set of capabilities, and the tools they were seen to offer."""
-
-    lines: list[Line] = field(default_factory=list)  # the one used last stands last
-    opening: anyio.Lock = field(default_factory=anyio.Lock)
-    mirrors: dict[str, list[MirroredParameter]] | None = None  # by tool, see x-mcp-header
-    mirrors_at: float = 0.0
-    listing: anyio.Lock = field(default_factory=anyio.Lock)
-
-    def pick(self, need: Need) -> Line | None:
-        """The line used last that can take such a request; one that is held only where there is no other."""
-        able = [line for line in self.lines if line.is_free(need)]
-        line = next((line for line in reversed(able) if line.held_by is None), able[-1] if able else None)
-        if line is not None:
-            self.lines.remove(line)
-            self.lines.append(line)
-        return line
 
 
 @dataclass(eq=False, slots=True)
@@ -227,10 +173,12 @@ class Lines:
     async def _open(self, caller: Caller, envelope: Envelope) -> Line:
         for _ in range(2):
             session = await self._registry.open(caller.principal, caller.tenant, caller.backend, TRANSPORT)
-            session.listen = _Unasked(self, session)
+            session.listen, session.is_line = _Unasked(self, session), True
             try:
                 await self._registry.connect(session)
                 line = await self._greet(session, envelope)
+            except SessionNotFound:  # this client knows of no session
+                raise BackendExited("the process was stopped at its start", started=False) from None
             except BaseException:
                 session.close("not_initialized")
                 raise

@@ -5,8 +5,9 @@ asked for, under its own id; the caller's lines subscribe to a resource once for
 """
 
 import json
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -24,7 +25,8 @@ from app.protocol.jsonrpc import (
     string_of,
 )
 from app.protocol.modern import complete, tagged
-from app.sessions.lines import Caller, CallerKey, Line, Lines, caller_key
+from app.sessions.line import Line
+from app.sessions.lines import Caller, CallerKey, Lines, caller_key
 from app.sessions.session import Session
 from app.sessions.streams import EventStream
 
@@ -46,6 +48,7 @@ class Listener:
     line: Line
     kinds: frozenset[str]
     uris: frozenset[str]
+    began_at: float = field(default_factory=time.monotonic)
 
     def wants(self, message: Notification) -> bool:
         """Whether it asked for this."""
@@ -64,6 +67,7 @@ class Listener:
         result = complete(msgspec.Raw(encode(tagged({}, self.subscription_id))), "subscriptions/listen", None)
         self.stream.push(ToStream(None, b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (self.subscription_id, result)))
         self.stream.end()
+        self.line.session.count_request("subscriptions/listen", "", time.monotonic() - self.began_at)
 
 
 class Listeners:

@@ -7,6 +7,7 @@ the sealed state goes on where it stopped (patterns/mrtr).
 
 import asyncio
 import secrets
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -31,7 +32,7 @@ from app.protocol.jsonrpc import (
 )
 from app.protocol.modern import LEVELS, MAY_ASK, MISSING_CAPABILITY, Envelope, complete, tagged
 from app.protocol.url_required import is_url_required, required_urls, was_opened
-from app.sessions.session import Session
+from app.sessions.session import Session, error_type_of
 from app.sessions.streams import Reply
 
 DEBOUNCE_S = 0.03  # a server that asks several things at once writes them within this
@@ -74,6 +75,7 @@ class ModernCall:
         self.on_done: Callable[[ModernCall], None] = lambda call: None
         self.hears_others: Callable[[], bool] = lambda: False  # whether what is logged may be another call's
         self._reply: Reply | None = None
+        self._asked_at = 0.0  # when the request that waits began
         self._kept: Answer | None = None  # an answer that came while nobody waited
         self._lacking: dict[str, Any] | None = None  # the capabilities that the process would have needed
         self._debounce: asyncio.TimerHandle | None = None
@@ -86,7 +88,7 @@ class ModernCall:
 
     def wait_with(self, reply: Reply) -> None:
         """From now on this request waits for the outcome, or for the next question."""
-        self._reply = reply
+        self._reply, self._asked_at = reply, time.monotonic()
         if self._kept is not None:
             self._finish(self._kept)
         elif self.questions:
@@ -191,9 +193,8 @@ class ModernCall:
             },
             "requestState": self.on_suspended(self),
         }
-        reply, self._reply = self._reply, None
         value = complete(msgspec.Raw(encode(result)), self.message.method, self.server_info)
-        reply.answer(self._as_answer(Response(b"", "result", msgspec.Raw(value))))
+        self._answer_client(self._as_answer(Response(b"", "result", msgspec.Raw(value))))
 
     def feed(self, answers: Mapping[str, msgspec.Raw]) -> None:
         """What the client answered; unknown keys are ignored, missing ones are asked for again."""
@@ -247,15 +248,24 @@ class ModernCall:
             self._kept = None
             self._ask()
             return
+        if isinstance(outcome, Answer):
+            self._answer_client(self._as_answer(self._shaped(outcome.response)))
+        elif isinstance(outcome.error, SessionNotFound):  # this client knows of no session
+            error = BackendExited("the process behind this request was stopped")
+            self._answer_client(Failed(self._as_call(), error))
+        else:
+            self._answer_client(Failed(self._as_call(), outcome.error))
+        self._over()
+
+    def _answer_client(self, outcome: Answer | Failed) -> None:
         reply, self._reply = self._reply, None
         assert reply is not None
         if isinstance(outcome, Answer):
-            reply.answer(self._as_answer(self._shaped(outcome.response)))
-        elif isinstance(outcome.error, SessionNotFound):  # this client knows of no session
-            reply.answer(Failed(self._as_call(), BackendExited("the process behind this request was stopped")))
+            error_type = error_type_of(self.message.method, outcome.response)
         else:
-            reply.answer(Failed(self._as_call(), outcome.error))
-        self._over()
+            error_type = outcome.error.reason
+        self.line.count_request(self.message.method, error_type, time.monotonic() - self._asked_at)
+        reply.answer(outcome)
 
     def _over(self) -> None:
         if not self.is_done:

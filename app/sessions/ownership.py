@@ -11,6 +11,7 @@ from anyio.abc import TaskGroup
 from app.domain import Limits, Principal
 from app.errors import QuotaExceeded, RoutesUnavailable
 from app.routing.routes import CALLER, NODE_TAG_CHARACTERS, Quota, Route, RouteStore, caller_key, session_key
+from app.sessions.session import Session
 
 SESSION_ID_BYTES = 24  # 192 random bits
 MAX_RELEASES = 10_000  # that wait for a store that is away; what is not released lapses, and expires
@@ -63,15 +64,14 @@ class Ownership:
         """
         key = session_key(session_id)
         route = Route(key, self.node, self.url, 1, tenant, backend, principal.identity, transport)
-        self._keep(route, session_id)  # before the store has it: a refresh at this moment must not leave it out
         try:
             await self._store.claim(route, Quota(limits.sessions, limits.sessions_per_principal))
         except QuotaExceeded:
-            self._forget(key)
             raise
         except BaseException:
-            self.release(key)  # it may have been written all the same
+            self._leave(route, hand_over=False)  # it may have been written all the same
             raise
+        self._keep(route, session_id)  # not before: a refresh would write what is refused, a release come too early
 
     async def claim_caller(self, principal: Principal, tenant: str, backend: str, free: Route | None) -> Route | None:
         """The route of this caller's lines: ours from now on, unless another living node has it.
@@ -105,15 +105,31 @@ class Ownership:
             self._routes[route.key] = found
         return found
 
+    def may_have_line(self, session: Session) -> bool:
+        """Whether a caller's line may be on this node."""
+        return not session.spec.keeps_state or self.owns(caller_key(session.principal.identity, *session.spec.key))
+
     def release_callers(self) -> None:
         """Lets other nodes have the callers: this one opens no more lines."""
         for route in self:
             if route.transport == CALLER:
                 self.release(route.key)
 
-    def adopt(self, route: Route, session_id: str) -> None:
-        """A route that was taken over from another node."""
-        self._keep(route, session_id)
+    async def take_over(self, route: Route, session_id: str) -> Route | None:
+        """Makes this node the owner of a session that nobody has any more; None where somebody else was quicker.
+
+        Raises:
+            RoutesUnavailable: nobody knows whose it is now.
+        """
+        self._leaving.pop(route.key, None)  # of an attempt whose answer got lost; see `_claim_caller`
+        try:
+            taken = await self._store.take_over(route, self.node, self.url)
+        except BaseException:
+            self._leave(route.owned_by(self.node, self.url), hand_over=True)  # it may be ours all the same
+            raise
+        if taken is not None:
+            self._keep(taken, session_id)
+        return taken
 
     def owns(self, key: str) -> bool:
         """Whether the route is ours, and to stay."""
@@ -125,9 +141,10 @@ class Ownership:
 
     def lost(self, route: Route) -> None:
         """Another node has a later token: what we have under this key is over."""
-        session_id = self._session_ids.get(route.key)
-        if self._forget(route.key) is None:
+        ours, session_id = self._routes.get(route.key), self._session_ids.get(route.key)
+        if ours is None or ours.token > route.token:  # what was asked about is over, or was taken back since
             return
+        self._forget(route.key)
         if session_id is None:
             self.on_caller_lost(route)
         else:

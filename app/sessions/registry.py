@@ -99,7 +99,9 @@ class SessionRegistry:
         session = self._admit(session_id, principal, spec, limits, transport)
         try:
             await self._ownership.claim_session(session_id, principal, tenant, backend, transport, limits)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, QuotaExceeded):
+                self._metrics.rate_limited.labels(error.limit).inc()
             session.close("not_claimed")
             raise
         if session.state is SessionState.CLOSED:  # by the drain, an administrator
@@ -145,19 +147,8 @@ class SessionRegistry:
         _, limits = await self._find_backend(*session.spec.key)
         await session.connect(self._links, limits)
 
-    def find(self, session_id: str, principal: Principal, tenant: str, backend: str) -> Session:
-        """The session with this id, if it is this principal's and of this backend.
-
-        Raises:
-            SessionNotFound: there is none, or it is somebody else's: the same either way.
-        """
-        session = self.get(session_id, principal, tenant, backend)
-        if session is None:
-            raise SessionNotFound
-        return session
-
     def get(self, session_id: str, principal: Principal, tenant: str, backend: str) -> Session | None:
-        """The session on this node; None where another may have it.
+        """The session on this node, if it is this principal's and of this backend; None where another may have it.
 
         Raises:
             SessionNotFound: it is here, and somebody else's.
@@ -171,6 +162,10 @@ class SessionRegistry:
         if principal is not session.principal and principal.identity != session.principal.identity:
             raise SessionNotFound
         return session
+
+    def __contains__(self, session_id: str) -> bool:
+        """Whether it is on this node, whoever's it is."""
+        return session_id in self._sessions
 
     def lost(self, session_id: str) -> None:
         """Another node owns this session: what we have of it is over."""
@@ -194,7 +189,14 @@ class SessionRegistry:
                 log.warning("what this node owns could not be proved: the route store does not answer")
             self.fence.open(time.monotonic())
             for session in self:
-                session.deliver_held()
+                self._deliver_held(session)
+
+    def _deliver_held(self, session: Session) -> None:
+        try:
+            session.deliver_held()
+        except Exception:
+            log.exception("what a session's process has said could not be delivered")
+            session.close("internal_error")
 
     def limits_changed(self, tenant: str, limits: Limits) -> None:
         """New limits for what the tenant does from now on."""

@@ -13,6 +13,7 @@ from app.errors import (
     Conflict,
     GatewayError,
     InvalidMessage,
+    RoutesUnavailable,
     SessionNotFound,
 )
 from app.limits.gates import TenantGate
@@ -22,7 +23,7 @@ from app.protocol.event_ids import EventId, is_primed
 from app.protocol.exchange import Exchange, negotiated_version
 from app.protocol.jsonrpc import Notification, Request, Response, members_of
 from app.protocol.lifecycle import Lifecycle, SessionState, Trigger
-from app.protocol.modern import SUPPORTED, refuses_handshake
+from app.protocol.modern import MODERN, SUPPORTED, refuses_handshake
 from app.protocol.revisions import ASSUMED
 from app.sessions.bridged_link import BridgedLink
 from app.sessions.fence import Fence
@@ -71,6 +72,7 @@ class Session:
         self._resumption: Resumption | None = None  # made for the first stream that can be resumed
         self.journal: Journal | None = None  # of a session that can go on at another node
         self._held: list[bytes] | None = None  # what the process said behind a closed fence
+        self.is_line = False  # of 2026-07-28 clients: what it is asked is not what a client asked
 
     @property
     def state(self) -> SessionState:
@@ -138,10 +140,11 @@ class Session:
             InvalidMessage: the id is in flight, or it is too early or too late for this method.
             QuotaExceeded: too many calls are in flight, or they come too fast.
             BackendError: the process is gone or does not read.
+            RoutesUnavailable: this node stood still, and another may have the session by now.
         """
         if self._lifecycle.state is not SessionState.OPEN or message.method == "initialize":
             self._admit(message)
-        now = self.last_seen = time.monotonic()
+        now = self._accept()
         may_stream = stream is Listen.STREAM or stream.may_stream
         self.gate.begin_call(now)
         try:
@@ -171,8 +174,9 @@ class Session:
         Raises:
             RateLimited: they come too fast.
             BackendError: the process is gone or does not read.
+            RoutesUnavailable: as `request`.
         """
-        now = self.last_seen = time.monotonic()
+        now = self._accept()
         self.gate.check_rate(now)
         line = self.exchange.notification(message, now)
         if line is not None:
@@ -191,13 +195,25 @@ class Session:
             self._tell_backend(line)
 
     def respond(self, message: Response) -> None:
-        """Passes the answer to a backend's question on; one that was not asked is dropped."""
-        self.last_seen = time.monotonic()
+        """Passes the answer to a backend's question on; one that was not asked is dropped.
+
+        Raises:
+            RoutesUnavailable: as `request`.
+        """
+        self._accept()
         line = self.exchange.response(message)
         if line is None:
             self._metrics.messages_dropped.labels("unknown_response").inc()
         else:
             self._require_link().send(line)
+
+    def _accept(self) -> float:
+        """The time; what came before a gap, and was read only after it, is not accepted before the fence is open."""
+        now = time.monotonic()
+        if self._fence.is_closed(now):
+            raise RoutesUnavailable
+        self.last_seen = now
+        return now
 
     def _admit(self, message: Request) -> None:
         if message.method == "initialize":
@@ -283,14 +299,9 @@ class Session:
 
     def _answered(self, answer: Answer, now: float) -> None:
         call, response = answer.call, answer.response
-        error_type = ""
-        if response.member == "error":
-            error_type = _error_type(response)
-        elif call.method == "tools/call" and _is_tool_error(response):
-            error_type = "tool_error"
         if call.method == "initialize":
             self._initialized(response)
-        self._done(call, error_type, now)
+        self._done(call, error_type_of(call.method, response), now)
         size = len(response.value)
         if size > LARGE_ANSWER_BYTES:
             self._require_link().asked_for(size)
@@ -332,9 +343,15 @@ class Session:
         self.gate.end_call()
         self.last_seen = now
         seconds, method = now - call.started, method_label(call.method)
-        version = self.version if self.version in KNOWN_VERSIONS else "_OTHER"  # a backend may say what it likes
-        self._metrics.server_operations.labels(method, error_type, self.transport, version).observe(seconds)
         self._metrics.client_operations.labels(method, error_type).observe(seconds)
+        if not self.is_line:
+            version = self.version if self.version in KNOWN_VERSIONS else "_OTHER"  # a backend may say what it likes
+            self._metrics.server_operations.labels(method, error_type, self.transport, version).observe(seconds)
+
+    def count_request(self, method: str, error_type: str, seconds: float) -> None:
+        """A client of 2026-07-28 has got an answer that came from this line, or needed nothing from it."""
+        labels = method_label(method), error_type, self.transport, MODERN
+        self._metrics.server_operations.labels(*labels).observe(seconds)
 
     # --- streams
 
@@ -440,6 +457,13 @@ class Session:
 
     def __repr__(self) -> str:
         return f"<Session {self.id[:6]}… {self.transport} {self.state.value} {self.exchange!r}>"
+
+
+def error_type_of(method: str, response: Response) -> str:
+    """How an answer is counted: "" where it is a success."""
+    if response.member == "error":
+        return _error_type(response)
+    return "tool_error" if method == "tools/call" and _is_tool_error(response) else ""
 
 
 def _is_tool_error(response: Response) -> bool:

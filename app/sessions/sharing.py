@@ -4,7 +4,6 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import NamedTuple, Self
 
 import anyio
@@ -78,13 +77,11 @@ class SharedProcesses:
         self._tasks.start_soon(self._sweep_for_ever, name="sweep shared processes")
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         tasks, self._tasks = self._tasks, None
         if tasks is not None:
             tasks.cancel_scope.cancel()
-            await tasks.__aexit__(kind, error, trace)
+            await tasks.__aexit__(None, None, None)
         for group in self._groups.values():
             for process in group.processes:
                 process.release("shutdown")

@@ -7,7 +7,7 @@ import base64
 import hashlib
 import json
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from app.auth.sealing import SealBroken, Sealer
 from app.errors import StateRefused
@@ -19,11 +19,21 @@ MAX_SUSPENDED = 10_000  # of a node; one more ends the oldest
 SUSPENDED_S = 300.0  # how long a client may take to come back
 
 
-class SuspendedCalls:
-    """The suspended calls of this node."""
+class Place(NamedTuple):
+    """A node that holds suspended calls, and where it can be reached."""
 
-    def __init__(self, sealer: Sealer, suspended_s: float, node: str = "") -> None:
-        self._sealer, self._suspended_s, self._node = sealer, suspended_s, node
+    node: str
+    url: str
+
+
+ALONE = Place("", "")  # of a node without others
+
+
+class SuspendedCalls:
+    """The suspended calls of this node, which is `here`."""
+
+    def __init__(self, sealer: Sealer, suspended_s: float, here: Place) -> None:
+        self._sealer, self._suspended_s, self.here = sealer, suspended_s, here
         self._calls: dict[str, ModernCall] = {}
         self._spent: dict[str, None] = {}  # calls that were suspended, and went on to their end
 
@@ -34,8 +44,8 @@ class SuspendedCalls:
         self._calls[call.id] = call
         call.deadline = time.monotonic() + self._suspended_s
         until = int(time.time() + self._suspended_s)
-        state = {"node": self._node, "call": call.id, "round": call.round, "until": until}
-        sealed = self._sealer.seal(json.dumps(state).encode(), _place(caller, call.message))
+        state = {**self.here._asdict(), "call": call.id, "round": call.round, "until": until}
+        sealed = self._sealer.seal(json.dumps(state).encode(), _purpose(caller, call.message))
         return base64.urlsafe_b64encode(sealed).decode()
 
     def find(self, caller: Caller, message: Request) -> ModernCall:
@@ -54,22 +64,21 @@ class SuspendedCalls:
             raise StateRefused("state_spent")
         return call
 
-    def node_of(self, caller: Caller, message: Request) -> str | None:
-        """The node that the request's state names; None where it does not open."""
+    def place_of(self, caller: Caller, message: Request) -> Place | None:
+        """Where the call behind the request's state is or was; None where the state does not open."""
         try:
-            node: str = self._open(caller, message)["node"]
+            state = self._open(caller, message)
         except StateRefused:
             return None
-        return node
+        return Place(state["node"], state["url"])
 
     def _open(self, caller: Caller, message: Request) -> dict[str, Any]:
         state = string_of((message.params or {}).get("requestState")) or ""
-        place = _place(caller, message)
         try:
             sealed = base64.urlsafe_b64decode(state.encode())
             if base64.urlsafe_b64encode(sealed).decode() != state:
                 raise ValueError("not as it was written")
-            opened: dict[str, Any] = json.loads(self._sealer.open(sealed, place))
+            opened: dict[str, Any] = json.loads(self._sealer.open(sealed, _purpose(caller, message)))
         except (SealBroken, ValueError):
             raise StateRefused("state_invalid") from None
         return opened
@@ -96,7 +105,7 @@ class SuspendedCalls:
         return len(self.waiting())
 
 
-def _place(caller: Caller, message: Request) -> str:
+def _purpose(caller: Caller, message: Request) -> str:
     """What a state is bound to."""
     params = {
         name: value

@@ -6,11 +6,12 @@ from typing import Protocol
 
 import anyio
 
-from app.domain import BackendSpec, Limits, Principal
+from app.domain import BackendSpec, Limits
 from app.errors import NotFound, SessionNotFound
 from app.metrics import Metrics
-from app.routing.routes import Route, RouteStore
+from app.routing.routes import Route
 from app.sessions.directory import BackendDirectory
+from app.sessions.lines import Caller
 from app.sessions.ownership import Ownership
 from app.sessions.restoring import is_durable
 from app.sessions.session import Session
@@ -32,25 +33,23 @@ class Rebuild(Protocol):
 class TakeOver:
     """One attempt per session at a time; a second request waits for the first one's."""
 
-    def __init__(
-        self, store: RouteStore, ownership: Ownership, directory: BackendDirectory, rebuild: Rebuild, metrics: Metrics
-    ) -> None:
-        self._store, self._ownership, self._directory, self._rebuild = store, ownership, directory, rebuild
+    def __init__(self, ownership: Ownership, directory: BackendDirectory, rebuild: Rebuild, metrics: Metrics) -> None:
+        self._ownership, self._directory, self._rebuild = ownership, directory, rebuild
         self._takeovers = metrics.takeovers
         self._under_way: dict[str, anyio.Lock] = {}
 
     async def __call__(
-        self, session_id: str, route: Route, principal: Principal, find: Callable[[], Session | None]
+        self, session_id: str, route: Route, caller: Caller, find: Callable[[], Session | None]
     ) -> Session | None:
         """The session, ours from now on; None where somebody else was quicker: look it up again.
 
         `find` looks for the session on this node, for whoever had to wait here.
 
         Raises:
-            SessionNotFound: it is not this principal's, or it has ended with its node.
+            SessionNotFound: it is not this caller's, or it has ended with its node.
             RoutesUnavailable, GatewayError: not now.
         """
-        if route.identity != principal.identity:
+        if (route.identity, route.tenant, route.backend) != caller.key:
             raise SessionNotFound
         lock = self._under_way.setdefault(route.key, anyio.Lock())
         try:
@@ -65,11 +64,10 @@ class TakeOver:
         return key in self._under_way
 
     async def _take(self, session_id: str, route: Route) -> Session | None:
-        taken = await self._store.take_over(route, self._ownership.node, self._ownership.url)
+        taken = await self._ownership.take_over(route, session_id)
         if taken is None:
             self._takeovers.labels("lost_race").inc()
             return None
-        self._ownership.adopt(taken, session_id)
         try:
             session = await self._restore(session_id, taken)
         except SessionNotFound:

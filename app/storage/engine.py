@@ -106,7 +106,8 @@ class Database:
 
     async def aclose(self) -> None:
         """Closes every connection. Idempotent."""
-        await self._engine.dispose()
+        with anyio.move_on_after(WAIT_S, shield=True):  # a start that was cancelled would leave their threads
+            await self._engine.dispose()
 
     @asynccontextmanager
     async def _transaction(self, engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:

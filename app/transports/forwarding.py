@@ -20,15 +20,14 @@ from app.transports.request import ClientGone, McpRequest, RawHeaders
 
 FORWARDED = b"trunkline-forwarded"
 NOT_OWNER, REFUSED = b"trunkline-not-owner", b"trunkline-forward-refused"
+_OWN_WORD = frozenset({403, 421})  # what a node may say for itself, not for a session of its own
 RESULTS = ("ok", "not_owner", "unreachable", "lost", "refused", "client_gone")
-WATCH_AFTER_S = 0.05  # most calls are over by then, and to watch for a client that leaves costs a task group
 
-_HOP_BY_HOP = frozenset({
-    b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te",
-    b"trailer", b"transfer-encoding", b"upgrade",
+# What the endpoints read, and all that begins with "mcp-". The rest was for this node (a credential, names, what
+# is for one hop) or for nobody.
+_PASSED_ON = frozenset({
+    b"accept", b"content-type", b"last-event-id", b"mcp-session-id", b"mcp-protocol-version",
 })  # fmt: skip
-# The owner gets a principal, not a credential; host and origin were checked here, the length is written anew.
-_KEPT_BACK = _HOP_BY_HOP | {b"authorization", b"content-length", b"cookie", b"expect", b"host", b"origin"}
 _PASSED_BACK = frozenset({
     b"allow", b"cache-control", b"content-length", b"content-type", b"retry-after", b"www-authenticate",
     b"x-accel-buffering",
@@ -77,7 +76,8 @@ class Forwarding:
         try:
             response = await self._answered(request, body, node)
             try:
-                self._require_served(response, node)
+                if response.status in _OWN_WORD:
+                    self._require_served(response, node)
                 await self._pass_back(request, response)
             finally:
                 await response.aclose()
@@ -93,7 +93,7 @@ class Forwarding:
         began_at = time.monotonic()
         target = request.raw_target()
         value = self._credentials.sign(request.method, target, body, request.principal, node.id)
-        headers = _onward(request)
+        headers = [pair for pair in request.scope["headers"] if pair[0] in _PASSED_ON or pair[0].startswith(b"mcp-")]
         headers.append((FORWARDED, value))
         if request.method == "GET":
             response = await self._get(request, node.url, target, headers)
@@ -120,8 +120,6 @@ class Forwarding:
 
     def _require_served(self, response: PeerResponse, node: NodeRecord) -> None:
         """Raises where the answer is not the session's, but the node's own word to this one."""
-        if response.status not in (403, 421):
-            return
         names = {name for name, _ in response.headers}
         if NOT_OWNER in names:
             raise NotOwner
@@ -164,9 +162,10 @@ def _result(error: GatewayError) -> str:
 
 
 async def _head(request: McpRequest, response: PeerResponse) -> None:
-    """Waits for the head; after a moment also for the client to leave. Without a head the response is closed."""
+    """Waits for the head; after a moment also for the client to leave, which costs a task group. Without a head the
+    response is closed."""
     try:
-        if not await response.has_head_within(WATCH_AFTER_S):
+        if not await response.has_head_soon():
             await request.unless_gone(response.head)
     except BaseException:
         await response.aclose()
@@ -185,17 +184,3 @@ async def _stream(request: McpRequest, response: PeerResponse) -> None:
 
 def _is_events(response: PeerResponse) -> bool:
     return any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in response.headers)
-
-
-def _onward(request: McpRequest) -> RawHeaders:
-    """The client's headers, less those that were meant for this node."""
-    named = request.headers.get(b"connection", b"")
-    kept_back = _KEPT_BACK if named in (b"", b"keep-alive", b"close") else _KEPT_BACK | _listed(named)
-    return [
-        pair for pair in request.scope["headers"] if pair[0] not in kept_back and not pair[0].startswith(b"trunkline-")
-    ]
-
-
-def _listed(connection: bytes) -> frozenset[bytes]:
-    """The headers that `Connection` says are for one hop only."""
-    return frozenset(name.strip().lower() for name in connection.split(b","))

@@ -2,11 +2,8 @@
 
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
-from urllib.parse import parse_qsl
 
 import anyio
-import msgspec
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -14,25 +11,21 @@ from app.auth.authenticator import Authenticator
 from app.auth.policy import may_connect
 from app.domain import Principal
 from app.domain import Scope as Permission
-from app.errors import BackendNotFound, Forbidden, ForwardRefused, GatewayError
+from app.errors import BackendNotFound, Forbidden, GatewayError
 from app.http.dependencies import BASE_URL
 from app.http.errors import HttpRefusal, http_status
 from app.http.hosts import HostPolicy
 from app.http.problems import ProblemResponse
-from app.routing.forward_credentials import ForwardCredentials
-from app.routing.peers import CHALLENGE, PROBE_PATH, PROOF
-from app.sessions.all_nodes import OVERVIEW
 from app.sessions.registry import SessionRegistry
 from app.transports.forwarding import FORWARDED, forward_refused
+from app.transports.inside import Inside
 from app.transports.request import BODY_DEADLINE_S, ClientGone, McpRequest
 from app.transports.sse import HttpSse
 from app.transports.streamable_http import StreamableHttp
 
 Endpoint = Callable[[McpRequest], Awaitable[None]]
-Tell = Callable[[str, dict[str, str]], Any]
 
 _UNCHECKED = frozenset({"/livez", "/readyz", "/metrics"})  # asked by address, not by name
-_PROBED = PROBE_PATH.decode()
 _REQUEST_HEADERS = (
     b"Authorization, Content-Type, Accept, Mcp-Session-Id, MCP-Protocol-Version, Mcp-Method, Mcp-Name, Last-Event-ID"
 )
@@ -52,14 +45,13 @@ class Front:
         *,
         max_body_bytes: int,
         public_url: str | None = None,
-        credentials: ForwardCredentials | None = None,
-        tell: Tell | None = None,
+        inside: Inside | None = None,
         registry: SessionRegistry | None = None,
     ) -> None:
         self._app, self._hosts, self._authenticator = app, hosts, authenticator
         self._max_body_bytes, self._public_url = max_body_bytes, public_url
-        self._credentials = credentials  # None: there are no other nodes, so nothing can come from one
-        self._tell, self._registry = tell, registry
+        self._inside = inside  # None: there are no other nodes, so nothing can come from one
+        self._registry = registry
         self._endpoints: dict[str, dict[str, Endpoint]] = {
             "mcp": {"POST": streamable.post, "GET": streamable.get, "DELETE": streamable.delete},
             "sse": {"GET": sse.stream},
@@ -126,17 +118,9 @@ class Front:
             request.send = _with_cors(request.send, origin)
 
     async def _accept_forwarded(self, request: McpRequest, value: bytes) -> None:
-        """Another node has checked names and credentials, if it is one; its word takes their place."""
-        if self._credentials is None:
+        if self._inside is None:
             raise forward_refused()
-        try:
-            forwarded = self._credentials.open(value, request.method, request.raw_target())
-            body = await request.body(self._max_body_bytes)
-            forwarded.require_body(body)
-        except ForwardRefused:
-            raise forward_refused() from None
-        request.keep_body(body)
-        request.principal, request.is_forwarded = forwarded.principal, True
+        await self._inside.accept(request, value)
 
     async def _elsewhere(self, scope: Scope, receive: Receive, send: Send) -> None:
         """What FastAPI answers: its routes know one spelling, and have no limit for a body."""
@@ -148,10 +132,7 @@ class Front:
             return
         request = McpRequest(scope, receive, send, "", "", "")
         request.public_url = self._public_url
-        if path == _PROBED and await self._has_proved(request):
-            return
-        if path.startswith(OVERVIEW) and FORWARDED in request.headers:
-            await self._tell_of_itself(request, path.removeprefix(OVERVIEW))
+        if self._inside is not None and path.startswith("/internal/") and await self._is_answered(request, path):
             return
         try:
             self._hosts.require_host(request.headers.get(b"host"))
@@ -167,30 +148,16 @@ class Front:
             return
         await self._app(scope, _limited(receive, self._max_body_bytes), send)
 
-    async def _tell_of_itself(self, request: McpRequest, what: str) -> None:
-        """What another node asks for a list of all nodes."""
+    async def _is_answered(self, request: McpRequest, path: str) -> bool:
+        """Whether another node has asked this."""
+        assert self._inside is not None
         try:
-            await self._accept_forwarded(request, request.headers[FORWARDED])
-            query = dict(parse_qsl(request.scope["query_string"].decode("latin-1")))
-            told = None if self._tell is None else self._tell(what, query)
-            if told is None:
-                raise HttpRefusal(404, "not_found", "there is nothing at this address")
-            await request.answer(200, msgspec.json.encode(told))
+            return await self._inside.has_answered(request, path)
         except ClientGone:
-            return
+            return True
         except GatewayError as error:
             await request.answer_error(error)
-
-    async def _has_proved(self, request: McpRequest) -> bool:
-        """Tells another node which one this is; False where it is not a node that asks."""
-        challenge = request.headers.get(CHALLENGE)
-        if challenge is None or self._credentials is None:
-            return False
-        proof = self._credentials.prove(challenge)
-        if proof is None:
-            return False
-        await request.answer_empty(204, [(PROOF, proof)])
-        return True
+            return True
 
 
 def _no_access(principal: Principal, tenant: str, backend: str) -> GatewayError:

@@ -5,6 +5,7 @@ from collections import defaultdict
 from functools import partial
 from typing import Any
 
+from app.errors import ClientError, GatewayError
 from app.http.errors import HttpRefusal
 from app.metrics import Metrics
 from app.protocol.commands import Answer
@@ -23,7 +24,7 @@ from app.protocol.modern import MODERN, REMOVED, Envelope, Rejection, RoutingHea
 from app.sessions.implicit import Caller, ImplicitSessions
 from app.sessions.modern_call import ModernCall
 from app.sessions.streams import EventStream, Reply
-from app.transports.elsewhere import Elsewhere
+from app.transports.callers import Callers
 from app.transports.event_stream import StreamOptions, send_events
 from app.transports.request import McpRequest
 
@@ -36,10 +37,8 @@ _STATUS = {-32700: 400, -32600: 400, -32602: 400, -32601: 404, -32020: 400, -320
 class ModernHttp:
     """Answers POSTs that Streamable HTTP found to be of this revision."""
 
-    def __init__(
-        self, implicit: ImplicitSessions, elsewhere: Elsewhere, metrics: Metrics, *, keepalive_s: float
-    ) -> None:
-        self._implicit, self._elsewhere = implicit, elsewhere
+    def __init__(self, implicit: ImplicitSessions, callers: Callers, metrics: Metrics, *, keepalive_s: float) -> None:
+        self._implicit, self._callers = implicit, callers
         self._keepalive_s = keepalive_s
         self._call_streams, self._listen_streams = metrics.streams.labels("post"), metrics.streams.labels("listen")
 
@@ -59,8 +58,28 @@ class ModernHttp:
         if message.method in REMOVED:
             raise HttpRefusal(404, "method_not_found", "this revision has no such method", code=METHOD_NOT_FOUND)
         caller = Caller(request.principal, request.tenant, request.backend)
-        if await self._is_answered_elsewhere(request, caller, message, body):
-            return
+        calls: list[ModernCall] = []  # at most one
+        with self._implicit.expecting(caller):
+            if not await self._is_ours(request, caller, message, body):
+                return
+            try:
+                await self._serve(request, caller, message, envelope, accepted, calls)
+            except ClientError:
+                raise
+            except GatewayError:
+                # The drain may begin at any moment. Another node can have what has not reached the backend.
+                if calls or not self._callers.is_leaving or not await self._leave(request, caller, body):
+                    raise
+
+    async def _serve(
+        self,
+        request: McpRequest,
+        caller: Caller,
+        message: Request,
+        envelope: Envelope,
+        accepted: Accepted,
+        calls: list[ModernCall],
+    ) -> None:
         if message.method == "subscriptions/listen" and await self._listen(request, caller, message, envelope):
             return
         if message.method == "server/discover":
@@ -69,19 +88,31 @@ class ModernHttp:
             return
         if message.method == "tools/call":
             await self._require_mirrors(request, caller, message, envelope)
-        await self._call(request, caller, message, envelope, accepted)
+        await self._call(request, caller, message, envelope, accepted, calls)
 
-    async def _is_answered_elsewhere(self, request: McpRequest, caller: Caller, message: Request, body: bytes) -> bool:
-        """1. The call that it goes on with is suspended on another node. 2. The caller's lines are. 3. It is ours."""
-        if message.params is not None and "requestState" in message.params:
-            node = self._implicit.node_of(caller, message)
-            if node is not None:
-                await self._elsewhere.suspended(request, body, node)
-                return True
-        if self._implicit.has_lines(caller):
-            return False
-        is_stateless = await self._implicit.is_stateless(caller)
-        return await self._elsewhere.caller(request, body, is_stateless=is_stateless)
+    async def _is_ours(self, request: McpRequest, caller: Caller, message: Request, body: bytes) -> bool:
+        """Whether it is served here; False once another node has answered.
+
+        1. It goes on with a suspended call: served where that is. 2. We are leaving: by another node, if there is one.
+        3. The caller has lines here: by us. 4. The backend keeps no state: by whoever is asked. 5. By the one node that
+        has the caller.
+        """
+        place = self._implicit.suspended_at(caller, message)
+        if place is not None:
+            if not self._implicit.is_here(place):
+                await self._callers.suspended(request, body, place)
+                return False
+            return True
+        if self._callers.is_leaving:
+            return not await self._leave(request, caller, body)
+        if self._implicit.has_lines(caller) or not await self._implicit.is_of_one_node(caller):
+            return True
+        return await self._callers.claim(request, body)
+
+    async def _leave(self, request: McpRequest, caller: Caller, body: bytes) -> bool:
+        """Whether another node has answered, because we open no more lines."""
+        keeps_state = await self._implicit.is_of_one_node(caller)
+        return await self._callers.leave(request, body, keeps_state=keeps_state)
 
     def _require_version(self, request: McpRequest) -> None:
         version = parse_version(request.values(b"mcp-protocol-version"))
@@ -107,10 +138,14 @@ class ModernHttp:
     # --- calls
 
     async def _call(
-        self, request: McpRequest, caller: Caller, message: Request, envelope: Envelope, accepted: Accepted
+        self,
+        request: McpRequest,
+        caller: Caller,
+        message: Request,
+        envelope: Envelope,
+        accepted: Accepted,
+        calls: list[ModernCall],
     ) -> None:
-        calls: list[ModernCall] = []
-
         def make_stream() -> EventStream:  # asked for once there is a call
             return calls[-1].line.new_stream()
 
@@ -136,7 +171,8 @@ class ModernHttp:
     ) -> None:
         """Until the head can be sent: with the answer, with what is asked first, or as a stream."""
         is_retry = message.params is not None and "requestState" in message.params
-        if is_retry and not await self._implicit.is_modern(caller, envelope):
+        is_of_ours = is_retry and self._implicit.suspended_at(caller, message) is not None
+        if is_of_ours or (is_retry and not await self._implicit.is_modern(caller, envelope)):
             calls.append(await self._implicit.resume(caller, message, envelope, reply))
         else:
             calls.append(await self._implicit.call(caller, message, envelope, reply))

@@ -55,6 +55,8 @@ class StreamableHttp:
         if not is_json(headers.get(b"content-type")):
             raise HttpRefusal(415, "unsupported_media_type", "Content-Type must be application/json")
         body = await request.body(self._max_body_bytes)
+        if self._is_for_another(request, body) and await self._is_answered(request, body):
+            return
         message = parse_client(body)
         if type(message) is Request:
             try:
@@ -221,6 +223,29 @@ class StreamableHttp:
     def _find(self, request: McpRequest) -> Session | None:
         session_id = request.headers[SESSION_HEADER].decode("latin-1")
         return self._registry.get(session_id, request.principal, request.tenant, request.backend)
+
+    def _is_for_another(self, request: McpRequest, body: bytes) -> bool:
+        """Whether the message is certainly for a session, and that is not here: its owner reads it, we need not.
+
+        The modern era is known by "_meta" in the body, which JSON can only hide with "\\u".
+        """
+        session_id = request.headers.get(SESSION_HEADER)
+        return (
+            session_id is not None
+            and session_id.decode("latin-1") not in self._registry
+            and request.headers.get(VERSION_HEADER) in _HANDSHAKE_VALUES
+            and b"_meta" not in body
+            and b"\\u" not in body
+        )
+
+    async def _is_answered(self, request: McpRequest, body: bytes) -> bool:
+        """Whether another node has answered, or nobody can; False where the session is here from now on."""
+        try:
+            return await self._fetch(request, body) is None
+        except GatewayError as error:
+            message = parse_client(body)  # what is wrong with it goes before
+            await request.answer_error(error, message.id if type(message) is Request else b"null")
+            return True
 
     async def _fetch(self, request: McpRequest, body: bytes = b"") -> Session | None:
         """It is not here: the session that was taken over, or None once another node has answered the request."""

@@ -20,7 +20,7 @@ async def test_sessions_are_listed_in_pages_by_their_public_ids_and_ended(rig):
     assert first["items"][0] == {
         "id": "s1", "backend": "echo", "issuer": "key", "subject": "AAAAAAAA", "transport": "streamable",
         "state": "open", "protocol_version": "2025-11-25", "opened_at": "2026-01-01T00:00:00Z", "idle_s": 1.0,
-        "calls": 0, "process": "p1",
+        "calls": 0, "process": "p1", "node": "n1",
     }  # fmt: skip
     assert (await rig.ask("DELETE", TENANT + "/sessions/s2")).status_code == 204
     again = await rig.ask("DELETE", TENANT + "/sessions/s2")
@@ -34,7 +34,7 @@ async def test_processes_are_listed_and_their_last_words_are_for_administrators(
     (shown,) = (await rig.ask("GET", TENANT + "/processes")).json()["items"]
     assert shown == {
         "id": "p1", "backend": "echo", "pid": 1234, "state": "leased", "started_at": "2026-01-01T00:00:00Z",
-        "age_s": 1.0, "resident_bytes": 4096, "sessions": ["s1"], "stderr_lines": 3,
+        "age_s": 1.0, "resident_bytes": 4096, "sessions": ["s1"], "stderr_lines": 3, "node": "n1",
     }  # fmt: skip
     path = TENANT + "/processes/p1/stderr"
     assert (await rig.ask("GET", path)).json() == {"lines": ["first", "second", "third"]}

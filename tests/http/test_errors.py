@@ -6,6 +6,7 @@ import pytest
 
 from app import errors
 from app.http.errors import HttpRefusal, http_status, retry_after, rpc_code, rpc_error
+from app.routing.peer_connection import PeerLost
 
 
 def _every_error(kind: type[errors.GatewayError] = errors.GatewayError) -> list[type[errors.GatewayError]]:
@@ -53,3 +54,8 @@ def test_the_backends_last_words_are_for_administrators_only() -> None:
 
 def test_reasons_are_words_for_machines() -> None:
     assert all(kind.reason.replace("_", "").isalpha() for kind in _every_error() if kind is not HttpRefusal)
+
+
+def test_an_error_says_the_first_sentence_of_its_description_and_nothing_of_the_code():
+    message = str(PeerLost(is_stale=True))
+    assert message == "The connection to the other node broke after a request was sent: its outcome is not known"

@@ -9,6 +9,7 @@ import sys
 import time
 
 PERIOD_S = 0.02
+LATENESS = -1
 WAIT_S = 20.0  # an answer that takes longer counts as one that took this long
 
 
@@ -27,7 +28,9 @@ def main() -> None:
             began_at = time.monotonic()
             ask(connection)
             print(number, began_at, time.monotonic() - began_at, flush=True)
+        began_at = time.monotonic()
         time.sleep(PERIOD_S)
+        print(LATENESS, began_at, time.monotonic() - began_at - PERIOD_S, flush=True)
 
 
 if __name__ == "__main__":

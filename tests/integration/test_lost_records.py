@@ -121,8 +121,9 @@ def spoil_the_sealed_part(client: redis.Redis, name: bytes, other: bytes) -> Non
 
 
 def put_the_record_of_another(client: redis.Redis, name: bytes, other: bytes) -> None:
-    if client.exists(other):
-        client.restore(name, 60_000, client.dump(other), replace=True)
+    dumped = client.dump(other)
+    if dumped is not None:
+        client.restore(name, 60_000, dumped, replace=True)
 
 
 POISONS: list[Poison] = [write_garbage, claim_a_later_token, spoil_the_sealed_part, put_the_record_of_another]
@@ -170,8 +171,7 @@ async def test_a_journal_put_in_the_place_of_another_restores_nothing(tmp_path: 
                     source, target = (
                         f"trunkline:{kind}:{session_key(session.session_id)}" for session in (other, victim)
                     )
-                    if client.exists(source):
-                        client.restore(target, 60_000, client.dump(source), replace=True)
+                    put_the_record_of_another(client, target.encode(), source.encode())
             refused = await final(victim, others, "stolen")
             assert (refused.status_code, trace.read_text().count("stolen")) == (404, 0), refused.text
             await mark(other, others, "own")
@@ -185,11 +185,11 @@ def require_one_owner_each(nodes: Iterable[Gateway], endpoint: Endpoint, session
 
 def everything(client: redis.Redis) -> dict[bytes, tuple[bytes, int]]:
     """All that Redis holds, and how long each lasts."""
-    copy = {}
-    for key in client.keys("*"):
+    copy: dict[bytes, tuple[bytes, int]] = {}
+    for key in client.scan_iter("*"):
         value, ttl = client.pipeline().dump(key).pttl(key).execute()
         if value is not None:
-            copy[key] = value, max(0, ttl)
+            copy[bytes(key)] = value, max(0, ttl)
     return copy
 
 

@@ -9,11 +9,13 @@ from functools import partial
 from pathlib import Path
 
 import anyio
+import httpx2
 import pytest
 
-from tests.integration.gateway import ROOT
+from tests.integration.gateway import ROOT, Gateway
 from tests.integration.nodes import Nodes, running_nodes
-from tests.integration.watched import WARM, Watch, watched
+from tests.integration.watched import RECOVERED_WITHIN_S, REFUSED_WITHIN_S, WARM, Door, Findings, Watch, watched
+from tests.integration.wire import Wire
 from tests.routing.faulty_line import Fault, FaultyLine, altering, faulty_line
 
 COUNTING = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/counting.py")]
@@ -27,8 +29,8 @@ LINES: dict[str, Callable[[FaultyLine], None]] = {
     "slow by 300 ms": lambda line: setattr(line, "delay_s", 0.3),
     "slow by 200 ms": lambda line: setattr(line, "delay_s", 0.2),
     "half-cut: nothing comes back": lambda line: setattr(line, "fault", lambda piece: b""),
-    "cut in the middle of 1 % of the answers": lambda line: setattr(line, "fault", cutting(0.01)),
-    "corrupt in 1 % of the answers": lambda line: setattr(line, "fault", altering(0.01)),
+    "cut in the middle of 10 % of the answers": lambda line: setattr(line, "fault", cutting(0.1)),
+    "corrupt in 10 % of the answers": lambda line: setattr(line, "fault", altering(0.1)),
 }
 
 
@@ -60,6 +62,45 @@ async def behind_a_line(tmp_path: Path, database: str, *, both: bool) -> AsyncIt
             async with watched_sessions(nodes, tmp_path) as watch:
                 yield line, watch
             await anyio.to_thread.run_sync(nodes.stop)
+
+
+async def test_a_node_starts_without_redis_and_is_ready_once_it_is_there(
+    tmp_path: Path, postgres_database: str
+) -> None:
+    with running_nodes(tmp_path, postgres_database, 0) as nodes:
+        nodes.redis.kill()
+        node = await anyio.to_thread.run_sync(nodes.start)
+        endpoint = node.endpoint([*COUNTING, str(tmp_path / "trace")])
+        async with httpx2.AsyncClient(timeout=30) as http:
+            assert (await http.get(node.url + "/livez")).status_code == 200
+            ready = await http.get(node.url + "/readyz")
+            assert (ready.status_code, list(ready.json()["parts"])) == (503, ["sessions", "database", "routes"])
+            found = Findings()
+            await Door(http, endpoint, nodes.urls(endpoint), found).open()
+            assert (found.opening[0].status, found.opening[0].fault) == (503, "")
+            assert found.opening[0].seconds < REFUSED_WITHIN_S
+
+            await anyio.to_thread.run_sync(nodes.redis.start)
+            assert await becomes(http, node, set()) < RECOVERED_WITHIN_S
+            session = Wire(http, endpoint)
+            await session.open()
+            nodes.redis.kill()
+            await becomes(http, node, {"redis"})
+            assert await session.call("mark", token="alone") == "alone"
+            await anyio.to_thread.run_sync(nodes.redis.start)
+            assert await becomes(http, node, set()) < RECOVERED_WITHIN_S
+            await session.close()
+
+
+async def becomes(http: httpx2.AsyncClient, node: Gateway, without: set[str]) -> float:
+    """Waits until the node is ready, though it must do without these; after how many seconds it was."""
+    began_at = time.monotonic()
+    with anyio.fail_after(10):
+        while True:
+            ready = await http.get(node.url + "/readyz")
+            if ready.status_code == 200 and set(ready.json()["degraded"]) == without:
+                return time.monotonic() - began_at
+            await anyio.sleep(0.02)
 
 
 async def test_redis_killed_and_started_again_under_load(

@@ -21,10 +21,10 @@ from tests.integration.wire import LATEST, RpcError, Wire, answer
 WARM = 2  # processes at each node that wait for a session
 PAUSE_S = 0.1  # between two requests of one client
 OPEN_EVERY_S = 0.25
-REFUSED_WITHIN_S = 1.0
+REFUSED_WITHIN_S = 1.0  # p99
 RECOVERED_WITHIN_S = 5.0
 ALIVE_WITHIN_S = 0.1  # p99 of /livez, all along
-BUSY = 3.0  # on a machine with other work: or so many times what it took before
+BUSY = 5.0  # on a machine with other work: or so many times what it took before, or what any program waits for a core
 
 
 class Seen(NamedTuple):
@@ -159,7 +159,7 @@ class Watch:
         self.calm = began_at, time.monotonic()
 
     def livez(self, began_at: float, ended_at: float) -> list[float]:
-        """How long /livez took at each node then: the 99th percentile."""
+        """How late the measuring program itself was then, and how long /livez took at each node: 99th percentiles."""
         took: dict[int, list[float]] = {}
         for line in self._beats.read_text().splitlines(keepends=True):
             words = line.split()
@@ -169,22 +169,26 @@ class Watch:
 
     def require_service(self, name: str, began_at: float, ended_at: float, recovered_s: list[float]) -> None:
         """Prints what was seen during the fault, and holds it against what was promised."""
-        before, during = max(self.livez(*self.calm)), max(self.livez(began_at, ended_at))
+        before = max(self.livez(*self.calm)[1:])
+        late, *at_nodes = self.livez(began_at, ended_at)
+        during = max(at_nodes)
         owner = [seen.seconds for seen in self.found.at_owner if began_at <= seen.at <= ended_at]
         rest = [seen for seen in (*self.found.elsewhere, *self.found.opening) if began_at <= seen.at <= ended_at]
         refused = [seen.seconds for seen in rest if seen.status == 503]
         print(
             f"\n{name}, {ended_at - began_at:.1f} s: {len(owner)} calls at the owner,"
             f" p50 {in_ms(percentile(owner, 0.5))}, p99 {in_ms(percentile(owner, 0.99))}; {len(rest)} others,"
-            f" {len(refused)} refused in at most {in_ms(max(refused, default=0))},"
+            f" {len(refused)} refused, p99 {in_ms(percentile(refused, 0.99))},"
+            f" at most {in_ms(max(refused, default=0))},"
             f" all in at most {in_ms(max((seen.seconds for seen in rest), default=0))};"
             f" recovered in at most {max(recovered_s):.2f} s;"
-            f" /livez p99 {in_ms(during)}, {during / before:.1f} of before; faults {dict(self.found.faults)}"
+            f" /livez p99 {in_ms(during)}, {during / before:.1f} of before, the machine late by {in_ms(late)};"
+            f" faults {dict(self.found.faults)}"
         )
         assert not self.found.faults, self.found.faults
-        assert max(refused, default=0.0) < REFUSED_WITHIN_S
+        assert percentile(refused, 0.99) < REFUSED_WITHIN_S
         assert max(recovered_s) < RECOVERED_WITHIN_S
-        assert during < max(ALIVE_WITHIN_S, BUSY * before)
+        assert during < max(ALIVE_WITHIN_S, BUSY * before, BUSY * late)
 
 
 @asynccontextmanager

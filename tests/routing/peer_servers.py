@@ -4,6 +4,7 @@ import asyncio
 import socket
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ import uvloop
 
 ROOT = Path(__file__).resolve().parents[2]
 WITHIN_S = 10.0
+STILL_S = 0.15  # what goes through two sockets does not pause for so long
 SLOW = [sys.executable, str(ROOT / "tests/servers/slow_http.py")]
 
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter, int], Awaitable[None]]
@@ -28,11 +30,57 @@ async def until(is_true: Callable[[], object]) -> None:
             await anyio.sleep(0.005)
 
 
+async def stands_still(count: Callable[[], int]) -> int:
+    """Waits until a number grows no more; the number. Nothing tells of what does not happen."""
+    last, since = -1, time.monotonic()
+    with anyio.fail_after(WITHIN_S):
+        while time.monotonic() - since < STILL_S:
+            if count() != last:
+                last, since = count(), time.monotonic()
+            await anyio.sleep(0.005)
+    return last
+
+
+class PromptServer(uvicorn.Server):
+    """uvicorn that stops when it is told to, instead of looking ten times a second."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._is_told = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def stop(self) -> None:
+        """From any thread."""
+        self.should_exit = True
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._is_told.set)
+
+    async def main_loop(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        if not self.should_exit:
+            await self._is_told.wait()
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        for server in self.servers:
+            server.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        with anyio.move_on_after(1):
+            while self.server_state.connections or self.server_state.tasks:
+                await anyio.sleep(0.002)
+        for task in self.server_state.tasks:
+            task.cancel()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
 @asynccontextmanager
 async def serving(app: Any, **config: Any) -> AsyncIterator[str]:
     """The URL of a uvicorn that serves this, as a node does, on a loop of its own."""
     with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
-        server = uvicorn.Server(
+        server = PromptServer(
             uvicorn.Config(
                 app, http="httptools", lifespan="off", log_config=None, timeout_graceful_shutdown=1, **config
             )
@@ -48,7 +96,7 @@ async def serving(app: Any, **config: Any) -> AsyncIterator[str]:
             scheme = "https" if "ssl_certfile" in config else "http"
             yield f"{scheme}://127.0.0.1:{listener.getsockname()[1]}"
         finally:
-            server.should_exit = True
+            server.stop()
             await anyio.to_thread.run_sync(thread.join, WITHIN_S)
             assert not thread.is_alive()
 

@@ -136,6 +136,23 @@ def test_a_clock_that_is_set_back_does_not_fill_the_memory(
     assert not is_refused(b, signed(a))
 
 
+def test_principals_are_remembered_but_not_without_end(
+    a: ForwardCredentials, b: ForwardCredentials, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forward_credentials, "MAX_PRINCIPALS", 2)
+    everybody = [Principal("acme", "key", f"k{number}", frozenset({"mcp:connect"})) for number in range(5)]
+    for principal in [*everybody, *everybody]:
+        assert b.verify(a.sign("POST", TARGET, BODY, principal, "node-b"), "POST", TARGET, BODY) == principal
+        assert len(a._vouched) <= 2
+        assert len(b._principals) <= 2
+
+
+def test_scopes_that_change_are_not_those_remembered(a: ForwardCredentials, b: ForwardCredentials) -> None:
+    for scopes in (frozenset({"mcp:connect"}), frozenset({"mcp:connect:echo"})):
+        principal = Principal("acme", "key", "k", scopes)
+        assert b.verify(a.sign("POST", TARGET, BODY, principal, "node-b"), "POST", TARGET, BODY) == principal
+
+
 def test_a_body_is_only_needed_for_what_a_node_has_signed(a: ForwardCredentials, b: ForwardCredentials) -> None:
     with pytest.raises(ForwardRefused):
         b.open(b"made up", "POST", TARGET)

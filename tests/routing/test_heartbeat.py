@@ -1,10 +1,10 @@
-"""Heartbeat: what is said each second, and all of it where the store has forgotten; Fence: a clock that stood still."""
+"""Heartbeat: what is said each second, and all of it where the store has forgotten."""
 
 import anyio
 import pytest
 
 from app.errors import RoutesUnavailable
-from app.routing.heartbeat import GAP_S, LOT, Fence, Heartbeat
+from app.routing.heartbeat import LOT, Heartbeat
 from app.routing.memory_store import MemoryStore
 from app.routing.routes import NodeRecord, Quota, Route
 from tests.redis import RedisServer
@@ -201,11 +201,3 @@ async def test_it_goes_on_through_the_loss_of_a_real_redis(redis_server: RedisSe
             while (await store.find("k9")).route is None:
                 await anyio.sleep(0.01)
         tasks.cancel_scope.cancel()
-
-
-def test_a_fence_rises_only_after_a_gap():
-    fence = Fence(now=100.0)
-    assert [fence.tick(now) for now in (100.25, 103.0, 103.25)] == [False, False, False]
-    assert fence.tick(103.25 + GAP_S + 0.01) is True
-    assert fence.ticked_at == 103.25 + GAP_S + 0.01
-    assert fence.tick(107.0) is False

@@ -75,3 +75,22 @@ async def test_a_line_that_spoils_answers_never_gives_a_wrong_route(empty_redis:
                     await anyio.sleep(0.01)
     assert outcomes["right"] > 50
     assert outcomes["refused"] + outcomes["none"] > 0
+
+
+@pytest.mark.parametrize(("right", "wrong"), [(b":1", b"+1"), (b"*5", b"*4")])
+async def test_an_answer_that_no_script_gives_is_no_route_and_no_error_of_ours(
+    empty_redis: str, right: bytes, wrong: bytes
+):
+    async with faulty_line(empty_redis) as line, open_store(line.url) as store:
+        await store.beat(record(A))
+        await store.claim(route("k"), Quota())
+        line.fault = lambda piece: piece.replace(right, wrong)
+        with pytest.raises(RoutesUnavailable):
+            await store.find("k")
+
+
+async def test_an_outcome_of_a_claim_that_there_is_not_is_none(empty_redis: str):
+    async with faulty_line(empty_redis) as line, open_store(line.url) as store:
+        line.fault = lambda piece: piece.replace(b"won", b"wun")
+        with pytest.raises(RoutesUnavailable):
+            await store.claim(route("k"), Quota())

@@ -1,5 +1,6 @@
 """An MCP server of the handshake era that asks its client two questions. Standard library only.
 
+The tool `choose` elicits both answers; `poll` elicits the first and has the client's model say the second.
 argv: a file, to which it writes a line when a call begins, and another before it is answered. The questions say which
 call and which process they are of. A call that is cancelled just stays unanswered; the tool `ponder` is never answered.
 """
@@ -25,16 +26,21 @@ def ask(call: dict) -> None:
     field = FIELDS[len(call["answers"])]
     question_id = f"{call['id']}-{field}"
     calls[question_id] = call
+    about = f"{call['n']} {os.getpid()}"
+    if call["tool"] == "poll" and call["answers"]:
+        messages = [{"role": "user", "content": {"type": "text", "text": about}}]
+        send(id=question_id, method="sampling/createMessage", params={"messages": messages, "maxTokens": 9})
+        return
     schema = {"type": "object", "properties": {field: {"type": "string"}}}
-    params = {"message": f"{call['n']} {os.getpid()}", "requestedSchema": schema}
-    send(id=question_id, method="elicitation/create", params=params)
+    send(id=question_id, method="elicitation/create", params={"message": about, "requestedSchema": schema})
 
 
 def answered(message: dict) -> None:
     call = calls.pop(message["id"], None)
     if call is None or "result" not in message:
         return
-    call["answers"].append(message["result"]["content"][FIELDS[len(call["answers"])]])
+    content = message["result"]["content"]
+    call["answers"].append(content["text"] if "text" in content else content[FIELDS[len(call["answers"])]])
     if len(call["answers"]) < len(FIELDS):
         ask(call)
         return
@@ -50,13 +56,13 @@ def handle(message: dict) -> None:
         about = {"capabilities": {"tools": {}}, "serverInfo": {"name": "asks-twice", "version": "1"}}
         send(id=request_id, result={"protocolVersion": params["protocolVersion"], **about})
     elif method == "tools/list":
-        names = ("choose", "ponder")
+        names = ("choose", "poll", "ponder")
         send(id=request_id, result={"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in names]})
     elif method == "tools/call" and params["name"] == "ponder":
         note("ponders", os.getpid())
     elif method == "tools/call":
         note("began", params["arguments"]["n"])
-        ask({"id": request_id, "n": params["arguments"]["n"], "answers": []})
+        ask({"id": request_id, "tool": params["name"], "n": params["arguments"]["n"], "answers": []})
     elif request_id is not None:
         send(id=request_id, error={"code": -32601, "message": "no such method"})
 

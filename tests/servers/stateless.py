@@ -1,7 +1,8 @@
 """An MCP server that says what it has heard; for what sessions share, or lose. Standard library only.
 
 Tools: echo, whoami (its pid, and what it has heard), later (answered when `release` is called), release, crash,
-log, progress, ask, ask_and_wait (answered with the answer), change (says that its tools have changed), update, huge (writes a line of `bytes`).
+log, progress, ask, ask_and_wait (answered with the answer), change (says that its tools have changed), update,
+huge (writes a line of `bytes`).
 `first`: a file; the first process to make it works, the others die at once.
 """
 

@@ -1,7 +1,8 @@
 """Hand-written fakes of what a Session needs: a pool whose processes are lists of lines."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -9,7 +10,8 @@ import anyio.lowlevel
 
 from app.backends.link import BackendListener, Exit
 from app.domain import BackendSpec, Limits, Tenant
-from app.errors import BackendBusy, BackendError, NotFound
+from app.errors import BackendBusy, BackendError, NotFound, RoutesUnavailable
+from app.routing.memory_store import MemoryStore
 from app.routing.routes import Found, Quota, Route
 from app.sessions.ownership import Ownership
 
@@ -131,3 +133,50 @@ class FakeRoutes:
 def alone() -> Ownership:
     """A node without others."""
     return Ownership(FakeRoutes(), "0123456789abcdef", "http://127.0.0.1:1")
+
+
+class HeldStore(MemoryStore):
+    """Routes in memory. What was asked is done at once; a test can hold the answers back, or lose them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+        self.is_away = self.loses_answers = False
+        self._may_answer = anyio.Event()
+        self._may_answer.set()
+
+    def hold(self) -> None:
+        self._may_answer = anyio.Event()
+
+    def let_go(self) -> None:
+        self._may_answer.set()
+
+    async def is_asked(self, times: int) -> None:
+        with anyio.fail_after(5):
+            while len(self.asked) < times:
+                await anyio.lowlevel.checkpoint()
+
+    @asynccontextmanager
+    async def _asked(self, what: str) -> AsyncIterator[None]:
+        await anyio.lowlevel.checkpoint()
+        if self.is_away:
+            raise RoutesUnavailable
+        self.asked.append(what)
+        try:
+            yield
+        finally:
+            await self._may_answer.wait()
+        if self.loses_answers:
+            raise RoutesUnavailable
+
+    async def claim(self, route: Route, quota: Quota | None) -> Route:
+        async with self._asked("claim"):
+            return await super().claim(route, quota)
+
+    async def take_over(self, route: Route, node: str, url: str) -> Route | None:
+        async with self._asked("take_over"):
+            return await super().take_over(route, node, url)
+
+    async def release(self, route: Route, *, hand_over: bool = False) -> None:
+        async with self._asked("release"):
+            await super().release(route, hand_over=hand_over)

@@ -10,14 +10,15 @@ import pytest
 
 from app.auth.sealing import Sealer
 from app.domain import Principal
-from app.errors import BackendExited, BackendUnavailable
+from app.errors import BackendExited, BackendUnavailable, NodeUnavailable
 from app.metrics import Metrics
 from app.protocol.jsonrpc import Request
 from app.protocol.modern import SUPPORTED
 from app.sessions import lines
 from app.sessions.directory import BackendDirectory
 from app.sessions.implicit import ImplicitSessions
-from app.sessions.lines import MAX_CAPABILITY_SETS, MAX_SHARED_CALLS
+from app.sessions.line import MAX_SHARED_CALLS
+from app.sessions.lines import MAX_CAPABILITY_SETS, CallerKey
 from app.sessions.listeners import MAX_LISTENERS, Listener
 from app.sessions.registry import SessionRegistry
 from tests.sessions.conftest import SPEC
@@ -219,6 +220,40 @@ async def test_a_client_that_leaves_while_its_line_opens_leaves_nothing(
         await pool.servers[0].called("server/discover")
         tasks.cancel_scope.cancel()
     assert len(registry) == len(implicit.lines) == 0
+
+
+async def test_a_line_for_a_caller_that_another_node_has_by_now_is_closed(
+    client: Client, registry: SessionRegistry, implicit: ImplicitSessions
+) -> None:
+    implicit.lines.may_serve = lambda session: False
+    with pytest.raises(NodeUnavailable):
+        await client.send(name="x")
+    assert len(registry) == len(implicit.lines) == 0
+
+
+async def test_a_caller_is_gone_with_its_last_line_but_not_before_its_requests(
+    client: Client, pool: ServerPool, registry: SessionRegistry, implicit: ImplicitSessions
+) -> None:
+    gone: list[CallerKey] = []
+    implicit.lines.on_caller_gone = gone.append
+    with implicit.expecting(client.caller):
+        await run(client, pool)
+        registry.close_where(lambda session: True, "idle")
+        assert not gone
+    assert gone == [client.caller.key]
+    await run(client, pool)
+    registry.close_where(lambda session: True, "idle")
+    assert gone == [client.caller.key] * 2
+
+
+async def test_the_lines_of_a_caller_that_another_node_has_taken_end(
+    client: Client, pool: ServerPool, registry: SessionRegistry, implicit: ImplicitSessions, principal: Principal
+) -> None:
+    other = Client(implicit, dataclasses.replace(principal, subject="somebody else"))
+    for each in (client, other):
+        await run(each, pool)
+    implicit.lines.lost(client.caller.key)
+    assert [session.principal.subject for session in registry] == ["somebody else"]
 
 
 # --- which line

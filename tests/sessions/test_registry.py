@@ -4,10 +4,12 @@ import anyio
 import pytest
 
 from app.domain import Limits, Principal
-from app.errors import BackendNotFound, QuotaExceeded, SessionNotFound, ShuttingDown
+from app.errors import BackendNotFound, QuotaExceeded, RoutesUnavailable, SessionNotFound, ShuttingDown
 from app.protocol.lifecycle import SessionState
 from app.sessions.directory import BackendDirectory
 from app.sessions.registry import SessionRegistry
+from app.sessions.session import Session
+from tests.sessions.cluster import Cluster
 from tests.sessions.fakes import FakePool, FakeStore
 
 
@@ -17,11 +19,17 @@ async def open_one(registry: SessionRegistry, principal: Principal) -> str:
     return session.id
 
 
+def found(registry: SessionRegistry, session_id: str, principal: Principal) -> Session:
+    session = registry.get(session_id, principal, "acme", "echo")
+    assert session is not None
+    return session
+
+
 async def test_only_its_principal_finds_a_session(registry: SessionRegistry, principal: Principal) -> None:
     session_id = await open_one(registry, principal)
-    assert registry.find(session_id, principal, "acme", "echo").id == session_id
+    assert found(registry, session_id, principal).id == session_id
     same = Principal("acme", "key", "k1", frozenset())  # another token of the same key
-    assert registry.find(session_id, same, "acme", "echo").id == session_id
+    assert found(registry, session_id, same).id == session_id
     strangers = [
         Principal("acme", "key", "k2", principal.scopes),
         Principal("acme", "https://idp", "k1", principal.scopes),
@@ -30,12 +38,13 @@ async def test_only_its_principal_finds_a_session(registry: SessionRegistry, pri
     messages = set()
     for stranger in strangers:
         with pytest.raises(SessionNotFound) as caught:
-            registry.find(session_id, stranger, "acme", "echo")
+            registry.get(session_id, stranger, "acme", "echo")
         messages.add(str(caught.value))
-    for session, backend in ((session_id, "other"), ("unknown", "echo")):
+    for tenant, backend in (("acme", "other"), ("other", "echo")):
         with pytest.raises(SessionNotFound) as caught:
-            registry.find(session, principal, "acme", backend)
+            registry.get(session_id, principal, tenant, backend)
         messages.add(str(caught.value))
+    assert registry.get("unknown", principal, "acme", "echo") is None
     assert len(messages) == 1
 
 
@@ -53,7 +62,7 @@ async def test_the_tenants_and_the_nodes_number_of_sessions_are_limits(
     await open_one(registry, principal)
     with pytest.raises(QuotaExceeded):
         await open_one(registry, principal)
-    registry.find(first, principal, "acme", "echo").close("deleted")
+    found(registry, first, principal).close("deleted")
     await open_one(registry, principal)
 
 
@@ -89,7 +98,7 @@ async def test_draining_refuses_new_sessions_and_waits_for_calls(
     registry: SessionRegistry, principal: Principal
 ) -> None:
     session_id = await open_one(registry, principal)
-    session = registry.find(session_id, principal, "acme", "echo")
+    session = found(registry, session_id, principal)
     assert await registry.drain(5) == 0
     assert session.state is SessionState.CLOSED
     with pytest.raises(ShuttingDown):
@@ -133,3 +142,117 @@ async def test_everything_that_is_remembered_can_be_forgotten(directory: Backend
     directory.forget_everything()
     await directory.find("acme", "echo")
     assert store.asked == 2
+
+
+# --- one of several nodes
+
+
+async def test_a_session_that_no_other_node_would_find_is_not_opened(cluster: Cluster, principal: Principal) -> None:
+    cluster.store.is_away = True
+    with pytest.raises(RoutesUnavailable):
+        await open_one(cluster.registry, principal)
+    assert len(cluster.registry) == 0
+    assert cluster.registry.gates.of("acme", Limits()).sessions == 0
+
+
+async def test_what_the_store_refuses_is_counted_as_refused_by_that_limit(
+    cluster: Cluster, principal: Principal, store: FakeStore
+) -> None:
+    store.limits = Limits(sessions=1)
+    await cluster.elsewhere()
+    with pytest.raises(QuotaExceeded) as caught:
+        await open_one(cluster.registry, principal)
+    assert caught.value.limit == "sessions"
+    assert len(cluster.registry) == 0
+    assert sample(cluster, "trunkline_rate_limited_total", limit="sessions") == 1
+    assert sample(cluster, "trunkline_sessions_closed_total", reason="not_claimed") == 1
+
+
+async def test_a_session_that_is_ended_while_it_is_claimed_is_refused_and_released(
+    cluster: Cluster, principal: Principal
+) -> None:
+    cluster.store.hold()
+    refused = []
+
+    async def try_to_open() -> None:
+        with pytest.raises(ShuttingDown):
+            await open_one(cluster.registry, principal)
+        refused.append(True)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(try_to_open)
+        await cluster.store.is_asked(1)
+        cluster.registry.close_where(lambda session: True, "ended_by_administrator")
+        cluster.store.let_go()
+    assert refused
+    assert await cluster.ownership.flush(5)
+    assert repr(cluster.store).startswith("<MemoryStore [0 routes")
+    assert len(cluster.registry) == len(cluster.ownership) == 0
+
+
+async def test_opening_that_is_cancelled_leaves_nothing(cluster: Cluster, principal: Principal) -> None:
+    cluster.store.hold()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(open_one, cluster.registry, principal)
+        await cluster.store.is_asked(1)
+        tasks.cancel_scope.cancel()
+    cluster.store.let_go()
+    assert await cluster.ownership.flush(5)
+    assert repr(cluster.store).startswith("<MemoryStore [0 routes")
+    assert len(cluster.registry) == 0
+
+
+async def test_a_drain_hands_durable_sessions_over_and_ends_the_others(cluster: Cluster, principal: Principal) -> None:
+    registry = cluster.registry
+    durable = await cluster.open("stateless")
+    stateful = await cluster.open("echo")
+    modern = await registry.open(principal, "acme", "stateless", "modern")
+    assert await registry.drain(5) == 0
+    assert await cluster.ownership.flush(5)
+    assert [await cluster.route_of(each) for each in (stateful, modern)] == [None, None]
+    freed = await cluster.route_of(durable)
+    assert (freed.node, freed.token) == ("", 1)
+    written = await cluster.durability._writer.take(freed.key, 2)
+    assert written is not None
+    assert written[0].principal.identity == principal.identity
+    assert len(registry) == 0
+    assert [session.state for session in (durable, stateful, modern)] == [SessionState.CLOSED] * 3
+
+
+async def test_without_other_nodes_a_drain_hands_nothing_over(cluster: Cluster) -> None:
+    cluster.registry.hand_over = None
+    session = await cluster.open("stateless")
+    assert await cluster.registry.drain(5) == 0
+    assert await cluster.ownership.flush(5)
+    assert await cluster.route_of(session) is None
+
+
+async def test_a_session_whose_last_words_get_lost_goes_on_from_what_was_written(cluster: Cluster) -> None:
+    session = await cluster.open("stateless")
+    cluster.journals.is_away = True
+    with pytest.raises(RoutesUnavailable):
+        await cluster.registry.give_away(session)
+    assert await cluster.ownership.flush(5)
+    assert (await cluster.route_of(session)).node == ""
+
+
+async def test_a_session_that_cannot_go_on_elsewhere_stays_as_it_is(cluster: Cluster) -> None:
+    session = await cluster.open("echo")
+    await cluster.registry.give_away(session)
+    assert session.state is SessionState.OPEN
+
+
+async def test_a_hidden_session_is_not_found_and_still_there(cluster: Cluster, principal: Principal) -> None:
+    session = await cluster.open("stateless")
+    cluster.registry.hide(session)
+    cluster.registry.hide(session)
+    assert cluster.registry.get(session.id, principal, "acme", "stateless") is None
+    assert list(cluster.registry) == [session]
+    assert len(cluster.registry) == 1
+    cluster.registry.lost(session.id)
+    assert session.state is SessionState.CLOSED
+    assert len(cluster.registry) == 0
+
+
+def sample(cluster: Cluster, name: str, **labels: str) -> float | None:
+    return cluster.metrics.registry.get_sample_value(name, labels)

@@ -14,11 +14,13 @@ from app.errors import (
     Conflict,
     GatewayError,
     InvalidMessage,
+    RoutesUnavailable,
     SessionNotFound,
 )
 from app.protocol.commands import Failed, Listen
 from app.protocol.jsonrpc import Notification, Request, Response, parse_client
 from app.protocol.lifecycle import SessionState
+from app.sessions.fence import GAP_S
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
 from app.sessions.streams import MAX_EVENTS, SILENCE_S, Reply
@@ -55,6 +57,21 @@ def ask(session: Session, method: str = "tools/call", id_text: str = "1", *, may
     reply = session.reply(1, may_stream=may_stream)
     session.request(message(method, id_text), reply)
     return reply
+
+
+async def test_nothing_is_accepted_after_a_gap_before_it_is_known_that_the_session_is_still_ours(
+    opened: Session, link: FakeLink, registry: SessionRegistry
+) -> None:
+    sent = len(link.sent)
+    registry.fence.ticked_at -= 2 * GAP_S
+    with pytest.raises(RoutesUnavailable):
+        ask(opened)
+    with pytest.raises(RoutesUnavailable):
+        opened.notify(message("notifications/roots/list_changed", None))
+    assert len(link.sent) == sent
+    await registry.prove()
+    ask(opened)
+    assert len(link.sent) == sent + 1
 
 
 async def test_initialize_opens_the_session_with_the_backends_revision(opened: Session, pool: FakePool) -> None:

@@ -17,6 +17,7 @@ from app.routing.router import Router
 from app.sessions.directory import BackendDirectory
 from app.sessions.implicit import ImplicitSessions
 from app.sessions.registry import SessionRegistry
+from app.transports.callers import Callers
 from app.transports.elsewhere import Elsewhere
 from app.transports.front import Front
 from app.transports.modern_http import ModernHttp
@@ -100,14 +101,16 @@ async def registry(pool: FakePool) -> AsyncIterator[SessionRegistry]:
         yield registry
 
 
-def nowhere_else(registry: SessionRegistry) -> Elsewhere:
+def nowhere_else(registry: SessionRegistry) -> tuple[Elsewhere, Callers]:
     """A node without others."""
 
     async def probe(url: str) -> None:
         raise AssertionError("there is nobody to ask")
 
     unused: Any = None
-    return Elsewhere(registry, alone(), Router(FakeRoutes(), "0123456789abcdef", {}, {}, probe), unused, unused)
+    router, ownership = Router(FakeRoutes(), "0123456789abcdef", {}, {}, probe), alone()
+    elsewhere = Elsewhere(registry, ownership, router, unused, unused)
+    return elsewhere, Callers(registry, ownership, router, unused, elsewhere)
 
 
 @pytest.fixture
@@ -124,7 +127,7 @@ def http(registry: SessionRegistry) -> Http:
     metrics = Metrics("test")
     implicit = ImplicitSessions(registry, Sealer(b"k" * 32))
     authenticator: Any = FakeAuthenticator()
-    elsewhere = nowhere_else(registry)
+    elsewhere, callers = nowhere_else(registry)
     options: Any = {"max_body_bytes": LIMIT, "keepalive_s": 15.0}
     return Http(
         Front(
@@ -132,7 +135,7 @@ def http(registry: SessionRegistry) -> Http:
             HostPolicy([], ["https://app.example.org"]),
             authenticator,
             StreamableHttp(
-                registry, elsewhere, ModernHttp(implicit, elsewhere, metrics, keepalive_s=15.0), metrics, **options
+                registry, elsewhere, ModernHttp(implicit, callers, metrics, keepalive_s=15.0), metrics, **options
             ),
             HttpSse(registry, elsewhere, metrics, **options),
             max_body_bytes=LIMIT,

@@ -1,10 +1,9 @@
 """Two nodes on one event loop, over real sockets: A sends everything on to B, whose endpoints are the test's own."""
 
 import asyncio
-import contextlib
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -16,13 +15,16 @@ import uvicorn
 from app.domain import Principal
 from app.errors import GatewayError, Unauthenticated
 from app.http.hosts import HostPolicy
+from app.http.joined_writes import JoinedWrites
 from app.metrics import Metrics
 from app.routing.forward_credentials import ForwardCredentials
 from app.routing.peers import PeerClient
 from app.routing.routes import NodeRecord
 from app.transports.forwarding import Forwarding
 from app.transports.front import Front
+from app.transports.inside import Inside
 from app.transports.request import ClientGone, McpRequest
+from tests.routing.peer_servers import PromptServer
 
 LIMIT = 8 << 20
 ALICE = Principal("acme", "key", "alice", frozenset({"mcp:connect"}))
@@ -48,7 +50,8 @@ def front(endpoint: Endpoint, credentials: ForwardCredentials | None) -> Front:
     streamable: Any = SimpleNamespace(post=endpoint, get=endpoint, delete=endpoint)
     sse: Any = SimpleNamespace(stream=endpoint, message=endpoint)
     hosts = HostPolicy([], ["https://app.example.org"])
-    return Front(_nothing, hosts, authenticator, streamable, sse, max_body_bytes=LIMIT, credentials=credentials)
+    inside = None if credentials is None else Inside(credentials, lambda what, query: None, max_body_bytes=LIMIT)
+    return Front(_nothing, hosts, authenticator, streamable, sse, max_body_bytes=LIMIT, inside=inside)
 
 
 async def _nothing(scope: Any, receive: Any, send: Any) -> None:
@@ -57,23 +60,17 @@ async def _nothing(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-class _Server(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 @asynccontextmanager
 async def served(app: Any) -> AsyncIterator[str]:
     """The URL of this application."""
     with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
-        config = uvicorn.Config(app, http="httptools", lifespan="off", log_config=None, timeout_graceful_shutdown=1)
-        server = _Server(config)
+        config = uvicorn.Config(app, http=JoinedWrites, lifespan="off", log_config=None, timeout_graceful_shutdown=1)
+        server = PromptServer(config)
         running = asyncio.ensure_future(server.serve([listener]))
         try:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
-            server.should_exit = True  # a failed test must not cancel it: it would leave its connections
+            server.stop()  # a failed test must not cancel it: it would leave its connections
             with anyio.CancelScope(shield=True):
                 await asyncio.wait([running], timeout=10)
 

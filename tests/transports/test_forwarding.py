@@ -13,10 +13,11 @@ import pytest
 
 from app.domain import Principal
 from app.errors import NodeLost, NodeUnavailable
+from app.routing import peers
 from app.routing.peers import PeerClient, PeerUnreachable
 from app.transports.forwarding import NotOwner, not_owner
 from app.transports.request import ClientGone, McpRequest
-from tests.routing.peer_servers import process, read_request, scripted, until
+from tests.routing.peer_servers import process, read_request, scripted, stands_still, until
 from tests.transports.nodes import ALICE, LIMIT, MCP, Endpoint, SendingNode, credentials, front, served
 
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
@@ -125,7 +126,9 @@ async def test_a_large_body_arrives_whole_both_ways(sender: SendingNode) -> None
         assert (await client.post(MCP, content=body + b"x")).status_code == 413
 
 
-async def test_a_thousand_at_once(sender: SendingNode) -> None:
+async def test_a_thousand_at_once(sender: SendingNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "CONNECT_S", 5.0)  # the two nodes and the clients have one loop here
+
     async def echo(request: McpRequest) -> None:
         await request.answer(200, await request.body(LIMIT))
 
@@ -202,12 +205,7 @@ async def test_a_client_that_does_not_read_stops_the_owner(sender: SendingNode) 
 
     async with two_nodes(sender, floods) as client:
         async with client.stream("GET", MCP) as response:
-            held = -1
-            with anyio.fail_after(20):
-                while held != sent:  # until everything stands still
-                    held = sent
-                    await anyio.sleep(0.3)
-            assert held < 24 << 20  # the buffers of four sockets
+            assert await stands_still(lambda: sent) < 24 << 20  # the buffers of four sockets
             got = 0
             async for chunk in response.aiter_raw():
                 got += len(chunk)
@@ -244,8 +242,7 @@ async def test_a_node_killed_in_mid_call_is_an_error_at_once(sender: SendingNode
         async with client_of(sender) as client, anyio.create_task_group() as tasks:
 
             async def kill() -> None:
-                await until(lambda: "1 open, 0 idle" in repr(sender.peers))
-                await anyio.sleep(0.1)
+                await until(lambda: any(peer.open for peer in sender.peers._peers.values()))  # and the request is sent
                 running.kill()
 
             tasks.start_soon(kill)

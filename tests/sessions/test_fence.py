@@ -1,0 +1,193 @@
+"""Fence: a clock that stood still; and what a node does about it: nothing is delivered before it is proved."""
+
+import json
+import time
+from typing import Any
+
+import anyio
+import pytest
+
+from app.domain import Principal
+from app.errors import RoutesUnavailable
+from app.protocol.lifecycle import SessionState
+from app.routing.routes import Route, session_key
+from app.sessions.fence import GAP_S, Fence
+from app.sessions.registry import SessionRegistry
+from app.sessions.session import Session
+from app.sessions.streams import Reply
+from tests.sessions.fakes import FakeLink, FakePool
+from tests.sessions.test_session import ask, message
+
+
+def test_a_fence_is_closed_by_a_gap_and_opened_by_whoever_has_proved() -> None:
+    fence = Fence(100.0)
+    assert [fence.tick(now) for now in (100.25, 103.0, 103.25)] == [True, True, True]
+    late = 103.25 + GAP_S + 0.01
+    assert fence.is_closed(late)
+    assert not fence.tick(late)
+    assert not fence.tick(late + 0.25)  # and stays closed
+    fence.open(late + 0.5)
+    assert not fence.is_closed(late + 0.5)
+    assert fence.tick(late + 0.75)
+
+
+def test_a_gap_that_is_not_too_long_closes_nothing() -> None:
+    fence = Fence(100.0)
+    assert not fence.is_closed(100.0 + GAP_S)
+    assert fence.tick(100.0 + GAP_S)
+
+
+class Proof:
+    """Stands for the heartbeat's: waits until the test lets it go on; `lost` sessions are others' by then."""
+
+    def __init__(self, registry: SessionRegistry) -> None:
+        self._registry = registry
+        self.may_end = anyio.Event()
+        self.lost: list[Session] = []
+        self.error: Exception | None = None
+        self.asked = 0
+
+    async def __call__(self) -> None:
+        self.asked += 1
+        await self.may_end.wait()
+        for session in self.lost:
+            self._registry.lost(session.id)
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.fixture
+async def proof(registry: SessionRegistry) -> Proof:
+    proof = Proof(registry)
+    registry.prove_routes = proof
+    return proof
+
+
+async def open_session(registry: SessionRegistry, pool: FakePool, principal: Principal) -> tuple[Session, FakeLink]:
+    session = await registry.open(principal, "acme", "echo", "streamable_http")
+    await registry.connect(session)
+    link = pool.leases[-1].link
+    session.request(message("initialize"), session.reply(1, may_stream=True))
+    link.answer({"protocolVersion": "2025-06-18", "capabilities": {}})
+    return session, link
+
+
+def stand_still(registry: SessionRegistry) -> None:
+    registry.fence.ticked_at -= 100.0
+
+
+def answered(reply: Reply) -> list[Any]:
+    return [json.loads(outcome.payload())["result"] for outcome in reply.outcomes]  # type: ignore[union-attr]
+
+
+async def test_what_a_process_says_behind_the_fence_is_delivered_in_order_and_once(registry, pool, principal, proof):
+    session, link = await open_session(registry, pool, principal)
+    reply = ask(session, may_stream=False)
+    listener = session.open_listener()
+    stand_still(registry)
+    for number in range(3):
+        link.say(method="notifications/message", params={"data": number})
+    link.answer({"n": 1})
+    assert (reply.outcomes, listener.bytes, link.paused) == ([], 0, True)
+    proof.may_end.set()
+    await registry.prove()
+    assert (answered(reply), link.paused) == ([{"n": 1}], False)
+    session.deliver_held()
+    await registry.prove()
+    session.close("deleted")
+    said = []
+    while (item := await listener.next()) is not None:
+        assert isinstance(item, bytes)
+        said.append(json.loads(item)["params"]["data"])
+    assert said == [0, 1, 2]
+    assert len(reply.outcomes) == 1
+
+
+async def test_a_session_that_another_node_has_delivers_nothing_any_more(registry, pool, principal, proof):
+    session, link = await open_session(registry, pool, principal)
+    other, other_link = await open_session(registry, pool, principal)
+    lost, kept = ask(session), ask(other)
+    stand_still(registry)
+    link.answer({"n": 1})
+    other_link.answer({"n": 2})
+    proof.lost.append(session)
+    proof.may_end.set()
+    await registry.prove()
+    assert answered(kept) == [{"n": 2}]
+    assert lost.outcomes[0].error.reason == "session_not_found"
+    assert (session.state, pool.leases[0].released) == (SessionState.CLOSED, ["taken_over"])
+    assert len(registry) == 1
+
+
+async def test_of_many_that_find_the_fence_closed_one_proves(registry, proof):
+    stand_still(registry)
+    proof.may_end.set()
+    async with anyio.create_task_group() as tasks:
+        for _ in range(10):
+            tasks.start_soon(registry.prove)
+    assert proof.asked == 1
+    assert not registry.fence.is_closed(time.monotonic())
+
+
+async def test_the_sweep_proves_without_being_asked(registry, pool, principal, proof):
+    session, link = await open_session(registry, pool, principal)
+    reply = ask(session)
+    stand_still(registry)
+    link.answer({"n": 1})
+    proof.may_end.set()
+    with anyio.fail_after(5):
+        await reply.outcome
+    assert proof.asked == 1
+
+
+async def test_without_a_store_the_node_goes_on(registry, pool, principal, proof):
+    session, link = await open_session(registry, pool, principal)
+    reply = ask(session)
+    stand_still(registry)
+    link.answer({"n": 1})
+    proof.error = RoutesUnavailable()
+    proof.may_end.set()
+    await registry.prove()
+    assert answered(reply) == [{"n": 1}]
+
+
+async def test_a_session_that_cannot_deliver_ends_and_the_others_go_on(
+    registry, pool, principal, proof, caplog, monkeypatch
+):
+    broken, link = await open_session(registry, pool, principal)
+    other, other_link = await open_session(registry, pool, principal)
+    reply = ask(other)
+    stand_still(registry)
+    link.say(method="notifications/message")
+    other_link.answer({"n": 2})
+
+    def fail(line: bytes, now: float) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(broken.exchange, "receive", fail)
+    proof.may_end.set()
+    await registry.prove()
+    assert answered(reply) == [{"n": 2}]
+    assert broken.state is SessionState.CLOSED
+    assert "could not be delivered" in caplog.text
+
+
+async def test_a_caller_who_gives_up_leaves_the_proof_to_the_next(registry, proof):
+    stand_still(registry)
+    with anyio.move_on_after(0.01):
+        await registry.prove()
+    assert registry.fence.is_closed(time.monotonic())
+    proof.may_end.set()
+    await registry.prove()
+    assert not registry.fence.is_closed(time.monotonic())
+
+
+async def test_a_route_that_is_proved_lost_is_told_by_its_session(registry, pool, principal, proof):
+    """As the heartbeat says it: by the route."""
+    session, _ = await open_session(registry, pool, principal)
+    ownership = registry._ownership
+    ownership.on_session_lost = registry.lost
+    key = session_key(session.id)
+    ownership.lost(Route(key, "b", "http://b", 2, "acme", "echo", principal.identity, "streamable_http"))
+    assert session.state is SessionState.CLOSED
+    assert not ownership.holds(key)
