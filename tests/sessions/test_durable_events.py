@@ -49,6 +49,7 @@ class Client:
         self.gateway_ids: dict[int, int] = {}
         self.known: dict[int, set[int]] = {}
         self.changes: dict[int, int] = {}
+        self.overtaken: set[int] = set()  # changes that a later one may have taken the place of
         self.serial = 0
 
     def next(self) -> int:
@@ -89,6 +90,8 @@ class Client:
         """A change takes the place of the one before if that is not delivered yet; the client may miss that one."""
         number = self.next()
         before = self.changes.get(resource)
+        if before is not None:
+            self.overtaken.add(before)
         if before in self.accepted[LISTEN]:
             self.accepted[LISTEN].remove(before)
         self.changes[resource] = number
@@ -149,7 +152,7 @@ class Client:
                 if isinstance(event.item, bytes) and event.serial:
                     found = Client(self.node, self.session)
                     found.note(target, json.loads(event.item))
-                    self.accepted[target] += found.received[target]
+                    self.accepted[target] += [each for each in found.received[target] if each not in self.overtaken]
         self.known = {target: set(accepted) for target, accepted in self.accepted.items()}
         self.promised = set(self.gateway_ids)
 
