@@ -59,7 +59,6 @@ from app.storage.watch import DatabaseWatch
 
 NODE_ID_BYTES = 8
 LAST_WORDS_S = 2.0  # to tell the others what this node had; what they are not told lapses
-LAST_REQUESTS_S = 0.25  # until no node sends anything here any more
 FLUSH_EVERY_S = 60.0  # how often it is written down when keys were used last
 
 log = logging.getLogger(__name__)
@@ -122,7 +121,6 @@ class Gateway:
         if self.routing.notices is not None:
             await self.routing.notices.flush(LAST_WORDS_S)
         await self.heartbeat.leave()
-        await anyio.sleep(LAST_REQUESTS_S)
         return cut_off
 
 

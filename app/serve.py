@@ -31,6 +31,7 @@ from app.storage import migrate
 log = logging.getLogger(__name__)
 
 KEEP_ALIVE_S = 30  # an idle connection is closed after this
+LAST_REQUESTS_S = 0.25  # for what is on its way on connections that are kept, after nobody can make new ones
 LAST_RESPONSES_S = 5  # how long responses that were cut off may take to be written
 BACKLOG = 2048
 LIFELINE = 0  # a fleet's child has a pipe as its stdin, whose end says that the parent is gone
@@ -118,6 +119,11 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         self.listening.set()
 
+    def stop_listening(self) -> None:
+        """No new connections; those there are go on, and have been told to close after their next answer."""
+        for server in self.servers:
+            server.close()
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
@@ -190,6 +196,8 @@ class _Node:
         if cut_off:
             log.error("calls that did not finish in time were cut off: %d", cut_off)
         assert self._server is not None
+        self._server.stop_listening()
+        await anyio.sleep(LAST_REQUESTS_S)
         self._server.should_exit = True
 
     async def _announce(self, gateway: Gateway) -> None:

@@ -4,7 +4,7 @@ nothing."""
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -53,10 +53,21 @@ def in_redis(url: str, kind: str) -> list[str]:
         return sorted(key.decode() for key in client.scan_iter(f"trunkline:{kind}:*"))
 
 
+STRANGERS: set[psutil.Process] = set()
+
+
+@pytest.fixture(autouse=True)
+def _strangers() -> Iterator[None]:
+    """What other tests have started, or Redis, is not the gateway's."""
+    STRANGERS.update(psutil.Process(os.getpid()).children(recursive=True))
+    yield
+    STRANGERS.clear()
+
+
 def children() -> list[psutil.Process]:
     """The spawner and the backends."""
     family = psutil.Process(os.getpid()).children(recursive=True)
-    return [each for each in family if "redis" not in each.name()]
+    return [each for each in family if each not in STRANGERS and "redis" not in each.name()]
 
 
 async def becomes(wanted: Any, now: Callable[[], Any]) -> None:

@@ -5,11 +5,13 @@ A journal is a head, which each write replaces, and a list of entries, to which 
 the largest token: the others' writes are refused.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
+from app.errors import RoutesUnavailable
 from app.routing.redis_connection import Script
 
 KEPT_S = 600.0  # after the last write or touch; a client that comes back later starts anew
@@ -140,6 +142,19 @@ class Connection(Protocol):
         """A script, likewise."""
 
 
+@contextmanager
+def _understood() -> Iterator[None]:
+    """An answer of another shape than our scripts give was spoilt on its way: as good as none.
+
+    Raises:
+        RoutesUnavailable: it was.
+    """
+    try:
+        yield
+    except (ValueError, TypeError, IndexError, KeyError):
+        raise RoutesUnavailable from None
+
+
 class RedisJournalStore:
     """Journals in Redis (6.2 or later). Its connection is one of its own: large writes hold nobody else up."""
 
@@ -153,26 +168,35 @@ class RedisJournalStore:
             arguments += (write.token, write.number, write.head, write.length, write.trim, len(write.entries))
             arguments += write.entries
         keys = _keys(write.key for write in writes)
-        return [Outcome(bytes(reply)) for reply in await self._connection.run(_WRITE, keys, arguments)]
+        replies = await self._connection.run(_WRITE, keys, arguments)
+        with _understood():
+            outcomes = [Outcome(bytes(reply)) for reply in replies]
+            if len(outcomes) != len(writes):
+                raise ValueError
+            return outcomes
 
     async def take(self, key: str, token: int) -> Journaled | None:
         """See JournalStore. Read in pages: nobody else writes any more."""
         found = await self._connection.run(_TAKE, _keys([key]), [token, self._kept_ms])
         if not found:
             return None
+        with _understood():
+            written_under, head, length = int(found[0]), bytes(found[1]), int(found[2])
         entries: list[bytes] = []
-        while len(entries) < found[2]:
+        while len(entries) < length:
             page = await self._connection.execute("LRANGE", log_key(key), len(entries), len(entries) + PAGE - 1)
             if not page:
                 break
-            entries += page
-        return Journaled(int(found[0]), bytes(found[1]), entries)
+            with _understood():
+                entries += [memoryview(entry).tobytes() for entry in page]
+        return Journaled(written_under, head, entries)
 
     async def touch(self, journals: Sequence[tuple[str, int]]) -> list[str]:
         """See JournalStore."""
         arguments = [self._kept_ms, *(token for _, token in journals)]
         missing = await self._connection.run(_TOUCH, _keys(key for key, _ in journals), arguments)
-        return [journals[index - 1][0] for index in missing]
+        with _understood():
+            return [journals[index - 1][0] for index in missing]
 
     async def delete(self, journals: Sequence[tuple[str, int]]) -> None:
         """See JournalStore."""

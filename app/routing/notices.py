@@ -162,6 +162,8 @@ class Notices:
             except (RedisError, OSError, TimeoutError) as problem:
                 if self.is_connected:
                     log.warning("notices of other nodes do not come: %s", type(problem).__name__)
+            except Exception:
+                log.exception("notices of other nodes cannot be read")
             finally:
                 self.is_connected = False
                 with anyio.move_on_after(LATE_S, shield=True):

@@ -151,6 +151,10 @@ class JournalWriter:
                 self._say_away()
                 await anyio.sleep(RETRY_S)
                 continue
+            except Exception:
+                log.exception("journals could not be written")
+                await anyio.sleep(RETRY_S)
+                continue
             self._wake = anyio.Event()
 
     async def _write(self, journals: Sequence[Journal]) -> None:
@@ -225,6 +229,8 @@ class JournalWriter:
                 await self.touch()
             except RoutesUnavailable:
                 self._say_away()
+            except Exception:
+                log.exception("journals could not be kept from expiring")
 
     async def touch(self) -> None:
         """Keeps every journal from expiring, and writes those again that the store has lost.

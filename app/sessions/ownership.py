@@ -196,6 +196,8 @@ class Ownership:
         except RoutesUnavailable:
             await anyio.sleep(RELEASE_AGAIN_S)
             return
+        except Exception:
+            log.exception("a route could not be released; it lapses")
         if self._leaving.get(key) == (route, hand_over):
             del self._leaving[key]
 

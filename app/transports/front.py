@@ -71,6 +71,8 @@ class Front:
             words.pop()
         request = McpRequest(scope, receive, send, *(words[2:5] if len(words) == 5 else ("", "", "")))
         request.public_url = self._public_url
+        if self._registry is not None and self._registry.leaving:
+            request.send = _with_close(request.send)
         try:
             await self._serve(request)
         except ClientGone:
@@ -205,6 +207,17 @@ def _allowed_headers(request: McpRequest) -> bytes:
     asked = request.headers.get(b"access-control-request-headers", b"").split(b",")
     params = [name.strip() for name in asked if name.strip().lower().startswith(b"mcp-param-")]
     return b", ".join([_REQUEST_HEADERS, *params[:32]])
+
+
+def _with_close(send: Send) -> Send:
+    """A node that is about to stop sends its clients away one by one, before it has to cut connections."""
+
+    async def send_with_close(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
+        await send(message)
+
+    return send_with_close
 
 
 def _with_cors(send: Send, origin: bytes) -> Send:

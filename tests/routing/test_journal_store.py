@@ -166,3 +166,25 @@ async def test_a_server_that_is_away_is_an_error_within_a_second_and_a_new_one_k
                         break
                     except RoutesUnavailable:
                         await anyio.sleep(0.05)
+
+
+class Garbling:
+    """A connection whose answers were spoilt on their way."""
+
+    def __init__(self, answer: object) -> None:
+        self._answer = answer
+
+    async def execute(self, *command: object) -> object:
+        return self._answer
+
+    async def run(self, script: object, keys: object, arguments: object = ()) -> object:
+        return self._answer
+
+
+@pytest.mark.parametrize("answer", [[b"wsitten"], [b"written", b"gap"], 7, [None], [b"x", b"y"], [b"1", b"2", b"z"]])
+async def test_an_answer_that_was_spoilt_is_none(answer: object, key: str) -> None:
+    store = RedisJournalStore(Garbling(answer))
+    with pytest.raises(RoutesUnavailable):
+        await store.write([write(key, 1)])
+    with pytest.raises(RoutesUnavailable):
+        await store.take(key, 1)
