@@ -1,9 +1,10 @@
 """Faults of Redis (security.md S1 to S4): the owner's calls go on, other nodes refuse at once and recover soon."""
 
+import itertools
 import random
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import anyio
 import httpx2
 import pytest
+from _pytest.mark import ParameterSet
 
 from tests.integration.gateway import ROOT, Gateway
 from tests.integration.nodes import Nodes, running_nodes
@@ -32,6 +34,9 @@ LINES: dict[str, Callable[[FaultyLine], None]] = {
     "cut in the middle of 10 % of the answers": lambda line: setattr(line, "fault", cutting(0.1)),
     "corrupt in 10 % of the answers": lambda line: setattr(line, "fault", altering(0.1)),
 }
+OFTEN = {
+    ("slow by 300 ms", True), ("half-cut: nothing comes back", False), ("corrupt in 10 % of the answers", True),
+}  # fmt: skip
 
 
 @asynccontextmanager
@@ -106,7 +111,7 @@ async def becomes(http: httpx2.AsyncClient, node: Gateway, without: set[str]) ->
 async def test_redis_killed_and_started_again_under_load(
     tmp_path: Path, postgres_database: str, request: pytest.FixtureRequest
 ) -> None:
-    kills, recovered = KILLS if request.config.getoption("--long") else KILLS // 10, list[float]()
+    kills, recovered = KILLS if request.config.getoption("--long") else KILLS // 20, list[float]()
     async with under_watch(tmp_path, postgres_database) as (nodes, watch):
         began_at = time.monotonic()
         for _ in range(kills):
@@ -139,8 +144,14 @@ async def test_redis_flushed(tmp_path: Path, postgres_database: str, request: py
         watch.require_service(f"Redis flushed {flushes} times", began_at, time.monotonic(), recovered)
 
 
-@pytest.mark.parametrize("both", [True, False], ids=["both nodes", "one node"])
-@pytest.mark.parametrize("what", LINES)
+def lines() -> Iterator[ParameterSet]:
+    """Every fault on the line of both nodes, and of one; without --long a few of them."""
+    for what, both in itertools.product(LINES, (True, False)):
+        marks = () if (what, both) in OFTEN else (pytest.mark.long,)
+        yield pytest.param(what, both, marks=marks, id=f"{what}, {'both nodes' if both else 'one node'}")
+
+
+@pytest.mark.parametrize(("what", "both"), lines())
 async def test_a_spoilt_line_to_redis(
     tmp_path: Path, postgres_database: str, request: pytest.FixtureRequest, what: str, both: bool
 ) -> None:
