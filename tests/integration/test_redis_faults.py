@@ -4,7 +4,7 @@ import itertools
 import random
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,6 @@ from pathlib import Path
 import anyio
 import httpx2
 import pytest
-from _pytest.mark import ParameterSet
 
 from tests.integration.gateway import ROOT, Gateway
 from tests.integration.nodes import Nodes, running_nodes
@@ -144,14 +143,19 @@ async def test_redis_flushed(tmp_path: Path, postgres_database: str, request: py
         watch.require_service(f"Redis flushed {flushes} times", began_at, time.monotonic(), recovered)
 
 
-def lines() -> Iterator[ParameterSet]:
-    """Every fault on the line of both nodes, and of one; without --long a few of them."""
-    for what, both in itertools.product(LINES, (True, False)):
-        marks = () if (what, both) in OFTEN else (pytest.mark.long,)
-        yield pytest.param(what, both, marks=marks, id=f"{what}, {'both nodes' if both else 'one node'}")
+# Every fault on the line of both nodes, and of one; without --long a few of them.
+CASES = [
+    pytest.param(
+        what,
+        both,
+        id=f"{what}, {'both nodes' if both else 'one node'}",
+        marks=() if (what, both) in OFTEN else pytest.mark.long,
+    )
+    for what, both in itertools.product(LINES, (True, False))
+]
 
 
-@pytest.mark.parametrize(("what", "both"), lines())
+@pytest.mark.parametrize(("what", "both"), CASES)
 async def test_a_spoilt_line_to_redis(
     tmp_path: Path, postgres_database: str, request: pytest.FixtureRequest, what: str, both: bool
 ) -> None:
