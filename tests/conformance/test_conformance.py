@@ -28,6 +28,8 @@ ERAS = ("dual", "legacy", "modern")
 EVERY = [(era, revision) for era in ERAS for revision in SCENARIOS]
 # Where a server is initialised. One that speaks 2026-07-28 with us is not, and has to answer `server/discover`.
 HANDSHAKES = [("dual", OLD), ("legacy", OLD), ("legacy", NEW)]
+# In front of two nodes; the other four under --long.
+IN_TURN_OFTEN = {("dual", OLD), ("legacy", NEW)}
 QUIRKS = {"stdout-noise": EVERY, "silent-discover": HANDSHAKES, "slow-init": HANDSHAKES, "ping-client": HANDSHAKES}
 
 # Scenario -> its checks that fail. This one insists on the key `user_name` for a question; a server of the handshake
@@ -132,7 +134,11 @@ def two_nodes(tmp_path_factory: pytest.TempPathFactory, postgres_database: str) 
         yield nodes
 
 
-@pytest.mark.parametrize("leg", [Leg(*each) for each in EVERY], ids=str)
+@pytest.mark.parametrize(
+    "leg",
+    [pytest.param(Leg(*each), marks=() if each in IN_TURN_OFTEN else pytest.mark.long) for each in EVERY],
+    ids=str,
+)
 def test_the_same_passes_when_two_nodes_are_asked_in_turn(leg: Leg, tmp_path: Path, two_nodes: Nodes) -> None:
     """Design §6: no affinity is needed."""
     result, printed = run_suite(two_nodes.all[0], leg, tmp_path, also=two_nodes.all[1])

@@ -43,7 +43,8 @@ class Gateway:
     PROGRAM: Sequence[str] = ("-m", "app")  # what Python runs
     WORDS: Sequence[str] = ()  # more of the command line
 
-    def __init__(self, data_dir: Path, **settings: str) -> None:
+    def __init__(self, data_dir: Path, *, admin_key: str | None = None, **settings: str) -> None:
+        """`admin_key` is one that the database has already."""
         self.data_dir = data_dir
         # In the environment of every backend: finds them, and what they started, wherever they ended up.
         self.mark = f"trunkline-test-{uuid.uuid4().hex}"
@@ -65,7 +66,7 @@ class Gateway:
         )
         try:
             self.url = self._wait_until_ready()
-            self.admin_key: str = self.cli("keys", "create", "--tenant", "default", "--scope", "platform:admin")["key"]
+            self.admin_key: str = admin_key or self._make_admin_key()
         except BaseException:
             self.kill()
             self.close()
@@ -94,6 +95,9 @@ class Gateway:
             if not chunk:
                 raise AssertionError(f"the gateway ended before it was ready\n{self.log_tail()}")
             output += chunk
+
+    def _make_admin_key(self) -> str:
+        return str(self.cli("keys", "create", "--tenant", "default", "--scope", "platform:admin")["key"])
 
     def log_tail(self) -> str:
         return self.log.read_text(errors="replace")[-4000:]

@@ -27,9 +27,12 @@ class Nodes:
             **settings,
         }
         self.all: list[Gateway] = []
+        self._admin_key: str | None = None
 
     def start(self, **settings: str) -> Gateway:
-        node = Gateway(self._directory / f"node-{next(self._serial)}", **{**self._settings, **settings})
+        directory = self._directory / f"node-{next(self._serial)}"
+        node = Gateway(directory, admin_key=self._admin_key, **{**self._settings, **settings})
+        self._admin_key = node.admin_key  # they have one database
         self._stack.callback(node.close)
         self.all.append(node)
         return node

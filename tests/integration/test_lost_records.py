@@ -55,6 +55,7 @@ async def test_single_keys_that_redis_evicts(
         watch.require_service(f"{evictions} keys evicted", began_at, time.monotonic(), [recovered])
 
 
+@pytest.mark.long
 async def test_writes_of_the_last_second_are_lost(
     tmp_path: Path, postgres_database: str, request: pytest.FixtureRequest
 ) -> None:
@@ -70,6 +71,7 @@ async def test_writes_of_the_last_second_are_lost(
         watch.require_service(f"{failovers} failovers", began_at, time.monotonic(), recovered)
 
 
+@pytest.mark.long
 async def test_a_take_over_that_redis_forgets_does_not_make_two_owners(tmp_path: Path, postgres_database: str) -> None:
     trace = tmp_path / "trace"
     with running_nodes(tmp_path, postgres_database, 3) as nodes:

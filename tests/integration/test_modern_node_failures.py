@@ -124,6 +124,7 @@ async def test_a_caller_whose_node_dies_is_served_by_another_within_seconds(
         assert max(waits) < AGAIN_WITHIN_S
 
 
+@pytest.mark.long
 async def test_a_redis_that_was_emptied_splits_no_caller(
     http: httpx2.AsyncClient, tmp_path: Path, postgres_database: str, request: pytest.FixtureRequest
 ) -> None:
@@ -151,6 +152,7 @@ async def test_a_redis_that_was_emptied_splits_no_caller(
         assert (await newcomer.whoami())["count"] == 1, "waits until nobody else can have it"
 
 
+@pytest.mark.long
 async def test_a_node_that_stood_still_gives_up_the_lines_that_another_has_by_now(
     http: httpx2.AsyncClient, tmp_path: Path, postgres_database: str
 ) -> None:
@@ -208,7 +210,9 @@ async def test_calls_in_flight_on_a_node_that_drains_finish_while_others_have_it
         assert await anyio.to_thread.run_sync(nodes.all[0].process.wait, 30) == 0
 
 
-@pytest.mark.parametrize("declared", [{"isolation": "shared"}, {"recovery": "respawn"}])
+@pytest.mark.parametrize(
+    "declared", [pytest.param({"isolation": "shared"}, marks=pytest.mark.long), {"recovery": "respawn"}]
+)
 async def test_rolling_restarts_fail_no_request_of_clients_without_a_session(
     http: httpx2.AsyncClient,
     tmp_path: Path,

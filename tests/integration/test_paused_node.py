@@ -149,6 +149,7 @@ async def test_a_node_that_stood_still_does_not_answer_for_what_another_has_take
         await until(lambda: len(it.nodes.backends()) == SESSIONS + 2, 10, lambda: len(it.nodes.backends()))
 
 
+@pytest.mark.long
 async def test_events_of_the_old_process_are_not_delivered_after_the_pause(
     tmp_path: Path, postgres_database: str
 ) -> None:
@@ -220,6 +221,7 @@ async def test_a_request_that_was_half_there_before_the_pause_is_not_accepted(
         await until(lambda: len(it.nodes.backends()) == SESSIONS, 10, lambda: len(it.nodes.backends()))
 
 
+@pytest.mark.long
 async def test_a_stream_asked_for_at_another_node_during_the_pause_comes_or_is_refused(
     tmp_path: Path, postgres_database: str
 ) -> None:
