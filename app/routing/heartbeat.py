@@ -98,8 +98,8 @@ class Heartbeat:
             self._losses += 1
             self.on_forgotten()
         self._heard_of({peer.id: peer for peer in await self._store.nodes() if peer.id != node.id})
-        if not self.is_ok:
-            log.info("This node is known to the others")
+        if not self.is_ok and math.isfinite(self.last_ok):
+            log.info("This node reaches the store of routes again")
         self.is_ok, self.last_ok = True, self._clock()
 
     def _heard_of(self, peers: dict[str, NodeRecord]) -> None:
