@@ -78,7 +78,7 @@ async def test_a_key_that_the_command_line_revokes_is_refused_by_every_node_and_
         ]
         await anyio.run_process(command, env=node.environment, cwd=ROOT)
         await refused_everywhere(sessions, 5.0)
-        await until(lambda: not node.api("GET", f"/tenants/{endpoint.tenant}/sessions")["items"], 1.0)
+        await until(lambda: not node.api("GET", f"/tenants/{endpoint.tenant}/sessions")["items"], SOON_S)
 
 
 async def test_streams_of_a_revoked_key_end_at_every_node_within_a_second(
