@@ -149,12 +149,6 @@ class RequestCancelled(ClientError):
     reason = "cancelled"
 
 
-class ForwardRefused(ClientError):
-    """No other node vouches for this request."""
-
-    reason = "forward_refused"
-
-
 # --- the backend's fault
 
 

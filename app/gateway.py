@@ -31,7 +31,7 @@ from app.limits.shared_rates import SCRIPT as RATES
 from app.limits.shared_rates import SharedRates
 from app.limits.shared_use import SharedUse
 from app.metrics import Metrics
-from app.routing.departures import abandon_the_dead
+from app.routing.departures import Silence, abandon_the_dead
 from app.routing.heartbeat import Heartbeat
 from app.routing.opening import Routing, open_routing
 from app.routing.redis_connection import Script
@@ -183,7 +183,8 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             ownership.lost,
             time.monotonic,
         )
-        router = Router(routing.store, node_id, heartbeat.peers, heartbeat.departed, routing.peers.probe)
+        probe = Silence(routing.peers.probe)
+        router = Router(routing.store, node_id, heartbeat.peers, heartbeat.departed, probe, ownership.has_ended)
         stack.push_async_callback(_leave, heartbeat)
         ownership.on_session_lost = registry.lost
         ownership.on_caller_lost = lambda route: implicit.lines.lost((route.identity, route.tenant, route.backend))
@@ -214,7 +215,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             pool.used_elsewhere = use.processes_elsewhere
             for run in (journals.run, rates.run, use.run):
                 tasks.start_soon(run)
-            tasks.start_soon(abandon_the_dead, heartbeat.peers, routing.peers.probe, routing.peers.abandon)
+            tasks.start_soon(abandon_the_dead, heartbeat.peers, probe, routing.peers.abandon)
         take_over = TakeOver(ownership, directory, partial(durability.restore, registry), metrics)
 
         for spec in warm:
@@ -239,7 +240,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             implicit=implicit,
             effects=effects,
             overview=overview,
-            node=AllNodes(overview, heartbeat.peers.values, routing.peers, routing.credentials),
+            node=AllNodes(overview, heartbeat.peers.values, routing.peers),
             routing=routing,
             heartbeat=heartbeat,
             watch=watch,

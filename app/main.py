@@ -21,6 +21,7 @@ from app.transports.forwarding import Forwarding
 from app.transports.front import Front
 from app.transports.inside import Inside
 from app.transports.modern_http import ModernHttp
+from app.transports.node_links import NodeLinks
 from app.transports.sse import HttpSse
 from app.transports.streamable_http import StreamableHttp
 
@@ -61,7 +62,7 @@ def create_app(gateway: Gateway) -> Front:
     )
     app.state.issuers = IssuerContext(gateway.issuers, gateway.sealer, gateway.outbound.check)
     app.state.authorization_servers = gateway.issuers.authorization_servers
-    forwarding = Forwarding(gateway.routing.peers, gateway.routing.credentials, gateway.metrics)
+    forwarding = Forwarding(gateway.routing.peers, gateway.metrics)
     elsewhere = Elsewhere(gateway.registry, gateway.ownership, gateway.router, forwarding, gateway.take_over)
     body, keepalive_s = settings.max_body_bytes, settings.keepalive_s
     callers = Callers(gateway.registry, gateway.ownership, gateway.router, forwarding, elsewhere)
@@ -78,17 +79,16 @@ def create_app(gateway: Gateway) -> Front:
         sse,
         max_body_bytes=settings.max_body_bytes,
         public_url=settings.public_url,
-        inside=_inside(gateway),
         registry=gateway.registry,
     )
 
 
-def _inside(gateway: Gateway) -> Inside | None:
-    """What other nodes may ask of this one; None where there cannot be any."""
+def accept_links(gateway: Gateway, front: Front) -> NodeLinks | None:
+    """Takes links from other nodes, whose requests the front answers; None where there cannot be others."""
     if gateway.routing.is_alone:
         return None
-    tell = partial(answer_for, gateway.overview)
-    return Inside(gateway.routing.credentials, tell, max_body_bytes=gateway.settings.max_body_bytes)
+    inside = Inside(front.forwarded, partial(answer_for, gateway.overview))
+    return NodeLinks(gateway.routing.proof, inside, max_body_bytes=gateway.settings.max_body_bytes)
 
 
 def _now() -> datetime:

@@ -12,8 +12,10 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import cast
 
 import anyio
 import uvicorn
@@ -23,15 +25,17 @@ from app import logs
 from app.demo import prepare_demo
 from app.errors import SettingsError
 from app.gateway import Gateway, open_gateway
-from app.http.joined_writes import JoinedWrites
-from app.main import create_app
+from app.http.uvicorn_protocol import HttpProtocol
+from app.main import accept_links, create_app
 from app.settings import Settings, is_wildcard
 from app.storage import migrate
+from app.transports.node_links import NodeLinks
 
 log = logging.getLogger(__name__)
 
 KEEP_ALIVE_S = 30  # an idle connection is closed after this
 LAST_REQUESTS_S = 0.25  # for what is on its way on connections that are kept, after nobody can make new ones
+CLOSED_S = 0.01  # until the event loop has closed its own side of the listeners, which takes it a turn
 LAST_RESPONSES_S = 5  # how long responses that were cut off may take to be written
 BACKLOG = 2048
 LIFELINE = 0  # a fleet's child has a pipe as its stdin, whose end says that the parent is gone
@@ -102,6 +106,16 @@ def _own_url(settings: Settings, listener: socket.socket) -> str | None:
     )
 
 
+def _take_all(listener: socket.socket) -> list[socket.socket]:
+    """Accepts what waits, and closes the listener in the same moment."""
+    taken = list[socket.socket]()
+    with listener, contextlib.suppress(OSError):  # BlockingIOError: nothing waits; or no file descriptor is left
+        listener.setblocking(False)
+        while True:
+            taken.append(listener.accept()[0])
+    return taken
+
+
 def _url_of(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
@@ -119,10 +133,22 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         self.listening.set()
 
-    def stop_listening(self) -> None:
-        """No new connections; those there are go on, and have been told to close after their next answer."""
+    async def stop_listening(self) -> None:
+        """No new connections; those there are go on, and have been told to close after their next answer.
+
+        Who has connected already and was not accepted yet is accepted first: closing a listener resets those.
+        """
+        listeners = [listener.dup() for server in self.servers for listener in server.sockets]
         for server in self.servers:
             server.close()
+        await asyncio.sleep(CLOSED_S)
+        for connection in [each for listener in listeners for each in _take_all(listener)]:
+            await asyncio.get_running_loop().connect_accepted_socket(self._protocol, connection)
+
+    def _protocol(self) -> asyncio.Protocol:
+        """What uvicorn makes for each connection."""
+        make = cast("Callable[..., asyncio.Protocol]", self.config.http_protocol_class)
+        return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -139,6 +165,7 @@ class _Node:
         self._asked_to_stop = asyncio.Event()
         self._is_in_a_hurry = False
         self._server: _Server | None = None
+        self._links: NodeLinks | None = None
 
     async def run(self) -> None:
         """Opens the gateway, serves, drains, closes."""
@@ -148,9 +175,11 @@ class _Node:
         if self._is_member:
             loop.add_reader(LIFELINE, self._orphaned)
         async with open_gateway(self._settings) as gateway:
+            front = create_app(gateway)
+            self._links = accept_links(gateway, front)
             config = uvicorn.Config(
-                create_app(gateway),
-                http=JoinedWrites,
+                front,
+                http=cast("type[asyncio.Protocol]", partial(HttpProtocol, links=self._links)),
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -167,8 +196,19 @@ class _Node:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._drain_when_asked, gateway)
                 tasks.start_soon(self._announce, gateway)
-                await self._server.serve(sockets=list(self._listeners))
+                await self._serve()
                 tasks.cancel_scope.cancel()
+
+    async def _serve(self) -> None:
+        """Answers clients, until the server is told to exit; then other nodes, until they have their last answers."""
+        assert self._server is not None
+        try:
+            await self._server.serve(sockets=list(self._listeners))
+            if self._links is not None and not self._is_in_a_hurry:
+                await self._links.leave(LAST_RESPONSES_S)
+        finally:
+            if self._links is not None:
+                self._links.close()
 
     def _signalled(self) -> None:
         if self._asked_to_stop.is_set():
@@ -179,6 +219,8 @@ class _Node:
         self._is_in_a_hurry = True
         if self._server is not None:
             self._server.force_exit = self._server.should_exit = True
+        if self._links is not None:
+            self._links.close()
 
     def _orphaned(self) -> None:
         """The parent is gone, and with it whoever would start us again or tell us to stop."""
@@ -196,7 +238,7 @@ class _Node:
         if cut_off:
             log.error("calls that did not finish in time were cut off: %d", cut_off)
         assert self._server is not None
-        self._server.stop_listening()
+        await self._server.stop_listening()
         await anyio.sleep(LAST_REQUESTS_S)
         self._server.should_exit = True
 

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,13 @@ from prometheus_client import CollectorRegistry, Counter
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # tests.redis, wherever this is started
 
 from app.auth.sealing import Sealer
+from app.limits import shared_use
+from app.limits.gates import TenantGates
+from app.limits.shared_use import SharedUse
+from app.metrics import Metrics
 from app.routing.heartbeat import LOT
 from app.routing.journal_store import JournalWrite, RedisJournalStore
+from app.routing.records import principal_count_name
 from app.routing.redis_connection import RedisConnection
 from app.routing.redis_store import RedisStore
 from app.routing.routes import NodeRecord, Quota, Route, session_key
@@ -92,12 +98,25 @@ def node_record(node: str) -> NodeRecord:
     return NodeRecord(node, "http://10.0.0.1:8080", "0.1.0", datetime.now(UTC), 1000, 1000)
 
 
+@dataclass
+class Processes:
+    """For ProcessPool."""
+
+    counts: dict[str, int]
+
+    def used(self) -> dict[str, int]:
+        return self.counts
+
+    def look_again(self) -> None:
+        """Nobody waits."""
+
+
 class Bench:
     """One Redis, and the stores of nodes on it."""
 
     def __init__(self, redis: Any, connection: RedisConnection, errors: Counter) -> None:
         self.redis, self.meter, self.sealer = redis, Meter(redis), Sealer(secrets.token_bytes(32))
-        self.connection, self.errors = connection, errors
+        self.connection, self.errors, self.gates = connection, errors, TenantGates(Metrics("bench"))
         self.node = secrets.token_hex(8)
         self.store = self.new_store()
         self.figures: Figures = {}
@@ -117,11 +136,32 @@ class Bench:
                 await self.new_store().beat(node_record(secrets.token_hex(8)))
                 others += 1
             await self.put(f"beat_{nodes}", repeat(lambda: self.store.beat(beat), 100), 100)
-            await self.put(f"nodes_{nodes}", repeat(self.store.nodes, 100), 100)
+            await self.put(f"nodes_{nodes}", repeat(self.look, 100), 100)
         self.figures["bytes_of_a_node_record"] = self.redis.strlen(f"trunkline:node:{self.node}") + len(self.node)
         for key in self.redis.keys("trunkline:node:*"):
             self.redis.delete(key)
         await self.store.beat(beat)
+
+    async def look(self) -> None:
+        """At all nodes, though nothing has changed."""
+        self.store._list.doubt()
+        await self.store.nodes()
+
+    async def use(self) -> None:
+        """What each node says and hears of the others' processes and calls, each with ten tenants."""
+        busy, idle = Processes({f"tenant-{n}": 3 for n in range(10)}), Processes({})
+        others: list[str] = []
+        listener = self.new_use(idle, self.node, others)
+        for nodes in (2, 300):
+            while len(others) < nodes:
+                others.append(secrets.token_hex(8))
+                await self.new_use(busy, others[-1], ()).round()
+            await self.put(f"use_{nodes}", repeat(listener.round, 100), 100)
+        name = shared_use.KEY + others[0]
+        self.figures["bytes_of_use"] = self.redis.strlen(name) + len(name)
+
+    def new_use(self, processes: "Processes", node: str, others: Sequence[str]) -> SharedUse:
+        return SharedUse(self.gates, processes, self.connection.pipeline, self.sealer, node, lambda: others)
 
     async def routes(self, count: int) -> None:
         routes = [new_route(self.node, n % 50) for n in range(count)]
@@ -183,9 +223,11 @@ class Bench:
         await self.put("journal_take", many(lambda n: store.take(keys[n], 2), len(keys)), len(keys))
 
     async def whole_beat(self, routes: Sequence[Route]) -> None:
-        """What a node with more than a lot of sessions says each second, and its bytes both ways."""
+        """A beat that says a lot of routes and a lot of counts, and its bytes both ways."""
+        counts = [principal_count_name(route.tenant, route.identity) for route in routes[:LOT]]
 
         async def beat() -> None:
+            self.store._counts.doubt(tuple(counts))
             await self.store.beat(node_record(self.node))
             await self.store.nodes()
             await self.store.refresh(routes[:LOT])
@@ -226,6 +268,8 @@ async def measured(url: str, redis: Any, asked: argparse.Namespace) -> Figures:
             await asyncio.sleep(0.01)
         bench = Bench(redis, connection, errors)
         await bench.beats()
+        shared_use.READ_A_ROUND = shared_use.LAPSES_S = 3600  # all in each round; and none lapses meanwhile
+        await bench.use()
         await bench.routes(asked.routes)
         await bench.journals()
         if not asked.no_starts:

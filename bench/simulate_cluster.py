@@ -24,10 +24,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from app.errors import NodeUnavailable
+from app.limits.shared_use import EVERY_S, READ_A_ROUND
 from app.routing.heartbeat import LOT
+from app.routing.node_list import beats_between
 from app.routing.peers import PROBE_S
 from app.routing.redis_connection import DEADLINE_S
 from app.routing.redis_store import ROUTE_TTL_MS, SETTLING_MS
+from app.routing.rotation import TURN_BEATS
 from app.routing.routes import BEAT_S, LEASE_S
 from app.sessions.draining import TICK_S, streams_per_tick
 from app.sessions.session import DRAIN_RETRY_MS
@@ -49,25 +52,23 @@ class Costs:
 
     def __init__(self, path: Path) -> None:
         self.figures: dict[str, Any] = json.loads(path.read_text())
-        # `nodes` reads every other node: a straight line through the smallest and the largest measurement.
-        few, most = self.redis("nodes_2"), self.redis("nodes_300")
-        self._per_peer, self._first = (most - few) / 298, few
+        self.script = self.redis("find")  # of a script that has little to do
         lot = LOT * self.redis("refresh_per_route")
         # What is left of a whole beat is the recount of a lot of principals.
-        self.recount = max(0.0, self.redis("whole_beat") - self.redis("beat_300") - few - lot)
+        self.recount = max(0.0, self.redis("whole_beat") - self.redis("beat_300") - self.redis("nodes_2") - lot)
 
-    def redis(self, name: str) -> float:
-        return self.figures[name]["redis_us"] / 1e6
+    def redis(self, name: str, nodes: int = 0) -> float:
+        return self._of(name, "redis_us", nodes)
 
-    def node(self, name: str) -> float:
-        return self.figures[name]["node_us"] / 1e6
+    def node(self, name: str, nodes: int = 0) -> float:
+        return self._of(name, "node_us", nodes)
 
-    def nodes(self, count: int) -> float:
-        """Redis, for one look at all nodes."""
-        return self._first + self._per_peer * count
-
-    def nodes_at_node(self, count: int) -> float:
-        return self.node("nodes_2") + (self.node("nodes_300") - self.node("nodes_2")) / 298 * count
+    def _of(self, name: str, whose: str, nodes: int) -> float:
+        """What reads all nodes is a straight line through the smallest and the largest measurement."""
+        if not nodes:
+            return self.figures[name][whose] / 1e6
+        few, most = (self.figures[f"{name}_{measured}"][whose] / 1e6 for measured in (2, 300))
+        return few + (most - few) / 298 * nodes
 
 
 # --- printing
@@ -103,19 +104,23 @@ def steady(costs: Costs, per_node: Sequence[int]) -> None:
     for sessions in SIZES:
         for held in per_node:
             nodes = math.ceil(sessions / held)
-            lot = min(LOT, held)
-            beat = costs.redis("beat_300") + costs.nodes(nodes) + costs.recount * lot / LOT
-            refresh = lot * costs.redis("refresh_per_route")
-            at_node = costs.node("beat_300") + costs.nodes_at_node(nodes) + lot * costs.node("refresh_per_route")
-            read = costs.figures["bytes_of_a_whole_beat"] * lot / LOT + costs.figures["bytes_of_a_node_record"] * nodes
+            lot = min(LOT, math.ceil(held / TURN_BEATS))
+            looks, hears = BEAT_S / beats_between(nodes), 1 / (EVERY_S * math.ceil(nodes / READ_A_ROUND))  # a second
+            beat = (costs.redis("beat_300") + costs.script + costs.recount * lot / LOT) / BEAT_S
+            refresh = (costs.script + lot * costs.redis("refresh_per_route")) / BEAT_S
+            others = looks * costs.redis("nodes", nodes) + hears * costs.redis("use", nodes)
+            at_node = ((costs.node("beat_300") + costs.node("find") + lot * costs.node("refresh_per_route")) / BEAT_S
+                       + looks * costs.node("nodes", nodes) + hears * costs.node("use", nodes))
+            read = (costs.figures["bytes_of_a_whole_beat"] * lot / LOT / BEAT_S
+                    + (costs.figures["bytes_of_a_node_record"] * looks + costs.figures["bytes_of_use"] * hears) * nodes)
             rows.append((
-                f"{sessions:,}", f"{held:,}", f"{nodes:,}", f"{4 * nodes / BEAT_S:,.0f}",
-                percent(nodes * beat / BEAT_S), percent(nodes * refresh / BEAT_S),
-                percent(nodes * (beat + refresh) / BEAT_S), percent(at_node / BEAT_S),
-                size(nodes * read / BEAT_S) + "/s", f"{held / LOT * BEAT_S:.0f} of {ROUTE_TTL_MS // 1000} s"))
+                f"{sessions:,}", f"{held:,}", f"{nodes:,}", f"{(3 / BEAT_S + looks + hears) * nodes:,.0f}",
+                percent(nodes * beat), percent(nodes * refresh), percent(nodes * others),
+                percent(nodes * (beat + refresh + others)), percent(at_node), size(nodes * read) + "/s",
+                f"{math.ceil(held / lot) * BEAT_S:.0f} of {ROUTE_TTL_MS // 1000} s"))
     table("1. Every second, with nothing happening: one lease for each node (Redis has one core: 100 %)",
-          ("sessions", "per node", "nodes", "commands/s", "beats", "+ refresh", "= Redis", "a node", "network",
-           "rotation"), rows)
+          ("sessions", "per node", "nodes", "commands/s", "beats", "+ refresh", "+ others", "= Redis", "a node",
+           "network", "rotation"), rows)
     rows = [(
         f"{sessions:,}", f"{sessions / BEAT_S:,.0f}", percent(sessions * costs.redis("lease_per_session") / BEAT_S),
         percent(sessions * costs.redis("refresh_per_route") / BEAT_S),

@@ -2,32 +2,31 @@
 
 import hmac
 import secrets
+from functools import lru_cache
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-_VERSION = b"\x01"  # first byte of what is stored; another way of sealing gets another one
+_VERSION = b"\x02"  # first byte of what is stored; another way of sealing gets another one
 _NONCE_BYTES = 12
-_LABEL = b"trunkline sealed secrets 1"
+_LABEL = b"trunkline sealed secrets 2"
+_KEPT = 1024  # parts whose keys are at hand: two for each node of a large cluster are asked for all the time
 
 
 class SealBroken(ValueError):
     """What was sealed cannot be opened: it was changed or moved, or the secret key is another one now."""
 
 
-class Sealer:
-    """AES-256-GCM under a key derived from the secret key. Nonces are random: good for 2 ** 32 secrets."""
+class SealedPart:
+    """AES-256-GCM under one key. Nonces are random: good for 2 ** 32 secrets."""
 
-    def __init__(self, secret_key: bytes) -> None:
-        self._key = hmac.digest(secret_key, _LABEL, "sha256")
-        self._cipher = AESGCM(self._key)
+    __slots__ = ("_cipher",)
 
-    def within(self, part: str) -> "Sealer":
-        """A sealer with a key of its own: for what is sealed so often that the nonces of one key would not do."""
-        return Sealer(hmac.digest(self._key, part.encode(), "sha256"))
+    def __init__(self, key: bytes) -> None:
+        self._cipher = AESGCM(key)
 
     def seal(self, secret: bytes, place: str) -> bytes:
-        """The secret for the database. `place` says which row it belongs to; elsewhere it does not open."""
+        """The secret as it is stored. `place` says where; elsewhere it does not open."""
         nonce = secrets.token_bytes(_NONCE_BYTES)
         return _VERSION + nonce + self._cipher.encrypt(nonce, secret, place.encode())
 
@@ -44,3 +43,30 @@ class Sealer:
             return self._cipher.decrypt(nonce, ciphertext, place.encode())
         except (InvalidTag, ValueError):
             raise SealBroken("it does not open with this key, in this place") from None
+
+
+class Sealer:
+    """Each place has a key of its own, derived from the secret key: a row, a route, the lease of one run of a node.
+
+    So no key comes near 2 ** 32 secrets, however many nodes there are and however long they run.
+    """
+
+    def __init__(self, secret_key: bytes) -> None:
+        self._key = hmac.digest(secret_key, _LABEL, "sha256")
+        self._part = lru_cache(_KEPT)(self.within)
+
+    def within(self, part: str) -> SealedPart:
+        """One key for many places: for what is sealed together, and too often for a key each."""
+        return SealedPart(hmac.digest(self._key, part.encode(), "sha256"))
+
+    def seal(self, secret: bytes, place: str) -> bytes:
+        """The secret for the database, or for Redis. `place` says what it is and where; elsewhere it does not open."""
+        return self._part(place).seal(secret, place)
+
+    def open(self, sealed: bytes, place: str) -> bytes:
+        """The secret that was sealed for this place.
+
+        Raises:
+            SealBroken: as `SealedPart.open`.
+        """
+        return self._part(place).open(sealed, place)

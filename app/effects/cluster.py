@@ -65,7 +65,7 @@ class ClusterEffects:
         """Hears and follows until it is cancelled."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._settling.run)
-            tasks.start_soon(self._follower.run, self.followed, lambda: self.heard(RESYNC))
+            tasks.start_soon(self._follower.run, self.followed, self.trail_lost)
             if self._notices is not None:
                 tasks.start_soon(self._notices.run, self.heard)
 
@@ -141,6 +141,11 @@ class ClusterEffects:
             if self._notices is not None and entry.act.actor[1] != COMMAND_LINE:
                 self._once.owe(Way.NOTICE, notice, time.monotonic())
             self._carry_out(notice)
+
+    def trail_lost(self) -> None:
+        """Some entries may never come: what they owed would be taken for a later change, and that left out."""
+        self._once.forget(Way.TRAIL)
+        self.heard(RESYNC)
 
     def _carry_out(self, notice: Notice) -> None:
         """What ends something is done at once; what something has become is read from the database."""

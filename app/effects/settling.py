@@ -57,13 +57,17 @@ class IssuersOf(Protocol):
 
 
 class Settling:
-    """What is due, once each, and the task that looks it up. The methods beside `run` neither wait nor raise."""
+    """What is due, once each, and the task that looks it up. The methods beside `run` neither wait nor raise.
+
+    What has been said to have changed goes before what is looked at because something may have: that can be much.
+    """
 
     def __init__(
         self, local: LocalEffects, backends: BackendsOf, tenants: TenantsOf, keys: KeysOf, issuers: IssuersOf
     ) -> None:
         self._local, self._backends, self._tenants, self._keys, self._issuers = local, backends, tenants, keys, issuers
         self._due: dict[Notice, None] = {}
+        self._doubtful: dict[Notice, None] = {}  # what is left of the last look at everything
         self._has_work = anyio.Event()
         self._in_hand: Notice | None = None
         self._is_superseded = False
@@ -75,6 +79,7 @@ class Settling:
             self._due.clear()
             notice = RESYNC
         self._due[notice] = None
+        self._doubtful.pop(notice, None)
         self.supersede(notice)
         self._has_work.set()
 
@@ -100,20 +105,23 @@ class Settling:
                 log.exception("a change could not be carried out")
             finally:
                 self._in_hand = None
-            if not self._due:
+            if not self._due and not self._doubtful:
                 self._has_work = anyio.Event()
 
     def __repr__(self) -> str:
-        return f"<Settling [{len(self._due)} due]>"
+        return f"<Settling [{len(self._due)} due, {len(self._doubtful)} doubtful]>"
 
     def _must_rest(self) -> bool:
-        """Nothing else is due than everything, and that was moments ago."""
-        return list(self._due) == [RESYNC] and time.monotonic() < self._next_resync_at
+        """Nothing else is to be done than to look at everything, and that was moments ago."""
+        is_alone = list(self._due) == [RESYNC] and not self._doubtful
+        return is_alone and time.monotonic() < self._next_resync_at
 
     def _take(self) -> Notice:
-        """The oldest; RESYNC when there is nothing else."""
-        notice = next((each for each in self._due if each != RESYNC), RESYNC)
-        del self._due[notice]
+        """1. The oldest that is due. 2. What is doubtful. 3. RESYNC: once the last one is done with."""
+        due = next((each for each in self._due if each != RESYNC), None)
+        notice = due or next(iter(self._doubtful), RESYNC)
+        self._due.pop(notice, None)
+        self._doubtful.pop(notice, None)
         self._in_hand, self._is_superseded = notice, False
         return notice
 
@@ -123,6 +131,9 @@ class Settling:
                 await self._settle_backend(notice, tenant, name)
             case Notice(Kind.TENANT_CHANGED, (tenant,)):
                 await self._settle_tenant(notice, tenant)
+            case Notice(Kind.ISSUER_CHANGED, (tenant, issuer)):
+                if await self._issuers.find(tenant, issuer) is None:
+                    self._local.issuer_changed(tenant, issuer)
             case _:
                 await self._settle_everything()
 
@@ -156,31 +167,25 @@ class Settling:
         self._next_resync_at = time.monotonic() + RESYNC_EVERY_S
         warm = {spec.key for spec in await self._backends.list_warm()}
         self._local.forget_everything()
-        await self._end_sessions_of_nobody()
+        await self._end_sessions_of_gone_keys()
         keys = {key for key in warm | self._local.backends() if is_name(key[1])}  # others are checks of a backend
-        for tenant in {key[0] for key in keys}:
-            await self._settle_now(Notice(Kind.TENANT_CHANGED, (tenant,)))
-        for key in keys:
-            await self._settle_now(Notice(Kind.BACKEND_CHANGED, key))
+        issuers = {identity[:2] for identity in self._local.identities() if identity[1] != KEY_ISSUER}
+        doubtful = [
+            *(Notice(Kind.ISSUER_CHANGED, issuer) for issuer in issuers),
+            *(Notice(Kind.TENANT_CHANGED, (tenant,)) for tenant in {key[0] for key in keys}),
+            *(Notice(Kind.BACKEND_CHANGED, key) for key in keys),
+        ]
+        self._doubtful = {notice: None for notice in doubtful if notice not in self._due}
 
-    async def _settle_now(self, notice: Notice) -> None:
-        self._due.pop(notice, None)
-        self._in_hand, self._is_superseded = notice, False
-        await self._settle(notice)
-
-    async def _end_sessions_of_nobody(self) -> None:
-        """Whose key or issuer is gone, each looked up once."""
-        identities = self._local.identities()
-        keys = [identity for identity in identities if identity[1] == KEY_ISSUER]
+    async def _end_sessions_of_gone_keys(self) -> None:
+        """Whose key is gone."""
+        keys = [identity for identity in self._local.identities() if identity[1] == KEY_ISSUER]
         for start in range(0, len(keys), LOT):
             lot = keys[start : start + LOT]
             standing = await self._keys.standing([(each[0], each[2]) for each in lot], datetime.now(UTC))
             for identity in lot:
                 if (identity[0], identity[2]) not in standing:
                     self._local.key_revoked(identity)
-        for tenant, issuer in {identity[:2] for identity in identities if identity[1] != KEY_ISSUER}:
-            if await self._issuers.find(tenant, issuer) is None:
-                self._local.issuer_changed(tenant, issuer)
 
 
 async def _or_none(found: Awaitable[_T]) -> _T | None:

@@ -53,7 +53,6 @@ _TABLE: tuple[tuple[type[errors.GatewayError], int, int], ...] = (
     (errors.QuotaExceeded, 429, QUOTA_EXCEEDED),
     (errors.StateRefused, 400, INVALID_PARAMS),
     (errors.RequestCancelled, 200, REQUEST_CANCELLED),
-    (errors.ForwardRefused, 403, INVALID_REQUEST),
     (errors.BackendExited, 200, BACKEND_EXITED),
     (errors.NodeLost, 200, BACKEND_EXITED),
     (errors.BackendUnavailable, 503, BACKEND_UNAVAILABLE),

@@ -41,4 +41,4 @@ class HostPolicy:
 
 def _without_port(host: str) -> str:
     name, colon, port = host.rpartition(":")
-    return name if colon and port.isdigit() else host
+    return name if colon and port.isascii() and port.isdigit() else host

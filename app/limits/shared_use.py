@@ -1,11 +1,13 @@
 """SharedUse: what each tenant uses at this moment on other nodes: processes, and calls in flight.
 
 Each node writes what it counts into one key of its own, sealed, and reads those of the others in the same breath. What
-is known is a tenth of a second old: caps are exact for who comes one after the other, not for who comes at once to
-several nodes. The key of a node that has died lapses.
+is known is a tenth of a second old, and among more than READ_A_ROUND nodes as many times that as they are times more:
+caps are exact for who comes one after the other, not for who comes at once to several nodes. The key of a node that has
+died lapses.
 """
 
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -21,6 +23,7 @@ EVERY_S = 0.1
 LAPSES_S = 3.0  # what was not said again for so long holds no more; also what was heard before Redis went away
 SAY_AGAIN_S = 1.0  # what has not changed
 COMPLAIN_EVERY_S = 60.0
+READ_A_ROUND = 100  # keys on average, so that what all nodes read grows with their number, not with its square
 KEY = "trunkline:use:"
 
 Pipeline = Callable[[Sequence[Sequence[Any]]], Awaitable[Sequence[Any]]]
@@ -72,6 +75,7 @@ class SharedUse:
         self._elsewhere: Mapping[str, int] = {}
         self._heard_at = self._said_at = 0.0
         self._said: dict[str, tuple[int, int]] = {}
+        self._rounds = 0
         self._complained_at = -COMPLAIN_EVERY_S
 
     def processes_elsewhere(self, tenant: str) -> int:
@@ -92,7 +96,9 @@ class SharedUse:
         mine, now = self._mine(), time.monotonic()
         commands: list[Sequence[Any]] = []
         keys = [KEY + node for node in self._others() if KEY + node != self._key]
-        if keys:
+        self._rounds += 1
+        is_turn = self._rounds % math.ceil(max(1, len(keys)) / READ_A_ROUND) == 0
+        if keys and is_turn:
             commands.append(("MGET", *keys))
         if mine != self._said or now - self._said_at >= SAY_AGAIN_S:
             commands.append(("SET", self._key, self._sealed(mine), "PX", int(LAPSES_S * 1000)))
@@ -105,7 +111,8 @@ class SharedUse:
                 self._adopt({}, {})
             return
         self._heard_at = now
-        self._hear(keys, answers[0] if keys else ())
+        if is_turn:
+            self._hear(keys, answers[0] if keys else ())
 
     def _hear(self, keys: Sequence[str], answers: Sequence[bytes | None]) -> None:
         processes, in_flight = Counter[str](), Counter[str]()

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from app.routing.rotation import TURN_BEATS, Rotation
+
 
 class SessionCounts:
     """Counts routes by key; `changing` holds the names whose count is under way, and must not be said meanwhile."""
@@ -17,7 +19,7 @@ class SessionCounts:
         self._sessions: Counter[str] = Counter()
         self._under_way: Counter[str] = Counter()
         self._unsure: dict[str, None] = {}  # in the order in which they became so
-        self._rotation: list[str] = []
+        self._rotation = Rotation(TURN_BEATS)
 
     def add(self, key: str, names: tuple[str, ...]) -> None:
         """A route that is ours; no names where it does not count. Again: nothing."""
@@ -61,10 +63,7 @@ class SessionCounts:
 
     def to_say(self, most: int) -> dict[str, int]:
         """The doubtful ones, and of the others some in turn, with what they are; they count as said from now on."""
-        if not self._rotation:
-            self._rotation = list(self._sessions)
-        room = max(0, most - len(self._unsure))
-        turn, self._rotation = self._rotation[:room], self._rotation[room:]
+        turn = self._rotation.next(self._sessions, max(0, most - len(self._unsure)))
         names = [name for name in dict.fromkeys([*self._unsure, *turn]) if name not in self._under_way]
         for name in names[:most]:
             self._unsure.pop(name, None)

@@ -8,9 +8,11 @@ from typing import Protocol
 import anyio
 
 from app.errors import RoutesUnavailable
-from app.routing.routes import BEAT_S, NodeRecord, NodeStore, Route, RouteStore
+from app.routing.rotation import TURN_BEATS, Rotation
+from app.routing.routes import BEAT_S, CALLER, NodeRecord, NodeStore, Route, RouteStore
 
-LOT = 500  # routes per command; each second in rotation, which is 300,000 within the time that routes are kept
+LOT = 500  # routes per command, and of each kind per beat: 300,000 within the time that routes are kept
+HURRY_S = 0.25  # between beats while another node's lease is about to end: whoever waits for it waits for that
 MAX_DEPARTED = 64  # nodes that have left the list and may live all the same; above it the first to leave is forgotten
 
 log = logging.getLogger(__name__)
@@ -33,7 +35,7 @@ class Heartbeat:
         clock: Callable[[], float],
     ) -> None:
         self._store, self._node, self._routes, self._on_lost, self._clock = store, node, routes, on_lost, clock
-        self._position = 0  # in the rotation
+        self._rotation, self._often = Rotation(TURN_BEATS), Rotation(1)
         self._must_prove = True
         self._losses = 0  # how often the store had forgotten us
         self.peers: dict[str, NodeRecord] = {}
@@ -46,9 +48,10 @@ class Heartbeat:
     async def run(self) -> None:
         """Beats until it is cancelled, whatever the store does."""
         while not self._has_left:
-            next_at = self._clock() + BEAT_S
+            began_at = self._clock()
             await self.beat()
-            await anyio.sleep(max(0.0, next_at - self._clock()))
+            every_s = HURRY_S if self._store.expects_an_end() else BEAT_S
+            await anyio.sleep(max(0.0, began_at + every_s - self._clock()))
 
     async def leave(self) -> None:
         """Ends the lease at once, and the beats. For a node that owns nothing any more; idempotent."""
@@ -119,13 +122,16 @@ class Heartbeat:
             log.warning("Another node has taken a route over: token %d", route.token)
             self._on_lost(route)
 
-    def _next_lot(self) -> Sequence[Route]:
-        routes = self._routes()
-        if self._position >= len(routes):
-            self._position = 0
-        lot = routes[self._position : self._position + LOT]
-        self._position += LOT
-        return lot
+    def _next_lot(self) -> list[Route]:
+        """What may be lost one by one: the whole store would have been noticed. With each beat those that nothing else
+        tells of, the others within a minute."""
+        named: dict[str, Route] = {}
+        only_there: dict[str, Route] = {}
+        for route in self._routes():
+            (named if _is_named_by_its_id(route) else only_there)[route.key] = route
+        lot = [only_there.get(key) for key in self._often.next(only_there, LOT)]
+        lot += [named.get(key) for key in self._rotation.next(named, LOT)]
+        return [route for route in lot if route is not None]
 
     def _still_ours(self, keys: list[str]) -> list[Route]:
         wanted = set(keys)
@@ -138,3 +144,9 @@ class Heartbeat:
 
     def __repr__(self) -> str:
         return f"<Heartbeat {'ok' if self.is_ok else 'failing'} [{len(self.peers)} peers]>"
+
+
+def _is_named_by_its_id(route: Route) -> bool:
+    """Whether a node that finds no route asks us all the same: the id of a session says who gave it out, and that is
+    its first owner."""
+    return route.token == 1 and route.transport != CALLER

@@ -2,7 +2,8 @@
 what they mean, and their seal, is the business of who writes them.
 
 A journal is a head, which each write replaces, and a list of entries, to which it appends. It belongs to whoever has
-the largest token: the others' writes are refused.
+the largest token: the others' writes are refused. One that is written anew in several writes is gathered aside, so that
+what was there can be read until all of it has come.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,10 +20,18 @@ PAGE = 64  # entries that are read at once
 REPLACES = -1  # as `JournalWrite.length`
 
 
+class Target(Enum):
+    """Where a write goes."""
+
+    JOURNAL = b"journal"
+    ASIDE = b"aside"  # to what is to replace the journal once it is whole; the head does not matter yet
+    INSTEAD = b"instead"  # the same, and now it is whole and replaces the journal
+
+
 class JournalWrite(NamedTuple):
     """One write to one journal. `number` is one more than that of the write before, so that one that arrives late,
-    after its sender has given it up, does nothing. There must be `length` entries already, or REPLACES: then none
-    matter, and only the numbers must grow. Afterwards the first `trim` entries go.
+    after its sender has given it up, does nothing. There must be `length` entries in its target already, or REPLACES:
+    then none matter, and only the numbers must grow. Afterwards the first `trim` entries go.
     """
 
     key: str
@@ -32,6 +41,7 @@ class JournalWrite(NamedTuple):
     entries: Sequence[bytes]
     length: int
     trim: int
+    target: Target = Target.JOURNAL
 
 
 class Outcome(Enum):
@@ -66,27 +76,34 @@ class JournalStore(Protocol):
         """Forgets these journals, unless they are another node's by now."""
 
 
+# Of a head, `w` is the token that `v` and the list were written under, `p` and `n` the token and number of the last
+# write, which may have gone aside.
 _WRITE = Script("""
 local at, outcomes = 2, {}
-for i = 1, #KEYS, 2 do
-  local head, list = KEYS[i], KEYS[i + 1]
+for i = 1, #KEYS, 3 do
+  local head, list, aside = KEYS[i], KEYS[i + 1], KEYS[i + 2]
   local token, number, sealed = ARGV[at], tonumber(ARGV[at + 1]), ARGV[at + 2]
-  local length, trim = tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
-  local first, last = at + 6, at + 5 + tonumber(ARGV[at + 5])
-  local known = redis.call('HMGET', head, 't', 'w', 'n')
+  local length, trim, target = tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4]), ARGV[at + 5]
+  local first, last = at + 7, at + 6 + tonumber(ARGV[at + 6])
+  local goes_to = target == 'journal' and list or aside
+  local known = redis.call('HMGET', head, 't', 'p', 'n')
   local before = -1
   if known[2] == token then before = tonumber(known[3]) end
   if known[1] and tonumber(known[1]) > tonumber(token) then
     outcomes[#outcomes + 1] = 'fenced'
-  elseif before >= number or length >= 0 and (before ~= number - 1 or redis.call('LLEN', list) ~= length) then
+  elseif before >= number or length >= 0 and (before ~= number - 1 or redis.call('LLEN', goes_to) ~= length) then
     outcomes[#outcomes + 1] = 'gap'
   else
-    if length < 0 then redis.call('DEL', list) end
-    for j = first, last do redis.call('RPUSH', list, ARGV[j]) end
-    if trim > 0 then redis.call('LTRIM', list, trim, -1) end
-    redis.call('HSET', head, 't', token, 'w', token, 'n', number, 'v', sealed)
-    redis.call('PEXPIRE', head, ARGV[1])
-    redis.call('PEXPIRE', list, ARGV[1])
+    if length < 0 then redis.call('DEL', aside, goes_to) end
+    for j = first, last do redis.call('RPUSH', goes_to, ARGV[j]) end
+    if trim > 0 then redis.call('LTRIM', goes_to, trim, -1) end
+    redis.call('HSET', head, 't', token, 'p', token, 'n', number)
+    if target == 'instead' then
+      redis.call('DEL', list)
+      if redis.call('EXISTS', aside) == 1 then redis.call('RENAME', aside, list) end
+    end
+    if target ~= 'aside' then redis.call('HSET', head, 'w', token, 'v', sealed) end
+    for j = i, i + 2 do redis.call('PEXPIRE', KEYS[j], ARGV[1]) end
     outcomes[#outcomes + 1] = 'written'
   end
   at = last + 1
@@ -106,18 +123,20 @@ return {known[2], known[3], redis.call('LLEN', KEYS[2])}
 
 _TOUCH = Script("""
 local missing = {}
-for i = 1, #KEYS, 2 do
-  if redis.call('HGET', KEYS[i], 'w') ~= ARGV[1 + (i + 1) / 2] then missing[#missing + 1] = (i + 1) / 2 end
-  redis.call('PEXPIRE', KEYS[i], ARGV[1])
-  redis.call('PEXPIRE', KEYS[i + 1], ARGV[1])
+for i = 1, #KEYS, 3 do
+  local index = (i + 2) / 3
+  if redis.call('HGET', KEYS[i], 'p') ~= ARGV[1 + index] then missing[#missing + 1] = index end
+  for j = i, i + 2 do redis.call('PEXPIRE', KEYS[j], ARGV[1]) end
 end
 return missing
 """)
 
 _DELETE = Script("""
-for i = 1, #KEYS, 2 do
+for i = 1, #KEYS, 3 do
   local known = redis.call('HGET', KEYS[i], 't')
-  if known and tonumber(known) <= tonumber(ARGV[(i + 1) / 2]) then redis.call('DEL', KEYS[i], KEYS[i + 1]) end
+  if known and tonumber(known) <= tonumber(ARGV[(i + 2) / 3]) then
+    redis.call('DEL', KEYS[i], KEYS[i + 1], KEYS[i + 2])
+  end
 end
 """)
 
@@ -130,6 +149,11 @@ def head_key(key: str) -> str:
 def log_key(key: str) -> str:
     """Where the entries are."""
     return f"trunkline:log:{key}"
+
+
+def aside_key(key: str) -> str:
+    """Where the entries are that are to replace these."""
+    return f"trunkline:aside:{key}"
 
 
 class Connection(Protocol):
@@ -165,8 +189,8 @@ class RedisJournalStore:
         """See JournalStore."""
         arguments: list[Any] = [self._kept_ms]
         for write in writes:
-            arguments += (write.token, write.number, write.head, write.length, write.trim, len(write.entries))
-            arguments += write.entries
+            arguments += (write.token, write.number, write.head, write.length, write.trim, write.target.value)
+            arguments += (len(write.entries), *write.entries)
         keys = _keys(write.key for write in writes)
         replies = await self._connection.run(_WRITE, keys, arguments)
         with _understood():
@@ -206,10 +230,11 @@ class RedisJournalStore:
 @dataclass(slots=True)
 class _Kept:
     token: int  # nobody with a smaller one writes
-    written_under: int = 0
-    number: int = 0
+    last: tuple[int, int] = (0, -1)  # token and number of the last write
+    written_under: int = 0  # no token: there is nothing to be read
     head: bytes = b""
     entries: list[bytes] = field(default_factory=list)
+    aside: list[bytes] = field(default_factory=list)
 
 
 class MemoryJournalStore:
@@ -226,27 +251,32 @@ class MemoryJournalStore:
         kept = self._journals.get(write.key) or _Kept(write.token)
         if kept.token > write.token:
             return Outcome.FENCED
-        before = kept.number if kept.written_under == write.token else -1
-        replaces = write.length == REPLACES
+        before = kept.last[1] if kept.last[0] == write.token else -1
+        there = kept.entries if write.target is Target.JOURNAL else kept.aside
         if before >= write.number:
             return Outcome.GAP
-        if not replaces and (before != write.number - 1 or len(kept.entries) != write.length):
+        if write.length != REPLACES and (before != write.number - 1 or len(there) != write.length):
             return Outcome.GAP
-        entries = [*([] if replaces else kept.entries), *write.entries][write.trim :]
-        self._journals[write.key] = _Kept(write.token, write.token, write.number, write.head, entries)
+        entries = [*([] if write.length == REPLACES else there), *write.entries][write.trim :]
+        kept.token, kept.last = write.token, (write.token, write.number)
+        if write.target is Target.ASIDE:
+            kept.aside = entries
+        else:
+            kept.written_under, kept.head, kept.entries, kept.aside = write.token, write.head, entries, []
+        self._journals[write.key] = kept
         return Outcome.WRITTEN
 
     async def take(self, key: str, token: int) -> Journaled | None:
         """See JournalStore."""
         kept = self._journals.get(key)
-        if kept is None or kept.token > token:
+        if kept is None or not kept.written_under or kept.token > token:
             return None
         kept.token = token
         return Journaled(kept.written_under, kept.head, list(kept.entries))
 
     async def touch(self, journals: Sequence[tuple[str, int]]) -> list[str]:
         """See JournalStore."""
-        return [key for key, token in journals if self._under(key) != token]
+        return [key for key, token in journals if key not in self._journals or self._journals[key].last[0] != token]
 
     async def delete(self, journals: Sequence[tuple[str, int]]) -> None:
         """See JournalStore."""
@@ -254,13 +284,9 @@ class MemoryJournalStore:
             if key in self._journals and self._journals[key].token <= token:
                 del self._journals[key]
 
-    def _under(self, key: str) -> int | None:
-        kept = self._journals.get(key)
-        return None if kept is None else kept.written_under
-
     def __len__(self) -> int:
         return len(self._journals)
 
 
 def _keys(keys: Iterable[str]) -> list[str]:
-    return [name for key in keys for name in (head_key(key), log_key(key))]
+    return [name for key in keys for name in (head_key(key), log_key(key), aside_key(key))]

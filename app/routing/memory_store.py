@@ -84,6 +84,10 @@ class MemoryStore:
         self._leases = {node: lease for node, lease in self._leases.items() if self._lives(node)}
         return [record for _, (record, _) in sorted(self._leases.items())]
 
+    def expects_an_end(self) -> bool:
+        """As NodeStore: the nodes that share this are of one process, and die with it."""
+        return False
+
     def _lives(self, node: str) -> bool:
         lease = self._leases.get(node)
         return lease is not None and lease[1] > self._clock()

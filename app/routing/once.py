@@ -46,6 +46,10 @@ class Once:
             self._owed[way, notice] = owed
         return True
 
+    def forget(self, way: Way) -> None:
+        """Nothing that was owed on this way is waited for any more."""
+        self._owed = {key: owed for key, owed in self._owed.items() if key[0] is not way}
+
     def _forget_some(self, now: float) -> None:
         """What never came; and the oldest half, if that is not enough."""
         kept = {key: owed for key, owed in self._owed.items() if owed[-1] > now}

@@ -1,15 +1,14 @@
 """open_routing: what a node needs to be one of several, or to be alone."""
 
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from app.metrics import Metrics
-from app.routing.forward_credentials import ForwardCredentials
 from app.routing.heartbeat import Store
 from app.routing.journal_store import JournalStore, MemoryJournalStore, RedisJournalStore
 from app.routing.memory_store import MemoryStore
+from app.routing.node_proof import NodeProof
 from app.routing.notices import Notices
 from app.routing.peers import PeerClient
 from app.routing.records import Seal
@@ -25,7 +24,7 @@ class Routing:
     url: str
     store: Store
     journals: JournalStore
-    credentials: ForwardCredentials
+    proof: NodeProof
     peers: PeerClient
     redis: RedisConnection | None
     notices: Notices | None
@@ -41,15 +40,15 @@ async def open_routing(
     node: str, url: str, redis_url: str | None, secret_key: bytes, seal: Seal, metrics: Metrics
 ) -> AsyncIterator[Routing]:
     """Opens the connections; whether Redis is there or not. Leaving closes them."""
-    credentials = ForwardCredentials(secret_key, node, time.time)
-    peers = PeerClient(credentials)
+    proof = NodeProof(secret_key, node)
+    peers = PeerClient(proof)
     try:
         if redis_url is None:
-            yield Routing(node, url, MemoryStore(), MemoryJournalStore(), credentials, peers, None, None)
+            yield Routing(node, url, MemoryStore(), MemoryJournalStore(), proof, peers, None, None)
             return
         errors = metrics.route_store_errors
         async with RedisConnection(redis_url, errors) as redis, RedisConnection(redis_url, errors) as for_journals:
             store, journals = RedisStore(redis, seal, errors), RedisJournalStore(for_journals)
-            yield Routing(node, url, store, journals, credentials, peers, redis, Notices(redis, seal, node, errors))
+            yield Routing(node, url, store, journals, proof, peers, redis, Notices(redis, seal, node, errors))
     finally:
         await peers.aclose()

@@ -1,231 +1,286 @@
-"""PeerClient: HTTP to the other nodes, over connections that are kept. It decides nothing about sessions."""
+"""PeerClient: requests to the other nodes, over one link to each. It decides nothing about sessions.
+
+A link begins as a request of HTTP/1.1 with `Upgrade: trunkline-link`, so that a node needs one port and one address.
+"""
 
 import asyncio
 import contextlib
-import socket
+import logging
 import ssl
 import time
-from collections.abc import Callable
-from functools import cached_property
-from typing import Protocol
+from functools import cached_property, partial
+from typing import Any, cast
 from urllib.parse import urlsplit
 
-from app.errors import NodeUnavailable
-from app.routing.peer_connection import Alarm, PeerConnection, PeerLost, PeerResponse, RawHeaders
+import httptools
 
-__all__ = ["PeerClient", "PeerLost", "PeerResponse", "PeerUnreachable"]
+from app.errors import NodeUnavailable
+from app.routing.frames import RequestHead
+from app.routing.link import CHALLENGE, PATH, PROOF, UPGRADE
+from app.routing.node_proof import NodeProof
+from app.routing.peer_link import Alarm, PeerLink, PeerLost, PeerResponse, PeerUnreachable
+from app.routing.routes import NodeRecord
+
+__all__ = ["PeerClient", "PeerLost", "PeerRefused", "PeerResponse", "PeerUnreachable"]
 
 CONNECT_S = 0.5  # nodes are near each other
+PROVE_S = 2.0  # a node that is busy may take so long to say which one it is
 PROBE_S = 0.5  # design: an owner that does not answer for so long may be replaced once its lease has lapsed
-IDLE_S = 15.0  # the peer closes after 30 s: a request must never meet that
-MAX_IDLE = 256  # a file descriptor each on both sides; a new connection costs as much as three calls
-MAX_OPEN = 2048  # per peer, streams included; above it requests are refused
-PROBE_PATH, CHALLENGE, PROOF = b"/internal/node", b"trunkline-challenge", b"trunkline-node"
+COMPLAIN_EVERY_S = 60.0
+MAX_OPENING_BYTES = 8 << 10  # of the answer that opens a link
 
-# A host that vanishes says nothing: what is not acknowledged for so long is lost, and silence is asked after.
-_USER_TIMEOUT_MS, _KEEPIDLE_S, _KEEPINTVL_S, _KEEPCNT = 10_000, 5, 2, 3
+log = logging.getLogger(__name__)
 
 
-class PeerUnreachable(NodeUnavailable):
-    """The other node cannot be connected to; nothing was sent."""
-
-
-class Prover(Protocol):
-    """How a node is told from another process at its address."""
-
-    def challenge(self) -> bytes:
-        """A question only a node understands."""
-
-    def node_of(self, challenge: bytes, proof: bytes) -> str | None:
-        """The id of the node that answered; None where no node did."""
+class PeerRefused(NodeUnavailable):
+    """There is a node, and it does not take this one for a node, or this one does not believe it."""
 
 
 class PeerClient:
-    """All connections of this node to others; `aclose` closes them."""
+    """The links that this node has opened to others; `aclose` closes them."""
 
-    def __init__(self, prover: Prover) -> None:
-        self._prover = prover
-        self._peers: dict[str, _Peer] = {}
+    def __init__(self, proof: NodeProof) -> None:
+        self._proof = proof
+        self._links: dict[str, PeerLink] = {}  # by URL; each for as long as a request may go over it
+        self._open = set[PeerLink]()  # those, and the ones over which only answers come
+        self._connecting: dict[str, asyncio.Task[PeerLink]] = {}
         self._alarm = Alarm()
         self._is_closed = False
+        self._complained_at = -COMPLAIN_EVERY_S
 
     def __repr__(self) -> str:
-        peers = self._peers.values()
-        is_open, idle = sum(peer.size for peer in peers), sum(len(peer.idle) for peer in peers)
-        return f"<PeerClient [{len(peers)} peers, {is_open} open, {idle} idle]>"
+        return f"<PeerClient [{len(self._open)} links, {sum(map(len, self._open))} requests]>"
 
-    async def send(self, url: str, method: str, target: bytes, headers: RawHeaders, body: bytes = b"") -> PeerResponse:
-        """Sends a request to the node at this URL and waits for the head of its answer, however long that takes.
-
-        A GET whose connection turns out to be dead is sent once more on a new one; nothing else ever is.
+    async def send(self, node: NodeRecord, head: RequestHead, body: bytes = b"") -> PeerResponse:
+        """Sends a request to a node and waits for the head of its answer, however long that takes.
 
         Raises:
             PeerLost: the request was sent, and the connection broke.
-            PeerUnreachable, NodeUnavailable: it was not sent.
+            PeerUnreachable, PeerRefused, NodeUnavailable: see `begin`.
         """
+        response = await self.begin(node, head, body)
         try:
-            return await _headed(await self.begin(url, method, target, headers, body))
-        except PeerLost as lost:
-            if method != "GET" or not lost.is_stale:
-                raise
-        connection = await self._connected(url)
-        return await _headed(connection.request(b"GET", target, headers, body))
+            await response.head()
+        except BaseException:
+            response.close()
+            raise
+        return response
 
-    async def begin(self, url: str, method: str, target: bytes, headers: RawHeaders, body: bytes = b"") -> PeerResponse:
-        """The same without waiting for an answer, and without a second try. The caller closes the response.
+    async def begin(self, node: NodeRecord, head: RequestHead, body: bytes = b"") -> PeerResponse:
+        """The same without waiting for an answer. The caller closes the response.
 
         Raises:
-            PeerUnreachable: the node cannot be connected to.
+            PeerUnreachable: the node cannot be reached; nothing was sent.
+            PeerRefused: one of the two does not take the other for a node.
             NodeUnavailable: as many requests are under way to it as may be.
         """
-        peer = self._peers.get(url)
-        connection = None if peer is None else peer.idle_one()
-        if connection is None:
-            connection = await self._connected(url)
-        return connection.request(method.encode("ascii"), target, headers, body)
+        link = self._links.get(node.url)
+        if link is None or not link.is_usable:
+            link = await self._connected(node.url)
+        if link.is_paused:
+            await link.writable()
+        if not link.is_usable or link.node != node.id:  # another node has that address by now
+            raise PeerUnreachable
+        return link.request(head, body)
 
     async def probe(self, url: str) -> str | None:
         """The id of the node that answers at this URL; None where none does within 500 ms. Never raises."""
-        challenge = self._prover.challenge()
-        with contextlib.suppress(TimeoutError, PeerUnreachable, PeerLost):
+        with contextlib.suppress(TimeoutError, NodeUnavailable):
             async with asyncio.timeout(PROBE_S):
-                proof = await self._proof(url, challenge)
-                return self._prover.node_of(challenge, proof)
+                link = await self._opened(url)  # a new one: those that are kept may speak for a node that is no more
+                link.abort()
+                return link.node
         return None
 
     def abandon(self, url: str) -> None:
-        """The node is dead, whatever its connections say: who waits for it gets PeerLost now."""
-        peer = self._peers.get(url)
-        if peer is not None:
-            peer.abort()
+        """The node is dead, whatever its connection says: who waits for it gets PeerLost or PeerUnreachable now."""
+        if url in self._connecting:
+            self._connecting[url].cancel()
+        for link in [each for each in self._open if each.url == url]:
+            link.abort()
 
     async def aclose(self) -> None:
-        """Closes every connection; who waits for an answer gets PeerLost."""
+        """Closes every link; who waits for an answer gets PeerLost."""
         self._is_closed = True
-        for url in list(self._peers):
-            self.abandon(url)
+        connecting = list(self._connecting.values())
+        for task in connecting:
+            task.cancel()
+        for link in list(self._open):
+            link.abort()
+        if connecting:
+            await asyncio.wait(connecting)
 
-    async def _proof(self, url: str, challenge: bytes) -> bytes:
-        """On a connection of its own: neither the pool nor its bound may speak for the node."""
-        connection = await self._connected(url, is_probe=True)
-        try:
-            headers = [(CHALLENGE, challenge), (b"connection", b"close")]
-            response = await _headed(connection.request(b"GET", PROBE_PATH, headers, b""))
-            return dict(response.headers).get(PROOF, b"")
-        finally:
-            connection.abort()
-
-    async def _connected(self, url: str, *, is_probe: bool = False) -> PeerConnection:
-        self._require_open()
-        peer = self._peers.get(url)
-        if peer is None:
-            peer = self._peers[url] = _Peer(url, self._alarm, lambda: self._peers.pop(url, None))
-        if peer.size >= MAX_OPEN and not is_probe:
-            raise NodeUnavailable("as many requests as may be are under way to that node")
-        connection = await peer.connect(self._tls if peer.is_tls else None)
-        try:
-            self._require_open()
-        except PeerUnreachable:
-            connection.abort()
-            raise
-        return connection
-
-    def _require_open(self) -> None:
+    async def _connected(self, url: str) -> PeerLink:
+        """The link to this address, opened once for all that wait for it, and not given up when one of them leaves."""
         if self._is_closed:
             raise PeerUnreachable
+        task = self._connecting.get(url)
+        if task is None:
+            task = self._connecting[url] = asyncio.get_running_loop().create_task(self._open_kept(url))
+            task.add_done_callback(partial(self._connected_or_not, url))
+        await asyncio.wait([task])
+        if task.cancelled():
+            raise PeerUnreachable
+        return task.result()
+
+    def _connected_or_not(self, url: str, task: asyncio.Task[PeerLink]) -> None:
+        self._connecting.pop(url, None)
+        if not task.cancelled():
+            task.exception()  # all that have waited for it may be gone
+
+    async def _open_kept(self, url: str) -> PeerLink:
+        link = await self._opened(url)
+        if not link.is_usable:
+            raise PeerUnreachable
+        self._links[url] = link
+        return link
+
+    async def _opened(self, url: str) -> PeerLink:
+        """A new link.
+
+        Raises:
+            PeerUnreachable, PeerRefused: as `begin`.
+        """
+        parts = urlsplit(url)
+        is_tls = parts.scheme == "https"
+        port = parts.port or (443 if is_tls else 80)
+        opening = _Opening(parts.netloc.encode("ascii"), self._proof.challenge())
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                loop = asyncio.get_running_loop()
+                await loop.create_connection(
+                    lambda: opening, parts.hostname or "", port, ssl=self._tls if is_tls else None
+                )
+            async with asyncio.timeout(PROVE_S):
+                status, proof = await opening.answer()
+            return self._agreed(opening, url, status, proof)
+        except OSError:  # TimeoutError is one
+            opening.abort()
+            raise PeerUnreachable from None
+        except BaseException:
+            opening.abort()
+            raise
+
+    def _agreed(self, opening: "_Opening", url: str, status: int, proof: bytes) -> PeerLink:
+        if status not in (101, 403):  # whatever this is, it is no node
+            raise PeerUnreachable
+        agreed = self._proof.check(opening.challenge, proof) if status == 101 else None
+        if agreed is None:
+            self._complain(url)
+            raise PeerRefused
+        node, keys = agreed
+        link = PeerLink(url, node, keys, self._alarm, self._ended)
+        self._open.add(link)
+        try:
+            opening.become(link)
+        except PeerUnreachable:
+            self._open.discard(link)
+            raise
+        return link
+
+    def _complain(self, url: str) -> None:
+        now = time.monotonic()
+        if now - self._complained_at >= COMPLAIN_EVERY_S:
+            self._complained_at = now
+            log.error("the node at %s does not take this one for a node, or is none: is SECRET_KEY the same?", url)
+
+    def _ended(self, link: PeerLink) -> None:
+        """No new request goes over this link."""
+        if self._links.get(link.url) is link:
+            del self._links[link.url]
+        if not link.is_open:
+            self._open.discard(link)
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:
         return ssl.create_default_context()
 
 
-class _Peer:
-    """The connections to one node; `forget` is called when there are none left."""
+class _Opening(asyncio.Protocol):
+    """A connection that is to become a link: asks for it, and waits for the answer."""
 
-    def __init__(self, url: str, alarm: Alarm, forget: Callable[[], object]) -> None:
-        parts = urlsplit(url)
-        self.is_tls = parts.scheme == "https"
-        self._host, self._port = parts.hostname or "", parts.port or (443 if self.is_tls else 80)
-        self._netloc = parts.netloc.encode("ascii")
-        self._alarm, self._forget = alarm, forget
-        self.open: set[PeerConnection] = set()
-        self.idle: list[PeerConnection] = []
-        self._connecting = 0
+    def __init__(self, netloc: bytes, challenge: bytes) -> None:
+        self.netloc, self.challenge = netloc, challenge
+        self._transport: asyncio.Transport | None = None
+        self._received = b""
+        self._answer: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
+        self._rest = b""  # what came behind the answer
 
-    @property
-    def size(self) -> int:
-        """How many connections there are, those being made included."""
-        return len(self.open) + self._connecting
+    async def answer(self) -> tuple[int, bytes]:
+        """The status, and the proof if there is one. Raises PeerUnreachable where nothing sensible came."""
+        return await self._answer
 
-    async def connect(self, tls: ssl.SSLContext | None) -> PeerConnection:
-        """A new connection, for the caller's use."""
-        loop = asyncio.get_running_loop()
-        connection = PeerConnection(self._netloc, self._alarm, self._keep, self._lost)
-        self._connecting += 1
-        try:
-            async with asyncio.timeout(CONNECT_S):
-                transport, _ = await loop.create_connection(lambda: connection, self._host, self._port, ssl=tls)
-            _notice_silence(transport.get_extra_info("socket"))
-            if not connection.is_usable():
-                raise PeerUnreachable
-            self.open.add(connection)
-        except OSError:  # TimeoutError is one
-            connection.abort()
-            raise PeerUnreachable from None
-        except BaseException:
-            connection.abort()
-            raise
-        finally:
-            self._connecting -= 1
-            self._forget_if_empty()
-        return connection
-
-    def idle_one(self) -> PeerConnection | None:
-        """A kept connection that is fresh enough: the one used last, so that those not needed grow old."""
-        now = time.monotonic()
-        while self.idle:
-            connection = self.idle.pop()
-            if now - connection.idle_since < IDLE_S and connection.is_usable():
-                return connection
-            connection.abort()
-        return None
+    def become(self, link: PeerLink) -> None:
+        """From now on the connection is the link's. Raises PeerUnreachable where it is closed."""
+        if self._transport is None or self._transport.is_closing():
+            raise PeerUnreachable
+        self._transport.set_protocol(link)
+        link.connection_made(self._transport)
+        if self._rest:
+            link.data_received(self._rest)
 
     def abort(self) -> None:
-        """Closes all of them."""
-        for connection in list(self.open):
-            connection.abort()
+        """Closes the connection."""
+        self._answer.cancel()
+        if self._transport is not None:
+            self._transport.abort()
 
-    def _keep(self, connection: PeerConnection) -> None:
-        if len(self.idle) >= MAX_IDLE:
-            connection.abort()
+    # --- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        if self._answer.cancelled():  # whoever asked for it has gone in the meantime
+            self._transport.abort()
             return
-        connection.idle_since = time.monotonic()
-        self.idle.append(connection)
+        lines = (
+            b"GET %b HTTP/1.1" % PATH, b"host: " + self.netloc, b"connection: upgrade", b"upgrade: " + UPGRADE,
+            b"%b: %b" % (CHALLENGE, self.challenge), b"", b"",
+        )  # fmt: skip
+        self._transport.write(b"\r\n".join(lines))
 
-    def _lost(self, connection: PeerConnection) -> None:
-        self.open.discard(connection)
-        if connection in self.idle:
-            self.idle.remove(connection)
-        self._forget_if_empty()
+    def data_received(self, data: bytes) -> None:
+        if self._answer.done():
+            self._rest += data
+            return
+        self._received += data
+        head, end, rest = self._received.partition(b"\r\n\r\n")
+        if end:
+            self._rest = rest
+            self._answered(head + end)
+        elif len(self._received) > MAX_OPENING_BYTES:
+            self._fail()
 
-    def _forget_if_empty(self) -> None:
-        if not self.size:
-            self._forget()
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail()
+
+    def _answered(self, head: bytes) -> None:
+        try:
+            self._answer.set_result(_parse(head))
+        except httptools.HttpParserError:
+            self._fail()
+
+    def _fail(self) -> None:
+        if not self._answer.done():
+            self._answer.set_exception(PeerUnreachable())
+        if self._transport is not None:
+            self._transport.abort()
 
 
-async def _headed(response: PeerResponse) -> PeerResponse:
-    """The response, once its head is there; closes it where that does not happen."""
-    try:
-        await response.head()
-    except BaseException:
-        await response.aclose()
-        raise
-    return response
+class _Head:
+    """Keeps the headers that httptools finds."""
+
+    def __init__(self) -> None:
+        self.headers: dict[bytes, bytes] = {}
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[name.lower()] = value
 
 
-def _notice_silence(tcp: socket.socket) -> None:
-    tcp.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPIDLE_S)
-    tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPINTVL_S)
-    tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _KEEPCNT)
-    tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)
+def _parse(head: bytes) -> tuple[int, bytes]:
+    """The status and the proof in the head of an answer."""
+    found = _Head()
+    # The stubs know no protocol objects for it.
+    parser: Any = httptools.HttpResponseParser(found)  # type: ignore[no-untyped-call,unused-ignore]
+    with contextlib.suppress(httptools.HttpParserUpgrade):
+        parser.feed_data(head)
+    return parser.get_status_code(), found.headers.get(PROOF, b"")

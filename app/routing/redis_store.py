@@ -2,15 +2,19 @@
 
 import logging
 import secrets
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+import anyio
 from prometheus_client import Counter
 
 from app.errors import RoutesUnavailable
 from app.routing import quota as quotas
 from app.routing import scripts
 from app.routing.counts import SessionCounts
+from app.routing.node_list import NodeList
+from app.routing.overdue import Overdue
 from app.routing.records import Poisoned, Records, Seal, principal_count_name, route_name, tenant_count_name
 from app.routing.redis_connection import RedisConnection, Value
 from app.routing.routes import CALLER, LEASE_S, Found, NodeRecord, Quota, Route
@@ -35,6 +39,10 @@ class RedisStore:
         self._counts = SessionCounts()
         self._generation = 0
         self._was_forgotten = True
+        self._list, self._version = NodeList(phase=secrets.randbelow(2**32)), b""
+        self._overdue = Overdue()
+        self._last_beat: tuple[NodeRecord, bytes] | None = None
+        self._beating = anyio.Lock()
 
     async def find(self, key: str) -> Found:
         """As RouteStore."""
@@ -145,16 +153,29 @@ class RedisStore:
                 self._counts.doubt(names)
 
     async def beat(self, node: NodeRecord) -> bool:
-        """As NodeStore; False also after another connection was made: what was written on the last one may be lost."""
-        arguments: list[Value] = [node.id, self._records.seal_node(node), LEASE_MS, secrets.token_hex(8), SETTLING_MS]
-        known = await self._redis.run(scripts.BEAT, [], arguments)
+        """As NodeStore; False where Redis does not hold exactly what the last beat wrote: it was emptied, or put back.
+        False also after another connection was made: what was written on the last one may be lost."""
+        async with self._beating:  # each must know what the last one wrote
+            known = await self._beat(node)
         if not known or self._generation != self._redis.generation:
             self._was_forgotten = True
             self._counts.doubt_all()
+            self._list.doubt()
         self._generation = self._redis.generation
         await self._recount(node.id)
         forgotten, self._was_forgotten = self._was_forgotten, False
         return not forgotten
+
+    async def _beat(self, node: NodeRecord) -> bool:
+        last, said = self._last_beat or (None, b"")
+        sealed, is_news = self._records.seal_node(node), last is None or _is_news(node, last)
+        arguments: list[Value] = [node.id, sealed, LEASE_MS, secrets.token_hex(8), SETTLING_MS, said, int(is_news)]
+        match await self._redis.run(scripts.BEAT, [], arguments):
+            case [0 | 1 as known, bytes(version)]:
+                self._last_beat, self._version = (node, sealed), version
+                return bool(known)
+            case _:
+                raise self._garbled()
 
     async def _recount(self, node: str) -> None:
         """Says how many sessions are here: what is doubtful, and one lot of the rest."""
@@ -172,15 +193,28 @@ class RedisStore:
         await self._redis.run(scripts.LEAVE, [], [node])
 
     async def nodes(self) -> list[NodeRecord]:
-        """As NodeStore."""
-        answer = await self._redis.run(scripts.NODES, [])
+        """As NodeStore; asked once after each beat. In a large cluster how much each has to do is some beats old."""
+        if self._list.is_due(self._version):
+            match await self._redis.run(scripts.NODES, []):
+                case [bytes(version), *found] if len(found) % 2 == 0:
+                    self._overdue.read(dict(zip(found[::2], found[1::2], strict=True)), time.monotonic())
+                    self._list.read(self._opened_nodes(found), version)
+                case _:
+                    raise self._garbled()
+        return list(self._list.nodes)
+
+    def _opened_nodes(self, found: Sequence[bytes]) -> list[NodeRecord]:
         nodes = []
-        for node_id, sealed in zip(answer[::2], answer[1::2], strict=True):
+        for node_id, sealed in zip(found[::2], found[1::2], strict=True):
             try:
                 nodes.append(self._records.open_node(node_id.decode("utf-8", "replace"), sealed))
             except Poisoned:
                 self._alarm("of a node")
         return sorted(nodes, key=lambda node: node.id)
+
+    def expects_an_end(self) -> bool:
+        """As NodeStore."""
+        return self._overdue.is_any(time.monotonic())
 
     async def _opened(self, key: str, node: bytes, token: bytes, value: bytes) -> Route | None:
         """The route; None for one that none of our nodes has written, which is removed."""
@@ -209,6 +243,11 @@ def _count_names(route: Route) -> tuple[str, ...]:
     if route.transport == CALLER:
         return ()
     return tenant_count_name(route.tenant), principal_count_name(route.tenant, route.identity)
+
+
+def _is_news(node: NodeRecord, last: NodeRecord) -> bool:
+    """Whether more has changed than how much it has to do."""
+    return replace(node, sessions=0, processes=0) != replace(last, sessions=0, processes=0)
 
 
 def _limit(limit: int | None) -> int:

@@ -30,7 +30,8 @@ class Free(NamedTuple):
 
 class Router:
     """Looks sessions up. `peers` are the living nodes by id, this one left out, and `departed` those that were there
-    and are not heard of any more; both are kept up to date by the heartbeat."""
+    and are not heard of any more; both are kept up to date by the heartbeat. `has_ended` knows keys of sessions that
+    have ended on this node."""
 
     def __init__(
         self,
@@ -39,8 +40,9 @@ class Router:
         peers: Mapping[str, NodeRecord],
         departed: Mapping[str, NodeRecord],
         probe: Probe,
+        has_ended: Callable[[str], bool] = lambda key: False,
     ) -> None:
-        self._store, self._me, self._probe = store, me, probe
+        self._store, self._me, self._probe, self._has_ended = store, me, probe, has_ended
         self._peers, self._departed = peers, departed
         self._remembered: dict[str, tuple[Route, float]] = {}
 
@@ -57,7 +59,7 @@ class Router:
         found = await self._store.find(key)
         route = found.route
         if route is None:
-            return await self._guess(found, session_id)
+            return await self._guess(found, key, session_id)
         if route.node == self._me:
             return route
         if not route.node:
@@ -102,8 +104,11 @@ class Router:
             return _unheard(node, url)
         return known
 
-    async def _guess(self, found: Found, session_id: str | None) -> There:
-        """No route. 1. The node that gave the id out lives: it knows. 2. The store is new: later. 3. There is none."""
+    async def _guess(self, found: Found, key: str, session_id: str | None) -> There:
+        """No route. 1. It has ended here. 2. The node that gave the id out lives: it knows. 3. The store is new: later.
+        4. There is none."""
+        if self._has_ended(key):
+            raise SessionNotFound
         tag = None if session_id is None else maker_of(session_id)
         if tag is not None and not self._me.startswith(tag):
             maker = _tagged(self._peers, tag) or await self._answering(_tagged(self._departed, tag))

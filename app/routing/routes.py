@@ -114,6 +114,9 @@ class NodeStore(Protocol):
     async def nodes(self) -> list[NodeRecord]:
         """Every node whose lease runs, by id."""
 
+    def expects_an_end(self) -> bool:
+        """Whether a lease of those was not renewed in time, so that it is worth looking again soon."""
+
 
 def session_key(session_id: str) -> str:
     """The key of a session's route."""

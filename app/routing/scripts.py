@@ -141,46 +141,67 @@ return 0
 """
 )
 
-# arguments: node, value, lease, a name for a new epoch, how long a new one settles -> 1 where the lease ran
-BEAT = Script(
+# The list of nodes has a version: the epoch, and how often somebody came, went or changed in it.
+_NODES_PRELUDE = (
     _PRELUDE
     + """
+local function changed()
+  if type(redis.pcall('INCR', prefix .. 'changes')) == 'table' then redis.call('DEL', prefix .. 'changes') end
+end
+local function version()
+  return tostring(redis.pcall('GET', prefix .. 'epoch')) .. ':' .. tostring(redis.pcall('GET', prefix .. 'changes'))
+end
+"""
+)
+
+# arguments: node, value, lease, a name for a new epoch, how long a new one settles, the value of the last beat, 1 where
+# others should read this one soon -> {1 where Redis holds what the last beat has written, version of the list}
+BEAT = Script(
+    _NODES_PRELUDE
+    + """
 local lease = prefix .. 'node:' .. ARGV[1]
-local known = redis.call('EXISTS', lease)
+local known = redis.pcall('GET', lease) == ARGV[6] and 1 or 0
 redis.call('SET', lease, ARGV[2], 'PX', ARGV[3])
-if type(redis.pcall('SADD', prefix .. 'nodes', ARGV[1])) == 'table' then
+local new = redis.pcall('SADD', prefix .. 'nodes', ARGV[1])
+if type(new) == 'table' then
   redis.call('DEL', prefix .. 'nodes')
-  redis.call('SADD', prefix .. 'nodes', ARGV[1])
+  new = redis.call('SADD', prefix .. 'nodes', ARGV[1])
 end
 if redis.call('SET', prefix .. 'epoch', ARGV[4], 'NX') then
   redis.call('SET', prefix .. 'settling', ARGV[4], 'PX', ARGV[5])
 end
-return known
+if new == 1 or ARGV[7] == '1' then changed() end
+return {known, version()}
 """
 )
 
 # arguments: node
 LEAVE = Script(
-    _PRELUDE
+    _NODES_PRELUDE
     + """
 redis.call('DEL', prefix .. 'node:' .. ARGV[1])
-redis.pcall('SREM', prefix .. 'nodes', ARGV[1])
+if redis.pcall('SREM', prefix .. 'nodes', ARGV[1]) == 1 then changed() end
 return 0
 """
 )
 
-# -> node, value, ... of those whose lease runs
+# -> version of the list; node, value, ... of those whose lease runs
 NODES = Script(
-    _PRELUDE
+    _NODES_PRELUDE
     + """
-local found, ids = {}, redis.pcall('SMEMBERS', prefix .. 'nodes')
+local found, ids, gone = {''}, redis.pcall('SMEMBERS', prefix .. 'nodes'), false
 for _, id in ipairs(ids) do
   local value = redis.pcall('GET', prefix .. 'node:' .. id)
   if type(value) == 'string' then
     found[#found + 1] = id
     found[#found + 1] = value
-  else redis.call('SREM', prefix .. 'nodes', id) end
+  else
+    redis.call('SREM', prefix .. 'nodes', id)
+    gone = true
+  end
 end
+if gone then changed() end
+found[1] = version()
 return found
 """
 )

@@ -11,13 +11,13 @@ import msgspec
 from app.backends.trial import Trial
 from app.domain import BackendSpec, Limits, Principal
 from app.errors import GatewayError
+from app.routing.frames import RequestHead
 from app.routing.peers import PeerResponse
 from app.routing.routes import NodeRecord
 from app.sessions.overview import NodeOverview, NodeStatus, ProcessView, SessionView
 
 ANSWER_S = 1.0  # a node that takes longer is left out
 MAX_ANSWER_BYTES = 16 << 20
-FORWARDED = b"trunkline-forwarded"
 OVERVIEW = "/internal/overview/"
 _NOBODY = Principal("", "node", "", frozenset())  # whom a node speaks for when it asks on its own account
 
@@ -25,29 +25,18 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-class Signs(Protocol):
-    """Proves to another node that a node asks (`routing.forward_credentials.ForwardCredentials`)."""
-
-    def sign(self, method: str, target: bytes, body: bytes, principal: Principal, to_node: str) -> bytes:
-        """The value of the header `Trunkline-Forwarded`."""
-
-
 class Sends(Protocol):
-    """HTTP to the other nodes (`routing.peers.PeerClient`)."""
+    """Requests to the other nodes (`routing.peers.PeerClient`)."""
 
-    async def send(
-        self, url: str, method: str, target: bytes, headers: list[tuple[bytes, bytes]], body: bytes = b""
-    ) -> PeerResponse:
+    async def send(self, node: NodeRecord, head: RequestHead, body: bytes = b"") -> PeerResponse:
         """Raises GatewayError."""
 
 
 class AllNodes:
     """Fulfils `admin.node.NodeView`. What a silent node has is missing from the lists, and the log says so."""
 
-    def __init__(
-        self, own: NodeOverview, peers: Callable[[], Iterable[NodeRecord]], sends: Sends, signs: Signs
-    ) -> None:
-        self._own, self._peers, self._sends, self._signs = own, peers, sends, signs
+    def __init__(self, own: NodeOverview, peers: Callable[[], Iterable[NodeRecord]], sends: Sends) -> None:
+        self._own, self._peers, self._sends = own, peers, sends
 
     def status(self) -> NodeStatus:
         """The node that was asked."""
@@ -109,14 +98,13 @@ class AllNodes:
     async def _ask(self, node: NodeRecord, what: str, query: dict[str, str]) -> bytes:
         target = f"{OVERVIEW}{what}?{urlencode(query)}".encode()
         method = "POST" if what == "end" else "GET"
-        value = self._signs.sign(method, target, b"", _NOBODY, node.id)
-        response = await self._sends.send(node.url, method, target, [(FORWARDED, value)])
+        response = await self._sends.send(node, RequestHead(method, target, "", _NOBODY, []))
         try:
             if response.status != 200:
                 raise GatewayError(f"status {response.status}")
             return await response.body(MAX_ANSWER_BYTES)
         finally:
-            await response.aclose()
+            response.close()
 
 
 def answer_for(own: NodeOverview, what: str, query: dict[str, str]) -> Any:

@@ -73,6 +73,7 @@ def entry_of(event: Event, at: float, fate: Fate) -> Entry:
     item = event.item if isinstance(event.item, bytes) else Failed(call or call_of(b"null", ""), _read(event.item))
     entry = Entry(item, call, coalesce=event.coalesce)
     entry.id, entry.at, entry.fate = EventId(event.stream, event.number), at, fate
+    entry.is_stored = True
     return entry
 
 

@@ -4,17 +4,21 @@ read again; writing and sealing are the business of others.
 Two parts: the head, small, written anew each time (whose session it is, its handshake, its open streams and calls),
 and the list of the events that its ReplayLog holds. An entry has a serial number that is never used again, and is
 sealed with it: entries that were exchanged, left out or put back from earlier do not open.
+
+A node may die between any two writes, and what the store has must be good after each. So an event is gone in the same
+write in which the one that took its place arrives, and what replaces everything does so when it is whole.
 """
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Protocol, runtime_checkable
 
 import msgspec
 
 from app.domain import Principal
 from app.protocol.handshake_record import HandshakeRecord
-from app.routing.journal_store import REPLACES, JournalWrite
+from app.routing.journal_store import REPLACES, JournalWrite, Target
 from app.sessions import event_form
 from app.sessions.replay import MAX_BYTES, MAX_EVENTS, ReplayLog
 from app.sessions.streams import Entry
@@ -22,6 +26,7 @@ from app.sessions.streams import Entry
 FORM = 1  # of head and entries; a node that knows another one cannot go on with the session
 WRITE_BYTES = 512 << 10  # of events in one write: a slow network has to carry it within the store's deadline
 MAX_STORED = 2 * MAX_BYTES  # of a list, events that are gone included
+MAX_ASIDE = MAX_STORED // WRITE_BYTES  # writes; then all that is left goes at once, however fast more comes
 SLACK_ENTRIES, SLACK_BYTES = 64, 1 << 20  # of events that are gone; the list is shortened when it has as many
 
 HEAD_PLACE = "head"
@@ -88,8 +93,9 @@ class Journal:
     """
 
     __slots__ = (
-        "_first", "_gone", "_is_dirty", "_is_grown", "_length", "_next", "_owner", "_pending", "_replaces", "_sizes",
-        "_stored", "accounted", "describe", "is_over", "key", "log", "number", "record", "token",
+        "_aside", "_first", "_gone", "_gone_with", "_is_dirty", "_is_grown", "_length", "_next", "_owner", "_pending",
+        "_replaces", "_sizes", "_stored", "_under_way", "accounted", "describe", "is_over", "key", "log", "number",
+        "record", "token",
     )  # fmt: skip
 
     def __init__(self, key: str, token: int, owner: JournalOwner) -> None:
@@ -102,10 +108,13 @@ class Journal:
         self.accounted = 0  # bytes that the owner has counted for it
         self._is_dirty, self._replaces = False, True
         self._is_grown = False  # the store has it all, and too much: it is replaced at once, not in parts
+        self._aside = 0  # writes of what is to replace everything, and is not whole yet
         self._pending: dict[int, Entry] | None = None  # by identity
-        self._gone: list[int] | None = None
+        self._gone: list[int] | None = None  # they are gone once what comes next is written, or nothing is pending
+        self._gone_with: dict[int, list[int]] | None = None  # by identity of the pending event that they wait for
         self._sizes: deque[int] | None = None  # of the entries of the list
         self._first, self._next, self._length, self._stored = 1, 1, 0, 0
+        self._under_way: list[Entry] | None = None  # written, and not yet known to be in the store
 
     # --- from the session
 
@@ -121,17 +130,35 @@ class Journal:
         if not self._replaces and not self.is_over:
             self._pending = {} if self._pending is None else self._pending
             self._pending[id(entry)] = entry
+            if self._gone:
+                self._gone_with = {} if self._gone_with is None else self._gone_with
+                self._gone_with[id(entry)], self._gone = self._gone, None
         self.changed()
 
     def dropped(self, entry: Entry) -> None:
-        """An event has left the log."""
+        """An event has left the log; one that takes its place is recorded next."""
         if self._pending is not None:
             self._pending.pop(id(entry), None)
-        if entry.serial and not self.is_over:
-            self._gone = [] if self._gone is None else self._gone
-            self._gone.append(entry.serial)
+        gone = self._gone_with.pop(id(entry), []) if self._gone_with else []
+        if entry.serial:
+            gone.append(entry.serial)
             entry.serial = 0
+        if gone and not self.is_over:
+            self._gone = [] if self._gone is None else self._gone
+            self._gone += gone
         self.changed()
+
+    def outdated(self, changes: Sequence[Entry]) -> list[Entry]:
+        """Those of these changes of one thing, oldest first, that another node need not know when another one comes.
+
+        The last that the store has stays until it has a later one, and so does the last that may be there in a moment:
+        a client that has taken what was sent between the two, and comes back to another node, would get neither. What
+        is aside does not count: it comes into force together with all that is pending.
+        """
+        under_way = () if self._aside else self._under_way or ()
+        stored = [entry for entry in changes if entry.is_stored and not self.is_over]
+        arriving = [entry for entry in changes if entry in under_way]
+        return [entry for entry in changes if entry not in stored[-1:] and entry not in arriving[-1:]]
 
     def replaced(self, entry: Entry, by: Entry) -> None:
         """An event has become another one."""
@@ -153,7 +180,7 @@ class Journal:
     def let_go(self) -> None:
         """Nothing more is written; what was written stays. Idempotent."""
         self.is_over = True
-        self._pending = self._gone = self._sizes = None
+        self._pending = self._gone = self._gone_with = self._under_way = self._sizes = None
         self.describe = lambda: None
         if self.record is not None:
             self.record.on_change = None
@@ -167,9 +194,16 @@ class Journal:
 
     def lost(self) -> None:
         """It is not known what the store has."""
-        self._replaces, self._is_grown = True, False
-        self._pending = self._gone = None
+        self._replaces, self._is_grown, self._aside = True, False, 0
+        self._pending = self._gone = self._gone_with = self._under_way = None
         self.changed()
+
+    def written(self, write: JournalWrite) -> None:
+        """The last `next_write` has arrived."""
+        if write.target is not Target.ASIDE:
+            for entry in self._under_way or ():
+                entry.is_stored = True
+            self._under_way = None
 
     def next_write(self, seal: Seal, wall_offset_s: float) -> JournalWrite | None:
         """What to write now, WRITE_BYTES and one event at most; None if nothing. `is_dirty` says whether that is all.
@@ -183,9 +217,9 @@ class Journal:
         if self._replaces:
             self._start_over()
         length = REPLACES if self._replaces else self._length
-        at_most = MAX_STORED if self._is_grown else WRITE_BYTES
+        at_most = MAX_STORED if self._is_grown or self._aside >= MAX_ASIDE else WRITE_BYTES
         entries = [seal(form, str(serial)) for serial, form in self._next_entries(at_most, wall_offset_s)]
-        trim = self._trim()
+        trim, target = self._trim(), self._target()
         if self._pending:
             head = msgspec.structs.replace(head, streams=_with_unwritten(head.streams, self._pending.values()))
         head = msgspec.structs.replace(head, first=self._first, length=self._length)
@@ -194,13 +228,14 @@ class Journal:
         self._replaces = self._is_grown
         if self._pending or self._replaces:
             self.changed()
-        sealed = seal(msgspec.msgpack.encode(head), HEAD_PLACE)
-        return JournalWrite(self.key, self.token, self.number, sealed, entries, length, trim)
+        sealed = b"" if target is Target.ASIDE else seal(msgspec.msgpack.encode(head), HEAD_PLACE)
+        return JournalWrite(self.key, self.token, self.number, sealed, entries, length, trim, target)
 
     def _start_over(self) -> None:
         assert self.log is not None
         self._pending = {id(entry): entry for entry in self.log}
-        self._gone = None
+        self._gone = self._gone_with = self._under_way = None
+        self._aside = 0
         for entry in self._pending.values():
             entry.serial = 0
         self._first, self._length, self._stored = self._next, 0, 0
@@ -208,17 +243,34 @@ class Journal:
 
     def _next_entries(self, at_most: int, wall_offset_s: float) -> list[tuple[int, bytes]]:
         entries: list[tuple[int, bytes]] = []
-        if self._gone:
-            entries.append(self._add(event_form.write_gone(self._gone)))
-            self._gone = None
+        written: list[Entry] = []
+        gone: list[int] = []
         size = 0
         while self._pending and size < at_most:
             entry = self._pending.pop(next(iter(self._pending)))
             serial, form = self._add(event_form.write(entry, entry.at + wall_offset_s))
             entry.serial = serial
+            written.append(entry)
             entries.append((serial, form))
+            gone += self._gone_with.pop(id(entry), ()) if self._gone_with else ()
             size += len(form)
+        if not self._pending and self._gone:
+            gone += self._gone
+            self._gone = None
+        if gone:
+            entries.append(self._add(event_form.write_gone(gone)))
+        if written:
+            self._under_way = written if self._under_way is None else self._under_way + written
         return entries
+
+    def _target(self) -> Target:
+        """Where the write goes whose entries have just been made."""
+        if self._pending and (self._replaces or self._aside):
+            self._aside += 1
+            return Target.ASIDE
+        target = Target.INSTEAD if self._aside else Target.JOURNAL
+        self._aside = 0
+        return target
 
     def _add(self, form: bytes) -> tuple[int, bytes]:
         if self._sizes is None:
@@ -235,7 +287,8 @@ class Journal:
         is_worth_while = self._length - len(self.log) >= SLACK_ENTRIES or self._stored - self.log.bytes >= SLACK_BYTES
         if not self._length or (len(self.log) and not is_worth_while):
             return 0
-        first = min((entry.serial for entry in self.log if entry.serial), default=self._next)
+        waiting = chain(self._gone or (), *(self._gone_with or {}).values())
+        first = min(chain((entry.serial for entry in self.log if entry.serial), waiting), default=self._next)
         trim, self._first = first - self._first, first
         self._length -= trim
         for _ in range(trim if self._sizes is not None else 0):

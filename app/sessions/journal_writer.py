@@ -91,9 +91,9 @@ class JournalWriter:
             journal.let_go()
             self._forget(journal)
 
-    async def take(self, key: str, token: int) -> tuple[Head, list[Event]] | None:
-        """What the last owner has written; from now on it writes no more. None where that is nothing, or not to be
-        trusted.
+    async def take(self, key: str, token: int) -> tuple[Head, list[Event], int] | None:
+        """What the last owner that wrote has written, and its token; from now on it writes no more. None where that is
+        nothing, or not to be trusted.
 
         Raises:
             RoutesUnavailable: the store is away.
@@ -102,10 +102,11 @@ class JournalWriter:
         if found is None:
             return None
         try:
-            return journal.read(found.head, found.entries, self._sealer.within(_part(key, found.token)).open)
+            head, events = journal.read(found.head, found.entries, self._sealer.within(_part(key, found.token)).open)
         except (SealBroken, JournalBroken) as problem:
             log.error("the journal of a session cannot be read and counts as none: %s", problem)
             return None
+        return head, events, found.token
 
     def rewrite_all(self) -> None:
         """The store has lost what it had."""
@@ -189,6 +190,7 @@ class JournalWriter:
 
     def _is_done(self, journal: Journal, write: JournalWrite, outcome: Outcome) -> None:
         if outcome is Outcome.WRITTEN:
+            journal.written(write)
             self._account(journal)
         elif outcome is Outcome.FENCED or write.length == REPLACES:
             log.warning("a session is another node's by now: its journal is given up")

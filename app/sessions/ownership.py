@@ -17,6 +17,7 @@ SESSION_ID_BYTES = 24  # 192 random bits
 MAX_RELEASES = 10_000  # that wait for a store that is away; what is not released lapses, and expires
 RELEASE_AGAIN_S = 1.0
 RELEASES_AT_ONCE = 16
+MAX_ENDED = 10_000  # above it the first to end is forgotten: 503 instead of 404, and only while Redis is new
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +34,7 @@ class Ownership:
         self._idle = anyio.Event()
         self._tasks: TaskGroup | None = None
         self._session_ids: dict[str, str] = {}  # of the routes that are sessions
+        self._ended: dict[str, None] = {}  # keys of sessions that ended here; those never come back
         self._claiming: dict[str, anyio.Lock] = {}
         self.on_session_lost: Callable[[str], None] = lambda session_id: None
         self.on_caller_lost: Callable[[Route], None] = lambda route: None
@@ -152,9 +154,21 @@ class Ownership:
 
     def release(self, key: str, *, hand_over: bool = False) -> None:
         """Ends the route, or frees it for another node; carried out soon, `flush` waits for it. Idempotent."""
+        if key in self._session_ids and not hand_over:
+            self._has_come_to_its_end(key)
         route = self._forget(key)
         if route is not None:
             self._leave(route, hand_over=hand_over)
+
+    def has_ended(self, key: str) -> bool:
+        """Whether the session with this key ended here. A node that stood still may believe so of one that was taken
+        from it meanwhile: a route goes before."""
+        return key in self._ended
+
+    def _has_come_to_its_end(self, key: str) -> None:
+        if len(self._ended) >= MAX_ENDED:
+            del self._ended[next(iter(self._ended))]
+        self._ended[key] = None
 
     def _leave(self, route: Route, *, hand_over: bool) -> None:
         if len(self._leaving) >= MAX_RELEASES:
@@ -172,6 +186,7 @@ class Ownership:
 
     def _keep(self, route: Route, session_id: str) -> None:
         self._routes[route.key], self._session_ids[route.key] = route, session_id
+        self._ended.pop(route.key, None)
 
     def _forget(self, key: str) -> Route | None:
         self._session_ids.pop(key, None)

@@ -63,7 +63,7 @@ class SessionRegistry:
         self._tasks: TaskGroup | None = None
         self.leaving = False  # told to stop: not ready any more, though everything is still accepted
         self.draining = False  # takes no new sessions
-        self.fence = Fence(time.monotonic())
+        self.fence = Fence()
         self._proving = anyio.Lock()
         self.hand_over: HandOver | None = None  # where there are other nodes
         self.durability: Durability | None = None  # likewise: sessions of servers without state outlive this node
@@ -180,14 +180,14 @@ class SessionRegistry:
         reach the store and not this node, the one exception that docs/decisions.md states.
         """
         async with self._proving:
-            if not self.fence.is_closed(time.monotonic()):
+            if not self.fence.is_closed():
                 return
             log.warning("the node stood still; it proves what it owns: %d routes", len(self._ownership))
             try:
                 await self.prove_routes()
             except RoutesUnavailable:
                 log.warning("what this node owns could not be proved: the route store does not answer")
-            self.fence.open(time.monotonic())
+            self.fence.open()
             for session in self:
                 self._deliver_held(session)
 
@@ -281,7 +281,7 @@ class SessionRegistry:
             await anyio.sleep(SWEEP_S)
             tick += 1
             now = time.monotonic()
-            if not self.fence.tick(now):
+            if not self.fence.tick():
                 await self.prove()
             self.on_sweep(now)
             for session in self:

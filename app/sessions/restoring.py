@@ -91,7 +91,7 @@ class Durability:
         found = await self._writer.take(route.key, route.token)
         if found is None:
             return None
-        head, events = found
+        head, events, written_under = found
         record = _record_of(head, route)
         if record is None:
             return None
@@ -103,7 +103,8 @@ class Durability:
             raise
         session.exchange.number_from((route.token - 1) * IDS_PER_OWNER)
         resumption = self._begin(session, route.key, route.token)
-        _Streams(session, resumption, head.streams).restore(events, self._clock() - self._wall_clock())
+        owners = route.token - written_under  # more than one where some died before they wrote anything
+        _Streams(session, resumption, head.streams).restore(events, self._clock() - self._wall_clock(), owners)
         assert session.journal is not None
         session.journal.attach(lease)
         session.restore(lease, head.version, self._clock() - max(0.0, self._wall_clock() - head.opened_at))
@@ -191,14 +192,18 @@ class _Streams:
             if not head.is_listen:
                 self._add(session.new_stream(), head.name)
 
-    def restore(self, events: Sequence[Event], clock_offset_s: float) -> None:
-        """Everything as it was; then the errors of the calls in flight, and the ends of their streams."""
+    def restore(self, events: Sequence[Event], clock_offset_s: float, owners: int) -> None:
+        """Everything as it was; then the errors of the calls in flight, and the ends of their streams.
+
+        Each owner since the one that wrote has given out numbers on the listen stream. On the others it gave out the
+        same as we do now: errors that a client has had already keep their numbers.
+        """
         for event in events:
             if event.stream not in self._recorders:
                 self._add(self._session.new_stream(), event.stream)
             self._put(event, clock_offset_s)
-        for name in self._heads:
-            self._recorders[name].number += LEAP
+        for name, head in self._heads.items():
+            self._recorders[name].number += LEAP * max(1, owners) if head.is_listen else LEAP
         self._withdraw([event for event in events if event.question is not None and event.stream in self._heads])
         answered = {(event.stream, event.id) for event in events if event.id is not None}
         for name, head in self._heads.items():

@@ -3,7 +3,7 @@
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import anyio
 
@@ -108,6 +108,10 @@ class StreamRecorder:
     def forget(self, entry: Entry) -> None:
         """The event has left the stream's queue, and nobody has seen it."""
         self._owner.remove(entry)
+
+    def outdated(self, changes: Sequence[Entry]) -> Sequence[Entry]:
+        """All, unless another node may have to know of them."""
+        return changes if self._owner.journal is None else self._owner.journal.outdated(changes)
 
     def after(self, place: EventId) -> list[Entry]:
         """What the log has of this stream after that place."""

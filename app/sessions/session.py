@@ -209,11 +209,10 @@ class Session:
 
     def _accept(self) -> float:
         """The time; what came before a gap, and was read only after it, is not accepted before the fence is open."""
-        now = time.monotonic()
-        if self._fence.is_closed(now):
+        if self._fence.is_closed():
             raise RoutesUnavailable
-        self.last_seen = now
-        return now
+        self.last_seen = time.monotonic()
+        return self.last_seen
 
     def _admit(self, message: Request) -> None:
         if message.method == "initialize":
@@ -235,10 +234,10 @@ class Session:
         """One line of the process."""
         if self._lifecycle.state is SessionState.INITIALIZING and self._bridges(line):
             return
-        now = time.monotonic()
-        if self._fence.is_closed(now):
+        if self._fence.is_closed():
             self._hold(line)
             return
+        now = time.monotonic()
         command = self.exchange.receive(line, now)
         if type(command) is Answer:
             self._answered(command, now)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Protocol
 
@@ -35,11 +35,11 @@ QUEUED, SENT = Fate.QUEUED, Fate.SENT  # on the path of each event, where lookin
 class Entry:
     """One message. `question` and `coalesce` are those of ToStream; an answer has its `call` instead.
 
-    Where the stream can be resumed it has a place in it (`id`), a time, a fate, and its place in the session's journal
-    once it was written there (`serial`).
+    Where the stream can be resumed it has a place in it (`id`), a time, a fate, its place in the session's journal
+    once it was written there (`serial`), and whether the store has said that it has it (`is_stored`).
     """
 
-    __slots__ = ("at", "call", "coalesce", "fate", "id", "item", "question", "serial", "size")
+    __slots__ = ("at", "call", "coalesce", "fate", "id", "is_stored", "item", "question", "serial", "size")
 
     def __init__(
         self, item: Item, call: Call | None = None, *, coalesce: bytes | None = None, question: bytes | None = None
@@ -47,7 +47,7 @@ class Entry:
         self.item, self.call, self.coalesce, self.question = item, call, coalesce, question
         self.size = len(item) if isinstance(item, bytes) else FAILED_SIZE
         self.id = NOWHERE
-        self.at, self.serial, self.fate = 0.0, 0, QUEUED
+        self.at, self.serial, self.is_stored, self.fate = 0.0, 0, False, QUEUED
 
 
 class Recorder(Protocol):
@@ -63,6 +63,9 @@ class Recorder(Protocol):
 
     def forget(self, entry: Entry) -> None:
         """The event has left the stream's queue, and nobody has seen it."""
+
+    def outdated(self, changes: Sequence[Entry]) -> Sequence[Entry]:
+        """Those of these changes of one thing, oldest first, that need not be sent when another one comes."""
 
 
 class EventStream:
@@ -217,11 +220,13 @@ class EventStream:
 
     def _replace(self, command: ToStream) -> bool:
         """Whether the message has taken the place of another; an event does not get another message, but goes."""
+        if self.recorder is not None:
+            changes = [entry for entry in self._entries or () if entry.coalesce == command.coalesce]
+            for entry in self.recorder.outdated(changes):
+                self._remove(entry)
+            return False
         for entry in self._entries or ():
             if entry.coalesce == command.coalesce:
-                if self.recorder is not None:
-                    self._remove(entry)
-                    return False
                 self.bytes += len(command.payload) - entry.size
                 entry.item, entry.size = command.payload, len(command.payload)
                 return True

@@ -9,18 +9,16 @@ from functools import partial
 
 import anyio
 
-from app.errors import GatewayError, NodeUnavailable
+from app.errors import GatewayError
 from app.http.errors import HttpRefusal
 from app.metrics import Metrics
-from app.routing.forward_credentials import ForwardCredentials
-from app.routing.peers import PeerClient, PeerLost, PeerResponse
+from app.routing.frames import RequestHead
+from app.routing.peers import PeerClient, PeerLost, PeerRefused, PeerResponse
 from app.routing.routes import NodeRecord
 from app.transports.event_stream import STALLED_S
-from app.transports.request import ClientGone, McpRequest, RawHeaders
+from app.transports.request import ClientGone, McpRequest
 
-FORWARDED = b"trunkline-forwarded"
-NOT_OWNER, REFUSED = b"trunkline-not-owner", b"trunkline-forward-refused"
-_OWN_WORD = frozenset({403, 421})  # what a node may say for itself, not for a session of its own
+NOT_OWNER = b"trunkline-not-owner"
 RESULTS = ("ok", "not_owner", "unreachable", "lost", "refused", "client_gone")
 
 # What the endpoints read, and all that begins with "mcp-". The rest was for this node (a credential, names, what
@@ -47,17 +45,11 @@ def not_owner() -> HttpRefusal:
     return HttpRefusal(421, "not_owner", "this node does not have the session", headers=((NOT_OWNER, b"1"),))
 
 
-def forward_refused() -> HttpRefusal:
-    """What a node raises when no other node vouches for a request. It does not say what is wrong."""
-    message = "no other node vouches for this request"
-    return HttpRefusal(403, "forward_refused", message, headers=((REFUSED, b"1"),))
-
-
 class Forwarding:
     """Sends requests on to other nodes. Holds nothing but what is under way."""
 
-    def __init__(self, peers: PeerClient, credentials: ForwardCredentials, metrics: Metrics) -> None:
-        self._peers, self._credentials = peers, credentials
+    def __init__(self, peers: PeerClient, metrics: Metrics) -> None:
+        self._peers = peers
         self._results = {result: metrics.forwards.labels(result) for result in RESULTS}
         self._head_seconds = metrics.forward_seconds.labels()
 
@@ -68,7 +60,7 @@ class Forwarding:
 
         Raises:
             NotOwner: the node does not have the session; nothing was executed.
-            PeerUnreachable: the node cannot be connected to; nothing was sent.
+            PeerUnreachable: the node cannot be reached, or leaves; it has done nothing with the request.
             NodeLost: the connection broke before the answer; whether it was executed is not known.
             NodeUnavailable: too many requests are under way to the node, or it does not believe us.
             ClientGone: there is nobody to answer.
@@ -76,11 +68,11 @@ class Forwarding:
         try:
             response = await self._answered(request, body, node)
             try:
-                if response.status in _OWN_WORD:
-                    self._require_served(response, node)
+                if response.status == 421 and (NOT_OWNER, b"1") in response.headers:
+                    raise NotOwner
                 await self._pass_back(request, response)
             finally:
-                await response.aclose()
+                response.close()
         except GatewayError as error:
             self._results[_result(error)].inc()
             raise
@@ -91,41 +83,12 @@ class Forwarding:
     async def _answered(self, request: McpRequest, body: bytes, node: NodeRecord) -> PeerResponse:
         """The node's answer, once its head is there."""
         began_at = time.monotonic()
-        target = request.raw_target()
-        value = self._credentials.sign(request.method, target, body, request.principal, node.id)
         headers = [pair for pair in request.scope["headers"] if pair[0] in _PASSED_ON or pair[0].startswith(b"mcp-")]
-        headers.append((FORWARDED, value))
-        if request.method == "GET":
-            response = await self._get(request, node.url, target, headers)
-        else:
-            response = await self._peers.begin(node.url, request.method, target, headers, body)
-            await _head(request, response)
+        head = RequestHead(request.method, request.raw_target(), request.base_url(), request.principal, headers)
+        response = await self._peers.begin(node, head, body)
+        await _head(request, response)
         self._head_seconds.observe(time.monotonic() - began_at)
         return response
-
-    async def _get(self, request: McpRequest, url: str, target: bytes, headers: RawHeaders) -> PeerResponse:
-        """A GET has no effect: that a kept connection turns out to be dead is no reason to refuse it."""
-        responses: list[PeerResponse] = []
-
-        async def send() -> None:
-            responses.append(await self._peers.send(url, "GET", target, headers))
-
-        try:
-            await request.unless_gone(send)
-        except BaseException:
-            for response in responses:
-                await response.aclose()
-            raise
-        return responses[0]
-
-    def _require_served(self, response: PeerResponse, node: NodeRecord) -> None:
-        """Raises where the answer is not the session's, but the node's own word to this one."""
-        names = {name for name, _ in response.headers}
-        if NOT_OWNER in names:
-            raise NotOwner
-        if REFUSED in names:
-            log.error("node %s refuses what this one sends on: another SECRET_KEY, or clocks too far apart", node.id)
-            raise _Refused
 
     async def _pass_back(self, request: McpRequest, response: PeerResponse) -> None:
         headers = [pair for pair in response.headers if pair[0] in _PASSED_BACK or pair[0].startswith(b"mcp-")]
@@ -148,15 +111,11 @@ class _Stalled(GatewayError):
     """The client accepts nothing any more."""
 
 
-class _Refused(NodeUnavailable):
-    """The node that has this session does not believe that this one is a node."""
-
-
 def _result(error: GatewayError) -> str:
     """What became of a request that was not answered; "unreachable" is what may be tried again."""
     if isinstance(error, NotOwner):
         return "not_owner"
-    if isinstance(error, _Refused):
+    if isinstance(error, PeerRefused):
         return "refused"
     return "lost" if isinstance(error, PeerLost) else "unreachable"
 
@@ -168,7 +127,7 @@ async def _head(request: McpRequest, response: PeerResponse) -> None:
         if not await response.has_head_soon():
             await request.unless_gone(response.head)
     except BaseException:
-        await response.aclose()
+        response.close()
         raise
 
 

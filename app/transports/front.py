@@ -17,8 +17,7 @@ from app.http.errors import HttpRefusal, http_status
 from app.http.hosts import HostPolicy
 from app.http.problems import ProblemResponse
 from app.sessions.registry import SessionRegistry
-from app.transports.forwarding import FORWARDED, forward_refused
-from app.transports.inside import Inside
+from app.transports.node_links import LinkedRequest
 from app.transports.request import BODY_DEADLINE_S, ClientGone, McpRequest
 from app.transports.sse import HttpSse
 from app.transports.streamable_http import StreamableHttp
@@ -45,12 +44,10 @@ class Front:
         *,
         max_body_bytes: int,
         public_url: str | None = None,
-        inside: Inside | None = None,
         registry: SessionRegistry | None = None,
     ) -> None:
         self._app, self._hosts, self._authenticator = app, hosts, authenticator
         self._max_body_bytes, self._public_url = max_body_bytes, public_url
-        self._inside = inside  # None: there are no other nodes, so nothing can come from one
         self._registry = registry
         self._endpoints: dict[str, dict[str, Endpoint]] = {
             "mcp": {"POST": streamable.post, "GET": streamable.get, "DELETE": streamable.delete},
@@ -66,13 +63,22 @@ class Front:
         if not path.startswith("/t/"):
             await self._elsewhere(scope, receive, send)
             return
-        words = path.split("/")  # "", "t", tenant, backend, kind, and "" after a trailing slash
-        if len(words) == 6 and not words[5]:
-            words.pop()
-        request = McpRequest(scope, receive, send, *(words[2:5] if len(words) == 5 else ("", "", "")))
+        request = McpRequest(scope, receive, send, *_names(path))
         request.public_url = self._public_url
         if self._registry is not None and self._registry.leaving:
             request.send = _with_close(request.send)
+        await self._answer(request)
+
+    async def forwarded(self, linked: LinkedRequest) -> None:
+        """Answers a client's request that another node has sent on; its word for names and credentials is taken."""
+        scope = linked.scope()
+        request = McpRequest(scope, linked.receive, linked.send, *_names(scope["path"]))
+        request.public_url = self._public_url or linked.head.base_url
+        request.principal, request.is_forwarded = linked.head.principal, True
+        request.keep_body(linked.body)
+        await self._answer(request)
+
+    async def _answer(self, request: McpRequest) -> None:
         try:
             await self._serve(request)
         except ClientGone:
@@ -84,11 +90,8 @@ class Front:
         headers = request.headers
         if len(headers) != len(request.scope["headers"]):
             request.refuse_repeated_headers()
-        forwarded = headers.get(FORWARDED)
-        if forwarded is None:
+        if not request.is_forwarded:
             self._check_names(request)
-        else:
-            await self._accept_forwarded(request, forwarded)
         methods = self._endpoints.get(request.kind)
         if methods is None:
             raise HttpRefusal(404, "not_found", "there is nothing at this address")
@@ -99,7 +102,7 @@ class Front:
         if endpoint is None:
             allow = ", ".join(methods).encode()
             raise HttpRefusal(405, "method_not_allowed", "this address has other methods", headers=((b"allow", allow),))
-        if forwarded is None:
+        if not request.is_forwarded:
             authorization = headers.get(b"authorization")
             principal = None if authorization is None else self._authenticator.remembered(authorization, request.target)
             if principal is None:
@@ -107,7 +110,7 @@ class Front:
             request.principal = principal
         if not may_connect(request.principal, request.tenant, request.backend):
             raise _no_access(request.principal, request.tenant, request.backend)
-        if self._registry is not None and self._registry.fence.is_closed(time.monotonic()):
+        if self._registry is not None and self._registry.fence.is_closed():
             await self._registry.prove()
         await endpoint(request)
 
@@ -119,11 +122,6 @@ class Front:
             self._hosts.require_origin(origin)
             request.send = _with_cors(request.send, origin)
 
-    async def _accept_forwarded(self, request: McpRequest, value: bytes) -> None:
-        if self._inside is None:
-            raise forward_refused()
-        await self._inside.accept(request, value)
-
     async def _elsewhere(self, scope: Scope, receive: Receive, send: Send) -> None:
         """What FastAPI answers: its routes know one spelling, and have no limit for a body."""
         path: str = scope["path"]
@@ -134,8 +132,6 @@ class Front:
             return
         request = McpRequest(scope, receive, send, "", "", "")
         request.public_url = self._public_url
-        if self._inside is not None and path.startswith("/internal/") and await self._is_answered(request, path):
-            return
         try:
             self._hosts.require_host(request.headers.get(b"host"))
             origin = request.headers.get(b"origin")
@@ -150,16 +146,13 @@ class Front:
             return
         await self._app(scope, _limited(receive, self._max_body_bytes), send)
 
-    async def _is_answered(self, request: McpRequest, path: str) -> bool:
-        """Whether another node has asked this."""
-        assert self._inside is not None
-        try:
-            return await self._inside.has_answered(request, path)
-        except ClientGone:
-            return True
-        except GatewayError as error:
-            await request.answer_error(error)
-            return True
+
+def _names(path: str) -> tuple[str, str, str]:
+    """Tenant, backend and kind in the path of an MCP endpoint, with or without a trailing slash."""
+    words = path.split("/")  # "", "t", and what is asked for
+    if len(words) == 6 and not words[5]:
+        words.pop()
+    return (words[2], words[3], words[4]) if len(words) == 5 else ("", "", "")
 
 
 def _no_access(principal: Principal, tenant: str, backend: str) -> GatewayError:

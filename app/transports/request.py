@@ -45,7 +45,7 @@ class McpRequest:
         self._kept_body: bytes | None = None
 
     def keep_body(self, body: bytes) -> None:
-        """The front has read the body, which a node vouches for; `body` gives it from now on."""
+        """The body is here already; `body` gives it from now on."""
         self._kept_body = body
 
     def raw_target(self) -> bytes:
@@ -95,6 +95,8 @@ class McpRequest:
             ClientGone: the connection ended first.
         """
         if self._kept_body is not None:
+            if len(self._kept_body) > limit:
+                raise _too_large(limit)
             return self._kept_body
         self.refuse_declared_size(limit)
         message = await self.receive()

@@ -29,7 +29,7 @@ from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
 from app.storage import ApiKey, ApiKeyRepository, BackendRepository, Database, TenantRepository
 from app.storage.acts import Act
-from app.storage.audit import AuditLog
+from app.storage.audit import AuditEntry, AuditLog
 from app.storage.following import POLL_S, ActFollower
 from app.storage.issuers import IssuerRepository
 from tests.admin.rig import migrated_file
@@ -309,3 +309,17 @@ async def test_revocations_reach_every_node_within_a_second(url, empty_redis):
         took.sort()
         print(f"revocation: p50 {took[150] * 1000:.1f} ms, p99 {took[297] * 1000:.1f} ms")
         assert took[297] < 1.0
+
+
+async def test_a_change_by_the_command_line_counts_though_an_older_one_was_heard_before_the_trail_was_followed(
+    tmp_path: Path,
+) -> None:
+    """The older one is in the trail from before the first look, so it never comes from there."""
+    node = Node(f"sqlite:///{tmp_path}/unused.db", None, "a")
+    restarted = Notice(Kind.BACKEND_RESTARTED, ("acme", "echo"))
+    node.effects.heard(restarted)
+    node.effects.trail_lost()  # what the follower says at its first look
+    act = Act("acme", ("", "cli", ""), "backend.restart", "backends/echo", datetime.now(UTC))
+    node.effects.followed([AuditEntry(1, act)])
+    assert node.pool.restarted == [("acme", "echo")] * 2
+    await node.database.aclose()

@@ -1,5 +1,6 @@
 """Settling: what the database says becomes true here, with fakes for both."""
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -60,13 +61,14 @@ class Stores:
         self.valid = {("acme", "good")}
         self.issuers = {("acme", "https://good")}
         self.is_away = False
+        self.fails_at = 0  # the number of the question that gets no answer
         self.asked: list[Any] = []
         self.gate = anyio.Event()
         self.gate.set()
 
     async def _ask(self, *what: Any) -> None:
         self.asked.append(what)
-        if self.is_away:
+        if self.is_away or len(self.asked) == self.fails_at:
             raise StorageUnavailable
         await self.gate.wait()
 
@@ -109,10 +111,16 @@ class Rig:
             _Methods(find=stores.issuer),
         )
 
+    async def has_asked(self, count: int) -> None:
+        """Waits until the database was asked so often."""
+        with anyio.fail_after(5):
+            while len(self.stores.asked) < count:
+                await anyio.sleep(0.001)
+
     async def settle(self) -> list[tuple[Any, ...]]:
         """Waits until nothing is due; what the node was told."""
         with anyio.fail_after(5):
-            while self.settling._due or self.settling._in_hand is not None:
+            while self.settling._due or self.settling._doubtful or self.settling._in_hand is not None:
                 await anyio.sleep(0.001)
         told, self.node.told = self.node.told, []
         return told
@@ -177,9 +185,7 @@ async def test_a_tenant_is_read_again(rig):
 async def test_what_changes_while_it_is_read_is_read_again(rig):
     rig.stores.gate = anyio.Event()
     rig.settling.add(CHANGED)
-    with anyio.fail_after(5):
-        while not rig.stores.asked:
-            await anyio.sleep(0.001)
+    await rig.has_asked(1)
     newer = rig.stores.specs[ECHO.key] = replace(ECHO, version=4)
     rig.node.known[ECHO.key] = newer
     rig.settling.supersede(CHANGED)
@@ -192,9 +198,7 @@ async def test_while_the_database_is_away_it_stays_due(rig):
     rig.stores.is_away = True
     rig.settling.add(CHANGED)
     rig.settling.add(RESYNC)
-    with anyio.fail_after(5):
-        while len(rig.stores.asked) < 3:
-            await anyio.sleep(0.001)
+    await rig.has_asked(3)
     assert rig.node.told == []
     rig.stores.is_away = False
     assert ("backend_changed", ECHO) in await rig.settle()
@@ -226,6 +230,46 @@ async def test_after_a_gap_everything_is_looked_up_each_once(rig):
     )
     assert len(rig.stores.asked) == len(set(map(frozenset, rig.stores.asked))) == 8
     assert checked in rig.node.known
+
+
+async def test_what_is_known_to_have_changed_does_not_wait_for_a_look_at_everything(rig):
+    """However much a node runs, a change that it is told of takes effect at once."""
+    many = [replace(ECHO, name=f"b{number}") for number in range(100)]
+    rig.stores.specs |= {spec.key: spec for spec in many}
+    rig.node.known = {spec.key: spec for spec in many}
+    rig.stores.gate = anyio.Event()
+    rig.settling.add(RESYNC)
+    await rig.has_asked(1)
+    rig.settling.add(CHANGED)
+    rig.stores.gate.set()
+    await rig.settle()
+    assert rig.stores.asked[1] == ECHO.key
+    assert len(rig.stores.asked) == 1 + 1 + 1 + len(many), "what runs, the change, the tenant, and each backend"
+
+
+async def test_a_look_at_everything_is_finished_before_the_next(rig, monkeypatch):
+    """Otherwise connections that come and go would keep what is looked at last from being looked at."""
+    monkeypatch.setattr(settling, "RESYNC_EVERY_S", 0.0)
+    names = [f"b{number}" for number in range(10)]
+    rig.stores.specs = {("acme", name): replace(ECHO, name=name) for name in names}
+    rig.node.known = dict(rig.stores.specs)
+    asked = rig.stores.asked
+    rig.settling.add(RESYNC)
+    for count in range(1, 10):
+        await rig.has_asked(count)
+        rig.settling.add(RESYNC)
+    await rig.settle()
+    assert {name for _, name in [each for each in asked[:12] if len(each) == 2]} == set(names)
+
+
+async def test_what_the_database_could_not_tell_is_asked_again_and_nothing_else(rig):
+    rig.node.known = {ECHO.key: ECHO, ("acme", "other"): replace(ECHO, name="other")}
+    rig.stores.specs = dict(rig.node.known)
+    rig.settling.add(RESYNC)
+    rig.stores.fails_at = 3
+    await rig.settle()
+    assert rig.stores.asked.count(("warm",)) == 1
+    assert sorted(Counter(rig.stores.asked).values()) == [1, 1, 1, 2]
 
 
 async def test_a_gap_right_after_another_waits_its_second(rig):

@@ -6,7 +6,7 @@ import pytest
 
 from app import errors
 from app.http.errors import HttpRefusal, http_status, retry_after, rpc_code, rpc_error
-from app.routing.peer_connection import PeerLost
+from app.routing.peer_link import PeerLost
 
 
 def _every_error(kind: type[errors.GatewayError] = errors.GatewayError) -> list[type[errors.GatewayError]]:
@@ -57,5 +57,5 @@ def test_reasons_are_words_for_machines() -> None:
 
 
 def test_an_error_says_the_first_sentence_of_its_description_and_nothing_of_the_code():
-    message = str(PeerLost(is_stale=True))
+    message = str(PeerLost())
     assert message == "The connection to the other node broke after a request was sent: its outcome is not known"

@@ -29,6 +29,7 @@ def test_our_own_hosts_are_served(policy: HostPolicy, host: bytes) -> None:
         b"other.example.com",
         b"127.0.0.1.evil.com",
         b"localhost:80:80",
+        "localhost:\u00b2".encode("latin-1"),
         b"gw.example.com.",
         b"\xff",
     ],

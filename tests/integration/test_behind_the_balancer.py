@@ -39,15 +39,10 @@ def session(balancer: str, endpoint: Endpoint) -> StreamableSession:
 
 
 async def test_what_nodes_say_to_each_other_does_not_pass_the_balancer(nodes: Nodes, balancer: str) -> None:
-    endpoint = nodes.all[0].endpoint(ECHO)
+    upgrade = {"Connection": "upgrade", "Upgrade": "trunkline-link", "Trunkline-Challenge": "x"}
     async with httpx2.AsyncClient() as http:
-        assert (await http.get(balancer + "/internal/node", headers={"Trunkline-Challenge": "x"})).status_code == 404
-        forged = {**endpoint.headers, "Trunkline-Forwarded": "forged"}
-        body = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
-        direct = await http.post(endpoint.mcp, json=body, headers=forged)
-        through = await http.post(balancer + urlsplit(endpoint.mcp).path, json=body, headers=forged)
-    assert direct.json()["error"]["data"]["reason"] == "forward_refused"
-    assert through.json()["error"]["data"]["reason"] != "forward_refused"
+        assert (await http.get(nodes.all[0].url + "/internal/link", headers=upgrade)).status_code == 403
+        assert (await http.get(balancer + "/internal/link", headers=upgrade)).status_code == 404
 
 
 async def test_no_call_fails_while_a_node_drains(nodes: Nodes, balancer: str) -> None:

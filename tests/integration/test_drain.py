@@ -2,7 +2,9 @@
 
 import asyncio
 import random
+import socket
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 
@@ -10,12 +12,13 @@ import anyio
 import httpx2
 import pytest
 
-from tests.integration.gateway import ECHO, Gateway
+from tests.integration.gateway import ECHO, Gateway, until
 from tests.integration.wire import Wire, error_of, wire
 
 NOT_READY_WITHIN_S = 0.1  # of SIGTERM; a balancer that polls must not be the last to know
 AFTER_DRAIN_S = 5.0
 CALLS, SESSIONS, LONGEST_S = 1000, 40, 20.0
+CALLERS = 8
 
 Start = Callable[..., Gateway]
 
@@ -57,6 +60,39 @@ async def test_while_a_call_has_its_time_new_connections_hear_that_the_node_stop
     assert status == 0
     print(f"gone {took:.2f} s after SIGTERM, of which DRAIN_S are {drain_s:.0f}")
     assert drain_s <= took < drain_s + AFTER_DRAIN_S
+
+
+async def test_whoever_has_connected_before_the_listener_closes_is_answered(start_gateway: Start) -> None:
+    gateway, found = start_gateway(), Counter[str]()
+    async with anyio.create_task_group() as tasks:
+        for _ in range(CALLERS):
+            tasks.start_soon(anyio.to_thread.run_sync, knock_until_refused, gateway.host, found)
+        await until(lambda: found["answered"] > 10 * CALLERS)
+        gateway.terminate()
+    assert await exit_status(gateway) == 0
+    print(f"\n{found}")
+    assert set(found) == {"answered", "refused"}
+
+
+def knock_until_refused(host: str, found: Counter[str]) -> None:
+    """One connection after the other, with a request on each."""
+    name, _, port = host.partition(":")
+    request, deadline = (
+        f"GET /livez HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n",
+        time.monotonic() + LONGEST_S,
+    )
+    while not found["refused"] and time.monotonic() < deadline:
+        try:
+            connection = socket.create_connection((name, int(port)), timeout=LONGEST_S)
+        except ConnectionRefusedError:
+            found["refused"] += 1
+            return
+        with connection:
+            try:
+                connection.sendall(request.encode())
+                found["answered" if connection.recv(1000).startswith(b"HTTP/1.1 200 ") else "closed"] += 1
+            except OSError as error:
+                found[type(error).__name__] += 1
 
 
 async def test_the_streams_of_many_clients_end_one_after_the_other(start_gateway: Start) -> None:

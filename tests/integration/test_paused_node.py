@@ -23,9 +23,9 @@ from tests.integration.wire import Wire, answer, events, last_message
 COUNTING = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/counting.py")]
 SESSIONS = 5
 PAUSE_S = 10.0
-# The first call is sent to the node that stands still: a lease of 5 s, a beat until that is noticed and one until its
-# connections are given up, a probe of 0.5 s for that and one for the next call, and the start of a process.
-TAKEN_WITHIN_S = 8.5
+# The first call is sent to the node that stands still: a lease of 5 s, a beat until that is noticed, a probe of 0.5 s,
+# and the start of a process.
+TAKEN_WITHIN_S = 6.5
 
 pytestmark = pytest.mark.timeout(300)
 

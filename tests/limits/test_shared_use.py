@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
@@ -45,14 +45,15 @@ class Node:
 
 
 @asynccontextmanager
-async def nodes(url: str, *, runs: bool = True) -> AsyncIterator[tuple[Node, Node]]:
+async def nodes(
+    url: str, *, runs: bool = True, names: Sequence[str] = ("node-a", "node-b")
+) -> AsyncIterator[tuple[Node, Node]]:
     errors = prometheus_client.Counter("errors", "", ["reason"], registry=prometheus_client.CollectorRegistry())
     async with RedisConnection(url, errors) as connection, anyio.create_task_group() as tasks:
         with anyio.fail_after(5):
             while not connection.is_up:
                 await anyio.sleep(0.01)
-        names = ["node-a", "node-b"]
-        one, two = (Node(connection, name, names) for name in names)
+        one, two = (Node(connection, name, list(names)) for name in names[:2])
         if runs:
             tasks.start_soon(one.use.run)
             tasks.start_soon(two.use.run)
@@ -108,6 +109,18 @@ async def test_what_a_dead_node_used_lapses(empty_redis, monkeypatch):
         with anyio.fail_after(5):
             while two.use.processes_elsewhere("acme"):
                 await two.use.round()
+
+
+async def test_among_many_nodes_each_reads_in_some_rounds_only_and_says_in_all(empty_redis, monkeypatch):
+    monkeypatch.setattr(shared_use, "READ_A_ROUND", 1)
+    async with nodes(empty_redis, runs=False, names=["node-a", "node-b", "node-c", "node-d"]) as (one, two):
+        heard = []
+        for used in range(1, 10):
+            one.processes.counts["acme"] = used
+            await one.use.round()
+            await two.use.round()
+            heard.append(two.use.processes_elsewhere("acme"))
+        assert heard == [0, 0, 3, 3, 3, 6, 6, 6, 9]
 
 
 async def test_what_has_not_changed_is_not_said_each_time_but_again_before_it_lapses(empty_redis):

@@ -6,7 +6,8 @@ import pytest
 from app.errors import RoutesUnavailable
 from app.routing.heartbeat import LOT, Heartbeat
 from app.routing.memory_store import MemoryStore
-from app.routing.routes import NodeRecord, Quota, Route
+from app.routing.rotation import TURN_BEATS
+from app.routing.routes import CALLER, NodeRecord, Quota, Route
 from tests.redis import RedisServer
 from tests.routing.rig import NODES, open_store, record, route
 
@@ -62,21 +63,52 @@ async def test_the_first_beat_says_everything():
     assert [len(lot) for lot in node.store.refreshed] == [LOT, LOT, 1]
 
 
-async def test_later_beats_say_one_lot_in_turn():
-    node = Node(LOT + 10)
+async def test_later_beats_say_each_route_once_within_a_minute():
+    node = Node(3 * LOT)
+    await node.heart.beat()
+    said = [await node.beat_and_see() for _ in range(TURN_BEATS)]
+    assert [key for lot in said for key in lot] == [each.key for each in node.routes]
+    assert {len(lot) for lot in said} == {3 * LOT // TURN_BEATS}
+
+
+async def test_a_route_that_only_the_store_knows_is_said_with_each_beat():
+    """That of a caller, and of a session that this node has not given out the id of."""
+    node = Node(2)
+    node.routes += [route("caller", transport=CALLER), route("taken over", token=2)]
+    await node.heart.beat()
+    said = [await node.beat_and_see() for _ in range(3)]
+    assert said == [["caller", "taken over", key] for key in ("k0", "k1", "k0")]
+
+
+async def test_many_that_only_the_store_knows_are_said_a_lot_at_a_time():
+    node = Node(0)
+    node.routes = [route(f"t{number}", token=2) for number in range(LOT + 10)]
     await node.heart.beat()
     keys = [each.key for each in node.routes]
     assert [await node.beat_and_see() for _ in range(3)] == [keys[:LOT], keys[LOT:], keys[:LOT]]
 
 
-async def test_routes_that_come_and_go_are_all_said_in_the_end():
+async def test_routes_that_come_and_go_are_all_said_in_the_end_and_none_that_is_gone():
     node = Node(3 * LOT)
     await node.heart.beat()
     seen: set[str] = set()
-    for turn in range(12):
+    for turn in range(TURN_BEATS):
         node.routes = [*node.routes[7:], route(f"new{turn}")]
-        seen.update(await node.beat_and_see())
-    assert {each.key for each in node.routes[:-12]} <= seen
+        held = {each.key for each in node.routes}
+        said = set(await node.beat_and_see())
+        assert said <= held
+        seen |= said
+    assert {each.key for each in node.routes[:-TURN_BEATS]} <= seen
+
+
+async def test_what_is_gone_is_not_said_in_its_turn():
+    node = Node(2 * TURN_BEATS)
+    await node.heart.beat()
+    await node.heart.beat()  # the turn has begun
+    node.routes = node.routes[::2]
+    said = [await node.beat_and_see() for _ in range(TURN_BEATS)]
+    assert [key for lot in said[:-1] for key in lot] == [each.key for each in node.routes[1:]]
+    assert node.heart.is_ok
 
 
 async def test_all_are_said_where_the_store_has_forgotten_the_node():
@@ -85,7 +117,7 @@ async def test_all_are_said_where_the_store_has_forgotten_the_node():
     node.store.forgets = True
     assert len(await node.beat_and_see()) == 2 * LOT
     node.store.forgets = False
-    assert len(await node.beat_and_see()) == LOT
+    assert 0 < len(await node.beat_and_see()) < LOT
 
 
 async def test_a_full_refresh_that_broke_off_is_begun_again():

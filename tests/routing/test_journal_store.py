@@ -16,11 +16,13 @@ from app.routing.journal_store import (
     MemoryJournalStore,
     Outcome,
     RedisJournalStore,
+    Target,
 )
 from app.routing.redis_connection import RedisConnection
 from tests.redis import RedisServer
 
 WRITTEN, GAP, FENCED = Outcome.WRITTEN, Outcome.GAP, Outcome.FENCED
+ASIDE, INSTEAD = Target.ASIDE, Target.INSTEAD
 
 
 def connection(url: str) -> RedisConnection:
@@ -49,9 +51,15 @@ def key() -> str:
 
 
 def write(
-    key: str, number: int, *entries: bytes, token: int = 1, length: int = REPLACES, trim: int = 0
+    key: str,
+    number: int,
+    *entries: bytes,
+    token: int = 1,
+    length: int = REPLACES,
+    trim: int = 0,
+    target: Target = Target.JOURNAL,
 ) -> JournalWrite:
-    return JournalWrite(key, token, number, b"head %d" % number, entries, length, trim)
+    return JournalWrite(key, token, number, b"head %d" % number, entries, length, trim, target)
 
 
 async def test_what_was_written_is_read_with_the_token_of_its_writer(store: JournalStore, key: str) -> None:
@@ -119,7 +127,66 @@ async def test_a_new_owner_shuts_the_old_one_out_by_reading(store: JournalStore,
     assert await store.take(key, 4) == (3, b"head 1", [b"new"])
 
 
+async def test_what_is_written_aside_replaces_the_journal_when_it_is_whole(store: JournalStore, key: str) -> None:
+    await store.write([write(key, 1, b"old")])
+    assert await store.write([write(key, 2, b"a", b"b", target=ASIDE)]) == [WRITTEN]
+    assert await store.write([write(key, 3, b"c", length=2, trim=1, target=ASIDE)]) == [WRITTEN]
+    assert await store.touch([(key, 1)]) == []
+    assert await store.take(key, 1) == (1, b"head 1", [b"old"])
+    assert await store.write([write(key, 4, b"d", length=2, target=INSTEAD)]) == [WRITTEN]
+    assert await store.take(key, 1) == (1, b"head 4", [b"b", b"c", b"d"])
+    assert await store.write([write(key, 5, b"e", length=3)]) == [WRITTEN]
+    assert await store.take(key, 1) == (1, b"head 5", [b"b", b"c", b"d", b"e"])
+
+
+async def test_what_replaces_a_journal_may_be_empty(store: JournalStore, key: str) -> None:
+    await store.write([write(key, 1, b"old")])
+    await store.write([write(key, 2, b"a", target=ASIDE)])
+    assert await store.write([write(key, 3, length=1, trim=1, target=INSTEAD)]) == [WRITTEN]
+    assert await store.take(key, 1) == (1, b"head 3", [])
+
+
+async def test_a_part_that_does_not_fit_is_a_gap_and_everything_begins_anew(store: JournalStore, key: str) -> None:
+    await store.write([write(key, 1, b"old")])
+    await store.write([write(key, 2, b"a", target=ASIDE)])
+    assert await store.write([write(key, 4, b"c", length=1, target=INSTEAD)]) == [GAP]
+    assert await store.write([write(key, 3, b"c", length=2, target=INSTEAD)]) == [GAP]
+    assert await store.write([write(key, 5, b"b", target=ASIDE)]) == [WRITTEN]
+    assert await store.write([write(key, 3, b"c", length=1, target=INSTEAD)]) == [GAP]
+    assert await store.write([write(key, 6, b"d", length=1, target=INSTEAD)]) == [WRITTEN]
+    assert await store.take(key, 1) == (1, b"head 6", [b"b", b"d"])
+
+
+async def test_a_journal_that_a_new_owner_has_not_written_whole_is_still_the_old_ones(
+    store: JournalStore, key: str
+) -> None:
+    await store.write([write(key, 1, b"old")])
+    await store.take(key, 2)
+    assert await store.write([write(key, 1, b"a", token=2, target=ASIDE)]) == [WRITTEN]
+    assert await store.write([write(key, 2, b"x", length=1)]) == [FENCED]
+    assert await store.take(key, 3) == (1, b"head 1", [b"old"])
+    assert await store.write([write(key, 2, b"b", token=2, length=1, target=INSTEAD)]) == [FENCED]
+    assert await store.write([write(key, 1, b"c", token=3, target=ASIDE)]) == [WRITTEN]
+    assert await store.write([write(key, 2, b"d", token=3, length=1, target=INSTEAD)]) == [WRITTEN]
+    assert await store.take(key, 4) == (3, b"head 2", [b"c", b"d"])
+
+
 # --- in Redis only
+
+
+async def test_nothing_stays_aside(redis_url: str, key: str) -> None:
+    async with connection(redis_url) as redis:
+        await is_up(redis)
+        store = RedisJournalStore(redis)
+        aside = f"trunkline:aside:{key}"
+        for ends in (write(key, 2, b"b", length=1, target=INSTEAD), write(key, 4, b"b")):
+            await store.write([write(key, ends.number - 1, b"a", target=ASIDE)])
+            assert await redis.execute("PTTL", aside) > 500_000
+            await store.write([ends])
+            assert await redis.execute("EXISTS", aside) == 0
+        await store.write([write(key, 5, b"a", target=ASIDE)])
+        await store.delete([(key, 1)])
+        assert await redis.execute("KEYS", f"*{key}") == []
 
 
 async def test_a_journal_expires_unless_it_is_touched(redis_url: str, key: str) -> None:

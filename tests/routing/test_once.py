@@ -66,3 +66,13 @@ def test_the_sender_not_heard_for_longest_is_forgotten(monkeypatch):
         numbers.step(sender, 7)
     assert len(numbers._last) == 2
     assert [numbers.step("a", 7), numbers.step("b", 7)] == [0, 1]
+
+
+def test_what_the_trail_owes_from_before_it_was_followed_is_not_waited_for():
+    """Else a later change of the same thing by the command line would be taken for it."""
+    heard = Once()
+    assert comes(heard, Way.NOTICE)
+    assert comes(heard, Way.TRAIL, notice=Notice(Kind.BACKEND_RESTARTED, ("acme", "time")))
+    heard.forget(Way.TRAIL)
+    assert comes(heard, Way.TRAIL)
+    assert not comes(heard, Way.NOTICE, notice=Notice(Kind.BACKEND_RESTARTED, ("acme", "time")))

@@ -1,11 +1,9 @@
-"""The HTTP client between nodes, over real sockets."""
+"""Links to other nodes: how they are opened, kept and closed, over real sockets. What goes over them: test_link.py."""
 
 import asyncio
 import datetime
 import gc
 import ipaddress
-import socket
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -17,443 +15,300 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from app.errors import NodeLost, NodeUnavailable
-from app.routing import peer_connection, peers
-from app.routing.forward_credentials import ForwardCredentials
-from app.routing.peers import PROOF, PeerClient, PeerLost, PeerUnreachable
-from tests.routing.peer_servers import answer, process, read_request, scripted, serving, stands_still, until
+from app.errors import NodeLost
+from app.routing import peers
+from app.routing.frames import LEAVING, encode_frame, encode_number
+from app.routing.peer_link import PeerLink
+from app.routing.peers import PeerClient, PeerLost, PeerUnreachable
+from app.transports.node_links import LinkedRequest, ServingLink
+from tests.routing.peer_servers import (
+    accepted,
+    begin,
+    echo,
+    full_listener,
+    head_of,
+    post,
+    process,
+    proof_of,
+    proved,
+    read_request,
+    record,
+    say,
+    scripted,
+    serving,
+    start,
+    switching,
+    until,
+)
 
-KEY, TARGET = b"k" * 32, b"/t/acme/echo/mcp"
-
-
-def credentials(node: str = "node-a", key: bytes = KEY) -> ForwardCredentials:
-    return ForwardCredentials(key, node, time.time)
+NOTHING = "<PeerClient [0 links, 0 requests]>"
 
 
 @pytest.fixture
 async def client() -> AsyncIterator[PeerClient]:
-    client = PeerClient(credentials())
+    client = PeerClient(proof_of("node-a"))
     yield client
     await client.aclose()
+    await until(lambda: repr(client) == NOTHING)
 
 
-async def post(client: PeerClient, url: str, body: bytes = b"hello") -> bytes:
-    response = await client.send(url, "POST", TARGET, [(b"x-a", b"b")], body)
-    assert response.status == 200
-    return await response.body(1 << 20)
+async def never(request: LinkedRequest) -> None:
+    """Does not answer for as long as anybody waits."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
-async def echo(scope: Any, receive: Any, send: Any) -> None:
-    """Answers with the body it was sent."""
-    body, more = b"", True
-    while more:
-        message = await receive()
-        body, more = body + message.get("body", b""), message.get("more_body", False)
-    headers = [(b"x-method", scope["method"].encode()), (b"X-Path", scope["raw_path"] + b"?" + scope["query_string"])]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+async def says_nothing(reader: Any, writer: Any, number: int) -> None:
+    await reader.read()
 
 
-async def keeps_answering(reader: Any, writer: Any, number: int) -> None:
-    while True:
-        await read_request(reader)
-        writer.write(answer())
+class Complaints:
+    """What the event loop has to say of futures and tasks whose errors nobody has looked at."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: self.said.append(context["message"]))
+
+    def all(self) -> list[str]:
+        gc.collect()
+        asyncio.get_running_loop().set_exception_handler(None)
+        return self.said
 
 
-# --- the usual case
+# --- opening
 
 
-async def test_a_request_goes_there_and_its_answer_comes_back(client: PeerClient) -> None:
-    async with serving(echo) as url:
-        response = await client.send(url, "DELETE", b"/a%20b?c=d", [(b"x-a", b"b")], b"")
-        headers = dict(response.headers)
-        assert (response.status, headers[b"x-method"], headers[b"x-path"]) == (200, b"DELETE", b"/a%20b?c=d")
-        assert await response.body(10) == b""
-        large = bytes(range(256)) * 4096
-        assert await post(client, url, large) == large
-        await client.aclose()
-
-
-async def test_what_is_sent_is_what_was_given(client: PeerClient) -> None:
-    requests = []
+async def test_a_link_is_asked_for_as_a_request_that_changes_its_protocol(client: PeerClient) -> None:
+    asked = []
 
     async def script(reader: Any, writer: Any, number: int) -> None:
-        requests.append(await read_request(reader))
-        writer.write(answer())
+        asked.append(await read_request(reader))
 
     async with scripted(script) as peer:
-        await post(client, peer.url)
+        with pytest.raises(PeerUnreachable):
+            await post(client, peer.url)
+    lines = asked[0].split(b"\r\n")
     host = peer.url.removeprefix("http://").encode()
-    assert requests == [b"POST %b HTTP/1.1\r\nhost: %b\r\nx-a: b\r\ncontent-length: 5\r\n\r\nhello" % (TARGET, host)]
+    assert lines[:4] == [
+        b"GET /internal/link HTTP/1.1",
+        b"host: " + host,
+        b"connection: upgrade",
+        b"upgrade: trunkline-link",
+    ]
+    assert lines[4].startswith(b"trunkline-challenge: ")
 
 
-async def test_a_connection_serves_one_request_after_the_other(client: PeerClient) -> None:
-    async with scripted(keeps_answering) as peer:
-        for _ in range(5):
-            assert await post(client, peer.url) == b"{}"
-        assert peer.connections == 1
-
-
-async def test_a_thousand_at_once_each_get_their_own_answer(client: PeerClient, monkeypatch: Any) -> None:
-    monkeypatch.setattr(peers, "CONNECT_S", 5.0)  # the server is a thread of this process
-    answers: dict[int, bytes] = {}
-
-    async def one(number: int) -> None:
-        answers[number] = await post(client, url, b"%d" % number)
-
-    async with serving(echo, backlog=2048) as url:
+async def test_all_that_come_at_once_go_over_one_link(client: PeerClient) -> None:
+    async with serving(echo) as node:
         async with anyio.create_task_group() as tasks:
-            for number in range(1000):
-                tasks.start_soon(one, number)
-        assert answers == {number: b"%d" % number for number in range(1000)}
-        assert repr(client).endswith(f"{peers.MAX_IDLE} idle]>")
-        await client.aclose()
+            for number in range(100):
+                tasks.start_soon(post, client, node.url, b"%d" % number)
+        assert (len(node.served), repr(node.links)) == (100, "<NodeLinks [1 links, 0 requests]>")
+        await post(client, node.url)
+        assert repr(client) == "<PeerClient [1 links, 0 requests]>"
+
+
+async def test_who_leaves_while_a_link_is_opened_does_not_take_it_from_the_others(client: PeerClient) -> None:
+    async with serving(echo) as node:
+        waiting = [asyncio.ensure_future(post(client, node.url)) for _ in range(5)]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        waiting[3].cancel()
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [each if isinstance(each, bytes) else None for each in results] == [
+            None,
+            b"hello",
+            b"hello",
+            None,
+            b"hello",
+        ]
+        assert "1 links" in repr(node.links)
+
+
+async def test_each_node_has_a_link_of_its_own(client: PeerClient) -> None:
+    async with serving(echo) as one, serving(echo, proof=proof_of("node-c")) as other:
+        for url, name in ((one.url, "node-b"), (other.url, "node-c")) * 2:
+            response = await client.send(record(url, name), head_of(), b"x")
+            assert await response.body(10) == b"x"
+        assert repr(client) == "<PeerClient [2 links, 0 requests]>"
+        client.abandon(one.url)
+        await until(lambda: "1 links" in repr(client))
+        response = await client.send(record(other.url, "node-c"), head_of(), b"x")
+        assert "1 links" in repr(other.links)
+
+
+async def test_a_link_that_has_broken_is_not_used_again(client: PeerClient) -> None:
+    async with serving(echo) as node:
+        await post(client, node.url)
+        node.links.close()
+        await until(lambda: repr(client) == NOTHING)
+        assert await post(client, node.url) == b"hello"
+
+
+async def test_an_answer_may_come_in_pieces(client: PeerClient) -> None:
+    async def script(reader: Any, writer: Any, number: int) -> None:
+        proof, _ = proved(await read_request(reader))
+        for byte in switching(proof):
+            writer.write(bytes([byte]))
+            await writer.drain()
+            await asyncio.sleep(0)
+        await reader.read()
+
+    async with scripted(script) as peer:
+        (await begin(client, peer.url)).close()
+        assert "1 links" in repr(client)
+
+
+async def test_a_node_may_leave_in_the_same_breath(client: PeerClient) -> None:
+    async def script(reader: Any, writer: Any, number: int) -> None:
+        wire = await accepted(reader, writer)
+        wire.send(encode_frame(LEAVING, 0, encode_number(0)))
+        assert await reader.read() == b""
+
+    async with scripted(script) as peer:
+        with pytest.raises(PeerUnreachable):
+            await post(client, peer.url)
+        await until(lambda: not peer.open)
 
 
 async def test_https_is_spoken_where_the_url_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     certificate = _certificate(tmp_path)
-    async with serving(echo, ssl_certfile=str(certificate), ssl_keyfile=str(tmp_path / "key.pem")) as url:
-        stranger = PeerClient(credentials())
+    async with serving(echo, ssl_certfile=str(certificate), ssl_keyfile=str(tmp_path / "key.pem")) as node:
+        stranger = PeerClient(proof_of("node-a"))
         with pytest.raises(PeerUnreachable):  # nobody vouches for this certificate
-            await post(stranger, url)
+            await post(stranger, node.url)
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-        client = PeerClient(credentials())
-        assert await post(client, url, b"sealed") == b"sealed"
+        client = PeerClient(proof_of("node-a"))
+        assert await post(client, node.url, b"sealed" * 100_000) == b"sealed" * 100_000
+        assert await client.probe(node.url) == "node-b"
         await client.aclose()
+        await until(lambda: "0 links" in repr(node.links))
 
 
-# --- connections that are kept
+# --- who leaves
 
 
-async def test_a_kept_connection_that_the_peer_has_closed_is_not_used(client: PeerClient) -> None:
-    closed = asyncio.Event()
+async def test_a_failure_that_nobody_waits_for_any_more_is_not_complained_of(client: PeerClient) -> None:
+    complaints = Complaints()
+    closing = asyncio.Event()
 
     async def script(reader: Any, writer: Any, number: int) -> None:
-        await read_request(reader)
-        writer.write(answer())
-        await writer.drain()
-        writer.close()
-        await writer.wait_closed()
-        closed.set()
+        await closing.wait()
 
     async with scripted(script) as peer:
-        await post(client, peer.url)
-        await closed.wait()
-        await until(lambda: "0 open" in repr(client))
-        assert await post(client, peer.url) == b"{}"
-        assert peer.connections == 2
-
-
-async def test_a_kept_connection_is_used_for_so_long_only(client: PeerClient, monkeypatch: Any) -> None:
-    async with scripted(keeps_answering) as peer:
-        await post(client, peer.url)
-        monkeypatch.setattr(peers, "IDLE_S", 0.0)
-        await post(client, peer.url)
-        assert peer.connections == 2
-        await until(lambda: peer.open == 1)
-
-
-async def test_no_more_connections_are_kept_than_may_be(client: PeerClient, monkeypatch: Any) -> None:
-    monkeypatch.setattr(peers, "MAX_IDLE", 2)
-    async with scripted(keeps_answering) as peer:
-        responses = [await client.begin(peer.url, "POST", TARGET, [], b"") for _ in range(5)]
-        for response in responses:
-            await response.body(10)
-        await until(lambda: "2 open, 2 idle" in repr(client))
-
-
-async def test_an_answer_that_says_close_is_the_last_on_its_connection(client: PeerClient) -> None:
-    async def script(reader: Any, writer: Any, number: int) -> None:
-        await read_request(reader)
-        writer.write(answer(headers=b"connection: close\r\n"))
-        await reader.read()
-
-    async with scripted(script) as peer:
-        await post(client, peer.url)
-        await post(client, peer.url)
-        assert peer.connections == 2
-
-
-async def test_a_response_that_is_closed_early_takes_its_connection_along(client: PeerClient) -> None:
-    async def script(reader: Any, writer: Any, number: int) -> None:
-        await read_request(reader)
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nbeginning")
-        assert await reader.read() == b""
-
-    async with scripted(script) as peer:
-        response = await client.send(peer.url, "POST", TARGET, [], b"")
-        await response.aclose()
-        await until(lambda: not peer.open)
-        assert "0 open" in repr(client)
-
-
-async def test_what_nobody_asked_for_ends_the_connection(client: PeerClient) -> None:
-    async def script(reader: Any, writer: Any, number: int) -> None:
-        await read_request(reader)
-        writer.write(answer())
-        await writer.drain()
-        writer.write(answer(b'{"of":"somebody else"}'))
-        await reader.read()
-
-    async with scripted(script) as peer:
-        assert await post(client, peer.url) == b"{}"
-        await until(lambda: not peer.open)
-
-
-# --- what goes wrong
-
-
-async def test_where_nothing_listens_nothing_was_sent(client: PeerClient) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    with pytest.raises(PeerUnreachable) as caught:
-        await post(client, url)
-    assert isinstance(caught.value, NodeUnavailable)
-    assert "[0 peers" in repr(client)
-
-
-async def test_a_host_that_does_not_answer_is_given_up_after_half_a_second(client: PeerClient) -> None:
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
-        address = listener.getsockname()
-        filling = [socket.socket() for _ in range(3)]  # the queue of what nobody accepts is full then
-        for each in filling:
-            each.setblocking(False)
-            each.connect_ex(address)
-        started = time.monotonic()
-        with pytest.raises(PeerUnreachable):
-            await post(client, f"http://127.0.0.1:{address[1]}")
-        assert 0.4 < time.monotonic() - started < 2
-        for each in filling:
-            each.close()
-
-
-async def test_a_node_killed_in_mid_call_is_noticed_at_once(client: PeerClient) -> None:
-    with process() as (url, running):
-        response = await client.begin(url, "POST", TARGET, [], b"hello")
-        assert not await response.has_head_soon()
-        running.kill()
-        started = time.monotonic()
-        with pytest.raises(PeerLost) as caught:
-            await response.head()
-        assert time.monotonic() - started < 1
-        assert isinstance(caught.value, NodeLost)
-
-
-async def test_a_node_that_is_given_up_fails_the_calls_that_wait_for_it(client: PeerClient) -> None:
-    with process() as (url, _):
-        response = await client.begin(url, "POST", TARGET, [], b"hello")
-        client.abandon(url)
-        with pytest.raises(PeerLost):
-            await response.head()
-
-
-async def dies_second(reader: Any, writer: Any, number: int) -> None:
-    """Answers the first request of its first connection, and closes it when it gets a second."""
-    await read_request(reader)
-    writer.write(answer())
-    if number > 1:
-        await reader.read()
-    seen.append(await read_request(reader))
-
-
-seen: list[bytes] = []
-
-
-async def test_a_post_that_may_have_been_read_is_not_sent_again(client: PeerClient) -> None:
-    seen.clear()
-    async with scripted(dies_second) as peer:
-        await post(client, peer.url)
-        with pytest.raises(PeerLost):
+        with anyio.move_on_after(0.05):
             await post(client, peer.url)
-        assert (len(seen), peer.connections) == (1, 1)
+        assert client._connecting
+        closing.set()
+        await until(lambda: not client._connecting)
+    assert complaints.all() == []
 
 
-async def test_a_get_on_a_connection_that_was_dead_is_sent_once_more(client: PeerClient) -> None:
-    seen.clear()
-    async with scripted(dies_second) as peer:
-        await post(client, peer.url)
-        response = await client.send(peer.url, "GET", TARGET, [])
-        assert await response.body(10) == b"{}"
-        assert (len(seen), peer.connections) == (1, 2)
+async def test_who_leaves_before_there_is_a_connection_leaves_nothing(client: PeerClient) -> None:
+    with full_listener() as url:
+        with anyio.move_on_after(0.05):
+            await post(client, url)
+        await until(lambda: not client._connecting)
+        assert repr(client) == NOTHING
 
 
-async def test_a_get_on_a_new_connection_is_not_sent_again(client: PeerClient) -> None:
-    async def script(reader: Any, writer: Any, number: int) -> None:
-        await read_request(reader)
-
-    async with scripted(script) as peer:
-        with pytest.raises(PeerLost):
-            await client.send(peer.url, "GET", TARGET, [])
-        assert peer.connections == 1
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"SSH-2.0-OpenSSH\r\n",
-        b"HTTP/1.1 103 Early Hints\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\n" + b"x-filler: y\r\n" * 10_000,
-        b"",
-    ],
-)
-async def test_what_is_no_answer_is_a_lost_one(client: PeerClient, raw: bytes) -> None:
-    async def script(reader: Any, writer: Any, number: int) -> None:
-        await read_request(reader)
-        writer.write(raw)
-        await writer.drain()
-        if raw:
-            await reader.read()
-
-    async with scripted(script) as peer:
-        with pytest.raises(PeerLost):
+async def test_who_leaves_before_the_link_is_open_leaves_nothing(client: PeerClient, monkeypatch: Any) -> None:
+    monkeypatch.setattr(peers, "PROVE_S", 0.2)
+    async with scripted(says_nothing) as peer:
+        with anyio.move_on_after(0.05):
             await post(client, peer.url)
-        await until(lambda: "0 open" in repr(client))
+        assert peer.open
+        await until(lambda: not peer.open and not client._connecting)
 
 
-async def test_an_answer_that_breaks_off_gives_what_came_and_then_fails(client: PeerClient) -> None:
-    async def script(reader: Any, writer: Any, number: int) -> None:
-        await read_request(reader)
-        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nfirst\r\n")
+async def test_who_leaves_before_the_answer_frees_its_place(client: PeerClient) -> None:
+    async with serving(never) as node:
+        with anyio.move_on_after(0.05):
+            await post(client, node.url)
+        assert repr(client) == "<PeerClient [1 links, 0 requests]>"
+        await until(lambda: node.served and node.is_idle)
 
-    async with scripted(script) as peer:
-        response = await client.send(peer.url, "POST", TARGET, [], b"")
-        assert await anext(response) == b"first"
-        with pytest.raises(PeerLost):
+
+async def test_who_leaves_in_the_middle_of_the_answer_frees_its_place(client: PeerClient) -> None:
+    async def serve(request: LinkedRequest) -> None:
+        await start(request)
+        await say(request, b"beginning", more=True)
+        await never(request)
+
+    async with serving(serve) as node:
+        response = await client.send(record(node.url), head_of())
+        assert await anext(response) == b"beginning"
+        with anyio.move_on_after(0.05):
             await anext(response)
-
-
-async def test_a_body_over_the_limit_is_not_kept(client: PeerClient) -> None:
-    async with serving(echo) as url:
-        response = await client.send(url, "POST", TARGET, [], b"x" * 100_000)
-        with pytest.raises(PeerLost):
-            await response.body(1000)
-        await client.aclose()
-
-
-@pytest.mark.parametrize("target", [b"/a b", b"/a\r\nx: y", b"/a\n"])
-async def test_a_line_break_never_becomes_a_second_request(client: PeerClient, target: bytes) -> None:
-    async with scripted(keeps_answering) as peer:
-        with pytest.raises(ValueError, match="line break"):
-            await client.send(peer.url, "GET", target, [])
-        with pytest.raises(ValueError, match="line break"):
-            await client.send(peer.url, "GET", b"/", [(b"a", b"b\r\nc: d")])
-        await until(lambda: "0 open" in repr(client))
-
-
-async def test_requests_over_the_bound_are_refused_and_probes_are_not(client: PeerClient, monkeypatch: Any) -> None:
-    monkeypatch.setattr(peers, "MAX_OPEN", 2)
-    with process() as (url, _):
-        waiting = [await client.begin(url, "POST", TARGET, [], b"") for _ in range(2)]
-        with pytest.raises(NodeUnavailable) as caught:
-            await client.begin(url, "POST", TARGET, [], b"")
-        assert not isinstance(caught.value, PeerUnreachable)
-        assert await client.probe(url) is None
-        await waiting[0].aclose()
-        await until(lambda: "1 open" in repr(client))
-        await (await client.begin(url, "POST", TARGET, [], b"")).aclose()
-
-
-# --- back-pressure
-
-
-async def test_a_peer_is_read_no_faster_than_its_answer_is_taken(client: PeerClient) -> None:
-    sent, total = 0, 64 << 20
-
-    async def stream(scope: Any, receive: Any, send: Any) -> None:
-        nonlocal sent
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        while sent < total:
-            await send({"type": "http.response.body", "body": bytes(65536), "more_body": True})
-            sent += 65536
-        await send({"type": "http.response.body", "body": b""})
-
-    async with serving(stream) as url:
-        response = await client.send(url, "GET", TARGET, [])
-        assert await stands_still(lambda: sent) < 16 << 20  # what the two sockets' buffers take
-        assert len(response.take()) <= peer_connection.MAX_UNREAD_BYTES + (256 << 10)
-        got, largest = 0, 0
-        async for chunk in response:
-            got, largest = got + len(chunk), max(largest, len(chunk))
-        assert sent == total
-        assert total - (512 << 10) <= got <= total
-        assert largest <= peer_connection.MAX_UNREAD_BYTES + (256 << 10)
-        await client.aclose()
-
-
-# --- who is there
-
-
-async def proves(reader: Any, writer: Any, number: int) -> None:
-    request = await read_request(reader)
-    challenge = request.split(b"trunkline-challenge: ")[1].split(b"\r\n")[0]
-    proof = credentials("node-b").prove(challenge)
-    writer.write(b"HTTP/1.1 204 No Content\r\n%b: %b\r\n\r\n" % (PROOF, proof or b""))
-    await reader.read()
-
-
-async def test_a_probe_tells_which_node_is_there(client: PeerClient) -> None:
-    async with scripted(proves) as peer:
-        assert await client.probe(peer.url) == "node-b"
-        await until(lambda: not peer.open)
-        assert await PeerClient(credentials("node-c", b"x" * 32)).probe(peer.url) is None
-
-
-async def test_another_process_at_the_address_is_no_node(client: PeerClient) -> None:
-    async with serving(echo) as url:
-        assert await client.probe(url) is None
-
-
-async def test_a_probe_takes_half_a_second_at_most(client: PeerClient) -> None:
-    with process() as (url, _):
-        started = time.monotonic()
-        assert await client.probe(url) is None
-        assert time.monotonic() - started < 1
-        await until(lambda: "0 open" in repr(client))
-
-
-async def test_a_probe_of_nothing_finds_nobody(client: PeerClient) -> None:
-    with process() as (url, running):
-        running.kill()
-        running.wait()
-        assert await client.probe(url) is None
+        response.close()
+        assert repr(client) == "<PeerClient [1 links, 0 requests]>"
+        await until(lambda: node.is_idle)
 
 
 # --- the end
 
 
+async def test_a_node_that_is_given_up_fails_the_calls_that_wait_for_it(client: PeerClient) -> None:
+    with process() as (url, _):
+        response = await begin(client, url)
+        client.abandon("http://127.0.0.1:1")
+        assert not await response.has_head_soon()
+        client.abandon(url)
+        with pytest.raises(PeerLost) as caught:
+            await response.head()
+        assert isinstance(caught.value, NodeLost)
+
+
 async def test_closing_fails_who_waits_and_closes_everything(client: PeerClient) -> None:
-    async with scripted(keeps_answering) as peer:
-        with process() as (url, _):
-            await post(client, peer.url)
-            response = await client.begin(url, "POST", TARGET, [], b"")
-            assert "2 open, 1 idle" in repr(client)
+    complaints = Complaints()
+    async with serving(never) as node, scripted(says_nothing) as silent:
+        response = await begin(client, node.url)
+        opening = asyncio.ensure_future(post(client, silent.url))
+        await until(lambda: silent.open)
+        await client.aclose()
+        with pytest.raises(PeerLost):
+            await response.head()
+        with pytest.raises(PeerUnreachable):
+            await opening
+        await client.aclose()
+        await until(lambda: not silent.open and "0 links" in repr(node.links) and repr(client) == NOTHING)
+        for url in (node.url, silent.url):
+            with pytest.raises(PeerUnreachable):
+                await post(client, url)
+        assert silent.connections == 1
+    assert complaints.all() == []
+
+
+async def test_closing_that_is_cancelled_half_way_has_closed_everything(client: PeerClient) -> None:
+    async with serving(never) as node, scripted(says_nothing) as silent:
+        response = await begin(client, node.url)
+        opening = asyncio.ensure_future(post(client, silent.url))
+        await until(lambda: silent.open)
+        with anyio.CancelScope() as scope:
+            scope.cancel()
             await client.aclose()
+        with anyio.fail_after(5):
+            with pytest.raises(PeerUnreachable):
+                await opening
             with pytest.raises(PeerLost):
                 await response.head()
-            await client.aclose()
-            await until(lambda: not peer.open and "[0 peers, 0 open, 0 idle]" in repr(client))
-            with pytest.raises(PeerUnreachable):
-                await post(client, peer.url)
+        await until(lambda: not silent.open and repr(client) == NOTHING)
 
 
-@pytest.mark.parametrize("after_s", [0.0, 0.05])
-async def test_a_request_that_is_cancelled_leaves_nothing(client: PeerClient, after_s: float) -> None:
-    async def script(reader: Any, writer: Any, number: int) -> None:
-        await reader.read()
-
-    async with scripted(script) as peer:
-        with anyio.move_on_after(after_s):
-            await post(client, peer.url)
-        await until(lambda: not peer.open and "[0 peers, 0 open" in repr(client))
-
-
-async def test_nothing_of_a_connection_stays_behind(client: PeerClient) -> None:
-    async with serving(echo) as url:
-        for _ in range(20):
-            await (await client.begin(url, "POST", TARGET, [], b"x" * 1000)).aclose()
-    await until(lambda: "[0 peers" in repr(client))
-    gc.collect()
-    assert not [each for each in gc.get_objects() if isinstance(each, peer_connection.PeerConnection)]
+async def test_nothing_of_a_link_stays_behind(client: PeerClient) -> None:
+    complaints = Complaints()
+    before = asyncio.all_tasks()
+    async with serving(echo) as node:
+        for _ in range(5):
+            await post(client, node.url, b"x" * 100_000)
+            (await begin(client, node.url)).close()
+            client.abandon(node.url)
+            await until(lambda: repr(client) == NOTHING)
+        await until(lambda: repr(node.links) == "<NodeLinks [0 links, 0 requests]>")
+        node.served.clear()
+    await until(lambda: asyncio.all_tasks() <= before)
+    assert complaints.all() == []
+    assert not [each for each in gc.get_objects() if isinstance(each, PeerLink | ServingLink | LinkedRequest)]
 
 
 def _certificate(directory: Path) -> Path:

@@ -3,15 +3,20 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
+from app.auth.sealing import Sealer
 from app.errors import QuotaExceeded, RoutesUnavailable
-from app.routing.redis_store import LEASE_MS, ROUTE_TTL_MS
-from app.routing.routes import Quota
+from app.routing.node_list import READ_A_BEAT
+from app.routing.redis_connection import RedisConnection
+from app.routing.redis_store import LEASE_MS, ROUTE_TTL_MS, RedisStore
+from app.routing.routes import NodeRecord, NodeStore, Quota
 from tests.redis import RedisServer, client_of
-from tests.routing.rig import NODES, Rig, counted, errors, open_store, record, rig_on_redis, route
+from tests.routing.rig import NODES, SECRET_KEY, Rig, counted, errors, open_store, record, rig_on_redis, route
 
 A, B, C = NODES
 NONE = Quota()
@@ -162,9 +167,11 @@ async def test_a_claim_is_not_kept_out_by_a_forged_record(rig: Rig, inside: Any,
 
 
 async def test_keys_of_another_type_count_as_absent(rig: Rig, inside: Any):
-    for key in (name("k"), "trunkline:used:acme", "trunkline:nodes"):
+    for key in (name("k"), "trunkline:used:acme", "trunkline:nodes", "trunkline:changes"):
         inside.delete(key)
         inside.set(key, "junk")
+    inside.delete(f"trunkline:node:{B}")
+    inside.hset(f"trunkline:node:{B}", "junk", "junk")
     assert (await rig[A].find("k")).route is None
     await rig.all_beat()
     assert await rig[A].claim(route("k"), Quota(1, 1)) == route("k")
@@ -193,6 +200,87 @@ async def test_a_new_connection_means_that_everything_must_be_said_again(redis_s
             except RoutesUnavailable:
                 continue
         assert await store.beat(record(A)) is True
+
+
+async def test_a_store_that_was_put_back_to_what_it_held_means_the_same(rig: Rig, inside: Any):
+    """As a snapshot has it, or a replica behind a proxy: the lease runs, and the connection is the same."""
+    lease = f"trunkline:node:{A}"
+    earlier = inside.get(lease)
+    assert [await rig[A].beat(record(A)) for _ in range(2)] == [True, True]
+    inside.set(lease, earlier, px=5000)
+    assert await rig[A].beat(record(A)) is False
+    assert await rig[A].beat(record(A)) is True
+
+
+async def test_beats_that_overlap_do_not_take_each_other_for_a_loss(rig: Rig):
+    assert await asyncio.gather(*(rig[A].beat(record(A)) for _ in range(10))) == [True] * 10
+
+
+async def beat_and_read(store: NodeStore, node: NodeRecord) -> dict[str, NodeRecord]:
+    await store.beat(node)
+    return {each.id: each for each in await store.nodes()}
+
+
+async def hears(rig: Rig) -> dict[str, NodeRecord]:
+    """What B reads where it is not its turn: what it has read before, unless there is news."""
+    store = rig[B]
+    assert isinstance(store, RedisStore)
+    store._list._looks = 0
+    return await beat_and_read(store, record(B))
+
+
+@pytest.fixture
+async def large(rig: Rig, empty_redis: str) -> Rig:
+    """Two lots of nodes that are there besides, and the three of the rig, which have read them."""
+    async with RedisConnection(empty_redis, errors()) as connection:
+        for number in range(2 * READ_A_BEAT):
+            await RedisStore(connection, Sealer(SECRET_KEY), errors()).beat(record(f"other-{number}"))
+    for node in NODES:
+        assert len(await beat_and_read(rig[node], record(node))) == 2 * READ_A_BEAT + 3
+    return rig
+
+
+async def test_a_large_cluster_hears_in_turn_how_much_each_has_to_do(large: Rig):
+    heard = [(await beat_and_read(large[B], record(B)))[A].sessions]
+    for sessions in range(1, 7):
+        await large[A].beat(record(A, sessions))
+        heard.append((await beat_and_read(large[B], record(B)))[A].sessions)
+    assert len({*heard}) - 1 == 2  # each third beat reads
+    assert all(now - then in (0, 1, 2, 3) for then, now in pairwise(heard))
+
+
+async def test_a_large_cluster_hears_at_once_who_comes_leaves_or_drains(large: Rig, empty_redis: str):
+    async with open_store(empty_redis) as newcomer:
+        await newcomer.beat(record("new"))
+        assert "new" in await hears(large)
+        await newcomer.leave("new")
+        assert "new" not in await hears(large)
+    await large[A].beat(record(A, 7))
+    assert (await hears(large))[A].sessions == 0
+    await large[A].beat(replace(record(A, 7), draining=True))
+    assert (await hears(large))[A].draining
+
+
+async def test_a_large_cluster_hears_who_was_found_dead_and_that_it_is_back(large: Rig):
+    await large.lapse(A)
+    assert A in await hears(large)
+    for _ in range(3):  # one of them is C's turn
+        await beat_and_read(large[C], record(C))
+    assert A not in await hears(large)
+    await large[A].beat(record(A))
+    assert A in await hears(large)
+
+
+async def test_in_a_large_cluster_who_was_forgotten_believes_nothing_that_it_has_read(large: Rig, inside: Any):
+    earlier = inside.get(f"trunkline:node:{B}")
+    await hears(large)
+    await large[A].beat(record(A, 7))
+    inside.set(f"trunkline:node:{B}", earlier, px=5000)
+    assert (await hears(large))[A].sessions == 7
+    inside.flushdb()
+    assert list(await hears(large)) == [B]
+    await large[A].beat(record(A))
+    assert list(await hears(large)) == [A, B]
 
 
 async def test_the_owner_is_told_where_a_script_was_forgotten(redis_server: RedisServer):

@@ -32,7 +32,8 @@ class Rig:
         self.peers: dict[str, NodeRecord] = {}
         self.departed: dict[str, NodeRecord] = {}
         self.answers, self.probed = True, 0
-        self.router = Router(self.store, A, self.peers, self.departed, self._probe)
+        self.ended: set[str] = set()
+        self.router = Router(self.store, A, self.peers, self.departed, self._probe, self.ended.__contains__)
 
     async def _probe(self, url: str) -> str | None:
         self.probed += 1
@@ -63,6 +64,17 @@ async def test_no_route_in_a_store_that_is_new_means_nothing_yet():
     rig.store.found = Found(None, owner_lives=False, is_settling=False)
     with pytest.raises(SessionNotFound):
         await rig.router.locate("k", OF_B)
+
+
+async def test_what_has_ended_here_is_gone_however_new_the_store_is():
+    rig = Rig()
+    rig.ended.add("k")
+    rig.store.found = Found(None, owner_lives=False, is_settling=True)
+    with pytest.raises(SessionNotFound):
+        await rig.router.locate("k", OF_B)
+    theirs = route("k", node=B, url=record(B).url)
+    rig.store.found = Found(theirs, owner_lives=True, is_settling=False)
+    assert isinstance(await rig.router.locate("k", OF_B), There), "a route goes before"
 
 
 async def test_an_owner_whose_lease_has_lapsed_still_owns_while_it_answers():

@@ -1,11 +1,12 @@
 """An MCP server that says what it has heard; for what sessions share, or lose. Standard library only.
 
 Tools: echo, whoami (its pid, and what it has heard), later (answered when `release` is called), release, crash,
-log, progress, ask, ask_and_wait (answered with the answer), change (says that its tools have changed), update,
-huge (writes a line of `bytes`).
+log, progress, ask, ask_and_wait (asks `text` by `method`, once `among` calls wait to ask; answered with the answer),
+change (says that its tools have changed), update, huge (writes a line of `bytes`).
 `first`: a file; the first process to make it works, the others die at once.
 """
 
+import itertools
 import json
 import os
 import sys
@@ -13,7 +14,9 @@ import sys
 CAPABILITIES = {"tools": {"listChanged": True}, "logging": {}, "resources": {"subscribe": True}}
 heard: list[str] = []
 held: list[object] = []
-asked: list[object] = []
+wanting: list[tuple[object, dict]] = []  # calls that wait to ask, and what
+asked: dict[object, object] = {}  # the call, by the id of its open question
+questions = itertools.count(1)
 
 
 def send(**message: object) -> None:
@@ -22,6 +25,25 @@ def send(**message: object) -> None:
 
 def answer(request_id: object, text: str) -> None:
     send(id=request_id, result={"content": [{"type": "text", "text": text}]})
+
+
+def want_to_ask(request_id: object, arguments: dict) -> None:
+    wanting.append((request_id, arguments))
+    if len(wanting) >= arguments.get("among", 1):
+        while wanting:
+            ask_for(*wanting.pop(0))
+
+
+def ask_for(request_id: object, arguments: dict) -> None:
+    method, text = arguments.get("method", "sampling/createMessage"), arguments.get("text", "")
+    question = f"w{next(questions)}"
+    asked[question] = request_id
+    if method == "elicitation/create":
+        schema = {"type": "object", "properties": {"text": {"type": "string"}}}
+        send(id=question, method=method, params={"message": text, "requestedSchema": schema})
+    else:
+        messages = [{"role": "user", "content": {"type": "text", "text": text}}]
+        send(id=question, method=method, params={"messages": messages, "maxTokens": 9})
 
 
 def call(request_id: object, params: dict) -> None:
@@ -33,8 +55,7 @@ def call(request_id: object, params: dict) -> None:
         heard.append("later")
         return
     if name == "ask_and_wait":
-        asked.append(request_id)
-        send(id="w", method="sampling/createMessage", params={})
+        want_to_ask(request_id, arguments)
         return
     if name == "release":
         while held:
@@ -57,8 +78,9 @@ def call(request_id: object, params: dict) -> None:
 
 def handle(message: dict) -> None:
     method, request_id, params = message.get("method"), message.get("id"), message.get("params") or {}
-    if message.get("id") == "w" and asked:
-        answer(asked.pop(), message.get("result", {}).get("text", ""))
+    if method is None and message["id"] in asked:
+        result = message.get("result", {"text": f"refused: {message.get('error')}"})
+        answer(asked.pop(message["id"]), result.get("content", result).get("text", ""))
         return
     if method is None:
         heard.append("error" if "error" in message else "answer")

@@ -1,7 +1,6 @@
 """AllNodes: what administrators see of every node, over real sockets between them."""
 
 import logging
-import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -10,17 +9,19 @@ from functools import partial
 from typing import Any
 
 import anyio
+import httpx2
 import pytest
 
-from app.http.hosts import HostPolicy
-from app.routing.forward_credentials import ForwardCredentials
+from app.domain import Principal
+from app.routing.frames import RequestHead
+from app.routing.node_proof import NodeProof
 from app.routing.peers import PeerClient
 from app.routing.routes import NodeRecord
 from app.sessions import all_nodes
 from app.sessions.all_nodes import AllNodes, answer_for
 from app.sessions.overview import NodeStatus, ProcessView, SessionView
-from app.transports.front import Front
 from app.transports.inside import Inside
+from app.transports.node_links import LinkedRequest
 from tests.transports.nodes import KEY, served
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -68,21 +69,16 @@ class Node:
 
     def __init__(self, node_id: str, *has: str, key: bytes = KEY) -> None:
         self.overview = Overview(node_id, list(has))
-        self.credentials = ForwardCredentials(key, node_id, time.time)
+        self.proof = NodeProof(key, node_id)
         self.peers: dict[str, NodeRecord] = {}
-        self.client = PeerClient(self.credentials)
+        self.client = PeerClient(self.proof)
         own: Any = self.overview
-        self.all = AllNodes(own, self.peers.values, self.client, self.credentials)
+        self.all = AllNodes(own, self.peers.values, self.client)
+        self.inside = Inside(nothing_forwarded, partial(answer_for, own))
 
-    def front(self, *, alone: bool = False) -> Front:
-        unused: Any = None
-        endpoints: Any = type("Endpoints", (), {"post": 0, "get": 0, "delete": 0, "stream": 0, "message": 0})
-        own: Any = self.overview
-        inside = Inside(self.credentials, partial(answer_for, own), max_body_bytes=1 << 20)
-        return Front(
-            behind, HostPolicy([], []), unused, endpoints, endpoints, max_body_bytes=1 << 20,
-            inside=None if alone else inside,
-        )  # fmt: skip
+
+async def nothing_forwarded(linked: LinkedRequest) -> None:
+    raise AssertionError("clients ask nothing here")
 
 
 async def behind(scope: Any, receive: Any, send: Any) -> None:
@@ -96,7 +92,7 @@ async def others(asking: Node, *asked: Node) -> AsyncIterator[None]:
     """Serves the nodes that are asked, and tells the one that asks where they are."""
     async with AsyncExitStack() as stack:
         for node in asked:
-            url = await stack.enter_async_context(served(node.front()))
+            url = await stack.enter_async_context(served(behind, node.inside, node.proof))
             asking.peers[node.overview.id] = NodeRecord(node.overview.id, url, "1", NOW, sessions=9)
         stack.push_async_callback(asking.client.aclose)
         yield
@@ -134,11 +130,11 @@ async def test_a_node_that_does_not_answer_is_left_out_and_named(monkeypatch, ca
     monkeypatch.setattr(all_nodes, "ANSWER_S", 0.1)
     caplog.set_level(logging.WARNING)
 
-    async def silent(scope: Any, receive: Any, send: Any) -> None:
+    async def silent(linked: LinkedRequest) -> None:
         await anyio.sleep_forever()
 
     a, b = Node(A, "s1"), Node(B, "s2")
-    async with others(a, b), served(silent) as url:
+    async with others(a, b), served(behind, silent, NodeProof(KEY, C)) as url:
         a.peers[C] = NodeRecord(C, url, "1", NOW)
         a.peers["gone"] = NodeRecord("gone", "http://127.0.0.1:1", "1", NOW)
         with anyio.fail_after(2):
@@ -155,36 +151,28 @@ async def test_a_node_with_another_secret_is_left_out():
 
 
 async def test_what_is_no_list_is_left_out():
-    async def nonsense(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b'[{"id": 1}]'})
+    async def nonsense(linked: LinkedRequest) -> None:
+        await linked.send({"type": "http.response.start", "status": 200, "headers": []})
+        await linked.send({"type": "http.response.body", "body": b'[{"id": 1}]'})
 
     a = Node(A, "s1")
-    async with others(a), served(nonsense) as url:
+    async with others(a), served(behind, nonsense, NodeProof(KEY, B)) as url:
         a.peers[B] = NodeRecord(B, url, "1", NOW)
         assert await a.all.sessions("acme") == [session("s1", A)]
 
 
-async def test_only_nodes_are_told_anything():
-    """With a wrong header it is refused; on a node that is alone it is an address like any other."""
-    a, b = Node(A), Node(B, "s1")
-    value = a.credentials.sign("GET", b"/internal/overview/sessions?tenant=acme", b"", all_nodes._NOBODY, C)
-    for front, status in ((b.front(), 403), (b.front(alone=True), 404)):
-        async with served(front) as url:
-            target = b"/internal/overview/sessions?tenant=acme"
-            response = await a.client.send(url, "GET", target, [(b"trunkline-forwarded", value)])
-            assert response.status == status
-            assert b"s1" not in await response.body(1 << 20)
-            await response.aclose()
-    await a.client.aclose()
+async def test_nobody_is_told_anything_over_plain_http():
+    b = Node(B, "s1")
+    async with served(behind, b.inside, b.proof) as url, httpx2.AsyncClient(base_url=url, trust_env=False) as client:
+        response = await client.get("/internal/overview/sessions?tenant=acme")
+        assert (response.status_code, response.content) == (404, b"nothing")
 
 
 async def test_there_is_no_other_question():
     a, b = Node(A), Node(B, "s1")
-    async with served(b.front()) as url:
-        target = b"/internal/overview/secrets?tenant=acme"
-        value = a.credentials.sign("GET", target, b"", all_nodes._NOBODY, B)
-        response = await a.client.send(url, "GET", target, [(b"trunkline-forwarded", value)])
+    async with served(behind, b.inside, b.proof) as url:
+        head = RequestHead("GET", b"/internal/overview/secrets?tenant=acme", "", Principal("", "", "", frozenset()), [])
+        response = await a.client.send(NodeRecord(B, url, "1", NOW), head)
         assert response.status == 404
-        await response.aclose()
-    await a.client.aclose()
+        response.close()
+        await a.client.aclose()

@@ -1,7 +1,9 @@
 """Fence: a clock that stood still; and what a node does about it: nothing is delivered before it is proved."""
 
 import json
+import sys
 import time
+from functools import partial
 from typing import Any
 
 import anyio
@@ -11,7 +13,7 @@ from app.domain import Principal
 from app.errors import RoutesUnavailable
 from app.protocol.lifecycle import SessionState
 from app.routing.routes import Route, session_key
-from app.sessions.fence import GAP_S, Fence
+from app.sessions.fence import GAP_S, Fence, since_boot
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
 from app.sessions.streams import Reply
@@ -19,22 +21,47 @@ from tests.sessions.fakes import FakeLink, FakePool
 from tests.sessions.test_session import ask, message
 
 
-def test_a_fence_is_closed_by_a_gap_and_opened_by_whoever_has_proved() -> None:
-    fence = Fence(100.0)
-    assert [fence.tick(now) for now in (100.25, 103.0, 103.25)] == [True, True, True]
-    late = 103.25 + GAP_S + 0.01
-    assert fence.is_closed(late)
-    assert not fence.tick(late)
-    assert not fence.tick(late + 0.25)  # and stays closed
-    fence.open(late + 0.5)
-    assert not fence.is_closed(late + 0.5)
-    assert fence.tick(late + 0.75)
+class Clock:
+    """Stands still until it is told otherwise."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
-def test_a_gap_that_is_not_too_long_closes_nothing() -> None:
-    fence = Fence(100.0)
-    assert not fence.is_closed(100.0 + GAP_S)
-    assert fence.tick(100.0 + GAP_S)
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def test_a_fence_is_closed_by_a_gap_and_opened_by_whoever_has_proved(clock: Clock) -> None:
+    fence = Fence(clock)
+    for clock.now in (100.25, 103.0, 103.25):
+        assert fence.tick()
+    clock.now += GAP_S + 0.01
+    assert fence.is_closed()
+    assert not fence.tick()
+    clock.now += 0.25
+    assert not fence.tick()  # and stays closed
+    fence.open()
+    assert not fence.is_closed()
+    clock.now += 0.25
+    assert fence.tick()
+
+
+def test_a_gap_that_is_not_too_long_closes_nothing(clock: Clock) -> None:
+    fence = Fence(clock)
+    clock.now += GAP_S
+    assert not fence.is_closed()
+    assert fence.tick()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no other system says how long it slept")
+def test_the_time_that_a_suspended_machine_sleeps_counts() -> None:
+    assert isinstance(since_boot, partial)
+    assert (since_boot.func, since_boot.args) == (time.clock_gettime, (time.CLOCK_BOOTTIME,))
 
 
 class Proof:
@@ -103,6 +130,23 @@ async def test_what_a_process_says_behind_the_fence_is_delivered_in_order_and_on
     assert len(reply.outcomes) == 1
 
 
+async def test_a_machine_that_slept_accepts_and_delivers_nothing_before_it_has_proved(
+    registry, pool, principal, proof, clock
+):
+    """No other clock of the node has moved."""
+    registry.fence = Fence(clock)
+    session, link = await open_session(registry, pool, principal)
+    reply = ask(session)
+    clock.now += 3600.0
+    link.answer({"n": 1})
+    with pytest.raises(RoutesUnavailable):
+        ask(session)
+    assert (reply.outcomes, link.paused) == ([], True)
+    proof.may_end.set()
+    await registry.prove()
+    assert answered(reply) == [{"n": 1}]
+
+
 async def test_a_session_that_another_node_has_delivers_nothing_any_more(registry, pool, principal, proof):
     session, link = await open_session(registry, pool, principal)
     other, other_link = await open_session(registry, pool, principal)
@@ -126,7 +170,7 @@ async def test_of_many_that_find_the_fence_closed_one_proves(registry, proof):
         for _ in range(10):
             tasks.start_soon(registry.prove)
     assert proof.asked == 1
-    assert not registry.fence.is_closed(time.monotonic())
+    assert not registry.fence.is_closed()
 
 
 async def test_the_sweep_proves_without_being_asked(registry, pool, principal, proof):
@@ -176,10 +220,10 @@ async def test_a_caller_who_gives_up_leaves_the_proof_to_the_next(registry, proo
     stand_still(registry)
     with anyio.move_on_after(0.01):
         await registry.prove()
-    assert registry.fence.is_closed(time.monotonic())
+    assert registry.fence.is_closed()
     proof.may_end.set()
     await registry.prove()
-    assert not registry.fence.is_closed(time.monotonic())
+    assert not registry.fence.is_closed()
 
 
 async def test_a_route_that_is_proved_lost_is_told_by_its_session(registry, pool, principal, proof):

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -104,6 +105,41 @@ async def test_while_the_store_is_away_nothing_gathers_and_then_everything_is_wr
     assert await said(store, session.id) == list("0123456789")
     away = [record for record in caplog.records if record.levelname == "WARNING"]
     assert len(away) == 1
+
+
+async def test_while_the_store_is_away_a_change_takes_the_place_of_the_one_before(
+    node: Node, store: FlakyStore
+) -> None:
+    session = await node.open()
+    for number in range(10):
+        store.is_away = number > 0
+        node.process.say(method="notifications/resources/updated", params={"uri": "a://b", "text": str(number)})
+        with suppress(RoutesUnavailable):
+            await node.flush(session)
+    assert len(session.listen._entries or ()) == 2
+    store.is_away = False
+    await node.flush(session)
+    assert await said(store, session.id) == ["0", "9"]
+
+
+async def test_a_change_that_is_on_its_way_to_the_store_stays(node: Node, store: FlakyStore) -> None:
+    session = await node.open()
+    await node.flush(session)
+    write = store.inner.write
+
+    async def change_and_write(writes: Any) -> Any:
+        change("2")
+        return await write(writes)
+
+    def change(text: str) -> None:
+        node.process.say(method="notifications/resources/updated", params={"uri": "a://b", "text": text})
+
+    change("1")
+    store.inner.write = change_and_write  # type: ignore[method-assign]
+    assert session.journal is not None
+    await node.writer._write([session.journal])
+    assert await said(store, session.id) == ["1"]
+    assert len(session.listen._entries or ()) == 2
 
 
 async def test_what_the_store_has_lost_is_written_again(running: Node, store: FlakyStore) -> None:

@@ -59,6 +59,24 @@ async def test_a_session_is_owned_from_its_claim_to_its_release(owned, store):
     assert not owned.holds(session_key("s"))
 
 
+async def test_it_is_known_for_a_while_which_sessions_have_ended_here(owned, monkeypatch):
+    monkeypatch.setattr(ownership, "MAX_ENDED", 2)
+    for session_id in ("handed over", "first", "second", "third", "open"):
+        await claim(owned, session_id)
+    owned.release(session_key("handed over"), hand_over=True)
+    for session_id in ("first", "second", "third"):
+        owned.release(session_key(session_id))
+    ended = [each for each in ("handed over", "first", "second", "third", "open") if owned.has_ended(session_key(each))]
+    assert ended == ["second", "third"]
+
+
+async def test_a_session_that_came_back_has_not_ended(owned):
+    await claim(owned)
+    owned.release(session_key("s"))
+    await claim(owned)
+    assert not owned.has_ended(session_key("s"))
+
+
 async def test_an_id_says_which_node_gave_it_out(owned):
     first, second = owned.new_session_id(), owned.new_session_id()
     assert first != second
@@ -107,10 +125,10 @@ async def test_a_claim_that_is_cancelled_is_released(owned, store):
     assert len(owned) == 0
 
 
-async def test_a_session_that_ends_while_it_is_claimed_leaves_no_count_in_redis(redis_url):
+async def test_a_session_that_ends_while_it_is_claimed_leaves_no_count_in_redis(empty_redis):
     """The release must come after the claim's answer: the count of what is here would include it for ever."""
     one = Limits(sessions=1)
-    async with open_store(redis_url) as store, Ownership(store, A, URL_A) as owned:
+    async with open_store(empty_redis) as store, Ownership(store, A, URL_A) as owned:
         await store.beat(record(A))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(claim, owned, "s", one)

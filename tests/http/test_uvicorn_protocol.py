@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from app.http import joined_writes
+from app.http import uvicorn_protocol
 from tests.routing.peer_servers import until
 from tests.transports.nodes import served
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n"
+LENGTH = (b"content-length", b"4")
 
 
 class Wire:
@@ -37,7 +38,7 @@ def wire() -> Wire:
 
 @pytest.fixture
 async def joining(wire: Wire) -> Any:
-    return joined_writes._Joining(wire, asyncio.get_running_loop())  # type: ignore[arg-type]
+    return uvicorn_protocol._Joining(wire)  # type: ignore[arg-type]
 
 
 async def test_a_head_and_its_body_are_one_write(joining: Any, wire: Wire) -> None:
@@ -48,17 +49,23 @@ async def test_a_head_and_its_body_are_one_write(joining: Any, wire: Wire) -> No
     assert wire.writes == [HEAD + b"body"] * 2
 
 
-async def test_a_head_without_a_body_does_not_wait_for_one(joining: Any, wire: Wire) -> None:
+async def test_a_head_without_a_body_leaves_at_the_end_of_the_answer(joining: Any, wire: Wire) -> None:
     joining.write(HEAD)
     assert not wire.writes
-    await asyncio.sleep(0)
+    joining.flush()
+    joining.flush()
     assert wire.writes == [HEAD]
     joining.write(b"body")
     assert wire.writes == [HEAD, b"body"]
 
 
+async def test_what_is_no_answer_yet_waits_for_nothing(joining: Any, wire: Wire) -> None:
+    joining.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    assert wire.writes == [b"HTTP/1.1 100 Continue\r\n\r\n"]
+
+
 async def test_a_long_body_is_not_copied(joining: Any, wire: Wire) -> None:
-    body = bytes(joined_writes.JOINED_BYTES + 1)
+    body = bytes(uvicorn_protocol.JOINED_BYTES + 1)
     joining.write(HEAD)
     joining.write(body)
     assert wire.writes[0] == HEAD
@@ -81,13 +88,17 @@ async def test_a_body_that_looks_like_a_head_arrives_where_it_belongs(joining: A
     assert b"".join(wire.writes) == HEAD + b"aHTTP/1.1 bc"
 
 
-async def test_a_served_answer_comes_in_one_piece_and_the_head_of_a_stream_at_once() -> None:
+async def test_a_served_answer_comes_in_one_piece_whatever_it_is() -> None:
+    is_asked_for_more = asyncio.Event()
+
     async def app(scope: Any, receive: Any, send: Any) -> None:
         is_stream = scope["path"] == "/stream"
-        headers = [] if is_stream else [(b"content-length", b"4")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        while is_stream and (await receive())["type"] != "http.disconnect":
-            pass
+        if scope["path"] == "/asks":
+            await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": [] if is_stream else [LENGTH]})
+        if is_stream:
+            await send({"type": "http.response.body", "body": b"first", "more_body": True})
+            await is_asked_for_more.wait()
         await send({"type": "http.response.body", "body": b"body"})
 
     read: list[bytes] = []
@@ -96,13 +107,20 @@ async def test_a_served_answer_comes_in_one_piece_and_the_head_of_a_stream_at_on
         def data_received(self, data: bytes) -> None:
             read.append(data)
 
+    async def ask(request: bytes) -> bytes:
+        read.clear()
+        transport.write(request)
+        await until(lambda: read)
+        return read[0]
+
     async with served(app) as url:
         host, port = url.removeprefix("http://").split(":")
         transport, _ = await asyncio.get_running_loop().create_connection(Client, host, int(port))
-        transport.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
-        await until(lambda: read)
-        assert read[0].endswith(b"\r\n\r\nbody")
-        transport.write(b"GET /stream HTTP/1.1\r\nhost: a\r\n\r\n")
-        await until(lambda: len(read) == 2)
-        assert read[1].endswith(b"transfer-encoding: chunked\r\n\r\n")
+        assert (await ask(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")).endswith(b"\r\n\r\nbody")
+        assert (await ask(b"HEAD / HTTP/1.1\r\nhost: a\r\n\r\n")).endswith(b"content-length: 4\r\n\r\n")
+        waits = b"POST /asks HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\nexpect: 100-continue\r\n\r\n"
+        assert await ask(waits) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        assert (await ask(b"x")).endswith(b"\r\n\r\nbody")
+        assert (await ask(b"GET /stream HTTP/1.1\r\nhost: a\r\n\r\n")).endswith(b"\r\n\r\n5\r\nfirst\r\n")
+        is_asked_for_more.set()
         transport.close()
