@@ -10,6 +10,7 @@ import hmac
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from hashlib import blake2b
 from struct import Struct
 from typing import NamedTuple
 
@@ -63,11 +64,11 @@ class RecordWriter:
     """One direction of a link: makes records."""
 
     def __init__(self, key: bytes) -> None:
-        self._mac, self._count = hmac.new(key, digestmod="sha256"), 0
+        self._key, self._count = key, 0
 
     def record(self, frames: bytes) -> bytes:
         """A record of frames that were encoded; not more than MAX_RECORD_BYTES of them."""
-        tag = _tag(self._mac, self._count, frames)
+        tag = _tag(self._key, self._count, frames)
         self._count += 1
         return _RECORD.pack(len(frames), tag) + frames
 
@@ -76,7 +77,7 @@ class RecordReader:
     """The same direction at the other end."""
 
     def __init__(self, key: bytes) -> None:
-        self._mac, self._count = hmac.new(key, digestmod="sha256"), 0
+        self._key, self._count = key, 0
         self._rest = bytearray()  # the beginning of a record
 
     def feed(self, data: bytes) -> Iterator[Frame]:
@@ -93,7 +94,7 @@ class RecordReader:
         while (end := _end_of_record(unread, at)) is not None:
             frames = bytes(unread[at + _RECORD.size : end])
             tag = bytes(unread[at + _RECORD.size - _TAG_BYTES : at + _RECORD.size])
-            if not hmac.compare_digest(tag, _tag(self._mac, self._count, frames)):
+            if not hmac.compare_digest(tag, _tag(self._key, self._count, frames)):
                 raise LinkBroken
             self._count += 1
             at = end
@@ -214,7 +215,6 @@ def _frames(record: bytes) -> Iterator[Frame]:
         yield Frame(kind & ~END, stream, record[begin:at], kind >= END)
 
 
-def _tag(mac: "hmac.HMAC", count: int, frames: bytes) -> bytes:
-    mac = mac.copy()  # the key is hashed once
-    mac.update(_COUNT.pack(count) + frames)
-    return mac.digest()[:_TAG_BYTES]
+def _tag(key: bytes, count: int, frames: bytes) -> bytes:
+    """BLAKE2b with a key is a MAC (RFC 7693), and for short records half the price of HMAC-SHA-256."""
+    return blake2b(_COUNT.pack(count) + frames, key=key, digest_size=_TAG_BYTES).digest()
