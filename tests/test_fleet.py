@@ -79,6 +79,14 @@ async def until(condition: Callable[[], object]) -> None:
             await anyio.sleep(0.005)
 
 
+async def run_until_ready(some: Any) -> None:
+    """Stops the fleet as soon as all its nodes have said that they are ready."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(some.run)
+        await until(some._announced.is_set)
+        some.stop()
+
+
 async def test_the_ready_line_is_printed_once_when_all_are_ready_and_before_what_else_they_say(start, children, capfd):
     some = start([TALKS], [GOOD])
     async with anyio.create_task_group() as tasks:
@@ -137,22 +145,14 @@ async def test_one_that_is_given_up_leaves_the_others_and_makes_the_end_a_failur
 async def test_one_that_does_not_become_ready_is_killed_and_tried_again(start, children, monkeypatch, caplog):
     monkeypatch.setattr(fleet, "START_S", 0.3)
     monkeypatch.setattr(fleet, "FIRST_DELAY_S", 0.001)
-    some = start([SLOW, GOOD])
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(some.run)
-        await until(some._announced.is_set)
-        some.stop()
+    await run_until_ready(start([SLOW, GOOD]))
     assert "is not ready after" in caplog.text
     assert not children()
 
 
 async def test_one_that_does_not_stop_is_killed(start, children, monkeypatch, caplog):
     monkeypatch.setattr(fleet, "STOP_LADDER_S", 0.1)
-    some = start([DEAF])
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(some.run)
-        await until(some._announced.is_set)
-        some.stop()
+    await run_until_ready(start([DEAF]))
     assert "does not stop" in caplog.text
     assert not children()
 

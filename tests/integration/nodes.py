@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import anyio
 import psutil
 
 from tests.integration.gateway import STOP_S, Endpoint, Gateway, is_alive, until
@@ -44,6 +45,17 @@ class Nodes:
         self.all.remove(fresh)
         self.all[index] = fresh
         return fresh
+
+    async def roll(self, count: int) -> None:
+        """So many restarts, of one node after the other, with half a second of peace around each."""
+        for number in range(count):
+            await anyio.sleep(0.5)
+            victim = self.all[number % 2]
+            victim.terminate()
+            assert await anyio.to_thread.run_sync(victim.process.wait, 40) == 0, victim.log_tail()
+            await anyio.to_thread.run_sync(self.replace, victim)
+            await self.all_know_each_other()
+        await anyio.sleep(0.5)
 
     def living(self) -> list[Gateway]:
         return [node for node in self.all if node.process.poll() is None]

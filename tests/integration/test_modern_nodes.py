@@ -4,7 +4,6 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from tests.integration.modern_wire import (
     reason,
     sessions_of,
 )
-from tests.integration.nodes import Nodes, running_nodes
+from tests.integration.nodes import Nodes
 from tests.integration.wire import answer, error_of
 
 ASKING = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/asks_twice.py")]
@@ -37,33 +36,14 @@ CALLERS, CALLS, SUSPENDED = 20, 20, 200
 pytestmark = pytest.mark.timeout(300)
 
 
-@pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory, postgres_database: str) -> Iterator[Nodes]:
-    with running_nodes(tmp_path_factory.mktemp("nodes"), postgres_database, 3) as nodes:
-        anyio.run(nodes.all_know_each_other)
-        yield nodes
-
-
-@pytest.fixture
-async def http() -> AsyncIterator[httpx2.AsyncClient]:
-    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
-    async with httpx2.AsyncClient(timeout=60, limits=limits) as http:
-        yield http
-
-
-def full(request: pytest.FixtureRequest) -> bool:
-    """Whether the acceptance counts are asked for."""
-    return bool(request.config.getoption("--long"))
-
-
 # --- which node a caller is served by
 
 
 async def test_a_caller_of_a_server_with_state_has_one_process_whichever_node_is_asked(
-    nodes: Nodes, http: httpx2.AsyncClient, request: pytest.FixtureRequest
+    nodes: Nodes, http: httpx2.AsyncClient, full: bool
 ) -> None:
     first = nodes.all[0].endpoint(ECHO)
-    callers = CALLERS if full(request) else CALLERS // 4
+    callers = CALLERS if full else CALLERS // 4
 
     async def one(endpoint: Endpoint) -> int:
         client = ModernClient(http, endpoint, nodes.urls(endpoint))
@@ -145,11 +125,11 @@ async def test_a_caller_whose_lines_have_ended_may_be_served_by_another_node(
 
 
 async def test_callers_who_come_and_go_never_have_two_processes(
-    nodes: Nodes, http: httpx2.AsyncClient, request: pytest.FixtureRequest
+    nodes: Nodes, http: httpx2.AsyncClient, full: bool
 ) -> None:
     """Lines end after a second of silence, just when the next request may be on its way to another node."""
     first = nodes.all[0].endpoint(ECHO, timeouts={"idle_s": 1})
-    rounds, lives = 40 if full(request) else 8, Counter[str]()
+    rounds, lives = 40 if full else 8, Counter[str]()
 
     async def one(client: ModernClient, key: str) -> None:
         pids: list[int] = []
@@ -263,9 +243,9 @@ async def test_a_call_is_counted_under_its_clients_revision(nodes: Nodes, http: 
 
 
 async def test_suspended_calls_go_on_where_they_stopped_whichever_node_is_asked(
-    nodes: Nodes, http: httpx2.AsyncClient, tmp_path: Path, request: pytest.FixtureRequest
+    nodes: Nodes, http: httpx2.AsyncClient, tmp_path: Path, full: bool
 ) -> None:
-    calls, journal = SUSPENDED if full(request) else SUSPENDED // 10, tmp_path / "journal"
+    calls, journal = SUSPENDED if full else SUSPENDED // 10, tmp_path / "journal"
     first = nodes.all[0].endpoint([*ASKING, str(journal)], max_processes=1000)
     endpoints = [first, *[another_key(first) for _ in range(4)]]
     got: dict[int, str] = {}

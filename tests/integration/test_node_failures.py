@@ -168,36 +168,34 @@ async def kill_whole(node: Gateway) -> None:
 
 
 async def test_a_node_that_is_killed_loses_no_session_and_no_event_and_repeats_no_call(
-    tmp_path: Path, postgres_database: str, request: pytest.FixtureRequest
+    tmp_path: Path, own_nodes: Nodes, full: bool
 ) -> None:
-    kills = KILLS if request.config.getoption("--long") else KILLS // 10
+    kills = KILLS if full else KILLS // 10
     tally, trace, waits = Tally(), tmp_path / "trace", list[float]()
-    with running_nodes(tmp_path, postgres_database, 2) as nodes:
-        await nodes.all_know_each_other()
-        endpoint = respawning(nodes.all[0], trace, warm=4)
-        async with clients(nodes, endpoint, tally, SESSIONS) as opened, anyio.create_task_group() as tasks:
-            for client in opened:
-                tasks.start_soon(client.listen)
-                tasks.start_soon(for_ever, partial(client.call, ms=50), 0.05)
-                tasks.start_soon(for_ever, partial(client.call, "tell"), 0.2)
-            for number in range(kills):
-                await anyio.sleep(random.uniform(1.0, 1.5))
-                victim = nodes.all[number % 2]
-                await kill_whole(victim)
-                killed_at = time.monotonic()
-                again = [await client.first_answer_after(killed_at, 15) for client in opened]
-                print(f"kill {number + 1}: the last session answered after {max(again):.2f} s")
-                waits += again
-                await anyio.to_thread.run_sync(nodes.replace, victim)
-                await nodes.all_know_each_other()
-            await anyio.sleep(1.0)
-            tasks.cancel_scope.cancel()
-        require_no_double(tally, trace)
+    endpoint = respawning(own_nodes.all[0], trace, warm=4)
+    async with clients(own_nodes, endpoint, tally, SESSIONS) as opened, anyio.create_task_group() as tasks:
         for client in opened:
-            heard = Counter(filter(None, client.heard))
-            assert not [token for token, count in heard.items() if count > 1], "an event came twice"
-            lost = [token for token in client.told if not heard[token]]
-            assert not lost, f"{len(lost)} of {len(client.told)} events were lost"
+            tasks.start_soon(client.listen)
+            tasks.start_soon(for_ever, partial(client.call, ms=50), 0.05)
+            tasks.start_soon(for_ever, partial(client.call, "tell"), 0.2)
+        for number in range(kills):
+            await anyio.sleep(random.uniform(1.0, 1.5))
+            victim = own_nodes.all[number % 2]
+            await kill_whole(victim)
+            killed_at = time.monotonic()
+            again = [await client.first_answer_after(killed_at, 15) for client in opened]
+            print(f"kill {number + 1}: the last session answered after {max(again):.2f} s")
+            waits += again
+            await anyio.to_thread.run_sync(own_nodes.replace, victim)
+            await own_nodes.all_know_each_other()
+        await anyio.sleep(1.0)
+        tasks.cancel_scope.cancel()
+    require_no_double(tally, trace)
+    for client in opened:
+        heard = Counter(filter(None, client.heard))
+        assert not [token for token, count in heard.items() if count > 1], "an event came twice"
+        lost = [token for token in client.told if not heard[token]]
+        assert not lost, f"{len(lost)} of {len(client.told)} events were lost"
     waits.sort()
     median, p99 = waits[len(waits) // 2], waits[int(len(waits) * 0.99)]
     print(
@@ -228,27 +226,16 @@ async def test_calls_in_flight_at_a_sigterm_are_all_answered(tmp_path: Path, pos
     assert took_s < 20, took_s
 
 
-async def test_rolling_restarts_under_load_fail_no_call(
-    tmp_path: Path, postgres_database: str, request: pytest.FixtureRequest
-) -> None:
-    rolls = ROLLS if request.config.getoption("--long") else 2
+async def test_rolling_restarts_under_load_fail_no_call(tmp_path: Path, own_nodes: Nodes, full: bool) -> None:
+    rolls = ROLLS if full else 2
     tally, trace = Tally(), tmp_path / "trace"
-    with running_nodes(tmp_path, postgres_database, 2) as nodes:
-        await nodes.all_know_each_other()
-        endpoint = respawning(nodes.all[0], trace, warm=2)
-        async with clients(nodes, endpoint, tally, SESSIONS) as opened, anyio.create_task_group() as tasks:
-            for client in opened:
-                tasks.start_soon(for_ever, client.call, 0.02)
-            for number in range(rolls):
-                await anyio.sleep(0.5)
-                victim = nodes.all[number % 2]
-                victim.terminate()
-                assert await anyio.to_thread.run_sync(victim.process.wait, 40) == 0, victim.log_tail()
-                await anyio.to_thread.run_sync(nodes.replace, victim)
-                await nodes.all_know_each_other()
-            await anyio.sleep(0.5)
-            tasks.cancel_scope.cancel()
-        require_no_double(tally, trace)
-        assert not tally.unknown, f"{len(tally.unknown)} calls had no answer"
-        assert (tally.put_off, tally.refused_again) == (Counter(), 0)
-        print(f"\n{rolls} restarts: {len(tally.answered)} calls answered")
+    endpoint = respawning(own_nodes.all[0], trace, warm=2)
+    async with clients(own_nodes, endpoint, tally, SESSIONS) as opened, anyio.create_task_group() as tasks:
+        for client in opened:
+            tasks.start_soon(for_ever, client.call, 0.02)
+        await own_nodes.roll(rolls)
+        tasks.cancel_scope.cancel()
+    require_no_double(tally, trace)
+    assert not tally.unknown, f"{len(tally.unknown)} calls had no answer"
+    assert (tally.put_off, tally.refused_again) == (Counter(), 0)
+    print(f"\n{rolls} restarts: {len(tally.answered)} calls answered")

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import sys
-from collections.abc import Iterator
 
 import anyio
 import httpx2
@@ -11,7 +10,7 @@ import pytest
 from mcp_clients import CallFailed
 
 from tests.integration.gateway import ECHO, ROOT, Endpoint, until
-from tests.integration.nodes import Nodes, running_nodes
+from tests.integration.nodes import Nodes
 from tests.integration.roaming import Roaming, RoamingSse, RoamingWire
 from tests.integration.test_isolation import Findings, converse
 from tests.integration.test_nodes_agree import SOON_S, answered_everywhere, one_session_each, revoke
@@ -21,13 +20,6 @@ STATELESS = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/stateless.py"
 SHARED_SESSIONS, OWN_SESSIONS, CALLS = 2000, 100, 10
 
 pytestmark = pytest.mark.timeout(300)
-
-
-@pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory, postgres_database: str) -> Iterator[Nodes]:
-    with running_nodes(tmp_path_factory.mktemp("nodes"), postgres_database, 3) as nodes:
-        anyio.run(nodes.all_know_each_other)
-        yield nodes
 
 
 def counted(full: int, request: pytest.FixtureRequest) -> int:

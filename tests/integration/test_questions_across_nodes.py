@@ -4,9 +4,8 @@ import asyncio
 import itertools
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,7 +18,7 @@ from mcp import Client, types
 from tests.integration.asked import LISTENING, METHODS, Asked, AskedClient, AskedSseClient, Places, answer_to
 from tests.integration.gateway import ROOT, STOP_S, Endpoint, Gateway, until
 from tests.integration.modern_wire import at, forwarded, others, owner_of
-from tests.integration.nodes import Nodes, running_nodes
+from tests.integration.nodes import Nodes
 from tests.integration.servers import TRANSPORTS, Transport, python_client, text_of
 from tests.integration.test_isolation import Findings
 from tests.integration.wire import Wire
@@ -37,19 +36,9 @@ SHARERS = 6
 pytestmark = [pytest.mark.timeout(180), pytest.mark.filterwarnings("ignore::mcp.MCPDeprecationWarning")]
 
 
-@pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory, postgres_database: str) -> Iterator[Nodes]:
-    with running_nodes(tmp_path_factory.mktemp("nodes"), postgres_database, 1) as nodes:
-        with ThreadPoolExecutor() as starts:  # two cores start two in the time of one
-            for start in [starts.submit(nodes.start) for _ in range(2)]:
-                start.result()
-        anyio.run(nodes.all_know_each_other)
-        yield nodes
-
-
 @pytest.fixture
-def sessions(request: pytest.FixtureRequest) -> int:
-    return LONG_SESSIONS if request.config.getoption("--long") else SESSIONS
+def sessions(full: bool) -> int:
+    return LONG_SESSIONS if full else SESSIONS
 
 
 def placements(urls: Sequence[str]) -> list[Places]:
@@ -130,59 +119,45 @@ def require_all(findings: Findings, sessions: int) -> None:
     assert findings.answers == sessions * CALLS
 
 
-async def test_the_only_call_in_flight_is_asked_on_its_own_stream_although_the_client_listens_elsewhere(
-    nodes: Nodes, sessions: int
-) -> None:
+async def converse_everywhere(
+    nodes: Nodes, sessions: int, asks: Callable[[AskedClient, int, Findings], Awaitable[None]], *, listens: bool = True
+) -> list[AskedClient]:
+    """So many sessions, a placement each in turn, of whose questions none may go wrong; the clients by number."""
     endpoint, findings = nodes.all[0].endpoint(STATELESS), Findings()
-    places = placements(nodes.urls(endpoint))
+    places, clients = placements(nodes.urls(endpoint)), dict[int, AskedClient]()
 
     async def one(http: httpx2.AsyncClient, number: int) -> None:
-        client = await opened(http, endpoint, number, places)
-        async with client.listening():
-            await ask_in_turn(client, number, findings)
+        client = clients[number] = await opened(http, endpoint, number, places)
+        async with client.listening() if listens else nullcontext():
+            await asks(client, number, findings)
             await look_back(client, number, findings)
             await client.close()
-        assert client.asked == own_streams(number)
         findings.repeated += len(client.strays)
 
     await many(sessions, one)
     require_all(findings, sessions)
+    return [clients[number] for number in range(sessions)]
+
+
+async def test_the_only_call_in_flight_is_asked_on_its_own_stream_although_the_client_listens_elsewhere(
+    nodes: Nodes, sessions: int
+) -> None:
+    for number, client in enumerate(await converse_everywhere(nodes, sessions, ask_in_turn)):
+        assert client.asked == own_streams(number)
 
 
 async def test_several_calls_in_flight_are_asked_on_the_stream_that_hangs_on_another_node(
     nodes: Nodes, sessions: int
 ) -> None:
-    endpoint, findings = nodes.all[0].endpoint(STATELESS), Findings()
-    places = placements(nodes.urls(endpoint))
-
-    async def one(http: httpx2.AsyncClient, number: int) -> None:
-        client = await opened(http, endpoint, number, places)
-        async with client.listening():
-            await ask_at_once(client, number, findings)
-            await look_back(client, number, findings)
-            await client.close()
+    for client in await converse_everywhere(nodes, sessions, ask_at_once):
         assert {asked.stream for asked in client.asked} == {LISTENING}
-        findings.repeated += len(client.strays)
-
-    await many(sessions, one)
-    require_all(findings, sessions)
 
 
 async def test_a_client_that_does_not_listen_is_asked_on_the_stream_of_its_oldest_call(
     nodes: Nodes, sessions: int
 ) -> None:
-    endpoint, findings = nodes.all[0].endpoint(STATELESS), Findings()
-    places = placements(nodes.urls(endpoint))
-
-    async def one(http: httpx2.AsyncClient, number: int) -> None:
-        client = await opened(http, endpoint, number, places)
-        await ask_at_once(client, number, findings)
-        await look_back(client, number, findings)
-        await client.close()
+    for client in await converse_everywhere(nodes, sessions, ask_at_once, listens=False):
         assert {asked.stream for asked in client.asked} == {client.asked[0].text}
-
-    await many(sessions, one)
-    require_all(findings, sessions)
 
 
 async def test_an_sse_client_is_asked_on_the_stream_that_hangs_on_another_node_than_its_posts(

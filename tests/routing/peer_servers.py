@@ -32,6 +32,7 @@ SLOW = [sys.executable, "-m", "tests.servers.slow_http"]
 KEY, TARGET = b"k" * 32, b"/t/acme/echo/mcp"
 LIMIT = 8 << 20
 ALICE = Principal("acme", "key", "alice", frozenset({"mcp:connect"}))
+NOTHING = "<PeerClient [0 links, 0 requests]>"
 
 Serve = Callable[[LinkedRequest], Awaitable[None]]
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter, int], Awaitable[None]]
@@ -128,6 +129,13 @@ async def echo(request: LinkedRequest) -> None:
     """Answers with the body it was sent."""
     await start(request)
     await say(request, request.body)
+
+
+async def until_left(request: LinkedRequest) -> None:
+    """Serves a stream that says nothing for as long as there is somebody who reads it."""
+    await start(request)
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 @dataclass

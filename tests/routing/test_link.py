@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
@@ -32,7 +31,6 @@ from tests.routing.peer_servers import (
     head_of,
     post,
     process,
-    proof_of,
     record,
     say,
     scripted,
@@ -40,22 +38,8 @@ from tests.routing.peer_servers import (
     stands_still,
     start,
     until,
+    until_left,
 )
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[PeerClient]:
-    client = PeerClient(proof_of("node-a"))
-    yield client
-    await client.aclose()
-
-
-async def until_left(request: LinkedRequest) -> None:
-    """Serves a stream that says nothing for as long as there is somebody who reads it."""
-    await start(request)
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
 
 # --- the usual case
 

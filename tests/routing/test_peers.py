@@ -4,7 +4,6 @@ import asyncio
 import datetime
 import gc
 import ipaddress
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from app.routing.peer_link import PeerLink
 from app.routing.peers import PeerClient, PeerLost, PeerUnreachable
 from app.transports.node_links import LinkedRequest, ServingLink
 from tests.routing.peer_servers import (
+    NOTHING,
     accepted,
     begin,
     echo,
@@ -40,16 +40,6 @@ from tests.routing.peer_servers import (
     switching,
     until,
 )
-
-NOTHING = "<PeerClient [0 links, 0 requests]>"
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[PeerClient]:
-    client = PeerClient(proof_of("node-a"))
-    yield client
-    await client.aclose()
-    await until(lambda: repr(client) == NOTHING)
 
 
 async def never(request: LinkedRequest) -> None:

@@ -4,7 +4,6 @@ import asyncio
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
@@ -14,6 +13,7 @@ from app.errors import NodeUnavailable
 from app.routing import peers
 from app.routing.peers import PeerClient, PeerRefused, PeerUnreachable
 from tests.routing.peer_servers import (
+    NOTHING,
     accepted,
     answer,
     begin,
@@ -35,15 +35,6 @@ from tests.routing.peer_servers import (
 from tests.transports.nodes import served
 
 OTHER_KEY = b"x" * 32
-NOTHING = "<PeerClient [0 links, 0 requests]>"
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[PeerClient]:
-    client = PeerClient(proof_of("node-a"))
-    yield client
-    await client.aclose()
-    await until(lambda: repr(client) == NOTHING)
 
 
 # --- where there is no node

@@ -14,6 +14,8 @@ from app.protocol.lifecycle import SessionState
 from app.routing.routes import session_key
 from app.sessions.journal_writer import NotDurable
 from app.sessions.restoring import LEAP
+from app.sessions.resumption import Reader
+from app.sessions.session import Session
 from tests.sessions.durable import (
     ALICE,
     SPEC,
@@ -45,6 +47,13 @@ def note(text: str) -> dict[str, Any]:
 
 def texts(messages: list[Any]) -> list[Any]:
     return [each["params"].get("text", each["method"]) if isinstance(each, dict) else each for each in messages]
+
+
+def resume(session: Session, event_id: bytes) -> Reader:
+    """What follows this event; there must be something."""
+    resumed = session.resume(place_of(event_id))
+    assert resumed is not None
+    return resumed
 
 
 async def test_the_session_is_open_again_and_its_next_call_works(pair: tuple[Node, Node]) -> None:
@@ -88,8 +97,7 @@ async def test_what_the_client_has_not_seen_is_replayed_and_the_stream_goes_on(p
     assert texts(await take(listening, 2)) == ["a", "b"]
     await first.flush(old)
     session = await second.take_over(old.id)
-    resumed = session.resume(place_of(listening.event_id))
-    assert resumed is not None
+    resumed = resume(session, listening.event_id)
     second.process.say(**note("d"))
     assert texts(await take(resumed, 3)) == ["c", "notifications/message", "d"]
 
@@ -118,8 +126,7 @@ async def test_numbers_that_were_given_out_but_not_written_down_are_not_used_aga
     assert texts(await take(listening, 2)) == ["a", "b"]
     session = await second.take_over(old.id)
     second.process.say(**note("c"))
-    resumed = session.resume(place_of(listening.event_id))
-    assert resumed is not None
+    resumed = resume(session, listening.event_id)
     assert texts(await take(resumed, 2)) == ["notifications/message", "c"]
     assert place_of(resumed.event_id).number == 1 + LEAP + 2
 
@@ -131,8 +138,7 @@ async def test_calls_in_flight_get_an_error_on_their_stream_once_and_are_not_run
     first.process.say(method="notifications/progress", params={"progressToken": 2, "progress": 1})
     await first.flush(old)
     session = await second.take_over(old.id)
-    resumed = session.resume(place_of(reader.event_id))
-    assert resumed is not None
+    resumed = resume(session, reader.event_id)
     progress, error, end = await take(resumed, 3)
     assert (progress["params"]["progressToken"], error, end) == (7, "node_lost", None)
     assert [each["method"] for each in second.process.sent] == ["initialize", "notifications/initialized"]
@@ -149,8 +155,7 @@ async def test_an_answer_that_was_written_down_is_no_call_in_flight(pair: tuple[
     first.process.answer({"n": 1})
     await first.flush(old)
     session = await second.take_over(old.id)
-    resumed = session.resume(place_of(reader.event_id))
-    assert resumed is not None
+    resumed = resume(session, reader.event_id)
     answer, end = await take(resumed, 2)
     assert (answer["id"], answer["result"], end) == (7, {"n": 1}, None)
 
@@ -164,8 +169,7 @@ async def test_errors_of_ours_are_told_as_they_were(pair: tuple[Node, Node]) -> 
     first.process.die()
     await first.flush(old)
     session = await second.take_over(old.id)
-    resumed = session.resume(place_of(reader.event_id))
-    assert resumed is not None
+    resumed = resume(session, reader.event_id)
     item = await resumed.next()
     assert item is not None
     assert not isinstance(item, bytes)
@@ -183,8 +187,7 @@ async def test_a_question_of_the_dead_process_is_withdrawn_and_its_answer_fits_n
     [question] = await take(listening, 1)
     await first.flush(old)
     session = await second.take_over(old.id)
-    resumed = session.resume(place_of(listening.event_id))
-    assert resumed is not None
+    resumed = resume(session, listening.event_id)
     withdrawn, _news = await take(resumed, 2)
     assert (withdrawn["method"], withdrawn["params"]) == ("notifications/cancelled", {"requestId": question["id"]})
     for number in range(5):
@@ -204,8 +207,7 @@ async def test_a_session_is_taken_over_again_and_again(store: FlakyStore) -> Non
         for token, node in enumerate(cluster[1:], 2):
             await cluster[token - 2].flush(session)
             session = await node.take_over(session.id, token)
-            resumed = session.resume(place_of(place))
-            assert resumed is not None
+            resumed = resume(session, place)
             node.process.say(**note(node.process.sent[0]["method"] + str(token)))
             heard += texts(await take(resumed, 2))[1:]
             place = resumed.event_id
@@ -225,8 +227,7 @@ async def test_nodes_whose_clocks_differ_keep_the_order_of_a_stream(store: Flaky
         second.process.say(**note("c"))
         await second.flush(session)
         session = await third.take_over(old.id, 3)
-        resumed = session.resume(place_of(place))
-        assert resumed is not None
+        resumed = resume(session, place)
         news = "notifications/message"
         assert texts(await take(resumed, 5)) == ["a", "b", news, "c", news]
 

@@ -35,6 +35,7 @@ from tests.routing.peer_servers import (
     serving,
     start,
     until,
+    until_left,
 )
 
 
@@ -55,13 +56,6 @@ class Held:
         await start(request)
         await self.may_go_on.wait()
         await say(request, request.body)
-
-
-async def until_left(request: LinkedRequest) -> None:
-    """Serves a stream that says nothing for as long as there is somebody who reads it."""
-    await start(request)
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 # --- requests
