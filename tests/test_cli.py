@@ -80,7 +80,7 @@ def test_keys_are_listed_and_revoked(capsys):
 
 
 def test_long_lists_are_whole(capsys, monkeypatch):
-    monkeypatch.setattr(cli, "_PAGE", 2)
+    monkeypatch.setattr("app.cli.keys.PAGE", 2)
     for _ in range(5):
         cli.main(["keys", "create", "--tenant", "default", "--scope", "mcp:connect"])
     capsys.readouterr()
@@ -149,7 +149,7 @@ def test_wrong_settings_are_one_line_and_exit_code_2_in_a_real_process():
 
 def test_python_dash_m_app_is_the_same_command():
     command = [sys.executable, "-m", "app", "version"]
-    done = subprocess.run(command, cwd=Path(cli.__file__).parents[1], capture_output=True, text=True, check=True)
+    done = subprocess.run(command, cwd=Path(cli.__file__).parents[2], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == (f"trunkline {__version__}\n", "")
 
 

@@ -1,4 +1,4 @@
-"""The bodies of the REST API: strict models, every string and list with its bound."""
+"""The bodies of the REST API, without those about issuers: strict models, every string and list with its bound."""
 
 import json
 from dataclasses import asdict
@@ -18,12 +18,9 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from app.auth.jwks import ALGORITHMS
 from app.auth.policy import is_scope
-from app.auth.tokens import HMAC, MAX_ISSUER, is_issuer, is_secret
-from app.domain import NAME_PATTERN, BackendSpec, Limits, Scope, Tenant, Timeouts
+from app.domain import NAME_PATTERN, BackendSpec, Limits, Tenant, Timeouts
 from app.storage import ApiKey
-from app.storage.issuers import Issuer
 
 HIDDEN = "***"  # what an answer shows of an env value; sent back in a PATCH it means "as it is"
 MAX_ARGS_BYTES = 64 * 1024
@@ -41,13 +38,15 @@ def _no_nul(text: str) -> str:
     return text
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """For a validator: the text, if all of it can be printed."""
     if not text.isprintable():
         raise PydanticCustomError("printable", "must be printable characters")
     return text
 
 
-def _known_scope(text: str) -> str:
+def known_scope(text: str) -> str:
+    """For a validator: the text, if it is a scope."""
     if not is_scope(text):
         raise PydanticCustomError("scope", "there is no such scope")
     return text
@@ -59,7 +58,9 @@ def _is_text(value: object) -> object:
     return value
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """What a client may send: nothing unknown, nothing converted, no NaN."""
+
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
@@ -100,7 +101,7 @@ Month = Annotated[float, Field(gt=0, le=31 * 86400)]
 # --- tenants
 
 
-class LimitsBody(_Strict):
+class LimitsBody(Strict):
     """What a tenant may use at once. null is no limit; what is left out has its default."""
 
     sessions: Count | None = _LIMITS.sessions
@@ -117,14 +118,14 @@ class LimitsBody(_Strict):
         return Limits(**self.model_dump())
 
 
-class TenantBody(_Strict):
+class TenantBody(Strict):
     """A new tenant."""
 
     name: Name
     limits: LimitsBody = Field(default_factory=LimitsBody)
 
 
-class TenantPatch(_Strict):
+class TenantPatch(Strict):
     """A merge patch: a limit that is null becomes "no limit"; `limits` itself null brings all defaults back."""
 
     limits: LimitsBody | None = None
@@ -146,7 +147,7 @@ class TenantAnswer(BaseModel):
 # --- backends
 
 
-class TimeoutsBody(_Strict):
+class TimeoutsBody(Strict):
     """In seconds."""
 
     initialize_s: Minutes10 = _TIMEOUTS.initialize_s
@@ -155,7 +156,7 @@ class TimeoutsBody(_Strict):
     absolute_s: Month = _TIMEOUTS.absolute_s
 
 
-class BackendBody(_Strict):
+class BackendBody(Strict):
     """A new backend: which command to start, how many of it, and for how long."""
 
     name: Name
@@ -185,7 +186,7 @@ class BackendBody(_Strict):
         return BackendSpec(tenant=tenant, version=version, **values)
 
 
-class TimeoutsPatch(_Strict):
+class TimeoutsPatch(Strict):
     """A merge patch."""
 
     initialize_s: Minutes10 | None = None
@@ -194,7 +195,7 @@ class TimeoutsPatch(_Strict):
     absolute_s: Month | None = None
 
 
-class BackendPatch(_Strict):
+class BackendPatch(Strict):
     """A merge patch (RFC 7396): null brings a member's default back, or removes a variable from env."""
 
     command: Command | None = None
@@ -256,7 +257,7 @@ Document = Annotated[str, BeforeValidator(_document), WithJsonSchema(_DOCUMENT_S
 PlaceholderName = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
-class ImportBody(_Strict):
+class ImportBody(Strict):
     """Servers as another program lists them. Without `apply` nothing is changed."""
 
     document: Document
@@ -286,11 +287,11 @@ class ImportAnswer(BaseModel):
 # --- keys
 
 
-class KeyBody(_Strict):
+class KeyBody(Strict):
     """A new key. Without `expires_at` it lives for 90 days; ten years is the most, null is for ever."""
 
-    name: Annotated[str, StringConstraints(max_length=200), AfterValidator(_one_line)] = ""
-    scopes: list[Annotated[str, AfterValidator(_known_scope)]] = Field(min_length=1, max_length=32)
+    name: Annotated[str, StringConstraints(max_length=200), AfterValidator(one_line)] = ""
+    scopes: list[Annotated[str, AfterValidator(known_scope)]] = Field(min_length=1, max_length=32)
     expires_at: Annotated[AwareDatetime, Field(strict=False), BeforeValidator(_is_text)] | None = None
 
 
@@ -317,118 +318,3 @@ class NewKeyAnswer(KeyAnswer):
     """The one answer that carries the key itself."""
 
     key: str
-
-
-# --- issuers
-
-
-def _issuer_name(text: str) -> str:
-    if not is_issuer(text):
-        raise PydanticCustomError("issuer", "must be printable ASCII without spaces, exactly as in the claim `iss`")
-    return text
-
-
-def _known_algorithm(text: str) -> str:
-    if text != HMAC and text not in ALGORITHMS:
-        known = ", ".join(sorted(ALGORITHMS))
-        raise PydanticCustomError("algorithm", "must be HS256, or some of {known}", {"known": known})
-    return text
-
-
-def _strong(text: str) -> str:
-    if not is_secret(text):
-        raise PydanticCustomError("secret", "must have 32 bytes or more, and be no public key")
-    return text
-
-
-Claim = Annotated[str, StringConstraints(min_length=1, max_length=256), AfterValidator(_one_line)]
-Algorithms = Annotated[list[Annotated[str, AfterValidator(_known_algorithm)]], Field(min_length=1, max_length=16)]
-Secret = Annotated[
-    str,
-    StringConstraints(max_length=1024),
-    AfterValidator(_strong),
-    Field(description="Write-only: no answer shows it. Its UTF-8 bytes are the key."),
-]
-Url = Annotated[str, StringConstraints(min_length=1, max_length=2048)]
-Audience = Annotated[
-    list[Annotated[str, StringConstraints(min_length=1, max_length=512), AfterValidator(_one_line)]],
-    Field(max_length=16, description="One of these must be in `aud`; empty: the URL of the endpoint itself."),
-]
-MaxScopes = Annotated[
-    list[Annotated[str, AfterValidator(_known_scope)]],
-    Field(min_length=1, max_length=32, description="The most that tokens of this issuer can confer."),
-]
-
-
-class ClaimsBody(_Strict):
-    """Which claim says what: a name, or a path with dots. `tenant` is only compared with that of the path."""
-
-    subject: Claim = "sub"
-    scopes: Claim = "scope"
-    tenant: Claim | None = None
-
-
-class IssuerBody(_Strict):
-    """A new issuer: HS256 alone with a `secret`, or other algorithms with a `jwks_url` or a `discovery_url`."""
-
-    issuer: Annotated[str, StringConstraints(max_length=MAX_ISSUER), AfterValidator(_issuer_name)]
-    algorithms: Algorithms
-    secret: Secret | None = None
-    jwks_url: Url | None = None
-    discovery_url: Url | None = None
-    audience: Audience = Field(default_factory=list)
-    claims: ClaimsBody = Field(default_factory=ClaimsBody)
-    max_scopes: MaxScopes = Field(default_factory=lambda: [str(Scope.CONNECT)])
-
-    @model_validator(mode="after")
-    def _one_family(self) -> Self:
-        if sum(each is not None for each in (self.secret, self.jwks_url, self.discovery_url)) != 1:
-            raise PydanticCustomError("source", "needs exactly one of secret, jwks_url and discovery_url")
-        if (self.secret is not None) != (HMAC in self.algorithms):
-            raise PydanticCustomError("family", "HS256 goes with a secret, every other algorithm with a URL")
-        if HMAC in self.algorithms and set(self.algorithms) != {HMAC}:
-            raise PydanticCustomError("family", "HS256 stands alone: who knows a secret must not sign for a key pair")
-        return self
-
-
-class ClaimsPatch(_Strict):
-    """A merge patch."""
-
-    subject: Claim | None = None
-    scopes: Claim | None = None
-    tenant: Claim | None = None
-
-
-class IssuerPatch(_Strict):
-    """A merge patch (RFC 7396): null removes a member, or brings its default back. `issuer` itself stays."""
-
-    algorithms: Algorithms | None = None
-    secret: Secret | None = None
-    jwks_url: Url | None = None
-    discovery_url: Url | None = None
-    audience: Audience | None = None
-    claims: ClaimsPatch | None = None
-    max_scopes: MaxScopes | None = None
-
-
-class IssuerAnswer(BaseModel):
-    """An issuer, without its secret."""
-
-    id: str
-    tenant: str
-    issuer: str
-    algorithms: list[str]
-    jwks_url: str | None
-    discovery_url: str | None
-    audience: list[str]
-    claims: ClaimsBody
-    max_scopes: list[str]
-    created_at: datetime
-    version: int
-
-    @classmethod
-    def of(cls, record: Issuer) -> Self:
-        """Shows the value."""
-        shown = {name: getattr(record, name) for name in cls.model_fields}
-        lists = {"algorithms": list(record.algorithms), "audience": list(record.audience)}
-        return cls(**{**shown, **lists, "claims": dict(record.claims), "max_scopes": sorted(record.max_scopes)})

@@ -1,0 +1,80 @@
+"""Values for the placeholders and variables of one entry: which are supplied, which are missing, which are risky."""
+
+import re
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+MAX_FILLED = 256 * 1024  # characters that take the places of one entry's placeholders: a long one can be named often
+ASK = "--env NAME=VALUE"  # how a value is given, as the problems say it
+
+# Variables that change what a program loads before its own first line runs: nothing to take over unseen from a file.
+_RISKY = (
+    "LD_*", "DYLD_*", "NODE_OPTIONS", "NODE_PATH", "PYTHON*", "BASH_ENV", "ENV", "PERL5OPT", "RUBYOPT", "GIT_*",
+    "NPM_CONFIG_*", "PIP_*", "UV_*", "PATH",
+)  # fmt: skip
+_PLACEHOLDER = re.compile(r"\$\{([^{}]*)\}|\{(?:env|file|input|secret):([^{}]*)\}")
+_BARE_PLACEHOLDER = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")  # Gemini's form; only as a whole value, `$` is common
+
+
+class Values:
+    """Puts supplied values in the place of placeholders, and remembers what was missing."""
+
+    def __init__(self, supplied: Mapping[str, str]) -> None:
+        self._supplied = supplied
+        self._missing: dict[str, None] = {}
+        self._unreadable, self._room = False, MAX_FILLED
+        self.notes: list[str] = []
+
+    def problems(self) -> list[str]:
+        """What nobody supplied, in one sentence, and what nobody can supply."""
+        names = ", ".join(ascii(name)[1:-1] for name in self._missing)
+        missing = [f"needs {names}: give it with {ASK}"] if names else []
+        too_long = [f"is longer than {MAX_FILLED} characters with its values"] if self._room < 0 else []
+        return [*missing, *(["has a placeholder that cannot be read"] if self._unreadable else []), *too_long]
+
+    def get(self, name: str) -> str | None:
+        """The supplied value."""
+        return self._supplied.get(name)
+
+    def need(self, name: str) -> None:
+        """Without this the entry cannot be made."""
+        self._missing[name] = None
+
+    def fitting(self, value: str) -> str:
+        """The value, as long as there is room for it in the entry."""
+        self._room -= len(value)
+        return value if self._room >= 0 else ""
+
+    def fill(self, value: Any) -> Any:
+        """The string with its placeholders replaced; anything else as it is, for the validation to complain about."""
+        if not isinstance(value, str):
+            return value
+        if whole := _BARE_PLACEHOLDER.fullmatch(value):
+            return self._one(whole[1])
+        if "${" in _PLACEHOLDER.sub("", value):  # one in the other, or without an end
+            self._unreadable = True
+        return _PLACEHOLDER.sub(lambda found: self._one(found[1] if found[1] is not None else found[2]), value)
+
+    def _one(self, text: str) -> str:
+        name, has_default, default = text.partition(":-")
+        name = re.sub(r"^(env|input|secret)[:.]", "", name)
+        if name in self._supplied:
+            return self.fitting(self._supplied[name])
+        if has_default:
+            self.notes.append(f"{ascii(name)[1:-1]} has the default of the file")
+            return default
+        self.need(name)
+        return ""
+
+
+def environment(env: dict[str, Any], values: Values) -> tuple[dict[str, Any], list[str]]:
+    """The variables; a supplied value comes before the file's, and is the only way to set a risky one."""
+    filled, risky = {}, []
+    for name, value in env.items():
+        supplied = values.get(name)
+        filled[name] = values.fill(value) if supplied is None else supplied
+        if supplied is None and any(fnmatchcase(name.upper(), pattern) for pattern in _RISKY):
+            risky.append(ascii(name)[1:-1])
+    sentence = "sets {}, which changes what programs load: confirm it with " + ASK
+    return filled, [sentence.format(", ".join(risky))] if risky else []

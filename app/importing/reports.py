@@ -1,0 +1,41 @@
+"""What became of the servers of a file, or would: for people and for machines."""
+
+import json
+from collections.abc import Sequence
+
+from app.importing.entry import Entry
+
+
+def report(entries: Sequence[Entry], *, applied: bool) -> str:
+    """For people: a line for each."""
+    lines = [
+        f"{_outcome(entry, applied=applied):<12}  {entry.name or ascii(entry.source)[1:-1]:<20}  "
+        + "; ".join([*(entry.problems or [entry.command_line]), *(() if entry.problems else entry.notes)])
+        for entry in entries
+    ]
+    return "\n".join(lines or ["the list of servers is empty"])
+
+
+def report_json(entries: Sequence[Entry], *, applied: bool) -> str:
+    """For machines. Variables by name only."""
+    shown = [
+        {
+            "outcome": _outcome(entry, applied=applied).replace(" ", "_"),
+            "source": entry.source,
+            "name": entry.name,
+            "command": entry.members.get("command"),
+            "args": entry.members.get("args", []),
+            "env": sorted(entry.members.get("env") or ()),
+            "enabled": entry.members.get("enabled"),
+            "problems": entry.problems,
+            "notes": entry.notes,
+        }
+        for entry in entries
+    ]
+    return json.dumps(shown, indent=2)
+
+
+def _outcome(entry: Entry, *, applied: bool) -> str:
+    if applied:
+        return "skipped" if entry.problems else "created"
+    return "would skip" if entry.problems else "would create"

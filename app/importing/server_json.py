@@ -1,0 +1,114 @@
+"""One server as the MCP registry describes it (`server.json`): a package becomes a command that fetches and runs it."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from app.importing.entry import Entry, named, normalised
+from app.importing.placeholders import Values, environment
+
+# How a package of the registry becomes a command: the runner, its own arguments, and what an identifier looks like.
+_RUNNERS = {
+    "npm": ("npx", ("-y",), re.compile(r"(@[A-Za-z0-9~][A-Za-z0-9._~-]*/)?[A-Za-z0-9~][A-Za-z0-9._~-]*")),
+    "pypi": ("uvx", (), re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")),
+}
+_ASKED_FOR = frozenset({"isRequired", "isSecret", "format", "choices", "placeholder", "valueHint"})
+_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_!-]*")
+
+
+def from_registry(server: Any, supplied: Mapping[str, str]) -> Entry:
+    """The entry of the first package that becomes a command; two kinds do."""
+    if not isinstance(server, dict) or not isinstance(server.get("name"), str):
+        return Entry("", "").refused("is not a server.json")
+    source = server["name"]
+    empty, notes = named(source, normalised(source.rpartition("/")[2]))
+    packages = [each for each in _objects(server.get("packages")) if _is_stdio(each)]
+    if not packages:
+        return empty.refused("has no package that speaks stdio: only stdio servers can be imported")
+    package = next((each for each in packages if str(each.get("registryType")) in _RUNNERS), None)
+    if package is None:
+        kinds = ", ".join(sorted({ascii(str(each.get("registryType")))[1:-1] for each in packages}))
+        return empty.refused(f"is packaged as {kinds}: only npm and pypi packages become a command by themselves")
+    values = Values(supplied)
+    try:
+        command, args = _runner(package, values)
+        env, problems = environment(_inputs(package.get("environmentVariables"), values), values)
+    except ValueError as error:
+        return empty.refused(str(error))
+    if not package.get("version"):
+        notes.append("no version: whatever is newest when a process starts")
+    if package.get("registryBaseUrl"):
+        notes.append("fetched from the package index that is configured here, not the one it names")
+    members = {"name": empty.name, "command": command, "args": args, "env": env, "enabled": True}
+    found = (*empty.problems, *problems, *values.problems())
+    return replace(empty, members=members, problems=found, notes=(*notes, *values.notes))
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def _is_stdio(package: dict[str, Any]) -> bool:
+    transport = package.get("transport")
+    return transport is None or (isinstance(transport, dict) and transport.get("type") == "stdio")
+
+
+def _runner(package: dict[str, Any], values: Values) -> tuple[str, list[str]]:
+    command, own, identifier_pattern = _RUNNERS[package["registryType"]]
+    identifier, version = str(package.get("identifier")), str(package.get("version") or "")
+    if not identifier_pattern.fullmatch(identifier):
+        raise ValueError(f"{identifier!a} is not the name of a package")
+    if version and not _VERSION.fullmatch(version):
+        raise ValueError(f"{version!a} is not a version")
+    runtime = _arguments(package.get("runtimeArguments"), values)
+    wanted = [each for each in own if each not in runtime] + runtime
+    return command, [
+        *wanted, f"{identifier}@{version}" if version else identifier,
+        *_arguments(package.get("packageArguments"), values),
+    ]  # fmt: skip
+
+
+def _arguments(inputs: Any, values: Values) -> list[str]:
+    arguments = []
+    for each in _objects(inputs):
+        name, is_flag = str(each.get("name") or each.get("valueHint") or ""), each.get("type") == "named"
+        value = _value(each, name, values)
+        if is_flag and value is None and not _ASKED_FOR.intersection(each):
+            arguments.append(name)  # a switch: it takes no value
+        elif is_flag and value is not None:
+            # With `=` where the option is long, so that no value is ever taken for an option itself.
+            arguments += [f"{name}={value}"] if name.startswith("--") else [name, value]
+        elif value is not None:
+            arguments.append(value)
+    return arguments
+
+
+def _inputs(inputs: Any, values: Values) -> dict[str, str]:
+    named = ((str(each.get("name")), each) for each in _objects(inputs))
+    return {name: value for name, each in named if (value := _value(each, name, values)) is not None}
+
+
+def _value(described: dict[str, Any], name: str, values: Values) -> str | None:
+    """Three sources, in this order: fixed by the publisher, supplied, the default. Without: missing or left out."""
+    if isinstance(described.get("value"), str):
+        variables = described.get("variables")
+        text: str = values.fill(described["value"])
+        return _substituted(text, variables if isinstance(variables, dict) else {}, values)
+    found = values.get(name)
+    if found is None and isinstance(described.get("default"), str):
+        found = values.fill(described["default"])
+    if found is None and described.get("isRequired"):
+        values.need(name)
+    return found
+
+
+def _substituted(text: str, variables: dict[str, Any], values: Values) -> str:
+    def one(found: re.Match[str]) -> str:
+        described = variables.get(found[1])
+        if not isinstance(described, dict):
+            return found[0]
+        # A variable has no variables of its own, says the schema.
+        return values.fitting(_value({**described, "variables": None}, found[1], values) or "")
+
+    return re.sub(r"\{([^{}]+)\}", one, text)
