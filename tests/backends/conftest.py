@@ -134,3 +134,12 @@ async def make_pool(running) -> AsyncIterator[Callable[..., Any]]:
 
 
 NO_LIMITS = Limits(processes=None)
+
+
+async def lease_all(pool, specs, limits=NO_LIMITS):
+    """Leases one after another."""
+    leases = []
+    for spec in specs:
+        leases.append(await pool.lease(spec, limits))
+        leases[-1].handshake_succeeded()
+    return leases

@@ -1,4 +1,4 @@
-"""The pool: leases, limits, waiting, warm processes and the breaker, with real processes."""
+"""The pool: leases, limits, waiting and warm processes, with real processes."""
 
 import asyncio
 import os
@@ -11,17 +11,8 @@ import pytest
 from app.backends.pool import Lease
 from app.backends.states import ProcessState
 from app.domain import Limits
-from app.errors import BackendBusy, BackendExited, BackendNotFound, BackendUnavailable, ShuttingDown
-from tests.backends.conftest import NO_LIMITS, Listener, eventually, spec_of
-
-
-async def lease_all(pool, specs, limits=NO_LIMITS):
-    """Leases one after another."""
-    leases = []
-    for spec in specs:
-        leases.append(await pool.lease(spec, limits))
-        leases[-1].handshake_succeeded()
-    return leases
+from app.errors import BackendBusy, BackendExited, BackendNotFound, ShuttingDown
+from tests.backends.conftest import NO_LIMITS, Listener, eventually, lease_all, spec_of
 
 
 async def start_waiting(tasks, pool, spec, done, name, limits=NO_LIMITS):
@@ -363,109 +354,3 @@ async def test_warm_processes_that_are_evicted_or_stopped_are_not_early_deaths(m
     for version in range(1, 8):
         await fill(pool, spec_of("echo", warm=1, version=version))
     assert running.value("trunkline_breaker_open") == 0
-
-
-# --- breaker
-
-
-async def crash(pool, spec):
-    """One session whose backend dies before it has answered."""
-    lease = await pool.lease(spec, NO_LIMITS)
-    listener = Listener()
-    lease.link.attach(listener)
-    lease.link.send(b"{}")
-    await listener.exit()
-    lease.release("backend_exited")
-
-
-@pytest.fixture
-def quick_delays(monkeypatch):
-    monkeypatch.setattr("app.backends.backoff.FIRST_DELAY_S", 0.005)
-
-
-async def test_after_five_early_deaths_callers_are_refused_at_once_with_last_lines(make_pool, running, quick_delays):
-    pool, spec = await make_pool(), spec_of("crash_in_handshake")
-    for _ in range(5):
-        await crash(pool, spec)
-    started = time.monotonic()
-    with pytest.raises(BackendUnavailable) as caught:
-        await pool.lease(spec, NO_LIMITS)
-    assert time.monotonic() - started < 0.05
-    assert caught.value.stderr == ("no idea what to do",)
-    assert 0 < caught.value.retry_after_s <= 0.1
-    assert running.value("trunkline_breaker_open") == 1
-    assert pool.snapshot().backends[spec.key].breaker_open
-
-
-async def test_a_trial_that_succeeds_closes_the_breaker(make_pool, running, quick_delays):
-    pool, spec = await make_pool(), spec_of("crash_in_handshake")
-    for _ in range(5):
-        await crash(pool, spec)
-    await eventually(lambda: pool.snapshot().backends[spec.key].retry_after_s == 0)
-    (trial,) = [await pool.lease(spec, NO_LIMITS)]
-    with pytest.raises(BackendUnavailable):  # one at a time
-        await pool.lease(spec, NO_LIMITS)
-    trial.handshake_succeeded()
-    await lease_all(pool, [spec] * 3)
-    assert running.value("trunkline_breaker_open") == 0
-
-
-async def test_a_change_of_the_backend_closes_the_breaker(make_pool, running, quick_delays):
-    pool = await make_pool()
-    for _ in range(5):
-        await crash(pool, spec_of("crash_in_handshake"))
-    await lease_all(pool, [spec_of("echo", name="crash-in-handshake", version=2)])
-    assert running.value("trunkline_breaker_open") == 0
-
-
-async def test_a_burst_in_front_of_a_broken_backend_starts_few_processes(make_pool, running):
-    pool, spec, refused = await make_pool(), spec_of("crash_in_handshake"), []
-
-    async def caller():
-        try:
-            await crash(pool, spec)
-        except BackendUnavailable:
-            refused.append(1)
-
-    with anyio.fail_after(5):
-        async with anyio.create_task_group() as tasks:
-            for _ in range(50):
-                tasks.start_soon(caller)
-    assert running.value("trunkline_process_spawns_total", result="started") <= 12
-    assert len(refused) >= 38
-
-
-async def test_commands_that_cannot_be_started_open_the_breaker_too(make_pool, quick_delays):
-    pool, spec = await make_pool(), spec_of("echo", command="no-such-command")
-    for _ in range(5):
-        with pytest.raises(BackendExited):
-            await pool.lease(spec, NO_LIMITS)
-    with pytest.raises(BackendUnavailable) as caught:
-        await pool.lease(spec, NO_LIMITS)
-    assert caught.value.stderr == ("No such file or directory: 'no-such-command'",)
-
-
-async def test_warm_processes_that_die_open_the_breaker_and_are_not_restarted_at_once(make_pool, running, quick_delays):
-    pool = await make_pool()
-    pool.configure(spec_of("crash_at_start", warm=1))
-    await eventually(lambda: running.value("trunkline_breaker_open") == 1)
-    assert running.value("trunkline_process_spawns_total", result="started") == 5
-
-
-async def test_a_hundred_kills_of_working_sessions_do_not_open_the_breaker(make_pool, running):
-    pool, spec = await make_pool(), spec_of("echo")
-    await lease_all(pool, [spec])
-
-    async def killed_in_mid_call():
-        (lease,) = await lease_all(pool, [spec])
-        os.kill(lease.link.pid, signal.SIGKILL)
-        await lease.link.wait_gone()
-        lease.release("backend_exited")
-
-    for _ in range(10):
-        async with anyio.create_task_group() as tasks:
-            for _ in range(10):
-                tasks.start_soon(killed_in_mid_call)
-    assert running.value("trunkline_process_exits_total", reason="signaled") == 100
-    assert running.value("trunkline_breaker_open") == 0
-    await lease_all(pool, [spec])

@@ -12,6 +12,7 @@ import pytest
 
 from tests.integration.gateway import ECHO, Endpoint, Gateway, running_gateway
 from tests.integration.nodes import Nodes, running_nodes
+from tests.integration.wire import Wire, wire
 
 # bench/ is a folder of scripts; its clients are the fastest at hand.
 sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))
@@ -48,6 +49,13 @@ def own_gateway(start_gateway: Callable[..., Gateway]) -> Gateway:
 def echo(gateway: Gateway) -> Endpoint:
     """The benchmarks' echo server behind the shared gateway."""
     return gateway.endpoint(ECHO)
+
+
+@pytest.fixture
+async def session(echo: Endpoint) -> AsyncIterator[Wire]:
+    """An open session of the echo server."""
+    async with wire(echo) as session:
+        yield session
 
 
 @pytest.fixture(scope="module")

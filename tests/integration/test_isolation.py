@@ -59,6 +59,17 @@ async def converse(session: Session, name: str, calls: int, findings: Findings, 
             findings.crossed += not mine
 
 
+async def live(session: Session, name: str, calls: int, findings: Findings) -> None:
+    """A whole session: opened, conversed in, closed."""
+    try:
+        await session.open()
+        await converse(session, name, calls, findings, timeout_s=30)
+    except CallFailed as error:
+        findings.failed[f"open: {error}"] += 1
+    finally:
+        await session.close()
+
+
 def opener(endpoint: Endpoint, transport: Transport) -> Opener:
     if transport == "sse":
         return lambda: SseSession(endpoint.sse, endpoint.headers)
@@ -107,14 +118,7 @@ async def test_many_sessions_with_the_same_ids_never_get_crossed_lost_or_repeate
 
     async def one(number: int) -> None:
         async with gate:
-            session = openers[number % 2]()
-            try:
-                await session.open()
-                await converse(session, f"session {number}", CALLS, findings, timeout_s=30)
-            except CallFailed as error:
-                findings.failed[f"open: {error}"] += 1
-            finally:
-                await session.close()
+            await live(openers[number % 2](), f"session {number}", CALLS, findings)
 
     await asyncio.gather(*(one(number) for number in range(sessions)))
     assert findings.faults == 0, findings

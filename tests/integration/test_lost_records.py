@@ -154,29 +154,25 @@ async def test_records_that_others_have_written_give_nobody_anything(
         assert all(noticed)
 
 
-async def test_a_journal_put_in_the_place_of_another_restores_nothing(tmp_path: Path, postgres_database: str) -> None:
+async def test_a_journal_put_in_the_place_of_another_restores_nothing(tmp_path: Path, own_nodes: Nodes) -> None:
     trace = tmp_path / "trace"
-    with running_nodes(tmp_path, postgres_database, 2) as nodes:
-        await nodes.all_know_each_other()
-        endpoint = nodes.all[0].endpoint([*COUNTING, str(trace)], recovery="respawn")
-        mine, others = nodes.urls(endpoint)
-        async with httpx2.AsyncClient(timeout=30) as http:
-            victim, other = Wire(http, endpoint), Wire(http, endpoint)
-            for session in (victim, other):
-                session.url = mine
-                await session.open()
-                await mark(session, mine, "before")
-            await anyio.sleep(0.2)  # what was said is written down within 20 ms
-            nodes.all[0].kill()
-            with nodes.redis.client() as client:
-                for kind in ("head", "log"):
-                    source, target = (
-                        f"trunkline:{kind}:{session_key(session.session_id)}" for session in (other, victim)
-                    )
-                    put_the_record_of_another(client, target.encode(), source.encode())
-            refused = await final(victim, others, "stolen")
-            assert (refused.status_code, trace.read_text().count("stolen")) == (404, 0), refused.text
-            await mark(other, others, "own")
+    endpoint = own_nodes.all[0].endpoint([*COUNTING, str(trace)], recovery="respawn")
+    mine, others = own_nodes.urls(endpoint)
+    async with httpx2.AsyncClient(timeout=30) as http:
+        victim, other = Wire(http, endpoint), Wire(http, endpoint)
+        for session in (victim, other):
+            session.url = mine
+            await session.open()
+            await mark(session, mine, "before")
+        await anyio.sleep(0.2)  # what was said is written down within 20 ms
+        own_nodes.all[0].kill()
+        with own_nodes.redis.client() as client:
+            for kind in ("head", "log"):
+                source, target = (f"trunkline:{kind}:{session_key(session.session_id)}" for session in (other, victim))
+                put_the_record_of_another(client, target.encode(), source.encode())
+        refused = await final(victim, others, "stolen")
+        assert (refused.status_code, trace.read_text().count("stolen")) == (404, 0), refused.text
+        await mark(other, others, "own")
 
 
 def require_one_owner_each(nodes: Iterable[Gateway], endpoint: Endpoint, sessions: int) -> None:

@@ -7,12 +7,11 @@ import sys
 import anyio
 import httpx2
 import pytest
-from mcp_clients import CallFailed
 
 from tests.integration.gateway import ECHO, ROOT, Endpoint, until
 from tests.integration.nodes import Nodes
 from tests.integration.roaming import Roaming, RoamingSse, RoamingWire
-from tests.integration.test_isolation import Findings, converse
+from tests.integration.test_isolation import Findings, live
 from tests.integration.test_nodes_agree import SOON_S, answered_everywhere, one_session_each, revoke
 from tests.integration.wire import RpcError, answer, events
 
@@ -33,14 +32,7 @@ async def roam(nodes: Nodes, endpoint: Endpoint, sessions: int, findings: Findin
 
     async def one(number: int) -> None:
         async with gate:
-            session = kind(urls, endpoint.headers)
-            try:
-                await session.open()
-                await converse(session, f"session {number}", CALLS, findings, timeout_s=30)
-            except CallFailed as error:
-                findings.failed[f"open: {error}"] += 1
-            finally:
-                await session.close()
+            await live(kind(urls, endpoint.headers), f"session {number}", CALLS, findings)
 
     await asyncio.gather(*(one(number) for number in range(sessions)))
 

@@ -2,8 +2,8 @@
 
 import itertools
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,8 @@ from tests.integration.gateway import Endpoint
 
 LATEST = "2025-11-25"
 ACCEPT = "application/json, text/event-stream"
+
+REFUSED_WITHIN_S = 2.0  # no refusal waits for anything; the rest is a busy machine
 
 
 @dataclass(frozen=True)
@@ -161,3 +163,18 @@ async def wire(endpoint: Endpoint, **options: Any) -> AsyncIterator[Wire]:
             # The gateway may be gone by now.
             with anyio.move_on_after(10, shield=True), suppress(httpx2.TransportError):
                 await session.close()
+
+
+@contextmanager
+def in_time() -> Iterator[None]:
+    with anyio.fail_after(REFUSED_WITHIN_S):
+        yield
+
+
+def rpc(method: str, request_id: Any = 1, params: Any = None) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params or {}}
+
+
+def initialize(version: str = "2025-11-25") -> dict[str, Any]:
+    client = {"name": "t", "version": "1"}
+    return rpc("initialize", params={"protocolVersion": version, "capabilities": {}, "clientInfo": client})

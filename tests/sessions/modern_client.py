@@ -19,6 +19,8 @@ from app.sessions.streams import Reply
 from tests.sessions.servers import FakeServer, ServerPool
 
 ELICITS: dict[str, Any] = {"elicitation": {}}
+ACCEPT = {"action": "accept", "content": {"name": "Ada"}}
+TEXT = {"content": [{"type": "text", "text": "hi"}]}
 _ids = itertools.count(1)
 
 
@@ -105,6 +107,45 @@ async def start(client: Client, pool: ServerPool, **params: Any) -> tuple[Sent, 
     sent = await client.send(**{"name": "x", **params})
     server = next(server for server in reversed(pool.servers) if server.sent[-1].get("method") == "tools/call")
     return sent, server
+
+
+async def run(client: Client, pool: ServerPool, name: str = "x") -> FakeServer:
+    """One whole call; the process that had it."""
+    before = [len(server.sent) for server in pool.servers]
+    sent = await client.send(name=name)
+    server = next(
+        server
+        for index, server in enumerate(pool.servers)
+        if any(
+            message.get("method") == "tools/call" for message in server.sent[(before[index : index + 1] or [0])[0] :]
+        )
+    )
+    server.answer(TEXT)
+    assert (await sent.outcome())["content"] == TEXT["content"]
+    return server
+
+
+async def suspend(
+    client: Client, pool: ServerPool, *questions: str, **params: Any
+) -> tuple[dict[str, Any], FakeServer]:
+    """A call that is suspended with these questions."""
+    sent, server = await start(client, pool, **params)
+    for question in questions or ("q1",):
+        server.ask(question, message=question)
+    return await sent.outcome(), server
+
+
+def keys(result: dict[str, Any]) -> dict[str, str]:
+    """The key of each question, by its message."""
+    return {asked["params"]["message"]: key for key, asked in result["inputRequests"].items()}
+
+
+async def finish(client: Client, server: FakeServer, result: dict[str, Any], **answers: Any) -> None:
+    """Answers every question and lets the process answer the call."""
+    given = {key: answers.get(message, ACCEPT) for message, key in keys(result).items()}
+    sent = await client.go_on(result, given, name="x")
+    server.answer(TEXT, to=server.sent.index(server.sent_with("tools/call")[-1]))
+    assert (await sent.outcome())["resultType"] == "complete"
 
 
 async def refused(client: Client, result: dict[str, Any], reason: str, **params: Any) -> None:

@@ -10,6 +10,7 @@ from app.sessions.directory import BackendDirectory
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
 from tests.sessions.cluster import Cluster
+from tests.sessions.conftest import MAX_SESSIONS
 from tests.sessions.fakes import FakePool, FakeStore
 
 
@@ -70,7 +71,7 @@ async def test_the_node_has_a_limit_of_its_own(
     registry: SessionRegistry, principal: Principal, store: FakeStore
 ) -> None:
     store.limits = Limits(sessions=None)
-    for _ in range(5):
+    for _ in range(MAX_SESSIONS):
         await open_one(registry, principal)
     with pytest.raises(QuotaExceeded) as caught:
         await open_one(registry, principal)

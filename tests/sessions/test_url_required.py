@@ -1,41 +1,21 @@
 """A server of 2025-11-25 that wants URLs opened first (-32042), in front of clients of 2026-07-28."""
 
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from app.auth.sealing import Sealer
 from app.domain import Principal
-from app.metrics import Metrics
 from app.protocol.bridge import MAX_ROUNDS
-from app.sessions.directory import BackendDirectory
 from app.sessions.implicit import ImplicitSessions
-from app.sessions.registry import SessionRegistry
 from app.sessions.suspended import SUSPENDED_S
-from tests.sessions.fakes import alone
-from tests.sessions.modern_client import ELICITS, Client, held, refused, start
+from tests.sessions.modern_client import ELICITS, TEXT, Client, held, refused, start
 from tests.sessions.servers import FakeServer, ServerPool
-
-TEXT = {"content": [{"type": "text", "text": "hi"}]}
 
 
 @pytest.fixture
 def pool() -> ServerPool:
     return ServerPool()
-
-
-@pytest.fixture
-async def registry(pool: ServerPool, directory: BackendDirectory) -> AsyncIterator[SessionRegistry]:
-    typed_pool: Any = pool
-    async with SessionRegistry(directory, typed_pool, Metrics("test"), alone(), max_sessions=50) as registry:
-        yield registry
-
-
-@pytest.fixture
-def implicit(registry: SessionRegistry) -> ImplicitSessions:
-    return ImplicitSessions(registry, Sealer(b"k" * 32))
 
 
 def required(*urls: str) -> dict[str, Any]:
