@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,10 @@ from app.routing.routes import session_key
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
 from app.settings import Settings
-from app.storage import migrate
+from app.storage import ApiKey, migrate
 from app.storage.backends import BackendRepository
 from tests.redis import client_of
 
-ALICE = Principal("default", "key", "alice", frozenset({"mcp:connect"}))
 SERVER = str(Path(__file__).parent / "servers" / "stateless.py")
 HELLO = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}'
 
@@ -76,11 +76,18 @@ async def becomes(wanted: Any, now: Callable[[], Any]) -> None:
             await anyio.sleep(0.01)
 
 
+async def somebody(gateway: Gateway) -> Principal:
+    """Whoever has a new key. A node that has just started ends the sessions of those that have none."""
+    made, scopes = gateway.key_maker.make(), frozenset({"mcp:connect"})
+    await gateway.keys.create("default", ApiKey(made.id, "default", "", made.digest, 1, scopes, datetime.now(UTC)))
+    return Principal("default", "key", made.id, scopes)
+
+
 async def open_session(gateway: Gateway, recovery: Any) -> Session:
     """A session of a fresh backend that has shaken hands."""
     spec = BackendSpec("default", f"backend-{recovery}", sys.executable, (SERVER,), recovery=recovery)
     await gateway.backends.create("default", spec)
-    session = await gateway.registry.open(ALICE, "default", spec.name, "streamable_http")
+    session = await gateway.registry.open(await somebody(gateway), "default", spec.name, "streamable_http")
     await gateway.registry.connect(session)
     hello = parse_client(HELLO)
     assert isinstance(hello, Request)
