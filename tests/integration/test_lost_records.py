@@ -39,6 +39,7 @@ async def under_watch(tmp_path: Path, database: str) -> AsyncIterator[tuple[Node
         watch.found.require_each_once(trace)
 
 
+@pytest.mark.long
 async def test_single_keys_that_redis_evicts(
     tmp_path: Path, postgres_database: str, request: pytest.FixtureRequest
 ) -> None:

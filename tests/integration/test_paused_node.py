@@ -190,6 +190,7 @@ async def test_events_of_the_old_process_are_not_delivered_after_the_pause(
             await session.close()
 
 
+@pytest.mark.long
 async def test_a_request_that_was_half_there_before_the_pause_is_not_accepted(
     tmp_path: Path, postgres_database: str
 ) -> None:

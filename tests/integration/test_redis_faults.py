@@ -34,7 +34,7 @@ LINES: dict[str, Callable[[FaultyLine], None]] = {
     "corrupt in 10 % of the answers": lambda line: setattr(line, "fault", altering(0.1)),
 }
 OFTEN = {
-    ("slow by 300 ms", True), ("corrupt in 10 % of the answers", True),
+    ("slow by 300 ms", True),
 }  # fmt: skip
 
 
