@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import math
 import os
 import signal
 import socket
@@ -37,6 +38,7 @@ KEEP_ALIVE_S = 30  # an idle connection is closed after this
 LAST_REQUESTS_S = 0.25  # for what is on its way on connections that are kept, after nobody can make new ones
 CLOSED_S = 0.01  # until the event loop has closed its own side of the listeners, which takes it a turn
 LAST_RESPONSES_S = 5  # how long responses that were cut off may take to be written
+FIRST_BEAT_S = 2.0  # it takes milliseconds
 BACKLOG = 2048
 LIFELINE = 0  # a fleet's child has a pipe as its stdin, whose end says that the parent is gone
 
@@ -192,6 +194,8 @@ class _Node:
             self._server = _Server(config)
             if self._is_in_a_hurry:
                 return
+            if self._is_member:
+                await _known(gateway)
             _settle_memory()
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._drain_when_asked, gateway)
@@ -252,6 +256,13 @@ class _Node:
         print(f"listening on {url}", flush=True)
         if self._demo:
             print(await prepare_demo(gateway, url), flush=True)
+
+
+async def _known(gateway: Gateway) -> None:
+    """Waits for the first beat, but not for a Redis that is away: on a shared port whoever listens is asked at once."""
+    with anyio.move_on_after(FIRST_BEAT_S):
+        while not math.isfinite(gateway.heartbeat.last_ok):  # noqa: ASYNC110 - nothing tells of it, and it is once
+            await anyio.sleep(0.01)
 
 
 def _settle_memory() -> None:
