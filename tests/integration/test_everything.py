@@ -45,7 +45,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "get-structured-content": {"location": "Chicago"},
     "gzip-file-as-resource": {"name": "a.txt.gz", "data": "data:text/plain,hello", "outputType": "resource"},
     "simulate-research-query": {"topic": "python"},
-    "trigger-long-running-operation": {"duration": 1.2, "steps": 3},
+    "trigger-long-running-operation": {"duration": 0.3, "steps": 3},
     "trigger-sampling-request": {"prompt": "a riddle", "maxTokens": 9},
     "trigger-url-elicitation": {"url": "https://a.example/", "elicitationId": "mine"},
 }
