@@ -26,6 +26,7 @@ from app import logs
 from app.demo import prepare_demo
 from app.errors import SettingsError
 from app.gateway import Gateway, open_gateway
+from app.http.client_address import TrustedProxies
 from app.http.uvicorn_protocol import HttpProtocol
 from app.main import accept_links, create_app
 from app.settings import Settings, is_wildcard
@@ -179,9 +180,10 @@ class _Node:
         async with open_gateway(self._settings) as gateway:
             front = create_app(gateway)
             self._links = accept_links(gateway, front)
+            proxies = TrustedProxies(self._settings.trusted_proxies)
             config = uvicorn.Config(
                 front,
-                http=cast("type[asyncio.Protocol]", partial(HttpProtocol, links=self._links)),
+                http=cast("type[asyncio.Protocol]", partial(HttpProtocol, links=self._links, proxies=proxies)),
                 ws="none",
                 lifespan="off",
                 log_config=None,

@@ -1,4 +1,4 @@
-"""HttpProtocol: uvicorn's HTTP protocol, with two differences.
+"""HttpProtocol: uvicorn's HTTP protocol behind what the edge demands (`edge_protocol`), with two differences.
 
 1. The head of an answer goes out with the beginning of its body, as ASGI has it. uvicorn writes them one after the
    other, and uvloop sends each at once: one system call too many here, and often there.
@@ -8,8 +8,7 @@
 import asyncio
 from typing import Any, Protocol, cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
+from app.http.edge_protocol import EdgeProtocol
 from app.routing.link import CHALLENGE, PATH, PROOF, UPGRADE
 
 JOINED_BYTES = 64 << 10  # what is longer is not worth a copy
@@ -24,7 +23,7 @@ class AcceptsLinks(Protocol):
         """The proof to answer with, and what speaks from then on; None where no node asks."""
 
 
-class HttpProtocol(HttpToolsProtocol):
+class HttpProtocol(EdgeProtocol):
     """Hand it to uvicorn as `http`, with `links` bound. Without them there are no other nodes."""
 
     def __init__(self, *args: Any, links: AcceptsLinks | None = None, **options: Any) -> None:
