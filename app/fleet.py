@@ -1,5 +1,5 @@
-"""Fleet: several nodes on this machine, as child processes that share one port. Starts them, starts again what dies,
-and passes signals on.
+"""Fleet: several nodes on this machine, as child processes that share one port. Starts them, starts again what dies
+or hangs, and passes signals on.
 
 Serves nothing itself, and knows nothing of sessions: what the nodes have in common is in Redis and in the database.
 """
@@ -28,6 +28,13 @@ START_S = 60.0  # a node that is not ready by then is stuck: it is killed, and c
 AT_ONCE_S = 10.0  # who dies so soon after being ready would do so again
 GIVE_UP_AFTER = 5  # such deaths in a row
 FIRST_DELAY_S, MAX_DELAY_S = 0.5, 8.0
+ASK_EVERY_S = 1.0  # how often each node is asked whether its event loop runs
+HUNG_AFTER = (
+    10  # unanswered looks in a row: longer than a garbage collection, a large message or a full machine keep it
+)
+STARVED = (
+    0.5  # a look does not count if the parent came so many ASK_EVERY_S late, or the node waited so for a processor
+)
 STOP_LADDER_S = 20.0  # after the drain: responses, processes, the last writes; then a node is killed
 MAX_LINE_BYTES = 64 << 10  # of a node's stdout, before it is ready
 
@@ -37,6 +44,8 @@ _CHILD = (
     "from app.cli import main; sys.exit(main())"
 )
 _READY = b"listening on "
+_QUESTION = b"?"  # a node sends it back
+_HUNG = "Node %d (pid %d) has not answered for %.0f s: its event loop hangs. Killing the process; it is started again"
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +110,25 @@ class Fate:
         return min(MAX_DELAY_S, FIRST_DELAY_S * 2.0 ** max(0, self.deaths - 1))
 
 
+@dataclass(slots=True)
+class Silence:
+    """Whether a node that does not answer hangs. Pure."""
+
+    misses: int = 0  # in a row
+
+    def looked(self, *, answered: bool, starved_s: float) -> bool:
+        """Counts one look; True once the node hangs.
+
+        `starved_s`: how late the parent itself looked, or how long the node waited for a processor since the last
+        look, whichever is longer. On a machine that is too busy a node is slow, and killing it would make it worse.
+        """
+        if answered:
+            self.misses = 0
+        elif starved_s < STARVED * ASK_EVERY_S:
+            self.misses += 1
+        return self.misses >= HUNG_AFTER
+
+
 class _Fleet:
     """One run."""
 
@@ -111,21 +139,15 @@ class _Fleet:
         self._failure: GatewayError | None = None
         self._announced, self.stopping = anyio.Event(), anyio.Event()
         self.environment = _environment(settings, count)
-        # Nobody writes: the nodes have the other end as their stdin, which ends when this process does.
-        self.lifeline, self._held = os.pipe()
 
     async def run(self) -> int:
         """Starts all, waits for all."""
-        try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._pass_signals_on)
-                async with anyio.create_task_group() as members:
-                    for member in self._members:
-                        members.start_soon(member.keep)
-                tasks.cancel_scope.cancel()
-        finally:
-            os.close(self.lifeline)
-            os.close(self._held)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._pass_signals_on)
+            async with anyio.create_task_group() as members:
+                for member in self._members:
+                    members.start_soon(member.keep)
+            tasks.cancel_scope.cancel()
         if self._failure is not None:
             raise self._failure
         return 0 if all(member.is_well for member in self._members) else 1
@@ -182,6 +204,7 @@ class _Member:
         self._number, self._fleet, self._fate = number, fleet, Fate()
         self._process: Process | None = None
         self._ready_at: float | None = None
+        self._heard_at: float | None = None  # its last sign of life
         self.has_been_ready = False
         self.is_well = True
 
@@ -198,7 +221,7 @@ class _Member:
                 return
 
     async def _may_start_again(self, status: int) -> bool:
-        delay_s = self._fate.died(None if self._ready_at is None else time.monotonic() - self._ready_at)
+        delay_s = self._fate.died(self._lived_s())
         if delay_s is None:
             log.error("node %d died %d times at once; it is not started again", self._number, GIVE_UP_AFTER)
             return False
@@ -207,22 +230,39 @@ class _Member:
             await self._fleet.stopping.wait()
         return True
 
+    def _lived_s(self) -> float | None:
+        """From being ready to its last sign of life: to hang is no life."""
+        if self._ready_at is None or self._heard_at is None:
+            return None
+        return self._heard_at - self._ready_at
+
     async def _run_one(self) -> int:
         """From the start of a process to its end."""
-        self._ready_at = None
-        process = await anyio.open_process(
+        # Its stdin: the node answers what it is asked there, and stops when it ends, as it does with this process.
+        ours, lifeline = socket.socketpair()
+        with ours:
+            with lifeline:
+                process = await self._open(lifeline)
+            return await self._watch(process, ours)
+
+    async def _open(self, lifeline: socket.socket) -> Process:
+        self._ready_at = self._heard_at = None
+        return await anyio.open_process(
             self._fleet.command(self._number),
-            stdin=self._fleet.lifeline,
+            stdin=lifeline.fileno(),
             stderr=None,
             env=self._fleet.environment,
             start_new_session=True,  # Ctrl-C in a terminal is for the parent, which passes it on
         )
+
+    async def _watch(self, process: Process, lifeline: socket.socket) -> int:
         self._process = process
         try:
             if self._fleet.stopping.is_set():
                 self.send(signal.SIGTERM)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._kill_when_stuck, process)
+                tasks.start_soon(self._kill_when_hung, process, lifeline)
                 tasks.start_soon(self._read, process)
                 status = await process.wait()
                 tasks.cancel_scope.cancel()
@@ -240,7 +280,8 @@ class _Member:
         async for chunk in process.stdout:
             output += chunk
             if self._ready_at is None and b"\n" in output and output.startswith(_READY):
-                self._ready_at, self.has_been_ready = time.monotonic(), True
+                self._ready_at = self._heard_at = time.monotonic()
+                self.has_been_ready = True
                 output = output.partition(b"\n")[2]
                 self._fleet.became_ready()
             if self._ready_at is not None and output:
@@ -260,6 +301,28 @@ class _Member:
         log.error("node %d does not stop; it is killed", self._number)
         process.kill()
 
+    async def _kill_when_hung(self, process: Process, lifeline: socket.socket) -> None:
+        """Between the start and the end: it listens still, and every connection that the kernel gives it waits."""
+        while self._ready_at is None:  # noqa: ASYNC110 - it is once, and START_S bounds it
+            await anyio.sleep(ASK_EVERY_S)
+        lifeline.setblocking(False)
+        silence, waited_s = Silence(), _processor_wait_s(process.pid)
+        with suppress(OSError):  # it has closed its end: it ends, or is not a node
+            lifeline.send(_QUESTION)
+            while not self._fleet.stopping.is_set():
+                due = time.monotonic() + ASK_EVERY_S
+                await anyio.sleep(ASK_EVERY_S)
+                late_s = time.monotonic() - due
+                before_s, waited_s = waited_s, _processor_wait_s(process.pid)
+                answered = _has_answered(lifeline)
+                if answered:
+                    self._heard_at = time.monotonic()
+                    lifeline.send(_QUESTION)
+                if silence.looked(answered=answered, starved_s=max(late_s, waited_s - before_s)):
+                    log.error(_HUNG, self._number, process.pid, HUNG_AFTER * ASK_EVERY_S)
+                    process.kill()
+                    return
+
     def send(self, number: signal.Signals) -> None:
         """Signals the process, if there is one."""
         if self._process is not None:
@@ -275,6 +338,21 @@ def _environment(settings: Settings, count: int) -> Mapping[str, str]:
     """The nodes share the machine: what each may start by default is a part of it."""
     part = {PREFIX + "MAX_PROCESSES": str(max(1, settings.max_processes // count))}
     return {**part, **{name: value for name, value in os.environ.items() if value}}
+
+
+def _has_answered(lifeline: socket.socket) -> bool:
+    try:
+        return bool(lifeline.recv(64))
+    except BlockingIOError:
+        return False
+
+
+def _processor_wait_s(pid: int) -> float:
+    """How long the main thread of a process has been ready to run without a processor; 0 where nobody counts it."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
 
 
 def _describe(status: int) -> str:

@@ -41,7 +41,7 @@ CLOSED_S = 0.01  # until the event loop has closed its own side of the listeners
 LAST_RESPONSES_S = 5  # how long responses that were cut off may take to be written
 FIRST_BEAT_S = 2.0  # it takes milliseconds
 BACKLOG = 2048
-LIFELINE = 0  # a fleet's child has a pipe as its stdin, whose end says that the parent is gone
+LIFELINE = 0  # a fleet's child has a socket as its stdin, over which the parent asks; its end says that it is gone
 
 
 def serve(settings: Settings, *, demo: bool = False, member: int | None = None) -> int:
@@ -176,7 +176,7 @@ class _Node:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled)
         if self._is_member:
-            loop.add_reader(LIFELINE, self._orphaned)
+            loop.add_reader(LIFELINE, self._answer_parent)
         async with open_gateway(self._settings) as gateway:
             front = create_app(gateway)
             self._links = accept_links(gateway, front)
@@ -228,10 +228,15 @@ class _Node:
         if self._links is not None:
             self._links.close()
 
-    def _orphaned(self) -> None:
-        """The parent is gone, and with it whoever would start us again or tell us to stop."""
-        if os.read(LIFELINE, 1):
-            return
+    def _answer_parent(self) -> None:
+        """Shows that the event loop runs: the parent replaces a node that does not answer.
+
+        At the end the parent is gone, and with it whoever would start us again or tell us to stop.
+        """
+        with contextlib.suppress(OSError):  # it was gone before it had read our answer
+            if question := os.read(LIFELINE, 64):
+                os.write(LIFELINE, question)  # at once: it asks again only after it was answered
+                return
         asyncio.get_running_loop().remove_reader(LIFELINE)
         log.warning("the parent is gone; the node stops at once")
         self._hurry()

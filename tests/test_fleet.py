@@ -14,11 +14,17 @@ import pytest
 
 from app import fleet
 from app.errors import GatewayError
-from app.fleet import AT_ONCE_S, GIVE_UP_AFTER, Fate
+from app.fleet import ASK_EVERY_S, AT_ONCE_S, GIVE_UP_AFTER, HUNG_AFTER, STARVED, Fate, Silence
 from app.settings import Settings
 
 ENDS_WELL = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); "
-READY = "print('listening on http://x', flush=True); sys.stdin.read()"
+SAY_READY = "import os; print('listening on http://x', flush=True)"
+READY = SAY_READY + "\nwhile asked := os.read(0, 64): os.write(0, asked)"
+HANGS = "import signal; " + SAY_READY + "; signal.pause()"
+ANSWERS_LATE = (
+    ENDS_WELL + "import time; " + SAY_READY + "\n"
+    "while asked := os.read(0, 64): time.sleep(0.1); os.write(0, asked); print('answered', flush=True)"
+)
 GOOD = ENDS_WELL + READY
 DEAF = "import signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + READY
 BROKEN = "import sys; sys.exit(3)"
@@ -46,6 +52,30 @@ def test_a_life_in_between_makes_everything_good():
         assert fate.died(None) is not None
     assert fate.died(AT_ONCE_S + 1) == 0.5
     assert fate.died(None) == 0.5
+
+
+def test_a_node_hangs_that_does_not_answer_for_so_many_looks_in_a_row():
+    silence = Silence()
+    looks = [silence.looked(answered=False, starved_s=0.0) for _ in range(HUNG_AFTER)]
+    assert looks == [False] * (HUNG_AFTER - 1) + [True]
+
+
+def test_an_answer_in_between_makes_it_well():
+    silence = Silence()
+    for _ in range(3):
+        assert not any(silence.looked(answered=False, starved_s=0.0) for _ in range(HUNG_AFTER - 1))
+        assert not silence.looked(answered=True, starved_s=0.0)
+
+
+def test_on_a_machine_that_is_too_busy_for_the_parent_or_for_the_node_silence_means_nothing():
+    silence = Silence()
+    assert not any(silence.looked(answered=False, starved_s=STARVED * ASK_EVERY_S) for _ in range(10 * HUNG_AFTER))
+    assert not any(silence.looked(answered=False, starved_s=0.0) for _ in range(HUNG_AFTER - 1))
+
+
+def test_how_long_a_process_waits_for_a_processor_is_known():
+    assert fleet._processor_wait_s(os.getpid()) >= 0.0
+    assert fleet._processor_wait_s(2**22 + 1) == 0.0  # no such process
 
 
 @pytest.fixture
@@ -148,6 +178,52 @@ async def test_one_that_does_not_become_ready_is_killed_and_tried_again(start, c
     await run_until_ready(start([SLOW, GOOD]))
     assert "is not ready after" in caplog.text
     assert not children()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "FIRST_DELAY_S", 0.001)
+    monkeypatch.setattr(fleet, "ASK_EVERY_S", 0.03)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_one_that_hangs_is_killed_and_started_again_and_the_others_go_on(start, children, caplog):
+    some = start([HANGS, GOOD], [GOOD])
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(some.run)
+        await until(some._announced.is_set)
+        hung, well = children()
+        await until(lambda: len(children()) == 2 and hung.pid not in {child.pid for child in children()})
+        assert well in children()
+        some.stop()
+    assert f"Node 1 (pid {hung.pid}) has not answered" in caplog.text
+    assert "node 2" not in caplog.text.lower()
+    assert not children()
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_one_that_answers_late_is_left_alone(start, children, caplog, capfd, monkeypatch):
+    monkeypatch.setattr(fleet, "HUNG_AFTER", 100)  # 3 s; it needs 0.1
+    some = start([ANSWERS_LATE])
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(some.run)
+        printed = ""
+        with anyio.fail_after(10):
+            while printed.count("answered") < 5:
+                printed += capfd.readouterr().out
+                await anyio.sleep(0.005)
+        some.stop()
+    assert not caplog.text
+    assert not children()
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_one_that_hangs_at_once_again_and_again_is_given_up(start, caplog, monkeypatch):
+    monkeypatch.setattr(fleet, "AT_ONCE_S", 0.001)  # less than it takes to see that it hangs
+    monkeypatch.setattr(fleet, "HUNG_AFTER", 3)
+    with anyio.fail_after(20):
+        assert await start([HANGS]).run() == 1
+    assert caplog.text.count("has not answered") == GIVE_UP_AFTER
 
 
 async def test_one_that_does_not_stop_is_killed(start, children, monkeypatch, caplog):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -14,6 +15,9 @@ import httpx2
 import psutil
 import pytest
 
+from app import fleet as fleet_module
+from app.settings import Settings
+from app.storage import migrate
 from tests.integration.gateway import ROOT, Gateway, is_alive, running_gateway, until
 
 KEY = "5e" * 32
@@ -55,12 +59,18 @@ def port_of(fleet: Gateway) -> int:
     return int(fleet.host.rsplit(":", 1)[1])
 
 
+def listening_on(port: int, processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Those of them that listen on this port."""
+    found = []
+    for each in processes:
+        with suppress(psutil.NoSuchProcess):
+            found += [each] if ("127.0.0.1", port) in listening(each) else []
+    return found
+
+
 def are_listening(fleet: Gateway, count: int) -> bool:
     """Whether so many nodes listen on the shared port."""
-    try:
-        return sum(("127.0.0.1", port_of(fleet)) in listening(each) for each in nodes(fleet)) == count
-    except psutil.NoSuchProcess:
-        return False
+    return len(listening_on(port_of(fleet), nodes(fleet))) == count
 
 
 async def test_nodes_share_the_port_and_each_has_an_address_of_its_own(fleet: Gateway) -> None:
@@ -108,6 +118,40 @@ async def test_a_node_that_is_killed_is_started_again_and_the_others_serve_meanw
     assert second in nodes(fleet)
     await until(lambda: not [each for each in spawners if is_alive(each)])
     assert "died (SIGKILL)" in fleet.log_tail()
+
+
+async def test_a_node_that_hangs_is_replaced_and_then_every_new_connection_is_answered(
+    tmp_path: Path, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The parent runs here, with less patience; its nodes are real ones."""
+    monkeypatch.setattr(fleet_module, "ASK_EVERY_S", 0.2)
+    monkeypatch.setattr(fleet_module, "HUNG_AFTER", 5)
+    monkeypatch.setattr(fleet_module, "FIRST_DELAY_S", 0.01)
+    for name, text in environment(tmp_path, settings).items():
+        monkeypatch.setenv(name, text)
+    before = {each.pid for each in psutil.Process().children()}
+
+    def members() -> list[psutil.Process]:
+        return [each for each in psutil.Process().children() if each.pid not in before and is_alive(each)]
+
+    with fleet_module._reserve_port(Settings.from_env(os.environ, port=0)) as port:
+        number = port.getsockname()[1]
+        some = fleet_module._Fleet(Settings.from_env(os.environ), port, 2, demo=False)
+        migrate.prepare(Settings.from_env(os.environ).database_url)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(some.run)
+            await until(some._announced.is_set, 60)
+            hung = members()[0]
+            hung.suspend()
+            await until(lambda: "has not answered" in caplog.text and not is_alive(hung), 20)
+            await until(lambda: len(listening_on(number, members())) == 2, 60)
+            answers = [
+                await anyio.to_thread.run_sync(httpx2.get, f"http://127.0.0.1:{number}/livez") for _ in range(40)
+            ]
+            assert {answer.status_code for answer in answers} == {200}
+            some.stop()
+            some.stop()
+    assert not members()
 
 
 async def test_after_the_first_signal_nothing_is_refused_for_drain_delay_and_the_second_one_ends_it(
