@@ -95,13 +95,15 @@ class BackendSpec:
 class Principal:
     """Who is asking. Two credentials of the same `identity` are the same caller; the token's bytes are not part of it.
 
-    For an API key `issuer` is "key" and `subject` the key's id.
+    For an API key `issuer` is "key" and `subject` the key's id. `expires_at` is that of the credential, in Unix time:
+    what was opened with it ends then.
     """
 
     tenant: str
     issuer: str
     subject: str
     scopes: frozenset[str]
+    expires_at: float | None = None
 
     @property
     def identity(self) -> tuple[str, str, str]:

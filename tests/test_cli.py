@@ -34,7 +34,7 @@ async def verify(text: str) -> frozenset[str]:
     settings = Settings.from_env(os.environ)
     database = Database(settings.database_url)
     try:
-        principal, _ = await ApiKeys(ApiKeyRepository(database), KeyMaker(settings.secret_key)).verify(text)
+        principal = await ApiKeys(ApiKeyRepository(database), KeyMaker(settings.secret_key)).verify(text)
         return principal.scopes
     finally:
         await database.aclose()

@@ -115,8 +115,8 @@ class ApiKeys:
     def __repr__(self) -> str:
         return f"<ApiKeys [{len(self._used)} uses not flushed]>"
 
-    async def verify(self, text: str) -> tuple[Principal, datetime | None]:
-        """The key's holder, and when it expires.
+    async def verify(self, text: str) -> Principal:
+        """The key's holder.
 
         Raises:
             KeyRefused: malformed, unknown, wrong_secret, revoked or expired.
@@ -138,7 +138,8 @@ class ApiKeys:
         if record.expires_at is not None and record.expires_at <= now:
             raise KeyRefused("expired")
         self._used[record.tenant, identifier] = now
-        return Principal(record.tenant, ISSUER, identifier, record.scopes), record.expires_at
+        expires_at = None if record.expires_at is None else record.expires_at.timestamp()
+        return Principal(record.tenant, ISSUER, identifier, record.scopes, expires_at)
 
     async def flush_last_used(self) -> None:
         """Writes down which keys were used. Once a minute is enough; uses survive a store that is away.

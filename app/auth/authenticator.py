@@ -31,7 +31,7 @@ REASONS = ("missing", "scheme", "unknown", "wrong_secret", "revoked", *tokens.RE
 
 _bearer = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr] +([\x21-\x7e]+)", re.ASCII).fullmatch
 _Known = bytes | tuple[bytes, Target]  # the digest of a key's header; of a token's, and what it was for
-_Verify = Callable[[], Awaitable[tuple[Principal, datetime | None]]]
+_Verify = Callable[[], Awaitable[Principal]]
 _V = TypeVar("_V")
 
 
@@ -126,14 +126,14 @@ class Authenticator:
             raise self._refusal(refused[0])
         forgotten = self._forgotten
         try:
-            principal, expires_at = await verify()
+            principal = await verify()
         except (KeyRefused, TokenRefused) as refusal:
             if self._forgotten == forgotten:
                 _remember(self._refused, key, (refusal.reason, self._clock() + REMEMBER_REFUSED_S))
             raise self._refusal(refusal.reason) from None
         remember_s = REMEMBER_S
-        if expires_at is not None:
-            remember_s = min(remember_s, (expires_at - self._now()).total_seconds())
+        if principal.expires_at is not None:
+            remember_s = min(remember_s, principal.expires_at - self._now().timestamp())
         # A revocation may have come while the store was asked: then what it said is not kept.
         if self._forgotten == forgotten and remember_s > 0:
             _remember(self._known, key, (principal, self._clock() + remember_s))

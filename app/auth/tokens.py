@@ -104,8 +104,8 @@ class Tokens:
         self._store, self._sealer, self._keys, self._now = store, sealer, keys, now
         self._jwt = jwt.PyJWT({"enforce_minimum_key_length": True})
 
-    async def verify(self, text: str, target: Target) -> tuple[Principal, datetime]:
-        """The token's holder, in the tenant of the target, and when it expires.
+    async def verify(self, text: str, target: Target) -> Principal:
+        """The token's holder, in the tenant of the target.
 
         Raises:
             TokenRefused: it is not a valid one, or not for this target.
@@ -120,7 +120,7 @@ class Tokens:
         key = await self._key(issuer, kid, algorithm)
         claims = self._signed_claims(text, key, algorithm, issuer, target)
         expires_at = self._check_times(claims)
-        return _principal(claims, issuer), expires_at
+        return _principal(claims, issuer, expires_at)
 
     def forget_issuer(self, tenant: str, issuer: str) -> None:
         """The issuer was changed: its keys are fetched anew."""
@@ -180,7 +180,8 @@ class Tokens:
             raise TokenRefused("malformed") from None
         return claims
 
-    def _check_times(self, claims: Mapping[str, Any]) -> datetime:
+    def _check_times(self, claims: Mapping[str, Any]) -> float:
+        """When the token expires: at `exp`; if that has just passed, at the end of the leeway."""
         exp, iat, nbf = (_seconds(claims, name) for name in ("exp", "iat", "nbf"))
         now = self._now().timestamp()
         if exp is None or iat is None or not 0 < exp - iat <= MAX_LIFE_S:
@@ -189,7 +190,7 @@ class Tokens:
             raise TokenRefused("expired")
         if now < iat - LEEWAY_S or (nbf is not None and now < nbf - LEEWAY_S):
             raise TokenRefused("not_yet_valid")
-        return datetime.fromtimestamp(exp, UTC)
+        return exp if now < exp else exp + LEEWAY_S
 
 
 def is_issuer(text: str) -> bool:
@@ -276,7 +277,7 @@ def _seconds(claims: Mapping[str, Any], name: str) -> int | None:
     return value
 
 
-def _principal(claims: Mapping[str, Any], issuer: IssuerRecord) -> Principal:
+def _principal(claims: Mapping[str, Any], issuer: IssuerRecord, expires_at: float) -> Principal:
     names = issuer.claims
     subject = _claim(claims, names.get("subject") or "sub")
     if not isinstance(subject, str) or not 0 < len(subject) <= MAX_SUBJECT or not subject.isprintable():
@@ -284,8 +285,9 @@ def _principal(claims: Mapping[str, Any], issuer: IssuerRecord) -> Principal:
     tenant = names.get("tenant")
     if tenant is not None and _claim(claims, tenant) != issuer.tenant:
         raise TokenRefused("claims")
-    scopes = _scopes(_claim(claims, names.get("scopes") or "scope"))
-    return Principal(issuer.tenant, issuer.issuer, subject, capped(scopes, issuer.tenant, issuer.max_scopes))
+    asked = _scopes(_claim(claims, names.get("scopes") or "scope"))
+    scopes = capped(asked, issuer.tenant, issuer.max_scopes)
+    return Principal(issuer.tenant, issuer.issuer, subject, scopes, expires_at)
 
 
 def _claim(claims: Mapping[str, Any], path: str) -> object:

@@ -186,13 +186,13 @@ def _headers(lines: list[bytes]) -> RawHeaders:
 
 @lru_cache(maxsize=REMEMBERED)
 def _encode_principal(principal: Principal) -> bytes:
-    return json.dumps([*principal.identity, *principal.scopes]).encode()
+    return json.dumps([*principal.identity, principal.expires_at, *principal.scopes]).encode()
 
 
 @lru_cache(maxsize=REMEMBERED)
 def _decode_principal(encoded: bytes) -> Principal:
-    tenant, issuer, subject, *scopes = json.loads(encoded)
-    return Principal(tenant, issuer, subject, frozenset(scopes))
+    tenant, issuer, subject, expires_at, *scopes = json.loads(encoded)
+    return Principal(tenant, issuer, subject, frozenset(scopes), expires_at)
 
 
 def _end_of_record(data: bytes | bytearray, at: int) -> int | None:

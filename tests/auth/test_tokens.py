@@ -1,13 +1,11 @@
 """JWTs: which are believed, for which target, and how far (security.md, "Authentication details"; A1)."""
 
-from datetime import timedelta
-
 import pytest
 
 from app.auth.tokens import capped
 from app.domain import Principal
 from tests.auth.test_jwks import document, jwk
-from tests.auth.tokens import HS, ISS, KEYS, NOW, TARGET, Record, T, token
+from tests.auth.tokens import HS, ISS, KEYS, TARGET, Record, T, token
 
 # --- good ones
 
@@ -17,9 +15,13 @@ async def test_a_good_token_of_every_algorithm_is_believed(rig, algorithm):
     rig.set(HS if algorithm == "HS256" else Record(algorithms=(algorithm,)))
     if algorithm != "HS256":
         rig.host.document = document(jwk(KEYS[algorithm], "a"))
-    principal, expires_at = await rig.tokens.verify(token(algorithm), TARGET)
-    assert principal == Principal("acme", ISS, "alice", frozenset({"mcp:connect"}))
-    assert expires_at == NOW + timedelta(seconds=600)
+    principal = await rig.tokens.verify(token(algorithm), TARGET)
+    assert principal == Principal("acme", ISS, "alice", frozenset({"mcp:connect"}), T + 600)
+
+
+async def test_a_token_in_its_leeway_expires_with_the_leeway(rig):
+    principal = await rig.tokens.verify(token(iat=T - 600, exp=T - 10), TARGET)
+    assert principal.expires_at == T - 10 + 30
 
 
 @pytest.mark.parametrize(
@@ -59,7 +61,7 @@ async def test_what_the_rules_allow_is_believed(rig, changes):
 )
 async def test_claims_are_found_where_the_issuer_puts_them(rig, names, sent, subject, scopes):
     rig.set(Record(claims={"subject": "sub", "scopes": "scope", "tenant": None, **names}))
-    principal, _ = await rig.tokens.verify(token(**sent), TARGET)
+    principal = await rig.tokens.verify(token(**sent), TARGET)
     assert (principal.tenant, principal.subject, principal.scopes) == ("acme", subject, scopes)
 
 

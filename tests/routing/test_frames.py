@@ -37,7 +37,9 @@ words = st.binary(max_size=20).map(lambda word: word.translate(None, b"\n"))
 names = words.map(lambda word: word.translate(None, b":"))
 headers = st.lists(st.tuples(names, words), max_size=5).map(tuple)
 texts = st.text(max_size=10)
-principals = st.builds(Principal, texts, texts, texts, st.frozensets(texts, max_size=3))
+principals = st.builds(
+    Principal, texts, texts, texts, st.frozensets(texts, max_size=3), st.none() | st.floats(0, 2**40)
+)
 heads = st.builds(
     RequestHead,
     st.sampled_from(["GET", "POST", "DELETE", "OPTIONS"]),
