@@ -18,6 +18,8 @@ import httpx2
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.programs import Program, run_program
+
 ROOT = Path(__file__).resolve().parents[2]
 READY_S = 30.0  # two cores, several gateways starting at once
 STOP_S = 45.0  # the drain (30 s) and the stop ladder
@@ -40,7 +42,7 @@ MISBEHAVE = [sys.executable, "-I", "-S", str(ROOT / "tests/integration/misbehave
 class Gateway:
     """One running node and its administrator."""
 
-    PROGRAM: Sequence[str] = ("-m", "app")  # what Python runs
+    PROGRAM: Sequence[str] | None = None  # what Python runs instead of the command
     WORDS: Sequence[str] = ()  # more of the command line
 
     def __init__(self, data_dir: Path, *, admin_key: str | None = None, **settings: str) -> None:
@@ -56,13 +58,9 @@ class Gateway:
         self.log = data_dir.parent / f"{data_dir.name}.log"
         self._log_file = self.log.open("ab")
         where = ("--host", "127.0.0.1", "--port", "0", "--data-dir", str(data_dir))
-        self.process = subprocess.Popen(
-            [sys.executable, *self.PROGRAM, "serve", *where, *self.WORDS],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=self._log_file,
-            env=self.environment,
-            cwd=ROOT,
+        words = ["serve", *where, *self.WORDS]
+        self.process = (
+            Program(words, self.environment, stderr=self._log_file) if self.PROGRAM is None else self._popen(words)
         )
         try:
             self.url = self._wait_until_ready()
@@ -72,6 +70,17 @@ class Gateway:
             self.close()
             raise
         self.http = httpx2.Client(base_url=self.url, timeout=60, headers=_bearer(self.admin_key))
+
+    def _popen(self, words: Sequence[str]) -> subprocess.Popen[bytes]:
+        assert self.PROGRAM is not None
+        return subprocess.Popen(
+            [sys.executable, *self.PROGRAM, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._log_file,
+            env=self.environment,
+            cwd=ROOT,
+        )
 
     @property
     def pid(self) -> int:
@@ -106,15 +115,7 @@ class Gateway:
 
     def cli(self, *words: str) -> Any:
         """A subcommand with --json, on this gateway's database."""
-        done = subprocess.run(
-            [sys.executable, "-m", "app", *words, "--json"],
-            env=self.environment,
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        done = run_program([*words, "--json"], self.environment)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 

@@ -3,7 +3,6 @@
 import os
 import sqlite3
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +12,10 @@ import psycopg
 import pytest
 
 from app import cli
-from tests.integration.gateway import ECHO, ROOT, Gateway, running_gateway, until
+from tests.integration.gateway import ECHO, Gateway, running_gateway, until
 from tests.integration.wire import wire
 from tests.postgres import in_database, new_database
+from tests.programs import run_program
 
 SECRET_KEY = "5ec" * 22
 
@@ -23,8 +23,7 @@ SECRET_KEY = "5ec" * 22
 def trunkline(data_dir: Path, *words: str, **settings: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "TRUNKLINE_DATA_DIR": str(data_dir)}
     environment |= {f"TRUNKLINE_{name}": value for name, value in settings.items()}
-    command = [sys.executable, "-m", "app", *words]
-    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    return run_program(words, environment)
 
 
 def test_a_node_refuses_a_wrong_schema_in_one_line_until_it_is_migrated(

@@ -11,14 +11,13 @@ import httpx2
 import pytest
 
 from tests.integration.gateway import ROOT, Gateway
+from tests.programs import run_program
 
 TRUNKLINE = [sys.executable, "-m", "app"]
 
 
 def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, **environment}
-    command = [*TRUNKLINE, *words]
-    return subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
+    return run_program(words, {**os.environ, **environment})
 
 
 def test_livez_and_readyz_answer_and_skip_the_host_check(gateway: Gateway) -> None:

@@ -2,7 +2,6 @@
 
 import copy
 import itertools
-import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -13,10 +12,11 @@ import anyio
 import httpx2
 import pytest
 
-from tests.integration.gateway import ECHO, ROOT, Endpoint, Gateway, until
+from tests.integration.gateway import ECHO, Endpoint, Gateway, until
 from tests.integration.nodes import Nodes, running_nodes
 from tests.integration.roaming import RoamingWire
 from tests.integration.wire import LATEST
+from tests.programs import run_program
 
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 INITIALIZE = {
@@ -84,7 +84,8 @@ async def test_a_key_that_the_command_line_revokes_is_refused_by_every_node_and_
     words = ["keys", "revoke", endpoint.key.split("_")[1], "--tenant", endpoint.tenant]
     async with one_session_each(nodes, endpoint) as sessions, AsyncExitStack() as stack:
         streams = [await stack.enter_async_context(session.stream("GET")) for session in sessions]
-        await anyio.run_process([sys.executable, "-m", "app", *words], env=node.environment, cwd=ROOT)
+        done = await anyio.to_thread.run_sync(run_program, words, node.environment)
+        assert done.returncode == 0, done.stderr
         with anyio.fail_after(POLLED_S):
             took = await answered_everywhere(sessions, 401)
             for stream in streams:

@@ -19,6 +19,7 @@ from app import fleet as fleet_module
 from app.settings import Settings
 from app.storage import migrate
 from tests.integration.gateway import ROOT, Gateway, is_alive, running_gateway, until
+from tests.programs import run_program
 
 KEY = "5e" * 32
 
@@ -268,9 +269,8 @@ async def test_a_node_that_dies_at_once_again_and_again_is_given_up_and_the_othe
 
 def run(*words: str, data_dir: Path, **settings: str) -> subprocess.CompletedProcess[str]:
     """`serve` with a command line that is refused."""
-    command = [sys.executable, "-m", "app", "serve", "--port", settings.pop("PORT", "0"), *words]
-    env = environment(data_dir, settings)
-    return subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    port = settings.pop("PORT", "0")
+    return run_program(["serve", "--port", port, *words], environment(data_dir, settings))
 
 
 def environment(data_dir: Path, settings: dict[str, str]) -> dict[str, str]:

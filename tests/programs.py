@@ -1,0 +1,246 @@
+"""Runs the command `trunkline` in processes of its own that need not import it first.
+
+The suite starts it some hundred times, and importing takes a second of a processor each time. So one process per
+worker has imported it, has no thread and no event loop, and forks a child for each start. The child has arguments,
+environment, streams, signals and an end of its own, as if it had been started by itself; that it can be is what
+`test_cli.py`, `test_gateway_command.py` and `test_nodes_command.py` show.
+"""
+
+import atexit
+import gc
+import json
+import os
+import select
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import IO, Any
+
+ROOT = Path(__file__).resolve().parents[1]
+START_S = 60.0
+MAX_REQUEST = 256 << 10  # arguments and environment
+
+
+class Program:
+    """One `trunkline …` that runs; as much of `subprocess.Popen` as tests use."""
+
+    def __init__(
+        self, words: Sequence[str], env: Mapping[str, str], *, stdout: IO[bytes] | None = None, stderr: IO[bytes]
+    ) -> None:
+        """Without `stdout` there is a pipe, to be read from `self.stdout`, which the caller closes."""
+        self.returncode: int | None = None
+        self.stdout: IO[bytes] | None = None
+        theirs = stdout.fileno() if stdout is not None else -1
+        if stdout is None:
+            ours, theirs = os.pipe()
+            self.stdout = os.fdopen(ours, "rb", buffering=0)
+        try:
+            self._status, self.pid = _starter().start(words, env, theirs, stderr.fileno())
+        finally:
+            if stdout is None:
+                os.close(theirs)
+
+    def poll(self) -> int | None:
+        """The exit status, as `Popen` has it; None while it runs."""
+        if self.returncode is None and select.select([self._status], [], [], 0)[0]:
+            self._ended()
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Waits for the exit status. Raises subprocess.TimeoutExpired."""
+        if self.returncode is None:
+            if not select.select([self._status], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired("trunkline", timeout or 0.0)
+            self._ended()
+        assert self.returncode is not None
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """To a process that has ended: nothing."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def _ended(self) -> None:
+        said = self._status.recv(64)
+        self._status.close()
+        assert said, "the process that starts programs has ended"
+        self.returncode = int(said)
+
+
+def run_program(
+    words: Sequence[str], env: Mapping[str, str], *, timeout: float = 60.0
+) -> subprocess.CompletedProcess[str]:
+    """Runs `trunkline WORDS…` to its end and returns what it printed."""
+    with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+        program = Program(words, env, stdout=stdout, stderr=stderr)
+        try:
+            program.wait(timeout)
+        except subprocess.TimeoutExpired:
+            program.kill()
+            program.wait()
+            raise
+        texts = []
+        for file in (stdout, stderr):
+            file.seek(0)
+            texts.append(file.read().decode())
+        return subprocess.CompletedProcess(list(words), program.returncode or 0, *texts)
+
+
+class _Starter:
+    """The process that forks, seen from the tests."""
+
+    def __init__(self) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._lock = threading.Lock()
+        with theirs:
+            theirs.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, MAX_REQUEST)
+            command = [sys.executable, "-m", "tests.programs", str(theirs.fileno())]
+            self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+        self._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MAX_REQUEST)
+
+    def start(
+        self, words: Sequence[str], env: Mapping[str, str], stdout: int, stderr: int
+    ) -> tuple[socket.socket, int]:
+        """A new process: where its exit status will be told, and its pid."""
+        status, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        request = json.dumps([list(words), dict(env)]).encode()
+        assert len(request) < MAX_REQUEST
+        with theirs, self._lock:
+            socket.send_fds(self._control, [request], [stdout, stderr, theirs.fileno()])
+        status.settimeout(START_S)
+        pid = int(status.recv(64))
+        status.settimeout(None)
+        return status, pid
+
+    def close(self) -> None:
+        """Ends it, and with it whatever a failed test has left running."""
+        self._control.close()
+        self._process.wait(10)
+
+
+@cache
+def _starter() -> _Starter:
+    starter = _Starter()
+    atexit.register(starter.close)
+    return starter
+
+
+# --- in the process that forks
+
+
+class _Forks:
+    """Forks a child per request until the tests are gone. In a child, `serve` returns what is to be run."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._running: dict[int, socket.socket] = {}
+        self._selector = selectors.DefaultSelector()
+        self._woken, self._wakes = socket.socketpair()
+        for each in (self._woken, self._wakes):
+            each.setblocking(False)
+
+    def serve(self) -> list[str] | None:
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wakes.fileno(), warn_on_full_buffer=False)
+        self._selector.register(self._control, selectors.EVENT_READ)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        while True:
+            for key, _ in self._selector.select():
+                if key.fileobj is self._woken:
+                    self._woken.recv(4096)
+                    self._reap()
+                    continue
+                request, descriptors, _, _ = socket.recv_fds(self._control, MAX_REQUEST, 3)
+                if not request:
+                    self._kill_all()
+                    return None
+                words = self._fork(json.loads(request), descriptors)
+                if words is not None:
+                    return words
+
+    def _fork(self, request: Any, descriptors: list[int]) -> list[str] | None:
+        stdout, stderr, status = descriptors
+        pid = os.fork()
+        if pid == 0:
+            words, env = request
+            self._become(env, stdout, stderr)
+            os.close(status)
+            return list(words)
+        os.close(stdout)
+        os.close(stderr)
+        self._running[pid] = socket.socket(fileno=status)
+        self._tell(self._running[pid], pid)
+        return None
+
+    def _become(self, env: dict[str, str], stdout: int, stderr: int) -> None:
+        """Leaves nothing of the parent but what it has imported."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._selector.close()
+        for each in (self._control, self._woken, self._wakes, *self._running.values()):
+            each.close()
+        os.dup2(stdout, 1)
+        os.dup2(stderr, 2)
+        os.close(stdout)
+        os.close(stderr)
+        os.environ.clear()
+        os.environ.update(env)
+
+    def _reap(self) -> None:
+        while self._running:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            ended = self._running.pop(pid, None)
+            if ended is not None:
+                self._tell(ended, os.waitstatus_to_exitcode(status))
+                ended.close()
+
+    def _tell(self, to: socket.socket, number: int) -> None:
+        try:
+            to.send(b"%d" % number)
+        except OSError:  # nobody waits for it any more
+            return
+
+    def _kill_all(self) -> None:
+        for pid in self._running:
+            os.kill(pid, signal.SIGKILL)
+        deadline = time.monotonic() + 5
+        while self._running and time.monotonic() < deadline:
+            self._reap()
+            time.sleep(0.01)
+
+
+def _main(descriptor: int) -> int:
+    import app.serve  # noqa: F401
+    from app.cli import main
+
+    assert threading.active_count() == 1
+    gc.collect()
+    gc.freeze()  # a child's collections do not write to what it shares with us
+    words = _Forks(socket.socket(fileno=descriptor)).serve()
+    if words is None:
+        return 0
+    gc.unfreeze()
+    sys.argv = ["trunkline", *words]
+    return main(words)
+
+
+if __name__ == "__main__":
+    sys.exit(_main(int(sys.argv[1])))
