@@ -17,20 +17,21 @@ class Burial:
     """Looks for remains until none turn up any more; then `done`.
 
     The kernel kills the leaders when their spawner dies; their descendants, and then their zombies, come
-    to us. Known are those with one of the markers and those of a leader's session. A daemon that left
-    its session and its environment behind cannot be told from a child of our own here.
+    to us. Known are those with one of the marks or markers and those of a leader's session. A daemon that
+    left all of this behind cannot be told from a child of our own here.
     """
 
     def __init__(
         self,
         spawner: subprocess.Popen[bytes],
-        markers: Iterable[str],
+        process_ids: Iterable[str],
         leaders: Iterable[int],
         forget: Callable[["Burial"], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._spawner = spawner
-        self._markers = frozenset(markers)
+        self._markers = frozenset(process_ids)
+        self._marks = frozenset(map(tree.mark, self._markers))
         self._leaders = frozenset(leaders)
         self._pids = set(self._leaders)
         self._forget = forget
@@ -57,7 +58,9 @@ class Burial:
             self._loop.call_later(_LOOK_AGAIN_S, self._look)
 
     def _is_ours(self, pid: int) -> bool:
-        return pid in self._pids or tree.session(pid) in self._leaders or tree.marker(pid) in self._markers
+        if pid in self._pids or tree.session(pid) in self._leaders:
+            return True
+        return tree.mark_of(pid) in self._marks or tree.marker(pid) in self._markers
 
 
 def _reap(pid: int) -> bool:

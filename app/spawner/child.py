@@ -8,7 +8,7 @@ import signal
 from collections.abc import Sequence
 from typing import NoReturn
 
-from app.spawner import syscalls
+from app.spawner import syscalls, tree
 from app.spawner.wire import Order
 
 _EXIT_NOT_STARTED = 127
@@ -32,6 +32,7 @@ def become(order: Order, stdio: Sequence[int], status: int, spawner: int) -> NoR
         _reset_signals()
         stage = "limits"
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        tree.wear(order["id"])
         if order["sched_batch"]:
             # A woken backend then does not preempt the gateway inside its write to the pipe.
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))

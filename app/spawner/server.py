@@ -9,7 +9,7 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -43,6 +43,27 @@ class _Ending:
 
     leader: int
     quiet_looks: int = 0
+
+
+class _Owners:
+    """Whose an orphan is, at one look."""
+
+    def __init__(self, processes: Iterable[_Process], endings: Mapping[str, _Ending]) -> None:
+        leaders = {process_id: ending.leader for process_id, ending in endings.items()}
+        leaders |= {process.id: process.pid for process in processes}
+        self._ids = leaders.keys()
+        self._by_leader = {leader: process_id for process_id, leader in leaders.items()}
+        self._by_mark = {tree.mark(process_id): process_id for process_id in leaders}
+
+    def of(self, orphan: int) -> str | None:
+        """The id of its backend, by what is hardest to get rid of first; None if it hides that."""
+        owner = self._by_mark.get(tree.mark_of(orphan) or 0)
+        if owner is not None:
+            return owner
+        marker = tree.marker(orphan)
+        if marker in self._ids:
+            return marker
+        return self._by_leader.get(tree.session(orphan) or 0)
 
 
 class Spawner:
@@ -195,32 +216,33 @@ class Spawner:
     def _end_trees(self) -> None:
         """One look for what is left of the ending trees.
 
-        Its members are 1. the leader and all below it, 2. orphans that came to us and carry its marker
-        or belong to its session, 3. orphans without a marker: nobody's, so they go as well, but only at
-        the second look, because a process in the middle of its exec has no environment for a moment.
+        Its members are 1. the leader and all below it, 2. orphans that came to us and wear its mark, carry its
+        marker or belong to its session, 3. orphans that have left all of this behind, if no other tree can have
+        started them; but only at the second look, because a process in the middle of its exec has no environment
+        for a moment.
         """
-        leaders = {ending.leader: process_id for process_id, ending in self._ending.items()}
-        leaders |= {process.pid: process.id for process in self._processes.values()}
-        doomed: dict[int, str] = {pid: name for pid, name in leaders.items() if name in self._ending}
-        doomed = {pid: name for pid, name in doomed.items() if pid in self._by_pid}
+        owners = _Owners(self._processes.values(), self._ending)
+        doomed = {process.pid: process.id for process in self._processes.values() if process.id in self._ending}
         nameless = set()
         for pid in tree.children(self._pid):
             if pid in self._by_pid:
                 continue
-            owner = self._owner(pid, leaders)
+            owner = owners.of(pid)
             if owner is None:
                 nameless.add(pid)
             elif owner in self._ending:
                 doomed[pid] = owner
-        tree.end([*doomed, *(nameless & self._nameless)])
+        nobodys = {pid for pid in nameless & self._nameless if not self._may_be_of_the_living(pid)}
+        tree.end([*doomed, *nobodys])
         self._nameless = nameless
         self._count_quiet_looks(set(doomed.values()))
 
-    def _owner(self, orphan: int, leaders: dict[int, str]) -> str | None:
-        marker = tree.marker(orphan)
-        if marker is not None and (marker in self._processes or marker in self._ending):
-            return marker
-        return leaders.get(tree.session(orphan) or 0)
+    def _may_be_of_the_living(self, orphan: int) -> bool:
+        """Whether a tree that nobody ends is old enough to have started this orphan. In doubt it stays: the last of
+        those trees takes it with it."""
+        births = [tree.born(process.pid) for process in self._processes.values() if process.id not in self._ending]
+        orphan_born = tree.born(orphan)
+        return orphan_born is None or any(birth is not None and birth <= orphan_born for birth in births)
 
     def _count_quiet_looks(self, seen: set[str]) -> None:
         for process_id, ending in list(self._ending.items()):

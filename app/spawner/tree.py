@@ -1,7 +1,8 @@
-"""Finds and ends whole process trees through /proc."""
+"""Finds and ends whole process trees through /proc; tells whose a process is that has left its tree."""
 
 import contextlib
 import os
+import resource
 import signal
 from collections.abc import Iterable
 
@@ -9,6 +10,11 @@ from collections.abc import Iterable
 # can still be told whose it is. The value is random: no backend knows another's.
 MARKER = "TRUNKLINE_PROCESS"
 _MARKER_BYTES = MARKER.encode() + b"="
+
+# The same once more as a resource limit: it stays with a descendant that leaves its group and session and starts with
+# an empty environment, and only a privileged process can raise it. Linux has this one still and enforces it no more.
+_RLIMIT_LOCKS = 10
+_LEAST_MARK = 1 << 61
 
 _HAS_CHILDREN_FILES = os.path.exists(f"/proc/self/task/{os.getpid()}/children")  # CONFIG_PROC_CHILDREN
 
@@ -28,11 +34,16 @@ def _children_by_search(parent: int) -> list[int]:
     found = []
     for name in os.listdir("/proc"):
         if name.isdigit():
-            # The command's name may hold spaces and brackets; the parent is the second field behind it.
-            fields = _read(f"/proc/{name}/stat").rpartition(b")")[2].split()
+            fields = _stat(int(name))
             if fields and int(fields[1]) == parent:
                 found.append(int(name))
     return found
+
+
+def _stat(pid: int) -> list[bytes]:
+    """What the kernel says of a process from its state on; nothing if it is gone."""
+    # The command's name in front of it may hold spaces and brackets.
+    return _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
 
 
 def marker(pid: int) -> str | None:
@@ -41,6 +52,31 @@ def marker(pid: int) -> str | None:
         if entry.startswith(_MARKER_BYTES):
             return entry[len(_MARKER_BYTES) :].decode(errors="replace")
     return None
+
+
+def mark(process_id: str) -> int:
+    """The limit that marks the descendants of the backend with this id."""
+    return _LEAST_MARK | int(process_id, 16) >> 3
+
+
+def wear(process_id: str) -> None:
+    """Gives this process, and all it will start, the mark; it goes without where a lower limit is set already."""
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(_RLIMIT_LOCKS, (mark(process_id), mark(process_id)))
+
+
+def mark_of(pid: int) -> int | None:
+    """The mark that a process wears, whoever gave it; None if it is gone."""
+    try:
+        return resource.prlimit(pid, _RLIMIT_LOCKS)[1]
+    except OSError:
+        return None
+
+
+def born(pid: int) -> int | None:
+    """When a process was started, in ticks since the machine was; None if it is gone."""
+    fields = _stat(pid)
+    return int(fields[19]) if fields else None
 
 
 def session(pid: int) -> int | None:

@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import anyio
@@ -16,7 +17,7 @@ import pytest
 
 from app.spawner import tree
 from app.spawner.client import Command, End, SpawnerClient, SpawnFailed
-from tests.spawner.conftest import SERVERS, all_end, is_alive, spawn, watch
+from tests.spawner.conftest import SERVERS, Child, all_end, is_alive, spawn, watch
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -130,6 +131,7 @@ async def test_a_child_gets_what_it_should_and_nothing_else(client, monkeypatch)
     assert report["cwd"] == "/tmp"
     assert report["scheduler"] == os.SCHED_OTHER
     assert report["core"] == [0, 0]
+    assert report["locks"] == [tree.mark(child.spawned.id)] * 2
     child.close()
 
 
@@ -173,17 +175,69 @@ async def test_no_descendant_outlives_its_backend(client, how):
     child.close()
 
 
+async def family_of(client: SpawnerClient, *kinds: str) -> tuple[Child, dict[str, int]]:
+    """A backend, and the pids of what it has started."""
+    child = await spawn(client, "family.py", *kinds)
+    return child, json.loads(await child.read_line())
+
+
+async def end(client: SpawnerClient, child: Child) -> None:
+    """Ends it, and another after it: by then the spawner has looked for what it left behind often enough."""
+    client.kill(child.spawned.id)
+    await child.end()
+    child.close()
+    for _ in range(2):
+        later = await spawn(client, "sh", "-c", "sleep 0.01 & read x")
+        client.kill(later.spawned.id)
+        await later.end()
+        later.close()
+
+
 async def test_ending_one_backend_leaves_the_others_descendants_alone(client):
-    doomed, spared = await spawn(client, "family.py"), await spawn(client, "family.py")
-    pids = json.loads(await spared.read_line())
-    family = watch(*json.loads(await doomed.read_line()).values())
-    client.kill(doomed.spawned.id)
-    await doomed.end()
-    await all_end(family)
-    # A daemon that hides whose it is belongs to nobody and goes with the first backend that ends.
-    assert {kind for kind, pid in pids.items() if is_alive(pid)} >= {"child", "session", "daemon"}
-    doomed.close()
-    spared.close()
+    doomed, family = await family_of(client)
+    spared, others = await family_of(client)
+    gone = watch(*family.values())
+    await end(client, doomed)
+    await all_end(gone)
+    assert {kind for kind, pid in others.items() if is_alive(pid)} == {"child", "session", "daemon", "nameless"}
+    rest = watch(*others.values())
+    await end(client, spared)
+    await all_end(rest, within_s=6)
+
+
+async def test_a_daemon_that_hides_whose_it_is_stays_while_it_may_be_anothers_and_goes_with_the_last(client):
+    first, its = await family_of(client, "stranger")
+    second, others = await family_of(client, "stranger")
+    strangers = watch(its["stranger"], others["stranger"])
+    await end(client, second)
+    assert is_alive(its["stranger"])
+    assert is_alive(others["stranger"])  # the first one was there before it, and could have started it
+    await end(client, first)
+    await all_end(strangers, within_s=6)
+
+
+async def test_a_backend_that_is_younger_than_a_daemon_cannot_have_started_it(client):
+    old, family = await family_of(client, "stranger")
+    stranger = watch(family["stranger"])
+    with anyio.fail_after(5):
+        while ticks() <= (tree.born(family["stranger"]) or 0):
+            await anyio.sleep(0.005)
+    young = await spawn(client, "echo.py")
+    await end(client, old)
+    await all_end(stranger, within_s=6)
+    assert is_alive(young.spawned.pid)
+    young.close()
+
+
+def ticks() -> int:
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+
+
+def test_no_two_backends_wear_the_same_mark_and_a_lower_limit_is_left_alone():
+    assert tree.mark("0" * 16) != tree.mark("8".rjust(16, "0"))
+    assert tree.mark("f" * 16) < 2**62
+    assert tree.born(os.getpid()) is not None
+    assert tree.born(2**22 + 1) is tree.mark_of(2**22 + 1) is None  # no such process
 
 
 async def test_zombies_of_orphans_are_reaped(client):
@@ -269,7 +323,6 @@ async def test_closing_ends_everything_and_may_be_repeated(client):
 async def test_a_killed_spawner_is_reported_and_replaced_and_leaves_nothing(client):
     child = await spawn(client, "family.py")
     pids = json.loads(await child.read_line())
-    del pids["nameless"]  # without the marker there is nothing to know it by from outside its spawner
     family = watch(*pids.values(), child.spawned.pid)
     first = client.pid
     os.kill(first, signal.SIGKILL)
