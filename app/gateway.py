@@ -166,7 +166,15 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         # Other nodes, if there can be any: who has which session, and what all of them must know.
         node_id = secrets.token_hex(NODE_ID_BYTES)
         routing = await stack.enter_async_context(
-            open_routing(node_id, settings.node_url or "", settings.redis_url, settings.secret_key, sealer, metrics)
+            open_routing(
+                node_id,
+                settings.node_url or "",
+                settings.redis_url,
+                settings.secret_key,
+                sealer,
+                metrics,
+                claim_wait_s=settings.pool_wait_s,
+            )
         )
         ownership = await stack.enter_async_context(Ownership(routing.store, node_id, routing.url))
 

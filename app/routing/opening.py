@@ -36,10 +36,20 @@ class Routing:
 
 
 @asynccontextmanager
-async def open_routing(
-    node: str, url: str, redis_url: str | None, secret_key: bytes, seal: Seal, metrics: Metrics
+async def open_routing(  # noqa: PLR0913 - once, of plain values
+    node: str,
+    url: str,
+    redis_url: str | None,
+    secret_key: bytes,
+    seal: Seal,
+    metrics: Metrics,
+    *,
+    claim_wait_s: float | None = None,
 ) -> AsyncIterator[Routing]:
-    """Opens the connections; whether Redis is there or not. Leaving closes them."""
+    """Opens the connections; whether Redis is there or not. Leaving closes them.
+
+    `claim_wait_s` is how long a new session may wait for a Redis that is slow and answers.
+    """
     proof = NodeProof(secret_key, node)
     peers = PeerClient(proof)
     try:
@@ -48,7 +58,8 @@ async def open_routing(
             return
         errors = metrics.route_store_errors
         async with RedisConnection(redis_url, errors) as redis, RedisConnection(redis_url, errors) as for_journals:
-            store, journals = RedisStore(redis, seal, errors), RedisJournalStore(for_journals)
+            store = RedisStore(redis, seal, errors, patience_s=claim_wait_s)
+            journals = RedisJournalStore(for_journals)
             yield Routing(node, url, store, journals, proof, peers, redis, Notices(redis, seal, node, errors))
     finally:
         await peers.aclose()

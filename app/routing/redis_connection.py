@@ -1,8 +1,12 @@
 """RedisConnection: one connection to Redis, used by many at once.
 
 redis-py makes the connection (TLS, login, sentinels) and parses; what is different here: commands of all callers
-go out together and answers are matched in order, so that a caller who is cancelled takes nothing with him, nobody
-waits longer than `DEADLINE_S`, and nothing is ever sent twice.
+go out together and answers are matched in order, so that a caller who is cancelled takes nothing with him, and nothing
+is ever sent twice.
+
+Late is not broken. Who waits gives up one by one; the connection is given up only when nothing at all comes (see
+`Deadlines`). Both are counted in turns of the event loop, which are `TURN_S` long unless this process is late itself:
+while it waits for the processor it could not have seen an answer.
 """
 
 import asyncio
@@ -25,10 +29,11 @@ from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseE
 from app.errors import RoutesUnavailable
 from app.routing import redis_address
 
+TURN_S = 0.025
 DEADLINE_S = 0.25  # a healthy Redis answers in a millisecond; a request that waits for it must not be held up
-LAST_LOOK_S = 0.02  # of it, for what came while the event loop was busy elsewhere
+SILENCE_S = 0.5  # requests that may wait longer than that are refused within a second all the same
 CONNECT_S = redis_address.CONNECT_S
-OPENS_AFTER = 5  # failures in a row, and then nobody waits any more until it answers
+OPENS_AFTER = 5  # lost or refused connections in a row, and likewise
 PROBE_S = 1.0  # how often it is tried then
 RETRY_S = 0.02  # and before
 MAX_WAITING = 20_000  # commands without an answer; above it they are refused
@@ -40,6 +45,18 @@ _pack = cast("Callable[[tuple[Value, ...]], bytes]", hiredis.pack_command)
 _Work = Callable[[AbstractConnection], Awaitable[None]]
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """How long Redis may take, in seconds of an event loop that turns quickly.
+
+    When nothing at all has come for `silence_s`, the connection is given up, and nobody waits any more until there is
+    an answer.
+    """
+
+    command_s: float = DEADLINE_S
+    silence_s: float = SILENCE_S
 
 
 class Script:
@@ -57,8 +74,8 @@ class _Lot:
     packed: bytes
     size: int
     answered: asyncio.Future[list[Any]]
+    asked_at: int  # which turn of the event loop it was
     replies: list[Any] = field(default_factory=list)
-    timer: asyncio.TimerHandle | None = None
 
     def is_waited_for(self) -> bool:
         return not self.answered.done()
@@ -71,13 +88,18 @@ class RedisConnection:
     reason: timeout, connection, breaker, busy, refused.
     """
 
-    def __init__(self, url: str, errors: Counter) -> None:
+    def __init__(self, url: str, errors: Counter, deadlines: Deadlines = Deadlines()) -> None:
         """Raises ValueError for a URL that is of no known form."""
         self._address = redis_address.parse(url)
         self._pool = self._address.pool()
         self._errors = errors
         self._unsent: deque[_Lot] = deque()
         self._sent: deque[_Lot] = deque()
+        self._impatient: deque[_Lot] = deque()  # those of both with the usual deadline
+        self._command_turns = round(deadlines.command_s / TURN_S)
+        self._silence_turns = round(deadlines.silence_s / TURN_S)
+        self._turn = self._heard_at = 0
+        self._ticker: asyncio.TimerHandle | None = None
         self._wake = asyncio.Event()
         self._tasks: TaskGroup | None = None
         self._line: CancelScope | None = None
@@ -104,6 +126,8 @@ class RedisConnection:
             await tasks.__aexit__(None, None, None)
             self._trouble, self._failures = "it is closed", OPENS_AFTER
             self._fail(self._unsent)
+            if self._ticker is not None:
+                self._ticker.cancel()
             with anyio.move_on_after(CLOSE_S, shield=True):
                 await self._pool.aclose()
 
@@ -125,7 +149,7 @@ class RedisConnection:
         """The answer to one command.
 
         Raises:
-            RoutesUnavailable: there is none within DEADLINE_S, or it is an error; it may have been carried out.
+            RoutesUnavailable: there is none within the deadline, or it is an error; it may have been carried out.
         """
         return self._checked((await self._ask([command]))[0])
 
@@ -137,47 +161,72 @@ class RedisConnection:
         """
         return [self._checked(reply) for reply in await self._ask(commands)] if commands else []
 
-    async def run(self, script: Script, keys: Sequence[Value], arguments: Sequence[Value] = ()) -> Any:
-        """What the script returns.
+    async def run(
+        self,
+        script: Script,
+        keys: Sequence[Value],
+        arguments: Sequence[Value] = (),
+        *,
+        patience_s: float | None = None,
+    ) -> Any:
+        """What the script returns. With `patience_s` it may take that long, as long as Redis answers anything.
 
         Raises:
             RoutesUnavailable: as `execute`.
         """
         call = (len(keys), *keys, *arguments)
-        (reply,) = await self._ask([("EVALSHA", script.digest, *call)])
+        (reply,) = await self._ask([("EVALSHA", script.digest, *call)], patience_s)
         if isinstance(reply, NoScriptError):  # a new server, or one that was restarted: nothing was carried out
-            (reply,) = await self._ask([("EVAL", script.text, *call)])
+            (reply,) = await self._ask([("EVAL", script.text, *call)], patience_s)
         return self._checked(reply)
 
-    async def _ask(self, commands: Sequence[Sequence[Value]]) -> list[Any]:
+    async def _ask(self, commands: Sequence[Sequence[Value]], patience_s: float | None = None) -> list[Any]:
         if self._failures >= OPENS_AFTER:
             raise self._unavailable("breaker")
         if len(self._unsent) + len(self._sent) >= MAX_WAITING:
             raise self._unavailable("busy")
         packed = b"".join(_pack(tuple(command)) for command in commands)
         loop = asyncio.get_running_loop()
-        lot = _Lot(packed, len(commands), loop.create_future())
-        lot.timer = loop.call_later(DEADLINE_S - LAST_LOOK_S, self._look_again, lot)
+        lot = _Lot(packed, len(commands), loop.create_future(), self._turn)
+        if self._ticker is None:  # nothing was awaited, so that nothing could be heard
+            self._heard_at = self._turn
+            self._ticker = loop.call_later(TURN_S, self._on_turn)
         self._unsent.append(lot)
         self._wake.set()
-        try:
+        if patience_s is None:
+            self._impatient.append(lot)
             return await lot.answered
-        finally:
-            lot.timer.cancel()
+        with anyio.move_on_after(patience_s):
+            return await lot.answered
+        raise self._unavailable("timeout")
 
-    def _look_again(self, lot: _Lot) -> None:
-        """If it was this process that stood still, the answer lies in the socket: timers come before what was read."""
-        lot.timer = asyncio.get_running_loop().call_later(LAST_LOOK_S, self._is_late, lot)
+    def _on_turn(self) -> None:
+        """One more turn of the event loop in which answers could be read."""
+        self._turn += 1
+        while self._impatient and self._is_over(self._impatient[0]):
+            self._impatient.popleft()
+        if self._turn - self._heard_at >= self._silence_turns:
+            self._is_silent()
+        is_awaited = self._unsent or self._sent
+        self._ticker = asyncio.get_running_loop().call_later(TURN_S, self._on_turn) if is_awaited else None
 
-    def _is_late(self, lot: _Lot) -> None:
-        """Answers come in order: what is late holds up all that follows, so the whole connection is given up."""
+    def _is_over(self, lot: _Lot) -> bool:
+        """Whether its caller waits no longer; its answer, if there will be one, is read all the same."""
         if not lot.is_waited_for():
-            return
+            return True
+        if self._turn - lot.asked_at < self._command_turns:
+            return False
         lot.answered.set_exception(self._unavailable("timeout"))
-        if self._line is None:  # it is being connected to
-            self._lost("it does not answer")
-        elif not self._line.cancel_called:
-            self._lost("it does not answer")
+        return True
+
+    def _is_silent(self) -> None:
+        """Not late: gone. Answers come in order, so nothing that was asked on this connection will be answered."""
+        self._heard_at = self._turn
+        self._lost("it does not answer")
+        self._failures = max(self._failures, OPENS_AFTER)
+        self._refuse(self._sent, "timeout")  # they stay: an answer that comes in this moment is one of theirs
+        self._refuse(self._unsent, "timeout")
+        if self._line is not None:
             self._line.cancel()
 
     def _unavailable(self, reason: str) -> RoutesUnavailable:
@@ -212,18 +261,18 @@ class RedisConnection:
                     await connection.disconnect(nowait=True)
             if not was_up:
                 self._fail(self._unsent)  # now rather than at their deadlines
-            await anyio.sleep(PROBE_S if self._failures >= OPENS_AFTER else RETRY_S)
+            await anyio.sleep(RETRY_S if was_up or self._failures < OPENS_AFTER else PROBE_S)
 
     async def _connect(self, connection: AbstractConnection) -> None:
         with anyio.fail_after(CONNECT_S):
             await connection.connect()  # type: ignore[no-untyped-call]
-        with anyio.fail_after(DEADLINE_S):  # one that is too slow for others' commands counts as away
+        with anyio.fail_after(CONNECT_S):
             self._advice = await _advice(connection)
         if self._advice is not None:
             log.warning("Redis may lose routes: %s", self._advice)
         if self._trouble is not None:
             log.info("Redis answers")
-        self._failures, self._trouble, self._refusal = 0, None, None
+        self._failures, self._trouble, self._refusal, self._heard_at = 0, None, None, self._turn
         self.generation += 1
 
     async def _use(self, connection: AbstractConnection) -> None:
@@ -260,6 +309,7 @@ class RedisConnection:
                 raise  # a master no longer: another connection finds the new one
             except ResponseError as refusal:
                 reply = refusal
+            self._heard_at = self._turn
             lot = self._sent[0]
             lot.replies.append(reply)
             if len(lot.replies) == lot.size:
@@ -274,10 +324,13 @@ class RedisConnection:
         self._trouble = why
 
     def _fail(self, lots: deque[_Lot]) -> None:
-        while lots:
-            lot = lots.popleft()
+        self._refuse(lots, "connection")
+        lots.clear()
+
+    def _refuse(self, lots: deque[_Lot], reason: str) -> None:
+        for lot in lots:
             if lot.is_waited_for():
-                lot.answered.set_exception(self._unavailable("connection"))
+                lot.answered.set_exception(self._unavailable(reason))
 
     def __repr__(self) -> str:
         return f"<RedisConnection {self._trouble or 'up'} [{len(self._unsent)} unsent, {len(self._sent)} sent]>"

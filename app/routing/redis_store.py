@@ -34,8 +34,9 @@ log = logging.getLogger(__name__)
 class RedisStore:
     """Fulfils RouteStore and NodeStore. Poisoned records count as absent, are counted as errors, and removed."""
 
-    def __init__(self, redis: RedisConnection, seal: Seal, errors: Counter) -> None:
-        self._redis, self._records, self._errors = redis, Records(seal), errors
+    def __init__(self, redis: RedisConnection, seal: Seal, errors: Counter, *, patience_s: float | None = None) -> None:
+        """`patience_s` is how long a claim may take while Redis answers others; None is no longer than any command."""
+        self._redis, self._records, self._errors, self._patience_s = redis, Records(seal), errors, patience_s
         self._counts = SessionCounts()
         self._generation = 0
         self._was_forgotten = True
@@ -68,7 +69,8 @@ class RedisStore:
         for _ in range(CLAIM_TRIES):
             sealed = self._records.seal_route(asked)
             arguments: list[Value] = [asked.node, asked.token, sealed, ROUTE_TTL_MS, *limits]
-            match await self._redis.run(scripts.CLAIM, [route_name(route.key), *names], arguments):
+            keys = [route_name(route.key), *names]
+            match await self._redis.run(scripts.CLAIM, keys, arguments, patience_s=self._patience_s):
                 case [b"won"]:
                     return asked
                 case [b"full", (2 | 3) as which, int(used)]:

@@ -77,10 +77,12 @@ def counted(counter: Counter) -> dict[str, int]:
 
 
 @asynccontextmanager
-async def open_store(url: str, counter: Counter | None = None, key: bytes = SECRET_KEY) -> AsyncIterator[RedisStore]:
+async def open_store(
+    url: str, counter: Counter | None = None, key: bytes = SECRET_KEY, *, patience_s: float | None = None
+) -> AsyncIterator[RedisStore]:
     counter = counter or errors()
     async with RedisConnection(url, counter) as redis:
-        yield RedisStore(redis, Sealer(key), counter)
+        yield RedisStore(redis, Sealer(key), counter, patience_s=patience_s)
 
 
 @asynccontextmanager

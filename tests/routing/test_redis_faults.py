@@ -17,18 +17,31 @@ A, B, _ = NODES
 KEYS = [f"k{number}" for number in range(50)]
 
 
-async def test_a_redis_that_is_too_slow_counts_as_away_until_it_is_quick_again(empty_redis: str):
+async def test_a_redis_that_is_too_slow_refuses_in_time_and_keeps_its_connection(empty_redis: str):
     async with faulty_line(empty_redis) as line, RedisConnection(line.url, errors()) as redis:
         assert await redis.execute("PING") == b"PONG"
         line.delay_s = 0.3
         started = time.monotonic()
-        answers = [await _outcome(redis) for _ in range(20)]
+        answers = [await _outcome(redis) for _ in range(10)]
         assert set(answers) == {RoutesUnavailable}
-        assert time.monotonic() - started < 20 * 0.25
+        assert time.monotonic() - started < 10 * 0.5
+        assert redis.is_up
+        assert redis.generation == 1
         line.delay_s = 0.0
         with anyio.fail_after(5):
             while await _outcome(redis) is not None:
                 await anyio.sleep(0.01)
+        assert redis.generation == 1
+
+
+async def test_a_new_session_waits_for_a_redis_that_is_slow(empty_redis: str):
+    async with faulty_line(empty_redis) as line, open_store(line.url, patience_s=30) as store:
+        await store.beat(record(A))
+        line.delay_s = 0.3
+        owned = [await store.claim(route(f"k{number}"), Quota(sessions=5)) for number in range(3)]
+        assert [each.key for each in owned] == ["k0", "k1", "k2"]
+        with pytest.raises(RoutesUnavailable):
+            await store.find("k0")
 
 
 async def _outcome(redis: RedisConnection) -> type[Exception] | None:
