@@ -122,7 +122,7 @@ class AdminRoute(AuthenticatedRoute):
                 body = await request.body()
             except ClientDisconnect:
                 raise HTTPException(400) from None
-            claim = await answered.begin(request.state.principal, request.url.path, key, body)
+            claim = await answered.begin(request.state.principal, request.scope["path"], key, body)
             if isinstance(claim, Response):
                 return claim
             response: Response | None = None

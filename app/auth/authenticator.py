@@ -30,7 +30,6 @@ MAX_CREDENTIAL_BYTES = len(b"Bearer ") + tokens.MAX_TOKEN_BYTES
 REASONS = ("missing", "scheme", "unknown", "wrong_secret", "revoked", *tokens.REASONS)
 
 _bearer = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr] +([\x21-\x7e]+)", re.ASCII).fullmatch
-_Known = bytes | tuple[bytes, Target]  # the digest of a key's header; of a token's, and what it was for
 _Verify = Callable[[], Awaitable[Principal]]
 _V = TypeVar("_V")
 
@@ -49,8 +48,8 @@ class Authenticator:
     ) -> None:
         self._keys, self._tokens, self._clock, self._now = keys, tokens, clock, now
         self._failures = {reason: failures.labels(reason) for reason in REASONS}
-        self._known: dict[_Known, tuple[Principal, float]] = {}
-        self._refused: dict[_Known, tuple[str, float]] = {}
+        self._known: dict[bytes, tuple[Principal, float]] = {}  # both by a digest, whatever was sent
+        self._refused: dict[bytes, tuple[str, float]] = {}
         self._forgotten = 0
 
     def __repr__(self) -> str:
@@ -64,7 +63,7 @@ class Authenticator:
         digest = sha256(header_value).digest()
         entry = self._known.get(digest)
         if entry is None and target is not None:
-            entry = self._known.get((digest, target()))
+            entry = self._known.get(_of_token(digest, target()))
         if entry is None or entry[1] <= self._clock():
             return None
         return entry[0]
@@ -90,7 +89,7 @@ class Authenticator:
         keys, tokens = self._keys, self._tokens
         if tokens is None or target is None or text.startswith(PREFIX) or "." not in text:
             return await self._verify(digest, lambda: keys.verify(text))
-        return await self._verify((digest, target), lambda: tokens.verify(text, target))
+        return await self._verify(_of_token(digest, target), lambda: tokens.verify(text, target))
 
     def forget(self, identity: tuple[str, str, str]) -> None:
         """The credentials of this identity are worth nothing any more."""
@@ -120,7 +119,7 @@ class Authenticator:
         """
         await self._keys.flush_last_used()
 
-    async def _verify(self, key: _Known, verify: _Verify) -> Principal:
+    async def _verify(self, key: bytes, verify: _Verify) -> Principal:
         refused = self._refused.get(key)
         if refused is not None and refused[1] > self._clock():
             raise self._refusal(refused[0])
@@ -149,7 +148,12 @@ class Authenticator:
         return Unauthenticated(token_was_sent=reason not in ("missing", "scheme"))
 
 
-def _remember(table: dict[_Known, _V], key: _Known, entry: _V) -> None:
+def _of_token(digest: bytes, target: Target) -> bytes:
+    """What a token is remembered by, beside its own digest: the target has a path and a host that the client wrote."""
+    return sha256(b"\0" + digest + repr(target).encode("ascii", "backslashreplace")).digest()
+
+
+def _remember(table: dict[bytes, _V], key: bytes, entry: _V) -> None:
     """Puts the entry last; the table is in order of age, and the oldest goes when it is full."""
     table.pop(key, None)
     if len(table) >= TABLE_SIZE:

@@ -2,10 +2,11 @@
 
 import hmac
 import secrets
-from functools import lru_cache
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from app.memo import memo
 
 _VERSION = b"\x02"  # first byte of what is stored; another way of sealing gets another one
 _NONCE_BYTES = 12
@@ -53,7 +54,7 @@ class Sealer:
 
     def __init__(self, secret_key: bytes) -> None:
         self._key = hmac.digest(secret_key, _LABEL, "sha256")
-        self._part = lru_cache(_KEPT)(self.within)
+        self._part = memo(_KEPT)(self.within)
 
     def within(self, part: str) -> SealedPart:
         """One key for many places: for what is sealed together, and too often for a key each."""

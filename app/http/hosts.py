@@ -1,11 +1,12 @@
 """HostPolicy: which Host and Origin headers may come in. The defence against DNS rebinding; always on."""
 
 from collections.abc import Iterable
-from urllib.parse import urlsplit
 
 from app.http.errors import HttpRefusal
+from app.memo import memo
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_PORT_DIGITS = 5
 _REMEMBERED = 256
 
 
@@ -15,30 +16,26 @@ class HostPolicy:
     def __init__(self, hosts: Iterable[str], origins: Iterable[str]) -> None:
         self._hosts = frozenset(host.lower() for host in (*LOOPBACK, *hosts))
         self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
-        self._good_hosts: set[bytes] = set()
+        self._is_ours = memo(_REMEMBERED)(self._allows)
 
     def require_host(self, host: bytes | None) -> None:
         """Raises HttpRefusal (421) unless this Host is ours."""
-        if host in self._good_hosts:
-            return
-        if host is None or not self._allows(host.decode("latin-1").lower()):
+        if host is None or not self._is_ours(host):
             raise HttpRefusal(421, "misdirected_request", "this Host is not served here")
-        if len(self._good_hosts) < _REMEMBERED:
-            self._good_hosts.add(host)
 
     def require_origin(self, origin: bytes) -> None:
         """Raises HttpRefusal (403) unless this Origin may call us."""
-        text = origin.decode("latin-1").lower()
-        if text in self._origins:
-            return
-        parts = urlsplit(text)
-        if parts.scheme not in ("http", "https") or not self._allows(parts.netloc):
+        origin = origin.lower()
+        scheme, _, host = origin.partition(b"://")
+        is_listed = origin.decode("latin-1") in self._origins
+        if not is_listed and (scheme not in (b"http", b"https") or not self._is_ours(host)):
             raise HttpRefusal(403, "origin_not_allowed", "this Origin may not call the gateway")
 
-    def _allows(self, host: str) -> bool:
-        return host in self._hosts or _without_port(host) in self._hosts
+    def _allows(self, host: bytes) -> bool:
+        text = host.decode("latin-1").lower()
+        return text in self._hosts or _without_port(text) in self._hosts
 
 
 def _without_port(host: str) -> str:
     name, colon, port = host.rpartition(":")
-    return name if colon and port.isascii() and port.isdigit() else host
+    return name if colon and port.isascii() and port.isdigit() and len(port) <= _PORT_DIGITS else host

@@ -23,6 +23,7 @@ from app.protocol.commands import Answer, Call, Command, Dropped, Failed, Listen
 from app.protocol.jsonrpc import (
     ABSENT,
     INTERNAL_ERROR,
+    MAX_ID_CHARACTERS,
     Notification,
     Params,
     Request,
@@ -38,6 +39,9 @@ from app.protocol.jsonrpc import (
     string_of,
 )
 
+# Bytes of params that a session, its link or its record keep for as long as they live.
+MAX_KEPT = {"initialize": 64 << 10, "logging/setLevel": 2048, "resources/subscribe": 4096}
+MAX_TOKEN_BYTES = MAX_ID_CHARACTERS + 2  # of a progress token, quotes included
 MAX_CALLS = 32  # of one session in flight; above it the client is refused
 MAX_QUESTIONS = 64  # of one backend open at once; above it the backend is refused
 CANCEL_GRACE_S = 2.0  # a cancelled request may still be answered; after that its response is ended for it
@@ -97,11 +101,13 @@ class Exchange:
             The call, and the line for the backend.
 
         Raises:
-            InvalidMessage: a call with this id is still in flight.
+            InvalidMessage: a call with this id is still in flight; or what is kept of its params is too long.
             QuotaExceeded: MAX_CALLS are in flight.
         """
         if message.id in self._by_client_id:
             raise InvalidMessage("a request with this id is in flight already")
+        if message.method in MAX_KEPT:
+            _require_short(message)
         if len(self.calls) >= MAX_CALLS:
             raise QuotaExceeded("calls_per_session", f"a session has at most {MAX_CALLS} calls in flight")
         self._last_id += 1
@@ -322,6 +328,12 @@ class Exchange:
         return f"<Exchange [{len(self.calls)} calls, {len(self._questions)} questions]>"
 
 
+def _require_short(message: Request) -> None:
+    limit = MAX_KEPT[message.method]
+    if len(encode(message.params)) > limit:
+        raise InvalidMessage(f"the params of `{message.method}` have at most {limit} bytes")
+
+
 def names(prefix: bytes, gateway_id: bytes) -> bool:
     """Whether the beginning of a line has this id, as the usual serialisers write it."""
     return b'"id":%b,' % gateway_id in prefix or b'"id": %b,' % gateway_id in prefix
@@ -333,6 +345,8 @@ def _replace_token(params: Params, ours: bytes) -> tuple[Params, bytes | None]:
     token = meta.get("progressToken")
     if token is None:
         return params, None
+    if len(bytes(token)) > MAX_TOKEN_BYTES:
+        raise InvalidMessage(f'a "progressToken" has at most {MAX_ID_CHARACTERS} characters')
     meta["progressToken"] = msgspec.Raw(ours)
     return {**params, "_meta": msgspec.Raw(encode(meta))}, bytes(token)
 

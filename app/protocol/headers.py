@@ -1,8 +1,9 @@
 """What the HTTP headers of an MCP request mean. Pure functions of header values."""
 
 from collections.abc import Iterable
-from functools import lru_cache
 from typing import NamedTuple
+
+from app.memo import memo
 
 JSON = "application/json"
 EVENTS = "text/event-stream"
@@ -15,7 +16,7 @@ class Accepted(NamedTuple):
     events: bool
 
 
-@lru_cache(maxsize=256)
+@memo(256)
 def parse_accept(value: bytes | None) -> Accepted:
     """What an Accept header allows; a missing one allows everything (RFC 9110, 12.5.1)."""
     if value is None or not value.strip():
@@ -39,13 +40,13 @@ def _media_range(part: str) -> tuple[str, float]:
     return media, 1.0
 
 
-@lru_cache(maxsize=256)
+@memo(256)
 def is_json(content_type: bytes | None) -> bool:
     """Whether a Content-Type is application/json, parameters aside."""
     return content_type is not None and content_type.split(b";", 1)[0].strip().lower() == JSON.encode()
 
 
-@lru_cache(maxsize=256)
+@memo(256)
 def parse_version(values: tuple[bytes, ...]) -> str | None:
     """The MCP-Protocol-Version header; identical repeats count once, as some clients double it.
 

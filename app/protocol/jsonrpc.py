@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from app.errors import InvalidMessage, ParseError
+from app.memo import memo
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -24,6 +25,7 @@ UNSUPPORTED_PROTOCOL_VERSION = -32022
 REQUEST_CANCELLED = -32800
 
 MAX_ID_CHARACTERS = 256
+MAX_METHOD_CHARACTERS = 200  # no revision has one of a quarter of that; calls keep theirs, cancelled ones too
 ABSENT = msgspec.Raw()
 Params = dict[str, msgspec.Raw]
 
@@ -72,17 +74,12 @@ _decode_params = msgspec.json.Decoder(Params).decode
 _decode_batch = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_string = msgspec.json.Decoder(str).decode
 encode = msgspec.json.Encoder().encode
-_method_json: dict[str, bytes] = {}  # JSON of the methods seen most; bounded, see quote_method
 
 
+@memo(64)
 def quote_method(method: str) -> bytes:
     """The method as JSON."""
-    quoted = _method_json.get(method)
-    if quoted is None:
-        quoted = encode(method)
-        if len(_method_json) < 64:
-            _method_json[method] = quoted
-    return quoted
+    return encode(method)
 
 
 def parse_client(body: bytes) -> Message | list[Message]:
@@ -163,6 +160,8 @@ def _classify(envelope: Envelope) -> Message:
         raise InvalidMessage('not a JSON-RPC 2.0 message: "jsonrpc" must be "2.0"')
     raw_id = bytes(envelope.id)  # empty where it is absent
     if envelope.method is not None:
+        if len(envelope.method) > MAX_METHOD_CHARACTERS:
+            raise InvalidMessage(f'a "method" has at most {MAX_METHOD_CHARACTERS} characters')
         params = _params_of(envelope.params)
         if not raw_id:
             return Notification(envelope.method, params)

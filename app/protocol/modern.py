@@ -7,6 +7,7 @@ basic/transports/streamable-http "Server Validation").
 
 import base64
 import binascii
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -49,6 +50,8 @@ REMOVED = frozenset({
 CACHEABLE = frozenset({
     "server/discover", "tools/list", "prompts/list", "resources/list", "resources/templates/list", "resources/read",
 })  # fmt: skip
+MAX_ABOUT_CLIENT = 16 << 10  # bytes of its capabilities, and of its name: a line keeps both as long as it lives
+MAX_MIRROR = 200  # characters of a parameter's path and header together; tools are remembered with theirs
 MAY_ASK = frozenset({"tools/call", "prompts/get", "resources/read"})
 LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 
@@ -131,13 +134,16 @@ def refuses_handshake(line: bytes) -> bool:
 
 
 def _envelope(meta: Params) -> Envelope | Rejection:
+    for name in (CAPABILITIES_KEY, CLIENT_INFO_KEY):
+        if len(bytes(meta.get(name, msgspec.Raw()))) > MAX_ABOUT_CLIENT:
+            return Rejection(INVALID_PARAMS, f"{name} has more than {MAX_ABOUT_CLIENT} bytes")
     try:
         capabilities = json.loads(bytes(meta[CAPABILITIES_KEY]))
     except (ValueError, RecursionError):
         capabilities = None
     if not isinstance(capabilities, dict):
         return Rejection(INVALID_PARAMS, f"{CAPABILITIES_KEY} must be an object")
-    key = json.dumps(capabilities, sort_keys=True, separators=(",", ":")).encode()
+    key = hashlib.sha256(json.dumps(capabilities, sort_keys=True).encode()).digest()
     level = string_of(meta.get(LOG_LEVEL_KEY))
     return Envelope(capabilities, key, meta.get(CLIENT_INFO_KEY), level if level in LEVELS else None)
 
@@ -195,6 +201,7 @@ def mirrored_parameters(input_schema: Any) -> list[MirroredParameter]:
         if "x-mcp-header" in schema:
             header, kind = schema["x-mcp-header"], str(schema.get("type"))
             is_right = isinstance(header, str) and _TOKEN.match(header) and kind in ("string", "integer", "boolean")
+            is_right = is_right and len(header) + sum(map(len, path)) <= MAX_MIRROR
             if not (path and is_right) or any(header.lower() == other.header.lower() for other in found):
                 return []
             found.append(MirroredParameter(path, header, kind))

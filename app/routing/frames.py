@@ -9,12 +9,12 @@ CREDIT frames add.
 import hmac
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
 from hashlib import blake2b
 from struct import Struct
 from typing import NamedTuple
 
 from app.domain import Principal
+from app.memo import memo
 
 # Kinds. END is added to the kind of a stream's last frame in its direction.
 REQUEST, RESPONSE, DATA, CREDIT, CANCEL, LEAVING = range(1, 7)
@@ -176,20 +176,19 @@ def _decode_response(head: bytes) -> tuple[int, RawHeaders]:
     return int(status), _headers(headers)
 
 
-_remembered_request = lru_cache(maxsize=REMEMBERED)(_decode_request)
-_remembered_response = lru_cache(maxsize=REMEMBERED)(_decode_response)
+_remembered_request = memo(REMEMBERED)(_decode_request)
+_remembered_response = memo(REMEMBERED)(_decode_response)
 
 
 def _headers(lines: list[bytes]) -> RawHeaders:
     return tuple((name, value) for name, _, value in (line.partition(b":") for line in lines))
 
 
-@lru_cache(maxsize=REMEMBERED)
 def _encode_principal(principal: Principal) -> bytes:
     return json.dumps([*principal.identity, principal.expires_at, *principal.scopes]).encode()
 
 
-@lru_cache(maxsize=REMEMBERED)
+@memo(REMEMBERED)
 def _decode_principal(encoded: bytes) -> Principal:
     tenant, issuer, subject, expires_at, *scopes = json.loads(encoded)
     return Principal(tenant, issuer, subject, frozenset(scopes), expires_at)

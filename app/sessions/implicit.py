@@ -32,6 +32,8 @@ __all__ = ["Caller", "ImplicitSessions"]
 
 MIRRORS_S = 60.0  # how long a backend's tools are remembered; a call that does not fit them has them looked up again
 MAX_PAGES = 20  # of a backend's tools
+MAX_MIRRORED = 1000  # parameters of them that are remembered; headers are not held against what is beyond
+MAX_TOOL_NAME = 200
 
 
 class ImplicitSessions:
@@ -167,14 +169,17 @@ class ImplicitSessions:
 
     async def _list_mirrors(self, line: Line, envelope: Envelope) -> dict[str, list[MirroredParameter]]:
         found: dict[str, list[MirroredParameter]] = {}
+        room = MAX_MIRRORED
         params: Params = {"_meta": own_envelope(envelope)} if line.is_modern else {}
         for _ in range(MAX_PAGES):
             response = await self.lines.request(line.session, "tools/list", dict(params))
             page = members_of(response.value) if response.member == "result" else {}
             for tool in _decoded_list(page.get("tools")):
                 if isinstance(tool, dict) and (mirrored := mirrored_parameters(tool.get("inputSchema"))):
-                    found[str(tool.get("name"))] = mirrored
-            if bytes(page.get("nextCursor", msgspec.Raw())) in (b"", b"null"):
+                    name, room = str(tool.get("name")), room - len(mirrored)
+                    if room >= 0 and len(name) <= MAX_TOOL_NAME:
+                        found[name] = mirrored
+            if room <= 0 or bytes(page.get("nextCursor", msgspec.Raw())) in (b"", b"null"):
                 break
             params["cursor"] = page["nextCursor"]
         return found

@@ -32,6 +32,7 @@ from app.sessions.streams import EventStream
 
 MAX_LISTENERS = 16  # of one principal and backend; one more ends the oldest
 MAX_URIS = 64  # of one listener; the acknowledgement says which
+MAX_URI = 2048  # characters
 _LIST_CHANGES = {
     "notifications/tools/list_changed": ("toolsListChanged", "tools"),
     "notifications/prompts/list_changed": ("promptsListChanged", "prompts"),
@@ -185,7 +186,7 @@ def _uris(line: Line, wanted: Params) -> frozenset[str]:
     except (ValueError, RecursionError):
         asked = []
     found = asked[:MAX_URIS] if isinstance(asked, list) else []
-    return frozenset(uri for uri in found if isinstance(uri, str))
+    return frozenset(uri for uri in found if isinstance(uri, str) and len(uri) <= MAX_URI)
 
 
 def _forget(reason: str, question: bytes | None) -> None:

@@ -193,6 +193,8 @@ class ModernCall:
             },
             "requestState": self.on_suspended(self),
         }
+        # Who comes back sends the request again; ten thousand calls may wait for that.
+        self.message = Request(self.message.id, self.message.method, None)
         value = complete(msgspec.Raw(encode(result)), self.message.method, self.server_info)
         self._answer_client(self._as_answer(Response(b"", "result", msgspec.Raw(value))))
 

@@ -6,12 +6,12 @@ To what answers it, such a request looks like one of ASGI; the body is there fro
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from functools import lru_cache
 from urllib.parse import unquote
 
 import anyio
 from starlette.types import Message, Scope
 
+from app.memo import memo
 from app.routing.frames import (
     CANCEL,
     CHUNK_BYTES,
@@ -311,7 +311,7 @@ class NodeLinks:
         return f"<NodeLinks [{len(self._links)} links, {sum(map(len, self._links))} requests]>"
 
 
-@lru_cache(maxsize=REMEMBERED)
+@memo(REMEMBERED)
 def _split(target: bytes) -> tuple[str, bytes, bytes]:
     """The path, the same as it came, and the query."""
     path, _, query = target.partition(b"?")

@@ -64,6 +64,14 @@ async def test_a_token_is_remembered_for_its_target_only(door):
     assert door.remembered(header, TARGET) is principal
 
 
+async def test_nothing_that_a_client_wrote_is_kept_with_what_is_remembered(door):
+    for target in (TARGET, TARGET._replace(tenant="t" * 60_000), TARGET._replace(base_url="http://x:" + "7" * 60_000)):
+        await door.refuse(bearer("a.b.c"), target)
+    await door.authenticator.authenticate(bearer(token()), TARGET)
+    kept = [*door.authenticator._known, *door.authenticator._refused]
+    assert [len(key) for key in kept] == [32] * 4
+
+
 async def test_a_key_is_remembered_for_every_target_and_pays_for_none(door):
     header = bearer(door.keys.add(maker))
     principal = await door.authenticator.authenticate(header, TARGET)

@@ -31,6 +31,8 @@ def test_our_own_hosts_are_served(policy: HostPolicy, host: bytes) -> None:
         b"localhost:80:80",
         "localhost:\u00b2".encode("latin-1"),
         b"gw.example.com.",
+        b"127.0.0.1:" + b"7" * 6,
+        b"127.0.0.1:" + b"7" * 60_000,
         b"\xff",
     ],
 )
@@ -56,6 +58,9 @@ def test_listed_origins_and_our_own_may_call(policy: HostPolicy, origin: bytes) 
         b"http://app.example.org",
         b"file://127.0.0.1",
         b"https://app.example.org.evil",
+        b"http://127.0.0.1:" + b"7" * 60_000,
+        b"http://127.0.0.1/x",
+        b"http://evil@127.0.0.1",
         b"",
     ],
 )

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 from app.errors import BackendExited, BackendTimeout, InvalidMessage, QuotaExceeded, RequestCancelled, ResponseTooLarge
 from app.protocol.commands import Answer, Call, Dropped, Failed, Listen, ToBackend, ToStream
-from app.protocol.exchange import CANCEL_GRACE_S, MAX_CALL_S, MAX_CALLS, MAX_QUESTIONS, QUESTION_S, Exchange
+from app.protocol.exchange import (
+    CANCEL_GRACE_S,
+    MAX_CALL_S,
+    MAX_CALLS,
+    MAX_KEPT,
+    MAX_QUESTIONS,
+    QUESTION_S,
+    Exchange,
+)
 from app.protocol.jsonrpc import Notification, Request, Response, parse_client
 
 
@@ -52,6 +60,20 @@ def test_equal_looking_ids_are_different_calls(exchange: Exchange) -> None:
     assert number["id"] != text["id"]
     assert b'"id":"1"' in sent(exchange, {"id": text["id"], "result": {}}).payload()
     assert b'"id":1,' in sent(exchange, {"id": number["id"], "result": {}}).payload()
+
+
+@pytest.mark.parametrize("method", MAX_KEPT)
+def test_what_a_session_keeps_of_a_request_is_short(exchange: Exchange, method: str) -> None:
+    text = "x" * MAX_KEPT[method]
+    with pytest.raises(InvalidMessage, match="at most"):
+        call(exchange, method=method, params=f'{{"a":"{text}"}}')
+    call(exchange, method=method, params=f'{{"a":"{text[20:]}"}}')
+
+
+def test_a_progress_token_has_the_length_of_an_id(exchange: Exchange) -> None:
+    with pytest.raises(InvalidMessage, match="progressToken"):
+        call(exchange, "1", params='{"_meta":{"progressToken":"%s"}}' % ("x" * 257))
+    call(exchange, "1", params='{"_meta":{"progressToken":"%s"}}' % ("x" * 256))
 
 
 def test_second_request_with_an_in_flight_id_is_refused(exchange: Exchange) -> None:

@@ -53,6 +53,17 @@ def test_what_is_no_id_is_refused(id_bytes: bytes) -> None:
         parse_client(request(id_bytes))
 
 
+@pytest.mark.parametrize("id_bytes", [b'"id":1,', b""])
+def test_a_method_has_at_most_200_characters(id_bytes: bytes) -> None:
+    for length in (200, 201):
+        body = b'{"jsonrpc":"2.0",%b"method":"%b"}' % (id_bytes, b"m" * length)
+        if length == 200:
+            parse_client(body)
+        else:
+            with pytest.raises(InvalidMessage, match="at most 200"):
+                parse_client(body)
+
+
 def test_an_escaped_id_is_measured_in_characters() -> None:
     assert isinstance(parse_client(request(b'"' + b"\\u0041" * 256 + b'"')), Request)
     with pytest.raises(InvalidMessage):

@@ -15,6 +15,7 @@ from app.protocol.modern import (
     CAPABILITIES_KEY,
     CLIENT_INFO_KEY,
     LOG_LEVEL_KEY,
+    MAX_ABOUT_CLIENT,
     METHODS_WITH_NAME,
     MODERN,
     SUPPORTED,
@@ -63,10 +64,22 @@ def test_a_request_that_climbs_the_ladder_says_who_its_client_is() -> None:
     envelope = climb(request(meta=meta, name="x"), GOOD)
     assert isinstance(envelope, Envelope)
     assert envelope.capabilities == {"a": {}, "b": 1}
-    assert envelope.capabilities_key == b'{"a":{},"b":1}'
+    same = climb(request(meta={**ENVELOPE, CAPABILITIES_KEY: {"a": {}, "b": 1}}, name="x"), GOOD)
+    assert isinstance(same, Envelope)
+    assert envelope.capabilities_key == same.capabilities_key
     assert envelope.client_info is not None
     assert json.loads(bytes(envelope.client_info)) == {"name": "c"}
     assert envelope.log_level == "info"
+
+
+@pytest.mark.parametrize("name", [CAPABILITIES_KEY, CLIENT_INFO_KEY])
+def test_what_a_client_says_of_itself_is_short(name: str) -> None:
+    meta = {**ENVELOPE, name: {"x": "y" * MAX_ABOUT_CLIENT}}
+    rejection = climb(request(meta=meta, name="x"), GOOD)
+    assert isinstance(rejection, Rejection)
+    assert rejection.code == -32602
+    meta = {**ENVELOPE, name: {"x": "y" * (MAX_ABOUT_CLIENT - 20)}}
+    assert isinstance(climb(request(meta=meta, name="x"), GOOD), Envelope)
 
 
 def test_a_request_without_client_info_or_with_an_unknown_level_is_served() -> None:

@@ -62,6 +62,12 @@ async def test_a_resource_that_cannot_be_subscribed_to_is_not_acknowledged(clien
     assert message["params"]["notifications"] == {}
 
 
+async def test_a_resource_with_a_long_name_is_not_acknowledged(client: Client, pool: ServerPool) -> None:
+    long = "a://" + "b" * 2048
+    message = await heard(await listen(client, resourceSubscriptions=[long, "a://b"]))
+    assert message["params"]["notifications"] == {"resourceSubscriptions": ["a://b"]}
+
+
 async def test_a_change_reaches_every_listener_that_asked_for_it_under_its_own_id(
     client: Client, pool: ServerPool
 ) -> None:

@@ -60,6 +60,16 @@ async def test_a_state_that_was_changed_is_refused_and_spends_nothing(client: Cl
     await finish(client, server, result)
 
 
+async def test_what_the_request_said_is_not_kept_while_its_client_is_asked(
+    client: Client, pool: ServerPool, implicit: ImplicitSessions
+) -> None:
+    result, server = await suspend(client, pool, arguments={"a": "x" * 100_000})
+    assert [call.message.params for call in implicit.suspended.waiting()] == [None]
+    sent = await client.go_on(result, {keys(result)["q1"]: ACCEPT}, name="x", arguments={"a": "x" * 100_000})
+    server.answer(TEXT, to=server.sent.index(server.sent_with("tools/call")[0]))
+    assert (await sent.outcome())["content"] == TEXT["content"]
+
+
 async def test_a_state_is_good_for_its_principal_backend_and_request_only(
     client: Client, pool: ServerPool, implicit: ImplicitSessions, principal: Principal
 ) -> None:

@@ -1,0 +1,40 @@
+"""memo: `functools.lru_cache` for functions of what clients, nodes and backends send.
+
+`lru_cache` counts entries. Whoever may send a few MiB fills memory with a few of them, as long as the process lives. So
+what is longer than MAX_BYTES is worked out each time and never kept. A test sees to it that nothing else in this
+package keeps what it was called with.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache, wraps
+from typing import TypeVar
+
+MAX_BYTES = 200
+
+Key = TypeVar("Key", bytes, str, bytes | None, tuple[bytes, ...])
+Value = TypeVar("Value")
+
+
+def memo(entries: int) -> Callable[[Callable[[Key], Value]], Callable[[Key], Value]]:
+    """Remembers the answers to the `entries` short arguments used last. For pure functions of one argument."""
+
+    def keep(function: Callable[[Key], Value]) -> Callable[[Key], Value]:
+        kept = lru_cache(maxsize=entries)(function)
+
+        @wraps(function)
+        def answer(argument: Key) -> Value:
+            return kept(argument) if _is_short(argument) else function(argument)
+
+        return answer
+
+    return keep
+
+
+def _is_short(argument: bytes | str | tuple[bytes, ...] | None) -> bool:
+    if type(argument) is bytes:
+        return len(argument) <= MAX_BYTES
+    if type(argument) is str:
+        return len(argument) <= MAX_BYTES and argument.isascii()  # other characters take up to four bytes each
+    if argument is None:
+        return True
+    return type(argument) is tuple and len(argument) + sum(map(len, argument)) <= MAX_BYTES
