@@ -198,7 +198,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         ownership.on_caller_lost = lambda route: implicit.lines.lost((route.identity, route.tenant, route.backend))
         implicit.lines.on_caller_gone = lambda caller: ownership.release(caller_key(*caller))
         implicit.lines.may_serve = ownership.may_have_line
-        registry.prove_routes = heartbeat.prove
+        registry.prove_routes = heartbeat.prove_anew
 
         local = LocalEffects(authenticator, directory, pool, registry, implicit)
         settling = Settling(local, backends, tenants, keys, issuers)
@@ -211,7 +211,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         tasks.start_soon(watch.run)
         tasks.start_soon(heartbeat.run)
         tasks.start_soon(effects.run)
-        journals = JournalWriter(routing.journals, sealer)
+        journals = JournalWriter(routing.journals, sealer, on_fenced=ownership.doubt)
         durability = Durability(journals, lender)
         if routing.redis is not None:
             registry.durability, registry.hand_over = durability, registry.give_away

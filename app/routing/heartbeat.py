@@ -13,6 +13,7 @@ from app.routing.routes import BEAT_S, CALLER, NodeRecord, NodeStore, Route, Rou
 
 LOT = 500  # routes per command, and of each kind per beat: 300,000 within the time that routes are kept
 HURRY_S = 0.25  # between beats while another node's lease is about to end: whoever waits for it waits for that
+RENEW_S = 2.0  # how long a node that stood still tries to make a new connection, before it goes on without proof
 MAX_DEPARTED = 64  # nodes that have left the list and may live all the same; above it the first to leave is forgotten
 
 log = logging.getLogger(__name__)
@@ -91,6 +92,24 @@ class Heartbeat:
                 await self._renew()
             await self._refresh(self._still_ours(keys[start : start + LOT]))
         self._must_prove = self._losses != losses
+
+    async def prove_anew(self) -> None:
+        """After a gap of this node's: renews the lease and proves all, over a connection that is made now. On the one
+        from before nobody may be listening, and as long as the lease is over a route can be taken right after it was
+        proved. Tries for RENEW_S.
+
+        Raises:
+            RoutesUnavailable: the store does not answer; nothing is known.
+        """
+        until = self._clock() + RENEW_S
+        while True:
+            try:
+                await self._store.reconnect(max(0.0, until - self._clock()))
+                await self._renew()
+                return await self.prove()
+            except RoutesUnavailable:
+                if self._clock() >= until:
+                    raise
 
     async def _renew(self) -> None:
         node = self._node()

@@ -2,8 +2,9 @@
 what they mean, and their seal, is the business of who writes them.
 
 A journal is a head, which each write replaces, and a list of entries, to which it appends. It belongs to whoever has
-the largest token: the others' writes are refused. One that is written anew in several writes is gathered aside, so that
-what was there can be read until all of it has come.
+the largest token, in the journal or in the route of its session: the others neither write nor delete it. So whoever
+takes a session over finds what was written, however late he reads it. A journal that is written anew in several writes
+is gathered aside, so that what was there can be read until all of it has come.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -67,7 +68,11 @@ class JournalStore(Protocol):
         """Carries the writes out, each whole or not at all; keys stand in it once."""
 
     async def take(self, key: str, token: int) -> Journaled | None:
-        """Reads a journal; from now on nobody with a smaller token writes to it. None where there is none."""
+        """Reads a journal; from now on nobody with a smaller token writes to it. None where there is none.
+
+        Raises RoutesUnavailable also where the session has been taken over under a later token: whose it is is to be
+        looked up again.
+        """
 
     async def touch(self, journals: Sequence[tuple[str, int]]) -> list[str]:
         """Keeps these journals (key and token) for another KEPT_S; returns the keys that are not there any more."""
@@ -76,9 +81,20 @@ class JournalStore(Protocol):
         """Forgets these journals, unless they are another node's by now."""
 
 
+# Whether the route of this head's session is somebody's with a later token. A route that is not there, or of another
+# type, says nothing.
+_PRELUDE = """
+local function is_taken(head, token)
+  local route = redis.pcall('HGET', 'trunkline:route:' .. string.sub(head, 16), 't')
+  return type(route) == 'string' and (tonumber(route) or 0) > tonumber(token)
+end
+"""
+
 # Of a head, `w` is the token that `v` and the list were written under, `p` and `n` the token and number of the last
 # write, which may have gone aside.
-_WRITE = Script("""
+_WRITE = Script(
+    _PRELUDE
+    + """
 local at, outcomes = 2, {}
 for i = 1, #KEYS, 3 do
   local head, list, aside = KEYS[i], KEYS[i + 1], KEYS[i + 2]
@@ -89,7 +105,7 @@ for i = 1, #KEYS, 3 do
   local known = redis.call('HMGET', head, 't', 'p', 'n')
   local before = -1
   if known[2] == token then before = tonumber(known[3]) end
-  if known[1] and tonumber(known[1]) > tonumber(token) then
+  if is_taken(head, token) or known[1] and tonumber(known[1]) > tonumber(token) then
     outcomes[#outcomes + 1] = 'fenced'
   elseif before >= number or length >= 0 and (before ~= number - 1 or redis.call('LLEN', goes_to) ~= length) then
     outcomes[#outcomes + 1] = 'gap'
@@ -109,17 +125,22 @@ for i = 1, #KEYS, 3 do
   at = last + 1
 end
 return outcomes
-""")
+"""
+)
 
 # A head without `v` is a fence only.
-_TAKE = Script("""
+_TAKE = Script(
+    _PRELUDE
+    + """
+if is_taken(KEYS[1], ARGV[1]) then return {} end
 local known = redis.call('HMGET', KEYS[1], 't', 'w', 'v')
 if not known[3] or tonumber(known[1]) > tonumber(ARGV[1]) then return false end
 redis.call('HSET', KEYS[1], 't', ARGV[1])
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 redis.call('PEXPIRE', KEYS[2], ARGV[2])
 return {known[2], known[3], redis.call('LLEN', KEYS[2])}
-""")
+"""
+)
 
 _TOUCH = Script("""
 local missing = {}
@@ -131,14 +152,17 @@ end
 return missing
 """)
 
-_DELETE = Script("""
+_DELETE = Script(
+    _PRELUDE
+    + """
 for i = 1, #KEYS, 3 do
-  local known = redis.call('HGET', KEYS[i], 't')
-  if known and tonumber(known) <= tonumber(ARGV[(i + 2) / 3]) then
+  local known, token = redis.call('HGET', KEYS[i], 't'), ARGV[(i + 2) / 3]
+  if known and tonumber(known) <= tonumber(token) and not is_taken(KEYS[i], token) then
     redis.call('DEL', KEYS[i], KEYS[i + 1], KEYS[i + 2])
   end
 end
-""")
+"""
+)
 
 
 def head_key(key: str) -> str:
@@ -202,9 +226,9 @@ class RedisJournalStore:
     async def take(self, key: str, token: int) -> Journaled | None:
         """See JournalStore. Read in pages: nobody else writes any more."""
         found = await self._connection.run(_TAKE, _keys([key]), [token, self._kept_ms])
-        if not found:
+        if found is None:
             return None
-        with _understood():
+        with _understood():  # also where it is empty: taken over by somebody else
             written_under, head, length = int(found[0]), bytes(found[1]), int(found[2])
         entries: list[bytes] = []
         while len(entries) < length:

@@ -84,6 +84,9 @@ class MemoryStore:
         self._leases = {node: lease for node, lease in self._leases.items() if self._lives(node)}
         return [record for _, (record, _) in sorted(self._leases.items())]
 
+    async def reconnect(self, within_s: float) -> None:
+        """As NodeStore: there is no connection."""
+
     def expects_an_end(self) -> bool:
         """As NodeStore: the nodes that share this are of one process, and die with it."""
         return False

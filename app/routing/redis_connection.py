@@ -108,6 +108,7 @@ class RedisConnection:
         self._advice: str | None = None
         self._refusal: str | None = None
         self.generation = 0
+        self._connected = asyncio.Event()  # each connection's; the next one has another
 
     async def __aenter__(self) -> Self:
         self._tasks = anyio.create_task_group()
@@ -229,6 +230,21 @@ class RedisConnection:
         if self._line is not None:
             self._line.cancel()
 
+    async def reconnect(self, within_s: float) -> None:
+        """Gives up the connection there is, whatever it seems to be, and returns once another one has answered. What
+        was asked on it and has no answer gets RoutesUnavailable.
+
+        Raises:
+            RoutesUnavailable: no other one has answered within this time.
+        """
+        connected = self._connected
+        if self._line is not None:
+            self._line.cancel()
+        with anyio.move_on_after(within_s):
+            await connected.wait()
+            return
+        raise self._unavailable("timeout")
+
     def _unavailable(self, reason: str) -> RoutesUnavailable:
         self._errors.labels(reason).inc()
         return RoutesUnavailable()
@@ -274,6 +290,8 @@ class RedisConnection:
             log.info("Redis answers")
         self._failures, self._trouble, self._refusal, self._heard_at = 0, None, None, self._turn
         self.generation += 1
+        self._connected.set()
+        self._connected = asyncio.Event()
 
     async def _use(self, connection: AbstractConnection) -> None:
         async with anyio.create_task_group() as tasks:

@@ -214,6 +214,10 @@ class RedisStore:
                 self._alarm("of a node")
         return sorted(nodes, key=lambda node: node.id)
 
+    async def reconnect(self, within_s: float) -> None:
+        """As NodeStore."""
+        await self._redis.reconnect(within_s)
+
     def expects_an_end(self) -> bool:
         """As NodeStore."""
         return self._overdue.is_any(time.monotonic())

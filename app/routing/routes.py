@@ -114,6 +114,10 @@ class NodeStore(Protocol):
     async def nodes(self) -> list[NodeRecord]:
         """Every node whose lease runs, by id."""
 
+    async def reconnect(self, within_s: float) -> None:
+        """Gives up the connection there is; returns once another one has answered. Raises RoutesUnavailable also where
+        none has within this time."""
+
     def expects_an_end(self) -> bool:
         """Whether a lease of those was not renewed in time, so that it is worth looking again soon."""
 

@@ -39,6 +39,11 @@ class Fence:
         self.ticked_at = now
         return True
 
-    def open(self) -> None:
-        """What the node owns has been proved, or cannot be."""
-        self.ticked_at = self._clock()
+    def now(self) -> float:
+        """The time by the fence's clock."""
+        return self._clock()
+
+    def open(self, asked_at: float) -> None:
+        """What the node owns has been proved, or cannot be, by who began to ask then. It stays closed if that is a gap
+        ago: what was true then may be out of date."""
+        self.ticked_at = asked_at

@@ -77,6 +77,9 @@ class JournalOwner(Protocol):
     def has_ended(self, journal: "Journal") -> None:
         """The session is over, or not durable any more: what was written is to be deleted."""
 
+    def has_let_go(self, journal: "Journal") -> None:
+        """Nothing more comes: what was written is another node's, or will be."""
+
 
 @runtime_checkable
 class Remembering(Protocol):
@@ -180,6 +183,7 @@ class Journal:
     def let_go(self) -> None:
         """Nothing more is written; what was written stays. Idempotent."""
         self.is_over = True
+        self._owner.has_let_go(self)
         self._pending = self._gone = self._gone_with = self._under_way = self._sizes = None
         self.describe = lambda: None
         if self.record is not None:

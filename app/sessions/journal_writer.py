@@ -40,7 +40,10 @@ class JournalWriter:
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
         max_stored_bytes: int = MAX_STORED_BYTES,
+        on_fenced: Callable[[str], None] = lambda key: None,
     ) -> None:
+        """`on_fenced` hears the route key of a session whose journal is another node's, as the store says."""
+        self._on_fenced = on_fenced
         self._store, self._sealer, self._clock, self._wall_clock = store, sealer, clock, wall_clock
         self._max_stored_bytes = max_stored_bytes
         self._journals: dict[str, Journal] = {}  # by route key
@@ -89,7 +92,6 @@ class JournalWriter:
             await self.flush(journal)
         finally:
             journal.let_go()
-            self._forget(journal)
 
     async def take(self, key: str, token: int) -> tuple[Head, list[Event], int] | None:
         """What the last owner that wrote has written, and its token; from now on it writes no more. None where that is
@@ -122,7 +124,6 @@ class JournalWriter:
 
     def has_ended(self, journal: Journal) -> None:
         """See JournalOwner."""
-        self._forget(journal)
         if not journal.number:
             return
         if len(self._deletions) >= MAX_DELETIONS:
@@ -130,7 +131,8 @@ class JournalWriter:
         self._deletions[journal.key] = journal.token
         self._wake.set()
 
-    def _forget(self, journal: Journal) -> None:
+    def has_let_go(self, journal: Journal) -> None:
+        """See JournalOwner."""
         self._dirty.pop(journal, None)
         self.stored_bytes -= journal.accounted
         journal.accounted = 0
@@ -192,8 +194,12 @@ class JournalWriter:
         if outcome is Outcome.WRITTEN:
             journal.written(write)
             self._account(journal)
-        elif outcome is Outcome.FENCED or write.length == REPLACES:
-            log.warning("a session is another node's by now: its journal is given up")
+        elif outcome is Outcome.FENCED:
+            log.warning("a session is another node's by now: its journal is left to that node")
+            journal.let_go()
+            self._on_fenced(journal.key)
+        elif write.length == REPLACES:
+            log.error("a journal cannot be written: somebody else writes it under the same token; it is given up")
             journal.end()
         else:
             journal.lost()

@@ -36,6 +36,7 @@ class Ownership:
         self._session_ids: dict[str, str] = {}  # of the routes that are sessions
         self._ended: dict[str, None] = {}  # keys of sessions that ended here; those never come back
         self._claiming: dict[str, anyio.Lock] = {}
+        self._doubted: set[str] = set()  # routes that are being asked for
         self.on_session_lost: Callable[[str], None] = lambda session_id: None
         self.on_caller_lost: Callable[[Route], None] = lambda route: None
 
@@ -151,6 +152,27 @@ class Ownership:
             self.on_caller_lost(route)
         else:
             self.on_session_lost(session_id)
+
+    def doubt(self, key: str) -> None:
+        """Somebody says that this route is another node's: asks the store, which alone can tell."""
+        if self._tasks is not None and key in self._routes and key not in self._doubted:
+            self._doubted.add(key)
+            self._tasks.start_soon(self._ask_for, key)
+
+    async def _ask_for(self, key: str) -> None:
+        try:
+            while (route := self._routes.get(key)) is not None:
+                try:
+                    for theirs in await self._store.refresh([route]):
+                        log.warning("Another node has taken a route over: token %d", theirs.token)
+                        self.lost(theirs)
+                    return
+                except RoutesUnavailable:
+                    await anyio.sleep(RELEASE_AGAIN_S)
+        except Exception:
+            log.exception("a route could not be asked for; the heartbeat will")
+        finally:
+            self._doubted.discard(key)
 
     def release(self, key: str, *, hand_over: bool = False) -> None:
         """Ends the route, or frees it for another node; carried out soon, `flush` waits for it. Idempotent."""

@@ -29,12 +29,13 @@ from app.sessions.journal_writer import NotDurable
 from app.sessions.links import LinkSource
 from app.sessions.ownership import Ownership
 from app.sessions.restoring import Durability
-from app.sessions.session import HANDED_OVER, Session, Surroundings
+from app.sessions.session import HANDED_OVER, TAKEN_OVER, Session, Surroundings
 
 SWEEP_S = 0.25  # how late a deadline may be noticed
 AGES_EVERY = 4  # sweeps between two looks at the ages of sessions
 
 FIRST_TOKEN = 1
+PROOFS = 3  # for a node that stands still again while it proves; then it goes on with what it knows
 
 log = logging.getLogger(__name__)
 
@@ -171,23 +172,30 @@ class SessionRegistry:
         """Another node owns this session: what we have of it is over."""
         session = self._sessions.get(session_id) or self._hidden.get(session_id)
         if session is not None:
-            session.close("taken_over")
+            session.close(TAKEN_OVER)
 
     async def prove(self) -> None:
         """After a gap: asks for every route whether it is still ours, ends what is not, and opens the fence.
 
-        With the store out of reach the node goes on: then other nodes cannot have taken anything over unless they
-        reach the store and not this node, the one exception that docs/decisions.md states.
+        With the store out of reach, for as long as `prove_routes` tries, the node goes on: then other nodes cannot have
+        taken anything over unless they reach the store and not this node, the one exception that docs/decisions.md
+        states.
         """
         async with self._proving:
             if not self.fence.is_closed():
                 return
-            log.warning("the node stood still; it proves what it owns: %d routes", len(self._ownership))
-            try:
-                await self.prove_routes()
-            except RoutesUnavailable:
-                log.warning("what this node owns could not be proved: the route store does not answer")
-            self.fence.open()
+            for _ in range(PROOFS):
+                log.warning("the node stood still; it proves what it owns: %d routes", len(self._ownership))
+                asked_at = self.fence.now()
+                try:
+                    await self.prove_routes()
+                except RoutesUnavailable:
+                    log.warning("what this node owns could not be proved: the route store does not answer")
+                self.fence.open(asked_at)
+                if not self.fence.is_closed():
+                    break
+            else:
+                self.fence.open(self.fence.now())
             for session in self:
                 self._deliver_held(session)
 

@@ -34,6 +34,7 @@ from app.sessions.streams import EventStream, Reply, Sink
 
 DRAIN_RETRY_MS = (1000, 5000)  # clients of a node that stops come back spread over this
 HANDED_OVER = "handed_over"
+TAKEN_OVER = "taken_over"
 LEAVING = ("shutdown", HANDED_OVER)
 _BEFORE_OPEN = ("ping", "server/discover")
 KNOWN_VERSIONS = frozenset(SUPPORTED)
@@ -450,7 +451,9 @@ class Session:
         self.listen.end()
         if self._lease is not None:
             self._lease.release(reason)
-        if self.journal is not None and reason not in LEAVING:
+        if self.journal is not None and reason == TAKEN_OVER:
+            self.journal.let_go()  # it is its next owner's, who may not have read it yet
+        elif self.journal is not None and reason not in LEAVING:
             self.journal.end()
         self._on_closed(self, reason)
 

@@ -10,14 +10,24 @@ Fault = Callable[[bytes], bytes | None]  # what becomes of a piece of an answer;
 
 
 class FaultyLine:
-    """Set `delay_s` and `fault` at any time."""
+    """Set `delay_s` and `fault` at any time. After `die` the connections there are stay open and carry nothing more,
+    as after a pause in which a firewall has forgotten them; new ones work."""
 
     def __init__(self, url: str) -> None:
         self._to = urlsplit(url)
         self._open: set[asyncio.Task[None]] = set()
+        self._dead: set[asyncio.Task[None]] = set()
         self.delay_s = 0.0
         self.fault: Fault = lambda piece: piece
         self.url = ""
+
+    def die(self) -> None:
+        self._dead |= self._open
+
+    @property
+    def connections(self) -> int:
+        """How many there are, dead ones included."""
+        return len(self._open)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -26,19 +36,27 @@ class FaultyLine:
         there, back = await asyncio.open_connection(self._to.hostname, self._to.port)
         try:
             with suppress(OSError):
-                await asyncio.gather(self._requests(reader, back), self._answers(there, writer))
+                await asyncio.gather(self._requests(reader, back, task), self._answers(there, writer, task))
         finally:
             self._open.discard(task)
+            self._dead.discard(task)
             for each in (writer, back):
                 each.transport.abort()
 
-    async def _requests(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _requests(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, line: asyncio.Task[None]
+    ) -> None:
         while piece := await reader.read(65536):
-            writer.write(piece)
+            if line not in self._dead:
+                writer.write(piece)
         raise ConnectionResetError
 
-    async def _answers(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answers(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, line: asyncio.Task[None]
+    ) -> None:
         while piece := await reader.read(65536):
+            if line in self._dead:
+                continue
             if self.delay_s:
                 await asyncio.sleep(self.delay_s)
             altered = self.fault(piece)

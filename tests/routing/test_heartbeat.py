@@ -4,7 +4,7 @@ import anyio
 import pytest
 
 from app.errors import RoutesUnavailable
-from app.routing.heartbeat import LOT, Heartbeat
+from app.routing.heartbeat import LOT, RENEW_S, Heartbeat
 from app.routing.memory_store import MemoryStore
 from app.routing.rotation import TURN_BEATS
 from app.routing.routes import CALLER, NodeRecord, Quota, Route
@@ -233,3 +233,50 @@ async def test_it_goes_on_through_the_loss_of_a_real_redis(redis_server: RedisSe
             while (await store.find("k9")).route is None:
                 await anyio.sleep(0.01)
         tasks.cancel_scope.cancel()
+
+
+class Reconnecting(FlakyStore):
+    """Says in which order it was asked what."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+        self.refuses = 0
+        self.node: Node | None = None
+
+    async def reconnect(self, within_s: float) -> None:
+        self.asked.append("reconnect")
+        assert self.node is not None
+        if self.refuses:
+            self.refuses -= 1
+            self.node.now += within_s / 2
+            raise RoutesUnavailable
+
+    async def beat(self, node: NodeRecord) -> bool:
+        self.asked.append("beat")
+        return await super().beat(node)
+
+    async def refresh(self, routes):
+        self.asked.append("refresh")
+        return await super().refresh(routes)
+
+
+async def test_after_a_gap_a_new_connection_then_the_lease_and_then_every_route():
+    """While the lease is over, a route can be taken in the moment after it was proved."""
+    store = Reconnecting()
+    store.node = node = Node(LOT + 1, store)
+    await node.heart.prove_anew()
+    assert store.asked == ["reconnect", "beat", "refresh", "refresh"]
+    assert node.heart.is_ok
+
+
+async def test_after_a_gap_it_tries_again_and_then_gives_up():
+    store = Reconnecting()
+    store.node = node = Node(1, store)
+    store.refuses = 2
+    await node.heart.prove_anew()
+    assert store.asked == ["reconnect"] * 3 + ["beat", "refresh"]
+    store.refuses, began_at = 10**6, node.now
+    with pytest.raises(RoutesUnavailable):
+        await node.heart.prove_anew()
+    assert node.now - began_at == pytest.approx(RENEW_S)

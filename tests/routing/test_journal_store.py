@@ -206,6 +206,39 @@ async def test_a_journal_expires_unless_it_is_touched(redis_url: str, key: str) 
         assert await store.touch([(key, 1)]) == [key]
 
 
+async def test_whoever_has_the_route_has_the_journal_before_he_has_read_it(redis_url: str, key: str) -> None:
+    """Between the take-over and the reading a database may be asked; the last owner wakes up just then."""
+    async with connection(redis_url) as redis:
+        await is_up(redis)
+        store = RedisJournalStore(redis)
+        await store.write([write(key, 1, b"a")])
+        await redis.execute("HSET", f"trunkline:route:{key}", "n", "b", "t", 3, "v", "")
+        assert await store.write([write(key, 2, b"old", length=1), write(key + "2", 1)]) == [FENCED, WRITTEN]
+        assert await store.write([write(key, 3, b"old", token=2)]) == [FENCED]
+        for token in (1, 2):
+            await store.delete([(key, token)])
+        with pytest.raises(RoutesUnavailable):
+            await store.take(key, 2)  # taken over since: whoever asks looks it up again
+        assert await store.take(key, 3) == (1, b"head 1", [b"a"])
+        assert await store.write([write(key, 1, b"new", token=3)]) == [WRITTEN]
+        await store.delete([(key, 3)])
+        assert await redis.execute("EXISTS", f"trunkline:head:{key}") == 0
+        await redis.execute("DEL", f"trunkline:route:{key}")
+
+
+async def test_a_route_that_nobody_can_have_written_says_nothing_of_the_journal(redis_url: str, key: str) -> None:
+    async with connection(redis_url) as redis:
+        await is_up(redis)
+        store, route = RedisJournalStore(redis), f"trunkline:route:{key}"
+        await redis.execute("SET", route, "junk")
+        assert await store.write([write(key, 1, b"a")]) == [WRITTEN]
+        await redis.execute("DEL", route)
+        await redis.execute("HSET", route, "t", "junk")
+        assert await store.write([write(key, 2, b"b", length=1)]) == [WRITTEN]
+        await redis.execute("DEL", route)
+        assert await store.take(key, 1) == (1, b"head 2", [b"a", b"b"])
+
+
 async def test_a_list_that_was_evicted_is_a_gap(redis_url: str, key: str) -> None:
     async with connection(redis_url) as redis:
         await is_up(redis)

@@ -12,6 +12,7 @@ import pytest
 from app.errors import RoutesUnavailable
 from app.routing.redis_connection import DEADLINE_S, OPENS_AFTER, TURN_S, Deadlines, RedisConnection, Script
 from tests.redis import RedisServer
+from tests.routing.faulty_line import faulty_line
 from tests.routing.rig import counted, errors
 
 SOON_S = 5.0  # promised: recovered within it
@@ -147,6 +148,29 @@ async def test_the_event_loop_stays_free_while_redis_is_frozen(redis_server: Red
             await asyncio.sleep(0.001)
             longest, last = max(longest, time.thread_time() - last), time.thread_time()
         assert longest < 0.2
+
+
+async def test_who_asks_for_another_connection_gets_one_though_the_old_one_seems_well(redis_server: RedisServer):
+    async with faulty_line(redis_server.url) as line, RedisConnection(line.url, errors()) as redis:
+        await redis.execute("PING")
+        line.die()
+        assert redis.is_up
+        waiting = asyncio.ensure_future(redis.execute("PING"))
+        await asyncio.sleep(0)
+        await redis.reconnect(SOON_S)
+        assert (redis.generation, await redis.execute("PING")) == (2, b"PONG")
+        with pytest.raises(RoutesUnavailable):
+            await waiting
+
+
+async def test_who_asks_for_another_connection_is_told_that_there_is_none_in_time(redis_server: RedisServer):
+    async with RedisConnection(redis_server.url, errors()) as redis:
+        await redis.execute("PING")
+        redis_server.freeze()
+        waited = await refused_after(redis.reconnect(0.3))
+        assert 0.3 <= waited < SOON_S
+        redis_server.thaw()
+        await until(lambda: redis.is_up)
 
 
 async def test_a_node_that_stood_still_itself_gets_its_answers(redis: RedisConnection):

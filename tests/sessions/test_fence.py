@@ -14,7 +14,7 @@ from app.errors import RoutesUnavailable
 from app.protocol.lifecycle import SessionState
 from app.routing.routes import Route, session_key
 from app.sessions.fence import GAP_S, Fence, since_boot
-from app.sessions.registry import SessionRegistry
+from app.sessions.registry import PROOFS, SessionRegistry
 from app.sessions.session import Session
 from app.sessions.streams import Reply
 from tests.sessions.fakes import FakeLink, FakePool
@@ -45,7 +45,7 @@ def test_a_fence_is_closed_by_a_gap_and_opened_by_whoever_has_proved(clock: Cloc
     assert not fence.tick()
     clock.now += 0.25
     assert not fence.tick()  # and stays closed
-    fence.open()
+    fence.open(fence.now())
     assert not fence.is_closed()
     clock.now += 0.25
     assert fence.tick()
@@ -56,6 +56,15 @@ def test_a_gap_that_is_not_too_long_closes_nothing(clock: Clock) -> None:
     clock.now += GAP_S
     assert not fence.is_closed()
     assert fence.tick()
+
+
+def test_a_proof_that_began_a_gap_ago_opens_nothing(clock: Clock) -> None:
+    fence = Fence(clock)
+    clock.now += 10.0
+    asked_at = fence.now()
+    clock.now += GAP_S + 0.01  # the node stood still once more while it was proving
+    fence.open(asked_at)
+    assert fence.is_closed()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="no other system says how long it slept")
@@ -193,6 +202,40 @@ async def test_without_a_store_the_node_goes_on(registry, pool, principal, proof
     proof.may_end.set()
     await registry.prove()
     assert answered(reply) == [{"n": 1}]
+
+
+async def test_a_node_that_stands_still_again_while_it_proves_proves_again(registry, pool, principal, proof, clock):
+    registry.fence = Fence(clock)
+    session, link = await open_session(registry, pool, principal)
+    reply = ask(session, may_stream=False)
+    clock.now += 100.0
+    link.answer({"n": 1})
+
+    async def prove() -> None:
+        proof.asked += 1
+        if proof.asked == 1:
+            clock.now += 100.0
+        else:
+            registry.lost(session.id)  # taken over in the second pause
+
+    registry.prove_routes = prove
+    await registry.prove()
+    assert proof.asked == 2
+    assert not registry.fence.is_closed()
+    assert reply.outcomes[0].error.reason == "session_not_found"
+
+
+async def test_a_node_whose_proofs_all_take_too_long_goes_on(registry, proof, clock):
+    registry.fence = Fence(clock)
+    clock.now += 100.0
+
+    async def prove() -> None:
+        proof.asked += 1
+        clock.now += 100.0
+
+    registry.prove_routes = prove
+    await registry.prove()
+    assert (proof.asked, registry.fence.is_closed()) == (PROOFS, False)
 
 
 async def test_a_session_that_cannot_deliver_ends_and_the_others_go_on(

@@ -113,6 +113,32 @@ async def test_a_claim_whose_answer_is_lost_is_released(owned, store):
     assert len(owned) == 0
 
 
+async def test_a_route_that_somebody_doubts_is_asked_for_until_the_store_answers(owned, store, monkeypatch):
+    monkeypatch.setattr(ownership, "RELEASE_AGAIN_S", 0.01)
+    lost = lost_ids(owned)
+    for session_id in ("kept", "taken"):
+        await claim(owned, session_id)
+    taken = await route_of(store, "taken")
+    store._routes[taken.key] = taken.owned_by(B, URL_B)
+    asked, refresh = 0, store.refresh
+
+    async def flaky(routes):
+        nonlocal asked
+        asked += 1
+        if asked <= 3:
+            raise RoutesUnavailable
+        return await refresh(routes)
+
+    store.refresh = flaky
+    for session_id in ("kept", "taken", "taken", "another's"):
+        owned.doubt(session_key(session_id))
+    with anyio.fail_after(5):
+        while not lost or owned._doubted:
+            await anyio.sleep(0.005)
+    assert (lost, asked) == (["taken"], 5)  # twice by each in vain, but for one
+    assert [route.key for route in owned] == [session_key("kept")]
+
+
 async def test_a_claim_that_is_cancelled_is_released(owned, store):
     store.hold()
     async with anyio.create_task_group() as tasks:

@@ -241,8 +241,24 @@ async def test_the_old_owner_that_wakes_up_writes_nothing_more(pair: tuple[Node,
     first.process.say(**note("late"))
     with pytest.raises(NotDurable):
         await first.flush(old)
+    assert first.writer.stored_bytes == 0
     old.close("taken_over")
     assert await store.take(session_key(old.id), 3) is not None
+
+
+async def test_the_old_owner_that_wakes_up_before_the_journal_is_read_leaves_it_alone(
+    pair: tuple[Node, Node], store: FlakyStore
+) -> None:
+    first, second = pair
+    old = await first.open()
+    first.process.say(**note("a"))
+    await first.flush(old)
+    old.close("taken_over")
+    await first.writer._delete()
+    assert (store.deleted, first.writer.stored_bytes) == ([], 0)
+    assert "[0 journals, 0 dirty" in repr(first.writer)
+    session = await second.take_over(old.id)
+    assert texts(await take(session.read(session.listen), 1)) == ["a"]
 
 
 async def test_a_hand_over_has_everything_and_leaves_it_there(pair: tuple[Node, Node], store: FlakyStore) -> None:
