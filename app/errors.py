@@ -4,21 +4,37 @@ Knows neither HTTP nor JSON-RPC: `http/errors.py` is the one table that turns th
 """
 
 from collections.abc import Sequence
+from typing import Self
+
+UNKNOWN = "unknown"  # the outcome of a call that was sent to a backend and has no answer
 
 
 class GatewayError(Exception):
     """The root of every error the gateway raises on purpose.
 
-    `reason` is a stable word for machines (`data.reason`), `hint` what a person can do next.
+    `reason` is a stable word for machines (`data.reason`), `hint` what a person can do next. `outcome` says that a call
+    may have been carried out; an error without it says that nothing was sent to a backend, or needs no such word.
     """
 
     reason = "internal_error"
     hint: str | None = None
+    outcome: str | None = None
 
     def __init__(self, message: str | None = None, *, hint: str | None = None) -> None:
         super().__init__(message or _first_sentence(type(self)))
         if hint is not None:
             self.hint = hint
+
+    def after_sending(self) -> Self:
+        """The same error, of a call that has left for its backend. What can be tried again says that it has not."""
+        if not is_refusal(self):
+            self.outcome = UNKNOWN
+        return self
+
+
+def is_refusal(error: GatewayError) -> bool:
+    """Whether the error says that nothing was sent to a backend, and when to try again."""
+    return getattr(error, "retry_after_s", None) is not None
 
 
 def _first_sentence(error: type[GatewayError]) -> str:
@@ -207,6 +223,15 @@ class NodeLost(BackendError):
 
     reason = "node_lost"
     hint = "It is not sent again on its own: look first whether it had an effect."
+    outcome = UNKNOWN
+
+
+class CallCutOff(BackendError):
+    """The call was cut off while it was under way; whether it was carried out is not known."""
+
+    reason = "call_cut_off"
+    hint = NodeLost.hint
+    outcome = UNKNOWN
 
 
 class BackendTimeout(BackendError):

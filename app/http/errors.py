@@ -55,6 +55,7 @@ _TABLE: tuple[tuple[type[errors.GatewayError], int, int], ...] = (
     (errors.RequestCancelled, 200, REQUEST_CANCELLED),
     (errors.BackendExited, 200, BACKEND_EXITED),
     (errors.NodeLost, 200, BACKEND_EXITED),
+    (errors.CallCutOff, 200, BACKEND_EXITED),
     (errors.BackendUnavailable, 503, BACKEND_UNAVAILABLE),
     (errors.BackendBusy, 503, BACKEND_BUSY),
     (errors.ResponseTooLarge, 200, RESPONSE_TOO_LARGE),
@@ -78,6 +79,8 @@ def _row(error: errors.GatewayError) -> tuple[int, int]:
 
 def http_status(error: errors.GatewayError) -> int:
     """The status of an answer whose head has not been sent yet."""
+    if error.outcome is not None:  # only an answer to the call itself: no proxy and no client sends it again on its own
+        return 200
     if isinstance(error, errors.BackendExited) and not error.started:
         return 502
     return _row(error)[0]
@@ -101,6 +104,8 @@ def rpc_error(error: errors.GatewayError, request_id: bytes = b"null", *, with_s
     data: dict[str, object] = {"reason": error.reason}
     if isinstance(error, HttpRefusal):
         data |= error.data
+    if error.outcome is not None:
+        data["outcome"] = error.outcome
     if error.hint:
         data["hint"] = error.hint
     if with_stderr and isinstance(error, errors.BackendError) and error.stderr:

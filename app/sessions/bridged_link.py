@@ -6,7 +6,15 @@ from typing import Protocol
 import msgspec
 
 from app.backends.link import BackendLink, BackendListener, Exit
-from app.errors import GatewayError, InvalidMessage, InvalidResponse, ParseError, ResponseTooLarge
+from app.errors import (
+    CallCutOff,
+    GatewayError,
+    InvalidMessage,
+    InvalidResponse,
+    ParseError,
+    ResponseTooLarge,
+    is_refusal,
+)
 from app.protocol.bridge import Bridge, Out, ToServer
 from app.protocol.jsonrpc import members_of
 
@@ -51,7 +59,7 @@ class BridgedLink:
             call = None if out.call is None else self._bridge.abandon(out.call)
             if call is None or call == out.call:
                 raise
-            asyncio.get_running_loop().call_soon(self._session.backend_failed, call, error)
+            asyncio.get_running_loop().call_soon(self._session.backend_failed, call, _of_a_later_round(error))
 
     def pause_reading(self) -> None:
         """See BackendLink."""
@@ -92,7 +100,7 @@ class BridgedLink:
     def _fail(self, inner_id: bytes | None, error: GatewayError) -> bool:
         call = None if inner_id is None else self._bridge.abandon(inner_id)
         if call is not None:
-            self._session.backend_failed(call, error)
+            self._session.backend_failed(call, error if call == inner_id else _of_a_later_round(error))
         return call is not None
 
     def backend_exited(self, exit: Exit) -> None:
@@ -109,3 +117,8 @@ class BridgedLink:
             self._session.backend_sent(out.line)
         else:
             self._session.backend_asked(out.line, out.related)
+
+
+def _of_a_later_round(error: GatewayError) -> GatewayError:
+    """A refusal would say that the call was not sent, but an earlier round of it was."""
+    return CallCutOff(f"the call could not go on: {error}") if is_refusal(error) else error

@@ -11,8 +11,8 @@ from typing import Protocol
 
 import anyio
 
-from app.errors import GatewayError, ShuttingDown
-from app.sessions.session import Session
+from app.errors import GatewayError
+from app.sessions.session import SHUTDOWN, Session
 
 TICK_S = 0.05  # how late the end of the last call may be noticed; no call pays for an event that only a drain needs
 STREAMS_PER_S = 100  # clients whose stream has ended come back, and each may need a process elsewhere
@@ -66,7 +66,7 @@ class Draining:
             for session in set(self._sessions) - self._leaving:
                 tasks.start_soon(self._end, session)
         for session in self._sessions:
-            session.close("shutdown", ShuttingDown())
+            session.close(SHUTDOWN)
         return cut_off
 
     def _next(self, now: float) -> Sequence[Session]:
@@ -94,7 +94,7 @@ class Draining:
             if session.exchange.calls and time.monotonic() < self._ends_at:
                 self._leaving.discard(session)  # one has come in meanwhile: the session's turn is later
                 return
-        session.close("shutdown", ShuttingDown())
+        session.close(SHUTDOWN)
 
 
 def lot(sessions: Sequence[Session], streams: int) -> list[Session]:

@@ -11,12 +11,13 @@ from app.sessions.streams import Entry, Fate
 
 
 class Error(msgspec.Struct, array_like=True, frozen=True):
-    """An error of ours: its class, what it says, and what it advises."""
+    """An error of ours: its class, what it says, what it advises, and what is known of its call."""
 
     kind: str
     message: str
     reason: str
     hint: str | None
+    outcome: str | None = None
 
 
 class Event(msgspec.Struct, array_like=True, frozen=True, tag="e"):
@@ -85,7 +86,7 @@ def call_of(call_id: bytes, method: str) -> Call:
 def _written(error: GatewayError) -> Error:
     message = str(error).encode("utf-8", "replace").decode()
     hint = None if error.hint is None else error.hint.encode("utf-8", "replace").decode()
-    return Error(type(error).__name__, message, error.reason, hint)
+    return Error(type(error).__name__, message, error.reason, hint, error.outcome)
 
 
 def _read(form: Error) -> GatewayError:
@@ -93,5 +94,5 @@ def _read(form: Error) -> GatewayError:
     kind = _KINDS.get(form.kind, GatewayError)
     error = kind.__new__(kind, form.message)
     GatewayError.__init__(error, form.message, hint=form.hint)
-    error.reason = form.reason
+    error.reason, error.outcome = form.reason, form.outcome
     return error

@@ -8,7 +8,7 @@ from functools import partial
 import msgspec
 
 from app.auth.sealing import Sealer
-from app.errors import GatewayError, ShuttingDown
+from app.errors import CallCutOff, GatewayError
 from app.protocol.jsonrpc import Params, Request, encode, members_of
 from app.protocol.modern import (
     MAY_ASK,
@@ -25,6 +25,7 @@ from app.sessions.lines import Caller, Lines, may_be_asked
 from app.sessions.listeners import Listener, Listeners
 from app.sessions.modern_call import ModernCall
 from app.sessions.registry import SessionRegistry
+from app.sessions.session import SHUTDOWN
 from app.sessions.streams import Reply
 from app.sessions.suspended import ALONE, SUSPENDED_S, Place, SuspendedCalls
 
@@ -112,16 +113,16 @@ class ImplicitSessions:
 
         Raises:
             StateRefused: as SuspendedCalls.find.
-            BackendError: the process cannot be told the answers; the call is over.
+            CallCutOff: the process cannot be told the answers; the call is over.
         """
         call = self.suspended.find(caller, message)
         call.come_back(message, envelope)
         try:
             answers = (message.params or {}).get("inputResponses")
             call.feed(members_of(answers) if answers is not None else {})
-        except GatewayError:
+        except GatewayError as error:
             call.cancel("the answers could not be passed on")
-            raise
+            raise CallCutOff(f"the answers could not be passed on: {error}") from None
         if call.is_to_be_repeated:
             call.give_way()
             return await self.call(caller, message, envelope, reply, repeats=call.repeats + 1)
@@ -205,7 +206,7 @@ class ImplicitSessions:
         for call in self.suspended.waiting():
             call.cancel("the node is shutting down")
             if all(each.cancelled for each in call.line.exchange.calls.values()):
-                call.line.close("shutdown", ShuttingDown())
+                call.line.close(SHUTDOWN)
 
     def forget(self, tenant: str, backend: str | None = None) -> None:
         """A backend has changed: new requests get new lines."""

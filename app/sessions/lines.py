@@ -23,7 +23,7 @@ from app.protocol.revisions import Revision
 from app.routing.routes import Identity
 from app.sessions.line import Group, Line, Need
 from app.sessions.registry import SessionRegistry
-from app.sessions.session import Session
+from app.sessions.session import TAKEN_OVER, Session
 from app.sessions.streams import EventStream, Reply
 
 TRANSPORT = "modern"
@@ -153,7 +153,7 @@ class Lines:
         if line.session.state is not SessionState.OPEN:  # it was closed before we could look
             raise BackendExited("the backend ended right after its start")
         if not self.may_serve(line.session):
-            line.session.close("taken_over")
+            line.session.close(TAKEN_OVER)
             raise NodeUnavailable
         self.group(caller, envelope).lines.append(line)
         return line
@@ -177,8 +177,8 @@ class Lines:
             try:
                 await self._registry.connect(session)
                 line = await self._greet(session, envelope)
-            except SessionNotFound:  # this client knows of no session
-                raise BackendExited("the process was stopped at its start", started=False) from None
+            except SessionNotFound:
+                raise _stopped() from None
             except BaseException:
                 session.close("not_initialized")
                 raise
@@ -252,7 +252,10 @@ class Lines:
     def send(self, session: Session, method: str, params: Params) -> Reply:
         """The same without waiting."""
         reply = session.reply(1, may_stream=False)
-        session.request(Request(self.new_id("g"), method, params), reply)
+        try:
+            session.request(Request(self.new_id("g"), method, params), reply)
+        except SessionNotFound:
+            raise _stopped() from None
         return reply
 
     def new_id(self, kind: str) -> bytes:
@@ -265,7 +268,7 @@ class Lines:
     def lost(self, caller: CallerKey) -> None:
         """Another node serves this caller: its lines here are over."""
         for line in list(self.of(caller)):
-            line.session.close("taken_over")
+            line.session.close(TAKEN_OVER)
 
     def answered(self, line: Line, by: object, may_go_on: bool = False) -> None:
         """The process has answered a call: its line is free again.
@@ -344,6 +347,11 @@ def may_be_asked(envelope: Envelope) -> bool:
 def caller_key(session: Session) -> CallerKey:
     """Whose line this session is."""
     return Caller(session.principal, session.spec.tenant, session.spec.name).key
+
+
+def _stopped() -> BackendExited:
+    """Its session was closed before anything of the request was sent; the client knows of no session."""
+    return BackendExited("the process for this request was stopped", started=False)
 
 
 def _discovered(probe: Reply) -> Params | None:

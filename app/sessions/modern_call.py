@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from app.errors import BackendExited, SessionNotFound
 from app.protocol.bridge import MAX_ROUNDS, NEEDS
 from app.protocol.commands import Answer, Call, Failed, ToStream
 from app.protocol.jsonrpc import (
@@ -252,9 +251,6 @@ class ModernCall:
             return
         if isinstance(outcome, Answer):
             self._answer_client(self._as_answer(self._shaped(outcome.response)))
-        elif isinstance(outcome.error, SessionNotFound):  # this client knows of no session
-            error = BackendExited("the process behind this request was stopped")
-            self._answer_client(Failed(self._as_call(), error))
         else:
             self._answer_client(Failed(self._as_call(), outcome.error))
         self._over()

@@ -11,7 +11,6 @@ from anyio.abc import TaskGroup
 from app.domain import BackendSpec, Limits, Principal
 from app.errors import (
     BackendNotFound,
-    GatewayError,
     NotFound,
     QuotaExceeded,
     RoutesUnavailable,
@@ -29,7 +28,7 @@ from app.sessions.journal_writer import NotDurable
 from app.sessions.links import LinkSource
 from app.sessions.ownership import Ownership
 from app.sessions.restoring import Durability
-from app.sessions.session import HANDED_OVER, TAKEN_OVER, Session, Surroundings
+from app.sessions.session import HANDED_OVER, SHUTDOWN, TAKEN_OVER, Session, Surroundings
 
 SWEEP_S = 0.25  # how late a deadline may be noticed
 AGES_EVERY = 4  # sweeps between two looks at the ages of sessions
@@ -81,7 +80,7 @@ class SessionRegistry:
         if self._tasks is None:
             return
         self.draining = True
-        self.close_where(lambda session: True, "shutdown", ShuttingDown())
+        self.close_where(lambda session: True, SHUTDOWN)
         tasks, self._tasks = self._tasks, None
         tasks.cancel_scope.cancel()
         await tasks.__aexit__(None, None, None)
@@ -210,11 +209,11 @@ class SessionRegistry:
         """New limits for what the tenant does from now on."""
         self.gates.configure(tenant, limits)
 
-    def close_where(self, matches: Callable[[Session], bool], reason: str, error: GatewayError | None = None) -> int:
+    def close_where(self, matches: Callable[[Session], bool], reason: str) -> int:
         """Closes the sessions that match; how many there were."""
         doomed = [session for session in self if matches(session)]
         for session in doomed:
-            session.close(reason, error)
+            session.close(reason)
         return len(doomed)
 
     async def drain(self, seconds: float) -> int:
@@ -238,7 +237,7 @@ class SessionRegistry:
         """
         if self.durability is None or session.journal is None or session.journal.is_over:
             return
-        session.close(HANDED_OVER, ShuttingDown())
+        session.close(HANDED_OVER)
         goes_on = True  # also where the last write fails: what was written before is usually enough
         try:
             await self.durability.hand_over(session)

@@ -87,7 +87,8 @@ class ReplayLog:
         assert self._events is not None
         answer = self._events[index]
         assert answer.call is not None
-        error = Entry(Failed(answer.call, ResponseTooLarge("the answer was too large to be kept")), answer.call)
+        too_large = ResponseTooLarge("the answer was too large to be kept").after_sending()
+        error = Entry(Failed(answer.call, too_large), answer.call)
         error.id, error.at = answer.id, answer.at
         error.fate = Fate.KEPT if answer.fate is Fate.KEPT else Fate.SENT
         if answer.fate is not Fate.SENT:

@@ -10,11 +10,14 @@ from app.domain import BackendSpec, Limits, Principal
 from app.errors import (
     BackendError,
     BackendExited,
+    CallCutOff,
     Conflict,
     GatewayError,
     InvalidMessage,
+    NodeLost,
     RoutesUnavailable,
     SessionNotFound,
+    ShuttingDown,
 )
 from app.limits.gates import TenantGate
 from app.metrics import Metrics, error_label, method_label
@@ -33,9 +36,8 @@ from app.sessions.resumption import Reader, Resumption
 from app.sessions.streams import EventStream, Reply, Sink
 
 DRAIN_RETRY_MS = (1000, 5000)  # clients of a node that stops come back spread over this
-HANDED_OVER = "handed_over"
-TAKEN_OVER = "taken_over"
-LEAVING = ("shutdown", HANDED_OVER)
+HANDED_OVER, SHUTDOWN, TAKEN_OVER = "handed_over", "shutdown", "taken_over"
+LEAVING = (SHUTDOWN, HANDED_OVER)
 _BEFORE_OPEN = ("ping", "server/discover")
 KNOWN_VERSIONS = frozenset(SUPPORTED)
 LARGE_ANSWER_BYTES = 64 << 10  # below it an answer is noise to the flood limit
@@ -73,6 +75,7 @@ class Session:
         self._resumption: Resumption | None = None  # made for the first stream that can be resumed
         self.journal: Journal | None = None  # of a session that can go on at another node
         self._held: list[bytes] | None = None  # what the process said behind a closed fence
+        self._closed_for = ""
         self.is_line = False  # of 2026-07-28 clients: what it is asked is not what a client asked
 
     @property
@@ -93,7 +96,7 @@ class Session:
         Raises:
             InvalidMessage: the session has, or waits for, a process already.
             BackendError: there is none to be had.
-            SessionNotFound: the session was closed meanwhile.
+            SessionNotFound, ShuttingDown: the session was closed meanwhile.
         """
         if not self._lifecycle.allows(Trigger.CONNECT):
             raise InvalidMessage("the session is initialized already")
@@ -101,7 +104,7 @@ class Session:
         lease = await source.lease(self.spec, limits)
         if self.state is SessionState.CLOSED:
             lease.release("session_closed")
-            raise SessionNotFound
+            raise ShuttingDown if self._closed_for in LEAVING else SessionNotFound
         self._lifecycle.follow(Trigger.PROCESS)
         self._lease, self._link = lease, lease.link
         self._link.attach(self)
@@ -324,7 +327,7 @@ class Session:
             case ToBackend(line=line):
                 self._tell_backend(line)
             case Failed(call=call):
-                self._done(call, command.error.reason, time.monotonic())
+                self._done(call, command.error.after_sending().reason, time.monotonic())
                 (self.listen if call.stream is Listen.STREAM else call.stream).answer(command)
             case Dropped(reason=reason):
                 self._metrics.messages_dropped.labels(reason).inc()
@@ -440,12 +443,18 @@ class Session:
         return None
 
     def close(self, reason: str, error: GatewayError | None = None) -> None:
-        """Ends the session: calls get `error` (else the session's 404), streams end, the process is given back."""
+        """Ends the session: calls in flight get `error`, streams end, the process is given back.
+
+        Without an error they hear that nobody knows what has become of them: a 404 would say so of the session, which
+        may go on elsewhere, and a 503 that they can be sent again.
+        """
         if self.state is SessionState.CLOSED:
             return
-        for failed in self.exchange.fail_all(error or SessionNotFound("the session has ended")):
+        lost = NodeLost() if reason in (*LEAVING, TAKEN_OVER) else CallCutOff()
+        for failed in self.exchange.fail_all(error or lost):
             self._carry_out(failed)
         self._lifecycle.follow(Trigger.CLOSE)
+        self._closed_for = reason
         if reason in LEAVING:
             self.listen.retry_ms = random.randint(*DRAIN_RETRY_MS)  # noqa: S311 - no secret
         self.listen.end()

@@ -66,9 +66,10 @@ class ModernHttp:
                 await self._serve(request, caller, message, envelope, accepted, calls)
             except ClientError:
                 raise
-            except GatewayError:
+            except GatewayError as error:
                 # The drain may begin at any moment. Another node can have what has not reached the backend.
-                if calls or not self._callers.is_leaving or not await self._leave(request, caller, body):
+                was_sent = calls or error.outcome is not None
+                if was_sent or not self._callers.is_leaving or not await self._leave(request, caller, body):
                     raise
 
     async def _serve(

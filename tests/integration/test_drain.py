@@ -46,7 +46,8 @@ async def test_while_a_call_has_its_time_new_connections_hear_that_the_node_stop
     endpoint = gateway.endpoint(ECHO)
     async with wire(endpoint) as session, asyncio.TaskGroup() as tasks:
         call = tasks.create_task(session.ask("sleep", ms=60_000))
-        await call_is_in_flight(gateway)
+        plain = tasks.create_task(session.post(SLEEP, Accept="application/json"))
+        await call_is_in_flight(gateway, 2)
         told, _ = await stop(gateway)
         async with httpx2.AsyncClient() as http:
             refused = await Wire(http, endpoint).post(INITIALIZE)
@@ -56,7 +57,14 @@ async def test_while_a_call_has_its_time_new_connections_hear_that_the_node_stop
             error = await call
             status = await exit_status(gateway)
         took = time.monotonic() - told
-    assert error.reason == "shutting_down"
+        cut_off = await plain
+    # They were sent: a 503 would have them sent again.
+    assert (error.reason, error.data["outcome"]) == ("node_lost", "unknown")
+    assert (cut_off.status_code, error_of(cut_off).reason, "retry-after" in cut_off.headers) == (
+        200,
+        "node_lost",
+        False,
+    )
     assert status == 0
     print(f"gone {took:.2f} s after SIGTERM, of which DRAIN_S are {drain_s:.0f}")
     assert drain_s <= took < drain_s + AFTER_DRAIN_S
@@ -163,6 +171,8 @@ INITIALIZE = {
     "method": "initialize",
     "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}},
 }
+
+SLEEP = {"jsonrpc": "2.0", "id": "s", "method": "tools/call", "params": {"name": "sleep", "arguments": {"ms": 60_000}}}
 
 
 async def stop(gateway: Gateway) -> tuple[float, float]:

@@ -167,7 +167,7 @@ async def test_a_session_that_another_node_has_delivers_nothing_any_more(registr
     proof.may_end.set()
     await registry.prove()
     assert answered(kept) == [{"n": 2}]
-    assert lost.outcomes[0].error.reason == "session_not_found"
+    assert lost.outcomes[0].error.reason == "node_lost"  # no 404: the session goes on there
     assert (session.state, pool.leases[0].released) == (SessionState.CLOSED, ["taken_over"])
     assert len(registry) == 1
 
@@ -222,7 +222,7 @@ async def test_a_node_that_stands_still_again_while_it_proves_proves_again(regis
     await registry.prove()
     assert proof.asked == 2
     assert not registry.fence.is_closed()
-    assert reply.outcomes[0].error.reason == "session_not_found"
+    assert reply.outcomes[0].error.reason == "node_lost"
 
 
 async def test_a_node_whose_proofs_all_take_too_long_goes_on(registry, proof, clock):

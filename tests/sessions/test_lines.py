@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from app.domain import Principal
-from app.errors import BackendExited, NodeUnavailable
+from app.errors import NodeLost, NodeUnavailable
 from app.sessions.implicit import ImplicitSessions
 from app.sessions.line import MAX_SHARED_CALLS
 from app.sessions.lines import MAX_CAPABILITY_SETS, CallerKey
@@ -157,7 +157,7 @@ async def test_closing_every_session_twice_leaves_nothing(
     for _ in range(2):
         registry.close_where(lambda session: True, "shutdown")
     for each in sent:
-        with pytest.raises(BackendExited):
+        with pytest.raises(NodeLost):
             await each.outcome()
     assert len(implicit.lines) == len(implicit.suspended) == 0
 

@@ -7,7 +7,7 @@ import anyio.lowlevel
 import pytest
 
 from app.domain import Principal
-from app.errors import BackendExited, BackendTimeout, GatewayError, ResponseTooLarge
+from app.errors import BackendExited, BackendTimeout, CallCutOff, GatewayError, ResponseTooLarge
 from app.protocol.exchange import CANCEL_GRACE_S
 from app.protocol.modern import LOG_LEVEL_KEY
 from app.sessions.implicit import ImplicitSessions
@@ -180,7 +180,7 @@ async def test_a_session_that_is_closed_under_a_call_is_no_missing_session(
 ) -> None:
     sent, _ = await start(client, pool)
     registry.close_where(lambda session: True, "backend_restarted")
-    with pytest.raises(BackendExited):
+    with pytest.raises(CallCutOff):
         await sent.outcome()
 
 

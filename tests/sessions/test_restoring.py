@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from app.domain import BackendSpec, Limits
-from app.errors import BackendExited, QuotaExceeded, RoutesUnavailable, ShuttingDown
+from app.errors import BackendExited, QuotaExceeded, RoutesUnavailable
 from app.protocol.lifecycle import SessionState
 from app.routing.routes import session_key
 from app.sessions.journal_writer import NotDurable
@@ -265,9 +265,9 @@ async def test_a_hand_over_has_everything_and_leaves_it_there(pair: tuple[Node, 
     first, second = pair
     old = await first.open()
     reader = stream_call(old, 7)
-    old.close("handed_over", ShuttingDown())
+    old.close("handed_over")
     await first.durability.hand_over(old)
-    assert await take(reader, 2) == ["shutting_down", None]
+    assert await take(reader, 2) == ["node_lost", None]
     assert store.deleted == []
     session = await second.take_over(old.id)
     resumed = session.resume(place_of(reader.event_id))

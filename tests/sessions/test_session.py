@@ -11,6 +11,7 @@ from app.errors import (
     BackendBusy,
     BackendExited,
     BackendTimeout,
+    CallCutOff,
     Conflict,
     GatewayError,
     InvalidMessage,
@@ -167,7 +168,7 @@ async def test_closing_twice_releases_once(opened: Session, pool: FakePool) -> N
     opened.close("deleted")
     opened.close("deleted")
     assert pool.leases[0].released == ["deleted"]
-    assert isinstance(reply.outcomes[0].error, SessionNotFound)  # type: ignore[union-attr]
+    assert isinstance(reply.outcomes[0].error, CallCutOff)  # type: ignore[union-attr]
     with pytest.raises(SessionNotFound):
         ask(opened)
 

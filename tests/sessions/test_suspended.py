@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from app.domain import Principal
-from app.errors import BackendBusy, StateRefused
+from app.errors import CallCutOff, StateRefused
 from app.protocol.exchange import CANCEL_GRACE_S
 from app.sessions import suspended
 from app.sessions.implicit import ImplicitSessions
@@ -192,7 +192,7 @@ async def test_a_stopping_node_lets_a_list_on_the_process_of_a_suspended_call_be
 async def test_a_process_that_takes_no_answer_ends_the_call(client: Client, pool: ServerPool) -> None:
     result, server = await suspend(client, pool)
     server.is_busy = True
-    with pytest.raises(BackendBusy):
+    with pytest.raises(CallCutOff):  # no refusal: the call was sent
         await client.go_on(result, {keys(result)["q1"]: ACCEPT}, name="x")
     server.is_busy = False
     await refused(client, result, "state_spent")
