@@ -164,6 +164,11 @@ class Metrics:
             "trunkline_route_store_errors_total", "Commands to Redis that failed, and records in it that were forged.",
             ["reason"], registry=registry,
         )  # fmt: skip
+        self.connections = Gauge("trunkline_connections", "Connections of clients, open now.", registry=registry)
+        self.connections_refused = Counter(
+            "trunkline_connections_refused_total", "Connections refused, or ended for what their clients did.",
+            ["reason"], registry=registry,
+        )  # fmt: skip
         self.build_info = Gauge(
             "trunkline_build_info", "Always 1; the label is the version.", ["version"], registry=registry
         )

@@ -11,6 +11,7 @@ import gc
 import logging
 import math
 import os
+import resource
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -27,20 +28,22 @@ from app.demo import prepare_demo
 from app.errors import SettingsError
 from app.gateway import Gateway, open_gateway
 from app.http.client_address import TrustedProxies
+from app.http.connections import ConnectionLimits, Connections, descriptors_for_connections
 from app.http.uvicorn_protocol import HttpProtocol
 from app.main import accept_links, create_app
+from app.metrics import Metrics
 from app.settings import Settings, is_wildcard
 from app.storage import migrate
 from app.transports.node_links import NodeLinks
 
 log = logging.getLogger(__name__)
 
-KEEP_ALIVE_S = 30  # an idle connection is closed after this
 LAST_REQUESTS_S = 0.25  # for what is on its way on connections that are kept, after nobody can make new ones
 CLOSED_S = 0.01  # until the event loop has closed its own side of the listeners, which takes it a turn
 LAST_RESPONSES_S = 5  # how long responses that were cut off may take to be written
 FIRST_BEAT_S = 2.0  # it takes milliseconds
 BACKLOG = 2048
+TICKS_PER_SWEEP = 10  # of a tenth of a second each
 LIFELINE = 0  # a fleet's child has a socket as its stdin, over which the parent asks; its end says that it is gone
 
 
@@ -127,9 +130,10 @@ def _url_of(listener: socket.socket) -> str:
 class _Server(uvicorn.Server):
     """uvicorn without its own signal handling: it would close the listeners before the drain."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, connections: Connections) -> None:
         super().__init__(config)
         self.listening = asyncio.Event()
+        self._connections = connections
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listens, and says so."""
@@ -152,6 +156,12 @@ class _Server(uvicorn.Server):
         """What uvicorn makes for each connection."""
         make = cast("Callable[..., asyncio.Protocol]", self.config.http_protocol_class)
         return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Called ten times a second."""
+        if counter % TICKS_PER_SWEEP == 0:
+            self._connections.sweep()
+        return await super().on_tick(counter)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -180,20 +190,19 @@ class _Node:
         async with open_gateway(self._settings) as gateway:
             front = create_app(gateway)
             self._links = accept_links(gateway, front)
-            proxies = TrustedProxies(self._settings.trusted_proxies)
+            connections = _connections(self._settings, gateway.metrics)
             config = uvicorn.Config(
                 front,
-                http=cast("type[asyncio.Protocol]", partial(HttpProtocol, links=self._links, proxies=proxies)),
+                http=cast("type[asyncio.Protocol]", partial(HttpProtocol, links=self._links, connections=connections)),
                 ws="none",
                 lifespan="off",
                 log_config=None,
                 access_log=False,
                 proxy_headers=False,
                 server_header=False,
-                timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=LAST_RESPONSES_S,
             )
-            self._server = _Server(config)
+            self._server = _Server(config, connections)
             if self._is_in_a_hurry:
                 return
             if self._is_member:
@@ -263,6 +272,22 @@ class _Node:
         print(f"listening on {url}", flush=True)
         if self._demo:
             print(await prepare_demo(gateway, url), flush=True)
+
+
+def _connections(settings: Settings, metrics: Metrics) -> Connections:
+    """Where the process may not open as many files as there may be connections, the latter are fewer."""
+    limits = ConnectionLimits(
+        connections=settings.max_connections,
+        per_address=settings.max_connections_per_address,
+        descriptors=descriptors_for_connections(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+    )
+    connections = Connections(
+        limits,
+        TrustedProxies(settings.trusted_proxies),
+        on_refused=lambda reason: metrics.connections_refused.labels(reason).inc(),
+    )
+    metrics.connections.set_function(connections.__len__)
+    return connections
 
 
 async def _known(gateway: Gateway) -> None:

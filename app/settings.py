@@ -180,6 +180,8 @@ class Settings:
     drain_delay_s: float = _setting(_delay, default=0.0)
     max_processes: int = _setting(_whole(1, 1_000_000), default=_default_max_processes)
     pool_wait_s: float = _setting(_seconds, default=30.0)
+    max_connections: int = _setting(_whole(1, 1_000_000), default=10_000)
+    max_connections_per_address: int = _setting(_whole(1, 1_000_000), default=256)
     max_sessions: int = _setting(_whole(1, 10_000_000), default=10_000)
     max_body_bytes: int = _setting(_whole(1024, 2**30), default=4 * 2**20)
     max_line_bytes: int = _setting(_whole(1024, 2**30), default=16 * 2**20)

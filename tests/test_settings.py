@@ -25,6 +25,7 @@ def test_the_defaults_are_those_of_the_design(tmp_path):
     assert (settings.host, settings.port, settings.log_level) == ("127.0.0.1", 8080, "info")
     assert (settings.drain_s, settings.pool_wait_s, settings.keepalive_s) == (30, 30, 15)
     assert (settings.max_sessions, settings.max_body_bytes, settings.max_line_bytes) == (10_000, 4 << 20, 16 << 20)
+    assert (settings.max_connections, settings.max_connections_per_address) == (10_000, 256)
     assert settings.max_processes >= 8
     assert (settings.public_url, settings.redis_url, settings.node_url, settings.drain_delay_s) == (None, None, None, 0)
     assert settings.allowed_hosts == settings.allowed_origins == settings.trusted_proxies == ()

@@ -12,6 +12,7 @@ from app import logs
 from app.auth import Authenticator
 from app.auth.tokens import Target
 from app.domain import DEFAULT_TENANT, Principal
+from app.http.connections import BY_KEY, LET_IN
 
 BASE_URL = "trunkline.base_url"  # the front's word in the ASGI scope: under which URL the client reaches us
 
@@ -32,7 +33,9 @@ async def authenticate(request: Request) -> Principal:
     tenant = request.path_params.get("tenant", DEFAULT_TENANT)
     target = None if base_url is None else Target(tenant, "", base_url)
     # Two headers become one with a comma, which is no credential.
-    return await authenticator.authenticate(b", ".join(values) if values else None, target)
+    principal = await authenticator.authenticate(b", ".join(values) if values else None, target)
+    request.scope[LET_IN] = BY_KEY
+    return principal
 
 
 class AuthenticatedRoute(APIRoute):

@@ -1,34 +1,358 @@
-"""EdgeProtocol: uvicorn's HTTP protocol, for clients that nobody knows yet."""
+"""EdgeProtocol: uvicorn's HTTP protocol, for clients that nobody knows yet. It differs in what one connection can make
+us keep or do:
 
+1. While a request waits behind another one, nothing more is read. uvicorn goes on after each answer, without a bound.
+2. A head, a URL and trailers have limits, which count what has arrived so far. What is too long is answered and closed.
+3. Trailers are dropped: uvicorn adds them to the headers, as if they had been checked with them.
+4. It has its place among the node's `Connections`, and a deadline there instead of a timer of its own.
+5. Behind a proxy of ours each request has, and counts for, the address of its client.
+6. Nothing that a stranger sends is logged, and one who wants another protocol (`Upgrade`) gets his answer and the end.
+"""
+
+import asyncio
+import math
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+import httptools
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from app.http.client_address import TrustedProxies, scheme_before
+from app.http.client_address import UNKNOWN, scheme_before
+from app.http.connections import BY_NODE, LET_IN, Connections
+from app.http.edge_refusals import (
+    ADDRESS_LIMIT,
+    BODY_TIMEOUT,
+    HEAD_TIMEOUT,
+    HEAD_TOO_LARGE,
+    MALFORMED,
+    PIPELINE_TOO_LONG,
+    SILENT,
+    STALLED,
+    TRAILERS_TOO_LARGE,
+    URI_TOO_LONG,
+    Refusal,
+)  # fmt: skip
 
-NO_PROXIES = TrustedProxies()
+MAX_HEAD_BYTES = 32 << 10
+MAX_FIELDS = 100
+MAX_URL_BYTES = 8 << 10
+MAX_TRAILER_BYTES = 8 << 10  # also of a chunk's extensions: whatever of a body is not the body
+MAX_WAITING = 16  # requests of a connection behind the one that is being answered
+PIECE_BYTES = 16 << 10  # what is parsed at once: with this precision a limit is noticed while a head arrives
+DISCARDED_BYTES = 1 << 20  # read and forgotten after a refusal, so that the client gets to read it
+
+
+class _Refused(Exception):
+    """Leaves the parser, from inside a callback."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        self.refusal = refusal
+
+
+class _Reading(FlowControl):
+    """uvicorn's flow control, which a request resumes whenever it wants more of its body; unless reading is on hold."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        super().__init__(transport)
+        self.is_on_hold = False
+
+    def hold(self) -> None:
+        """Reads nothing more, whoever asks."""
+        self.is_on_hold = True
+        if not self._transport.is_closing():
+            self.pause_reading()
+
+    def resume_reading(self) -> None:
+        if not (self.is_on_hold or self._transport.is_closing()):
+            super().resume_reading()
 
 
 class EdgeProtocol(HttpToolsProtocol):
-    """Gives each request the address of its client, also behind a proxy of ours."""
+    """One connection. `HttpProtocol` is what uvicorn is handed."""
 
-    def __init__(self, *args: Any, proxies: TrustedProxies = NO_PROXIES, **options: Any) -> None:
+    flow: _Reading
+    cycle: RequestResponseCycle | None  # type: ignore[assignment]
+
+    def __init__(self, *args: Any, connections: Connections | None = None, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._proxies = proxies
-        self._is_proxied = False
+        self._among = Connections() if connections is None else connections
+        self.deadline, self.since = math.inf, self._among.now
+        self.url = b""
+        self._is_proxied = self._was_let_in = False
+        self._counted: str | None = None  # the client behind a proxy for whose address the current request counts
+        self._current: RequestResponseCycle | None = None  # what is being answered; `cycle` is what was parsed last
+        self._in_head = self._in_body = False  # what of a message has begun to arrive, and has not ended
+        self._piece_bytes = 0  # of the piece that is being parsed
+        self._arrived_bytes = 0  # since a head began, or since there last was something of a body
+        self._trailer_bytes = 0
+        self._left_to_discard: int | None = None  # set once nothing that comes counts any more
+        self._untaken_bytes, self._untaken_since = -1, 0.0
 
-    def connection_made(self, transport: Any) -> None:
-        """uvicorn's; from here on it is known whether the other end is a proxy of ours."""
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """uvicorn's, if there is a place for it."""
         super().connection_made(transport)
-        self._is_proxied = self.client is not None and self.client[0] in self._proxies
+        self._socket, self.flow = transport, _Reading(transport)
+        self.deadline = self._among.now + self._among.limits.head_s
+        address = self.client[0] if self.client else UNKNOWN
+        self._is_proxied = address in self._among.proxies
+        refusal = self._among.admit(self, address, transport.get_extra_info("socket").fileno())
+        if refusal is not None:
+            self._refuse(refusal)
+            transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """uvicorn's, which tells only the request that came last; and what waits is forgotten."""
+        self.pipeline.clear()
+        self._leave()
+        super().connection_lost(exc)
+        if self._current is not None:
+            self._tell_it_is_over(self._current)
+        self.cycle = self._current = None
+
+    def _leave(self) -> None:
+        self._among.leave(self)
+        self._no_longer_counts()
+
+    # --- what comes in
+
+    def data_received(self, data: bytes) -> None:
+        """Parses it, as long as it keeps to the limits."""
+        if self._left_to_discard is not None:
+            self._discard(len(data))
+            return
+        try:
+            if len(data) <= PIECE_BYTES:
+                self._parse(data)
+            else:
+                view = memoryview(data)
+                for start in range(0, len(data), PIECE_BYTES):
+                    self._parse(view[start : start + PIECE_BYTES])
+        except httptools.HttpParserUpgrade:
+            self._answer_without_upgrade()
+        except httptools.HttpParserError as error:
+            cause = error.__context__
+            self._refuse(cause.refusal if isinstance(cause, _Refused) else MALFORMED)
+        except _Refused as refused:
+            self._refuse(refused.refusal)
+
+    def _parse(self, piece: bytes | memoryview) -> None:
+        self._piece_bytes = len(piece)
+        self._arrived_bytes += self._piece_bytes
+        self.parser.feed_data(piece)
+        if self._arrived_bytes > MAX_TRAILER_BYTES:
+            self._refuse_what_does_not_end()
+
+    def _refuse_what_does_not_end(self) -> None:
+        """The piece in which a head began may have begun with something else, so it gets one piece more than it may
+        have in the end."""
+        if self._in_head:
+            if self._arrived_bytes > MAX_HEAD_BYTES + PIECE_BYTES:
+                raise _Refused(HEAD_TOO_LARGE)
+        elif self._in_body:
+            raise _Refused(TRAILERS_TOO_LARGE)
+        else:
+            self._arrived_bytes = 0  # between requests: empty lines, which are kept nowhere
+
+    def on_message_begin(self) -> None:
+        """uvicorn's. The first head has had its time since the connection was made."""
+        if self._current is None and self.cycle is not None:
+            self.deadline = self._among.now + self._among.limits.head_s
+        self._in_head, self._arrived_bytes, self._trailer_bytes = True, self._piece_bytes, 0
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        """Called with each piece of it."""
+        self.url += url
+        if len(self.url) > MAX_URL_BYTES:
+            raise _Refused(URI_TOO_LONG)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Like uvicorn's, with a limit, and for the head only."""
+        if not self._in_head:
+            self._trailer_bytes += len(name) + len(value)
+            if self._trailer_bytes > MAX_TRAILER_BYTES:
+                raise _Refused(TRAILERS_TOO_LARGE)
+            return
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        headers = self.headers
+        headers.append((name, value))
+        if len(headers) > MAX_FIELDS:
+            raise _Refused(HEAD_TOO_LARGE)
 
     def on_headers_complete(self) -> None:
-        """uvicorn's, which starts the request."""
+        """uvicorn's, which starts the request, or lets it wait for those before it."""
+        if self._arrived_bytes > MAX_HEAD_BYTES and self._head_bytes() > MAX_HEAD_BYTES:
+            raise _Refused(HEAD_TOO_LARGE)
         if self._is_proxied:
             self._believe_the_proxy()
         super().on_headers_complete()
+        self._in_head, self._in_body, self._arrived_bytes = False, True, 0
+        if self.pipeline:
+            self.flow.hold()
+            if len(self.pipeline) > MAX_WAITING:
+                raise _Refused(PIPELINE_TOO_LONG)
+
+    def on_body(self, body: bytes) -> None:
+        """uvicorn's."""
+        self._arrived_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """uvicorn's. What has come as a whole has no deadline until it is answered."""
+        self._in_body = False
+        self.deadline = math.inf if self._current is not None else self.since + self._among.limits.idle_s
+        super().on_message_complete()
+
+    def _head_bytes(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) + len(": \r\n") for name, value in self.headers)
 
     def _believe_the_proxy(self) -> None:
         assert self.client is not None
-        self.scope["client"] = (self._proxies.client_behind(self.client[0], self.headers), 0)
+        self.scope["client"] = (self._among.proxies.client_behind(self.client[0], self.headers), 0)
         self.scope["scheme"] = scheme_before(self.headers) or self.scope["scheme"]
+
+    # --- one request after the other
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._current = cycle
+        # A request that has waited is complete, or goes on arriving now.
+        self.deadline = self._among.now + self._among.limits.body_s if cycle.more_body else math.inf
+        if self._is_proxied:
+            assert cycle.scope["client"] is not None
+            self._counted = self._among.counted_as(cycle.scope["client"][0])
+            if self._counted is not None and not self._among.take(self._counted):
+                self._counted, app = None, ADDRESS_LIMIT.answer
+                self._among.on_refused(ADDRESS_LIMIT.reason)
+        super()._start_asgi_task(cycle, app)
+
+    def on_response_complete(self) -> None:
+        """uvicorn's, without a timer: the next request, or the wait for one. Only when the last of those that waited
+        is begun is the connection read again."""
+        self.server_state.total_requests += 1
+        current, self._current = self._current, None
+        if not self._was_let_in and current is not None and LET_IN in current.scope:
+            self._remember_that_it_was_let_in(current.scope)
+        if self._counted is not None:
+            self._no_longer_counts()
+        self.since = now = self._among.now
+        if self._socket.is_closing():
+            return
+        if self.pipeline:
+            cycle, app = self.pipeline.pop()
+            self.flow.is_on_hold = bool(self.pipeline)
+            self._start_asgi_task(cycle, app)
+        elif self._in_head:
+            self.deadline = now + self._among.limits.head_s
+        elif not self._in_body:  # else the rest of its body has the time that it had
+            self.deadline = now + self._among.limits.idle_s
+        self.flow.resume_reading()
+
+    def _no_longer_counts(self) -> None:
+        self._among.give_back(self._counted)
+        self._counted = None
+
+    def _remember_that_it_was_let_in(self, scope: Any) -> None:
+        self._was_let_in = True
+        if scope[LET_IN] is BY_NODE and self.client is not None:
+            self._among.trust_node(self, self.client[0])
+
+    # --- what Connections asks
+
+    @property
+    def is_dispensable(self) -> bool:
+        """Whether nobody who was let in misses it."""
+        if self._was_let_in or (self._current is not None and LET_IN in self._current.scope):
+            return False
+        return self._current is None or self.flow.write_paused
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether it waits for the client to take what was written."""
+        return self.flow.write_paused or self._socket.is_closing()
+
+    def look(self) -> None:
+        """Ends it, if its time is over."""
+        limits, now = self._among.limits, self._among.now
+        if self.is_stuck:
+            untaken = self._socket.get_write_buffer_size()
+            if untaken != self._untaken_bytes:
+                self._untaken_bytes, self._untaken_since = untaken, now
+            elif now - self._untaken_since >= (limits.closing_s if self._socket.is_closing() else limits.stalled_s):
+                self.give_up(STALLED)
+        elif self.deadline > now:
+            return
+        elif self._left_to_discard is not None:
+            self._socket.close()
+        elif self._in_head:
+            self._refuse(HEAD_TIMEOUT)
+        elif self._in_body:
+            self.give_up(BODY_TIMEOUT)
+        elif self.cycle is None:
+            self.give_up(SILENT)
+        else:
+            self._socket.close()  # idle for too long, which is nobody's fault
+
+    def give_up(self, refusal: Refusal) -> None:
+        """Ends it at once."""
+        self._among.on_refused(refusal.reason)
+        self._leave()
+        self.pipeline.clear()
+        self._socket.abort()
+
+    def pause_writing(self) -> None:
+        """uvicorn's."""
+        self._untaken_bytes = -1
+        super().pause_writing()
+
+    # --- the end
+
+    def _answer_without_upgrade(self) -> None:
+        """We speak nothing else. What comes after such a head may be of another protocol: it is not looked at."""
+        if self._should_upgrade():
+            self.handle_websocket_upgrade()
+            if self not in self.connections:  # another protocol has it
+                self._leave()
+            return
+        assert self.cycle is not None
+        self.cycle.keep_alive = False
+        self._left_to_discard = DISCARDED_BYTES
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Ends the connection, with an answer where one is due; what came before on it is answered first."""
+        current, self._left_to_discard = self._current, DISCARDED_BYTES
+        if refusal.status is None:
+            self.give_up(refusal)
+            return
+        self._among.on_refused(refusal.reason)
+        if current is None:
+            # Where the rest of a body is at fault that nobody waits for, its request has had its answer.
+            self._finish(b"" if self._in_body else refusal.response(self.url))
+        elif self._in_body and current is self.cycle:  # the body of the request that is being answered
+            self._tell_it_is_over(current)
+            self._finish(b"" if current.response_started else refusal.response(self.url))
+        else:
+            current.keep_alive = False
+            self.pipeline.clear()
+            self.cycle = current
+            self.flow.hold()
+
+    def _finish(self, response: bytes) -> None:
+        """Says this, and closes when the client has, or after a moment. Closing on what is still being sent would reset
+        the connection, and the answer with it."""
+        if response and not self._socket.is_closing():
+            self._socket.write(response)
+            self.deadline = self._among.now + self._among.limits.lingering_s
+        else:
+            self._socket.close()
+
+    def _discard(self, size: int) -> None:
+        assert self._left_to_discard is not None
+        self._left_to_discard -= size
+        if self._left_to_discard < 0:
+            self.flow.hold()
+
+    def _tell_it_is_over(self, cycle: RequestResponseCycle) -> None:
+        cycle.disconnected = True
+        cycle.message_event.set()

@@ -12,6 +12,7 @@ from app.auth.policy import may_connect
 from app.domain import Principal
 from app.domain import Scope as Permission
 from app.errors import BackendNotFound, Forbidden, GatewayError
+from app.http.connections import BY_KEY, LET_IN
 from app.http.dependencies import BASE_URL
 from app.http.errors import HttpRefusal, http_status
 from app.http.hosts import HostPolicy
@@ -108,6 +109,7 @@ class Front:
             if principal is None:
                 principal = await self._authenticator.authenticate(authorization, request.target())
             request.principal = principal
+            request.scope[LET_IN] = BY_KEY
         if not may_connect(request.principal, request.tenant, request.backend):
             raise _no_access(request.principal, request.tenant, request.backend)
         if self._registry is not None and self._registry.fence.is_closed():

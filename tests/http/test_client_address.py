@@ -7,6 +7,7 @@ import httpx2
 import pytest
 
 from app.http.client_address import TrustedProxies, client_address, is_loopback, limited_address, scheme_before
+from app.http.connections import Connections
 from tests.http.serving import serving
 
 PROXIES = TrustedProxies([ipaddress.ip_network("10.0.0.0/8"), ipaddress.ip_network("fd00::/8")])
@@ -84,7 +85,7 @@ async def test_requests_have_the_address_behind_a_trusted_proxy_and_nobody_elses
 
     proxies = TrustedProxies([ipaddress.ip_network("127.0.0.0/8")] if trusted else [])
     async with (
-        serving(app, proxies=proxies) as host,
+        serving(app, connections=Connections(proxies=proxies)) as host,
         httpx2.AsyncClient(base_url=f"http://{host}", trust_env=False) as http,
     ):
         for address in ("192.0.2.1", "192.0.2.2"):  # on one connection

@@ -1,0 +1,165 @@
+"""Connections: those that a node has, how many there may be, and how long one may keep us waiting.
+
+Where another one does not fit, the one that has done nothing for the longest goes, of those that nobody has vouched for
+with a credential. So strangers push out strangers, and never a client that was let in.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from heapq import nsmallest
+from typing import Protocol
+
+from app.http.client_address import TrustedProxies, is_loopback, limited_address
+from app.http.edge_refusals import ADDRESS_LIMIT, CONNECTION_LIMIT, DESCRIPTORS_SHORT, MADE_ROOM, Refusal
+
+LET_IN = "trunkline.let_in"  # in the ASGI scope: whose credential was accepted for this request, one of these two
+BY_KEY, BY_NODE = "key", "node"
+NO_LIMIT = 1 << 30
+MAX_NODES = 1_000
+SWEEP_S = 1.0
+ROOM_PART = 64  # a 64th is closed at once where there is no room, so that not every newcomer looks through all
+LEAST_RESERVE, MOST_RESERVE = 32, 1_024  # descriptors
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """`descriptors`: connections get no number as high as this; what is above is for backends, Redis, the database."""
+
+    connections: int = NO_LIMIT
+    per_address: int = NO_LIMIT
+    descriptors: int = NO_LIMIT
+    head_s: float = 10.0  # from the connection, or from the first byte of a later head
+    idle_s: float = 30.0
+    body_s: float = 33.0  # the application answers after 30 s, if it still reads
+    stalled_s: float = 33.0  # nothing taken of an answer; the streams end themselves after 30 s
+    closing_s: float = 5.0  # the same, when nothing more is to come
+    lingering_s: float = 1.0  # for a client to read why it was refused
+
+
+def descriptors_for_connections(limit: int) -> int:
+    """A quarter of what the process may open is not for connections, within bounds."""
+    return limit - max(LEAST_RESERVE, min(MOST_RESERVE, limit // 4))
+
+
+class Connection(Protocol):
+    """What is asked of one (`EdgeProtocol`)."""
+
+    deadline: float  # when `look` is due
+    since: float  # when it was made, or answered last
+
+    @property
+    def is_dispensable(self) -> bool:
+        """Whether nobody who was let in misses it."""
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether it waits for the client to take what was written."""
+
+    def look(self) -> None:
+        """Ends it, if its time is over."""
+
+    def give_up(self, refusal: Refusal) -> None:
+        """Ends it at once."""
+
+
+class Connections:
+    """Used from the event loop's thread only."""
+
+    def __init__(
+        self,
+        limits: ConnectionLimits | None = None,
+        proxies: TrustedProxies | None = None,
+        *,
+        on_refused: Callable[[str], None] = lambda reason: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`on_refused` hears of each connection that was refused, or ended for what its client did."""
+        self.limits, self.proxies = limits or ConnectionLimits(), proxies or TrustedProxies()
+        self.on_refused = on_refused
+        self._clock, self._looked_at = clock, clock()
+        self.now = 0.0  # the time that the event loop has run; it stands still while that does
+        self._open: dict[Connection, str | None] = {}  # and the address each counts for
+        self._of_address: dict[str, int] = {}
+        self._nodes: dict[str, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __repr__(self) -> str:
+        return f"<Connections [{len(self._open)} open, {len(self._of_address)} addresses]>"
+
+    def admit(self, connection: Connection, address: str, descriptor: int) -> Refusal | None:
+        """Counts a connection until `leave`; or why there is no place for it."""
+        limits, counted = self.limits, self.counted_as(address)
+        if counted is not None and not self.take(counted):
+            return ADDRESS_LIMIT
+        refusal = None
+        if len(self._open) >= limits.connections:
+            refusal = CONNECTION_LIMIT
+        elif descriptor >= limits.descriptors:
+            refusal = DESCRIPTORS_SHORT
+        if refusal is not None and not self._make_room():
+            self.give_back(counted)
+            return refusal
+        self._open[connection] = counted
+        return None
+
+    def leave(self, connection: Connection) -> None:
+        """It is gone. Nothing happens if it was never admitted."""
+        self.give_back(self._open.pop(connection, None))
+
+    def trust_node(self, connection: Connection, address: str) -> None:
+        """Another node of ours has proved itself on this connection: those from its address are not counted."""
+        if len(self._nodes) >= MAX_NODES:
+            del self._nodes[next(iter(self._nodes))]
+        self._nodes[address] = None
+        if connection in self._open:
+            self.give_back(self._open[connection])
+            self._open[connection] = None
+
+    # --- per address
+
+    def counted_as(self, address: str) -> str | None:
+        """What a limit per address counts; None for those it does not: this machine, our proxies, our nodes."""
+        if is_loopback(address) or address in self.proxies or address in self._nodes:
+            return None
+        return limited_address(address)
+
+    def take(self, counted: str) -> bool:
+        """One more connection, or request through a proxy, of this address; False if it has as many as it may."""
+        number = self._of_address.get(counted, 0)
+        if number >= self.limits.per_address:
+            return False
+        self._of_address[counted] = number + 1
+        return True
+
+    def give_back(self, counted: str | None) -> None:
+        """The reverse of `take`."""
+        if counted is None:
+            return
+        number = self._of_address[counted] - 1
+        if number:
+            self._of_address[counted] = number
+        else:
+            del self._of_address[counted]
+
+    # --- time
+
+    def sweep(self) -> None:
+        """Looks at those whose time is over. The node calls it every SWEEP_S: one clock for all, and no timers."""
+        read = self._clock()
+        # What arrived while the loop stood still has not been read yet, and must not be late for it.
+        self.now += min(read - self._looked_at, 2 * SWEEP_S)
+        self._looked_at = read
+        now = self.now
+        for connection in [each for each in self._open if each.deadline <= now or each.is_stuck]:
+            connection.look()
+
+    def _make_room(self) -> bool:
+        """Ends those that have done nothing for the longest; False if there is none that may be."""
+        dispensable = [each for each in self._open if each.is_dispensable]
+        number = max(1, len(self._open) // ROOM_PART)
+        for connection in nsmallest(number, dispensable, key=lambda each: each.since):
+            connection.give_up(MADE_ROOM)
+        return bool(dispensable)

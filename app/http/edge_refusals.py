@@ -1,0 +1,74 @@
+"""What the edge answers before there is a request that the application could be asked about."""
+
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from app.http.errors import HttpRefusal, rpc_error
+from app.http.problems import MEDIA_TYPE, ProblemResponse
+
+_MCP_PATHS = b"/t/"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a connection is closed; `status` is None where nobody is told."""
+
+    reason: str
+    status: int | None = None
+    message: str = ""
+    retry_after_s: int | None = None
+
+    def response(self, url: bytes) -> bytes:
+        """A whole response of HTTP/1.1, after which the connection ends."""
+        assert self.status is not None
+        media_type, body = self._content(url)
+        head = [
+            f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}",
+            f"content-type: {media_type}",
+            f"content-length: {len(body)}",
+            "cache-control: no-store",
+            "connection: close",
+        ]
+        if self.retry_after_s is not None:
+            head.append(f"retry-after: {self.retry_after_s}")
+        return "\r\n".join([*head, "", ""]).encode("ascii") + body
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The application that answers so, on a connection that goes on."""
+        assert self.status is not None
+        media_type, body = self._content(scope["raw_path"])
+        headers = {"Cache-Control": "no-store", "Retry-After": str(self.retry_after_s)}
+        await Response(body, self.status, headers, media_type)(scope, receive, send)
+
+    def _content(self, url: bytes) -> tuple[str, bytes]:
+        """JSON-RPC on MCP endpoints, elsewhere a problem."""
+        assert self.status is not None
+        if url.startswith(_MCP_PATHS):
+            return "application/json", rpc_error(HttpRefusal(self.status, self.reason, self.message))
+        return MEDIA_TYPE, bytes(ProblemResponse(self.status, self.reason, detail=self.message).body)
+
+
+# --- what comes on a connection
+
+MALFORMED = Refusal("malformed_request", 400, "this is not HTTP/1.1")
+HEAD_TOO_LARGE = Refusal("head_too_large", 431, "the head of a request has at most 32 KiB in 100 fields")
+URI_TOO_LONG = Refusal("uri_too_long", 414, "a URL has at most 8 KiB")
+TRAILERS_TOO_LARGE = Refusal("trailers_too_large", 431, "what follows the chunks of a body has at most 8 KiB")
+PIPELINE_TOO_LONG = Refusal("pipeline_too_long")
+
+# --- how long it takes
+
+HEAD_TIMEOUT = Refusal("head_timeout", 408, "the head of the request did not arrive in time")
+BODY_TIMEOUT = Refusal("body_timeout")
+SILENT = Refusal("silent")
+STALLED = Refusal("stalled")
+
+# --- how many there are
+
+ADDRESS_LIMIT = Refusal("address_limit", 429, "too many connections from this address", retry_after_s=1)
+CONNECTION_LIMIT = Refusal("connection_limit", 503, "too many connections", retry_after_s=1)
+DESCRIPTORS_SHORT = Refusal("descriptors_short", 503, "too many connections", retry_after_s=1)
+MADE_ROOM = Refusal("made_room")

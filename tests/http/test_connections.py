@@ -1,0 +1,118 @@
+"""How many connections there may be, counted without sockets."""
+
+import ipaddress
+from typing import Any
+
+import pytest
+
+from app.http.client_address import TrustedProxies
+from app.http.connections import ConnectionLimits, Connections, descriptors_for_connections
+from app.http.edge_refusals import Refusal
+
+
+class Line:
+    """A connection whose state the test sets."""
+
+    def __init__(self, *, since: float = 0.0, is_dispensable: bool = True) -> None:
+        self.deadline, self.since, self.is_dispensable, self.is_stuck = 1e9, since, is_dispensable, False
+        self.given_up: list[str] = []
+
+    def look(self) -> None: ...
+
+    def give_up(self, refusal: Refusal) -> None:
+        self.given_up.append(refusal.reason)
+        self.among.leave(self)
+
+    among: Connections
+
+
+def connections(*, proxies: str = "10.0.0.0/8", **limits: Any) -> Connections:
+    return Connections(ConnectionLimits(**limits), TrustedProxies([ipaddress.ip_network(proxies)]))
+
+
+def admit(among: Connections, line: Line, address: str = "192.0.2.1", descriptor: int = 9) -> str | None:
+    line.among = among
+    refusal = among.admit(line, address, descriptor)
+    return None if refusal is None else refusal.reason
+
+
+def test_an_address_has_so_many_and_another_one_its_own() -> None:
+    among = connections(per_address=2)
+    first, second = Line(), Line()
+    assert [admit(among, each) for each in (first, second, Line())] == [None, None, "address_limit"]
+    assert admit(among, Line(), "192.0.2.2") is None
+    assert len(among) == 3
+    among.leave(first)
+    among.leave(first)
+    assert admit(among, Line()) is None
+
+
+def test_the_addresses_of_one_ipv6_network_count_together() -> None:
+    among = connections(per_address=2)
+    addresses = [f"2001:db8::{number}" for number in range(3)]
+    assert [admit(among, Line(), each) for each in addresses] == [None, None, "address_limit"]
+    assert admit(among, Line(), "2001:db8:0:1::1") is None
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1", "10.1.2.3"])
+def test_this_machine_and_trusted_proxies_are_not_counted(address: str) -> None:
+    among = connections(per_address=1)
+    assert [admit(among, Line(), address) for _ in range(3)] == [None] * 3
+
+
+def test_an_address_where_a_node_of_ours_is_counts_no_longer() -> None:
+    among = connections(per_address=1)
+    node = Line()
+    assert admit(among, node) is None
+    assert admit(among, Line()) == "address_limit"
+    among.trust_node(node, "192.0.2.1")
+    assert [admit(among, Line()) for _ in range(3)] == [None] * 3
+    among.leave(node)
+    assert repr(among) == "<Connections [3 open, 0 addresses]>"
+
+
+def test_the_longest_idle_that_may_go_makes_room() -> None:
+    among = connections(connections=3)
+    guest, old, young = Line(since=0, is_dispensable=False), Line(since=1), Line(since=2)
+    for each in (young, guest, old):
+        admit(among, each)
+    assert admit(among, Line(since=3)) is None
+    assert (guest.given_up, old.given_up, young.given_up) == ([], ["made_room"], [])
+    assert len(among) == 3
+
+
+def test_where_descriptors_run_short_somebody_makes_room_or_the_newcomer_goes() -> None:
+    among = connections(descriptors=100, per_address=5)
+    stranger = Line()
+    assert admit(among, stranger, descriptor=99) is None
+    assert admit(among, Line(is_dispensable=False), descriptor=100) is None
+    assert stranger.given_up == ["made_room"]
+    assert admit(among, Line(), descriptor=100) == "descriptors_short"
+    assert repr(among) == "<Connections [1 open, 1 addresses]>"
+    assert [admit(among, Line()) for _ in range(4)] == [None] * 4  # who was refused is not counted
+
+
+def test_a_full_node_makes_room_for_many_at_once() -> None:
+    among = connections(connections=640)
+    lines = [Line(since=number) for number in range(640)]
+    for each in lines:
+        admit(among, each)
+    admit(among, Line(since=999))
+    assert [bool(each.given_up) for each in lines] == [True] * 10 + [False] * 630
+
+
+def test_a_quarter_of_the_descriptors_is_not_for_connections() -> None:
+    assert descriptors_for_connections(256) == 192
+    assert descriptors_for_connections(1024) == 768
+    assert descriptors_for_connections(20_000) == 18_976
+    assert descriptors_for_connections(64) == 32
+
+
+def test_requests_through_a_proxy_count_for_the_client_behind_it() -> None:
+    among = connections(per_address=2)
+    counted = among.counted_as("192.0.2.1")
+    assert counted is not None
+    assert [among.take(counted) for _ in range(3)] == [True, True, False]
+    among.give_back(counted)
+    assert among.take(counted)
+    assert among.counted_as("10.0.0.1") is None
