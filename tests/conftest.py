@@ -17,13 +17,15 @@ OPTIONAL = {
     "fuzz": "generated input: pass --fuzz",
     "e2e": "a browser: pass --e2e",
 }
-REAL = ("integration", "conformance", "test_docs.py")
+REAL = ("integration", "conformance", "chaos", "test_docs.py")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("trunkline")
     for name, meaning in OPTIONAL.items():
         group.addoption(f"--{name}", action="store_true", help=f"also run tests marked {name} ({meaning})")
+    group.addoption("--chaos", type=float, metavar="MINUTES", help="tests/chaos for so long instead of ten seconds")
+    group.addoption("--chaos-seed", type=int, metavar="N", help="which faults, and when; another one each time")
 
 
 def _is_real(item: pytest.Item) -> bool:
