@@ -32,7 +32,7 @@ from app.protocol.jsonrpc import (
 from app.protocol.modern import LEVELS, MAY_ASK, MISSING_CAPABILITY, Envelope, complete, tagged
 from app.protocol.url_required import is_url_required, required_urls, was_opened
 from app.sessions.session import Session, error_type_of
-from app.sessions.streams import Reply
+from app.sessions.streams import EventStream, Reply
 
 DEBOUNCE_S = 0.03  # a server that asks several things at once writes them within this
 RESOURCE_NOT_FOUND = -32002  # of the handshake era
@@ -76,6 +76,7 @@ class ModernCall:
         self._reply: Reply | None = None
         self._asked_at = 0.0  # when the request that waits began
         self._kept: Answer | None = None  # an answer that came while nobody waited
+        self._unheard: EventStream | None = None  # notifications that did; bounded, and the oldest go first
         self._lacking: dict[str, Any] | None = None  # the capabilities that the process would have needed
         self._debounce: asyncio.TimerHandle | None = None
 
@@ -88,6 +89,16 @@ class ModernCall:
     def wait_with(self, reply: Reply) -> None:
         """From now on this request waits for the outcome, or for the next question."""
         self._reply, self._asked_at = reply, time.monotonic()
+        if self._unheard is None:
+            self._catch_up(reply)
+        else:  # not before the transport knows the call, whose stream this becomes
+            asyncio.get_running_loop().call_soon(self._catch_up, reply)
+
+    def _catch_up(self, reply: Reply) -> None:
+        """Tells the request what has come while nobody waited."""
+        if self._reply is not reply:
+            return
+        self._tell_unheard()
         if self._kept is not None:
             self._finish(self._kept)
         elif self.questions:
@@ -146,6 +157,11 @@ class ModernCall:
         is_log = message.method == "notifications/message" and not self.passes_unchanged
         if is_log and (self.hears_others() or not self._wants(params)):
             return
+        if self.is_done:
+            return
+        if self._reply is None or self._unheard is not None:
+            self._keep(message)
+            return
         if message.method == "notifications/progress":
             token = members_of((self.message.params or {}).get("_meta", msgspec.Raw(b"{}"))).get("progressToken")
             if token is None:
@@ -153,8 +169,22 @@ class ModernCall:
             params["progressToken"] = token
         if self.message.method == "subscriptions/listen":
             params = tagged(params, self.message.id)
-        if self._reply is not None and self._reply.may_stream:
+        if self._reply.may_stream:
             self._reply.push(ToStream(self, dump_notification(message.method, params or None)))
+
+    def _keep(self, message: Notification) -> None:
+        """The client is answering a question, and the process goes on meanwhile: the retry hears of it."""
+        if self._unheard is None:
+            self._unheard = self.line.new_stream()
+        self._unheard.push(ToStream(self, dump_notification(message.method, message.params)))
+
+    def _tell_unheard(self) -> None:
+        unheard, self._unheard = self._unheard, None
+        for item in [] if unheard is None else unheard.take_all():
+            assert isinstance(item, bytes)
+            message = parse_backend(item)
+            assert isinstance(message, Notification)
+            self._told(message)
 
     def _wants(self, params: Params) -> bool:
         """Log messages go only to requests that ask for them, from their level on."""
@@ -256,6 +286,7 @@ class ModernCall:
         self._over()
 
     def _answer_client(self, outcome: Answer | Failed) -> None:
+        self._tell_unheard()
         reply, self._reply = self._reply, None
         assert reply is not None
         if isinstance(outcome, Answer):

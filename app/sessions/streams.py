@@ -181,6 +181,10 @@ class EventStream:
             self._set_full(False)
         return item
 
+    def take_all(self) -> list[Item]:
+        """What waits, at once."""
+        return [self._take().item for _ in range(len(self._entries or ()))]
+
     def _take(self) -> Entry:
         assert self._entries is not None
         entry = self._entries.popleft()

@@ -1,6 +1,5 @@
 """ModernCall: a call of a 2026-07-28 client whose process asks the client something in the middle of it."""
 
-import json
 from typing import Any
 
 import anyio
@@ -8,6 +7,7 @@ import pytest
 
 from app.domain import Principal
 from app.sessions.implicit import ImplicitSessions
+from app.sessions.streams import MAX_EVENTS
 from tests.sessions.modern_client import (
     ACCEPT,
     ELICITS,
@@ -171,18 +171,49 @@ async def test_a_list_is_not_asked_anything(client: Client, pool: ServerPool) ->
 # --- what the client hears meanwhile
 
 
-async def test_progress_is_told_with_the_token_of_the_request_that_waits(client: Client, pool: ServerPool) -> None:
-    sent, server = await start(client, pool, meta={"progressToken": "one"})
-    token = server.sent[-1]["params"]["_meta"]["progressToken"]
-    server.ask("q1", message="q1")
-    result = await sent.outcome()
-    server.say(method="notifications/progress", params={"progressToken": token, "progress": 1})
-    retry = await client.go_on(result, {keys(result)["q1"]: ACCEPT}, name="x", meta={"progressToken": "two"})
-    server.say(method="notifications/progress", params={"progressToken": token, "progress": 2})
-    server.answer(TEXT, to=server.sent.index(server.sent_with("tools/call")[0]))
-    messages = await retry.stream()
-    assert messages[0]["params"] == {"progressToken": "two", "progress": 2}
-    assert messages[1]["id"] == json.loads(retry.message.id)
+async def test_progress_while_the_client_answers_a_question_is_told_to_the_retry_with_its_token(
+    client: Client, pool: ServerPool
+) -> None:
+    result, server = await suspend(client, pool, meta={"progressToken": "first"})
+    (call,) = server.sent_with("tools/call")
+    for step in (1, 2):
+        server.say(method="notifications/progress", params={"progressToken": token_of(call), "progress": step})
+    sent = await client.go_on(result, {keys(result)["q1"]: ACCEPT}, name="x", meta={"progressToken": "second"})
+    server.say(method="notifications/progress", params={"progressToken": token_of(call), "progress": 3})
+    server.answer(TEXT, to=server.sent.index(call))
+    *told, answer = await sent.stream()
+    assert [each["params"] for each in told] == [{"progressToken": "second", "progress": step} for step in (1, 2, 3)]
+    assert answer["result"]["content"] == TEXT["content"]
+
+
+async def test_progress_and_an_answer_that_came_while_nobody_waited_come_in_their_order(
+    client: Client, pool: ServerPool
+) -> None:
+    result, server = await suspend(client, pool, meta={"progressToken": "first"})
+    (call,) = server.sent_with("tools/call")
+    server.say(method="notifications/progress", params={"progressToken": token_of(call), "progress": 1})
+    server.say(method="notifications/cancelled", params={"requestId": "q1"})
+    server.answer(TEXT, to=server.sent.index(call))
+    sent = await client.go_on(result, {}, name="x", meta={"progressToken": "second"})
+    told, answer = await sent.stream()
+    assert (told["params"]["progress"], answer["result"]["content"]) == (1, TEXT["content"])
+
+
+async def test_a_process_that_says_much_while_nobody_waits_is_remembered_as_far_as_a_stream_goes(
+    client: Client, pool: ServerPool
+) -> None:
+    result, server = await suspend(client, pool, meta={"progressToken": "t"})
+    (call,) = server.sent_with("tools/call")
+    for step in range(MAX_EVENTS + 10):
+        server.say(method="notifications/progress", params={"progressToken": token_of(call), "progress": step})
+    sent = await client.go_on(result, {keys(result)["q1"]: ACCEPT}, name="x", meta={"progressToken": "t"})
+    server.answer(TEXT, to=server.sent.index(call))
+    *told, _ = await sent.stream()
+    assert [each["params"]["progress"] for each in told] == list(range(10, MAX_EVENTS + 10))
+
+
+def token_of(call: Any) -> Any:
+    return call["params"]["_meta"]["progressToken"]
 
 
 async def test_a_request_without_a_progress_token_hears_no_progress(client: Client, pool: ServerPool) -> None:
