@@ -1,11 +1,13 @@
 """SessionCounts: how many sessions this node has, by the name of each count in Redis, and which of them to say again.
 
-Redis adds up what the scripts tell it; where an answer was lost the two may differ, and what the node knows wins.
-Pure.
+Redis adds up what the scripts tell it. What has changed there is said again with the next beat, as the number that it
+is: an answer may have been lost, a change carried out twice, or after the number was said. Everything is said where
+Redis may have forgotten it, and all the rest in turn. What counts at all is compared with what the node holds, at each
+beat. Pure.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 
 from app.routing.rotation import TURN_BEATS, Rotation
@@ -20,19 +22,33 @@ class SessionCounts:
         self._under_way: Counter[str] = Counter()
         self._unsure: dict[str, None] = {}  # in the order in which they became so
         self._rotation = Rotation(TURN_BEATS)
+        self._strays: Set[str] = frozenset()
 
     def add(self, key: str, names: tuple[str, ...]) -> None:
         """A route that is ours; no names where it does not count. Again: nothing."""
         if key not in self._names:
             self._names[key] = names
             self._sessions.update(names)
+            self.doubt(names)
 
     def remove(self, key: str) -> None:
-        """A route that is not ours any more."""
-        for name in self._names.pop(key, ()):
+        """A route that is not ours any more, whoever has taken it."""
+        names = self._names.pop(key, ())
+        for name in names:
             self._sessions[name] -= 1
             if not self._sessions[name]:
                 del self._sessions[name]
+        self.doubt(names)
+
+    def compare(self, held: Set[str]) -> list[str]:
+        """What the node holds: the others count no more, unless they have only just been let go of, and are being
+        released. Returns those that went."""
+        strays = self._names.keys() - held
+        gone = [key for key in strays if key in self._strays]
+        for key in gone:
+            self.remove(key)
+        self._strays = strays
+        return gone
 
     def doubt(self, names: tuple[str, ...]) -> None:
         """What Redis counts there may be something else."""
@@ -42,19 +58,32 @@ class SessionCounts:
         """Redis may have lost everything."""
         self._unsure.update(dict.fromkeys(self._sessions))
 
-    def doubt_changed(self, said: Mapping[str, int]) -> None:
-        """What has changed while it was being said, in whichever order Redis has heard of it."""
-        self.doubt(tuple(name for name, sessions in said.items() if self._sessions[name] != sessions))
-
     @contextmanager
     def changing(self, names: tuple[str, ...]) -> Iterator[None]:
-        """While Redis is told of a change; if that fails nobody knows what it counts."""
+        """While Redis is told of a change, and whatever becomes of that."""
+        with self._busy(names):
+            try:
+                yield
+            finally:
+                self.doubt(names)
+
+    @contextmanager
+    def saying(self, said: Mapping[str, int]) -> Iterator[None]:
+        """While Redis is told these numbers; what has changed meanwhile is said again, in whichever order it has heard
+        of it."""
+        with self._busy(tuple(said)):
+            try:
+                yield
+            except BaseException:
+                self.doubt(tuple(said))
+                raise
+            self.doubt(tuple(name for name, sessions in said.items() if self._sessions[name] != sessions))
+
+    @contextmanager
+    def _busy(self, names: tuple[str, ...]) -> Iterator[None]:
         self._under_way.update(names)
         try:
             yield
-        except BaseException:
-            self.doubt(names)
-            raise
         finally:
             self._under_way.subtract(names)
             for name in names:

@@ -115,6 +115,7 @@ class Heartbeat:
         node = self._node()
         if self._has_left:
             return
+        self._store.holds(self._routes())
         if not await self._store.beat(node):
             self._must_prove = True
             self._losses += 1

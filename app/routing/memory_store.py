@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from app.routing import quota as quotas
-from app.routing.routes import CALLER, LEASE_S, Found, NodeRecord, Quota, Route
+from app.routing.routes import CALLER, ENDED, LEASE_S, Found, NodeRecord, Quota, Route
 
 _Count = tuple[object, str]  # whose sessions, and on which node
 
@@ -24,6 +24,8 @@ class MemoryStore:
     async def find(self, key: str) -> Found:
         """As RouteStore."""
         route = self._routes.get(key)
+        if route is not None and route.transport == ENDED:
+            route = None
         return Found(route, owner_lives=route is not None and self._lives(route.node), is_settling=False)
 
     async def claim(self, route: Route, quota: Quota | None) -> Route:
@@ -60,14 +62,17 @@ class MemoryStore:
                 lost.append(route)
         return lost
 
+    def holds(self, routes: Sequence[Route]) -> None:
+        """As RouteStore: here the routes themselves are counted."""
+
     async def release(self, route: Route, *, hand_over: bool = False) -> None:
         """As RouteStore."""
         found = self._routes.get(route.key)
         if found is None or (found.node, found.token) != (route.node, route.token):
             return
         self._forget(route.key)
-        if hand_over:
-            self._routes[route.key] = replace(found, node="", url="")
+        if (left := found.left_behind(hand_over=hand_over)) is not None:
+            self._routes[route.key] = left
 
     async def beat(self, node: NodeRecord) -> bool:
         """As NodeStore."""

@@ -17,7 +17,7 @@ from app.routing.node_list import NodeList
 from app.routing.overdue import Overdue
 from app.routing.records import Poisoned, Records, Seal, principal_count_name, route_name, tenant_count_name
 from app.routing.redis_connection import RedisConnection, Value
-from app.routing.routes import CALLER, LEASE_S, Found, NodeRecord, Quota, Route
+from app.routing.routes import CALLER, ENDED, LEASE_S, Found, NodeRecord, Quota, Route
 
 ROUTE_TTL_MS = 600_000  # far longer than it takes until each was refreshed in turn
 LEASE_MS = int(LEASE_S * 1000)
@@ -50,6 +50,8 @@ class RedisStore:
         match await self._redis.run(scripts.FIND, [route_name(key)]):
             case [bytes(node), bytes(token), bytes(sealed), int(lives), int(settling)]:
                 route = await self._opened(key, node, token, sealed) if sealed else None
+                if route is not None and route.transport == ENDED:
+                    route = None
                 return Found(route, owner_lives=route is not None and bool(lives), is_settling=bool(settling))
             case _:
                 raise self._garbled()
@@ -80,7 +82,6 @@ class RedisStore:
                 case _:
                     raise self._garbled()
             if outcome == b"owned" and found is not None:
-                self._counts.doubt(names)  # our own: an answer got lost, and what was counted with it
                 return found
             # A token never goes back while anything is known of the last one.
             asked = route if found is None else replace(route, token=found.token + 1)
@@ -147,12 +148,20 @@ class RedisStore:
         """As RouteStore."""
         names = _count_names(route)
         arguments: list[Value] = [route.node, route.token, ROUTE_TTL_MS]
-        if hand_over:
-            arguments.append(self._records.seal_route(replace(route, node="", url="")))
+        if (left := route.left_behind(hand_over=hand_over)) is not None:
+            arguments.append(self._records.seal_route(left))
         self._counts.remove(route.key)
         with self._counts.changing(names):
-            if not await self._redis.run(scripts.RELEASE, [route_name(route.key), *names], arguments):
-                self._counts.doubt(names)
+            await self._redis.run(scripts.RELEASE, [route_name(route.key), *names], arguments)
+
+    def holds(self, routes: Sequence[Route]) -> None:
+        """As RouteStore."""
+        for route in routes:
+            if route.key not in self._counts:
+                self._counts.add(route.key, _count_names(route))
+        gone = self._counts.compare({route.key for route in routes})
+        if gone:
+            log.warning("Routes were counted that this node does not hold: %d", len(gone))
 
     async def beat(self, node: NodeRecord) -> bool:
         """As NodeStore; False where Redis does not hold exactly what the last beat wrote: it was emptied, or put back.
@@ -184,9 +193,8 @@ class RedisStore:
         for _ in range(MAX_LOTS):
             said = self._counts.to_say(LOT)
             if said:
-                with self._counts.changing(tuple(said)):
+                with self._counts.saying(said):
                     await self._redis.run(scripts.RECOUNT, list(said), [node, ROUTE_TTL_MS, *said.values()])
-                self._counts.doubt_changed(said)
             if not self._counts.has_doubts:
                 return
 

@@ -13,6 +13,7 @@ from typing import Protocol, Self
 LEASE_S = 5.0  # a node that has not been heard of for so long owns nothing any more
 BEAT_S = 1.0  # how often it is heard of
 NODE_TAG_CHARACTERS = 8  # of the node's id, in front of the session ids that it gives out
+ENDED = "ended"  # the `transport` of what is left of a session that was taken over and has ended since
 CALLER = "caller"  # the `transport` of a route that stands for all lines of a 2026-07-28 caller; it is no session
 
 Identity = tuple[str, str, str]
@@ -39,6 +40,15 @@ class Route:
     def owned_by(self, node: str, url: str) -> Self:
         """The same with its next owner."""
         return replace(self, node=node, url=url, token=self.token + 1)
+
+    def left_behind(self, *, hand_over: bool) -> Self | None:
+        """What stays of it once it is released: free for another node; a mark for earlier owners, which stood still
+        when it was taken over and must not bring back what has ended since; or nothing."""
+        if hand_over:
+            return replace(self, node="", url="")
+        if self.token > 1 and self.transport != CALLER:
+            return replace(self, node="", url="", transport=ENDED)
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +106,11 @@ class RouteStore(Protocol):
         """
 
     async def refresh(self, routes: Sequence[Route]) -> list[Route]:
-        """Says again that these are ours, and writes what has been lost; returns those that others have taken."""
+        """Says again that these are ours, and writes what has been lost; returns those that others have taken, also
+        where they have ended there."""
+
+    def holds(self, routes: Sequence[Route]) -> None:
+        """What the node holds, all of it: nothing else counts as its sessions. To be said before each beat."""
 
     async def release(self, route: Route, *, hand_over: bool = False) -> None:
         """Ends the route, or frees it for another node; nothing happens where it is not ours any more."""

@@ -1,7 +1,7 @@
 """What Redis carries out as one step: Lua, with commands of Redis 6.2 only.
 
-A route is a hash: `n` its node ("" where it was handed over), `t` its token, `v` all of it, sealed. Names of other
-keys are made inside the scripts, which is why Redis Cluster is not supported.
+A route is a hash: `n` its node ("" where it was handed over, or has ended under a later owner), `t` its token, `v` all
+of it, sealed. Names of other keys are made inside the scripts, which is why Redis Cluster is not supported.
 """
 
 from app.routing.redis_connection import Script
@@ -84,7 +84,11 @@ if not record then return 0 end
 if record[1] == taker and tonumber(record[2]) == token + 1 then return 1 end
 if record[1] ~= node or tonumber(record[2]) ~= token or lives(node) then return 0 end
 write(KEYS[1], taker, token + 1, value, ttl)
-for which = 2, #KEYS do count(KEYS[which], taker, 1, ttl) end
+for which = 2, #KEYS do
+  -- Nothing of a node whose lease is over counts; if it comes back it says what it has.
+  if node ~= '' and redis.call('TYPE', KEYS[which]).ok == 'hash' then redis.call('HDEL', KEYS[which], node) end
+  count(KEYS[which], taker, 1, ttl)
+end
 return 1
 """
 )
@@ -114,7 +118,7 @@ return answers
 """
 )
 
-# keys: route[, sessions of the tenant, of the principal]; arguments: node, token, ttl[, value of the freed route]
+# keys: route[, sessions of the tenant, of the principal]; arguments: node, token, ttl[, value of what stays of it]
 RELEASE = Script(
     _PRELUDE
     + """

@@ -105,6 +105,29 @@ async def test_what_has_changed_since_it_was_found_is_not_taken_over(rig: Rig):
     assert await rig[C].take_over(route("gone"), C, "http://c") is None
 
 
+async def test_what_was_taken_over_and_has_ended_is_not_brought_back_by_an_owner_that_stood_still(rig: Rig):
+    await rig.all_beat()
+    mine = await rig[A].claim(route("k"), Quota(1, 1))
+    await rig.lapse(A)
+    taken = await rig[B].take_over(mine, B, "http://b")
+    assert taken is not None
+    await rig[B].release(taken)
+    assert (await rig[C].find("k")).route is None
+    assert [each.key for each in await rig[A].refresh([mine])] == ["k"]
+    assert (await rig[C].find("k")).route is None
+    assert await rig[C].take_over(taken, C, "http://c") is None
+
+
+async def test_a_caller_may_come_back_to_whichever_node(rig: Rig):
+    await rig.all_beat()
+    mine = await rig[A].claim(route("k", transport=CALLER), None)
+    await rig.lapse(A)
+    taken = await rig[B].take_over(mine, B, "http://b")
+    assert taken is not None
+    await rig[B].release(taken)
+    assert await rig[C].claim(route("k", C, transport=CALLER), None) == route("k", C, transport=CALLER)
+
+
 async def test_an_owner_that_was_taken_over_learns_it_and_writes_nothing(rig: Rig):
     await rig[A].claim(route("k"), NONE)
     await rig[A].claim(route("mine"), NONE)

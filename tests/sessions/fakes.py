@@ -124,6 +124,9 @@ class FakeRoutes:
     async def refresh(self, routes: Sequence[Route]) -> list[Route]:
         return []
 
+    def holds(self, routes: Sequence[Route]) -> None:
+        pass
+
     async def release(self, route: Route, *, hand_over: bool = False) -> None:
         if hand_over:
             self.handed_over.append(route.key)
