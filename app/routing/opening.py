@@ -4,9 +4,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from app.errors import SettingsError
 from app.metrics import Metrics
 from app.routing.heartbeat import Store
 from app.routing.journal_store import JournalStore, MemoryJournalStore, RedisJournalStore
+from app.routing.key_check import check_value
 from app.routing.memory_store import MemoryStore
 from app.routing.node_proof import NodeProof
 from app.routing.notices import Notices
@@ -14,6 +16,12 @@ from app.routing.peers import PeerClient
 from app.routing.records import Seal
 from app.routing.redis_connection import RedisConnection
 from app.routing.redis_store import RedisStore
+
+FIRST_ATTEMPT_S = 2.5  # to connect and ask; a Redis that is away refuses at once
+OTHER_KEY = (
+    "TRUNKLINE_SECRET_KEY: the nodes that use this Redis have another one; all must have the same. To change it, stop "
+    "every node, and start them with the new key ten minutes later, or at once after `redis-cli DEL trunkline:key`"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +57,9 @@ async def open_routing(  # noqa: PLR0913 - once, of plain values
     """Opens the connections; whether Redis is there or not. Leaving closes them.
 
     `claim_wait_s` is how long a new session may wait for a Redis that is slow and answers.
+
+    Raises:
+        SettingsError: the nodes in this Redis have another secret key.
     """
     proof = NodeProof(secret_key, node)
     peers = PeerClient(proof)
@@ -56,8 +67,14 @@ async def open_routing(  # noqa: PLR0913 - once, of plain values
         if redis_url is None:
             yield Routing(node, url, MemoryStore(), MemoryJournalStore(), proof, peers, None, None)
             return
-        errors = metrics.route_store_errors
-        async with RedisConnection(redis_url, errors) as redis, RedisConnection(redis_url, errors) as for_journals:
+        errors, check = metrics.route_store_errors, check_value(secret_key)
+        async with (
+            RedisConnection(redis_url, errors, check=check) as redis,
+            RedisConnection(redis_url, errors, check=check) as for_journals,
+        ):
+            await redis.first_attempt(FIRST_ATTEMPT_S)
+            if redis.has_other_key:
+                raise SettingsError(OTHER_KEY)
             store = RedisStore(redis, seal, errors, patience_s=claim_wait_s)
             journals = RedisJournalStore(for_journals)
             yield Routing(node, url, store, journals, proof, peers, redis, Notices(redis, seal, node, errors))

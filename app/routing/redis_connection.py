@@ -27,7 +27,7 @@ from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseError
 
 from app.errors import RoutesUnavailable
-from app.routing import redis_address
+from app.routing import key_check, redis_address
 
 TURN_S = 0.025
 DEADLINE_S = 0.25  # a healthy Redis answers in a millisecond; a request that waits for it must not be held up
@@ -88,8 +88,16 @@ class RedisConnection:
     reason: timeout, connection, breaker, busy, refused.
     """
 
-    def __init__(self, url: str, errors: Counter, deadlines: Deadlines = Deadlines()) -> None:
-        """Raises ValueError for a URL that is of no known form."""
+    def __init__(
+        self, url: str, errors: Counter, deadlines: Deadlines = Deadlines(), *, check: bytes | None = None
+    ) -> None:
+        """`check` is compared with that of the other nodes (`key_check`): with another secret key Redis counts as away.
+
+        Raises ValueError for a URL that is of no known form.
+        """
+        self.check = check
+        self.has_other_key = False  # than the nodes that use this Redis, as far as is known
+        self._tried = asyncio.Event()
         self._address = redis_address.parse(url)
         self._pool = self._address.pool()
         self._errors = errors
@@ -230,16 +238,25 @@ class RedisConnection:
         if self._line is not None:
             self._line.cancel()
 
+    async def first_attempt(self, within_s: float) -> None:
+        """Returns when it is known whether Redis is there, or after this time."""
+        with anyio.move_on_after(within_s):
+            await self._tried.wait()
+
+    def give_up(self) -> None:
+        """The next commands get another connection, and the keys are compared again. What was asked on this one and has
+        no answer gets RoutesUnavailable."""
+        if self._line is not None:
+            self._line.cancel()
+
     async def reconnect(self, within_s: float) -> None:
-        """Gives up the connection there is, whatever it seems to be, and returns once another one has answered. What
-        was asked on it and has no answer gets RoutesUnavailable.
+        """As `give_up`, whatever the connection seems to be; returns once another one has answered.
 
         Raises:
             RoutesUnavailable: no other one has answered within this time.
         """
         connected = self._connected
-        if self._line is not None:
-            self._line.cancel()
+        self.give_up()
         with anyio.move_on_after(within_s):
             await connected.wait()
             return
@@ -284,6 +301,7 @@ class RedisConnection:
             await connection.connect()  # type: ignore[no-untyped-call]
         with anyio.fail_after(CONNECT_S):
             self._advice = await _advice(connection)
+            await self._compare_keys(connection)
         if self._advice is not None:
             log.warning("Redis may lose routes: %s", self._advice)
         if self._trouble is not None:
@@ -292,6 +310,16 @@ class RedisConnection:
         self.generation += 1
         self._connected.set()
         self._connected = asyncio.Event()
+        self._tried.set()
+
+    async def _compare_keys(self, connection: AbstractConnection) -> None:
+        try:
+            if self.check is not None:
+                await key_check.claim(connection, self.check)
+        except key_check.OtherKey:
+            self.has_other_key = True
+            raise
+        self.has_other_key = False
 
     async def _use(self, connection: AbstractConnection) -> None:
         async with anyio.create_task_group() as tasks:
@@ -340,6 +368,7 @@ class RedisConnection:
         if self._failures == 1:
             log.warning("Redis is away: %s", why)
         self._trouble = why
+        self._tried.set()
 
     def _fail(self, lots: deque[_Lot]) -> None:
         self._refuse(lots, "connection")

@@ -10,8 +10,8 @@ import anyio
 from prometheus_client import Counter
 
 from app.errors import RoutesUnavailable
+from app.routing import key_check, scripts
 from app.routing import quota as quotas
-from app.routing import scripts
 from app.routing.counts import SessionCounts
 from app.routing.node_list import NodeList
 from app.routing.overdue import Overdue
@@ -181,10 +181,14 @@ class RedisStore:
         last, said = self._last_beat or (None, b"")
         sealed, is_news = self._records.seal_node(node), last is None or _is_news(node, last)
         arguments: list[Value] = [node.id, sealed, LEASE_MS, secrets.token_hex(8), SETTLING_MS, said, int(is_news)]
+        arguments += [self._redis.check or b"", key_check.KEPT_MS]
         match await self._redis.run(scripts.BEAT, [], arguments):
             case [0 | 1 as known, bytes(version)]:
                 self._last_beat, self._version = (node, sealed), version
                 return bool(known)
+            case [-1]:  # it was emptied, and others came first: the next connection will say so, and keep us out
+                self._redis.give_up()
+                raise RoutesUnavailable
             case _:
                 raise self._garbled()
 
@@ -236,7 +240,7 @@ class RedisStore:
             return self._records.open_route(key, node, token, value)
         except Poisoned:
             self._alarm("of a route")
-            await self._redis.run(scripts.DROP, [route_name(key)], (node, token, value))
+            await self._redis.run(scripts.DROP, [route_name(key)], (node, token, value, self._redis.check or b""))
             return None
 
     def _garbled(self) -> RoutesUnavailable:

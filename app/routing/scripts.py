@@ -4,6 +4,7 @@ A route is a hash: `n` its node ("" where it was handed over, or has ended under
 of it, sealed. Names of other keys are made inside the scripts, which is why Redis Cluster is not supported.
 """
 
+from app.routing import key_check
 from app.routing.redis_connection import Script
 
 PREFIX = "trunkline:"
@@ -131,11 +132,12 @@ return 1
 """
 )
 
-# keys: route; arguments: node, token and value that do not open. Removes it if it is still that one, for what does not
-# open here may have been spoilt on the way.
+# keys: route; arguments: node, token and value that do not open, and the check value of our secret key, or ''. Removes
+# it if it is still that one, for what does not open here may have been spoilt on the way, and if this Redis is ours.
 DROP = Script(
     _PRELUDE
     + """
+if ARGV[4] ~= '' and redis.pcall('GET', prefix .. 'key') ~= ARGV[4] then return 0 end
 local record = read(KEYS[1])
 for i = 1, 3 do
   if not record or record[i] ~= ARGV[i] then return 0 end
@@ -159,10 +161,13 @@ end
 )
 
 # arguments: node, value, lease, a name for a new epoch, how long a new one settles, the value of the last beat, 1 where
-# others should read this one soon -> {1 where Redis holds what the last beat has written, version of the list}
+# others should read this one soon, the check value of our secret key or '', how long it is kept
+# -> {1 where Redis holds what the last beat has written, version of the list}; {-1} where this Redis is others'
 BEAT = Script(
     _NODES_PRELUDE
+    + key_check.FITS
     + """
+if ARGV[8] ~= '' and not fits(ARGV[8], ARGV[9]) then return {-1} end
 local lease = prefix .. 'node:' .. ARGV[1]
 local known = redis.pcall('GET', lease) == ARGV[6] and 1 or 0
 redis.call('SET', lease, ARGV[2], 'PX', ARGV[3])

@@ -20,6 +20,7 @@ from app.settings import Settings
 from app.storage import migrate
 from tests.integration.gateway import ROOT, Gateway, is_alive, running_gateway, until
 from tests.programs import run_program
+from tests.redis import client_of
 
 KEY = "5e" * 32
 
@@ -30,6 +31,8 @@ class TwoNodes(Gateway):
 
 @pytest.fixture(scope="module")
 def settings(redis_url: str) -> dict[str, str]:
+    with client_of(redis_url) as client:
+        client.flushdb()  # it may be that of nodes with another key
     return {"REDIS_URL": redis_url, "SECRET_KEY": KEY}
 
 
