@@ -1,0 +1,323 @@
+"""Named faults, each with the tests that must notice it. `scripts/mutate` puts them in, one at a time.
+
+The list holds what has gone wrong, or would hurt most if it did: guards left out, limits off by one, what is not given
+back, checks the wrong way round. After a change of the code here named, change the entry with it: a text that is not
+found exactly once is an error.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault: in `file`, `new` in the place of `old`."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]  # paths, or node ids, for pytest
+
+
+PROTOCOL = ("tests/protocol/test_exchange.py",)
+TOKENS = ("tests/auth/test_tokens.py", "tests/auth/test_refused_tokens.py")
+KEYS = ("tests/auth/test_api_keys.py",)
+POLICY = ("tests/auth/test_policy.py",)
+GATES = ("tests/limits/test_gates.py", "tests/limits/test_bucket.py")
+PLAN = ("tests/backends/test_plan.py",)
+POOL = ("tests/backends/test_pool.py", "tests/backends/test_pool_breaker.py")
+
+FAULTS = (
+    # --- whose answer is whose
+    Fault(
+        "an answer is matched by the client's own id",
+        "app/protocol/exchange.py",
+        "return call, dump_request(gateway_id, message.method, params)",
+        "return call, dump_request(message.id, message.method, params)",
+        PROTOCOL,
+    ),
+    Fault(
+        "a second request with an id in flight replaces the first",
+        "app/protocol/exchange.py",
+        "if message.id in self._by_client_id:",
+        "if False and message.id in self._by_client_id:",
+        PROTOCOL,
+    ),
+    Fault(
+        "an answered call stays in the table",
+        "app/protocol/exchange.py",
+        "call = self.calls.pop(message.id, None)",
+        "call = self.calls.get(message.id, None)",
+        PROTOCOL,
+    ),
+    Fault(
+        "the client's id of an answered call stays taken",
+        "app/protocol/exchange.py",
+        "            del self._by_client_id[call.id]\n            return Answer(call, message)",
+        "            return Answer(call, message)",
+        PROTOCOL,
+    ),
+    Fault(
+        "progress goes out with our own token",
+        "app/protocol/exchange.py",
+        'params["progressToken"] = msgspec.Raw(call.progress_token)',
+        'params["progressToken"] = msgspec.Raw(call.gateway_id)',
+        PROTOCOL,
+    ),
+    Fault(
+        "progress of a cancelled call is passed on",
+        "app/protocol/exchange.py",
+        "if call is None or call.progress_token is None or call.cancelled:",
+        "if call is None or call.progress_token is None:",
+        PROTOCOL,
+    ),
+    Fault(
+        "one call more than may be is in flight",
+        "app/protocol/exchange.py",
+        "if len(self.calls) >= MAX_CALLS:",
+        "if len(self.calls) > MAX_CALLS:",
+        PROTOCOL,
+    ),
+    Fault(
+        "a question is answered twice",
+        "app/protocol/exchange.py",
+        "question = self._questions.pop(message.id, None)\n        if question is None:\n            return None",
+        "question = self._questions.get(message.id)\n        if question is None:\n            return None",
+        PROTOCOL,
+    ),
+    Fault(
+        "initialize can be cancelled",
+        "app/protocol/exchange.py",
+        'if call is None or call.method == "initialize":',
+        "if call is None:",
+        PROTOCOL,
+    ),
+    Fault(
+        "an overdue call is not told to the backend",
+        "app/protocol/exchange.py",
+        'if call.method != "initialize":\n                yield',
+        'if call.method == "initialize":\n                yield',
+        PROTOCOL,
+    ),
+    Fault(
+        "progress extends a call for ever",
+        "app/protocol/exchange.py",
+        "call.deadline = max(call.deadline, min(now + self._call_s, call.started + MAX_CALL_S))",
+        "call.deadline = max(call.deadline, now + self._call_s)",
+        PROTOCOL,
+    ),
+    # --- lines of backends
+    Fault(
+        "a line one byte over the limit is kept",
+        "app/protocol/framing.py",
+        "elif len(self._partial) + len(data) <= self._limit:",
+        "elif len(self._partial) + len(data) <= self._limit + 1:",
+        ("tests/protocol/test_framing.py",),
+    ),
+    Fault(
+        "what follows an overlong line is lost",
+        "app/protocol/framing.py",
+        "            self.discarded_bytes = 0\n            return self.feed(data[end + 1 :])",
+        "            self.discarded_bytes = 0\n            return []",
+        ("tests/protocol/test_framing.py",),
+    ),
+    # --- who is let in
+    Fault(
+        "the algorithm of a token is the token's choice",
+        "app/auth/tokens.py",
+        "if not isinstance(algorithm, str) or algorithm not in issuer.algorithms:",
+        "if not isinstance(algorithm, str):",
+        TOKENS,
+    ),
+    Fault(
+        "a public key is a secret for HS256",
+        "app/auth/tokens.py",
+        "if algorithm == HMAC:  # a public key is never an HMAC secret",
+        "if False:",
+        TOKENS,
+    ),
+    Fault(
+        "a token is good for any audience",
+        "app/auth/tokens.py",
+        "audience=list(issuer.audience) or [target.resource],",
+        'audience=_json(text.split(".")[1])["aud"],',
+        TOKENS,
+    ),
+    Fault(
+        "a token that has expired is let in",
+        "app/auth/tokens.py",
+        "if now >= exp + LEEWAY_S:",
+        "if now >= exp + 10 * LEEWAY_S:",
+        TOKENS,
+    ),
+    Fault(
+        "a token lives as long as it says",
+        "app/auth/tokens.py",
+        "if exp is None or iat is None or not 0 < exp - iat <= MAX_LIFE_S:",
+        "if exp is None or iat is None or not 0 < exp - iat:",
+        TOKENS,
+    ),
+    Fault(
+        "headers that name keys are taken",
+        "app/auth/tokens.py",
+        "if not _REFUSED_HEADERS.isdisjoint(header):",
+        "if False:",
+        TOKENS,
+    ),
+    Fault(
+        "the tenant claim of a token is not compared",
+        "app/auth/tokens.py",
+        "if tenant is not None and _claim(claims, tenant) != issuer.tenant:",
+        "if tenant is not None and _claim(claims, tenant) is None:",
+        TOKENS,
+    ),
+    Fault(
+        "a token confers what its issuer may not",
+        "app/auth/tokens.py",
+        "scopes = capped(asked, issuer.tenant, issuer.max_scopes)",
+        "scopes = frozenset(asked)",
+        TOKENS,
+    ),
+    Fault(
+        "names that stand twice in a token are taken",
+        "app/auth/tokens.py",
+        "if len(members) != len(pairs):",
+        "if len(members) > len(pairs):",
+        TOKENS,
+    ),
+    Fault(
+        "the secret of a key is not compared",
+        "app/auth/api_keys.py",
+        "        if not right:\n",
+        "        if not right and False:\n",
+        KEYS,
+    ),
+    Fault(
+        "a revoked key is let in",
+        "app/auth/api_keys.py",
+        "if record.revoked_at is not None:",
+        "if record.revoked_at is not None and record.revoked_at > now:",
+        KEYS,
+    ),
+    Fault(
+        "a key is let in at the moment when it expires",
+        "app/auth/api_keys.py",
+        "record.expires_at <= now:",
+        "record.expires_at < now:",
+        KEYS,
+    ),
+    Fault(
+        "uses of keys are lost when the store is away",
+        "app/auth/api_keys.py",
+        "self._used = {**used, **self._used}",
+        "self._used = {**self._used}",
+        KEYS,
+    ),
+    Fault(
+        "a platform administrator of any tenant is one",
+        "app/auth/policy.py",
+        "return Scope.PLATFORM_ADMIN in principal.scopes and principal.tenant == DEFAULT_TENANT",
+        "return Scope.PLATFORM_ADMIN in principal.scopes",
+        POLICY,
+    ),
+    Fault(
+        "scopes count in every tenant",
+        "app/auth/policy.py",
+        "if principal.tenant != tenant or is_platform_scope(scope):",
+        "if is_platform_scope(scope):",
+        POLICY,
+    ),
+    Fault(
+        "who administers a tenant grants what they do not hold",
+        "app/auth/policy.py",
+        "        and has_scope(principal, tenant, scope)\n        and (tenant",
+        "        and (tenant",
+        POLICY,
+    ),
+    Fault(
+        "whoever may connect to one backend may connect to all",
+        "app/auth/policy.py",
+        "return has_scope(principal, tenant, CONNECT_ONE + backend)",
+        "return principal.tenant == tenant",
+        POLICY,
+    ),
+    # --- limits
+    Fault(
+        "a tenant has one session more than it may",
+        "app/limits/gates.py",
+        "if limits.sessions is not None and self.sessions >= limits.sessions:",
+        "if limits.sessions is not None and self.sessions > limits.sessions:",
+        GATES,
+    ),
+    Fault(
+        "a closed session stays counted",
+        "app/limits/gates.py",
+        '"""Undoes `open_session`."""\n        self.sessions -= 1',
+        '"""Undoes `open_session`."""\n        self.sessions -= 0',
+        GATES,
+    ),
+    Fault(
+        "an ended call stays counted",
+        "app/limits/gates.py",
+        '"""Undoes `begin_call`."""\n        self.in_flight -= 1',
+        '"""Undoes `begin_call`."""\n        self.in_flight -= 0',
+        GATES,
+    ),
+    Fault(
+        "calls on other nodes do not count",
+        "app/limits/gates.py",
+        "self.in_flight + self.in_flight_elsewhere >= limit",
+        "self.in_flight >= limit",
+        ("tests/limits/test_gates.py", "tests/limits/test_shared_use.py"),
+    ),
+    Fault(
+        "a refused request costs a token",
+        "app/limits/bucket.py",
+        "        self._tokens = tokens\n        return (1.0 - tokens) / self.rate",
+        "        self._tokens = tokens - 1.0\n        return (1.0 - tokens) / self.rate",
+        GATES,
+    ),
+    Fault(
+        "a bucket fills beyond its burst",
+        "app/limits/bucket.py",
+        "tokens = min(self.burst, self._tokens + (now - self._at) * self.rate)",
+        "tokens = self._tokens + (now - self._at) * self.rate",
+        GATES,
+    ),
+    # --- processes
+    Fault(
+        "a tenant takes one process more than it may",
+        "app/backends/plan.py",
+        "if tenant.limit is not None and tenant.used + self._taken[key[0]] >= tenant.limit:",
+        "if tenant.limit is not None and tenant.used + self._taken[key[0]] > tenant.limit:",
+        PLAN,
+    ),
+    Fault(
+        "the first tenant in the queue is always served first",
+        "app/backends/plan.py",
+        "            self._lines.move_to_end(item.tenant)",
+        "            pass",
+        PLAN,
+    ),
+    Fault(
+        "a node starts one process more than it may",
+        "app/backends/plan.py",
+        "return self._view.node.alive + self._new.total() >= self._view.node.limit",
+        "return self._view.node.alive + self._new.total() > self._view.node.limit",
+        PLAN,
+    ),
+    Fault(
+        "the breaker never opens",
+        "app/backends/backoff.py",
+        "if len(self._deaths) == OPENING_DEATHS and now - self._deaths[0] <= WINDOW_S:",
+        "if len(self._deaths) > OPENING_DEATHS and now - self._deaths[0] <= WINDOW_S:",
+        ("tests/backends/test_backoff.py", *POOL),
+    ),
+    Fault(
+        "the back-off does not grow",
+        "app/backends/backoff.py",
+        "FIRST_DELAY_S * 2 ** min(self._in_a_row - 1, 16)",
+        "FIRST_DELAY_S",
+        ("tests/backends/test_backoff.py",),
+    ),
+)
