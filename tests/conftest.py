@@ -2,9 +2,12 @@
 
 import os
 import shutil
+import socket
+import sys
 from collections import defaultdict
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +21,8 @@ OPTIONAL = {
     "e2e": "a browser: pass --e2e",
 }
 REAL = ("integration", "conformance", "chaos", "test_docs.py")
+QUICK = ("auth", "http", "limits", "mutations", "protocol", "sessions", "transports")
+SERVERS = {"redis_url", "redis_server", "postgres_url", "gateway", "start_gateway"}  # fixtures that start one
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -26,6 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         group.addoption(f"--{name}", action="store_true", help=f"also run tests marked {name} ({meaning})")
     group.addoption("--chaos", type=float, metavar="MINUTES", help="tests/chaos for so long instead of ten seconds")
     group.addoption("--chaos-seed", type=int, metavar="N", help="which faults, and when; another one each time")
+    group.addoption("--quick", action="store_true", help="only tests without a socket, a process or a database server")
 
 
 def _is_real(item: pytest.Item) -> bool:
@@ -45,9 +51,26 @@ def _missing_for(item: pytest.Item) -> str | None:
     return None
 
 
+def _is_quick(item: pytest.Item) -> bool:
+    """Whether it belongs to `--quick`; there, a test that opens a socket all the same fails."""
+    folder = item.path.relative_to(ROOT / "tests").parts[0]
+    is_real = item.get_closest_marker("real") is not None or SERVERS.intersection(getattr(item, "fixturenames", ()))
+    return folder in QUICK and not is_real
+
+
+def _allow_no_socket(event: str, arguments: tuple[Any, ...]) -> None:
+    is_network = event in ("socket.bind", "socket.connect") and arguments[0].family != socket.AF_UNIX
+    if is_network or event == "subprocess.Popen":
+        pytest.fail(f"{event}: a test of --quick has no socket and no process; mark it `real`")
+
+
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Quick tests first, then the ones over real sockets."""
+    if config.getoption("--quick"):
+        sys.addaudithook(_allow_no_socket)
+        config.hook.pytest_deselected(items=[item for item in items if not _is_quick(item)])
+        items[:] = [item for item in items if _is_quick(item)]
     for item in items:
         if _is_real(item):
             item.add_marker(pytest.mark.real)

@@ -204,6 +204,7 @@ async def test_three_nodes_at_three_times_the_rate_let_the_rate_through_with_a_r
     assert sum(passed) == pytest.approx(rate * seconds, rel=0.05)
 
 
+@pytest.mark.real
 async def test_a_frozen_redis_holds_nobody_up():
     with RedisServer() as server:
         async with connected(server.url) as connection:

@@ -156,6 +156,7 @@ async def test_nothing_of_it_can_be_read_in_redis(empty_redis):
             assert b"acme" not in client.get("trunkline:use:node-a")
 
 
+@pytest.mark.real
 async def test_without_redis_a_node_has_its_own_limits(monkeypatch):
     monkeypatch.setattr(shared_use, "LAPSES_S", 0.3)
     with RedisServer() as server:

@@ -1,6 +1,7 @@
 """scripts/mutate: does a test notice each of the faults in `faults.py`?"""
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
@@ -46,9 +47,9 @@ def _run(faults: list[Fault], jobs: int) -> dict[str, str]:
     with ExitStack() as stack:
         copies = SimpleQueue[Path]()
         for _ in range(min(jobs, len(faults))):
-            copies.put(_copy(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="trunkline-mutate-")))))
-        _require_green(faults, copies.get_nowait())
-        copies.put(_copy(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="trunkline-mutate-")))))
+            copy = _copy(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="trunkline-mutate-"))))
+            copies.put(copy)
+        _require_green(faults, copy)
         with ThreadPoolExecutor(jobs) as threads:
             running = {threads.submit(_one, fault, copies): fault for fault in faults}
             for number, done in enumerate(as_completed(running), 1):
@@ -94,10 +95,10 @@ def _one(fault: Fault, copies: "SimpleQueue[Path]") -> tuple[str, float]:
         if text.count(fault.old) != 1:
             return "stale", 0.0
         try:
-            file.write_text(text.replace(fault.old, fault.new))
+            _write(file, text.replace(fault.old, fault.new))
             done = _pytest(copy, fault.tests)
         finally:
-            file.write_text(text)
+            _write(file, text)
     except subprocess.TimeoutExpired:
         return "", time.monotonic() - began_at  # something hangs, and that shows
     finally:
@@ -106,6 +107,13 @@ def _one(fault: Fault, copies: "SimpleQueue[Path]") -> tuple[str, float]:
     if problem == "broken":
         print(done.stdout[-2000:], flush=True)
     return problem, time.monotonic() - began_at
+
+
+def _write(file: Path, text: str) -> None:
+    """With a time of its own: by that Python knows whether what it has compiled is of this text."""
+    changed_at = file.stat().st_mtime_ns + 2_000_000_000
+    file.write_text(text)
+    os.utime(file, ns=(changed_at, changed_at))
 
 
 def _pytest(copy: Path, tests: "list[str] | tuple[str, ...]") -> subprocess.CompletedProcess[str]:

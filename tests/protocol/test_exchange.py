@@ -118,6 +118,13 @@ def test_progress_for_nobody_is_dropped(exchange: Exchange) -> None:
     assert sent(exchange, {"method": "notifications/progress", "params": {}}) == Dropped("unknown_progress")
 
 
+def test_progress_of_a_cancelled_call_is_dropped(exchange: Exchange) -> None:
+    _, line = call(exchange, "5", params='{"_meta":{"progressToken":"p"}}')
+    exchange.notification(client('{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":5}}'), 0.0)
+    progress = {"method": "notifications/progress", "params": {"progressToken": line["id"], "progress": 1}}
+    assert sent(exchange, progress) == Dropped("unknown_progress")
+
+
 def test_a_question_goes_to_the_only_call_and_its_answer_back_under_the_backends_id(exchange: Exchange) -> None:
     call(exchange, "5")
     question = sent(exchange, {"id": "srv-1", "method": "sampling/createMessage", "params": {"maxTokens": 1}})
