@@ -3,7 +3,6 @@ the start, bottom to top for the end."""
 
 import logging
 import math
-import secrets
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -36,7 +35,7 @@ from app.routing.heartbeat import Heartbeat
 from app.routing.opening import Routing, open_routing
 from app.routing.redis_connection import Script
 from app.routing.router import Router
-from app.routing.routes import NodeRecord, caller_key
+from app.routing.routes import NodeRecord, caller_key, new_node_id
 from app.sessions.all_nodes import AllNodes
 from app.sessions.directory import BackendDirectory
 from app.sessions.implicit import ImplicitSessions
@@ -57,7 +56,6 @@ from app.storage.issuers import IssuerRepository
 from app.storage.tenants import TenantRepository
 from app.storage.watch import DatabaseWatch
 
-NODE_ID_BYTES = 8
 LAST_WORDS_S = 2.0  # to tell the others what this node had; what they are not told lapses
 FLUSH_EVERY_S = 60.0  # how often it is written down when keys were used last
 
@@ -164,7 +162,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         lender = await stack.enter_async_context(Lender(pool, metrics))
 
         # Other nodes, if there can be any: who has which session, and what all of them must know.
-        node_id = secrets.token_hex(NODE_ID_BYTES)
+        node_id = new_node_id(settings.node_name)
         routing = await stack.enter_async_context(
             open_routing(
                 node_id,

@@ -29,6 +29,7 @@ IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 _T = TypeVar("_T")
 
 _HOST_NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,251}[a-z0-9])?", re.IGNORECASE)
+_NODE_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://" + urls.AUTHORITY.pattern)
 
 
@@ -42,6 +43,14 @@ def _host(text: str) -> str:
         if _HOST_NAME.fullmatch(text):
             return text
     raise ValueError(f"{text!r} is not an IP address or a host name")
+
+
+def _node_name(text: str) -> str:
+    if not _NODE_NAME.fullmatch(text):
+        raise ValueError(
+            f"{text[:80]!r} is no name for a node: allowed are up to 63 of a-z, 0-9 and -, the last not at either end"
+        )
+    return text
 
 
 def _whole(least: int, most: int) -> Callable[[str], int]:
@@ -174,6 +183,7 @@ class Settings:
     database_url: str = _setting(urls.database_url, default=_default_database, secret=True)
     redis_url: str | None = _setting(urls.redis_url, secret=True)
     node_url: str | None = _setting(urls.node_url)
+    node_name: str | None = _setting(_node_name)
     secret_key: bytes = _setting(_secret_key, default=lambda values: _kept_secret_key(values["data_dir"]), secret=True)
     log_level: str = _setting(_log_level, default="info")
     drain_s: float = _setting(_seconds, default=30.0)

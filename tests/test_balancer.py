@@ -17,6 +17,10 @@ from tests.haproxy import WITHIN_S, checked, is_healthy, running_balancer
 pytestmark = pytest.mark.real
 
 
+NAMES = ("gateway-1", "gateway-2")  # as the server lines
+FIRST, SECOND = NAMES
+
+
 class Node(ThreadingHTTPServer):
     """Answers with its name, and remembers what it was asked."""
 
@@ -56,7 +60,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.server.name.encode()
         self.send_response(status)
         self.send_header("content-length", str(len(body)))
-        self.send_header("mcp-session-id", f"{self.server.name}.session")
+        self.send_header("mcp-session-id", f"{self.server.name}.run.secret")
         self.end_headers()
         self.wfile.write(body)
 
@@ -117,7 +121,7 @@ def serving(node: Node) -> Iterator[Node]:
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Rig]:
     with ExitStack() as stack:
-        nodes = [stack.enter_context(serving(Node(name))) for name in ("one", "two")]
+        nodes = [stack.enter_context(serving(Node(name))) for name in NAMES]
         ports = stack.enter_context(running_balancer(tmp_path, [node.server_port for node in nodes]))
         yield Rig(*ports, nodes)
 
@@ -141,7 +145,7 @@ def test_only_what_clients_need_is_let_through(rig, path):
     "path", ["/t/acme/time/mcp", "/api/v1/tenants", "/.well-known/oauth-protected-resource/t/a/b/mcp"]
 )
 def test_clients_and_administrators_are_let_through(rig, path):
-    assert rig.ask("POST", path) in [(200, "one"), (200, "two")]
+    assert rig.ask("POST", path) in [(200, FIRST), (200, SECOND)]
 
 
 def test_what_only_the_balancer_may_say_is_taken_out(rig):
@@ -161,37 +165,56 @@ def test_an_event_arrives_before_the_stream_ends(rig):
         assert not any(node.may_go_on.is_set() for node in rig.nodes)
 
 
-def test_requests_of_a_session_go_where_its_id_came_from(rig):
-    rig.wait_until_answering({"one", "two"})
-    for name in ("one", "two"):
-        answers = {rig.ask("POST", "/t/acme/time/mcp", Mcp_Session_Id=f"{name}.session")[1] for _ in range(6)}
-        assert answers == {name}
+@pytest.mark.parametrize("name", NAMES)
+def test_requests_of_a_session_go_to_the_node_whose_name_its_id_begins_with(rig, name):
+    rig.wait_until_answering({FIRST, SECOND})
+    assert rig.answering(Mcp_Session_Id=f"{name}.run.secret") == {name}
+    messages = f"/t/acme/time/messages?sessionId={name}.run.secret"
+    assert {rig.ask("POST", messages)[1] for _ in range(6)} == {name}
+
+
+def test_a_session_of_a_node_that_the_balancer_does_not_know_is_anybodys(rig):
+    rig.wait_until_answering({FIRST, SECOND})
+    for unknown in ("gateway-9.run.secret", "run.secret", "secret", ".", "gateway-1", "x" * 500):
+        status, name = rig.ask("POST", "/t/acme/time/mcp", Mcp_Session_Id=unknown)
+        assert (status, name in NAMES) == (200, True)
+    rig.wait_until_answering({FIRST, SECOND}, Mcp_Session_Id="gateway-9.run.secret")
+
+
+def test_requests_of_one_caller_that_name_no_session_go_to_one_node(rig):
+    rig.wait_until_answering({FIRST, SECOND})
+    callers = [{"Authorization": f"Bearer {number}", "MCP_Protocol_Version": "2026-07-28"} for number in range(12)]
+    answering = [rig.answering(**headers) for headers in callers]
+    assert {len(names) for names in answering} == {1}
+    assert set().union(*answering) == {FIRST, SECOND}, "the callers are spread all the same"
 
 
 def test_a_node_that_is_not_ready_gets_nothing_new_and_keeps_what_it_has(rig):
     one, _ = rig.nodes
-    rig.wait_until_answering({"one", "two"})
+    rig.wait_until_answering({FIRST, SECOND})
     with closing(http.client.HTTPConnection("127.0.0.1", rig.port, timeout=WITHIN_S)) as connection:
-        connection.request("GET", "/t/acme/stream/mcp", headers={"mcp-session-id": "one.session"})
+        connection.request("GET", "/t/acme/stream/mcp", headers={"mcp-session-id": f"{FIRST}.run.secret"})
         answer = connection.getresponse()
         one.is_ready = False
-        rig.wait_until_answering({"two"}, Mcp_Session_Id="one.session")
-        assert rig.answering() == {"two"}
+        rig.wait_until_answering({SECOND}, Mcp_Session_Id=f"{FIRST}.run.secret")
+        assert rig.answering() == {SECOND}
         one.may_go_on.set()
         assert answer.read() == b": open\n\n"
     one.is_ready = True
-    rig.wait_until_answering({"one", "two"})
+    rig.wait_until_answering({FIRST, SECOND})
 
 
 def test_a_node_that_is_gone_costs_no_request(rig):
-    rig.wait_until_answering({"one", "two"})
+    rig.wait_until_answering({FIRST, SECOND})
     rig.nodes[0].shutdown()
     rig.nodes[0].server_close()
-    assert [rig.ask("POST", "/t/acme/time/mcp", Mcp_Session_Id="one.session") for _ in range(5)] == [(200, "two")] * 5
+    assert [rig.ask("POST", "/t/acme/time/mcp", Mcp_Session_Id=f"{FIRST}.run.secret") for _ in range(5)] == [
+        (200, SECOND)
+    ] * 5
 
 
 def test_a_request_that_may_have_been_carried_out_is_never_sent_again(rig):
-    rig.wait_until_answering({"one", "two"})
+    rig.wait_until_answering({FIRST, SECOND})
     for node in rig.nodes:
         node.requests.clear()
         node.breaks = True

@@ -140,8 +140,14 @@ def test_the_settings_in_the_compose_file_exist_and_are_accepted(name, secrets, 
     assert settings.public_url is None
     if name in NODES:
         assert settings.node_url == f"http://{name}:8080"
+        assert settings.node_name == name
         assert settings.redis_url == f"redis://:{(secrets / 'redis_password').read_text().strip()}@redis:6379/0"
         assert "postgres" in settings.database_url
+
+
+def test_the_balancer_knows_the_nodes_by_the_names_that_stand_in_session_ids():
+    configuration = (ROOT / "deploy/haproxy/haproxy.cfg").read_text()
+    assert re.findall(r"^    server (\S+) ", configuration, re.MULTILINE) == NODES
 
 
 def test_a_missing_secret_key_is_named(tmp_path):

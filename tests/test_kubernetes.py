@@ -39,12 +39,13 @@ def gateway(installation: list[Document]) -> Document:
 
 
 def variables(container: Document, installation: list[Document]) -> dict[str, str]:
-    """What the container's environment will be, on a pod with the address 10.1.2.3."""
+    """What the container's environment will be, on a pod with this name and address."""
+    of_the_pod = {"status.podIP": "10.1.2.3", "metadata.name": "trunkline-7c9d8b-x2x4z"}
     found: dict[str, str] = {}
     for source in container["envFrom"]:
         found |= one(installation, "ConfigMap", source["configMapRef"]["name"])["data"]
     for each in container["env"]:
-        value = each.get("value") or {"status.podIP": "10.1.2.3"}[each["valueFrom"]["fieldRef"]["fieldPath"]]
+        value = each.get("value") or of_the_pod[each["valueFrom"]["fieldRef"]["fieldPath"]]
         found[each["name"]] = re.sub(r"\$\((\w+)\)", lambda name: found[name[1]], value)
     return found
 
@@ -126,6 +127,7 @@ def test_the_gateway_accepts_its_environment(installation, tmp_path):
         assert settings.database_url.startswith("postgresql:")
         if container["name"] == "gateway":
             assert settings.node_url == "http://10.1.2.3:8080"
+            assert settings.node_name == "trunkline-7c9d8b-x2x4z"
             assert settings.redis_url == secrets["redis_url"]
 
 

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from app.errors import RoutesSettling, SessionNotFound
-from app.routing.routes import Found, NodeRecord, Route, RouteStore, maker_of
+from app.routing.routes import Found, NodeRecord, Route, RouteStore, maker_of, tag_of
 
 REMEMBER_S = 2.0  # how long a route is believed without asking again; a wrong one is refused by the node it names
 MAX_REMEMBERED = 50_000
@@ -110,7 +110,7 @@ class Router:
         if self._has_ended(key):
             raise SessionNotFound
         tag = None if session_id is None else maker_of(session_id)
-        if tag is not None and not self._me.startswith(tag):
+        if tag is not None and tag != tag_of(self._me):
             maker = _tagged(self._peers, tag) or await self._answering(_tagged(self._departed, tag))
             if maker is not None:
                 return There(maker)
@@ -135,7 +135,7 @@ class Router:
 
 
 def _tagged(nodes: Mapping[str, NodeRecord], tag: str) -> NodeRecord | None:
-    return next((node for node in nodes.values() if node.id.startswith(tag)), None)
+    return next((node for node in nodes.values() if tag_of(node.id) == tag), None)
 
 
 def _unheard(node: str, url: str) -> NodeRecord:

@@ -5,6 +5,7 @@ sessions costs one command a second. Permission is never read from here: the own
 """
 
 import hashlib
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -12,7 +13,8 @@ from typing import Protocol, Self
 
 LEASE_S = 5.0  # a node that has not been heard of for so long owns nothing any more
 BEAT_S = 1.0  # how often it is heard of
-NODE_TAG_CHARACTERS = 8  # of the node's id, in front of the session ids that it gives out
+NODE_ID_BYTES = 8  # random ones: a node that is started again is another node, whatever its name
+NODE_TAG_CHARACTERS = 8  # of these, in hex, in front of the session ids that the node gives out
 ENDED = "ended"  # the `transport` of what is left of a session that was taken over and has ended since
 CALLER = "caller"  # the `transport` of a route that stands for all lines of a 2026-07-28 caller; it is no session
 
@@ -147,7 +149,22 @@ def caller_key(identity: Identity, tenant: str, backend: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:40]
 
 
+def new_node_id(name: str | None) -> str:
+    """The id of a node for as long as it runs."""
+    run = secrets.token_hex(NODE_ID_BYTES)
+    return f"{name}-{run}" if name else run
+
+
+def tag_of(node: str) -> str:
+    """What stands in front of the session ids of the node with this id: `name.run`, or `run` where it has no name.
+
+    The name, up to the first dot, is what a balancer can route by; together with the run it says which node it was.
+    """
+    name, dash, run = node.rpartition("-")
+    return f"{name}.{run[:NODE_TAG_CHARACTERS]}" if dash else run[:NODE_TAG_CHARACTERS]
+
+
 def maker_of(session_id: str) -> str | None:
     """The tag of the node that gave this session id out; None where it says none."""
-    tag, dot, _ = session_id.partition(".")
-    return tag if dot and len(tag) == NODE_TAG_CHARACTERS else None
+    tag, dot, _ = session_id.rpartition(".")
+    return tag if dot and len(tag.rpartition(".")[2]) == NODE_TAG_CHARACTERS else None

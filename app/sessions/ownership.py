@@ -10,7 +10,7 @@ from anyio.abc import TaskGroup
 
 from app.domain import Limits, Principal
 from app.errors import QuotaExceeded, RoutesUnavailable
-from app.routing.routes import CALLER, NODE_TAG_CHARACTERS, Quota, Route, RouteStore, caller_key, session_key
+from app.routing.routes import CALLER, Quota, Route, RouteStore, caller_key, session_key, tag_of
 from app.sessions.session import Session
 
 SESSION_ID_BYTES = 24  # 192 random bits
@@ -54,7 +54,7 @@ class Ownership:
 
     def new_session_id(self) -> str:
         """An id that nobody can guess, and that says who gave it out: a lost route does not lose the session."""
-        return f"{self.node[:NODE_TAG_CHARACTERS]}.{secrets.token_urlsafe(SESSION_ID_BYTES)}"
+        return f"{tag_of(self.node)}.{secrets.token_urlsafe(SESSION_ID_BYTES)}"
 
     async def claim_session(
         self, session_id: str, principal: Principal, tenant: str, backend: str, transport: str, limits: Limits

@@ -31,17 +31,18 @@ class Nodes:
         self._admin_key: str | None = None
 
     def start(self, **settings: str) -> Gateway:
-        directory = self._directory / f"node-{next(self._serial)}"
-        node = Gateway(directory, admin_key=self._admin_key, **{**self._settings, **settings})
+        number = next(self._serial)
+        directory, named = self._directory / f"node-{number}", {"NODE_NAME": f"gateway-{number}"}
+        node = Gateway(directory, admin_key=self._admin_key, **{**self._settings, **named, **settings})
         self._admin_key = node.admin_key  # they have one database
         self._stack.callback(node.close)
         self.all.append(node)
         return node
 
     def replace(self, node: Gateway) -> Gateway:
-        """A new node in the place of one that has ended."""
+        """A new node in the place of one that has ended, and with its name."""
         index = self.all.index(node)
-        fresh = self.start()
+        fresh = self.start(NODE_NAME=node.environment["TRUNKLINE_NODE_NAME"])
         self.all.remove(fresh)
         self.all[index] = fresh
         return fresh

@@ -2,17 +2,18 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from urllib.parse import urlsplit
 
 import anyio
 import httpx2
 import pytest
-from mcp_clients import CallFailed, StreamableSession
+from mcp_clients import CallFailed, Session, SseSession, StreamableSession
 
 from tests.haproxy import running_balancer
 from tests.integration.gateway import ECHO, Endpoint
 from tests.integration.nodes import Nodes, running_nodes
+from tests.integration.wire import ACCEPT
 
 SESSIONS = 12
 
@@ -38,11 +39,60 @@ def session(balancer: str, endpoint: Endpoint) -> StreamableSession:
     return StreamableSession(balancer + urlsplit(endpoint.mcp).path, endpoint.headers)
 
 
+def sse_session(balancer: str, endpoint: Endpoint) -> SseSession:
+    return SseSession(balancer + urlsplit(endpoint.sse).path, endpoint.headers)
+
+
 async def test_what_nodes_say_to_each_other_does_not_pass_the_balancer(nodes: Nodes, balancer: str) -> None:
     upgrade = {"Connection": "upgrade", "Upgrade": "trunkline-link", "Trunkline-Challenge": "x"}
     async with httpx2.AsyncClient() as http:
         assert (await http.get(nodes.all[0].url + "/internal/link", headers=upgrade)).status_code == 403
         assert (await http.get(balancer + "/internal/link", headers=upgrade)).status_code == 404
+
+
+def forwards(nodes: Nodes) -> float:
+    """How many requests one node has sent on to another."""
+    of_each = [node.metrics() for node in nodes.living()]
+    return sum(value for each in of_each for name, value in each.items() if name.startswith("trunkline_forwards_total"))
+
+
+@pytest.mark.parametrize("connect", [session, sse_session])
+async def test_requests_of_a_session_reach_their_own_node(
+    nodes: Nodes, balancer: str, connect: Callable[[str, Endpoint], Session]
+) -> None:
+    endpoint = nodes.all[0].endpoint(ECHO)
+    sessions = [connect(balancer, endpoint) for _ in range(6)]
+    before = forwards(nodes)
+    try:
+        for each in sessions:
+            await each.open()
+            for number in range(4):
+                assert await each.call_tool("echo", {"text": str(number)}) == str(number)
+        assert {name_in(each) for each in sessions} == {"gateway-1", "gateway-2"}, "one of the nodes has got nothing"
+        assert forwards(nodes) == before
+        await astray(nodes, sessions[0], endpoint)
+        assert forwards(nodes) == before + 1, "which is how it is counted"
+    finally:
+        for each in sessions:
+            await each.close()
+
+
+def name_in(each: Session) -> str:
+    """The name of the node that gave its id out."""
+    return (each.session_id or "").removeprefix("sessionId=").partition(".")[0]
+
+
+async def astray(nodes: Nodes, each: Session, endpoint: Endpoint) -> None:
+    """A request of this session at the other node."""
+    (other,) = [node for node in nodes.all if node.environment["TRUNKLINE_NODE_NAME"] != name_in(each)]
+    headers = {**endpoint.headers, "Accept": ACCEPT}
+    if isinstance(each, SseSession):
+        address = each.post_path or ""
+    else:
+        address, headers["Mcp-Session-Id"] = urlsplit(endpoint.mcp).path, each.session_id or ""
+    ping = {"jsonrpc": "2.0", "id": 99, "method": "ping"}
+    async with httpx2.AsyncClient() as http:
+        assert (await http.post(other.url + address, json=ping, headers=headers)).status_code in (200, 202)
 
 
 async def test_no_call_fails_while_a_node_drains(nodes: Nodes, balancer: str) -> None:

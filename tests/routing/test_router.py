@@ -8,7 +8,7 @@ from app.errors import RoutesUnavailable, SessionNotFound
 from app.routing import router
 from app.routing.memory_store import MemoryStore
 from app.routing.router import Free, Router, There
-from app.routing.routes import Found, NodeRecord
+from app.routing.routes import Found, NodeRecord, maker_of, new_node_id, tag_of
 from tests.routing.rig import record, route
 
 A, B, C, D = "a" * 16, "b" * 16, "c" * 16, "d" * 16
@@ -150,6 +150,29 @@ async def test_an_id_of_our_own_that_nobody_knows_is_no_session():
         await rig.router.locate("k", f"{A[:8]}.secret")
     with pytest.raises(SessionNotFound):
         await rig.router.locate("k", "no tag at all")
+
+
+async def test_a_node_that_was_started_again_under_its_name_is_not_asked_for_the_sessions_of_the_one_before():
+    rig = Rig()
+    before, again, here = (new_node_id(name) for name in ("gateway-1", "gateway-1", "gateway-2"))
+    of_before, of_again = f"{tag_of(before)}.secret", f"{tag_of(again)}.secret"
+    assert of_before.startswith("gateway-1.")
+    rig.peers[again] = record(again)
+    assert await rig.router.locate("k", of_again) == There(record(again))
+    with pytest.raises(SessionNotFound):
+        await rig.router.locate("k", of_before)
+    rig.peers[before] = record(before)  # both run: the old one still drains
+    assert await rig.router.locate("k", of_before) == There(record(before))
+    assert here.startswith("gateway-2-")
+
+
+def test_the_tag_of_a_node_is_read_from_the_session_ids_that_it_gives_out_and_from_nothing_else():
+    for name in (None, "a", "trunkline-7c9d-x2x", "00000000"):
+        tag = tag_of(new_node_id(name))
+        assert maker_of(f"{tag}.random-bytes_64") == tag
+        assert tag.partition(".")[0] == (name or tag)
+    assert tag_of("deadbeef" + "0" * 8) != tag_of("deadbeef-" + "0" * 16)
+    assert [maker_of(each) for each in ("none", "short.x", "name.short.x", "..", "")] == [None] * 5
 
 
 def test_new_sessions_go_to_the_node_with_the_fewest_that_takes_any():
