@@ -28,7 +28,7 @@ from app.demo import prepare_demo
 from app.errors import SettingsError
 from app.gateway import Gateway, open_gateway
 from app.http.client_address import TrustedProxies
-from app.http.connections import ConnectionLimits, Connections, descriptors_for_connections
+from app.http.connections import ConnectionLimits, Connections, descriptors_for_connections, free_descriptor
 from app.http.uvicorn_protocol import HttpProtocol
 from app.main import accept_links, create_app
 from app.metrics import Metrics
@@ -284,6 +284,7 @@ def _connections(settings: Settings, metrics: Metrics) -> Connections:
     connections = Connections(
         limits,
         TrustedProxies(settings.trusted_proxies),
+        free_descriptor=free_descriptor,
         on_refused=lambda reason: metrics.connections_refused.labels(reason).inc(),
     )
     metrics.connections.set_function(connections.__len__)

@@ -4,6 +4,7 @@ Where another one does not fit, the one that has done nothing for the longest go
 with a credential. So strangers push out strangers, and never a client that was let in.
 """
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ BY_KEY, BY_NODE = "key", "node"
 NO_LIMIT = 1 << 30
 MAX_NODES = 1_000
 SWEEP_S = 1.0
-ROOM_PART = 64  # a 64th is closed at once where there is no room, so that not every newcomer looks through all
+# So many are closed where there is no room: more than one per newcomer, and not a look through all for each of them.
+LEAST_ROOM, ROOM_PART = 2, 64
 LEAST_RESERVE, MOST_RESERVE = 32, 1_024  # descriptors
 
 
@@ -40,6 +42,16 @@ class ConnectionLimits:
 def descriptors_for_connections(limit: int) -> int:
     """A quarter of what the process may open is not for connections, within bounds."""
     return limit - max(LEAST_RESERVE, min(MOST_RESERVE, limit // 4))
+
+
+def free_descriptor() -> int:
+    """The lowest that is free, which is the next one."""
+    try:
+        number = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return NO_LIMIT
+    os.close(number)
+    return number
 
 
 class Connection(Protocol):
@@ -73,11 +85,14 @@ class Connections:
         *,
         on_refused: Callable[[str], None] = lambda reason: None,
         clock: Callable[[], float] = time.monotonic,
+        free_descriptor: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`on_refused` hears of each connection that was refused, or ended for what its client did."""
+        """`on_refused` hears of each connection that was refused, or ended for what its client did; `free_descriptor`
+        is the number that whatever is opened next would get."""
         self.limits, self.proxies = limits or ConnectionLimits(), proxies or TrustedProxies()
         self.on_refused = on_refused
-        self._clock, self._looked_at = clock, clock()
+        self._clock, self._looked_at, self._free_descriptor = clock, clock(), free_descriptor
+        self._most = self.limits.connections  # less for a moment where descriptors run short
         self.now = 0.0  # the time that the event loop has run; it stands still while that does
         self._open: dict[Connection, str | None] = {}  # and the address each counts for
         self._of_address: dict[str, int] = {}
@@ -91,14 +106,10 @@ class Connections:
 
     def admit(self, connection: Connection, address: str, descriptor: int) -> Refusal | None:
         """Counts a connection until `leave`; or why there is no place for it."""
-        limits, counted = self.limits, self.counted_as(address)
+        counted = self.counted_as(address)
         if counted is not None and not self.take(counted):
             return ADDRESS_LIMIT
-        refusal = None
-        if len(self._open) >= limits.connections:
-            refusal = CONNECTION_LIMIT
-        elif descriptor >= limits.descriptors:
-            refusal = DESCRIPTORS_SHORT
+        refusal = self._is_full(descriptor)
         if refusal is not None and not self._make_room():
             self.give_back(counted)
             return refusal
@@ -156,10 +167,25 @@ class Connections:
         for connection in [each for each in self._open if each.deadline <= now or each.is_stuck]:
             connection.look()
 
+        if self._free_descriptor() < self.limits.descriptors:
+            self._most = self.limits.connections
+        else:
+            self._make_room()
+
+    def _is_full(self, descriptor: int) -> Refusal | None:
+        if descriptor >= self.limits.descriptors:
+            # Descriptors are given from the lowest, so all below are taken. Those that others give back now are filled
+            # without another sign: so what there is in this moment is what there may be, until the next sweep.
+            self._most = min(self._most, len(self._open))
+            return DESCRIPTORS_SHORT
+        if len(self._open) >= self._most:
+            return CONNECTION_LIMIT if self._most == self.limits.connections else DESCRIPTORS_SHORT
+        return None
+
     def _make_room(self) -> bool:
         """Ends those that have done nothing for the longest; False if there is none that may be."""
         dispensable = [each for each in self._open if each.is_dispensable]
-        number = max(1, len(self._open) // ROOM_PART)
+        number = max(LEAST_ROOM, len(self._open) // ROOM_PART)
         for connection in nsmallest(number, dispensable, key=lambda each: each.since):
             connection.give_up(MADE_ROOM)
         return bool(dispensable)

@@ -72,12 +72,12 @@ def test_an_address_where_a_node_of_ours_is_counts_no_longer() -> None:
 
 
 def test_the_longest_idle_that_may_go_makes_room() -> None:
-    among = connections(connections=3)
-    guest, old, young = Line(since=0, is_dispensable=False), Line(since=1), Line(since=2)
-    for each in (young, guest, old):
+    among = connections(connections=4)
+    guest, oldest, old, young = Line(is_dispensable=False), Line(since=1), Line(since=2), Line(since=3)
+    for each in (young, guest, old, oldest):
         admit(among, each)
-    assert admit(among, Line(since=3)) is None
-    assert (guest.given_up, old.given_up, young.given_up) == ([], ["made_room"], [])
+    assert admit(among, Line(since=4)) is None
+    assert [each.given_up for each in (guest, oldest, old, young)] == [[], ["made_room"], ["made_room"], []]
     assert len(among) == 3
 
 
@@ -89,7 +89,26 @@ def test_where_descriptors_run_short_somebody_makes_room_or_the_newcomer_goes() 
     assert stranger.given_up == ["made_room"]
     assert admit(among, Line(), descriptor=100) == "descriptors_short"
     assert repr(among) == "<Connections [1 open, 1 addresses]>"
+    among.sweep()
     assert [admit(among, Line()) for _ in range(4)] == [None] * 4  # who was refused is not counted
+
+
+def test_descriptors_that_are_given_back_are_not_filled_beyond_what_there_was_room_for() -> None:
+    free = [0]
+    among = Connections(ConnectionLimits(descriptors=100), free_descriptor=lambda: free[0])
+    for number in range(50):
+        assert admit(among, Line(since=number)) is None
+    assert admit(among, Line(since=50), descriptor=100) is None  # now it is known that there is room for fifty
+    for number in range(100):
+        assert admit(among, Line(since=100 + number), descriptor=number) is None
+        assert len(among) <= 50
+    among.sweep()
+    for number in range(100):
+        assert admit(among, Line(since=300 + number), descriptor=number) is None
+    assert len(among) > 140
+    free[0] = 100
+    among.sweep()  # others have opened files: connections go without a newcomer, too
+    assert len(among) < 150
 
 
 def test_a_full_node_makes_room_for_many_at_once() -> None:
