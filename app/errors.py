@@ -83,6 +83,13 @@ class Unauthenticated(ClientError):
         self.token_was_sent = token_was_sent
 
 
+class CredentialExpired(Unauthenticated):
+    """The credential has expired since the request began."""
+
+    def __init__(self) -> None:
+        super().__init__(token_was_sent=True)
+
+
 class Forbidden(ClientError):
     """The credential is valid but its scopes do not allow this."""
 

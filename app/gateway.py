@@ -205,6 +205,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         tasks = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(tasks.cancel_scope.cancel)
         tasks.start_soon(_flush_for_ever, authenticator)
+        tasks.start_soon(authenticator.watch.run)
         watch = DatabaseWatch(database)
         tasks.start_soon(watch.run)
         tasks.start_soon(heartbeat.run)

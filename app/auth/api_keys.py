@@ -141,6 +141,21 @@ class ApiKeys:
         expires_at = None if record.expires_at is None else record.expires_at.timestamp()
         return Principal(record.tenant, ISSUER, identifier, record.scopes, expires_at)
 
+    async def confirm(self, principal: Principal) -> None:
+        """Whether the key of a principal that was let in elsewhere is still good.
+
+        Raises:
+            KeyRefused: unknown, revoked or expired.
+            StorageUnavailable: the store does not answer.
+        """
+        record = await self._store.find(principal.subject)
+        if record is None or record.tenant != principal.tenant:
+            raise KeyRefused("unknown")
+        if record.revoked_at is not None:
+            raise KeyRefused("revoked")
+        if record.expires_at is not None and record.expires_at <= self._now():
+            raise KeyRefused("expired")
+
     async def flush_last_used(self) -> None:
         """Writes down which keys were used. Once a minute is enough; uses survive a store that is away.
 

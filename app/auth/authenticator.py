@@ -16,7 +16,8 @@ from typing import TypeVar
 from prometheus_client import Counter
 
 from app.auth import tokens
-from app.auth.api_keys import PREFIX, ApiKeys, KeyRefused
+from app.auth.api_keys import ISSUER, PREFIX, ApiKeys, KeyRefused
+from app.auth.credential_watch import CredentialWatch
 from app.auth.tokens import Target, TokenRefused, Tokens
 from app.domain import Principal
 from app.errors import Unauthenticated
@@ -50,7 +51,7 @@ class Authenticator:
         self._failures = {reason: failures.labels(reason) for reason in REASONS}
         self._known: dict[bytes, tuple[Principal, float]] = {}  # both by a digest, whatever was sent
         self._refused: dict[bytes, tuple[str, float]] = {}
-        self._forgotten = 0
+        self.watch = CredentialWatch(clock, lambda: now().timestamp())
 
     def __repr__(self) -> str:
         return f"<Authenticator [{len(self._known)} known, {len(self._refused)} refused]>"
@@ -91,6 +92,24 @@ class Authenticator:
             return await self._verify(digest, lambda: keys.verify(text))
         return await self._verify(_of_token(digest, target), lambda: tokens.verify(text, target))
 
+    async def confirm(self, principal: Principal) -> None:
+        """Asks the store whether there still is what another node has let this principal in with: its key, or the
+        issuer of its token, which only that node can look at.
+
+        Raises:
+            Unauthenticated: it is gone, or has expired.
+            StorageUnavailable: nobody can tell.
+        """
+        try:
+            if self.watch.has_expired(principal):
+                raise KeyRefused("expired")
+            if principal.issuer == ISSUER:
+                await self._keys.confirm(principal)
+            elif self._tokens is not None:
+                await self._tokens.confirm(principal)
+        except (KeyRefused, TokenRefused) as refusal:
+            raise self._refusal(refusal.reason) from None
+
     def forget(self, identity: tuple[str, str, str]) -> None:
         """The credentials of this identity are worth nothing any more."""
         self._forget(lambda principal: principal.identity == identity)
@@ -123,23 +142,23 @@ class Authenticator:
         refused = self._refused.get(key)
         if refused is not None and refused[1] > self._clock():
             raise self._refusal(refused[0])
-        forgotten = self._forgotten
+        revoked = self.watch.count
         try:
             principal = await verify()
         except (KeyRefused, TokenRefused) as refusal:
-            if self._forgotten == forgotten:
+            if self.watch.count == revoked:
                 _remember(self._refused, key, (refusal.reason, self._clock() + REMEMBER_REFUSED_S))
             raise self._refusal(refusal.reason) from None
         remember_s = REMEMBER_S
         if principal.expires_at is not None:
             remember_s = min(remember_s, principal.expires_at - self._now().timestamp())
         # A revocation may have come while the store was asked: then what it said is not kept.
-        if self._forgotten == forgotten and remember_s > 0:
+        if self.watch.count == revoked and remember_s > 0:
             _remember(self._known, key, (principal, self._clock() + remember_s))
         return principal
 
     def _forget(self, is_meant: Callable[[Principal], bool]) -> None:
-        self._forgotten += 1
+        self.watch.revoked(is_meant)
         self._known = {key: entry for key, entry in self._known.items() if not is_meant(entry[0])}
         self._refused.clear()
 

@@ -122,6 +122,15 @@ class Tokens:
         expires_at = self._check_times(claims)
         return _principal(claims, issuer, expires_at)
 
+    async def confirm(self, principal: Principal) -> None:
+        """Whether there still is the issuer of a principal that was let in elsewhere.
+
+        Raises:
+            TokenRefused: there is not.
+            StorageUnavailable: the store does not answer.
+        """
+        await self._issuer(principal.tenant, principal.issuer)
+
     def forget_issuer(self, tenant: str, issuer: str) -> None:
         """The issuer was changed: its keys are fetched anew."""
         self._keys.forget(tenant, issuer)

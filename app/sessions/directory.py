@@ -6,10 +6,11 @@ from typing import Protocol, TypeGuard
 import anyio
 
 from app.domain import BackendSpec, Limits, Tenant
-from app.errors import BackendNotFound
+from app.errors import BackendNotFound, StorageUnavailable
 
 MAX_AGE_S = 5.0  # the second path of invalidation, for changes made by another process
 MAX_ENTRIES = 10_000
+MAX_LOADS = 5  # while changes come in between
 
 
 _Entry = tuple[BackendSpec, Limits, float]  # and until when it may be believed
@@ -70,16 +71,18 @@ class BackendDirectory:
                 self._loading.pop(key, None)
 
     async def _load(self, key: tuple[str, str]) -> _Entry:
-        forgotten = self._forgotten
-        spec = await self._backends.get(*key)
-        limits = (await self._tenants.get(key[0])).limits
-        entry = (spec, limits, time.monotonic() + MAX_AGE_S)
-        # A change may have come while the stores were asked: then what they said is not kept.
-        if self._forgotten == forgotten:
-            if len(self._entries) >= MAX_ENTRIES:
-                self._entries.clear()
-            self._entries[key] = entry
-        return entry
+        for _ in range(MAX_LOADS):
+            forgotten = self._forgotten
+            spec = await self._backends.get(*key)
+            limits = (await self._tenants.get(key[0])).limits
+            entry = (spec, limits, time.monotonic() + MAX_AGE_S)
+            # A change may have come while the stores were asked: then what they said is asked again.
+            if self._forgotten == forgotten:
+                if len(self._entries) >= MAX_ENTRIES:
+                    self._entries.clear()
+                self._entries[key] = entry
+                return entry
+        raise StorageUnavailable("backends change faster than they can be looked up")
 
     def forget_everything(self) -> None:
         """Nothing that was remembered may be believed."""

@@ -22,7 +22,7 @@ from app.protocol.modern import MODERN, Envelope, own_envelope
 from app.protocol.revisions import Revision
 from app.routing.routes import Identity
 from app.sessions.line import Group, Line, Need
-from app.sessions.registry import SessionRegistry
+from app.sessions.registry import AskAgain, SessionRegistry, for_nobody
 from app.sessions.session import TAKEN_OVER, Session
 from app.sessions.streams import EventStream, Reply
 
@@ -35,11 +35,12 @@ CallerKey = tuple[Identity, str, str]
 
 
 class Caller(NamedTuple):
-    """Who calls which backend."""
+    """Who calls which backend. `still_allowed` raises where they may not any more; it is asked after waits."""
 
     principal: Principal
     tenant: str
     backend: str
+    still_allowed: AskAgain = for_nobody
 
     @property
     def key(self) -> CallerKey:
@@ -133,6 +134,7 @@ class Lines:
                 async with group.opening:  # of several that come at once, one opens it for all
                     if self.group(caller, envelope).pick(need) is None and not self._opens_at_once(caller, need):
                         self._keep(caller, envelope, await self._open(caller, envelope))
+                await caller.still_allowed()
 
     def _opens_at_once(self, caller: Caller, need: Need) -> bool:
         """A line that nobody else could use is opened beside others, once the backend's era is known."""
@@ -172,12 +174,14 @@ class Lines:
 
     async def _open(self, caller: Caller, envelope: Envelope) -> Line:
         for _ in range(2):
-            session = await self._registry.open(caller.principal, caller.tenant, caller.backend, TRANSPORT)
+            session = await self._registry.open(*caller[:3], TRANSPORT, caller.still_allowed)
             session.listen, session.is_line = _Unasked(self, session), True
             try:
                 await self._registry.connect(session)
+                await caller.still_allowed()
                 line = await self._greet(session, envelope)
             except SessionNotFound:
+                await caller.still_allowed()
                 raise _stopped() from None
             except BaseException:
                 session.close("not_initialized")

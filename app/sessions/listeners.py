@@ -90,8 +90,7 @@ class Listeners:
         listener = Listener(message.id, stream, line, _kinds(line, wanted), _uris(line, wanted))
         mine = self._listeners.setdefault(caller.key, [])
         if len(mine) >= MAX_LISTENERS:
-            mine[0].end()
-            self.close(mine[0])
+            self.end(mine[0])
         subscribed = self._uris_of(line)
         mine.append(listener)
         line.session.listen.attached = True
@@ -112,6 +111,11 @@ class Listeners:
         response = await self._lines.request(listener.line.session, "resources/subscribe", params)
         if response.member == "error":
             listener.uris -= {uri}
+
+    def end(self, listener: Listener) -> None:
+        """Ends a subscription that its client may not have any longer."""
+        listener.end()
+        self.close(listener)
 
     def close(self, listener: Listener) -> None:
         """The reader has left; what nobody else on the line wants is unsubscribed. Idempotent."""
@@ -155,8 +159,7 @@ class Listeners:
         """Listeners whose line is gone hear the end of their subscription; their clients may listen again."""
         for listener in list(self._listeners.get(caller_key(session), [])):
             if listener.line.session is session:
-                listener.end()
-                self.close(listener)
+                self.end(listener)
 
     def __len__(self) -> int:
         return sum(len(mine) for mine in self._listeners.values())

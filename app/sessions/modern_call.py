@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from app.errors import CallCutOff
 from app.protocol.bridge import MAX_ROUNDS, NEEDS
 from app.protocol.commands import Answer, Call, Failed, ToStream
 from app.protocol.jsonrpc import (
@@ -109,6 +110,13 @@ class ModernCall:
         if self._reply is not None and not self.is_done:
             self._reply = None
             self.cancel("the client closed the stream")
+
+    def expire(self) -> None:
+        """The credential of the request that waits is over: it gets an error, and the process is not waited for."""
+        if self._reply is not None and not self.is_done:
+            error = CallCutOff("the credential has expired while this call was under way; its outcome is not known")
+            self._answer_client(Failed(self._as_call(), error))
+            self.cancel("the client's credential has expired")
 
     def cancel(self, why: str) -> None:
         """Tells the process that nobody waits any more; the call is over."""

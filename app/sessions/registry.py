@@ -39,6 +39,13 @@ PROOFS = 3  # for a node that stands still again while it proves; then it goes o
 log = logging.getLogger(__name__)
 
 
+AskAgain = Callable[[], Awaitable[None]]  # raises where whoever a session is for may not have it any more
+
+
+async def for_nobody() -> None:
+    """Asks nothing."""
+
+
 async def _nothing_to_prove() -> None:
     """A node that is alone owns what it has."""
 
@@ -85,10 +92,16 @@ class SessionRegistry:
         tasks.cancel_scope.cancel()
         await tasks.__aexit__(None, None, None)
 
-    async def open(self, principal: Principal, tenant: str, backend: str, transport: str) -> Session:
+    async def open(
+        self, principal: Principal, tenant: str, backend: str, transport: str, still_allowed: AskAgain = for_nobody
+    ) -> Session:
         """A new session, without a process yet (`connect` takes one); the caller closes it if that fails.
 
+        `still_allowed` is asked once the session is in the registry: it notices a revocation that came before, and one
+        that comes later ends the session.
+
         Raises:
+            What `still_allowed` raises.
             BackendNotFound: no such backend, or it is disabled.
             QuotaExceeded: the tenant, the principal or the node has its number of sessions.
             ShuttingDown: this node takes no new ones.
@@ -99,10 +112,12 @@ class SessionRegistry:
         session = self._admit(session_id, principal, spec, limits, transport)
         try:
             await self._ownership.claim_session(session_id, principal, tenant, backend, transport, limits)
+            await still_allowed()
         except BaseException as error:
             if isinstance(error, QuotaExceeded):
                 self._metrics.rate_limited.labels(error.limit).inc()
             session.close("not_claimed")
+            self._ownership.release(session_key(session_id))  # it may have been closed before it was claimed
             raise
         if session.state is SessionState.CLOSED:  # by the drain, an administrator
             self._ownership.release(session_key(session_id))

@@ -73,6 +73,11 @@ class Reader:
             self._polls_in_ms = POLL_RETRY_MS
         return None
 
+    def end(self) -> None:
+        """Ends the response and not the stream: the client may come back for the rest."""
+        self._polls_in_ms = POLL_RETRY_MS
+        self.leave()
+
     def leave(self) -> None:
         """The response is over. Idempotent; says nothing where another has taken the stream over."""
         if self._stream.detach(self):

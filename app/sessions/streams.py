@@ -161,7 +161,8 @@ class EventStream:
         """The reader has left; what it has not read stays. False where it had lost the stream to another."""
         if reader is not self._reader:
             return False
-        self.attached, self._reader, self._waiter = False, None, None
+        self.attached, self._reader = False, None
+        self._wake()  # one that is made to leave may wait
         self._set_full(False)
         if self.recorder is not None and self.recorder.collects:
             self._leave_to_log()

@@ -92,6 +92,11 @@ class TakeOver:
         session = await self._rebuild(session_id, route, spec, limits)
         if session is None:
             raise self._end(route, "nothing was written down of it")
+        try:
+            await self._directory.find(route.tenant, route.backend)  # asks nobody unless something has changed
+        except NotFound:
+            session.close("backend_removed")
+            raise self._end(route, "its backend is gone") from None
         return session
 
     def _end(self, route: Route, why: str) -> SessionNotFound:

@@ -1,14 +1,14 @@
 """Elsewhere: what becomes of a request whose session is not here. Another node answers it, or this one takes over."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
 import anyio
 
-from app.errors import NodeUnavailable, SessionNotFound, ShuttingDown
+from app.errors import ClientError, CredentialExpired, NodeUnavailable, SessionNotFound, ShuttingDown
 from app.routing.peers import PeerUnreachable
 from app.routing.router import Free, Router, There
 from app.routing.routes import Route, session_key
@@ -67,6 +67,7 @@ class Elsewhere:
             self._router.forget(key)  # the sender knows better than what was true two seconds ago
         while True:
             located = await self._router.locate(key, session_id)
+            await request.require_still_allowed()
             if isinstance(located, There):
                 if await self.forwarded(attempt, key, located):
                     return None
@@ -91,13 +92,28 @@ class Elsewhere:
         Raises:
             SessionNotFound: none of these.
         """
-        caller = Caller(request.principal, request.tenant, request.backend)
-        find = partial(self._registry.get, session_id, *caller)
+        find = partial(self._registry.get, session_id, request.principal, request.tenant, request.backend)
         if isinstance(located, Free):
-            return await self._take_over(session_id, located.route, caller, find)
+            return await self._taken_over(request, session_id, located.route, find)
         session = find()
         if session is None and not self._ownership.holds(located.key) and not self._take_over.is_under_way(located.key):
             raise SessionNotFound
+        return session
+
+    async def _taken_over(
+        self, request: McpRequest, session_id: str, route: Route, find: Callable[[], Session | None]
+    ) -> Session | None:
+        """As TakeOver. What was revoked before the session was here has not ended it: that is made up for."""
+        caller = Caller(request.principal, request.tenant, request.backend)
+        session = await self._take_over(session_id, route, caller, find)
+        try:
+            await request.require_still_allowed()
+        except CredentialExpired:
+            raise  # the session may go on with another one
+        except ClientError:
+            if session is not None:
+                session.close("key_revoked")
+            raise
         return session
 
     async def opening(self, request: McpRequest, body: bytes) -> bool:

@@ -57,8 +57,12 @@ async def send_events(
     source: Source,
     options: StreamOptions,
     on_left: Callable[[], None],
+    on_expired: Callable[[], None],
 ) -> None:
-    """Answers with the messages until they end or the client leaves; `on_left` is called once, either way."""
+    """Answers with the messages until they end or the client leaves; `on_left` is called once, either way.
+
+    `on_expired` is called when the credential expires that the stream was asked for with: it ends the source.
+    """
 
     async def events() -> AsyncGenerator[bytes, None]:
         yield options.first
@@ -77,7 +81,8 @@ async def send_events(
     )
     options.gauge.inc()
     try:
-        await response(request.scope, request.receive, request.send)
+        with request.while_credential_lasts(on_expired):
+            await response(request.scope, request.receive, request.send)
     except SendTimeoutError:
         log.warning("a client accepted nothing for %.0f s; its stream was closed", STALLED_S)
     finally:

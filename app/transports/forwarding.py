@@ -64,7 +64,9 @@ class Forwarding:
             NodeLost: the connection broke before the answer; whether it was executed is not known.
             NodeUnavailable: too many requests are under way to the node, or it does not believe us.
             ClientGone: there is nobody to answer.
+            GatewayError: the client may not any more.
         """
+        await request.require_still_allowed()
         try:
             response = await self._answered(request, body, node)
             try:

@@ -7,7 +7,7 @@ import anyio
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.auth.authenticator import Authenticator
+from app.auth.authenticator import REMEMBER_S, Authenticator
 from app.auth.policy import may_connect
 from app.domain import Principal
 from app.domain import Scope as Permission
@@ -103,18 +103,39 @@ class Front:
         if endpoint is None:
             allow = ", ".join(methods).encode()
             raise HttpRefusal(405, "method_not_allowed", "this address has other methods", headers=((b"allow", allow),))
-        if not request.is_forwarded:
-            authorization = headers.get(b"authorization")
+        await self._admit(request)
+        if self._registry is not None and self._registry.fence.is_closed():
+            await self._registry.prove()
+        await request.require_still_allowed()
+        await endpoint(request)
+
+    async def _admit(self, request: McpRequest) -> None:
+        """Finds out who asks, and whether they may."""
+        watch = self._authenticator.watch
+        if request.is_forwarded:
+            # The node that has let the client in may not have heard yet what this one has, for as long as it remembers.
+            request.admit(request.principal, watch, watch.count_before(REMEMBER_S), self._confirm)
+        else:
+            seen = watch.count  # before anything is looked up
+            authorization = request.headers.get(b"authorization")
             principal = None if authorization is None else self._authenticator.remembered(authorization, request.target)
             if principal is None:
                 principal = await self._authenticator.authenticate(authorization, request.target())
-            request.principal = principal
+            request.admit(principal, watch, seen, self._authenticate)
             request.scope[LET_IN] = BY_KEY
-        if not may_connect(request.principal, request.tenant, request.backend):
-            raise _no_access(request.principal, request.tenant, request.backend)
-        if self._registry is not None and self._registry.fence.is_closed():
-            await self._registry.prove()
-        await endpoint(request)
+        _require_access(request.principal, request)
+
+    async def _authenticate(self, request: McpRequest) -> Principal:
+        """Whose request it is, asked anew."""
+        authorization = request.headers.get(b"authorization")
+        principal = await self._authenticator.authenticate(authorization, request.target())
+        _require_access(principal, request)
+        return principal
+
+    async def _confirm(self, request: McpRequest) -> Principal:
+        """The same for what another node has let in."""
+        await self._authenticator.confirm(request.principal)
+        return request.principal
 
     def _check_names(self, request: McpRequest) -> None:
         """By which name the client calls us, and from which web page; a page that may is told so."""
@@ -157,10 +178,12 @@ def _names(path: str) -> tuple[str, str, str]:
     return (words[2], words[3], words[4]) if len(words) == 5 else ("", "", "")
 
 
-def _no_access(principal: Principal, tenant: str, backend: str) -> GatewayError:
-    if principal.tenant != tenant:
-        return BackendNotFound()  # another tenant's backends do not exist
-    return Forbidden([f"{Permission.CONNECT}", f"{Permission.CONNECT}:{backend}"])
+def _require_access(principal: Principal, request: McpRequest) -> None:
+    if may_connect(principal, request.tenant, request.backend):
+        return
+    if principal.tenant != request.tenant:
+        raise BackendNotFound  # another tenant's backends do not exist
+    raise Forbidden([f"{Permission.CONNECT}", f"{Permission.CONNECT}:{request.backend}"])
 
 
 def _limited(receive: Receive, limit: int) -> Receive:

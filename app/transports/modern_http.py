@@ -57,7 +57,7 @@ class ModernHttp:
             raise _refusal(envelope)
         if message.method in REMOVED:
             raise HttpRefusal(404, "method_not_found", "this revision has no such method", code=METHOD_NOT_FOUND)
-        caller = Caller(request.principal, request.tenant, request.backend)
+        caller = Caller(request.principal, request.tenant, request.backend, request.require_still_allowed)
         calls: list[ModernCall] = []  # at most one
         with self._implicit.expecting(caller):
             if not await self._is_ours(request, caller, message, body):
@@ -89,6 +89,7 @@ class ModernHttp:
             return
         if message.method == "tools/call":
             await self._require_mirrors(request, caller, message, envelope)
+            await request.require_still_allowed()
         await self._call(request, caller, message, envelope, accepted, calls)
 
     async def _is_ours(self, request: McpRequest, caller: Caller, message: Request, body: bytes) -> bool:
@@ -157,7 +158,7 @@ class ModernHttp:
                 reply.become_stream()
             if reply.stream is not None:
                 options = StreamOptions(self._call_streams, self._keepalive_s)
-                await send_events(request, reply.stream, options, reply.stream.end)
+                await send_events(request, reply.stream, options, reply.stream.end, on_expired=calls[-1].expire)
                 return
         finally:
             for call in calls:
@@ -187,7 +188,10 @@ class ModernHttp:
         if listener is None:
             return False
         options = StreamOptions(self._listen_streams, self._keepalive_s)
-        await send_events(request, listener.stream, options, partial(self._implicit.listeners.close, listener))
+        listeners = self._implicit.listeners
+        await send_events(
+            request, listener.stream, options, partial(listeners.close, listener), partial(listeners.end, listener)
+        )
         return True
 
 

@@ -1,16 +1,18 @@
 """McpRequest: one HTTP request to an MCP endpoint, and the plain ASGI answers to it."""
 
 import math
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import anyio
 from starlette.types import Message, Receive, Scope, Send
 
+from app.auth.credential_watch import CredentialWatch
 from app.auth.policy import has_scope
 from app.auth.tokens import Target
 from app.domain import Principal
 from app.domain import Scope as Permission
-from app.errors import Forbidden, GatewayError, Unauthenticated
+from app.errors import CredentialExpired, Forbidden, GatewayError, NotFound, Unauthenticated
 from app.http.errors import HttpRefusal, http_status, retry_after, rpc_error
 from app.http.resource_metadata import challenge
 
@@ -20,6 +22,7 @@ JSON_TYPE = (b"content-type", b"application/json")
 _UNIQUE = (b"authorization", b"content-length", b"content-type", b"host", b"mcp-session-id")
 
 RawHeaders = list[tuple[bytes, bytes]]
+AskAgain = Callable[["McpRequest"], Awaitable[Principal]]
 
 
 class ClientGone(Exception):
@@ -30,8 +33,8 @@ class McpRequest:
     """A request to `/t/{tenant}/{backend}/{kind}`. The front sets `public_url` and `principal` before others look."""
 
     __slots__ = (
-        "_kept_body", "backend", "headers", "is_forwarded", "kind", "method", "principal", "public_url", "receive",
-        "scope", "send", "tenant",
+        "_ask_again", "_kept_body", "_seen", "_watch", "backend", "headers", "is_forwarded", "kind", "method",
+        "principal", "public_url", "receive", "scope", "send", "tenant",
     )  # fmt: skip
     principal: Principal
     public_url: str | None
@@ -43,6 +46,44 @@ class McpRequest:
         self.method: str = scope["method"]
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self._kept_body: bytes | None = None
+        self._watch: CredentialWatch | None = None  # None: nobody was let in yet
+
+    # --- who asks
+
+    def admit(self, principal: Principal, watch: CredentialWatch, seen: int, ask_again: AskAgain) -> None:
+        """Lets the principal in, who was found when `watch` had seen so many revocations; `ask_again` asks anew."""
+        self.principal, self._watch, self._seen, self._ask_again = principal, watch, seen, ask_again
+
+    async def require_still_allowed(self) -> None:
+        """Asks again after a wait, before anything is made or sent; free while nothing was revoked or has expired.
+
+        Raises:
+            CredentialExpired, Unauthenticated, Forbidden, BackendNotFound: the client may not any more.
+            StorageUnavailable: nobody can tell.
+        """
+        watch = self._watch
+        if watch is None:
+            return
+        while True:
+            if watch.has_expired(self.principal):
+                raise CredentialExpired
+            count, since = watch.count, self._seen
+            if count == since:
+                return
+            if watch.may_concern(self.principal, since):
+                self.principal = await self._ask_again(self)
+            self._seen = count  # while that was asked, more may have been revoked
+
+    @contextmanager
+    def while_credential_lasts(self, end: Callable[[], None]) -> Iterator[None]:
+        """Within this block, `end` is called when the credential expires."""
+        if self._watch is None:
+            yield
+            return
+        with self._watch.hold(self.principal, end):
+            yield
+
+    # --- what is asked
 
     def keep_body(self, body: bytes) -> None:
         """The body is here already; `body` gives it from now on."""
@@ -93,6 +134,7 @@ class McpRequest:
         Raises:
             HttpRefusal: it is longer than `limit` bytes (413), encoded (415), or takes too long (408).
             ClientGone: the connection ended first.
+            GatewayError: the client may not any more, see `require_still_allowed`.
         """
         if self._kept_body is not None:
             if len(self._kept_body) > limit:
@@ -105,6 +147,7 @@ class McpRequest:
             body = await self._rest_of_body(message, limit)
         if len(body) > limit:
             raise _too_large(limit)
+        await self.require_still_allowed()
         return body
 
     async def _rest_of_body(self, message: Message, limit: int) -> bytes:
@@ -181,6 +224,8 @@ class McpRequest:
 
     async def answer_error(self, error: GatewayError, request_id: bytes = b"null") -> None:
         """Sends a JSON-RPC error with its HTTP status and the headers that go with it."""
+        if isinstance(error, NotFound):
+            error = await self._refusal_or(error)
         headers: RawHeaders = list(error.headers) if isinstance(error, HttpRefusal) else []
         if isinstance(error, HttpRefusal) and error.status == 413:
             await self.discard_body()
@@ -190,6 +235,16 @@ class McpRequest:
         if isinstance(error, Unauthenticated | Forbidden):
             headers.append((b"www-authenticate", challenge(error, self.target())))
         await self.answer(http_status(error), self.error_body(error, request_id), headers)
+
+    async def _refusal_or(self, error: GatewayError) -> GatewayError:
+        """What ended with its credential while the request waited is not missing: the credential is."""
+        try:
+            await self.require_still_allowed()
+        except (Unauthenticated, Forbidden) as refusal:
+            return refusal
+        except GatewayError:
+            pass
+        return error
 
     def error_body(self, error: GatewayError, request_id: bytes = b"null") -> bytes:
         """The JSON-RPC error; those who administer the tenant see the backend's last lines in it."""

@@ -1,5 +1,6 @@
 """HTTP+SSE of 2024-11-05: a GET stream that is the session, and POSTs beside it whose answers come on the stream."""
 
+from functools import partial
 from urllib.parse import parse_qs
 
 from app.errors import GatewayError, InvalidMessage
@@ -40,10 +41,13 @@ class HttpSse:
             raise HttpRefusal(406, "not_acceptable", "Accept must allow text/event-stream")
         if await self._elsewhere.opening(request, b""):
             return
-        session = await self._registry.open(request.principal, request.tenant, request.backend, TRANSPORT)
+        session = await self._registry.open(
+            request.principal, request.tenant, request.backend, TRANSPORT, request.require_still_allowed
+        )
         endpoint = f"/t/{request.tenant}/{request.backend}/messages?sessionId={session.id}"
         options = StreamOptions(self._streams, self._keepalive_s, first=encode_endpoint(endpoint))
-        await send_events(request, session.open_listener(), options, lambda: session.close("client_gone"))
+        listener, expired = session.open_listener(), partial(session.close, "credential_expired")
+        await send_events(request, listener, options, partial(session.close, "client_gone"), expired)
 
     async def message(self, request: McpRequest) -> None:
         """One message: 202, and the answer goes to the stream. So does the refusal of a request."""
@@ -60,19 +64,22 @@ class HttpSse:
         if isinstance(message, list):
             raise InvalidMessage("HTTP+SSE has no batches")
         if isinstance(message, Request):
-            await self._request(session, message)
+            await self._request(request, session, message)
         elif isinstance(message, Notification):
             session.notify(message)
         else:
             session.respond(message)
         await request.answer_empty(202)
 
-    async def _request(self, session: Session, message: Request) -> None:
+    async def _request(self, request: McpRequest, session: Session, message: Request) -> None:
+        """Raises where the client may not any more; everything else is answered on the stream."""
         try:
             if message.method == "initialize":
                 await self._registry.connect(session)
+                await request.require_still_allowed()
             session.request(message, Listen.STREAM)
         except GatewayError as error:
+            await request.require_still_allowed()
             session.refuse(message, error)
 
 

@@ -131,10 +131,12 @@ class StreamableHttp:
         await request.answer(200, outcome.payload())
 
     async def _initialize(self, request: McpRequest, message: Request, *, takes_json: bool, takes_events: bool) -> None:
-        session = await self._registry.open(request.principal, request.tenant, request.backend, TRANSPORT)
+        session = await self._registry.open(
+            request.principal, request.tenant, request.backend, TRANSPORT, request.require_still_allowed
+        )
         reply = session.reply(1, may_stream=takes_events)
         try:
-            await request.unless_gone(partial(self._handshake, session, message, reply))
+            await request.unless_gone(partial(self._handshake, request, session, message, reply))
             if not takes_json:
                 reply.become_stream()
             if reply.stream is not None:
@@ -160,8 +162,9 @@ class StreamableHttp:
             return True
         raise InvalidMessage("the session is initialized already")
 
-    async def _handshake(self, session: Session, message: Request, reply: Reply) -> None:
+    async def _handshake(self, request: McpRequest, session: Session, message: Request, reply: Reply) -> None:
         await self._registry.connect(session)
+        await request.require_still_allowed()
         session.request(message, reply)
         await reply.outcome
 
@@ -210,7 +213,7 @@ class StreamableHttp:
             primed=primed,
             headers={"Mcp-Session-Id": session.id},
         )
-        await send_events(request, reader, options, reader.leave)
+        await send_events(request, reader, options, reader.leave, on_expired=reader.end)
 
     # --- whose session
 

@@ -1,7 +1,8 @@
 """An MCP server without state whose calls leave a trace: each is written to a file before it is answered.
 
 Its argument is the file; a line is the `token` of one executed call. Tools: mark(token, ms) answers after so many
-milliseconds; tell(token) sends notifications/resources/updated with the token as its URI, then answers.
+milliseconds; tell(token) sends notifications/resources/updated with the token as its URI, then answers. A call with a
+progress token has its progress told once, at its beginning.
 """
 
 import json
@@ -21,6 +22,8 @@ def call(request_id: object, params: dict) -> None:
     arguments = params.get("arguments") or {}
     token = arguments["token"]
     os.write(trace, token.encode() + b"\n")
+    if "progressToken" in (params.get("_meta") or {}):
+        send(method="notifications/progress", params={"progressToken": params["_meta"]["progressToken"], "progress": 0})
     if params["name"] == "tell":
         send(method="notifications/resources/updated", params={"uri": token})
     result = {"content": [{"type": "text", "text": token}]}

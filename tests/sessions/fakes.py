@@ -74,12 +74,20 @@ class FakePool:
     def __init__(self) -> None:
         self.leases: list[FakeLease] = []
         self.error: BackendError | None = None
+        self.waiting = 0
+        self.gate: anyio.Event | None = None  # until it is set, whoever wants a process waits
 
     async def lease(self, spec: BackendSpec, limits: Limits) -> FakeLease:
+        if self.gate is not None:
+            self.waiting += 1
+            await self.gate.wait()
         if self.error is not None:
             raise self.error
-        self.leases.append(FakeLease(FakeLink()))
+        self.leases.append(FakeLease(self._link()))
         return self.leases[-1]
+
+    def _link(self) -> FakeLink:
+        return FakeLink()
 
 
 class FakeStore:

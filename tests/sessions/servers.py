@@ -7,9 +7,8 @@ from typing import Any
 
 import anyio
 
-from app.domain import BackendSpec, Limits
 from app.protocol.modern import MODERN
-from tests.sessions.fakes import FakeLease, FakeLink, FakePool
+from tests.sessions.fakes import FakeLink, FakePool
 
 CAPABILITIES = {
     "tools": {"listChanged": True},
@@ -90,11 +89,8 @@ class ServerPool(FakePool):
         super().__init__()
         self.make = make
 
-    async def lease(self, spec: BackendSpec, limits: Limits) -> FakeLease:
-        if self.error is not None:
-            raise self.error
-        self.leases.append(FakeLease(self.make()))
-        return self.leases[-1]
+    def _link(self) -> FakeServer:
+        return self.make()
 
     @property
     def servers(self) -> list[Any]:

@@ -36,7 +36,7 @@ async def left_behind(cluster: Cluster) -> tuple[str, Route]:
 
 async def take(cluster: Cluster, session_id: str, route: Route, asked_by: Caller | None = None) -> Session | None:
     whose = asked_by or caller(cluster.principal)
-    return await cluster.take_over(session_id, route, whose, lambda: cluster.registry.get(session_id, *whose))
+    return await cluster.take_over(session_id, route, whose, lambda: cluster.registry.get(session_id, *whose[:3]))
 
 
 def results(cluster: Cluster) -> dict[str, float]:

@@ -1,13 +1,14 @@
 """The Front over a registry of fakes, spoken to in plain ASGI."""
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
 import anyio
 import pytest
 
+from app.auth.credential_watch import CredentialWatch
 from app.auth.sealing import Sealer
 from app.domain import BackendSpec, Principal
 from app.errors import Unauthenticated
@@ -33,21 +34,49 @@ KNOWN = {b"Bearer alice": ALICE, b"Bearer bob": BOB, b"Bearer eve": EVE}
 
 
 class FakeAuthenticator:
+    """Knows three keys until they are revoked; `now` is the wall clock of their expiry."""
+
+    def __init__(self) -> None:
+        self.known = dict(KNOWN)
+        self.now = 0.0
+        self.watch = CredentialWatch(wall_clock=lambda: self.now)
+        self.asked = 0
+
     def remembered(self, value: bytes, *_: object) -> Principal | None:
-        return KNOWN.get(value)
+        return self.known.get(value)
 
     async def authenticate(self, value: bytes | None, *_: object) -> Principal:
-        raise Unauthenticated(token_was_sent=value is not None)
+        self.asked += 1
+        if value not in self.known:
+            raise Unauthenticated(token_was_sent=value is not None)
+        return self.known[value]
+
+    async def confirm(self, principal: Principal) -> None:
+        self.asked += 1
+        if principal.identity not in {each.identity for each in self.known.values()}:
+            raise Unauthenticated(token_was_sent=True)
+
+    def revoke(self, header: bytes = b"Bearer alice") -> None:
+        principal = self.known.pop(header)
+        self.watch.revoked(lambda each: each.identity == principal.identity)
+
+    def expire_at(self, at: float, header: bytes = b"Bearer alice") -> None:
+        self.known[header] = replace(self.known[header], expires_at=at)
+
+    def pass_to(self, now: float) -> None:
+        self.now = now
+        self.watch.sweep()
 
 
 @dataclass
 class Exchanged:
-    """One HTTP exchange; `left` is set by the client when it hangs up."""
+    """One HTTP exchange; `left` is set by the client when it hangs up. The end of the body waits for `rest`."""
 
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
     left: anyio.Event = field(default_factory=anyio.Event)
+    rest: anyio.Event | None = None
 
 
 class Http:
@@ -68,6 +97,8 @@ class Http:
         raw += [pair for pair in raw if pair[0].decode() == repeat]
 
         async def receive() -> dict[str, Any]:
+            if len(waiting) == 1 and got.rest is not None:
+                await got.rest.wait()
             if waiting:
                 return waiting.pop(0)
             await got.left.wait()
@@ -114,7 +145,12 @@ def nowhere_else(registry: SessionRegistry) -> tuple[Elsewhere, Callers]:
 
 
 @pytest.fixture
-def http(registry: SessionRegistry) -> Http:
+def authenticator() -> FakeAuthenticator:
+    return FakeAuthenticator()
+
+
+@pytest.fixture
+def http(registry: SessionRegistry, authenticator: FakeAuthenticator) -> Http:
     async def behind(scope: Any, receive: Any, send: Any) -> None:
         """Stands for FastAPI: reads the body and says how long it was."""
         size, more = 0, True
@@ -126,14 +162,14 @@ def http(registry: SessionRegistry) -> Http:
 
     metrics = Metrics("test")
     implicit = ImplicitSessions(registry, Sealer(b"k" * 32))
-    authenticator: Any = FakeAuthenticator()
+    typed_authenticator: Any = authenticator
     elsewhere, callers = nowhere_else(registry)
     options: Any = {"max_body_bytes": LIMIT, "keepalive_s": 15.0}
     return Http(
         Front(
             behind,
             HostPolicy([], ["https://app.example.org"]),
-            authenticator,
+            typed_authenticator,
             StreamableHttp(
                 registry, elsewhere, ModernHttp(implicit, callers, metrics, keepalive_s=15.0), metrics, **options
             ),

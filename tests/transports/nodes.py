@@ -12,6 +12,7 @@ from typing import Any
 import anyio
 import uvicorn
 
+from app.auth.credential_watch import CredentialWatch
 from app.domain import Principal
 from app.errors import GatewayError, Unauthenticated
 from app.http.hosts import HostPolicy
@@ -37,6 +38,9 @@ Endpoint = Callable[[McpRequest], Awaitable[None]]
 
 class OneKey:
     """Knows `Bearer alice`."""
+
+    def __init__(self) -> None:
+        self.watch = CredentialWatch()
 
     def remembered(self, value: bytes, *_: object) -> Principal | None:
         return ALICE if value == b"Bearer alice" else None

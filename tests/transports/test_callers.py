@@ -28,8 +28,8 @@ THEIR_PLACE = Place(THERE, record(THERE).url)
 class CallerRig(Rig):
     """Requests of one caller, at the node HERE."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        super().__init__(cluster)
+    def __init__(self, cluster: Cluster, backends: FakeStore, directory: BackendDirectory) -> None:
+        super().__init__(cluster, backends, directory)
         sending = self.elsewhere._forwarding
         self.callers = Callers(cluster.registry, cluster.ownership, self.router, sending, self.elsewhere)
 
@@ -64,7 +64,7 @@ async def rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[CallerRig]:
     store = FakeStore(BackendSpec("acme", "echo", "echo-server"))
     directory = BackendDirectory(SimpleNamespace(get=store.get_backend), SimpleNamespace(get=store.get_tenant))
     async with running_cluster(directory, ALICE) as cluster:
-        yield CallerRig(cluster)
+        yield CallerRig(cluster, store, directory)
 
 
 async def test_a_new_caller_is_ours(rig: CallerRig) -> None:

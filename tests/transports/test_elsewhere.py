@@ -8,8 +8,9 @@ from typing import Any
 import anyio
 import pytest
 
+from app.auth.credential_watch import CredentialWatch
 from app.domain import BackendSpec, Principal
-from app.errors import NodeUnavailable, RoutesUnavailable, SessionNotFound, ShuttingDown
+from app.errors import NodeUnavailable, RoutesUnavailable, SessionNotFound, ShuttingDown, Unauthenticated
 from app.http.errors import HttpRefusal
 from app.protocol.lifecycle import SessionState
 from app.routing.peers import PeerUnreachable
@@ -71,8 +72,9 @@ class Client:
 class Rig:
     """The node HERE. THERE is known as long as it lives, and answers probes while `answers`."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, backends: FakeStore, directory: BackendDirectory) -> None:
         self.cluster, self.forwarding, self.client = cluster, FakeForwarding(), Client()
+        self.backends, self.directory, self.watch = backends, directory, CredentialWatch()
         self.peers: dict[str, NodeRecord] = {THERE: record(THERE)}
         self.answers = False
         self.router = Router(cluster.store, HERE, self.peers, {}, self._probe)
@@ -107,7 +109,7 @@ async def rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
     store = FakeStore(*specs)
     directory = BackendDirectory(SimpleNamespace(get=store.get_backend), SimpleNamespace(get=store.get_tenant))
     async with running_cluster(directory, Principal("acme", "key", "k1", frozenset({"mcp:connect"}))) as cluster:
-        yield Rig(cluster)
+        yield Rig(cluster, store, directory)
 
 
 async def test_the_node_that_has_the_session_answers(rig):
@@ -343,3 +345,75 @@ async def test_a_node_cut_off_from_the_store_keeps_its_sessions_while_it_answers
     rig.answers = True
     assert await rig.ask("s") is None
     assert rig.forwarding.answered == [(THERE, b"body")]
+
+
+def watched(rig: Rig, gone: list[bool]) -> McpRequest:
+    """A request whose credential is refused once `gone` has something in it, and something was revoked."""
+
+    async def ask_again(request: McpRequest) -> Principal:
+        if gone:
+            raise Unauthenticated
+        return request.principal
+
+    request = rig.client.request(rig.cluster.principal)
+    request.admit(rig.cluster.principal, rig.watch, rig.watch.count, ask_again)
+    return request
+
+
+async def test_whoever_waits_for_another_node_is_asked_again_before_it_is_sent_there(rig):
+    await rig.cluster.elsewhere("s")
+    rig.forwarding.is_unreachable, gone = True, list[bool]()
+    async with anyio.create_task_group() as tasks:
+
+        async def ask() -> None:
+            with pytest.raises(Unauthenticated):
+                await rig.elsewhere.session(watched(rig, gone), "s", b"body")
+
+        tasks.start_soon(ask)
+        with anyio.fail_after(5):
+            while not rig.forwarding.asked:
+                await anyio.lowlevel.checkpoint()
+        gone.append(True)
+        rig.watch.revoked(lambda principal: True)
+        rig.forwarding.is_unreachable = False
+    assert not rig.forwarding.answered
+
+
+async def test_a_session_that_is_taken_over_while_its_key_is_revoked_ends(rig):
+    """It was not here yet when the sessions of the key were ended."""
+    session_id, gone = await rig.abandoned(), list[bool]()
+    rig.cluster.journals.inner.take, take = held(rig.cluster.journals.inner.take)
+    async with anyio.create_task_group() as tasks:
+
+        async def ask() -> None:
+            with pytest.raises(Unauthenticated):
+                await rig.elsewhere.session(watched(rig, gone), session_id, b"body")
+
+        tasks.start_soon(ask)
+        with anyio.fail_after(5):
+            while (await rig.cluster.store.find(session_key(session_id))).route.node != HERE:
+                await anyio.lowlevel.checkpoint()
+        gone.append(True)
+        rig.watch.revoked(lambda principal: True)
+        take.set()
+    assert len(rig.cluster.registry) == 0
+    assert rig.cluster.ownership.has_ended(session_key(session_id))
+
+
+async def test_a_session_whose_backend_is_removed_while_it_is_taken_over_ends(rig):
+    session_id = await rig.abandoned()
+    rig.cluster.journals.inner.take, take = held(rig.cluster.journals.inner.take)
+    async with anyio.create_task_group() as tasks:
+
+        async def ask() -> None:
+            with pytest.raises(SessionNotFound):
+                await rig.ask(session_id)
+
+        tasks.start_soon(ask)
+        with anyio.fail_after(5):
+            while (await rig.cluster.store.find(session_key(session_id))).route.node != HERE:
+                await anyio.lowlevel.checkpoint()
+        del rig.backends.specs["acme", "stateless"]
+        rig.directory.forget("acme", "stateless")
+        take.set()
+    assert len(rig.cluster.registry) == 0

@@ -1,0 +1,202 @@
+"""Nothing goes on after its credential: no request that waits when its key is revoked, no stream whose key expires; on
+one node, and where another one has passed the request on."""
+
+import json
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import anyio
+import httpx2
+import pytest
+
+from tests.integration.gateway import ROOT, Endpoint, Gateway, until
+from tests.integration.modern_wire import META, MODERN
+from tests.integration.nodes import Nodes
+from tests.integration.wire import ACCEPT, Wire, wire
+
+COUNTING = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/counting.py")]
+KEY_LIFE_S = 4.0
+CALL = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "mark", "arguments": {"token": "late"}}}
+ENVELOPE = {META + "protocolVersion": MODERN, META + "clientCapabilities": {}}
+MODERN_CALL = {**CALL, "params": {**CALL["params"], "_meta": ENVELOPE}}  # type: ignore[dict-item]
+MODERN_HEADERS = {
+    "Accept": ACCEPT, "Content-Type": "application/json", "MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call",
+    "Mcp-Name": "mark",
+}  # fmt: skip
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def key_of(gateway: Gateway, tenant: str, **fields: Any) -> tuple[str, str]:
+    """A new key's id and text."""
+    made = gateway.api("POST", f"/tenants/{tenant}/keys", {"name": "test", "scopes": ["mcp:connect"], **fields})
+    return str(made["id"]), str(made["key"])
+
+
+def revoke(gateway: Gateway, tenant: str, key_id: str) -> None:
+    gateway.api("DELETE", f"/tenants/{tenant}/keys/{key_id}")
+
+
+class HalfSent:
+    """A request whose head and half of whose body are there."""
+
+    def __init__(self, stream: anyio.abc.ByteStream, rest: bytes) -> None:
+        self._stream, self._rest = stream, rest
+
+    async def finish(self) -> int:
+        """Sends the rest; the status of the answer."""
+        await self._stream.send(self._rest)
+        with anyio.fail_after(20):
+            return int((await self._stream.receive()).split(b" ", 2)[1])
+
+
+@asynccontextmanager
+async def half_sent(url: str, message: object, headers: dict[str, str]) -> AsyncIterator[HalfSent]:
+    where, body = urlsplit(url), json.dumps(message).encode()
+    head = f"POST {where.path} HTTP/1.1\r\nHost: {where.netloc}\r\nContent-Length: {len(body)}\r\n"
+    head += "".join(f"{name}: {value}\r\n" for name, value in headers.items()) + "\r\n"
+    async with await anyio.connect_tcp(str(where.hostname), where.port or 80) as stream:
+        await stream.send(head.encode() + body[:10])
+        yield HalfSent(stream, body[10:])
+
+
+@pytest.mark.parametrize("era", ["handshake", "2026-07-28"])
+async def test_a_call_whose_body_comes_after_the_revocation_runs_nowhere(
+    gateway: Gateway, tmp_path: Path, era: str
+) -> None:
+    trace = tmp_path / "trace"
+    endpoint = gateway.endpoint([*COUNTING, str(trace)])
+    key_id, endpoint.key = key_of(gateway, endpoint.tenant)
+    async with httpx2.AsyncClient(timeout=30) as http:
+        session = Wire(http, endpoint)
+        await session.open()
+        assert await session.call("mark", token="before") == "before"
+        headers = session.headers if era == "handshake" else {**MODERN_HEADERS, **endpoint.headers}
+        message = CALL if era == "handshake" else MODERN_CALL
+        async with half_sent(endpoint.mcp, message, headers) as request:
+            await anyio.sleep(0.1)  # it has been let in: nothing tells us when
+            revoke(gateway, endpoint.tenant, key_id)
+            assert await request.finish() == 401
+    await until(lambda: not gateway_sessions(gateway, endpoint), 5)
+    assert trace.read_text().split() == ["before"]
+
+
+def gateway_sessions(gateway: Gateway, endpoint: Endpoint) -> list[Any]:
+    found: list[Any] = gateway.api("GET", f"/tenants/{endpoint.tenant}/sessions")["items"]
+    return found
+
+
+async def test_whoever_waits_for_a_process_when_the_key_is_revoked_gets_none(gateway: Gateway, tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    endpoint = gateway.endpoint([*COUNTING, str(trace)], max_processes=1)
+    key_id, key = key_of(gateway, endpoint.tenant)
+    async with wire(endpoint) as first, httpx2.AsyncClient(timeout=30) as http:
+        assert await first.call("mark", token="first") == "first"
+        statuses = list[int]()
+
+        async def ask(message: object, headers: dict[str, str]) -> None:
+            headers = {**headers, "Authorization": f"Bearer {key}"}
+            statuses.append((await http.post(endpoint.mcp, json=message, headers=headers)).status_code)
+
+        async with anyio.create_task_group() as tasks:
+            hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+            message = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
+            tasks.start_soon(ask, message, {"Accept": ACCEPT})
+            tasks.start_soon(ask, MODERN_CALL, MODERN_HEADERS)
+            await until(lambda: len(gateway_sessions(gateway, endpoint)) == 3, 10)
+            revoke(gateway, endpoint.tenant, key_id)
+            await until(lambda: len(gateway_sessions(gateway, endpoint)) == 1, 5)
+            await first.close()
+    assert statuses == [401, 401]
+    assert trace.read_text().split() == ["first"]
+
+
+async def test_a_revocation_at_one_node_reaches_who_waits_at_another(nodes: Nodes, tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    first = nodes.all[0]
+    endpoint = first.endpoint([*COUNTING, str(trace)])
+    key_id, endpoint.key = key_of(first, endpoint.tenant)
+    url = nodes.urls(endpoint)[1]
+    async with httpx2.AsyncClient(timeout=30) as http:
+        session = Wire(http, endpoint)
+        await session.open()
+        assert await session.call("mark", token="before") == "before"
+        headers = {**MODERN_HEADERS, **endpoint.headers}
+        async with half_sent(url, CALL, session.headers) as old, half_sent(url, MODERN_CALL, headers) as modern:
+            assert (await http.post(url, json=CALL | {"id": 8}, headers=session.headers)).status_code == 200
+            revoke(first, endpoint.tenant, key_id)
+            with anyio.fail_after(10):
+                while (await http.post(url, json={}, headers=session.headers)).status_code != 401:
+                    await anyio.sleep(0.01)
+            assert (await old.finish(), await modern.finish()) == (401, 401)
+    assert trace.read_text().split() == ["before", "late"]
+
+
+Open = Callable[[httpx2.AsyncClient], Any]
+
+
+def streams(endpoint: Endpoint, url: str, session: Wire) -> dict[str, Open]:
+    """How each kind of stream is opened."""
+    slow = {"name": "mark", "arguments": {"token": "slow", "ms": 60_000}}
+    token = {**ENVELOPE, "progressToken": "p"}
+    wanted = {"notifications": {"toolsListChanged": True}, "_meta": ENVELOPE}
+
+    def post(method: str, params: Any, headers: dict[str, str]) -> Open:
+        body = {"jsonrpc": "2.0", "id": 9, "method": method, "params": params}
+        return lambda http: http.stream("POST", url, json=body, headers=headers)
+
+    events = {**session.headers, "Accept": "text/event-stream"}
+    modern = {**MODERN_HEADERS, **endpoint.headers}
+    return {
+        "get": lambda http: http.stream("GET", url, headers=events),
+        "post": post("tools/call", slow, events),
+        "sse": lambda http: http.stream("GET", url.removesuffix("mcp") + "sse", headers=events),
+        "listen": post(
+            "subscriptions/listen", wanted, {**modern, "Mcp-Method": "subscriptions/listen", "Mcp-Name": ""}
+        ),
+        "call": post("tools/call", {**slow, "_meta": token}, modern),
+    }
+
+
+async def lasted(http: httpx2.AsyncClient, open_stream: Open, ends: dict[str, float], kind: str) -> None:
+    """Reads one stream to its end, which must be a clean one."""
+    async with open_stream(http) as stream:
+        assert stream.status_code == 200, (kind, await stream.aread())
+        async for _ in stream.aiter_bytes():
+            pass
+    ends[kind] = time.time()
+
+
+async def all_end(gateway: Gateway, endpoint: Endpoint, url: str) -> None:
+    """Opens a stream of each kind with a key that expires soon: all end then, and none before."""
+    expires_at = datetime.now(UTC) + timedelta(seconds=KEY_LIFE_S)
+    _, endpoint.key = key_of(gateway, endpoint.tenant, expires_at=expires_at.isoformat())
+    ends = dict[str, float]()
+    async with httpx2.AsyncClient(timeout=30) as http:
+        session = Wire(http, endpoint)
+        await session.open()
+        kinds = streams(endpoint, url, session)
+        with anyio.fail_after(KEY_LIFE_S + 10):
+            async with anyio.create_task_group() as tasks:
+                for kind, open_stream in kinds.items():
+                    tasks.start_soon(lasted, http, open_stream, ends, kind)
+    print({kind: f"{at - expires_at.timestamp():+.2f} s" for kind, at in ends.items()})
+    assert set(ends) == set(kinds)
+    assert min(ends.values()) >= expires_at.timestamp() - 0.1
+
+
+async def test_every_stream_ends_when_the_key_expires_that_opened_it(gateway: Gateway, tmp_path: Path) -> None:
+    endpoint = gateway.endpoint([*COUNTING, str(tmp_path / "trace")])
+    await all_end(gateway, endpoint, endpoint.mcp)
+
+
+async def test_streams_that_another_node_passes_on_end_at_the_node_that_has_them(nodes: Nodes, tmp_path: Path) -> None:
+    """The session is at the first node, the streams are asked for at the second."""
+    endpoint = nodes.all[0].endpoint([*COUNTING, str(tmp_path / "trace")])
+    await all_end(nodes.all[0], endpoint, nodes.urls(endpoint)[1])
