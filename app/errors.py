@@ -257,6 +257,17 @@ class ShuttingDown(GatewayError):
     retry_after_s = 2.0
 
 
+class Overloaded(GatewayError):
+    """This node has as much to do as it can; what is refused has not been begun."""
+
+    reason = "overloaded"
+    hint = "Send it again after the time that Retry-After says."
+
+    def __init__(self, message: str | None = None, *, retry_after_s: float = 2.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
 class RoutesUnavailable(GatewayError):
     """Which node has this session cannot be found out now."""
 

@@ -26,6 +26,7 @@ from app.effects.cluster import ClusterEffects
 from app.effects.local import LocalEffects
 from app.effects.settling import Settling
 from app.errors import GatewayError
+from app.limits.overload import Marks, Overload
 from app.limits.shared_rates import SCRIPT as RATES
 from app.limits.shared_rates import SharedRates
 from app.limits.shared_use import SharedUse
@@ -88,6 +89,7 @@ class Gateway:
     node: AllNodes
     routing: Routing
     heartbeat: Heartbeat
+    overload: Overload
     watch: DatabaseWatch
 
     async def check(self) -> dict[str, str]:
@@ -101,7 +103,8 @@ class Gateway:
     def degraded(self) -> dict[str, str]:
         """What does not work and does not keep the node from serving."""
         redis = self.routing.redis
-        return {} if redis is None or redis.problem is None else {"redis": redis.problem}
+        problems = {"redis": None if redis is None else redis.problem, "overload": self.overload.problem}
+        return {part: problem for part, problem in problems.items() if problem is not None}
 
     async def drain(self, seconds: float) -> int:
         """Ends this node's sessions, those that can go on elsewhere by a hand-over; then nobody asks it any more.
@@ -176,9 +179,15 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         )
         ownership = await stack.enter_async_context(Ownership(routing.store, node_id, routing.url))
 
+        overload = Overload(
+            metrics,
+            Marks(settings.shed_lag_s, settings.shed_sessions_percent / 100, settings.shed_calls_percent / 100),
+        )
         directory = BackendDirectory(backends, tenants)
         registry = await stack.enter_async_context(
-            SessionRegistry(directory, lender, metrics, ownership, max_sessions=settings.max_sessions)
+            SessionRegistry(
+                directory, lender, metrics, ownership, max_sessions=settings.max_sessions, overload=overload
+            )
         )
         implicit = ImplicitSessions(registry, sealer, here=Place(node_id, routing.url))
         overview = NodeOverview(node_id, __version__, registry, pool, supervisor)
@@ -209,6 +218,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         watch = DatabaseWatch(database)
         tasks.start_soon(watch.run)
         tasks.start_soon(heartbeat.run)
+        tasks.start_soon(overload.run)
         tasks.start_soon(effects.run)
         journals = JournalWriter(routing.journals, sealer, on_fenced=ownership.doubt)
         durability = Durability(journals, lender)
@@ -250,6 +260,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             node=AllNodes(overview, heartbeat.peers.values, routing.peers),
             routing=routing,
             heartbeat=heartbeat,
+            overload=overload,
             watch=watch,
         )
 

@@ -157,6 +157,25 @@ class Metrics:
         self.rate_limited = Counter(
             "trunkline_rate_limited_total", "Requests refused by a limit.", ["limit"], registry=registry
         )
+        self.shed = Counter(
+            "trunkline_shed_total", "Sessions and calls refused because the node is overloaded.", ["what", "mark"],
+            registry=registry,
+        )  # fmt: skip
+        self.loop_lag_seconds = Gauge(
+            "trunkline_loop_lag_seconds", "How late the event loop is, over the last second or so.", registry=registry
+        )
+        self.memory_used_bytes = Gauge(
+            "trunkline_memory_used_bytes", "Memory used in this container, or on this machine.", registry=registry
+        )
+        self.memory_limit_bytes = Gauge(
+            "trunkline_memory_limit_bytes", "Memory that this container, or this machine, has.", registry=registry
+        )
+        self.descriptors_used = Gauge(
+            "trunkline_descriptors_used", "File descriptors that the node has open.", registry=registry
+        )
+        self.descriptors_limit = Gauge(
+            "trunkline_descriptors_limit", "File descriptors that the node may have open.", registry=registry
+        )
         self.takeovers = Counter(
             "trunkline_takeovers_total", "Sessions taken over from a node that is gone.", ["result"], registry=registry
         )

@@ -21,6 +21,7 @@ from app.auth.credential_watch import CredentialWatch
 from app.auth.tokens import Target, TokenRefused, Tokens
 from app.domain import Principal
 from app.errors import Unauthenticated
+from app.single_flight import SingleFlight
 
 REMEMBER_S = 30.0  # the longest time that a revocation no notice speaks of may go unseen
 REMEMBER_REFUSED_S = 5.0
@@ -52,6 +53,7 @@ class Authenticator:
         self._known: dict[bytes, tuple[Principal, float]] = {}  # both by a digest, whatever was sent
         self._refused: dict[bytes, tuple[str, float]] = {}
         self.watch = CredentialWatch(clock, lambda: now().timestamp())
+        self._verifying = SingleFlight[bytes]()
 
     def __repr__(self) -> str:
         return f"<Authenticator [{len(self._known)} known, {len(self._refused)} refused]>"
@@ -89,8 +91,8 @@ class Authenticator:
         text, digest = match[1].decode("ascii"), sha256(header_value).digest()
         keys, tokens = self._keys, self._tokens
         if tokens is None or target is None or text.startswith(PREFIX) or "." not in text:
-            return await self._verify(digest, lambda: keys.verify(text))
-        return await self._verify(_of_token(digest, target), lambda: tokens.verify(text, target))
+            return await self._verify_once(digest, lambda: keys.verify(text))
+        return await self._verify_once(_of_token(digest, target), lambda: tokens.verify(text, target))
 
     async def confirm(self, principal: Principal) -> None:
         """Asks the store whether there still is what another node has let this principal in with: its key, or the
@@ -137,6 +139,14 @@ class Authenticator:
             StorageUnavailable: nothing is lost, try again later.
         """
         await self._keys.flush_last_used()
+
+    async def _verify_once(self, key: bytes, verify: _Verify) -> Principal:
+        """Of many requests that come at once with one credential, one asks: a crowd of sessions has one key."""
+        async with self._verifying.turn(key):
+            entry = self._known.get(key)
+            if entry is not None and entry[1] > self._clock():
+                return entry[0]
+            return await self._verify(key, verify)
 
     async def _verify(self, key: bytes, verify: _Verify) -> Principal:
         refused = self._refused.get(key)

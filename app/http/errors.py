@@ -1,5 +1,7 @@
 """The one table from an error to its answers: an HTTP status, and a JSON-RPC code for MCP endpoints."""
 
+import random
+
 from app import errors
 from app.protocol.jsonrpc import (
     INTERNAL_ERROR,
@@ -62,6 +64,7 @@ _TABLE: tuple[tuple[type[errors.GatewayError], int, int], ...] = (
     (errors.InvalidResponse, 200, INTERNAL_ERROR),
     (errors.BackendTimeout, 200, TIMEOUT),
     (errors.ShuttingDown, 503, SHUTTING_DOWN),
+    (errors.Overloaded, 503, BACKEND_BUSY),
     (errors.NodeUnavailable, 503, BACKEND_UNAVAILABLE),
     (errors.RoutesUnavailable, 503, BACKEND_UNAVAILABLE),
     (errors.StorageUnavailable, 503, INTERNAL_ERROR),
@@ -92,8 +95,15 @@ def rpc_code(error: errors.GatewayError) -> int:
 
 
 def retry_after(error: errors.GatewayError) -> float | None:
-    """Seconds for `Retry-After`, where trying again can help."""
-    return getattr(error, "retry_after_s", None)
+    """Seconds for `Retry-After`, where trying again can help.
+
+    Those who are refused because of us, and not for a limit of theirs, are often many: they come back spread by a
+    quarter.
+    """
+    seconds: float | None = getattr(error, "retry_after_s", None)
+    if seconds is None or http_status(error) != 503:
+        return seconds
+    return seconds * random.uniform(0.75, 1.25)  # noqa: S311 - no secret
 
 
 def rpc_error(error: errors.GatewayError, request_id: bytes = b"null", *, with_stderr: bool = False) -> bytes:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from app.domain import Limits
 from app.errors import QuotaExceeded, RateLimited
 from app.limits.bucket import TokenBucket
+from app.limits.overload import Overload
 from app.metrics import Metrics
 
 Identity = tuple[str, str, str]
@@ -21,10 +22,12 @@ MAX_LINGERING = 64  # gates without sessions; above it those that count nothing 
 class TenantGate:
     """Counts sessions and calls of one tenant, and refuses what is over its limits."""
 
-    __slots__ = ("_limits", "_metrics", "_per_principal", "bucket", "in_flight", "in_flight_elsewhere", "sessions")
+    __slots__ = (
+        "_limits", "_metrics", "_overload", "_per_principal", "bucket", "in_flight", "in_flight_elsewhere", "sessions",
+    )  # fmt: skip
 
-    def __init__(self, limits: Limits, metrics: Metrics) -> None:
-        self._metrics = metrics
+    def __init__(self, limits: Limits, metrics: Metrics, overload: Overload | None = None) -> None:
+        self._metrics, self._overload = metrics, overload or Overload(metrics)
         self._per_principal: Counter[Identity] = Counter()
         self.sessions = self.in_flight = self.in_flight_elsewhere = 0
         self.bucket: TokenBucket | None = None
@@ -67,9 +70,12 @@ class TenantGate:
         """Counts a call; `end_call` gives its place back.
 
         Raises:
+            Overloaded: the node takes no calls now.
             QuotaExceeded: as many are in flight as may be.
             RateLimited: they come too fast.
         """
+        if self._overload.calls is not None:
+            raise self._overload.refusal("call", self._overload.calls)
         limit = self._limits.in_flight
         if limit is not None and self.in_flight + self.in_flight_elsewhere >= limit:
             self._metrics.rate_limited.labels("in_flight").inc()
@@ -105,8 +111,8 @@ class TenantGate:
 class TenantGates:
     """The gates of the tenants that have sessions on this node."""
 
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
+    def __init__(self, metrics: Metrics, overload: Overload | None = None) -> None:
+        self._metrics, self._overload = metrics, overload or Overload(metrics)
         self._gates: dict[str, TenantGate] = {}
         self._lingering: set[str] = set()
         self._in_flight_elsewhere: Mapping[str, int] = {}
@@ -116,7 +122,7 @@ class TenantGates:
         """The tenant's gate, with these limits from now on."""
         gate = self._gates.get(tenant)
         if gate is None:
-            gate = self._gates[tenant] = TenantGate(limits, self._metrics)
+            gate = self._gates[tenant] = TenantGate(limits, self._metrics, self._overload)
             gate.in_flight_elsewhere = self._in_flight_elsewhere.get(tenant, 0)
         else:
             gate.configure(limits)

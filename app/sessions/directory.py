@@ -3,10 +3,9 @@
 import time
 from typing import Protocol, TypeGuard
 
-import anyio
-
 from app.domain import BackendSpec, Limits, Tenant
 from app.errors import BackendNotFound, StorageUnavailable
+from app.single_flight import SingleFlight
 
 MAX_AGE_S = 5.0  # the second path of invalidation, for changes made by another process
 MAX_ENTRIES = 10_000
@@ -40,7 +39,7 @@ class BackendDirectory:
     def __init__(self, backends: BackendStore, tenants: TenantStore) -> None:
         self._backends, self._tenants = backends, tenants
         self._entries: dict[tuple[str, str], _Entry] = {}
-        self._loading: dict[tuple[str, str], anyio.Lock] = {}
+        self._loading = SingleFlight[tuple[str, str]]()
         self._forgotten = 0
 
     async def find(self, tenant: str, backend: str) -> tuple[BackendSpec, Limits]:
@@ -61,14 +60,9 @@ class BackendDirectory:
 
     async def _load_once(self, key: tuple[str, str]) -> _Entry:
         """Of many that ask at once, one asks the stores."""
-        loading = self._loading.setdefault(key, anyio.Lock())
-        try:
-            async with loading:
-                entry = self._entries.get(key)
-                return entry if _is_fresh(entry) else await self._load(key)
-        finally:
-            if not loading.statistics().tasks_waiting and not loading.locked():
-                self._loading.pop(key, None)
+        async with self._loading.turn(key):
+            entry = self._entries.get(key)
+            return entry if _is_fresh(entry) else await self._load(key)
 
     async def _load(self, key: tuple[str, str]) -> _Entry:
         for _ in range(MAX_LOADS):

@@ -10,6 +10,7 @@ from anyio.abc import TaskGroup
 
 from app.domain import BackendSpec, Limits, Principal
 from app.errors import (
+    BackendBusy,
     BackendNotFound,
     NotFound,
     QuotaExceeded,
@@ -18,6 +19,7 @@ from app.errors import (
     ShuttingDown,
 )
 from app.limits.gates import TenantGates
+from app.limits.overload import Overload
 from app.metrics import Metrics
 from app.protocol.lifecycle import SessionState
 from app.routing.routes import session_key
@@ -61,12 +63,14 @@ class SessionRegistry:
         ownership: Ownership,
         *,
         max_sessions: int,
+        overload: Overload | None = None,
     ) -> None:
         self._directory, self._links, self._metrics = directory, links, metrics
+        self.overload = overload or Overload(metrics)
         self._ownership, self._max_sessions = ownership, max_sessions
         self._sessions: dict[str, Session] = {}
         self._hidden: dict[str, Session] = {}  # on their way to another node
-        self.gates = TenantGates(metrics)
+        self.gates = TenantGates(metrics, self.overload)
         self._tasks: TaskGroup | None = None
         self.leaving = False  # told to stop: not ready any more, though everything is still accepted
         self.draining = False  # takes no new sessions
@@ -105,8 +109,10 @@ class SessionRegistry:
             BackendNotFound: no such backend, or it is disabled.
             QuotaExceeded: the tenant, the principal or the node has its number of sessions.
             ShuttingDown: this node takes no new ones.
+            Overloaded: likewise, for the moment.
             RoutesUnavailable: the other nodes would not find it.
         """
+        self.overload.require_room_for_session()
         spec, limits = await self._find_backend(tenant, backend)
         session_id = self._ownership.new_session_id()
         session = self._admit(session_id, principal, spec, limits, transport)
@@ -160,7 +166,12 @@ class SessionRegistry:
             GatewayError: as BackendDirectory.find, LinkSource.lease and Session.connect.
         """
         _, limits = await self._find_backend(*session.spec.key)
-        await session.connect(self._links, limits)
+        try:
+            await session.connect(self._links, limits)
+        except BackendBusy as error:
+            error.retry_after_s = self.overload.come_back_after_s()
+            raise
+        self.overload.line.opened()
 
     def get(self, session_id: str, principal: Principal, tenant: str, backend: str) -> Session | None:
         """The session on this node, if it is this principal's and of this backend; None where another may have it.

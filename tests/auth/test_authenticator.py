@@ -184,3 +184,20 @@ async def test_use_reaches_the_store_through_the_authenticator(rig):
     await rig.authenticator.authenticate(bearer(text))
     await rig.authenticator.flush_last_used()
     assert list(rig.store.touched) == [("acme", key_id(text))]
+
+
+async def test_a_crowd_with_one_key_asks_the_store_once(rig):
+    text = rig.store.add(maker)
+    rig.store.gate = anyio.Event()
+    found = []
+
+    async def ask() -> None:
+        found.append(await rig.authenticator.authenticate(bearer(text)))
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(100):
+            tasks.start_soon(ask)
+        await anyio.wait_all_tasks_blocked()
+        rig.store.gate.set()
+    assert len(found) == 100
+    assert rig.store.lookups == 1

@@ -1,5 +1,6 @@
 """Every error is an RFC 9457 problem, whoever raised it."""
 
+import re
 from typing import Any
 
 import pytest
@@ -77,8 +78,8 @@ async def test_complaints_are_bounded_in_number_and_size(untouched):
     ("error", "status", "reason", "headers"),
     [
         (QuotaExceeded("keys", retry_after_s=1.2), 429, "quota_exceeded", {"Retry-After": "2"}),
-        (StorageUnavailable(), 503, "storage_unavailable", {"Retry-After": "2"}),
-        (ShuttingDown(), 503, "shutting_down", {"Retry-After": "2"}),
+        (StorageUnavailable(), 503, "storage_unavailable", {"Retry-After": "[23]"}),
+        (ShuttingDown(), 503, "shutting_down", {"Retry-After": "[23]"}),
         (Forbidden(["a", "b"]), 403, "insufficient_scope",
          {"WWW-Authenticate": 'Bearer error="insufficient_scope", scope="a b"'}),
         (BackendExited(), 502, "backend_exited", {}),
@@ -90,7 +91,8 @@ async def test_our_errors_keep_reason_hint_and_headers(rig, error, status, reaso
     answer = await rig.ask("GET", "/fail")
     problem = is_problem(answer, status, reason)
     assert problem.get("hint") == error.hint
-    assert headers.items() <= {name: answer.headers.get(name) for name in headers}.items()
+    for name, pattern in headers.items():
+        assert re.fullmatch(pattern, answer.headers[name])
 
 
 async def test_a_bug_is_500_and_tells_nothing(rig):

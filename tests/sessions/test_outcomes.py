@@ -23,6 +23,7 @@ from app.errors import (
     StorageUnavailable,
 )
 from app.http.errors import http_status, retry_after, rpc_error
+from app.limits.overload import Passed
 from app.protocol.commands import Failed
 from app.protocol.exchange import MAX_CALLS
 from app.protocol.jsonrpc import parse_client
@@ -170,10 +171,16 @@ async def revoked(rig: Rig) -> GatewayError:
     return rig.failure()
 
 
+async def shed(rig: Rig) -> GatewayError:
+    rig.registry.overload.calls = Passed("memory", "97% of memory is used")
+    return rig.refusal()
+
+
 Situation = Callable[[Rig], Awaitable[GatewayError]]
 SITUATIONS: dict[int, Situation] = {
     1: quota, 2: deaf, 3: breaker, 4: stopping, 5: unproved, 7: not_started, 8: ended, 9: died, 10: overdue,
     11: too_long, 12: nonsense, 13: cancelled, 14: drained, 15: taken_over, 17: revoked,
+    20: shed,
 }  # fmt: skip
 
 

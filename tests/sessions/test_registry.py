@@ -4,7 +4,17 @@ import anyio
 import pytest
 
 from app.domain import Limits, Principal
-from app.errors import BackendNotFound, QuotaExceeded, RoutesUnavailable, SessionNotFound, ShuttingDown
+from app.errors import (
+    BackendBusy,
+    BackendNotFound,
+    Overloaded,
+    QuotaExceeded,
+    RoutesUnavailable,
+    SessionNotFound,
+    ShuttingDown,
+)
+from app.limits.overload import Passed
+from app.protocol.jsonrpc import Request, parse_client
 from app.protocol.lifecycle import SessionState
 from app.sessions.directory import BackendDirectory
 from app.sessions.registry import SessionRegistry
@@ -53,6 +63,38 @@ async def test_session_ids_carry_192_random_bits(registry: SessionRegistry, prin
     ids = {await open_one(registry, principal) for _ in range(3)}
     assert len(ids) == 3
     assert all(len(session_id) == 8 + 1 + 32 for session_id in ids)
+
+
+async def test_a_node_that_sheds_opens_no_session_and_goes_on_with_those_there_are(
+    registry: SessionRegistry, principal: Principal, pool: FakePool
+) -> None:
+    session_id = await open_one(registry, principal)
+    registry.overload.sessions = Passed("loop_lag", "the event loop is 1.5 s late")
+    with pytest.raises(Overloaded):
+        await registry.open(principal, "acme", "echo", "streamable_http")
+    assert len(registry) == len(pool.leases) == 1
+    hello = parse_client(b'{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}')
+    assert isinstance(hello, Request)
+    session = found(registry, session_id, principal)
+    session.request(hello, session.reply(1, may_stream=False))
+    registry.overload.sessions = None
+    await open_one(registry, principal)
+    session.close("deleted")
+
+
+async def test_who_waits_for_a_process_in_vain_is_told_when_there_is_room(
+    registry: SessionRegistry, principal: Principal, pool: FakePool
+) -> None:
+    pool.error = BackendBusy("no process came free in time")
+    told = []
+    for _ in range(40):
+        session = await registry.open(principal, "acme", "echo", "streamable_http")
+        with pytest.raises(BackendBusy) as caught:
+            await registry.connect(session)
+        session.close("not_initialized")
+        told.append(caught.value.retry_after_s)
+    assert told == sorted(told)
+    assert told[-1] > told[0] + 1
 
 
 async def test_the_tenants_and_the_nodes_number_of_sessions_are_limits(

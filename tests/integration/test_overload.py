@@ -1,0 +1,232 @@
+"""Overload: a node sheds new sessions first and calls last; who comes back as told gets through, with nothing amiss."""
+
+import asyncio
+import random
+import resource
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import anyio
+import httpx2
+import psutil
+import pytest
+from mcp_clients import PROTOCOL_VERSION, CallFailed, HttpConnection
+
+from tests.integration.gateway import ECHO, ROOT, Endpoint, Gateway
+from tests.integration.nodes import Nodes
+from tests.integration.roaming import Roaming
+from tests.integration.test_isolation import Findings
+from tests.integration.wire import Wire, initialize, rpc
+
+STATELESS = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/stateless.py")]
+CALLS = 5
+BURNERS = 10
+WITHIN_S = 300.0  # every client, from its first request until it has gone
+
+pytestmark = pytest.mark.timeout(900)
+
+
+# --- marks
+
+
+async def test_descriptors_that_run_out_cost_new_sessions_first_and_calls_last(
+    start_gateway: Callable[..., Gateway],
+) -> None:
+    gateway = start_gateway(SHED_SESSIONS_PERCENT="60", SHED_CALLS_PERCENT="90")
+    endpoint = gateway.endpoint(ECHO)
+    async with httpx2.AsyncClient(timeout=30) as http:
+        session, newcomer = Wire(http, endpoint), Wire(http, endpoint)
+        await session.open()
+        used = gateway.metrics()["trunkline_descriptors_used"]
+
+        with descriptors(gateway, int(used / 0.75)):
+            refused = await comes_to(503, lambda: newcomer.post(initialize()))
+            assert refused.json()["error"]["data"]["reason"] == "overloaded"
+            assert int(refused.headers["retry-after"]) >= 1
+            assert await session.call("echo", text="sessions go on") == "sessions go on"
+            ready = await http.get(gateway.url + "/readyz")
+            assert ready.status_code == 200
+            assert ready.json()["degraded"]["overload"].startswith("new sessions are refused: ")
+
+        with descriptors(gateway, int(used) + 1):
+            refused = await comes_to(503, lambda: session.post(rpc("tools/list", 1000)))
+            assert refused.json()["error"]["data"]["reason"] == "overloaded"
+            assert int(refused.headers["retry-after"]) >= 1
+
+        await comes_to(200, lambda: session.post(rpc("tools/list", 1001)))
+        await comes_to(200, lambda: newcomer.post(initialize()))
+        shed = {name: value for name, value in gateway.metrics().items() if name.startswith("trunkline_shed_total")}
+        assert shed['trunkline_shed_total{mark="descriptors",what="session"}'] >= 1
+        assert shed['trunkline_shed_total{mark="descriptors",what="call"}'] >= 1
+        assert set((await http.get(gateway.url + "/readyz")).json()["degraded"]) == set()
+
+
+@contextmanager
+def descriptors(gateway: Gateway, limit: int) -> Iterator[None]:
+    """The node may have so many for a while."""
+    process = psutil.Process(gateway.pid)
+    before = process.rlimit(resource.RLIMIT_NOFILE)
+    process.rlimit(resource.RLIMIT_NOFILE, (limit, before[1]))
+    try:
+        yield
+    finally:
+        process.rlimit(resource.RLIMIT_NOFILE, before)
+
+
+async def comes_to(status: int, ask: Callable[[], Awaitable[httpx2.Response]]) -> httpx2.Response:
+    """The first answer with this status."""
+    with anyio.fail_after(20):
+        while True:
+            response = await ask()
+            if response.status_code == status:
+                return response
+            await anyio.sleep(0.05)
+
+
+# --- many sessions on a machine that has no time
+
+
+@dataclass
+class Crowd(Findings):
+    """What happened to all, and how long they were kept away."""
+
+    refused: Counter[str] = field(default_factory=Counter)
+    not_told_when: int = 0
+    opened_after_s: list[float] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        longest = sorted(self.opened_after_s) or [0.0]
+        return (
+            f"{len(self.opened_after_s)} sessions, {self.answers} answers; refused and come back: {dict(self.refused)};"
+            f" crossed {self.crossed}, lost {self.lost}, repeated {self.repeated}, failed {dict(self.failed)},"
+            f" without Retry-After {self.not_told_when}; open after p50 {longest[len(longest) // 2]:.1f} s,"
+            f" at most {longest[-1]:.1f} s"
+        )
+
+
+class Obedient(Roaming):
+    """A client that sends each request to a node drawn by lot, and comes back when it is told to."""
+
+    def __init__(self, urls: list[str], headers: dict[str, str], crowd: Crowd) -> None:
+        super().__init__(urls, headers)
+        self._crowd = crowd
+        self._last: HttpConnection | None = None
+
+    async def _ready_connection(self) -> HttpConnection:
+        self._last = await super()._ready_connection()
+        return self._last
+
+    async def open(self) -> None:
+        """The handshake, of which a node may refuse either part."""
+        client = {"name": "crowd", "version": "1"}
+        hello = {"protocolVersion": PROTOCOL_VERSION, "capabilities": {}, "clientInfo": client}
+        await self.until_let_in("initialize", lambda: self.request("initialize", hello, 90))
+        await self.until_let_in("initialized", lambda: self.notify("notifications/initialized"))
+
+    async def until_let_in(self, what: str, ask: Callable[[], Awaitable[Any]]) -> Any:
+        """The answer; a refusal before it is counted, and obeyed."""
+        while True:
+            try:
+                return await ask()
+            except CallFailed as error:
+                if error.kind != "http-503":
+                    raise
+                reason = str(error).partition('"reason":"')[2].partition('"')[0]
+                self._crowd.refused[f"{what} {reason}"] += 1
+                assert self._last is not None
+                told = self._last.headers.get(b"retry-after")
+                self._crowd.not_told_when += told is None
+            self.last_id = 0 if what == "initialize" else self.last_id  # as a client that starts anew
+            await asyncio.sleep(float(told or 1) + random.random() / 4)
+
+
+async def live(endpoint: Endpoint, urls: list[str], name: str, crowd: Crowd) -> None:
+    """One client: it opens a session, calls with the ids that everyone uses, and goes."""
+    session, began_at = Obedient(urls, endpoint.headers, crowd), time.monotonic()
+    try:
+        async with asyncio.timeout(WITHIN_S):
+            await session.open()
+            crowd.opened_after_s.append(time.monotonic() - began_at)
+            for number in range(CALLS):
+                text = f"{name} call {number}"
+                answer = await session.until_let_in("call", partial(session.call_tool, "echo", {"text": text}, 60))
+                crowd.answers += answer == text
+                crowd.crossed += answer != text
+            for stray in session.strays:
+                mine = name in str(stray)
+                crowd.repeated += "result" in stray and mine
+                crowd.crossed += "result" in stray and not mine
+    except (CallFailed, OSError, TimeoutError) as error:
+        is_lost = isinstance(error, TimeoutError) or getattr(error, "kind", "") == "timeout"
+        crowd.lost += is_lost
+        crowd.failed[f"{error!r}"[:300]] += not is_lost
+    finally:
+        await session.close()
+
+
+@contextmanager
+def busy_machine(count: int) -> Iterator[None]:
+    """So many processes that want a core all the time, and none of them longer than the test."""
+    program = f"import time\nend = time.monotonic() + {WITHIN_S * 2}\nwhile time.monotonic() < end: pass"
+    burners = [subprocess.Popen([sys.executable, "-I", "-S", "-c", program]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for each in burners:
+            each.kill()
+            each.wait()
+
+
+async def gather(nodes: Nodes, endpoint: Endpoint, count: int) -> Crowd:
+    """So many clients at once, whose every request goes to a node drawn by lot."""
+    crowd, urls = Crowd(), nodes.urls(endpoint)
+    began_at, cores = time.monotonic(), psutil.cpu_count() or 1
+    load: list[float] = []
+
+    async def watch() -> None:
+        while True:
+            load.append(psutil.getloadavg()[0])
+            await asyncio.sleep(1)
+
+    watching = asyncio.create_task(watch())
+    try:
+        await asyncio.gather(*(live(endpoint, urls, f"client {number}", crowd) for number in range(count)))
+    finally:
+        watching.cancel()
+    shed = Counter[str]()
+    for node in nodes.all:
+        metrics = await anyio.to_thread.run_sync(node.metrics)
+        shed.update({name: int(value) for name, value in metrics.items() if value and "_shed_total" in name})
+        shed.update({name: int(value) for name, value in metrics.items() if value and "store_errors_total" in name})
+    print(f"\n{crowd}; {time.monotonic() - began_at:.0f} s, load {min(load):.0f} to {max(load):.0f} on {cores} cores;")
+    print(f"nodes: {dict(shed)}")
+    return crowd
+
+
+CROWDS = [
+    pytest.param(60, "session", 4, id="60 sessions"),
+    pytest.param(600, "session", BURNERS, id="600 sessions", marks=pytest.mark.long),
+    pytest.param(2000, "shared", BURNERS, id="2000 sessions", marks=pytest.mark.long),
+]
+
+
+@pytest.mark.parametrize(("count", "isolation", "burners"), CROWDS)
+async def test_every_client_that_comes_back_as_told_gets_through_a_crowd(
+    nodes: Nodes, count: int, isolation: str, burners: int
+) -> None:
+    if isolation == "shared":
+        endpoint = nodes.all[0].endpoint(STATELESS, isolation="shared", max_processes=4)
+    else:
+        endpoint = nodes.all[0].endpoint(ECHO)
+    with busy_machine(burners):
+        crowd = await gather(nodes, endpoint, count)
+    assert crowd.faults == 0, crowd
+    assert crowd.not_told_when == 0, crowd
+    assert crowd.answers == count * CALLS, crowd
