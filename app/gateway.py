@@ -31,9 +31,10 @@ from app.limits.shared_rates import SCRIPT as RATES
 from app.limits.shared_rates import SharedRates
 from app.limits.shared_use import SharedUse
 from app.metrics import Metrics
-from app.routing.departures import Silence, abandon_the_dead
+from app.routing.departures import Silence, abandon_the_dead, stay_acquainted
 from app.routing.heartbeat import Heartbeat
 from app.routing.opening import Routing, open_routing
+from app.routing.peers import Deadlines
 from app.routing.redis_connection import Script
 from app.routing.router import Router
 from app.routing.routes import NodeRecord, caller_key, new_node_id
@@ -57,6 +58,7 @@ from app.storage.issuers import IssuerRepository
 from app.storage.tenants import TenantRepository
 from app.storage.watch import DatabaseWatch
 
+SILENT_COMMENTS = 2.5  # a stream of another node's that misses so many of its keep-alive comments is dead
 LAST_WORDS_S = 2.0  # to tell the others what this node had; what they are not told lapses
 FLUSH_EVERY_S = 60.0  # how often it is written down when keys were used last
 
@@ -102,8 +104,12 @@ class Gateway:
 
     def degraded(self) -> dict[str, str]:
         """What does not work and does not keep the node from serving."""
-        redis = self.routing.redis
-        problems = {"redis": None if redis is None else redis.problem, "overload": self.overload.problem}
+        redis, nodes = self.routing.redis, self.routing.peers.problems
+        problems = {
+            "redis": None if redis is None else redis.problem,
+            "overload": self.overload.problem,
+            "nodes": "; ".join(f"{url}: {problem}" for url, problem in nodes.items()) or None,
+        }
         return {part: problem for part, problem in problems.items() if problem is not None}
 
     async def drain(self, seconds: float) -> int:
@@ -175,6 +181,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 sealer,
                 metrics,
                 claim_wait_s=settings.pool_wait_s,
+                deadlines=Deadlines(idle_s=SILENT_COMMENTS * settings.keepalive_s),
             )
         )
         ownership = await stack.enter_async_context(Ownership(routing.store, node_id, routing.url))
@@ -233,6 +240,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             for run in (journals.run, rates.run, use.run):
                 tasks.start_soon(run)
             tasks.start_soon(abandon_the_dead, heartbeat.peers, probe, routing.peers.abandon)
+            tasks.start_soon(stay_acquainted, heartbeat.peers, routing.peers.probe)
         take_over = TakeOver(ownership, directory, partial(durability.restore, registry), metrics)
 
         for spec in warm:

@@ -20,8 +20,8 @@ from app.transports.elsewhere import Elsewhere
 from app.transports.forwarding import Forwarding
 from app.transports.front import Front
 from app.transports.inside import Inside
+from app.transports.late_heads import LateHeads
 from app.transports.modern_http import ModernHttp
-from app.transports.node_links import NodeLinks
 from app.transports.sse import HttpSse
 from app.transports.streamable_http import StreamableHttp
 
@@ -79,16 +79,18 @@ def create_app(gateway: Gateway) -> Front:
         sse,
         max_body_bytes=settings.max_body_bytes,
         public_url=settings.public_url,
+        inside=_inside(gateway),
         registry=gateway.registry,
     )
 
 
-def accept_links(gateway: Gateway, front: Front) -> NodeLinks | None:
-    """Takes links from other nodes, whose requests the front answers; None where there cannot be others."""
+def _inside(gateway: Gateway) -> Inside | None:
+    """What other nodes may ask of this one; None where there cannot be any."""
     if gateway.routing.is_alone:
         return None
-    inside = Inside(front.forwarded, partial(answer_for, gateway.overview))
-    return NodeLinks(gateway.routing.proof, inside, max_body_bytes=gateway.settings.max_body_bytes)
+    settings, tell = gateway.settings, partial(answer_for, gateway.overview)
+    late_heads = LateHeads(keepalive_s=settings.keepalive_s)
+    return Inside(gateway.routing.credentials, tell, late_heads, max_body_bytes=settings.max_body_bytes)
 
 
 def _now() -> datetime:

@@ -30,11 +30,10 @@ from app.gateway import Gateway, open_gateway
 from app.http.client_address import TrustedProxies
 from app.http.connections import ConnectionLimits, Connections, descriptors_for_connections, free_descriptor
 from app.http.uvicorn_protocol import HttpProtocol
-from app.main import accept_links, create_app
+from app.main import create_app
 from app.metrics import Metrics
 from app.settings import Settings, is_wildcard
 from app.storage import migrate
-from app.transports.node_links import NodeLinks
 
 log = logging.getLogger(__name__)
 
@@ -178,7 +177,6 @@ class _Node:
         self._asked_to_stop = asyncio.Event()
         self._is_in_a_hurry = False
         self._server: _Server | None = None
-        self._links: NodeLinks | None = None
 
     async def run(self) -> None:
         """Opens the gateway, serves, drains, closes."""
@@ -189,11 +187,10 @@ class _Node:
             loop.add_reader(LIFELINE, self._answer_parent)
         async with open_gateway(self._settings) as gateway:
             front = create_app(gateway)
-            self._links = accept_links(gateway, front)
             connections = _connections(self._settings, gateway.metrics)
             config = uvicorn.Config(
                 front,
-                http=cast("type[asyncio.Protocol]", partial(HttpProtocol, links=self._links, connections=connections)),
+                http=cast("type[asyncio.Protocol]", partial(HttpProtocol, connections=connections)),
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -211,19 +208,8 @@ class _Node:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._drain_when_asked, gateway)
                 tasks.start_soon(self._announce, gateway)
-                await self._serve()
+                await self._server.serve(sockets=list(self._listeners))
                 tasks.cancel_scope.cancel()
-
-    async def _serve(self) -> None:
-        """Answers clients, until the server is told to exit; then other nodes, until they have their last answers."""
-        assert self._server is not None
-        try:
-            await self._server.serve(sockets=list(self._listeners))
-            if self._links is not None and not self._is_in_a_hurry:
-                await self._links.leave(LAST_RESPONSES_S)
-        finally:
-            if self._links is not None:
-                self._links.close()
 
     def _signalled(self) -> None:
         if self._asked_to_stop.is_set():
@@ -234,8 +220,6 @@ class _Node:
         self._is_in_a_hurry = True
         if self._server is not None:
             self._server.force_exit = self._server.should_exit = True
-        if self._links is not None:
-            self._links.close()
 
     def _answer_parent(self) -> None:
         """Shows that the event loop runs: the parent replaces a node that does not answer.

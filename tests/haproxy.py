@@ -19,7 +19,7 @@ WITHIN_S = 10.0
 @contextmanager
 def running_balancer(directory: Path, nodes: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Before nodes at these ports; gives its own port for clients and the one for health."""
-    clients, health = _free_port(), _free_port()
+    clients, health = free_port(), free_port()
     path = _written(directory, clients, health)
     addresses = {f"GATEWAY_{number}": f"127.0.0.1:{port}" for number, port in enumerate(nodes, 1)}
     with ExitStack() as stack:
@@ -73,6 +73,7 @@ def _written(directory: Path, clients: int, health: int) -> Path:
     return path
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nothing listens on now."""
     with socket.create_server(("127.0.0.1", 0)) as sock:
         return int(sock.getsockname()[1])

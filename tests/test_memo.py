@@ -81,7 +81,7 @@ PARSED_AT_START = {
     "connect.py",
     "doctor.py",
     "cli/importing.py",
-    "routing/peers.py",
+    "routing/peer_pool.py",
 }  # settings, words of a user
 BOUNDED = {"auth/outbound.py"}  # looks at the length first
 

@@ -14,7 +14,7 @@ router = APIRouter(route_class=AdminRoute, tags=["nodes"])
 
 
 class NodeAnswer(BaseModel):
-    """One gateway process."""
+    """One gateway process. `problem`: why the node that was asked does not send requests on to it."""
 
     id: str
     version: str
@@ -22,6 +22,7 @@ class NodeAnswer(BaseModel):
     sessions: int
     processes: int
     draining: bool
+    problem: str | None
 
 
 @router.get("/nodes")

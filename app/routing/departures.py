@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import anyio
 
-from app.routing.routes import BEAT_S, NodeRecord
+from app.routing.routes import BEAT_S, NodeRecord, is_there
 
+GREET_EVERY_S = 10.0
 LOOK_S = 0.1  # between two looks at the list of nodes, which is in memory: a heartbeat keeps it
 SUSPECTED_S = 30.0  # how long a node that has left the list is looked at; connections to it are gone by then
 BELIEVED_S = 0.5  # how long silence counts: a probe takes as long, so what it says is no younger
@@ -52,7 +53,7 @@ class Suspects:
         """Those to look at now: whoever has just left at once, then each beat. One whose address another node has by
         now is none: what waits there waits for it."""
         for node, record in self._known.items():
-            if node not in living:
+            if node not in living and not record.draining:  # one that leaves ends its connections itself
                 self._left[node] = record, now, now
         self._known = dict(living)
         taken = {record.url for record in living.values()}
@@ -85,7 +86,7 @@ async def abandon_the_dead(
     suspects = Suspects()
 
     async def look_at(record: NodeRecord) -> None:
-        if await probe(record.url) != record.id:
+        if not is_there(await probe(record.url), record.id):
             suspects.is_dead(record.id)
             if record.url not in {each.url for each in living.values()}:
                 abandon(record.url)
@@ -96,3 +97,12 @@ async def abandon_the_dead(
             async with anyio.create_task_group() as tasks:  # several die together where a machine had them
                 for record in due:
                     tasks.start_soon(look_at, record)
+
+
+async def stay_acquainted(living: Mapping[str, NodeRecord], probe: Probe, *, every_s: float = GREET_EVERY_S) -> None:
+    """Until cancelled: asks the other nodes who they are, so that it shows at once and not with the first request that
+    this node and another do not work together (see `PeerClient.problems`)."""
+    while True:
+        for record in list(living.values()):
+            await probe(record.url)
+        await anyio.sleep(every_s)

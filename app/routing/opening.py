@@ -1,5 +1,6 @@
 """open_routing: what a node needs to be one of several, or to be alone."""
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -10,9 +11,9 @@ from app.routing.heartbeat import Store
 from app.routing.journal_store import JournalStore, MemoryJournalStore, RedisJournalStore
 from app.routing.key_check import check_value
 from app.routing.memory_store import MemoryStore
-from app.routing.node_proof import NodeProof
+from app.routing.node_credentials import NodeCredentials
 from app.routing.notices import Notices
-from app.routing.peers import PeerClient
+from app.routing.peers import Deadlines, PeerClient
 from app.routing.records import Seal
 from app.routing.redis_connection import RedisConnection
 from app.routing.redis_store import RedisStore
@@ -32,7 +33,7 @@ class Routing:
     url: str
     store: Store
     journals: JournalStore
-    proof: NodeProof
+    credentials: NodeCredentials
     peers: PeerClient
     redis: RedisConnection | None
     notices: Notices | None
@@ -53,19 +54,21 @@ async def open_routing(  # noqa: PLR0913 - once, of plain values
     metrics: Metrics,
     *,
     claim_wait_s: float | None = None,
+    deadlines: Deadlines = Deadlines(),  # noqa: B008 - immutable
 ) -> AsyncIterator[Routing]:
     """Opens the connections; whether Redis is there or not. Leaving closes them.
 
-    `claim_wait_s` is how long a new session may wait for a Redis that is slow and answers.
+    `claim_wait_s` is how long a new session may wait for a Redis that is slow and answers, `deadlines` how long
+    another node may take.
 
     Raises:
         SettingsError: the nodes in this Redis have another secret key.
     """
-    proof = NodeProof(secret_key, node)
-    peers = PeerClient(proof)
+    credentials = NodeCredentials(secret_key, node, time.time)
+    peers = PeerClient(credentials, deadlines)
     try:
         if redis_url is None:
-            yield Routing(node, url, MemoryStore(), MemoryJournalStore(), proof, peers, None, None)
+            yield Routing(node, url, MemoryStore(), MemoryJournalStore(), credentials, peers, None, None)
             return
         errors, check = metrics.route_store_errors, check_value(secret_key)
         async with (
@@ -77,6 +80,6 @@ async def open_routing(  # noqa: PLR0913 - once, of plain values
                 raise SettingsError(OTHER_KEY)
             store = RedisStore(redis, seal, errors, patience_s=claim_wait_s)
             journals = RedisJournalStore(for_journals)
-            yield Routing(node, url, store, journals, proof, peers, redis, Notices(redis, seal, node, errors))
+            yield Routing(node, url, store, journals, credentials, peers, redis, Notices(redis, seal, node, errors))
     finally:
         await peers.aclose()

@@ -1,64 +1,93 @@
-"""PeerClient: requests to the other nodes, over one link to each. It decides nothing about sessions.
+"""PeerClient: requests to the other nodes, in HTTP/1.1 over connections that are kept. It decides nothing about
+sessions.
 
-A link begins as a request of HTTP/1.1 with `Upgrade: trunkline-link`, so that a node needs one port and one address.
+A new connection begins with a greeting: who is there? So nothing is sent to a stranger at an address that a node once
+had, and a node that lives but cannot be talked to is told from one that is gone.
 """
 
 import asyncio
-import contextlib
 import logging
 import ssl
 import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import cached_property, partial
-from typing import Any, cast
-from urllib.parse import urlsplit
-
-import httptools
+from typing import NamedTuple
 
 from app.errors import NodeUnavailable
-from app.routing.frames import RequestHead
-from app.routing.link import CHALLENGE, PATH, PROOF, UPGRADE
-from app.routing.node_proof import NodeProof
-from app.routing.peer_link import Alarm, PeerLink, PeerLost, PeerResponse, PeerUnreachable
-from app.routing.routes import NodeRecord
+from app.routing.node_credentials import HOP_VERSION, Greeting, NodeCredentials, Sent, Word
+from app.routing.peer_connection import Alarm, Deadlines, PeerConnection, PeerLost, PeerResponse, PeerUnreachable
+from app.routing.peer_pool import PeerPool, PoolLimits
+from app.routing.routes import UNPROVEN, NodeRecord
 
-__all__ = ["PeerClient", "PeerLost", "PeerRefused", "PeerResponse", "PeerUnreachable"]
+__all__ = ["Deadlines", "PeerClient", "PeerLost", "PeerRefused", "PeerResponse", "PeerUnreachable", "PoolLimits"]
 
-CONNECT_S = 0.5  # nodes are near each other
-PROVE_S = 2.0  # a node that is busy may take so long to say which one it is
 PROBE_S = 0.5  # design: an owner that does not answer for so long may be replaced once its lease has lapsed
 COMPLAIN_EVERY_S = 60.0
-MAX_OPENING_BYTES = 8 << 10  # of the answer that opens a link
+PROBLEM_S = 60.0  # one that was not seen for so long is none any more
+MAX_GREETING_BYTES = 4096
+MAX_PROBLEMS = 64  # addresses whose problem is remembered
+SESSION = b"mcp-session-id"
+
+FORWARDED = b"trunkline-forwarded"
+GREETING_PATH, CHALLENGE, PROOF = b"/internal/node", b"trunkline-challenge", b"trunkline-node"
+OTHER_KEY = b"other-key"  # the proof of a node that does not take the one that asks for a node
 
 log = logging.getLogger(__name__)
 
 
+Greet = Callable[[str, PeerConnection], Awaitable[str]]  # which node is there
+
+
 class PeerRefused(NodeUnavailable):
-    """There is a node, and it does not take this one for a node, or this one does not believe it."""
+    """There is a node, and it and this one do not take each other for nodes of one cluster; it has done nothing."""
+
+
+class PeerRequest(NamedTuple):
+    """What is sent on for a client, less its body."""
+
+    method: str
+    target: bytes
+    headers: Iterable[tuple[bytes, bytes]]
+    word: Word
 
 
 class PeerClient:
-    """The links that this node has opened to others; `aclose` closes them."""
+    """All connections of this node to others; `aclose` closes them."""
 
-    def __init__(self, proof: NodeProof) -> None:
-        self._proof = proof
-        self._links: dict[str, PeerLink] = {}  # by URL; each for as long as a request may go over it
-        self._open = set[PeerLink]()  # those, and the ones over which only answers come
-        self._connecting: dict[str, asyncio.Task[PeerLink]] = {}
-        self._alarm = Alarm()
-        self._is_closed = False
+    def __init__(
+        self,
+        credentials: NodeCredentials,
+        deadlines: Deadlines = Deadlines(),  # noqa: B008 - immutable
+        limits: PoolLimits = PoolLimits(),  # noqa: B008
+    ) -> None:
+        self._credentials, self._deadlines, self._limits = credentials, deadlines, limits
+        self._pools: dict[str, PeerPool] = {}
+        self._problems: dict[str, tuple[str, float]] = {}  # by URL; and when it was last seen
         self._complained_at = -COMPLAIN_EVERY_S
+        self._alarm = Alarm()
+        self._sweep_s = min(1.0, deadlines.head_s / 4, deadlines.idle_s / 4)
+        self._sweep: asyncio.TimerHandle | None = None
+        self._is_closed = False
 
     def __repr__(self) -> str:
-        return f"<PeerClient [{len(self._open)} links, {sum(map(len, self._open))} requests]>"
+        pools = self._pools.values()
+        is_open, idle = sum(pool.size for pool in pools), sum(len(pool.idle) for pool in pools)
+        return f"<PeerClient [{len(pools)} nodes, {is_open} open, {idle} idle]>"
 
-    async def send(self, node: NodeRecord, head: RequestHead, body: bytes = b"") -> PeerResponse:
-        """Sends a request to a node and waits for the head of its answer, however long that takes.
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """Why this node and one that lives do not talk to each other, by that one's URL."""
+        since = time.monotonic() - PROBLEM_S
+        return {url: problem for url, (problem, at) in self._problems.items() if at > since}
+
+    async def send(self, node: NodeRecord, request: PeerRequest, body: bytes = b"") -> PeerResponse:
+        """Sends a request to a node and waits for the head of its answer.
 
         Raises:
-            PeerLost: the request was sent, and the connection broke.
+            PeerLost: the request was sent, and the connection broke, or the node has let its time pass.
             PeerUnreachable, PeerRefused, NodeUnavailable: see `begin`.
         """
-        response = await self.begin(node, head, body)
+        response = await self.begin(node, request, body)
         try:
             await response.head()
         except BaseException:
@@ -66,221 +95,154 @@ class PeerClient:
             raise
         return response
 
-    async def begin(self, node: NodeRecord, head: RequestHead, body: bytes = b"") -> PeerResponse:
-        """The same without waiting for an answer. The caller closes the response.
+    async def begin(self, node: NodeRecord, request: PeerRequest, body: bytes = b"") -> PeerResponse:
+        """The same without waiting for an answer. The caller closes the response. Nothing is ever sent twice.
 
         Raises:
             PeerUnreachable: the node cannot be reached; nothing was sent.
-            PeerRefused: one of the two does not take the other for a node.
-            NodeUnavailable: as many requests are under way to it as may be.
+            PeerRefused: it is there, and one of the two does not take the other for a node; nothing was sent.
+            NodeUnavailable: as many requests are under way to it as may be; nothing was sent.
         """
-        link = self._links.get(node.url)
-        if link is None or not link.is_usable:
-            link = await self._connected(node.url)
-        if link.is_paused:
-            await link.writable()
-        if not link.is_usable or link.node != node.id:  # another node has that address by now
-            raise PeerUnreachable
-        return link.request(head, body)
+        pool = self._pool(node.url)
+        if node.draining:
+            pool.retire()
+        connection = await pool.take(node.id, self._tls if pool.is_tls else None)
+        method, target, headers, word = request
+        try:
+            session = next((value for name, value in headers if name == SESSION), b"")
+            value = self._credentials.sign(Sent(method, target, session), body, word, node.id)
+            return connection.request(method, target, [*headers, (FORWARDED, value)], body)
+        except BaseException:  # what cannot be sent, like a line break: it would be a second request
+            connection.abort()
+            raise
 
     async def probe(self, url: str) -> str | None:
-        """The id of the node that answers at this URL; None where none does within 500 ms. Never raises."""
-        with contextlib.suppress(TimeoutError, NodeUnavailable):
+        """The id of the node that answers at this URL, UNPROVEN where one with another key does; None where none does
+        within 500 ms. Never raises."""
+        pool = self._new_pool(url, self._who, lambda: None)  # what is kept may speak for a node that is no more
+        try:
             async with asyncio.timeout(PROBE_S):
-                link = await self._opened(url)  # a new one: those that are kept may speak for a node that is no more
-                link.abort()
-                return link.node
-        return None
+                return pool.open[await pool.connect(self._tls if pool.is_tls else None)]
+        except (TimeoutError, NodeUnavailable):
+            return None
+        finally:
+            pool.abort()
+
+    def refused(self, url: str, problem: str) -> PeerRefused:
+        """The node there has refused a request, which it has not looked at."""
+        self._note(url, problem)
+        return PeerRefused(f"the other node and this one do not work together: {problem}")
+
+    def retire(self, url: str) -> None:
+        """The node leaves: it is sent nothing more on connections that are kept."""
+        if url in self._pools:
+            self._pools[url].retire()
 
     def abandon(self, url: str) -> None:
-        """The node is dead, whatever its connection says: who waits for it gets PeerLost or PeerUnreachable now."""
-        if url in self._connecting:
-            self._connecting[url].cancel()
-        for link in [each for each in self._open if each.url == url]:
-            link.abort()
+        """The node is dead, whatever its connections say: who waits for it gets PeerLost now."""
+        if url in self._pools:
+            self._pools[url].abort()
 
     async def aclose(self) -> None:
-        """Closes every link; who waits for an answer gets PeerLost."""
+        """Closes every connection; who waits for an answer gets PeerLost."""
         self._is_closed = True
-        connecting = list(self._connecting.values())
-        for task in connecting:
-            task.cancel()
-        for link in list(self._open):
-            link.abort()
-        if connecting:
-            await asyncio.wait(connecting)
+        for url in list(self._pools):
+            self.abandon(url)
+        if self._sweep is not None:
+            self._sweep.cancel()
 
-    async def _connected(self, url: str) -> PeerLink:
-        """The link to this address, opened once for all that wait for it, and not given up when one of them leaves."""
+    # --- pools
+
+    def _pool(self, url: str) -> PeerPool:
         if self._is_closed:
             raise PeerUnreachable
-        task = self._connecting.get(url)
-        if task is None:
-            task = self._connecting[url] = asyncio.get_running_loop().create_task(self._open_kept(url))
-            task.add_done_callback(partial(self._connected_or_not, url))
-        await asyncio.wait([task])
-        if task.cancelled():
-            raise PeerUnreachable
-        return task.result()
+        pool = self._pools.get(url)
+        if pool is None:
+            pool = self._pools[url] = self._new_pool(url, self._greet, lambda: self._pools.pop(url, None))
+        if self._sweep is None:
+            self._sweep_soon()
+        return pool
 
-    def _connected_or_not(self, url: str, task: asyncio.Task[PeerLink]) -> None:
-        self._connecting.pop(url, None)
-        if not task.cancelled():
-            task.exception()  # all that have waited for it may be gone
+    def _new_pool(self, url: str, greet: Greet, forget: Callable[[], object]) -> PeerPool:
+        return PeerPool(url, partial(greet, url), self._alarm, self._limits, self._deadlines, self._is_full, forget)
 
-    async def _open_kept(self, url: str) -> PeerLink:
-        link = await self._opened(url)
-        if not link.is_usable:
-            raise PeerUnreachable
-        self._links[url] = link
-        return link
+    def _is_full(self) -> bool:
+        return sum(pool.size for pool in self._pools.values()) >= self._limits.in_all
 
-    async def _opened(self, url: str) -> PeerLink:
-        """A new link.
+    def _sweep_soon(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._sweep = loop.call_later(self._sweep_s, self._look, loop.time() + self._sweep_s)
 
-        Raises:
-            PeerUnreachable, PeerRefused: as `begin`.
-        """
-        parts = urlsplit(url)
-        is_tls = parts.scheme == "https"
-        port = parts.port or (443 if is_tls else 80)
-        opening = _Opening(parts.netloc.encode("ascii"), self._proof.challenge())
-        try:
-            async with asyncio.timeout(CONNECT_S):
-                loop = asyncio.get_running_loop()
-                await loop.create_connection(
-                    lambda: opening, parts.hostname or "", port, ssl=self._tls if is_tls else None
-                )
-            async with asyncio.timeout(PROVE_S):
-                status, proof = await opening.answer()
-            return self._agreed(opening, url, status, proof)
-        except OSError:  # TimeoutError is one
-            opening.abort()
-            raise PeerUnreachable from None
-        except BaseException:
-            opening.abort()
-            raise
-
-    def _agreed(self, opening: "_Opening", url: str, status: int, proof: bytes) -> PeerLink:
-        if status not in (101, 403):  # whatever this is, it is no node
-            raise PeerUnreachable
-        agreed = self._proof.check(opening.challenge, proof) if status == 101 else None
-        if agreed is None:
-            self._complain(url)
-            raise PeerRefused
-        node, keys = agreed
-        link = PeerLink(url, node, keys, self._alarm, self._ended)
-        self._open.add(link)
-        try:
-            opening.become(link)
-        except PeerUnreachable:
-            self._open.discard(link)
-            raise
-        return link
-
-    def _complain(self, url: str) -> None:
-        now = time.monotonic()
-        if now - self._complained_at >= COMPLAIN_EVERY_S:
-            self._complained_at = now
-            log.error("the node at %s does not take this one for a node, or is none: is SECRET_KEY the same?", url)
-
-    def _ended(self, link: PeerLink) -> None:
-        """No new request goes over this link."""
-        if self._links.get(link.url) is link:
-            del self._links[link.url]
-        if not link.is_open:
-            self._open.discard(link)
+    def _look(self, due: float) -> None:
+        """At all connections; not where this node itself stood still: what has come meanwhile is read first."""
+        now = asyncio.get_running_loop().time()
+        if now - due < self._sweep_s:
+            for url, pool in list(self._pools.items()):
+                given_up = pool.sweep(now)
+                if given_up:
+                    log.warning("the node at %s has let its time pass: %d requests were given up", url, given_up)
+        self._sweep = None
+        if self._pools:
+            self._sweep_soon()
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:
         return ssl.create_default_context()
 
+    # --- who is there
 
-class _Opening(asyncio.Protocol):
-    """A connection that is to become a link: asks for it, and waits for the answer."""
+    async def _greet(self, url: str, connection: PeerConnection) -> str:
+        """The node that requests can be sent to over this connection.
 
-    def __init__(self, netloc: bytes, challenge: bytes) -> None:
-        self.netloc, self.challenge = netloc, challenge
-        self._transport: asyncio.Transport | None = None
-        self._received = b""
-        self._answer: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
-        self._rest = b""  # what came behind the answer
+        Raises:
+            PeerUnreachable: no node answers.
+            PeerRefused: one does, and there is a problem.
+        """
+        greeting = await self._ask(connection)
+        problem = _problem(greeting)
+        if greeting is None or problem is not None:
+            raise self.refused(url, problem or "")
+        return greeting.node
 
-    async def answer(self) -> tuple[int, bytes]:
-        """The status, and the proof if there is one. Raises PeerUnreachable where nothing sensible came."""
-        return await self._answer
+    async def _who(self, url: str, connection: PeerConnection) -> str:
+        """The node that answers, whether requests can be sent to it or not. Raises PeerUnreachable where none does."""
+        greeting = await self._ask(connection)
+        self._note(url, _problem(greeting))
+        return UNPROVEN if greeting is None else greeting.node
 
-    def become(self, link: PeerLink) -> None:
-        """From now on the connection is the link's. Raises PeerUnreachable where it is closed."""
-        if self._transport is None or self._transport.is_closing():
-            raise PeerUnreachable
-        self._transport.set_protocol(link)
-        link.connection_made(self._transport)
-        if self._rest:
-            link.data_received(self._rest)
-
-    def abort(self) -> None:
-        """Closes the connection."""
-        self._answer.cancel()
-        if self._transport is not None:
-            self._transport.abort()
-
-    # --- asyncio.Protocol
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-        if self._answer.cancelled():  # whoever asked for it has gone in the meantime
-            self._transport.abort()
-            return
-        lines = (
-            b"GET %b HTTP/1.1" % PATH, b"host: " + self.netloc, b"connection: upgrade", b"upgrade: " + UPGRADE,
-            b"%b: %b" % (CHALLENGE, self.challenge), b"", b"",
-        )  # fmt: skip
-        self._transport.write(b"\r\n".join(lines))
-
-    def data_received(self, data: bytes) -> None:
-        if self._answer.done():
-            self._rest += data
-            return
-        self._received += data
-        head, end, rest = self._received.partition(b"\r\n\r\n")
-        if end:
-            self._rest = rest
-            self._answered(head + end)
-        elif len(self._received) > MAX_OPENING_BYTES:
-            self._fail()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._fail()
-
-    def _answered(self, head: bytes) -> None:
+    async def _ask(self, connection: PeerConnection) -> Greeting | None:
+        """What a node says of itself; None where it has another key, which is all that it says then."""
+        challenge = self._credentials.challenge()
+        response = connection.request("GET", GREETING_PATH, [(CHALLENGE, challenge)])
         try:
-            self._answer.set_result(_parse(head))
-        except httptools.HttpParserError:
-            self._fail()
+            await response.head()
+            await response.body(MAX_GREETING_BYTES)
+        except PeerLost:
+            raise PeerUnreachable from None
+        proof = dict(response.headers).get(PROOF, b"")
+        if proof == OTHER_KEY:
+            return None
+        greeting = self._credentials.check(challenge, proof)
+        if greeting is None:
+            raise PeerUnreachable
+        return greeting
 
-    def _fail(self) -> None:
-        if not self._answer.done():
-            self._answer.set_exception(PeerUnreachable())
-        if self._transport is not None:
-            self._transport.abort()
+    def _note(self, url: str, problem: str | None) -> None:
+        self._problems.pop(url, None)  # so that the oldest stand first
+        if problem is None:
+            return
+        if len(self._problems) >= MAX_PROBLEMS:
+            del self._problems[next(iter(self._problems))]
+        now = time.monotonic()
+        self._problems[url] = problem, now
+        if now - self._complained_at >= COMPLAIN_EVERY_S:
+            self._complained_at = now
+            log.error("the node at %s and this one do not work together: %s", url, problem)
 
 
-class _Head:
-    """Keeps the headers that httptools finds."""
-
-    def __init__(self) -> None:
-        self.headers: dict[bytes, bytes] = {}
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers[name.lower()] = value
-
-
-def _parse(head: bytes) -> tuple[int, bytes]:
-    """The status and the proof in the head of an answer."""
-    found = _Head()
-    # The stubs know no protocol objects for it.
-    parser: Any = httptools.HttpResponseParser(found)  # type: ignore[no-untyped-call,unused-ignore]
-    with contextlib.suppress(httptools.HttpParserUpgrade):
-        parser.feed_data(head)
-    return parser.get_status_code(), found.headers.get(PROOF, b"")
+def _problem(greeting: Greeting | None) -> str | None:
+    if greeting is None:
+        return "it has another SECRET_KEY"
+    if greeting.version != HOP_VERSION:
+        return f"it is of another release: nodes say version {greeting.version} to each other there, {HOP_VERSION} here"
+    return None

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from app.errors import RoutesSettling, SessionNotFound
-from app.routing.routes import Found, NodeRecord, Route, RouteStore, maker_of, tag_of
+from app.routing.routes import Found, NodeRecord, Route, RouteStore, is_there, maker_of, tag_of
 
 REMEMBER_S = 2.0  # how long a route is believed without asking again; a wrong one is refused by the node it names
 MAX_REMEMBERED = 50_000
@@ -100,7 +100,7 @@ class Router:
     async def meet(self, node: str, url: str) -> NodeRecord | None:
         """The node at this address, if it lives: also one that has not been heard of yet, or not for a while."""
         known = self._peers.get(node)
-        if known is None and await self._probe(url) == node:
+        if known is None and is_there(await self._probe(url), node):
             return _unheard(node, url)
         return known
 
@@ -120,13 +120,13 @@ class Router:
 
     async def _answering(self, node: NodeRecord | None) -> NodeRecord | None:
         """The node, if it lives all the same: the store may have lost its lease together with the route."""
-        return node if node is not None and await self._probe(node.url) == node.id else None
+        return node if node is not None and is_there(await self._probe(node.url), node.id) else None
 
     async def _owner(self, route: Route, *, lives: bool) -> There | Free:
         """Its lease runs: it is there. It has lapsed: only a node that does not answer has lost what it owns."""
         if lives:
             return self.remember(route)
-        if await self._probe(route.url) == route.node:
+        if is_there(await self._probe(route.url), route.node):
             return There(self._peers.get(route.node) or _unheard(route.node, route.url))
         return Free(route)
 

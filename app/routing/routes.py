@@ -16,6 +16,7 @@ BEAT_S = 1.0  # how often it is heard of
 NODE_ID_BYTES = 8  # random ones: a node that is started again is another node, whatever its name
 NODE_TAG_CHARACTERS = 8  # of these, in hex, in front of the session ids that the node gives out
 ENDED = "ended"  # the `transport` of what is left of a session that was taken over and has ended since
+UNPROVEN = "?"  # what a probe finds where a node answers that does not say which: one with another SECRET_KEY
 CALLER = "caller"  # the `transport` of a route that stands for all lines of a 2026-07-28 caller; it is no session
 
 Identity = tuple[str, str, str]
@@ -136,6 +137,11 @@ class NodeStore(Protocol):
 
     def expects_an_end(self) -> bool:
         """Whether a lease of those was not renewed in time, so that it is worth looking again soon."""
+
+
+def is_there(answer: str | None, node: str) -> bool:
+    """Whether this answer to a probe of the node's address keeps it from being given up: it is there, or may be."""
+    return answer in (node, UNPROVEN)
 
 
 def session_key(session_id: str) -> str:

@@ -1,7 +1,7 @@
 """AllNodes: sessions and processes of every node as values, for administrators. Each node tells of its own."""
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlencode
 
@@ -11,8 +11,8 @@ import msgspec
 from app.backends.trial import Trial
 from app.domain import BackendSpec, Limits, Principal
 from app.errors import GatewayError
-from app.routing.frames import RequestHead
-from app.routing.peers import PeerResponse
+from app.routing.node_credentials import Word
+from app.routing.peers import PeerRequest, PeerResponse
 from app.routing.routes import NodeRecord
 from app.sessions.overview import NodeOverview, NodeStatus, ProcessView, SessionView
 
@@ -28,7 +28,11 @@ log = logging.getLogger(__name__)
 class Sends(Protocol):
     """Requests to the other nodes (`routing.peers.PeerClient`)."""
 
-    async def send(self, node: NodeRecord, head: RequestHead, body: bytes = b"") -> PeerResponse:
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """Why those at these URLs and this one do not talk to each other."""
+
+    async def send(self, node: NodeRecord, request: PeerRequest, body: bytes = b"") -> PeerResponse:
         """Raises GatewayError."""
 
 
@@ -44,8 +48,17 @@ class AllNodes:
 
     def statuses(self) -> Sequence[NodeStatus]:
         """Every node, as it described itself at its last beat."""
+        problems = self._sends.problems
         others = (
-            NodeStatus(each.id, each.version, each.started_at, each.sessions, each.processes, each.draining)
+            NodeStatus(
+                each.id,
+                each.version,
+                each.started_at,
+                each.sessions,
+                each.processes,
+                each.draining,
+                problems.get(each.url),
+            )
             for each in self._peers()
         )
         return sorted([self._own.status(), *others], key=lambda status: status.id)
@@ -98,7 +111,7 @@ class AllNodes:
     async def _ask(self, node: NodeRecord, what: str, query: dict[str, str]) -> bytes:
         target = f"{OVERVIEW}{what}?{urlencode(query)}".encode()
         method = "POST" if what == "end" else "GET"
-        response = await self._sends.send(node, RequestHead(method, target, "", _NOBODY, []))
+        response = await self._sends.send(node, PeerRequest(method, target, (), Word(_NOBODY, "")))
         try:
             if response.status != 200:
                 raise GatewayError(f"status {response.status}")

@@ -54,7 +54,7 @@ class ProcessView:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """One node in numbers."""
+    """One node in numbers. `problem`: why the node that was asked and this one do not work together."""
 
     id: str
     version: str
@@ -62,6 +62,7 @@ class NodeStatus:
     sessions: int
     processes: int
     draining: bool
+    problem: str | None = None
 
 
 def public_id(session_id: str) -> str:

@@ -12,13 +12,15 @@ import anyio
 from app.errors import GatewayError
 from app.http.errors import HttpRefusal
 from app.metrics import Metrics
-from app.routing.frames import RequestHead
-from app.routing.peers import PeerClient, PeerLost, PeerRefused, PeerResponse
+from app.routing.node_credentials import Word
+from app.routing.peers import PeerClient, PeerLost, PeerRefused, PeerRequest, PeerResponse
 from app.routing.routes import NodeRecord
 from app.transports.event_stream import STALLED_S
 from app.transports.request import ClientGone, McpRequest
 
-NOT_OWNER = b"trunkline-not-owner"
+NOT_OWNER, REFUSED = b"trunkline-not-owner", b"trunkline-forward-refused"
+CLOCK = b"clock"  # why it was refused; nothing else is told
+_OWN_WORD = frozenset({403, 421})  # what a node may say for itself, not for a session of its own
 RESULTS = ("ok", "not_owner", "unreachable", "lost", "refused", "client_gone")
 
 # What the endpoints read, and all that begins with "mcp-". The rest was for this node (a credential, names, what
@@ -45,6 +47,13 @@ def not_owner() -> HttpRefusal:
     return HttpRefusal(421, "not_owner", "this node does not have the session", headers=((NOT_OWNER, b"1"),))
 
 
+def forward_refused(*, clock: bool = False) -> HttpRefusal:
+    """What a node raises when no other node vouches for a request. It does not say what is wrong, but to a node whose
+    clock is."""
+    message = "no other node vouches for this request"
+    return HttpRefusal(403, "forward_refused", message, headers=((REFUSED, CLOCK if clock else b"1"),))
+
+
 class Forwarding:
     """Sends requests on to other nodes. Holds nothing but what is under way."""
 
@@ -60,8 +69,9 @@ class Forwarding:
 
         Raises:
             NotOwner: the node does not have the session; nothing was executed.
-            PeerUnreachable: the node cannot be reached, or leaves; it has done nothing with the request.
-            NodeLost: the connection broke before the answer; whether it was executed is not known.
+            PeerUnreachable: the node cannot be reached; nothing was sent.
+            NodeLost: the connection broke before the answer, or the node has let its time pass; whether the request
+                was executed is not known.
             NodeUnavailable: too many requests are under way to the node, or it does not believe us.
             ClientGone: there is nobody to answer.
             GatewayError: the client may not any more.
@@ -70,8 +80,8 @@ class Forwarding:
         try:
             response = await self._answered(request, body, node)
             try:
-                if response.status == 421 and (NOT_OWNER, b"1") in response.headers:
-                    raise NotOwner
+                if response.status in _OWN_WORD:
+                    self._require_served(response, node)
                 await self._pass_back(request, response)
             finally:
                 response.close()
@@ -86,11 +96,20 @@ class Forwarding:
         """The node's answer, once its head is there."""
         began_at = time.monotonic()
         headers = [pair for pair in request.scope["headers"] if pair[0] in _PASSED_ON or pair[0].startswith(b"mcp-")]
-        head = RequestHead(request.method, request.raw_target(), request.base_url(), request.principal, headers)
-        response = await self._peers.begin(node, head, body)
+        word = Word(request.principal, request.base_url())
+        response = await self._peers.begin(node, PeerRequest(request.method, request.raw_target(), headers, word), body)
         await _head(request, response)
         self._head_seconds.observe(time.monotonic() - began_at)
         return response
+
+    def _require_served(self, response: PeerResponse, node: NodeRecord) -> None:
+        """Raises where the answer is not the session's, but the node's own word to this one."""
+        said = dict(response.headers)
+        if NOT_OWNER in said:
+            raise NotOwner
+        if REFUSED in said:
+            what = "their clocks are too far apart" if said[REFUSED] == CLOCK else "it does not believe this one"
+            raise self._peers.refused(node.url, what)
 
     async def _pass_back(self, request: McpRequest, response: PeerResponse) -> None:
         headers = [pair for pair in response.headers if pair[0] in _PASSED_BACK or pair[0].startswith(b"mcp-")]

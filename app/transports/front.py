@@ -17,8 +17,10 @@ from app.http.dependencies import BASE_URL
 from app.http.errors import HttpRefusal, http_status
 from app.http.hosts import HostPolicy
 from app.http.problems import ProblemResponse
+from app.routing.peers import FORWARDED
 from app.sessions.registry import SessionRegistry
-from app.transports.node_links import LinkedRequest
+from app.transports.forwarding import forward_refused
+from app.transports.inside import Inside
 from app.transports.request import BODY_DEADLINE_S, ClientGone, McpRequest
 from app.transports.sse import HttpSse
 from app.transports.streamable_http import StreamableHttp
@@ -45,10 +47,12 @@ class Front:
         *,
         max_body_bytes: int,
         public_url: str | None = None,
+        inside: Inside | None = None,
         registry: SessionRegistry | None = None,
     ) -> None:
         self._app, self._hosts, self._authenticator = app, hosts, authenticator
         self._max_body_bytes, self._public_url = max_body_bytes, public_url
+        self._inside = inside  # None: there are no other nodes, so nothing can come from one
         self._registry = registry
         self._endpoints: dict[str, dict[str, Endpoint]] = {
             "mcp": {"POST": streamable.post, "GET": streamable.get, "DELETE": streamable.delete},
@@ -70,22 +74,33 @@ class Front:
             request.send = _with_close(request.send)
         await self._answer(request)
 
-    async def forwarded(self, linked: LinkedRequest) -> None:
-        """Answers a client's request that another node has sent on; its word for names and credentials is taken."""
-        scope = linked.scope()
-        request = McpRequest(scope, linked.receive, linked.send, *_names(scope["path"]))
-        request.public_url = self._public_url or linked.head.base_url
-        request.principal, request.is_forwarded = linked.head.principal, True
-        request.keep_body(linked.body)
-        await self._answer(request)
-
     async def _answer(self, request: McpRequest) -> None:
+        if FORWARDED in request.headers:
+            await self._answer_node(request)
+            return
         try:
             await self._serve(request)
         except ClientGone:
             return
         except GatewayError as error:
             await request.answer_error(error)
+
+    async def _answer_node(self, request: McpRequest) -> None:
+        """What another node has sent on, if it is one."""
+        late = None
+        try:
+            if self._inside is None:
+                raise forward_refused()
+            await self._inside.accept(request)
+            late = self._inside.watch(request)
+            await self._serve(request)
+        except ClientGone:
+            return
+        except GatewayError as error:
+            await request.answer_error(error)
+        finally:
+            if late is not None:
+                await late.done()
 
     async def _serve(self, request: McpRequest) -> None:
         headers = request.headers
@@ -155,6 +170,8 @@ class Front:
             return
         request = McpRequest(scope, receive, send, "", "", "")
         request.public_url = self._public_url
+        if self._inside is not None and path.startswith("/internal/") and await self._is_answered(request, path):
+            return
         try:
             self._hosts.require_host(request.headers.get(b"host"))
             origin = request.headers.get(b"origin")
@@ -168,6 +185,17 @@ class Front:
             await ProblemResponse(http_status(error), error.reason, detail=str(error))(scope, receive, send)
             return
         await self._app(scope, _limited(receive, self._max_body_bytes), send)
+
+    async def _is_answered(self, request: McpRequest, path: str) -> bool:
+        """Whether another node has asked this."""
+        assert self._inside is not None
+        try:
+            return await self._inside.has_answered(request, path)
+        except ClientGone:
+            return True
+        except GatewayError as error:
+            await request.answer_error(error)
+            return True
 
 
 def _names(path: str) -> tuple[str, str, str]:

@@ -44,10 +44,10 @@ def sse_session(balancer: str, endpoint: Endpoint) -> SseSession:
 
 
 async def test_what_nodes_say_to_each_other_does_not_pass_the_balancer(nodes: Nodes, balancer: str) -> None:
-    upgrade = {"Connection": "upgrade", "Upgrade": "trunkline-link", "Trunkline-Challenge": "x"}
+    asks = {"Trunkline-Challenge": "x"}
     async with httpx2.AsyncClient() as http:
-        assert (await http.get(nodes.all[0].url + "/internal/link", headers=upgrade)).status_code == 403
-        assert (await http.get(balancer + "/internal/link", headers=upgrade)).status_code == 404
+        assert (await http.get(nodes.all[0].url + "/internal/node", headers=asks)).status_code == 403
+        assert (await http.get(balancer + "/internal/node", headers=asks)).status_code == 404
 
 
 def forwards(nodes: Nodes) -> float:

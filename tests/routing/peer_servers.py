@@ -4,26 +4,21 @@ import asyncio
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
 from typing import Any
-from urllib.parse import urlsplit
 
 import anyio
 import uvicorn
 
 from app.domain import Principal
 from app.http.uvicorn_protocol import HttpProtocol
-from app.routing.frames import Frame, RawHeaders, RecordReader, RecordWriter, RequestHead
-from app.routing.node_proof import LinkKeys, NodeProof
-from app.routing.peers import PeerClient, PeerResponse
+from app.routing.node_credentials import NodeCredentials, Word
+from app.routing.peers import CHALLENGE, GREETING_PATH, OTHER_KEY, PROOF, PeerClient, PeerRequest, PeerResponse
 from app.routing.routes import NodeRecord
-from app.transports.node_links import LinkedRequest, NodeLinks
 
 ROOT = Path(__file__).resolve().parents[2]
 WITHIN_S = 10.0
@@ -32,9 +27,8 @@ SLOW = [sys.executable, "-m", "tests.servers.slow_http"]
 KEY, TARGET = b"k" * 32, b"/t/acme/echo/mcp"
 LIMIT = 8 << 20
 ALICE = Principal("acme", "key", "alice", frozenset({"mcp:connect"}))
-NOTHING = "<PeerClient [0 links, 0 requests]>"
+NOTHING = "<PeerClient [0 nodes, 0 open, 0 idle]>"
 
-Serve = Callable[[LinkedRequest], Awaitable[None]]
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter, int], Awaitable[None]]
 
 
@@ -91,89 +85,71 @@ class PromptServer(uvicorn.Server):
         yield
 
 
-def proof_of(node: str, key: bytes = KEY) -> NodeProof:
-    return NodeProof(key, node)
+def credentials(node: str = "node-a", key: bytes = KEY) -> NodeCredentials:
+    return NodeCredentials(key, node, time.time)
 
 
-def record(url: str, node: str = "node-b") -> NodeRecord:
-    return NodeRecord(node, url, "1", datetime.now(UTC))
+def record(url: str, node: str = "node-b", *, draining: bool = False) -> NodeRecord:
+    return NodeRecord(node, url, "1", datetime.now(UTC), draining=draining)
 
 
-def head_of(method: str = "POST", target: bytes = TARGET, headers: RawHeaders = ()) -> RequestHead:
-    return RequestHead(method, target, "http://127.0.0.1", ALICE, headers)
+def request_of(
+    method: str = "POST", target: bytes = TARGET, headers: Sequence[tuple[bytes, bytes]] = ((b"x-a", b"b"),)
+) -> PeerRequest:
+    return PeerRequest(method, target, headers, Word(ALICE, "http://127.0.0.1"))
 
 
 async def begin(client: PeerClient, url: str, body: bytes = b"hello") -> PeerResponse:
-    return await client.begin(record(url), head_of(), body)
+    return await client.begin(record(url), request_of(), body)
 
 
 async def post(client: PeerClient, url: str, body: bytes = b"hello") -> bytes:
     """What the node answers."""
-    response = await client.send(record(url), head_of(), body)
+    response = await client.send(record(url), request_of(), body)
     assert response.status == 200
     return await response.body(LIMIT)
 
 
-async def start(request: LinkedRequest, headers: RawHeaders = ()) -> None:
-    """Sends the head of an answer, which goes out with the first part of the body, as little as that may be."""
-    await request.send({"type": "http.response.start", "status": 200, "headers": headers})
-    await request.send({"type": "http.response.body", "body": b"", "more_body": True})
-
-
-async def say(request: LinkedRequest, body: bytes = b"", *, more: bool = False) -> None:
-    """Sends a part of an answer's body; the last one unless there is more."""
-    await request.send({"type": "http.response.body", "body": body, "more_body": more})
-
-
-async def echo(request: LinkedRequest) -> None:
+async def echo(scope: Any, receive: Any, send: Any) -> None:
     """Answers with the body it was sent."""
-    await start(request)
-    await say(request, request.body)
+    body, more = b"", True
+    while more:
+        message = await receive()
+        body, more = body + message.get("body", b""), message.get("more_body", False)
+    headers = [(b"x-method", scope["method"].encode()), (b"X-Path", scope["raw_path"] + b"?" + scope["query_string"])]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
-async def until_left(request: LinkedRequest) -> None:
-    """Serves a stream that says nothing for as long as there is somebody who reads it."""
-    await start(request)
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+def node_app(app: Any, node: NodeCredentials) -> Any:
+    """The same as a node: it says which one it is."""
 
+    async def greets(scope: Any, receive: Any, send: Any) -> None:
+        challenge = dict(scope["headers"]).get(CHALLENGE)
+        if scope["path"].encode() != GREETING_PATH or challenge is None:
+            await app(scope, receive, send)
+            return
+        proof = node.prove(challenge) or OTHER_KEY
+        status = 403 if proof == OTHER_KEY else 204
+        await send({"type": "http.response.start", "status": status, "headers": [(PROOF, proof)]})
+        await send({"type": "http.response.body", "body": b""})
 
-@dataclass
-class Node:
-    """A real answering end. `served` is what has come over its links."""
-
-    url: str
-    links: NodeLinks
-    server: PromptServer
-    served: list[LinkedRequest] = field(default_factory=list)
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing is under way over any of its links, nor remembered of what was."""
-        return "0 requests]" in repr(self.links) and not any(link._requests for link in self.links._links)
+    return greets
 
 
 @asynccontextmanager
-async def serving(serve: Serve, *, proof: NodeProof | None = None, **config: Any) -> AsyncIterator[Node]:
-    """A node whose links are served by this, on the test's own loop."""
-    node: Node
-
-    async def noted(request: LinkedRequest) -> None:
-        node.served.append(request)
-        await serve(request)
-
-    links = NodeLinks(proof or proof_of("node-b"), noted, max_body_bytes=LIMIT)
-    http: Any = partial(HttpProtocol, links=links)
+async def serving(app: Any, *, node: NodeCredentials | None = None, **config: Any) -> AsyncIterator[str]:
+    """The URL of a node that answers with this, on the test's own loop."""
     options = {"lifespan": "off", "log_config": None, "ws": "none", "timeout_graceful_shutdown": 1, **config}
+    http: Any = HttpProtocol
+    app = node_app(app, node or credentials("node-b"))
     with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
-        server = PromptServer(uvicorn.Config(nothing_there, http=http, **options))
-        scheme = "https" if "ssl_certfile" in config else "http"
-        node = Node(f"{scheme}://127.0.0.1:{listener.getsockname()[1]}", links, server)
+        server = PromptServer(uvicorn.Config(app, http=http, **options))
         running = asyncio.ensure_future(server.serve([listener]))
         try:
-            yield node
+            scheme = "https" if "ssl_certfile" in config else "http"
+            yield f"{scheme}://127.0.0.1:{listener.getsockname()[1]}"
         finally:
-            links.close()
             server.stop()  # a failed test must not cancel it: it would leave its connections
             with anyio.CancelScope(shield=True):
                 await asyncio.wait([running], timeout=WITHIN_S)
@@ -187,7 +163,7 @@ async def nothing_there(scope: Any, receive: Any, send: Any) -> None:
 
 @contextmanager
 def process() -> Iterator[tuple[str, Popen[bytes]]]:
-    """A node in a process of its own, "node-b": it takes requests over links and never answers."""
+    """A node in a process of its own, "node-b": it says which one it is, takes requests and never answers."""
     with Popen(SLOW, stdin=DEVNULL, stdout=PIPE, cwd=ROOT) as running:
         try:
             assert running.stdout is not None
@@ -264,87 +240,18 @@ def answer(body: bytes = b"{}", headers: bytes = b"") -> bytes:
     return b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n%b\r\n%b" % (len(body), headers, body)
 
 
-class Wire:
-    """One end of a link by hand, as records."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sends: bytes, reads: bytes) -> None:
-        self.reader, self.writer = reader, writer
-        self.records, self._read = RecordWriter(sends), RecordReader(reads)
-        self._frames: list[Frame] = []
-
-    def send(self, *frames: bytes) -> None:
-        """Sends one record."""
-        self.writer.write(self.records.record(b"".join(frames)))
-
-    async def frame(self) -> Frame:
-        """The next frame. Raises ConnectionError where the other end has closed the link."""
-        while not self._frames:
-            data = await self.reader.read(1 << 20)
-            if not data:
-                raise ConnectionResetError
-            self._frames += self._read.feed(data)
-        return self._frames.pop(0)
-
-    async def is_closed(self) -> bool:
-        """Whether the other end closes the link, once it is told what was sent."""
-        try:
-            with anyio.fail_after(WITHIN_S):
-                while True:
-                    await self.frame()
-        except ConnectionError:
-            return True
+def greeting(request: bytes, node: str = "node-b") -> bytes:
+    """The answer of this node to a request that asks which one it is."""
+    proof = credentials(node).prove(request.split(b"trunkline-challenge: ")[1].split(b"\r\n")[0])
+    return b"HTTP/1.1 204 No Content\r\n%b: %b\r\n\r\n" % (PROOF, proof or b"")
 
 
-async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, node: str = "node-b") -> Wire:
-    """For a script: the answering end of a link, once it is open."""
-    proof, keys = proved(await read_request(reader), node)
-    writer.write(switching(proof))
-    return Wire(reader, writer, keys.answers, keys.requests)
+async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, node: str = "node-b") -> None:
+    """For a script: says which node it is, as on every new connection."""
+    writer.write(greeting(await read_request(reader), node))
 
 
-def proved(request: bytes, node: str = "node-b") -> tuple[bytes, LinkKeys]:
-    """A node's proof for a request that asks for a link."""
-    result = proof_of(node).prove(request.split(b"trunkline-challenge: ")[1].split(b"\r\n")[0])
-    assert result is not None
-    return result
-
-
-def switching(proof: bytes) -> bytes:
-    """The answer that opens a link."""
-    return (
-        b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: trunkline-link\r\n"
-        b"trunkline-node: %b\r\n\r\n" % proof
-    )
-
-
-def asks_for_link(challenge: bytes) -> bytes:
-    """The request that opens a link."""
-    return (
-        b"GET /internal/link HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: trunkline-link\r\n"
-        b"trunkline-challenge: %b\r\n\r\n" % challenge
-    )
-
-
-@asynccontextmanager
-async def connection_to(url: str) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    parts = urlsplit(url)
-    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
-    try:
-        yield reader, writer
-    finally:
-        writer.close()
-
-
-@asynccontextmanager
-async def asking(url: str) -> AsyncIterator[Wire]:
-    """The asking end of a link, once it is open."""
-    proof = proof_of("node-a")
-    challenge = proof.challenge()
-    async with connection_to(url) as (reader, writer):
-        writer.write(asks_for_link(challenge))
-        answer = await reader.readuntil(b"\r\n\r\n")
-        checked = proof.check(challenge, answer.split(b"trunkline-node: ")[1].split(b"\r\n")[0])
-        assert checked is not None
-        node, keys = checked
-        assert node == "node-b"
-        yield Wire(reader, writer, keys.requests, keys.answers)
+async def asked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+    """For a script: the first request on a new connection."""
+    await greet(reader, writer)
+    return await read_request(reader)

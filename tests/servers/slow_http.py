@@ -1,34 +1,31 @@
-"""A node that accepts links from others, takes what comes over them, and never answers. Prints its port."""
+"""A node that says which one it is, takes requests, and never answers. Prints its port."""
 
+import select
 import socket
 import time
 
-from app.routing.node_proof import NodeProof
+from app.routing.node_credentials import NodeCredentials
 
-PROOF = NodeProof(b"k" * 32, "node-b")
+NODE = NodeCredentials(b"k" * 32, "node-b", time.time)
 
 
-def accept_link(connection: socket.socket) -> None:
-    """Proves that it is a node to whoever asks as one."""
-    head = b""
-    while b"\r\n\r\n" not in head and (read := connection.recv(65536)):
-        head += read
+def hear(connection: socket.socket) -> bool:
+    """Answers what asks who is there; whether the connection is still open."""
+    head = connection.recv(65536)
     _, asked, rest = head.partition(b"trunkline-challenge: ")
-    proved = PROOF.prove(rest.partition(b"\r\n")[0]) if asked else None
-    if proved is not None:
-        connection.sendall(
-            b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: trunkline-link\r\n"
-            b"trunkline-node: %b\r\n\r\n" % proved[0]
-        )
+    proof = NODE.prove(rest.partition(b"\r\n")[0]) if asked else None
+    if proof is not None:
+        connection.sendall(b"HTTP/1.1 204 No Content\r\ntrunkline-node: %b\r\n\r\n" % proof)
+    return bool(head)
 
 
 with socket.create_server(("127.0.0.1", 0)) as listener:
     print(listener.getsockname()[1], flush=True)
-    kept = []
-    deadline = time.monotonic() + 60
-    listener.settimeout(60)
+    sockets, deadline = [listener], time.monotonic() + 60
     while time.monotonic() < deadline:
-        connection, _ = listener.accept()
-        connection.settimeout(5)
-        kept.append(connection)
-        accept_link(connection)
+        for each in select.select(sockets, [], [], 60)[0]:
+            if each is listener:
+                sockets.append(listener.accept()[0])
+            elif not hear(each):
+                sockets.remove(each)
+                each.close()

@@ -6,23 +6,23 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import httpx2
 import pytest
 
-from app.domain import Principal
-from app.routing.frames import RequestHead
-from app.routing.node_proof import NodeProof
+from app.http.errors import HttpRefusal
 from app.routing.peers import PeerClient
 from app.routing.routes import NodeRecord
 from app.sessions import all_nodes
 from app.sessions.all_nodes import AllNodes, answer_for
 from app.sessions.overview import NodeStatus, ProcessView, SessionView
 from app.transports.inside import Inside
-from app.transports.node_links import LinkedRequest
-from tests.transports.nodes import KEY, served
+from app.transports.late_heads import LateHeads
+from app.transports.request import McpRequest
+from tests.routing.peer_servers import request_of
+from tests.transports.nodes import KEY, credentials, served
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 A, B, C = "node-a", "node-b", "node-c"
@@ -69,16 +69,37 @@ class Node:
 
     def __init__(self, node_id: str, *has: str, key: bytes = KEY) -> None:
         self.overview = Overview(node_id, list(has))
-        self.proof = NodeProof(key, node_id)
         self.peers: dict[str, NodeRecord] = {}
-        self.client = PeerClient(self.proof)
-        own: Any = self.overview
+        own, mine = cast("Any", self.overview), credentials(node_id, key)
+        self.client = PeerClient(mine)
         self.all = AllNodes(own, self.peers.values, self.client)
-        self.inside = Inside(nothing_forwarded, partial(answer_for, own))
+        self.inside = Inside(mine, partial(answer_for, own), LateHeads(), max_body_bytes=1000)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """As the front does."""
+        request = McpRequest(scope, receive, send, "", "", "")
+        request.public_url = None
+        try:
+            if await self.inside.has_answered(request, scope["path"]):
+                return
+        except HttpRefusal as refusal:
+            await request.answer_error(refusal)
+        else:
+            await behind(scope, receive, send)
 
 
-async def nothing_forwarded(linked: LinkedRequest) -> None:
-    raise AssertionError("clients ask nothing here")
+class Odd(Node):
+    """One that says who it is, and answers something else."""
+
+    def __init__(self, node_id: str, answer: Any) -> None:
+        super().__init__(node_id)
+        self.answer = answer
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] == "/internal/node":
+            await super().__call__(scope, receive, send)
+        else:
+            await self.answer(send)
 
 
 async def behind(scope: Any, receive: Any, send: Any) -> None:
@@ -92,7 +113,7 @@ async def others(asking: Node, *asked: Node) -> AsyncIterator[None]:
     """Serves the nodes that are asked, and tells the one that asks where they are."""
     async with AsyncExitStack() as stack:
         for node in asked:
-            url = await stack.enter_async_context(served(behind, node.inside, node.proof))
+            url = await stack.enter_async_context(served(node))
             asking.peers[node.overview.id] = NodeRecord(node.overview.id, url, "1", NOW, sessions=9)
         stack.push_async_callback(asking.client.aclose)
         yield
@@ -130,11 +151,11 @@ async def test_a_node_that_does_not_answer_is_left_out_and_named(monkeypatch, ca
     monkeypatch.setattr(all_nodes, "ANSWER_S", 0.1)
     caplog.set_level(logging.WARNING)
 
-    async def silent(linked: LinkedRequest) -> None:
+    async def silent(send: Any) -> None:
         await anyio.sleep_forever()
 
     a, b = Node(A, "s1"), Node(B, "s2")
-    async with others(a, b), served(behind, silent, NodeProof(KEY, C)) as url:
+    async with others(a, b), served(Odd(C, silent)) as url:
         a.peers[C] = NodeRecord(C, url, "1", NOW)
         a.peers["gone"] = NodeRecord("gone", "http://127.0.0.1:1", "1", NOW)
         with anyio.fail_after(2):
@@ -151,28 +172,43 @@ async def test_a_node_with_another_secret_is_left_out():
 
 
 async def test_what_is_no_list_is_left_out():
-    async def nonsense(linked: LinkedRequest) -> None:
-        await linked.send({"type": "http.response.start", "status": 200, "headers": []})
-        await linked.send({"type": "http.response.body", "body": b'[{"id": 1}]'})
+    async def nonsense(send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b'[{"id": 1}]'})
 
     a = Node(A, "s1")
-    async with others(a), served(behind, nonsense, NodeProof(KEY, B)) as url:
+    async with others(a), served(Odd(B, nonsense)) as url:
         a.peers[B] = NodeRecord(B, url, "1", NOW)
         assert await a.all.sessions("acme") == [session("s1", A)]
 
 
-async def test_nobody_is_told_anything_over_plain_http():
+async def test_a_node_that_does_not_work_together_with_this_one_is_shown_with_the_reason():
+    a, b, stranger = Node(A), Node(B), Node(C, key=b"x" * 32)
+    async with others(a, b, stranger):
+        for node in (B, C):
+            await a.client.probe(a.peers[node].url)
+        assert [(each.id, each.problem) for each in a.all.statuses()] == [
+            (A, None),
+            (B, None),
+            (C, "it has another SECRET_KEY"),
+        ]
+
+
+async def test_nobody_is_told_anything_who_is_no_node():
     b = Node(B, "s1")
-    async with served(behind, b.inside, b.proof) as url, httpx2.AsyncClient(base_url=url, trust_env=False) as client:
-        response = await client.get("/internal/overview/sessions?tenant=acme")
+    async with served(b) as url, httpx2.AsyncClient(base_url=url, trust_env=False) as client:
+        path = "/internal/overview/sessions?tenant=acme"
+        response = await client.get(path)
         assert (response.status_code, response.content) == (404, b"nothing")
+        response = await client.get(path, headers={"trunkline-forwarded": "1"})
+        assert response.status_code == 403
 
 
 async def test_there_is_no_other_question():
     a, b = Node(A), Node(B, "s1")
-    async with served(behind, b.inside, b.proof) as url:
-        head = RequestHead("GET", b"/internal/overview/secrets?tenant=acme", "", Principal("", "", "", frozenset()), [])
-        response = await a.client.send(NodeRecord(B, url, "1", NOW), head)
+    async with served(b) as url:
+        question = request_of("GET", b"/internal/overview/secrets?tenant=acme")
+        response = await a.client.send(NodeRecord(B, url, "1", NOW), question)
         assert response.status == 404
         response.close()
         await a.client.aclose()

@@ -2,10 +2,10 @@
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,13 +18,13 @@ from app.errors import GatewayError, Unauthenticated
 from app.http.hosts import HostPolicy
 from app.http.uvicorn_protocol import HttpProtocol
 from app.metrics import Metrics
-from app.routing.node_proof import NodeProof
-from app.routing.peers import PeerClient
+from app.routing.node_credentials import NodeCredentials
+from app.routing.peers import Deadlines, PeerClient
 from app.routing.routes import NodeRecord
 from app.transports.forwarding import Forwarding
 from app.transports.front import Front
 from app.transports.inside import Inside
-from app.transports.node_links import LinkedRequest, NodeLinks
+from app.transports.late_heads import LateHeads
 from app.transports.request import ClientGone, McpRequest
 from tests.routing.peer_servers import PromptServer
 
@@ -49,19 +49,15 @@ class OneKey:
         raise Unauthenticated
 
 
-def front(endpoint: Endpoint) -> Front:
-    """A front with one endpoint for every method."""
+def front(endpoint: Endpoint, node: NodeCredentials | None = None, late_heads: LateHeads | None = None) -> Front:
+    """A front with one endpoint for every method; of a node that is alone, or of this one."""
     authenticator: Any = OneKey()
     streamable: Any = SimpleNamespace(post=endpoint, get=endpoint, delete=endpoint)
     sse: Any = SimpleNamespace(stream=endpoint, message=endpoint)
-    return Front(
-        _nothing, HostPolicy([], ["https://app.example.org"]), authenticator, streamable, sse, max_body_bytes=LIMIT
-    )
-
-
-def inside(front: Front, tell: Callable[[str, dict[str, str]], Any] = lambda what, query: None) -> Inside:
-    """What comes from other nodes goes to this front, and questions to `tell`."""
-    return Inside(front.forwarded, tell)
+    hosts = HostPolicy([], ["https://app.example.org"])
+    heads = late_heads or LateHeads()
+    inside = None if node is None else Inside(node, lambda what, query: None, heads, max_body_bytes=LIMIT)
+    return Front(_nothing, hosts, authenticator, streamable, sse, max_body_bytes=LIMIT, inside=inside)
 
 
 async def _nothing(scope: Any, receive: Any, send: Any) -> None:
@@ -71,43 +67,30 @@ async def _nothing(scope: Any, receive: Any, send: Any) -> None:
 
 
 @asynccontextmanager
-async def served(
-    app: Any, serve: Callable[[LinkedRequest], Awaitable[None]] | None = None, proof: NodeProof | None = None
-) -> AsyncIterator[str]:
-    """The URL of this application; with `serve` and `proof`, of a node that has what comes over links served by it."""
-    links = None if serve is None or proof is None else NodeLinks(proof, serve, max_body_bytes=LIMIT)
+async def served(app: Any) -> AsyncIterator[str]:
+    """The URL of this application."""
     with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
-        http: Any = partial(HttpProtocol, links=links)
+        http: Any = HttpProtocol
         config = uvicorn.Config(app, http=http, lifespan="off", log_config=None, timeout_graceful_shutdown=1)
         server = PromptServer(config)
         running = asyncio.ensure_future(server.serve([listener]))
         try:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
-            if links is not None:
-                links.close()
             server.stop()  # a failed test must not cancel it: it would leave its connections
             with anyio.CancelScope(shield=True):
                 await asyncio.wait([running], timeout=10)
 
 
-@asynccontextmanager
-async def node(endpoint: Endpoint, proof: NodeProof) -> AsyncIterator[str]:
-    """The URL of a node with this endpoint."""
-    own = front(endpoint)
-    async with served(own, inside(own), proof) as url:
-        yield url
-
-
-def proof_of(node: str, key: bytes = KEY) -> NodeProof:
-    return NodeProof(key, node)
+def credentials(node: str, key: bytes = KEY) -> NodeCredentials:
+    return NodeCredentials(key, node, time.time)
 
 
 class SendingNode:
     """Node A. `errors` are what forwarding raised."""
 
-    def __init__(self) -> None:
-        self.metrics, self.peers = Metrics("test"), PeerClient(proof_of("node-a"))
+    def __init__(self, deadlines: Deadlines = Deadlines()) -> None:  # noqa: B008 - immutable
+        self.metrics, self.peers = Metrics("test"), PeerClient(credentials("node-a"), deadlines)
         self.forwarding = Forwarding(self.peers, self.metrics)
         self.to = ""
         self.errors: list[Exception] = []

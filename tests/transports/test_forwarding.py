@@ -5,24 +5,21 @@ import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from typing import Any
 
 import anyio
-import anyio.lowlevel
 import httpx2
 import pytest
 
 from app.domain import Principal
 from app.errors import NodeLost
-from app.routing.frames import RequestHead
-from app.routing.peers import PeerClient, PeerRefused, PeerUnreachable
-from app.routing.routes import NodeRecord
+from app.routing.node_credentials import Sent, Word
+from app.routing.peers import Deadlines, PeerClient, PeerRefused, PeerUnreachable
 from app.transports.forwarding import NotOwner, not_owner
-from app.transports.node_links import LinkedRequest
+from app.transports.late_heads import LateHeads
 from app.transports.request import ClientGone, McpRequest
-from tests.routing.peer_servers import process, stands_still, until
-from tests.transports.nodes import ALICE, LIMIT, MCP, Endpoint, SendingNode, front, node, proof_of, served
+from tests.routing.peer_servers import asked, process, scripted, stands_still, until
+from tests.transports.nodes import ALICE, LIMIT, MCP, Endpoint, SendingNode, credentials, front, served
 
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
 HEADERS = {"authorization": "Bearer alice"}
@@ -50,7 +47,7 @@ async def client_of(sender: SendingNode) -> AsyncIterator[httpx2.AsyncClient]:
 @asynccontextmanager
 async def two_nodes(sender: SendingNode, endpoint: Endpoint, key: bytes = b"k" * 32) -> AsyncIterator[Any]:
     """A client of node A, which sends everything on to B."""
-    async with node(endpoint, proof_of("node-b", key)) as sender.to, client_of(sender) as client:
+    async with served(front(endpoint, credentials("node-b", key))) as sender.to, client_of(sender) as client:
         yield client
 
 
@@ -113,7 +110,9 @@ async def test_what_was_meant_for_this_node_stays_here(sender: SendingNode) -> N
     async with two_nodes(sender, says_what_it_got) as client:
         response = await client.post(MCP, content=PING, headers={**mine, **passed})
         got = response.json()["headers"]
-        assert not {*mine, "authorization", "host"} & set(got)
+        assert got.pop("trunkline-forwarded")
+        assert got.pop("host") == sender.to.removeprefix("http://")
+        assert not {*mine, "authorization"} & set(got)
         assert passed.items() <= got.items()
         assert response.headers["access-control-allow-origin"] == "https://app.example.org"
 
@@ -173,7 +172,7 @@ async def test_a_client_that_leaves_its_stream_is_known_to_the_owner(sender: Sen
             await anext(response.aiter_raw())
         with anyio.fail_after(5):
             await owner.is_left.wait()
-        await until(lambda: sender.results() == {"client_gone": 1} and "0 requests" in repr(sender.peers))
+        await until(lambda: sender.results() == {"client_gone": 1} and "0 open" in repr(sender.peers))
 
 
 @pytest.mark.parametrize("method", ["POST", "GET"])
@@ -184,7 +183,7 @@ async def test_a_client_that_leaves_before_the_answer_is_known_to_the_owner(send
             await client.request(method, MCP, timeout=0.2)
         with anyio.fail_after(5):
             await owner.is_left.wait()
-        await until(lambda: sender.results() == {"client_gone": 1} and "0 requests" in repr(sender.peers))
+        await until(lambda: sender.results() == {"client_gone": 1} and "0 open" in repr(sender.peers))
         assert isinstance(sender.errors[0], ClientGone)
 
 
@@ -201,7 +200,7 @@ async def test_a_client_that_does_not_read_stops_the_owner(sender: SendingNode) 
 
     async with two_nodes(sender, floods) as client:
         async with client.stream("GET", MCP) as response:
-            assert await stands_still(lambda: sent) < 8 << 20  # one window, and the buffers of the client's socket
+            assert await stands_still(lambda: sent) < 24 << 20  # the buffers of four sockets
             got = 0
             async for chunk in response.aiter_raw():
                 got += len(chunk)
@@ -238,7 +237,14 @@ async def test_a_node_killed_in_mid_call_is_an_error_at_once(sender: SendingNode
         async with client_of(sender) as client, anyio.create_task_group() as tasks:
 
             async def kill() -> None:
-                await until(lambda: "1 requests" in repr(sender.peers))
+                await until(
+                    lambda: any(
+                        each._response
+                        for pool in sender.peers._pools.values()
+                        for each, who in pool.open.items()
+                        if who
+                    )
+                )
                 running.kill()
 
             tasks.start_soon(kill)
@@ -252,17 +258,19 @@ async def test_a_node_killed_in_mid_call_is_an_error_at_once(sender: SendingNode
 
 @asynccontextmanager
 async def dies_after(sender: SendingNode, content_type: bytes, chunk: bytes) -> AsyncIterator[httpx2.AsyncClient]:
-    """A client of node A; node B answers with this much, and its connections break."""
+    """A client of node A; node B answers with this much, and its connection breaks."""
 
-    async def dies(linked: LinkedRequest) -> None:
-        headers = [(b"content-type", content_type), *([(b"content-length", b"100")] if b"json" in content_type else [])]
-        await linked.send({"type": "http.response.start", "status": 200, "headers": headers})
-        await linked.send({"type": "http.response.body", "body": chunk, "more_body": True})
-        await anyio.lowlevel.checkpoint()  # it is on its way
-        linked._link.abort()
+    async def script(reader: Any, writer: Any, number: int) -> None:
+        await asked(reader, writer)
+        how = b"content-length: 100\r\n" if b"json" in content_type else b"transfer-encoding: chunked\r\n"
+        body = chunk if b"json" in content_type else b"%x\r\n%b\r\n" % (len(chunk), chunk)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\n%b\r\n%b" % (content_type, how, body))
+        await writer.drain()
 
-    async with served(None, dies, proof_of("node-b")) as sender.to, client_of(sender) as client:
-        yield client
+    async with scripted(script) as peer:
+        sender.to = peer.url
+        async with client_of(sender) as client:
+            yield client
 
 
 async def test_a_stream_whose_owner_dies_ends(sender: SendingNode) -> None:
@@ -287,87 +295,177 @@ async def test_a_node_that_does_not_believe_this_one_is_unavailable(sender: Send
     await until(lambda: sender.results() == {"refused": 1})
 
 
-# --- what the front believes
+async def test_a_node_whose_clock_is_wrong_says_so(
+    sender: SendingNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sender.peers._credentials, "_wall_clock", lambda: time.time() + 100)
+    async with two_nodes(sender, says_what_it_got) as client:
+        response = await client.post(MCP, content=PING)
+        assert (response.status_code, response.json()["error"]["data"]["reason"]) == (503, "node_unavailable")
+        assert sender.peers.problems == {sender.to: "their clocks are too far apart"}
+    assert "its clock is 100 s ahead of that of this one" in caplog.text
+
+
+# --- the time it takes
+
+
+async def test_a_call_may_take_longer_than_any_deadline_where_its_node_lets_hear_of_itself() -> None:
+    """Whatever becomes of it: what is said late is the same."""
+    sender = SendingNode(Deadlines(head_s=0.5, idle_s=0.5))
+    may_answer = asyncio.Event()
+
+    async def slow(request: McpRequest) -> None:
+        await may_answer.wait()
+        if request.method == "DELETE":
+            raise not_owner()
+        await says_what_it_got(request)
+
+    heads = LateHeads(late_s=0.1, keepalive_s=0.1)
+    async with served(front(slow, credentials("node-b"), heads)) as sender.to, client_of(sender) as client:
+        post, delete = asyncio.ensure_future(client.post(MCP, content=PING)), asyncio.ensure_future(client.delete(MCP))
+        await asyncio.sleep(1.2)
+        may_answer.set()
+        response = await post
+        assert (response.status_code, response.headers["mcp-session-id"]) == (201, "a.b")
+        assert response.headers["content-length"] == str(len(response.content))
+        assert response.json()["size"] == len(PING)
+        await delete
+        assert isinstance(sender.errors[0], NotOwner)
+        await until(lambda: repr(heads) == "<LateHeads [0 waiting]>")
+    await sender.peers.aclose()
+
+
+async def test_a_client_that_leaves_a_late_answer_is_known_to_the_owner() -> None:
+    sender, owner = SendingNode(), Streaming()
+    heads = LateHeads(late_s=0.05, keepalive_s=0.05)
+    async with served(front(owner, credentials("node-b"), heads)) as sender.to, client_of(sender) as client:
+        with pytest.raises(httpx2.ReadTimeout):
+            await client.post(MCP, content=PING, timeout=0.4)
+        with anyio.fail_after(5):
+            await owner.is_left.wait()
+    await sender.peers.aclose()
 
 
 @asynccontextmanager
-async def owner(endpoint: Endpoint = says_what_it_got) -> AsyncIterator[tuple[PeerClient, NodeRecord]]:
-    """Node B, and a node that asks it."""
-    async with node(endpoint, proof_of("node-b")) as url:
-        asking = PeerClient(proof_of("node-a"))
-        yield asking, NodeRecord("node-b", url, "1", datetime.now(UTC))
-        await asking.aclose()
+async def stalling_proxy(to: str) -> AsyncIterator[tuple[str, asyncio.Event]]:
+    """What passes everything on until the event is set, and then nothing, and closes nothing."""
+    has_stalled, host, port = asyncio.Event(), *to.removeprefix("http://").split(":")
+
+    async def pass_on(reader: Any, writer: Any) -> None:
+        while data := await reader.read(65536):
+            if has_stalled.is_set():
+                await asyncio.sleep(60)
+            writer.write(data)
+
+    async def script(reader: Any, writer: Any, number: int) -> None:
+        behind, before = await asyncio.open_connection(host, int(port))
+        try:
+            await asyncio.gather(pass_on(reader, before), pass_on(behind, writer))
+        finally:
+            before.close()
+
+    async with scripted(script) as proxy:
+        yield proxy.url, has_stalled
 
 
-def head(principal: Principal = ALICE, target: str = MCP) -> RequestHead:
-    json_type = [(b"content-type", b"application/json"), (b"origin", b"https://evil.example.com")]
-    return RequestHead("POST", target.encode(), "https://mcp.example.com", principal, json_type)
+async def test_through_a_proxy_that_stalls_every_request_ends_with_an_error_that_says_what_is_known() -> None:
+    sender, owner = SendingNode(Deadlines(head_s=0.4, idle_s=0.4, greet_s=0.4)), Streaming()
+    async with (
+        served(front(owner, credentials("node-b"))) as url,
+        stalling_proxy(url) as (sender.to, has_stalled),
+        client_of(sender) as client,
+    ):
+        owner.chunks.put_nowait(b": open\n\n")
+        async with client.stream("GET", MCP) as stream:
+            chunks = stream.aiter_raw()
+            await anext(chunks)
+            call = asyncio.ensure_future(client.post(MCP, content=PING))
+            await until(lambda: "2 open" in repr(sender.peers))
+            await asyncio.sleep(0.1)  # the call has been sent
+            has_stalled.set()
+            with anyio.fail_after(5):
+                answer = await call
+                assert [chunk async for chunk in chunks] == []  # the stream has ended: its client resumes
+                refused = await client.post(MCP, content=PING)
+        assert (answer.status_code, answer.json()["error"]["data"]["reason"]) == (200, "node_lost")
+        assert (refused.status_code, refused.json()["error"]["data"]["reason"]) == (503, "node_unavailable")
+        assert isinstance(sender.errors[-1], PeerUnreachable)  # nothing was sent
+    await sender.peers.aclose()
+
+
+# --- what the front believes
+
+
+def by(node: str, principal: Principal = ALICE, *, body: bytes = PING, target: str = MCP, to: str = "node-b") -> Any:
+    word = Word(principal, "https://mcp.example.com")
+    value = credentials(node).sign(Sent("POST", target.encode(), b""), body, word, to)
+    return {"trunkline-forwarded": value.decode(), "host": "10.0.0.1:9", "origin": "https://evil.example.com"}
+
+
+@asynccontextmanager
+async def owner(endpoint: Endpoint = says_what_it_got, *, is_alone: bool = False) -> AsyncIterator[Any]:
+    """A client of node B itself, without a credential."""
+    async with (
+        served(front(endpoint, None if is_alone else credentials("node-b"))) as url,
+        httpx2.AsyncClient(base_url=url, timeout=10, trust_env=False) as client,
+    ):
+        yield client
 
 
 async def test_what_a_node_vouches_for_needs_no_name_and_no_credential() -> None:
-    async with owner() as (asking, to):
-        response = await asking.send(to, head(), PING)
-        assert response.status == 201
-        response.close()
+    async with owner() as client:
+        assert (await client.post(MCP, content=PING, headers=by("node-a"))).status_code == 201
+
+
+async def test_everything_else_gets_the_same_refusal() -> None:
+    async with owner() as client, owner(is_alone=True) as alone:
+        good = by("node-a")
+        assert (await client.post(MCP, content=PING, headers=good)).status_code == 201
+        answers = [
+            await client.post(MCP, content=PING, headers=good),  # a second time
+            await client.post(MCP, content=PING + b" ", headers=by("node-a")),
+            await client.post(MCP, content=PING, headers=by("node-a", to="node-c")),
+            await client.post(MCP + "?a", content=PING, headers=by("node-a")),
+            await client.post(MCP, content=PING, headers={"trunkline-forwarded": "1", **HEADERS}),
+            await client.post("/t/acme/echo/nothing", content=PING, headers={"trunkline-forwarded": "1"}),
+            await client.options(MCP, headers={"trunkline-forwarded": "1"}),
+            await alone.post(MCP, content=PING, headers=by("node-a")),
+        ]
+    assert {answer.status_code for answer in answers} == {403}
+    assert {answer.content for answer in answers} == {answers[0].content}
+    assert answers[0].json()["error"]["data"] == {"reason": "forward_refused"}
+
+
+async def test_the_principal_may_do_at_the_owner_what_it_may_do_anywhere() -> None:
+    other = Principal("acme", "key", "bob", frozenset({"mcp:connect:other"}))
+    stranger = Principal("evil", "key", "eve", frozenset({"mcp:connect"}))
+    async with owner() as client:
+        assert (await client.post(MCP, content=PING, headers=by("node-a", other))).status_code == 403
+        assert (await client.post(MCP, content=PING, headers=by("node-a", stranger))).status_code == 404
 
 
 async def test_the_client_is_told_its_own_address_by_the_owner() -> None:
     """In a challenge, as where the owner finds that a scope is missing."""
-    async with owner() as (asking, to):
-        other = Principal("acme", "key", "bob", frozenset({"mcp:connect:other"}))
-        response = await asking.send(to, head(other), PING)
-        assert response.status == 403
-        assert b'"https://mcp.example.com/.well-known/' in dict(response.headers)[b"www-authenticate"]
-        response.close()
-
-
-async def test_the_principal_may_do_at_the_owner_what_it_may_do_anywhere() -> None:
-    stranger = Principal("evil", "key", "eve", frozenset({"mcp:connect"}))
-    async with owner() as (asking, to):
-        for refused, status in ((head(stranger), 404), (head(target="/t/acme/echo/nothing"), 404)):
-            response = await asking.send(to, refused, PING)
-            assert response.status == status
-            response.close()
+    other = Principal("acme", "key", "bob", frozenset({"mcp:connect:other"}))
+    async with owner() as client:
+        response = await client.post(MCP, content=PING, headers=by("node-a", other))
+        assert '"https://mcp.example.com/.well-known/' in response.headers["www-authenticate"]
 
 
 async def test_a_forwarded_body_has_the_same_limit() -> None:
-    async with owner() as (asking, to):
-        for size, status in ((LIMIT, 201), (LIMIT + 1, 413), (LIMIT * 2, 413)):
-            response = await asking.send(to, head(), b"x" * size)
-            assert response.status == status
-            response.close()
-
-
-async def test_a_header_makes_nobody_a_node() -> None:
-    """What older releases believed is a header like any other."""
-    async with node(says_what_it_got, proof_of("node-b")) as url, httpx2.AsyncClient(trust_env=False) as client:
-        for headers in ({"trunkline-forwarded": "1"}, {"trunkline-challenge": "1.2"}):
-            assert (await client.post(url + MCP, content=PING, headers=headers)).status_code == 401
-
-
-async def test_a_stranger_opens_no_link_and_learns_nothing() -> None:
-    upgrade = {"connection": "upgrade", "upgrade": "trunkline-link"}
-    good = proof_of("node-a", b"x" * 32).challenge().decode()
-    async with (
-        node(says_what_it_got, proof_of("node-b")) as url,
-        served(front(says_what_it_got)) as alone,
-        httpx2.AsyncClient(trust_env=False) as client,
-    ):
-        answers = [
-            await client.get(url + "/internal/link", headers={**upgrade, "trunkline-challenge": challenge})
-            for challenge in ("", "1", "1.2", good, "x" * 5000)
-        ]
-        assert {(each.status_code, each.content) for each in answers} == {(403, b"")}
-        assert {each.headers.get("trunkline-node") for each in answers} == {None}
-        assert (await client.get(url + "/internal/link")).status_code == 404
-        # A node that is alone has no links, and to any other upgrade this is plain HTTP.
-        assert (await client.get(alone + "/internal/link", headers=upgrade)).status_code == 404
-        websocket = {**upgrade, "upgrade": "websocket"}
-        assert (await client.get(url + "/internal/link", headers=websocket)).status_code == 404
+    body = b"x" * (LIMIT + 1)
+    async with owner() as client:
+        assert (await client.post(MCP, content=body, headers=by("node-a", body=body))).status_code == 413
 
 
 async def test_a_node_tells_only_nodes_which_one_it_is() -> None:
-    async with node(says_what_it_got, proof_of("node-b")) as url, served(front(says_what_it_got)) as alone:
-        assert await PeerClient(proof_of("node-a")).probe(url) == "node-b"
-        assert await PeerClient(proof_of("node-a", b"x" * 32)).probe(url) is None
-        assert await PeerClient(proof_of("node-a")).probe(alone) is None
+    async with owner() as client, owner(is_alone=True) as alone:
+        url, other = str(client.base_url).rstrip("/"), str(alone.base_url).rstrip("/")
+        assert await PeerClient(credentials("node-a")).probe(url) == "node-b"
+        assert await PeerClient(credentials("node-a")).probe(other) is None
+        assert await PeerClient(credentials("node-a", b"x" * 32)).probe(url) == "?"
+        response = await client.get("/internal/node")
+        assert (response.status_code, response.headers.get("trunkline-node")) == (404, None)
+        for challenge in ("", "1", "1.2", "x" * 5000):
+            response = await client.get("/internal/node", headers={"trunkline-challenge": challenge})
+            assert (response.status_code, response.headers["trunkline-node"]) == (403, "other-key")

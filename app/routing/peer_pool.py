@@ -1,0 +1,195 @@
+"""PeerPool: the connections to one node. Those that are free are kept for the next request; whoever finds none waits
+in line while as many as may be are being opened."""
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from app.errors import NodeUnavailable
+from app.routing.peer_connection import Alarm, Deadlines, PeerConnection, PeerUnreachable
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLimits:
+    """Bounds of the connections to other nodes; each is a file descriptor on both sides, and a stream holds one."""
+
+    open: int = 2048  # per node; above it requests are refused
+    in_all: int = 8192  # likewise
+    opening: int = 32  # per node, at a time; what comes meanwhile waits for these, or for one that comes free
+    waiting: int = 4096  # per node; above it requests are refused
+    idle: int = 256  # per node
+    idle_s: float = 15.0  # the other node closes after 30 s: a request must never meet that
+
+
+Greet = Callable[[PeerConnection], Awaitable[str]]  # asks which node is there
+
+
+class PeerPool:
+    """Opens connections when there is none to be had. `forget` is called when there are none left."""
+
+    def __init__(  # noqa: PLR0913 - what is the same for all pools comes from one place
+        self,
+        url: str,
+        greet: Greet,
+        alarm: Alarm,
+        limits: PoolLimits,
+        deadlines: Deadlines,
+        is_full: Callable[[], bool],
+        forget: Callable[[], object],
+    ) -> None:
+        parts = urlsplit(url)
+        self.is_tls = parts.scheme == "https"
+        self._host, self._port = parts.hostname or "", parts.port or (443 if self.is_tls else 80)
+        self._netloc = parts.netloc.encode("ascii")
+        self._greet, self._alarm, self._limits, self._deadlines = greet, alarm, limits, deadlines
+        self._is_full, self._forget = is_full, forget
+        self.open = dict[PeerConnection, str]()  # and which node is at its end, once that is known
+        self.idle = list[PeerConnection]()  # the one used last stands last
+        self._opening = 0
+        self._line = deque[asyncio.Future[PeerConnection | None]]()  # None: open one yourself
+        self._generation = 0  # grows when all that there are must go
+
+    @property
+    def size(self) -> int:
+        """How many connections there are, those being made included."""
+        return len(self.open) + self._opening
+
+    async def take(self, node: str, tls: ssl.SSLContext | None) -> PeerConnection:
+        """A connection to this node, for one request.
+
+        Raises:
+            PeerUnreachable: there is none, or the node at its end is another.
+            NodeUnavailable: as many as may be are open, or waited for; or what `greet` raises.
+        """
+        connection = self._idle_one()
+        if connection is None and self._opening >= self._limits.opening:
+            connection = await self._wait_in_line()
+        if connection is None or not connection.is_usable():
+            if self.size >= self._limits.open or self._is_full():
+                raise NodeUnavailable("as many requests as may be are under way to that node")
+            connection = await self.connect(tls)
+        if self.open.get(connection) != node:
+            self._keep(connection)
+            raise PeerUnreachable
+        return connection
+
+    async def connect(self, tls: ssl.SSLContext | None) -> PeerConnection:
+        """A new connection, whose other end has said which node it is.
+
+        Raises:
+            PeerUnreachable, NodeUnavailable: there is none to be had. Whoever waits in line hears the same.
+        """
+        self._opening += 1
+        try:
+            connection = await self._connected(tls)
+        except NodeUnavailable as error:
+            self._fail_line(error)
+            raise
+        finally:
+            self._opening -= 1
+            self._hand(None)
+            self._forget_if_empty()
+        return connection
+
+    def retire(self) -> None:
+        """The node leaves: closes what is idle; what is under way ends when it is answered."""
+        for connection in list(self.idle):
+            connection.abort()
+
+    def abort(self) -> None:
+        """Closes all of them, and those that are being opened as soon as they are; who waits is told."""
+        self._generation += 1
+        self._fail_line(PeerUnreachable())
+        for connection in list(self.open):
+            connection.abort()
+
+    def sweep(self, now: float) -> int:
+        """Closes what was idle for too long, and what has let its time pass: how many of those."""
+        for connection in [each for each in self.idle if now - each.heard_at >= self._limits.idle_s]:
+            connection.abort()
+        return sum(connection.hurry(now, self._deadlines) for connection in list(self.open))
+
+    async def _connected(self, tls: ssl.SSLContext | None) -> PeerConnection:
+        loop, generation = asyncio.get_running_loop(), self._generation
+        connection = PeerConnection(self._netloc, self._alarm, self._ready, self._lost)
+        deadlines = self._deadlines
+        try:
+            async with asyncio.timeout(deadlines.connect_s if tls is None else deadlines.greet_s):
+                await loop.create_connection(lambda: connection, self._host, self._port, ssl=tls)
+            self.open[connection] = ""
+            async with asyncio.timeout(deadlines.greet_s):
+                node = await self._greet(connection)
+            if connection not in self.open or generation != self._generation:
+                raise PeerUnreachable
+        except OSError:  # TimeoutError is one, and so is what TLS does not like
+            connection.abort()
+            raise PeerUnreachable from None
+        except BaseException:
+            connection.abort()
+            raise
+        self.open[connection] = node
+        return connection
+
+    def _idle_one(self) -> PeerConnection | None:
+        while self.idle:
+            connection = self.idle.pop()
+            if connection.is_usable():
+                return connection
+            connection.abort()
+        return None
+
+    async def _wait_in_line(self) -> PeerConnection | None:
+        """One that comes free; None where it is this one's turn to open one."""
+        if len(self._line) >= self._limits.waiting:
+            raise NodeUnavailable("as many requests as may be wait for a connection to that node")
+        turn: asyncio.Future[PeerConnection | None] = asyncio.get_running_loop().create_future()
+        self._line.append(turn)
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled() and turn.exception() is None:  # it was given something: the next
+                connection = turn.result()
+                self._hand(None) if connection is None else self._keep(connection)
+            raise
+
+    def _hand(self, connection: PeerConnection | None) -> bool:
+        """Gives the connection, or the turn to open one, to whoever is first in line; False where nobody waits."""
+        while self._line:
+            turn = self._line.popleft()
+            if not turn.done():
+                turn.set_result(connection)
+                return True
+        return False
+
+    def _fail_line(self, error: NodeUnavailable) -> None:
+        line, self._line = self._line, deque()
+        for turn in line:
+            if not turn.done():
+                turn.set_exception(error)
+
+    def _ready(self, connection: PeerConnection) -> None:
+        """Its answer is complete; where that was the greeting, whoever has opened it takes it."""
+        if self.open.get(connection):
+            self._keep(connection)
+
+    def _keep(self, connection: PeerConnection) -> None:
+        if not connection.is_usable():
+            connection.abort()
+        elif not self._hand(connection):
+            if len(self.idle) >= self._limits.idle:
+                connection.abort()
+            else:
+                self.idle.append(connection)
+
+    def _lost(self, connection: PeerConnection) -> None:
+        self.open.pop(connection, None)
+        if connection in self.idle:
+            self.idle.remove(connection)
+        self._forget_if_empty()
+
+    def _forget_if_empty(self) -> None:
+        if not self.size and not self._line:
+            self._forget()
