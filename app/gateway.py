@@ -27,6 +27,7 @@ from app.effects.local import LocalEffects
 from app.effects.settling import Settling
 from app.errors import GatewayError
 from app.limits.overload import Marks, Overload
+from app.limits.rate_limiter import RateLimiter
 from app.limits.shared_rates import SCRIPT as RATES
 from app.limits.shared_rates import SharedRates
 from app.limits.shared_use import SharedUse
@@ -152,7 +153,10 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         outbound = Outbound(settings.outbound_allow)
         key_sets = await stack.enter_async_context(KeySets(outbound.get))
         authenticator = Authenticator(
-            ApiKeys(keys, key_maker), metrics.auth_failures, tokens=Tokens(issuers, sealer, key_sets)
+            ApiKeys(keys, key_maker),
+            metrics.auth_failures,
+            tokens=Tokens(issuers, sealer, key_sets),
+            tries=RateLimiter("bad_credentials", metrics.rate_limited),
         )
         stack.push_async_callback(_flush_once, authenticator)
 

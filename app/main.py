@@ -12,6 +12,7 @@ from app.admin.router import build_router
 from app.gateway import Gateway
 from app.http import health, problems, resource_metadata
 from app.http.hosts import HostPolicy
+from app.limits.rate_limiter import RateLimiter
 from app.sessions.all_nodes import answer_for
 from app.storage.audit import AuditLog
 from app.storage.idempotency import IdempotencyRepository
@@ -58,12 +59,14 @@ def create_app(gateway: Gateway) -> Front:
         now=_now,
         audit=AuditLog(gateway.database),
         node=gateway.node,
+        rates=RateLimiter("rest", gateway.metrics.rate_limited),
         answered_once=AnsweredOnce(IdempotencyRepository(gateway.database), settings.secret_key, _now),
     )
     app.state.issuers = IssuerContext(gateway.issuers, gateway.sealer, gateway.outbound.check)
     app.state.authorization_servers = gateway.issuers.authorization_servers
     forwarding = Forwarding(gateway.routing.peers, gateway.metrics)
-    elsewhere = Elsewhere(gateway.registry, gateway.ownership, gateway.router, forwarding, gateway.take_over)
+    unknown = RateLimiter("unknown_sessions", gateway.metrics.rate_limited)
+    elsewhere = Elsewhere(gateway.registry, gateway.ownership, gateway.router, forwarding, gateway.take_over, unknown)
     body, keepalive_s = settings.max_body_bytes, settings.keepalive_s
     callers = Callers(gateway.registry, gateway.ownership, gateway.router, forwarding, elsewhere)
     modern = ModernHttp(gateway.implicit, callers, gateway.metrics, keepalive_s=keepalive_s)

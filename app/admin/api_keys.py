@@ -22,7 +22,7 @@ router = APIRouter(route_class=AdminRoute, tags=["keys"])
 KeyId = Annotated[str, Path(description="The key's id: its 8 characters after `tlk_`.")]
 
 
-@router.post("", status_code=201, dependencies=[ONCE], responses=responses(409, 429))
+@router.post("", status_code=201, dependencies=[ONCE], responses=responses(409))
 async def create_key(access: MayManage, body: KeyBody, response: Response) -> NewKeyAnswer:
     """Makes a key. The answer is the only place where the key itself appears; with an `Idempotency-Key` also in the
     answers to its repetitions, which the gateway keeps sealed for a day."""

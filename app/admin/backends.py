@@ -20,7 +20,7 @@ router = APIRouter(route_class=AdminRoute, tags=["backends"])
 BackendName = Annotated[str, Path(description="The backend's name.")]
 
 
-@router.post("", status_code=201, dependencies=[ONCE], responses=responses(409, 429))
+@router.post("", status_code=201, dependencies=[ONCE], responses=responses(409))
 async def create_backend(access: MayRegister, body: BackendBody, response: Response) -> BackendAnswer:
     """Registers a command. This is permission to run it: only for platform administrators."""
     spec = await register(access, body)

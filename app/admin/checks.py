@@ -72,7 +72,7 @@ class CheckAnswer(BaseModel):
         )
 
 
-@router.post("/{backend}:check", dependencies=[ONCE], responses=responses(409, 429))
+@router.post("/{backend}:check", dependencies=[ONCE], responses=responses(409))
 async def check_backend(access: MayManage, backend: BackendName) -> CheckAnswer:
     """Starts one process of the backend, enabled or not, asks what it offers, and stops it. Takes a minute at most.
 
@@ -91,7 +91,7 @@ async def check_backend(access: MayManage, backend: BackendName) -> CheckAnswer:
         under_way.discard(spec.key)
 
 
-@router.post("/{backend}:restart", status_code=204, dependencies=[ONCE], responses=responses(409, 429))
+@router.post("/{backend}:restart", status_code=204, dependencies=[ONCE], responses=responses(409))
 async def restart_backend(access: MayManage, backend: BackendName) -> None:
     """Ends the backend's sessions and processes and starts its warm ones anew. Clients can begin new sessions then."""
     spec = await find_backend(access, backend)

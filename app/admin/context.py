@@ -16,6 +16,7 @@ from app.auth.sealing import Sealer
 from app.domain import DEFAULT_TENANT, Principal, Scope, is_name
 from app.errors import Forbidden, NotFound
 from app.http.dependencies import CurrentPrincipal
+from app.limits.rate_limiter import RateLimiter
 from app.storage import ApiKeyRepository, BackendRepository, TenantRepository
 from app.storage.acts import Act
 from app.storage.audit import AuditLog
@@ -35,6 +36,7 @@ class AdminContext:
     now: Callable[[], datetime]
     audit: AuditLog
     node: NodeView
+    rates: RateLimiter
     answered_once: AnsweredOnce
     checks_under_way: set[tuple[str, str]] = field(default_factory=set)
 

@@ -22,10 +22,12 @@ from app.auth.sealing import SealBroken, Sealer
 from app.domain import Principal
 from app.errors import Conflict, GatewayError, InvalidRequest
 from app.http.dependencies import AuthenticatedRoute
+from app.limits.rate_limiter import RateLimiter
 from app.storage.idempotency import IdempotencyRepository
 
 MAX_KEY_LENGTH = 255
 REPLAYED = "Idempotency-Replayed"
+READ_COST, WRITE_COST, ACTION_COST = 1.0, 2.0, 25.0  # an action is `:check`, `:restart`, `:import`
 
 _KEPT_HEADERS = ("content-type", "location", "etag", "cache-control")
 _LABEL = b"trunkline idempotency bodies 1"
@@ -105,11 +107,22 @@ class AnsweredOnce:
 
 
 class AdminRoute(AuthenticatedRoute):
-    """An authenticated route whose POST is done once for each Idempotency-Key."""
+    """An authenticated route that no principal uses too often, and whose POST is done once for each Idempotency-Key."""
 
     def behind_authentication(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The route's application, less what is repeated."""
-        handle = super().behind_authentication()
+        """The route's application, less what is too much and what is repeated."""
+        handle = self._once(super().behind_authentication())
+
+        async def limited(request: Request) -> Response:
+            rates: RateLimiter = request.app.state.admin.rates
+            rates.spend(request.state.principal.identity, _cost(request.method, request.scope["path"]))
+            return await handle(request)
+
+        return limited
+
+    def _once(
+        self, handle: Callable[[Request], Coroutine[Any, Any, Response]]
+    ) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         if "POST" not in (self.methods or ()):
             return handle
 
@@ -133,6 +146,14 @@ class AdminRoute(AuthenticatedRoute):
             return response
 
         return once
+
+
+def _cost(method: str, path: str) -> float:
+    """What a request takes off its principal's rate. What is written, and a process that is started or stopped, stands
+    in the audit trail for ever."""
+    if ":" in path.rpartition("/")[2]:
+        return ACTION_COST
+    return READ_COST if method == "GET" else WRITE_COST
 
 
 def _describe_key(

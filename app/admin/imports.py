@@ -19,7 +19,7 @@ router = APIRouter(route_class=AdminRoute, tags=["backends"])
 _PAGE = 200
 
 
-@router.post("", dependencies=[ONCE], responses=responses(409, 429))
+@router.post("", dependencies=[ONCE], responses=responses(409))
 async def import_backends(access: MayRegister, body: ImportBody) -> ImportAnswer:
     """Says which backends a file of MCP servers would give; with `apply` it makes them, one by one.
 

@@ -30,7 +30,7 @@ IssuerId = Annotated[str, Path(description="The issuer's id, as in the answer to
 _STORED = "*" * 32  # stands for the secret that is sealed already, when a patch is checked as a whole
 
 
-@router.post("", status_code=201, dependencies=[ONCE], responses=responses(409, 429))
+@router.post("", status_code=201, dependencies=[ONCE], responses=responses(409))
 async def create_issuer(access: MayManage, issuers: Issuers, body: IssuerBody, response: Response) -> IssuerAnswer:
     """Names an issuer whose tokens open this tenant, as far as `max_scopes` goes."""
     _require_grant(access, body.max_scopes)

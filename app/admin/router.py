@@ -28,7 +28,9 @@ _OF_TENANTS = (
 
 def build_router() -> APIRouter:
     """All resources. Paths without a tenant speak of the tenant `default`."""
-    router = APIRouter(prefix=PREFIX, dependencies=[Depends(_bearer)], responses=responses(400, 401, 403, 422, 503))
+    router = APIRouter(
+        prefix=PREFIX, dependencies=[Depends(_bearer)], responses=responses(400, 401, 403, 422, 429, 503)
+    )
     for resource in (tenants.router, nodes.router, audit.router):
         router.include_router(resource)
     for path, resource in _OF_TENANTS:

@@ -15,7 +15,7 @@ from app.http.problems import responses
 router = APIRouter(route_class=AdminRoute, tags=["tenants"])
 
 
-@router.post("/tenants", status_code=201, dependencies=[ONCE], responses=responses(409, 429))
+@router.post("/tenants", status_code=201, dependencies=[ONCE], responses=responses(409))
 async def create_tenant(access: Platform, body: TenantBody, response: Response) -> TenantAnswer:
     """Adds a tenant."""
     act = access.act("tenant.create", "", tenant=body.name)

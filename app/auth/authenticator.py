@@ -8,10 +8,11 @@ because for another one it may be worth nothing.
 
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from prometheus_client import Counter
 
@@ -36,6 +37,16 @@ _Verify = Callable[[], Awaitable[Principal]]
 _V = TypeVar("_V")
 
 
+class Tries(Protocol):
+    """How many bad credentials may come from an address (`limits.rate_limiter.RateLimiter`)."""
+
+    def spend(self, key: str) -> None:
+        """Raises RateLimited: there were too many."""
+
+    def give_back(self, key: str) -> None:
+        """It was not a bad one."""
+
+
 class Authenticator:
     """Who is asking? Used from the event loop's thread only."""
 
@@ -47,8 +58,10 @@ class Authenticator:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         *,
         tokens: Tokens | None = None,
+        tries: Tries | None = None,
     ) -> None:
         self._keys, self._tokens, self._clock, self._now = keys, tokens, clock, now
+        self._tries = tries
         self._failures = {reason: failures.labels(reason) for reason in REASONS}
         self._known: dict[bytes, tuple[Principal, float]] = {}  # both by a digest, whatever was sent
         self._refused: dict[bytes, tuple[str, float]] = {}
@@ -71,28 +84,31 @@ class Authenticator:
             return None
         return entry[0]
 
-    async def authenticate(self, header_value: bytes | None, target: Target | None = None) -> Principal:
-        """The principal of a header, `None` if the request had none. Without a target only keys count.
+    async def authenticate(
+        self, header_value: bytes | None, target: Target | None = None, address: str | None = None
+    ) -> Principal:
+        """The principal of a header, `None` if the request had none. Without a target only keys count, and what fails
+        counts for nobody without the address that it came from.
 
         Raises:
             Unauthenticated: no credential, or not a valid one, or not for this target.
+            RateLimited: too many bad ones came from this address; one that was good before is not affected.
             StorageUnavailable: it would have to be looked up, and that is not possible now.
         """
         if header_value is None:
             raise self._refusal("missing")
-        if len(header_value) > MAX_CREDENTIAL_BYTES:
-            raise self._refusal("malformed")
         principal = self.remembered(header_value, None if target is None else lambda: target)
         if principal is not None:
             return principal
-        match = _bearer(header_value)
+        match = _bearer(header_value) if len(header_value) <= MAX_CREDENTIAL_BYTES else None
         if match is None:
-            raise self._refusal("malformed" if header_value[:7].lower() == b"bearer " else "scheme")
+            with self._trying(address):
+                raise self._refusal("malformed" if header_value[:7].lower() == b"bearer " else "scheme")
         text, digest = match[1].decode("ascii"), sha256(header_value).digest()
         keys, tokens = self._keys, self._tokens
         if tokens is None or target is None or text.startswith(PREFIX) or "." not in text:
-            return await self._verify_once(digest, lambda: keys.verify(text))
-        return await self._verify_once(_of_token(digest, target), lambda: tokens.verify(text, target))
+            return await self._verify_once(digest, address, lambda: keys.verify(text))
+        return await self._verify_once(_of_token(digest, target), address, lambda: tokens.verify(text, target))
 
     async def confirm(self, principal: Principal) -> None:
         """Asks the store whether there still is what another node has let this principal in with: its key, or the
@@ -140,15 +156,41 @@ class Authenticator:
         """
         await self._keys.flush_last_used()
 
-    async def _verify_once(self, key: bytes, verify: _Verify) -> Principal:
+    async def _verify_once(self, key: bytes, address: str | None, verify: _Verify) -> Principal:
         """Of many requests that come at once with one credential, one asks: a crowd of sessions has one key."""
         async with self._verifying.turn(key):
             entry = self._known.get(key)
             if entry is not None and entry[1] > self._clock():
                 return entry[0]
-            return await self._verify(key, verify)
+            return await self._verify(key, address, verify)
 
-    async def _verify(self, key: bytes, verify: _Verify) -> Principal:
+    async def _verify(self, key: bytes, address: str | None, verify: _Verify) -> Principal:
+        if key in self._known:  # it was good the last time: whoever has it does not suffer from his neighbours
+            return await self._look_up(key, verify)
+        with self._trying(address):
+            return await self._look_up(key, verify)
+
+    @contextmanager
+    def _trying(self, address: str | None) -> Iterator[None]:
+        """Spends one of the address's tries before anything is looked up, and gives it back unless it was in vain.
+
+        Raises:
+            RateLimited: there is none left now.
+        """
+        if self._tries is None or address is None:
+            yield
+            return
+        self._tries.spend(address)
+        try:
+            yield
+        except Unauthenticated:
+            raise
+        except BaseException:
+            self._tries.give_back(address)
+            raise
+        self._tries.give_back(address)
+
+    async def _look_up(self, key: bytes, verify: _Verify) -> Principal:
         refused = self._refused.get(key)
         if refused is not None and refused[1] > self._clock():
             raise self._refusal(refused[0])
@@ -156,6 +198,7 @@ class Authenticator:
         try:
             principal = await verify()
         except (KeyRefused, TokenRefused) as refusal:
+            self._known.pop(key, None)
             if self.watch.count == revoked:
                 _remember(self._refused, key, (refusal.reason, self._clock() + REMEMBER_REFUSED_S))
             raise self._refusal(refusal.reason) from None

@@ -12,6 +12,7 @@ from app import logs
 from app.auth import Authenticator
 from app.auth.tokens import Target
 from app.domain import DEFAULT_TENANT, Principal
+from app.http.client_address import client_address, limited_address
 from app.http.connections import BY_KEY, LET_IN
 
 BASE_URL = "trunkline.base_url"  # the front's word in the ASGI scope: under which URL the client reaches us
@@ -24,6 +25,7 @@ async def authenticate(request: Request) -> Principal:
 
     Raises:
         Unauthenticated: no credential, not a valid one, or several.
+        RateLimited: too many that were not valid came from this address.
         StorageUnavailable: it cannot be looked up now.
     """
     values = [value for name, value in request.scope["headers"] if name == b"authorization"]
@@ -33,7 +35,8 @@ async def authenticate(request: Request) -> Principal:
     tenant = request.path_params.get("tenant", DEFAULT_TENANT)
     target = None if base_url is None else Target(tenant, "", base_url)
     # Two headers become one with a comma, which is no credential.
-    principal = await authenticator.authenticate(b", ".join(values) if values else None, target)
+    address = limited_address(client_address(request.scope))
+    principal = await authenticator.authenticate(b", ".join(values) if values else None, target, address)
     request.scope[LET_IN] = BY_KEY
     return principal
 

@@ -9,6 +9,7 @@ from functools import partial
 import anyio
 
 from app.errors import ClientError, CredentialExpired, NodeUnavailable, SessionNotFound, ShuttingDown
+from app.limits.rate_limiter import RateLimiter
 from app.routing.peers import PeerUnreachable
 from app.routing.router import Free, Router, There
 from app.routing.routes import Route, session_key
@@ -47,9 +48,10 @@ class Elsewhere:
         router: Router,
         forwarding: Forwarding,
         take_over: TakeOver,
+        unknown: RateLimiter,
     ) -> None:
         self._registry, self._ownership, self._router = registry, ownership, router
-        self._forwarding, self._take_over = forwarding, take_over
+        self._forwarding, self._take_over, self._unknown = forwarding, take_over, unknown
         self._waiting = self._waiting_bytes = 0
 
     async def session(self, request: McpRequest, session_id: str, body: bytes = b"") -> Session | None:
@@ -57,10 +59,23 @@ class Elsewhere:
 
         Raises:
             SessionNotFound: there is no such session for this principal.
+            RateLimited: this principal has asked for too many that there are not.
             RoutesUnavailable, NodeUnavailable: its node cannot be found or reached now.
             NodeLost: its node died with the request.
             ClientGone: there is nobody to answer.
         """
+        self._unknown.spend(request.principal.identity)
+        try:
+            found = await self._session(request, session_id, body)
+        except SessionNotFound:
+            raise
+        except BaseException:
+            self._unknown.give_back(request.principal.identity)
+            raise
+        self._unknown.give_back(request.principal.identity)
+        return found
+
+    async def _session(self, request: McpRequest, session_id: str, body: bytes) -> Session | None:
         key = session_key(session_id)
         attempt = Attempt(request, body)
         if request.is_forwarded:

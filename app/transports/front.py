@@ -12,6 +12,7 @@ from app.auth.policy import may_connect
 from app.domain import Principal
 from app.domain import Scope as Permission
 from app.errors import BackendNotFound, Forbidden, GatewayError
+from app.http.client_address import client_address, limited_address
 from app.http.connections import BY_KEY, LET_IN
 from app.http.dependencies import BASE_URL
 from app.http.errors import HttpRefusal, http_status
@@ -135,7 +136,8 @@ class Front:
             authorization = request.headers.get(b"authorization")
             principal = None if authorization is None else self._authenticator.remembered(authorization, request.target)
             if principal is None:
-                principal = await self._authenticator.authenticate(authorization, request.target())
+                address = limited_address(client_address(request.scope))
+                principal = await self._authenticator.authenticate(authorization, request.target(), address)
             request.admit(principal, watch, seen, self._authenticate)
             request.scope[LET_IN] = BY_KEY
         _require_access(request.principal, request)

@@ -21,6 +21,7 @@ from app.auth.sealing import Sealer
 from app.backends.trial import Trial
 from app.domain import BackendSpec, Limits, Tenant
 from app.http import health
+from app.limits.rate_limiter import RateLimiter
 from app.main import build_api
 from app.metrics import Metrics
 from app.sessions.overview import NodeStatus, ProcessView, SessionView
@@ -189,6 +190,7 @@ async def open_rig(url: str) -> AsyncIterator[Rig]:
         now=_now,
         audit=AuditLog(database),
         node=node,
+        rates=RateLimiter("rest", metrics.rate_limited),
         answered_once=AnsweredOnce(IdempotencyRepository(database), b"s" * 32, _now),
     )
     app.state.admin = context

@@ -13,6 +13,7 @@ from app.auth.sealing import Sealer
 from app.domain import BackendSpec, Principal
 from app.errors import Unauthenticated
 from app.http.hosts import HostPolicy
+from app.limits.rate_limiter import RateLimiter
 from app.metrics import Metrics
 from app.routing.router import Router
 from app.sessions.directory import BackendDirectory
@@ -132,6 +133,11 @@ async def registry(pool: FakePool) -> AsyncIterator[SessionRegistry]:
         yield registry
 
 
+def unlimited() -> RateLimiter:
+    """Lets through more than any of these tests asks for."""
+    return RateLimiter("unknown_sessions", Metrics("test").rate_limited)
+
+
 def nowhere_else(registry: SessionRegistry) -> tuple[Elsewhere, Callers]:
     """A node without others."""
 
@@ -140,7 +146,7 @@ def nowhere_else(registry: SessionRegistry) -> tuple[Elsewhere, Callers]:
 
     unused: Any = None
     router, ownership = Router(FakeRoutes(), "0123456789abcdef", {}, {}, probe), alone()
-    elsewhere = Elsewhere(registry, ownership, router, unused, unused)
+    elsewhere = Elsewhere(registry, ownership, router, unused, unused, unlimited())
     return elsewhere, Callers(registry, ownership, router, unused, elsewhere)
 
 

@@ -10,8 +10,17 @@ import pytest
 
 from app.auth.credential_watch import CredentialWatch
 from app.domain import BackendSpec, Principal
-from app.errors import NodeUnavailable, RoutesUnavailable, SessionNotFound, ShuttingDown, Unauthenticated
+from app.errors import (
+    NodeUnavailable,
+    RateLimited,
+    RoutesUnavailable,
+    SessionNotFound,
+    ShuttingDown,
+    Unauthenticated,
+)
 from app.http.errors import HttpRefusal
+from app.limits.rate_limiter import RateLimiter
+from app.metrics import Metrics
 from app.protocol.lifecycle import SessionState
 from app.routing.peers import PeerUnreachable
 from app.routing.router import Router
@@ -78,8 +87,11 @@ class Rig:
         self.peers: dict[str, NodeRecord] = {THERE: record(THERE)}
         self.answers = False
         self.router = Router(cluster.store, HERE, self.peers, {}, self._probe)
+        self.unknown = RateLimiter("unknown_sessions", Metrics("test").rate_limited, lambda: 0.0)
         forwarding: Any = self.forwarding
-        self.elsewhere = Elsewhere(cluster.registry, cluster.ownership, self.router, forwarding, cluster.take_over)
+        self.elsewhere = Elsewhere(
+            cluster.registry, cluster.ownership, self.router, forwarding, cluster.take_over, self.unknown
+        )
 
     async def _probe(self, url: str) -> str | None:
         return THERE if self.answers and url == record(THERE).url else None
@@ -121,6 +133,19 @@ async def test_the_node_that_has_the_session_answers(rig):
 async def test_there_is_no_such_session(rig):
     with pytest.raises(SessionNotFound):
         await rig.ask("s")
+
+
+async def test_who_asks_for_too_many_that_there_are_not_is_slowed_and_nobody_else(rig):
+    await rig.cluster.elsewhere("s")
+    stranger = Principal("acme", "key", "k2", frozenset({"mcp:connect"}))
+    for number in range(1000):
+        assert await rig.ask("s") is None  # what there is costs nothing
+        with pytest.raises(SessionNotFound):
+            await rig.ask(f"no-{number}")
+    with pytest.raises(RateLimited):
+        await rig.ask("no")
+    with pytest.raises(SessionNotFound):
+        await rig.ask("no", principal=stranger)
 
 
 async def test_without_the_store_nobody_says_that_there_is_none(rig, monkeypatch):
