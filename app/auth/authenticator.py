@@ -34,6 +34,7 @@ REASONS = ("missing", "scheme", "unknown", "wrong_secret", "revoked", *tokens.RE
 
 _bearer = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr] +([\x21-\x7e]+)", re.ASCII).fullmatch
 _Verify = Callable[[], Awaitable[Principal]]
+_K = TypeVar("_K")
 _V = TypeVar("_V")
 
 
@@ -65,6 +66,7 @@ class Authenticator:
         self._failures = {reason: failures.labels(reason) for reason in REASONS}
         self._known: dict[bytes, tuple[Principal, float]] = {}  # both by a digest, whatever was sent
         self._refused: dict[bytes, tuple[str, float]] = {}
+        self._confirmed: dict[Principal, tuple[int, float]] = {}  # after so many revocations, and until when
         self.watch = CredentialWatch(clock, lambda: now().timestamp())
         self._verifying = SingleFlight[bytes]()
 
@@ -112,21 +114,28 @@ class Authenticator:
 
     async def confirm(self, principal: Principal) -> None:
         """Asks the store whether there still is what another node has let this principal in with: its key, or the
-        issuer of its token, which only that node can look at.
+        issuer of its token, which only that node can look at. The answer is remembered as a credential is.
 
         Raises:
             Unauthenticated: it is gone, or has expired.
             StorageUnavailable: nobody can tell.
         """
+        confirmed = self._confirmed.get(principal)
+        if (
+            confirmed is not None
+            and confirmed[1] > self._clock()
+            and not self.watch.may_concern(principal, confirmed[0])
+        ):
+            return
+        revoked = self.watch.count
         try:
-            if self.watch.has_expired(principal):
-                raise KeyRefused("expired")
             if principal.issuer == ISSUER:
                 await self._keys.confirm(principal)
             elif self._tokens is not None:
                 await self._tokens.confirm(principal)
         except (KeyRefused, TokenRefused) as refusal:
             raise self._refusal(refusal.reason) from None
+        _remember(self._confirmed, principal, (revoked, self._clock() + REMEMBER_S))
 
     def forget(self, identity: tuple[str, str, str]) -> None:
         """The credentials of this identity are worth nothing any more."""
@@ -225,7 +234,7 @@ def _of_token(digest: bytes, target: Target) -> bytes:
     return sha256(b"\0" + digest + repr(target).encode("ascii", "backslashreplace")).digest()
 
 
-def _remember(table: dict[bytes, _V], key: bytes, entry: _V) -> None:
+def _remember(table: dict[_K, _V], key: _K, entry: _V) -> None:
     """Puts the entry last; the table is in order of age, and the oldest goes when it is full."""
     table.pop(key, None)
     if len(table) >= TABLE_SIZE:

@@ -1,6 +1,6 @@
 """From an Authorization header to a Principal, and what is remembered for how long."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 import anyio
@@ -201,3 +201,39 @@ async def test_a_crowd_with_one_key_asks_the_store_once(rig):
         rig.store.gate.set()
     assert len(found) == 100
     assert rig.store.lookups == 1
+
+
+async def test_what_another_node_has_let_in_is_confirmed_once_until_something_about_it_is_revoked(rig):
+    text = rig.store.add(maker)
+    principal = await rig.authenticator.authenticate(bearer(text))
+    lookups = rig.store.lookups
+    for _ in range(3):
+        await rig.authenticator.confirm(principal)
+    rig.authenticator.forget(("acme", "key", "another"))
+    await rig.authenticator.confirm(principal)
+    assert rig.store.lookups == lookups + 1
+    rig.authenticator.forget_everything()
+    await rig.authenticator.confirm(principal)
+    assert rig.store.lookups == lookups + 2
+    rig.elapsed_s += 30
+    await rig.authenticator.confirm(principal)
+    assert rig.store.lookups == lookups + 3
+
+
+@pytest.mark.parametrize("change", [{"revoked_at": NOW}, {"expires_at": NOW}, {"tenant": "zenith"}, None])
+async def test_a_key_that_is_gone_is_not_confirmed(rig, change):
+    text = rig.store.add(maker)
+    principal = await rig.authenticator.authenticate(bearer(text))
+    record = rig.store.records.pop(key_id(text))
+    if change is not None:
+        rig.store.records[key_id(text)] = replace(record, **change)
+    rig.authenticator.forget_everything()
+    with pytest.raises(Unauthenticated):
+        await rig.authenticator.confirm(principal)
+
+
+async def test_nothing_is_confirmed_by_a_store_that_is_away(rig):
+    principal = await rig.authenticator.authenticate(bearer(rig.store.add(maker)))
+    rig.store.is_down = True
+    with pytest.raises(StorageUnavailable):
+        await rig.authenticator.confirm(principal)

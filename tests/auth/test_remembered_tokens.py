@@ -157,3 +157,12 @@ async def test_a_token_of_the_largest_size_fits_and_one_more_byte_does_not(door)
         fitting = token(pad=pad[:-1])
     assert await door.authenticator.authenticate(bearer(fitting), TARGET)
     await door.refuse(bearer(token(pad=pad + "aaaa")))
+
+
+async def test_a_token_that_another_node_has_looked_at_is_confirmed_while_there_is_its_issuer(door):
+    principal = await door.authenticator.authenticate(bearer(token()), TARGET)
+    await door.authenticator.confirm(principal)
+    door.rig.records.clear()
+    door.authenticator.forget_issuer(principal.tenant, principal.issuer)
+    with pytest.raises(Unauthenticated):
+        await door.authenticator.confirm(principal)

@@ -125,6 +125,14 @@ async def no_process(rig: Rig, error: Any) -> GatewayError:
     return caught.value
 
 
+async def gone(rig: Rig) -> GatewayError:
+    def send(line: bytes) -> None:
+        raise BackendExited
+
+    rig.link.send = send  # type: ignore[method-assign]
+    return rig.refusal()
+
+
 async def ended(rig: Rig) -> GatewayError:
     rig.session.close("deleted")
     return rig.refusal()
@@ -180,7 +188,7 @@ Situation = Callable[[Rig], Awaitable[GatewayError]]
 SITUATIONS: dict[int, Situation] = {
     1: quota, 2: deaf, 3: breaker, 4: stopping, 5: unproved, 7: not_started, 8: ended, 9: died, 10: overdue,
     11: too_long, 12: nonsense, 13: cancelled, 14: drained, 15: taken_over, 17: revoked,
-    20: shed,
+    20: shed, 21: gone,
 }  # fmt: skip
 
 

@@ -10,8 +10,9 @@ import pytest
 
 from app.protocol.modern import MODERN
 from app.sessions.registry import SessionRegistry
+from app.transports.request import McpRequest
 from tests.sessions.servers import ServerPool
-from tests.transports.conftest import Exchanged, FakeAuthenticator, Http
+from tests.transports.conftest import ALICE, Exchanged, FakeAuthenticator, Http
 from tests.transports.test_modern_http import ENVELOPE
 
 MCP, SSE = "/t/acme/echo/mcp", "/t/acme/echo/sse"
@@ -175,6 +176,56 @@ async def test_a_credential_that_is_only_looked_at_again_goes_on(
         assert got.rest is not None
         got.rest.set()
     assert (got.status, authenticator.asked) == (202, 1)
+
+
+# --- what another node has let in
+
+
+async def forwarded(http: Http, *, rest: anyio.Event | None = None) -> int:
+    """The status of what this node answers to a request that another one vouches for."""
+    statuses = list[int]()
+
+    async def receive() -> dict[str, Any]:
+        if rest is not None:
+            await rest.wait()
+        return {"type": "http.request", "body": json.dumps(MODERN_CALL).encode(), "more_body": False}
+
+    async def send(message: Any) -> None:
+        statuses.extend([message["status"]] if "status" in message else [])
+
+    headers = [(name.replace("_", "-").encode(), value.encode()) for name, value in MODERN_HEADERS.items()]
+    headers += [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": MCP, "query_string": b"", "headers": headers}
+    request = McpRequest(scope, receive, send, "acme", "echo", "mcp")
+    request.public_url, request.principal, request.is_forwarded = "http://127.0.0.1", ALICE, True
+    with anyio.move_on_after(5):
+        await http.app._answer(request)
+    return statuses[0]
+
+
+async def test_a_node_that_knows_of_a_revocation_asks_itself_what_another_has_let_in(
+    http: Http, pool: ServerPool, authenticator: FakeAuthenticator
+) -> None:
+    """The other node may not have heard of it."""
+    authenticator.revoke()
+    assert await forwarded(http) == 401
+    assert pool.leases == []
+
+
+async def test_the_same_where_it_hears_of_it_while_the_request_waits(
+    http: Http, pool: ServerPool, authenticator: FakeAuthenticator
+) -> None:
+    rest, statuses = anyio.Event(), list[int]()
+    async with anyio.create_task_group() as tasks:
+
+        async def ask() -> None:
+            statuses.append(await forwarded(http, rest=rest))
+
+        tasks.start_soon(ask)
+        await anyio.wait_all_tasks_blocked()
+        authenticator.revoke()
+        rest.set()
+    assert (statuses, pool.leases) == ([401], [])
 
 
 # --- streams
