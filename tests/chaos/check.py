@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.chaos.history import (
+    FOREVER,
     Asked,
     Beat,
     Call,
@@ -98,26 +99,33 @@ def heard_in_order(history: History, weather: Weather) -> Iterator[str]:
 
 
 def nothing_lost(history: History, weather: Weather) -> Iterator[str]:
-    """Readers who were there to the end have heard everything that was safe: all that a living node has taken from its
-    process, and what a dead one must have written down."""
-    ended = _time_of(history, Ended)
-    alive = {each.session: each for each in history.of(Opened)} if ended is not None else {}
-    for session in _over_before(history, ended or 0.0):
-        alive.pop(session, None)
-    heard = {(each.process, each.number) for each in history.of(Heard)}
+    """Readers who were there to the end, or have heard something of a later process, have heard everything that was
+    safe: all that a living node has taken from its process, and what a dead one must have written down."""
+    began = {each.process: each.at for each in history.of(Initialised)}
     whose = {each.process: each.whose for each in history.of(Initialised)}
-    listening = {each.session for each in history.of(Listened) if each.status == 200}
+    heard = {(each.process, each.number) for each in history.of(Heard)}
+    up_to = defaultdict[str, float](float)  # by session: processes that began before have had their say
+    for each in history.of(Heard):
+        up_to[each.session] = max(up_to[each.session], began.get(each.process, 0.0))
+    up_to |= dict.fromkeys(_readers_to_the_end(history), FOREVER)
     calls = defaultdict[str, list[Call]](list)
     for call in history.of(Call):
         calls[call.session].append(call)
     for message in history.of(Sent):
         session = whose.get(message.process, "")
-        opened = alive.get(session)
-        if opened is None or opened.kind == "sse" or session not in listening:
+        if (message.process, message.number) in heard or began.get(message.process, FOREVER) >= up_to[session]:
             continue
-        missing = (message.process, message.number) not in heard
-        if missing and not _on_a_broken_stream(calls[session], message.at) and _was_safe(message, weather):
+        if not _on_a_broken_stream(calls[session], message.at) and _was_safe(message, weather):
             yield f"{session} never heard message {message.number} of {message.process}, sent at {message.at:.3f}"
+
+
+def _readers_to_the_end(history: History) -> set[str]:
+    """Sessions that lived when all was over, with somebody who listens."""
+    ended = next((each.at for each in history.of(Ended)), FOREVER)
+    gone = {session for session, at in _ended_by_its_client(history).items() if at < ended}
+    gone |= {call.session for call in history.of(Call) if call.status == 404}
+    gone |= {each.session for each in history.of(Listened) if each.status == 404}
+    return {each.session for each in history.of(Listened) if each.status == 200} - gone
 
 
 def nothing_after_a_revocation(history: History, weather: Weather) -> Iterator[str]:
@@ -235,17 +243,6 @@ def _ended_by_its_client(history: History) -> dict[str, float]:
         if opened.principal in revoked:
             over[opened.session] = min(over.get(opened.session, revoked[opened.principal]), revoked[opened.principal])
     return over
-
-
-def _over_before(history: History, ended: float) -> set[str]:
-    """Sessions that had gone by then, for whatever reason."""
-    found = {session for session, at in _ended_by_its_client(history).items() if at < ended}
-    found |= {call.session for call in history.of(Call) if call.status == 404}
-    return found | {each.session for each in history.of(Listened) if each.status == 404}
-
-
-def _time_of(history: History, kind: type[Ended]) -> float | None:
-    return next((each.at for each in history.of(kind)), None)
 
 
 if __name__ == "__main__":

@@ -14,19 +14,21 @@ from tests.chaos.rig import LINES, Place, Rig
 REDIS = -1
 # What strikes how often, and for how long: a lease runs 5 s, a node that stood still is fenced after 3.
 WEIGHTS = {
-    "kill": (10, (0.2, 6.0)),
+    "kill": (16, (0.2, 6.0)),
     "pause": (10, (0.5, 12.0)),
     "pause and cut": (10, (2.0, 12.0)),
-    "drain": (8, (0.0, 3.0)),
-    "flush": (3, (0.0, 0.0)),
-    "restart": (4, (0.0, 3.0)),
+    "drain": (12, (0.0, 3.0)),
+    "flush": (2, (0.0, 0.0)),
+    "restart": (2, (0.0, 3.0)),
     "freeze": (4, (0.3, 6.0)),
+    "lose the database": (4, (0.5, 12.0)),
     "cut": (20, (0.0, 0.0)),
     "refuse": (10, (0.5, 8.0)),
     "stall": (15, (0.5, 12.0)),
     "slow": (10, (1.0, 8.0)),
 }
 NODE = ("kill", "pause", "pause and cut", "drain")
+DATABASE = ("lose the database",)
 OF_REDIS = ("flush", "restart", "freeze")
 
 
@@ -80,7 +82,7 @@ class Faults:
         began_at = time.monotonic()
         async with anyio.create_task_group() as tasks:
             for strike in strikes:
-                await anyio.sleep(began_at + strike.at - time.monotonic())
+                await anyio.sleep(max(0.0, began_at + strike.at - time.monotonic()))
                 key = _key(strike)
                 if key not in self._busy:
                     self._busy.add(key)
@@ -96,6 +98,8 @@ class Faults:
         try:
             if strike.what in doing:
                 await doing[strike.what](strike, self._rig.places[strike.place])
+            elif strike.what in DATABASE:
+                await self._lose_the_database(strike)
             elif strike.place == REDIS:
                 await self._harm_redis(strike)
             else:
@@ -162,6 +166,22 @@ class Faults:
 
     # --- lines
 
+    async def _lose_the_database(self, strike: Strike) -> None:
+        """For all nodes: refused, or silent."""
+        began = time.monotonic()
+        for place in self._rig.places:
+            line = place.lines["database-line"]
+            if strike.share < 1:
+                line.stall(up=True, down=True)
+            else:
+                line.refuse()
+        try:
+            await anyio.sleep(strike.seconds)
+        finally:
+            for place in self._rig.places:
+                place.lines["database-line"].heal()
+                self._note("database-line", place.number, "lost", began)
+
     async def _harm_line(self, strike: Strike) -> None:
         line, began = self._rig.places[strike.place].lines[strike.line], time.monotonic()
         if strike.what == "cut":
@@ -186,4 +206,6 @@ def _key(strike: Strike) -> str:
     """What two faults cannot have at the same time."""
     if strike.what in NODE:
         return "node"
+    if strike.what in DATABASE:
+        return "database"
     return "redis" if strike.place == REDIS else f"{strike.line} {strike.place}"

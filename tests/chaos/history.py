@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 
 @dataclass(frozen=True)
 class Opened:
-    """A session that a client knows of; `kind` is one of workload.KINDS. Its name is what its backend is told."""
+    """A session that a client knows of; `kind` is respawn, end or sse. Its name is what its backend is told."""
 
     session: str
     principal: str

@@ -1,5 +1,6 @@
 """Three nodes, a Redis and a PostgreSQL, with a line between any two of them and to the clients."""
 
+import json
 import random
 import secrets
 import signal
@@ -134,6 +135,20 @@ class Rig:
             await anyio.sleep(START_AGAIN_S)
 
     # --- the end
+
+    def tracebacks(self) -> list[str]:
+        """What nodes did not expect: the end of each exception in their logs."""
+        found = set()
+        for log in sorted(self._directory.glob("node-*.log")):
+            for line in log.read_text(errors="replace").splitlines():
+                with suppress(ValueError):  # a line that is no JSON is an end before the log began
+                    record = json.loads(line)
+                    if "exception" in record:
+                        last = record["exception"].strip().splitlines()[-1]
+                        found.add(
+                            f"{log.name} {record['time']} {record['logger']}: {record['message'].strip()}: {last}"
+                        )
+        return sorted(found)
 
     def backends(self) -> list[psutil.Process]:
         """Living processes of backends, whichever node has started them."""

@@ -14,7 +14,8 @@ from tests.chaos.faults import Faults, plan
 from tests.chaos.history import Beat, Ended, Finding, Healed, Writer
 from tests.chaos.rig import Place, Rig
 from tests.chaos.wires import Wire, initialize, now
-from tests.chaos.workload import TENANTS, Actor, Principal, Reader, World, crowd
+from tests.chaos.workload import Actor, Reader, crowd
+from tests.chaos.world import TENANTS, Principal, World
 from tests.integration.gateway import Gateway
 
 WELL_WITHIN_S = 20.0  # of the end of all faults: leases, breakers, readiness
@@ -23,6 +24,7 @@ QUIET_S = 1.5  # without news for any reader, longer than two messages are apart
 QUIET_WITHIN_S = 20.0
 COUNTS_WITHIN_S = 20.0
 GONE_WITHIN_S = 20.0  # the processes of all that was closed
+EVERY_S = 2.0  # a key is revoked
 A_MINUTE = 60.0  # a shorter run is one of the suite, on a machine that has other work
 BEAT_S, BEAT_WAIT_S, TICK_S = 0.25, 10.0, 0.02
 MOST_MIB, MOST_FILES = 400, 200  # of a node that has nothing to do any more
@@ -76,7 +78,7 @@ class Storm:
                 for actor in actors:
                     clients.start_soon(actor.live)
                 async with anyio.create_task_group() as storm:
-                    storm.start_soon(self.world.revoke_some, min(4.0, self.seconds / 4))
+                    storm.start_soon(self.world.revoke_some, EVERY_S)
                     await Faults(self.rig, self.history, self.seed).strike_all(plan(self.seed, self.seconds))
                     storm.cancel_scope.cancel()
                 await self._settle(actors)
@@ -86,6 +88,7 @@ class Storm:
             always.cancel_scope.cancel()
         began = now()
         self._found("nodes stop", await self.rig.stop(), began)
+        self._found("no node logs an exception", "\n".join(self.rig.tracebacks()), now())
 
     async def _settle(self, actors: list[Actor]) -> None:
         healed = now()

@@ -5,6 +5,8 @@ time or with `--chaos-seed N`. A history that breaks a promise stays on disk: `p
 checks it again.
 """
 
+import shutil
+import tempfile
 from pathlib import Path
 
 import anyio
@@ -21,19 +23,21 @@ AROUND_S = 240.0  # the start, what has to become well again, and the end
 pytestmark = pytest.mark.timeout(24 * 3600)
 
 
-async def test_what_a_storm_leaves(tmp_path: Path, postgres_database: str, pytestconfig: pytest.Config) -> None:
+async def test_what_a_storm_leaves(postgres_database: str, pytestconfig: pytest.Config) -> None:
     minutes, seed = pytestconfig.getoption("--chaos"), pytestconfig.getoption("--chaos-seed")
     seconds = minutes * 60 if minutes else ALWAYS_S
     if seed is None:
         seed = default_seed() if minutes else ALWAYS_SEED
-    directory = tmp_path / "history"
-    print(f"\nseed {seed}, {seconds:.0f} s; the history is in {directory}")
+    directory = Path(tempfile.mkdtemp(prefix="trunkline-chaos-"))  # pytest's own are not kept for long
+    print(f"\nseed {seed}, {seconds:.0f} s; the history and the nodes' logs are in {directory}", flush=True)
     writer = Writer(directory)
     try:
-        async with running_rig(tmp_path, postgres_database, writer) as rig:
+        async with running_rig(directory, postgres_database, writer) as rig:
             with anyio.fail_after(seconds + AROUND_S):
                 await Storm(rig, writer, seed, seconds).run()
     finally:
         writer.close()
     found = violations(History.load(directory))
-    assert not found, f"seed {seed}, history {directory}:\n" + "\n".join(found[:50])
+    if not found and not minutes:
+        shutil.rmtree(directory)
+    assert not found, f"seed {seed}, history and logs {directory}:\n" + "\n".join(found[:50])

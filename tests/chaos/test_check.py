@@ -118,6 +118,13 @@ BROKEN: dict[str, tuple[str, History]] = {
         "nothing_lost",
         well(sent(6), fault("node", "kill", 20.0, 22.0)),
     ),
+    "lost between two processes": (
+        "nothing_lost",
+        well(
+            *(sent(6), Closed("s1", 30.0), fault("node", "kill", 20.0, 22.0)),
+            *(Initialised("p2", 201, "s1", 23.0), Sent("p2", 1, 24.0), heard(1, process="p2", sent_at=24.0, at=24.1)),
+        ),
+    ),
     "executed after a revocation": ("nothing_after_a_revocation", well(Revoked("k1", 1, 5.0, 5.1))),
     "executed elsewhere after a revocation that a fault excuses for a while": (
         "nothing_after_a_revocation",

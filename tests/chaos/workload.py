@@ -1,101 +1,21 @@
 """Clients of every kind, who ask any node, put up with whatever they get, and keep the history of it."""
 
 import random
-import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
 import httpx2
 
-from tests.chaos.history import Asked, Call, Closed, Heard, Listened, Opened, Revoked, Writer
-from tests.chaos.rig import Rig
+from tests.chaos.history import Asked, Call, Closed, Heard, Listened, Opened
 from tests.chaos.wires import PATIENCE_S, Answer, SseWire, Wire, initialize, modern, now, tool_call
-from tests.integration.gateway import NO_LIMITS, ROOT
+from tests.chaos.world import Known, Principal, World
 from tests.integration.wire import LATEST, Event
 
-IDLE_S = 60.0  # of each session: what no client knows of goes by itself
 GOES_ON_S = 4.0  # how long a client goes on with a key that is revoked
+SHUNNED_S = 1.0  # a node whose connection broke, by the client that had it
 PAUSE_S = (0.05, 0.5)  # between two calls of one client
-TENANTS = {"north": 12, "south": 12, "narrow": 3}  # and how many sessions they may have
-
-
-@dataclass(eq=False)
-class Principal:
-    """A key, and whether it was revoked."""
-
-    name: str
-    tenant: str
-    key: str
-    key_id: str
-    revoked_at: float | None = None
-
-
-@dataclass
-class Known:
-    """A session as its client knows it, for those who would use another's."""
-
-    session: str
-    session_id: str
-    principal: Principal
-    path: str
-
-
-@dataclass
-class World:
-    """What all clients share."""
-
-    rig: Rig
-    history: Writer
-    chance: random.Random
-    stopping: bool = False  # everybody ends what they have
-    resting: bool = False  # nobody starts anything that goes on
-    principals: list[Principal] = field(default_factory=list)
-    known: list[Known] = field(default_factory=list)
-    serial: int = 0
-
-    def name(self, prefix: str) -> str:
-        self.serial += 1
-        return f"{prefix}{self.serial}"
-
-    async def prepare(self) -> None:
-        """Tenants and backends."""
-        await anyio.to_thread.run_sync(self._register)  # in a thread: the lines are here
-
-    def _register(self) -> None:
-        node, argv = self.rig.running[0], ["-I", "-S", str(ROOT / "tests/servers/witness.py")]
-        for tenant, sessions in TENANTS.items():
-            limits = {**NO_LIMITS, "sessions": sessions}
-            node.api("POST", "/tenants", {"name": tenant, "limits": limits})
-            for recovery in ("respawn", "end"):
-                timeouts = {"idle_s": IDLE_S}
-                args = [*argv, str(self.history.journals)]
-                node.add_backend(tenant, recovery, sys.executable, args, recovery=recovery, timeouts=timeouts)
-
-    async def new_principal(self, tenant: str) -> Principal:
-        name = self.name("key-")
-        body = {"name": name, "scopes": ["mcp:connect"]}
-        _, made = await self.rig.admin("POST", f"/tenants/{tenant}/keys", body, chance=self.chance)
-        principal = Principal(name, tenant, made["key"], made["id"])
-        self.principals.append(principal)
-        return principal
-
-    async def revoke(self, principal: Principal) -> None:
-        asked = now()
-        self.principals.remove(principal)
-        path = f"/tenants/{principal.tenant}/keys/{principal.key_id}"
-        place, _ = await self.rig.admin("DELETE", path, chance=self.chance)
-        principal.revoked_at = now()
-        self.history.add(Revoked(principal.name, place, asked, principal.revoked_at))
-
-    async def revoke_some(self, every_s: float) -> None:
-        """Now and then, until cancelled."""
-        while True:
-            await anyio.sleep(self.chance.uniform(0.5, 1.5) * every_s)
-            if self.principals:
-                await self.revoke(self.chance.choice(self.principals))
 
 
 class Actor:
@@ -110,6 +30,7 @@ class Actor:
         self.principal: Principal | None = None
         self.last_success = 0.0
         self.session = ""
+        self._shunned: dict[int, float] = {}
 
     @property
     def path(self) -> str:
@@ -143,8 +64,9 @@ class Actor:
         return not self.world.stopping and not self.is_spent
 
     def place(self) -> tuple[int, str]:
-        """A node drawn by lot, and its address."""
-        place = self.chance.choice(self.world.rig.places)
+        """A node drawn by lot among those that have not just broken off, and its address."""
+        places = [each for each in self.world.rig.places if now() > self._shunned.get(each.number, 0.0)]
+        place = self.chance.choice(places or self.world.rig.places)
         return place.number, place.url
 
     def url(self) -> str:
@@ -163,9 +85,11 @@ class Actor:
         assert self.principal is not None
         name, began, answer = self.world.name("call-"), now(), Answer()
         number, url = self.place()
+        self.principal.waiting_since = began
         try:
             answer = await post(url, tool_call(name, tool, **arguments))
         finally:
+            self.principal.waiting_since = None
             said = answer.said
             record = Call(name, self.session, self.principal.name, number, began, now(), answer.outcome, answer.status)
             told = [str(said.get(each, "")) for each in ("process", "whose", "call")]
@@ -173,6 +97,8 @@ class Actor:
             self.world.history.add(Call(**{**vars(record), **more, "reason": answer.reason}))
         if answer.outcome == "answered":
             self.last_success = now()
+        elif answer.outcome == "unknown":
+            self._shunned[number] = now() + SHUNNED_S
         elif answer.outcome == "refused":
             await anyio.sleep(min(answer.retry_after, 1.0) or 0.2)
         return answer
@@ -218,11 +144,18 @@ class Caller(Actor):
     async def use(self, wire: Wire) -> None:
         """Calls until it had enough, or the session is gone."""
         for _ in range(self.chance.randrange(5, 40)):
-            post = lambda url, body: wire.post(url + self.path + "/mcp", body, self.url)  # noqa: E731
-            answer = await self.call(post, "mark", ms=self.milliseconds())
-            if answer.status == 404 or not self.goes_on:
+            async with anyio.create_task_group() as beside:
+                if self.chance.random() < 0.2:
+                    beside.start_soon(self.mark, wire)
+                status = await self.mark(wire)
+            if status == 404 or not self.goes_on:
                 break
             await anyio.sleep(self.chance.uniform(*PAUSE_S))
+
+    async def mark(self, wire: Wire) -> int:
+        """One call; the status of its answer."""
+        post = lambda url, body: wire.post(url + self.path + "/mcp", body, self.url)  # noqa: E731
+        return (await self.call(post, "mark", ms=self.milliseconds())).status
 
     async def close(self, wire: Wire) -> None:
         """DELETE until somebody says that it is gone."""
@@ -246,7 +179,7 @@ class Reader(Caller):
         self.gone, self.place_in_stream = False, ""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._read, wire)
-            for _ in range(self.chance.randrange(2, 8)):
+            for _ in range(self.chance.randrange(2, 20)):
                 if self.gone or self.world.resting or not await self._tell(wire):
                     break
             while self.world.resting and not self.world.stopping and not self.gone:
@@ -370,7 +303,8 @@ class Intruder(Actor):
         url, name, status = self.place()[1] + known.path + "/mcp", "", 0
         if self.chance.random() < 0.5:
             name = self.world.name("stolen-")
-            status = (await wire.post(url, tool_call(name, "mark"))).status
+            answer = await wire.post(url, tool_call(name, "mark"))
+            status = 0 if answer.outcome == "error" else answer.status  # an error that the node passes on is no use
         else:
             with suppress(httpx2.TransportError, TimeoutError), anyio.fail_after(3.0):
                 async with wire.listen(url) as (status, _):
