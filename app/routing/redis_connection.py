@@ -341,7 +341,10 @@ class RedisConnection:
             self._unsent.clear()
             self._sent.extend(lots)
             if lots:
-                await connection.send_packed_command([lot.packed for lot in lots], check_health=False)
+                try:
+                    await connection.send_packed_command([lot.packed for lot in lots], check_health=False)
+                except RuntimeError as closed:  # uvloop, of a connection whose loss nobody has read yet
+                    raise ConnectionResetError("the connection was closed") from closed
             self._wake.clear()
             if not self._unsent:
                 await self._wake.wait()

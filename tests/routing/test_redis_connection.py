@@ -5,9 +5,11 @@ import logging
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import anyio
 import pytest
+from redis.asyncio import Connection
 
 from app.errors import RoutesUnavailable
 from app.routing.redis_connection import DEADLINE_S, OPENS_AFTER, TURN_S, Deadlines, RedisConnection, Script
@@ -71,6 +73,24 @@ async def test_an_error_answer_is_routes_unavailable_and_harms_no_other(
         assert await redis.execute("PING") == b"PONG"
         assert counted(counter) == {"refused": 20}
         assert len(caplog.records) == 1
+
+
+async def test_a_connection_that_was_lost_in_the_same_turn_is_no_error_of_ours(
+    redis: RedisConnection, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    async def closed(connection: Connection, *args: Any, **options: Any) -> None:
+        """What uvloop says between the end of the connection and the turn in which its reader hears of it."""
+        connection._writer.transport.abort()
+        raise RuntimeError("unable to perform operation on <TCPTransport closed=True>; the handler is closed")
+
+    await redis.execute("PING")
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "send_packed_command", closed)
+        with pytest.raises(RoutesUnavailable):
+            await redis.execute("PING")
+    await until(lambda: redis.is_up)
+    assert await redis.execute("PING") == b"PONG"
+    assert not [record for record in caplog.records if record.exc_info], caplog.text
 
 
 async def test_a_thousand_callers_at_once_get_their_own_answers(redis: RedisConnection):
