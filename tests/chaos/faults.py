@@ -47,7 +47,7 @@ class Strike:
     delay_s: float = 0.0
 
 
-def plan(seed: int, seconds: float, gap_s: float = 1.2) -> list[Strike]:
+def plan(seed: int, seconds: float, gap_s: float = 0.9) -> list[Strike]:
     """The same seed and length are the same plan. A fault ends with the plan at the latest."""
     chance, at, found = random.Random(seed), 0.3, list[Strike]()
     while at < seconds - 0.5:

@@ -17,7 +17,7 @@ from tests.chaos.history import History, Writer
 from tests.chaos.rig import running_rig
 from tests.chaos.storm import Storm, default_seed
 
-ALWAYS_S, ALWAYS_SEED = 8.0, 1
+ALWAYS_S, ALWAYS_SEED = 8.0, 49
 AROUND_S = 240.0  # the start, what has to become well again, and the end
 
 pytestmark = pytest.mark.timeout(24 * 3600)
