@@ -76,7 +76,7 @@ def create_app(gateway: Gateway) -> Front:
     sse = HttpSse(gateway.registry, elsewhere, gateway.metrics, max_body_bytes=body, keepalive_s=keepalive_s)
     return Front(
         app,
-        HostPolicy(settings.allowed_hosts, settings.allowed_origins),
+        HostPolicy(settings.allowed_hosts, settings.allowed_origins, settings.node_url),
         gateway.authenticator,
         streamable,
         sse,

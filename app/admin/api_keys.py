@@ -7,8 +7,9 @@ from fastapi.exceptions import RequestValidationError
 
 from app.admin.conditions import AskedState, tagged
 from app.admin.context import Access, MayManage, MayRead
-from app.admin.idempotency import ONCE, AdminRoute
+from app.admin.idempotency import ONCE
 from app.admin.paging import AskedPage, Page
+from app.admin.route import AdminRoute
 from app.admin.schemas import DEFAULT_KEY_LIFE, MAX_KEY_LIFE, KeyAnswer, KeyBody, NewKeyAnswer
 from app.auth.api_keys import ISSUER
 from app.auth.policy import is_platform_scope, may_grant, may_revoke

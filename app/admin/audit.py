@@ -8,8 +8,8 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
 
 from app.admin.context import MayAudit, Platform
-from app.admin.idempotency import AdminRoute
 from app.admin.paging import AskedPage, Page, PageQuery
+from app.admin.route import AdminRoute
 from app.domain import NAME_PATTERN
 from app.http.problems import responses
 from app.storage.audit import AuditEntry

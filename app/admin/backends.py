@@ -8,8 +8,9 @@ from pydantic import ValidationError
 
 from app.admin.conditions import AskedState, tagged
 from app.admin.context import Access, MayRead, MayRegister
-from app.admin.idempotency import ONCE, AdminRoute
+from app.admin.idempotency import ONCE
 from app.admin.paging import AskedPage, Page
+from app.admin.route import AdminRoute
 from app.admin.schemas import HIDDEN, BackendAnswer, BackendBody, BackendPatch, TimeoutsBody
 from app.domain import BackendSpec, is_name
 from app.errors import BackendNotFound

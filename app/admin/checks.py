@@ -7,7 +7,8 @@ from pydantic import BaseModel, Field
 
 from app.admin.backends import BackendName, find_backend
 from app.admin.context import MayManage
-from app.admin.idempotency import ONCE, AdminRoute
+from app.admin.idempotency import ONCE
+from app.admin.route import AdminRoute
 from app.backends.trial import Trial
 from app.errors import Conflict
 from app.http.problems import responses

@@ -8,26 +8,21 @@ import hashlib
 import hmac
 import json
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 import anyio
-from fastapi import Depends, Header, Request, Response
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from fastapi import Depends, Header, Response
 
 from app.auth.sealing import SealBroken, Sealer
 from app.domain import Principal
 from app.errors import Conflict, GatewayError, InvalidRequest
-from app.http.dependencies import AuthenticatedRoute
-from app.limits.rate_limiter import RateLimiter
 from app.storage.idempotency import IdempotencyRepository
 
 MAX_KEY_LENGTH = 255
 REPLAYED = "Idempotency-Replayed"
-READ_COST, WRITE_COST, ACTION_COST = 1.0, 2.0, 25.0  # an action is `:check`, `:restart`, `:import`
 
 _KEPT_HEADERS = ("content-type", "location", "etag", "cache-control")
 _LABEL = b"trunkline idempotency bodies 1"
@@ -106,56 +101,6 @@ class AnsweredOnce:
         return Response(answer["body"], answer["status"], {**answer["headers"], REPLAYED: "true"})
 
 
-class AdminRoute(AuthenticatedRoute):
-    """An authenticated route that no principal uses too often, and whose POST is done once for each Idempotency-Key."""
-
-    def behind_authentication(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The route's application, less what is too much and what is repeated."""
-        handle = self._once(super().behind_authentication())
-
-        async def limited(request: Request) -> Response:
-            rates: RateLimiter = request.app.state.admin.rates
-            rates.spend(request.state.principal.identity, _cost(request.method, request.scope["path"]))
-            return await handle(request)
-
-        return limited
-
-    def _once(
-        self, handle: Callable[[Request], Coroutine[Any, Any, Response]]
-    ) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        if "POST" not in (self.methods or ()):
-            return handle
-
-        async def once(request: Request) -> Response:
-            key = request.headers.get("idempotency-key")
-            if key is None:
-                return await handle(request)
-            answered: AnsweredOnce = request.app.state.admin.answered_once
-            try:
-                body = await request.body()
-            except ClientDisconnect:
-                raise HTTPException(400) from None
-            claim = await answered.begin(request.state.principal, request.scope["path"], key, body)
-            if isinstance(claim, Response):
-                return claim
-            response: Response | None = None
-            try:
-                response = await handle(request)
-            finally:
-                await answered.finish(claim, response)
-            return response
-
-        return once
-
-
-def _cost(method: str, path: str) -> float:
-    """What a request takes off its principal's rate. What is written, and a process that is started or stopped, stands
-    in the audit trail for ever."""
-    if ":" in path.rpartition("/")[2]:
-        return ACTION_COST
-    return READ_COST if method == "GET" else WRITE_COST
-
-
 def _describe_key(
     _: Annotated[
         str | None,
@@ -167,7 +112,7 @@ def _describe_key(
         ),
     ] = None,
 ) -> None:
-    """Only for OpenAPI: `AdminRoute` has looked before this could."""
+    """Only for OpenAPI: `AdminRoute` (route.py) has looked before this could."""
 
 
 ONCE = Depends(_describe_key)

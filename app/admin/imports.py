@@ -8,7 +8,8 @@ from fastapi import APIRouter
 from app.admin.backends import register
 from app.admin.context import Access, MayRegister
 from app.admin.entries import body_of, validated
-from app.admin.idempotency import ONCE, AdminRoute
+from app.admin.idempotency import ONCE
+from app.admin.route import AdminRoute
 from app.admin.schemas import ImportAnswer, ImportBody, ImportedEntry
 from app.errors import GatewayError, InvalidRequest, StorageUnavailable
 from app.http.problems import responses

@@ -11,9 +11,10 @@ from pydantic import ValidationError
 
 from app.admin.conditions import AskedState, tagged
 from app.admin.context import Access, IssuerContext, Issuers, MayManage, MayRead
-from app.admin.idempotency import ONCE, AdminRoute
+from app.admin.idempotency import ONCE
 from app.admin.issuer_schemas import IssuerAnswer, IssuerBody, IssuerPatch
 from app.admin.paging import AskedPage, Page
+from app.admin.route import AdminRoute
 from app.auth.outbound import UrlRefused
 from app.auth.policy import is_platform_scope, may_grant, may_revoke
 from app.auth.tokens import place_of

@@ -7,8 +7,8 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 
 from app.admin.context import Platform
-from app.admin.idempotency import AdminRoute
 from app.admin.paging import AskedPage, Page
+from app.admin.route import AdminRoute
 
 router = APIRouter(route_class=AdminRoute, tags=["nodes"])
 

@@ -8,8 +8,8 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, Field
 
 from app.admin.context import MayManage, MayRead
-from app.admin.idempotency import AdminRoute
 from app.admin.paging import AskedPage, Page
+from app.admin.route import AdminRoute
 from app.errors import NotFound
 from app.sessions.overview import ProcessView
 

@@ -6,8 +6,9 @@ from fastapi import APIRouter, Response
 
 from app.admin.conditions import AskedState, tagged
 from app.admin.context import MayRead, MayRegister, Platform
-from app.admin.idempotency import ONCE, AdminRoute
+from app.admin.idempotency import ONCE
 from app.admin.paging import AskedPage, Page
+from app.admin.route import AdminRoute
 from app.admin.schemas import TenantAnswer, TenantBody, TenantPatch
 from app.domain import Limits, Tenant
 from app.http.problems import responses

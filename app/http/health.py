@@ -1,4 +1,5 @@
-"""/livez, /readyz and /metrics: for load balancers, orchestrators and Prometheus. No Host check applies here."""
+"""/livez, /readyz and /metrics: for load balancers, orchestrators and Prometheus. The first two answer to any Host,
+/metrics to an address, the host of NODE_URL, or an allowed one."""
 
 import ipaddress
 from dataclasses import dataclass

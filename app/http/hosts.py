@@ -1,6 +1,8 @@
 """HostPolicy: which Host and Origin headers may come in. The defence against DNS rebinding; always on."""
 
+import ipaddress
 from collections.abc import Iterable
+from contextlib import suppress
 
 from app.http.errors import HttpRefusal
 from app.memo import memo
@@ -13,15 +15,26 @@ _REMEMBERED = 256
 class HostPolicy:
     """Allow-lists. A host without a port allows every port; an origin is allowed by name or through its host."""
 
-    def __init__(self, hosts: Iterable[str], origins: Iterable[str]) -> None:
+    def __init__(self, hosts: Iterable[str], origins: Iterable[str], node_url: str | None = None) -> None:
+        """`node_url` is how other nodes reach this one; by its host the metrics are asked for too."""
         self._hosts = frozenset(host.lower() for host in (*LOOPBACK, *hosts))
         self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
+        self._node_host = (node_url or "").partition("://")[2].lower()
         self._is_ours = memo(_REMEMBERED)(self._allows)
 
     def require_host(self, host: bytes | None) -> None:
         """Raises HttpRefusal (421) unless this Host is ours."""
         if host is None or not self._is_ours(host):
             raise HttpRefusal(421, "misdirected_request", "this Host is not served here")
+
+    def require_host_or_address(self, host: bytes | None) -> None:
+        """The same, for what is asked of a node by its address, or as the other nodes call it.
+
+        A web page that rebinds its own name to our address still says that name: an address in Host is no such page.
+        """
+        text = "" if host is None else host.decode("latin-1").lower()
+        if not (_is_address(_without_port(text)) or (text and text == self._node_host)):
+            self.require_host(host)
 
     def require_origin(self, origin: bytes) -> None:
         """Raises HttpRefusal (403) unless this Origin may call us."""
@@ -34,6 +47,14 @@ class HostPolicy:
     def _allows(self, host: bytes) -> bool:
         text = host.decode("latin-1").lower()
         return text in self._hosts or _without_port(text) in self._hosts
+
+
+def _is_address(host: str) -> bool:
+    """Whether it is an address of IPv4, or one of IPv6 in brackets."""
+    is_bracketed = host.startswith("[") and host.endswith("]")
+    with suppress(ValueError):
+        return ipaddress.ip_address(host[1:-1] if is_bracketed else host).version == (6 if is_bracketed else 4)
+    return False
 
 
 def _without_port(host: str) -> str:

@@ -28,7 +28,8 @@ from app.transports.streamable_http import StreamableHttp
 
 Endpoint = Callable[[McpRequest], Awaitable[None]]
 
-_UNCHECKED = frozenset({"/livez", "/readyz", "/metrics"})  # asked by address, not by name
+_UNCHECKED = frozenset({"/livez", "/readyz"})  # asked by address or by any name, and they tell nothing
+_METRICS = "/metrics"
 _REQUEST_HEADERS = (
     b"Authorization, Content-Type, Accept, Mcp-Session-Id, MCP-Protocol-Version, Mcp-Method, Mcp-Name, Last-Event-ID"
 )
@@ -175,18 +176,27 @@ class Front:
         if self._inside is not None and path.startswith("/internal/") and await self._is_answered(request, path):
             return
         try:
-            self._hosts.require_host(request.headers.get(b"host"))
-            origin = request.headers.get(b"origin")
-            if origin is not None:
-                self._hosts.require_origin(origin)
+            if len(request.headers) != len(scope["headers"]):
+                request.refuse_repeated_headers()
+            self._check_names_elsewhere(request, path)
             request.refuse_declared_size(self._max_body_bytes)
-            scope[BASE_URL] = request.base_url()
         except GatewayError as error:
             if http_status(error) == 413:
                 await request.discard_body()
             await ProblemResponse(http_status(error), error.reason, detail=str(error))(scope, receive, send)
             return
         await self._app(scope, _limited(receive, self._max_body_bytes), send)
+
+    def _check_names_elsewhere(self, request: McpRequest, path: str) -> None:
+        """As `_check_names`; the metrics may be asked for by address, and then no token is meant for us."""
+        host, origin = request.headers.get(b"host"), request.headers.get(b"origin")
+        if path == _METRICS:
+            self._hosts.require_host_or_address(host)
+        else:
+            self._hosts.require_host(host)
+            request.scope[BASE_URL] = request.base_url()
+        if origin is not None:
+            self._hosts.require_origin(origin)
 
     async def _is_answered(self, request: McpRequest, path: str) -> bool:
         """Whether another node has asked this."""

@@ -19,7 +19,9 @@ from app.http.resource_metadata import challenge
 BODY_DEADLINE_S = 30.0
 DISCARD_S, MAX_DISCARDED_BYTES = 1.0, 8 << 20
 JSON_TYPE = (b"content-type", b"application/json")
-_UNIQUE = (b"authorization", b"content-length", b"content-type", b"host", b"mcp-session-id")
+_UNIQUE = (
+    b"authorization", b"content-length", b"content-type", b"host", b"idempotency-key", b"if-match", b"mcp-session-id",
+)  # fmt: skip
 
 RawHeaders = list[tuple[bytes, bytes]]
 AskAgain = Callable[["McpRequest"], Awaitable[Principal]]

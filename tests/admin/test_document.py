@@ -10,7 +10,8 @@ from string import Template
 
 import app
 from app import admin
-from app.admin.idempotency import ONCE, AdminRoute
+from app.admin.idempotency import ONCE
+from app.admin.route import AdminRoute
 from app.admin.router import PREFIX
 from app.main import build_api
 

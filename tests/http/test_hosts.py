@@ -43,6 +43,37 @@ def test_other_hosts_are_not(policy: HostPolicy, host: bytes | None) -> None:
 
 
 @pytest.mark.parametrize(
+    "host",
+    [
+        b"10.0.0.5:8080",
+        b"203.0.113.9",
+        b"[2001:db8::1]:8080",
+        b"[::1]",
+        b"gateway-1:8080",
+        b"gw.example.com",
+        b"localhost",
+    ],
+)
+def test_a_node_is_asked_for_its_metrics_by_address_by_its_own_name_and_by_those_allowed(host: bytes) -> None:
+    policy = HostPolicy(["gw.example.com"], [], "http://gateway-1:8080")
+    policy.require_host_or_address(host)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        None, b"", b"evil.example.com", b"evil.example.com:8080", b"10.0.0.5.evil.com", b"gateway-1", b"gateway-1:80",
+        b"2001:db8::1", b"[10.0.0.5]", b"0x7f000001", b"2130706433", b"127.1", b"10.0.0.5:123456",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("node_url", [None, "http://gateway-1:8080"])
+def test_and_by_no_other_name(host: bytes | None, node_url: str | None) -> None:
+    with pytest.raises(HttpRefusal) as caught:
+        HostPolicy(["gw.example.com"], [], node_url).require_host_or_address(host)
+    assert caught.value.status == 421
+
+
+@pytest.mark.parametrize(
     "origin",
     [b"https://app.example.org", b"http://127.0.0.1:5173", b"https://gw.example.com", b"HTTPS://APP.example.org"],
 )

@@ -180,3 +180,21 @@ async def test_a_version_nobody_knows_hears_which_there_are(http: Http) -> None:
 async def test_a_question_mark_in_the_messages_address_must_name_one_session(http: Http) -> None:
     for query, status in (("", 400), ("?sessionId=a&sessionId=b", 400), ("?sessionId=a", 404)):
         assert (await http.ask("POST", "/t/acme/echo/messages" + query, b"{}")).status == status
+
+
+@pytest.mark.parametrize("path", ["/api/v1/tenants", "/metrics", "/.well-known/x", "/console"])
+@pytest.mark.parametrize("header", ["host", "authorization", "content-type"])
+async def test_a_header_that_decides_something_stands_once_everywhere(http: Http, path: str, header: str) -> None:
+    answer = await http.ask("GET", path, repeat=header)
+    assert (answer.status, json.loads(answer.body)["reason"]) == (400, "repeated_header")
+
+
+@pytest.mark.parametrize(
+    ("host", "status"), [("127.0.0.1", 200), ("10.0.0.7:8080", 200), ("[2001:db8::1]", 200), ("evil.example.com", 421)]
+)
+async def test_metrics_are_asked_for_by_address_or_by_a_name_of_ours(http: Http, host: str, status: int) -> None:
+    assert (await http.ask("GET", "/metrics", host=host)).status == status
+
+
+async def test_a_foreign_page_may_not_ask_for_metrics(http: Http) -> None:
+    assert (await http.ask("GET", "/metrics", origin="http://evil.example.com")).status == 403
