@@ -1,14 +1,16 @@
 """deploy/haproxy/haproxy.cfg, run by a real HAProxy before two small HTTP servers that stand where nodes would."""
 
 import http.client
+import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +33,19 @@ class Node(ThreadingHTTPServer):
         self.name, self.is_ready, self.breaks = name, True, False
         self.requests: list[tuple[str, Message]] = []
         self.may_go_on = threading.Event()
+        self.connections: list[socket.socket] = []
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self.connections.append(request)
+        super().process_request(request, client_address)
+
+    def vanish(self) -> None:
+        """As a process that dies: no new connections, and none that are kept."""
+        self.shutdown()
+        self.server_close()
+        for connection in self.connections:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, *_: object) -> None:
         """HAProxy resets the connections of its checks."""
@@ -206,8 +221,7 @@ def test_a_node_that_is_not_ready_gets_nothing_new_and_keeps_what_it_has(rig):
 
 def test_a_node_that_is_gone_costs_no_request(rig):
     rig.wait_until_answering({FIRST, SECOND})
-    rig.nodes[0].shutdown()
-    rig.nodes[0].server_close()
+    rig.nodes[0].vanish()
     assert [rig.ask("POST", "/t/acme/time/mcp", Mcp_Session_Id=f"{FIRST}.run.secret") for _ in range(5)] == [
         (200, SECOND)
     ] * 5

@@ -11,6 +11,7 @@ import pytest
 
 from app.errors import SettingsError
 from app.http import health
+from app.routing.routes import new_node_id, tag_of
 from app.settings import Settings
 from tests.kustomize import Document, build, load, one
 from tests.test_deploy import DOCKERFILE, exposed, is_setting
@@ -244,3 +245,41 @@ def test_what_is_between_nodes_is_not_reached_from_outside():
     assert {match["path"]["value"] for match in rule["matches"]} == {"/t", "/api", "/.well-known"}
     service = one(INSTALLATIONS["example"], "Service")
     assert rule["backendRefs"] == [{"name": service["metadata"]["name"], "port": service["spec"]["ports"][0]["port"]}]
+
+
+# --- affinity, for those who want it
+
+
+AFFINITY = load(DIRECTORY / "affinity.yaml")
+
+
+def test_a_session_goes_to_the_pod_whose_name_its_id_begins_with_or_to_any():
+    example = INSTALLATIONS["example"]
+    namespace = one(example, "Service")["metadata"]["namespace"]
+    headless = one(AFFINITY, "Service", "trunkline-nodes")
+    assert headless["spec"]["selector"] == one(example, "Service")["spec"]["selector"]
+    assert headless["spec"]["clusterIP"] == "None"
+    route = one(AFFINITY, "HTTPRoute", "trunkline-affinity")["spec"]
+    for field in ("parentRefs", "hostnames"):
+        assert route[field] == one(example, "HTTPRoute")["spec"][field]
+    for number, rule in enumerate(route["rules"]):
+        pod_name = f"trunkline-{number}"
+        by_header, by_query = rule["matches"]
+        ((header,), (query,)) = by_header["headers"], by_query["queryParams"]
+        assert (header["name"], query["name"]) == ("Mcp-Session-Id", "sessionId")
+        for match in (header, query):
+            assert match["type"] == "RegularExpression"
+            assert re.fullmatch(match["value"], f"{tag_of(new_node_id(pod_name))}.secret")
+            assert not re.fullmatch(match["value"], f"{tag_of(new_node_id(pod_name + '0'))}.secret")
+        assert [each["name"] for each in rule["backendRefs"]] == [pod_name, "trunkline-any"]
+        (endpoint,) = one(AFFINITY, "Backend", pod_name)["spec"]["endpoints"]
+        assert endpoint["fqdn"]["hostname"] == f"{pod_name}.trunkline-nodes.{namespace}.svc.cluster.local"
+        assert endpoint["fqdn"]["port"] == gateway(example)["ports"][0]["containerPort"]
+    assert one(AFFINITY, "Backend", "trunkline-any")["spec"]["fallback"] is True
+    assert {each["metadata"]["namespace"] for each in AFFINITY} == {namespace}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_service_of_the_pods_is_valid(version):
+    service = one(AFFINITY, "Service", "trunkline-nodes")
+    kubernetes_validate.validate(service, version, strict=True)
