@@ -3,15 +3,18 @@
 Nothing is sent twice. What it means that a client leaves is the owner's to say: this node hangs up on it in its turn.
 """
 
+import contextlib
 import logging
 import time
 from functools import partial
 
 import anyio
 
-from app.errors import GatewayError
+from app.errors import GatewayError, InvalidMessage
 from app.http.errors import HttpRefusal
 from app.metrics import Metrics
+from app.protocol.jsonrpc import Request, parse_client
+from app.protocol.sse import encode_message
 from app.routing.node_credentials import Word
 from app.routing.peers import PeerClient, PeerLost, PeerRefused, PeerRequest, PeerResponse
 from app.routing.routes import NodeRecord
@@ -65,7 +68,8 @@ class Forwarding:
     async def forward(self, request: McpRequest, body: bytes, node: NodeRecord) -> None:
         """Lets the node answer the request, whose body has been read and whose principal is known.
 
-        When the connection breaks in the middle of the answer, the client's answer ends there: it can resume.
+        When the connection breaks in the middle of the answer, the client's answer ends there: it can resume. Where it
+        cannot, the last event says that the outcome is not known.
 
         Raises:
             NotOwner: the node does not have the session; nothing was executed.
@@ -82,7 +86,7 @@ class Forwarding:
             try:
                 if response.status in _OWN_WORD:
                     self._require_served(response, node)
-                await self._pass_back(request, response)
+                await self._pass_back(request, body, response)
             finally:
                 response.close()
         except GatewayError as error:
@@ -111,20 +115,23 @@ class Forwarding:
             what = "their clocks are too far apart" if said[REFUSED] == CLOCK else "it does not believe this one"
             raise self._peers.refused(node.url, what)
 
-    async def _pass_back(self, request: McpRequest, response: PeerResponse) -> None:
+    async def _pass_back(self, request: McpRequest, body: bytes, response: PeerResponse) -> None:
         headers = [pair for pair in response.headers if pair[0] in _PASSED_BACK or pair[0].startswith(b"mcp-")]
         await request.send({"type": "http.response.start", "status": response.status, "headers": headers})
-        result, is_whole = "ok", True
+        result, is_whole, last = "ok", True, b""
         if not response.is_complete:
+            passed = _Passed()
             try:
-                await request.unless_gone(partial(_stream, request, response))
-            except PeerLost:
+                await request.unless_gone(partial(_stream, request, response, passed))
+            except PeerLost as lost:
                 # An event stream ends cleanly; anything else stays short of its length, so that it shows.
                 result, is_whole = "lost", _is_events(response)
+                if is_whole and passed.is_between_events:
+                    last = _last_words(request, body, lost)
             except _Stalled:
                 result, is_whole = "client_gone", False
         if is_whole:  # not while the client is watched: the end of the answer looks as if it had left
-            await request.send({"type": "http.response.body", "body": response.take()})
+            await request.send({"type": "http.response.body", "body": response.take() + last})
         self._results[result].inc()
 
 
@@ -152,14 +159,33 @@ async def _head(request: McpRequest, response: PeerResponse) -> None:
         raise
 
 
-async def _stream(request: McpRequest, response: PeerResponse) -> None:
+class _Passed:
+    """What the client has got of an event stream."""
+
+    def __init__(self) -> None:
+        self.is_between_events = True
+
+
+async def _stream(request: McpRequest, response: PeerResponse, passed: _Passed) -> None:
     """Chunk by chunk, no faster than the client takes them: then the other node waits as it would for the client."""
     async for chunk in response:
+        passed.is_between_events = chunk.endswith(b"\n\n")
         with anyio.move_on_after(STALLED_S) as patience:
             await request.send({"type": "http.response.body", "body": chunk, "more_body": True})
         if patience.cancelled_caught:
             log.warning("a client accepted nothing for %.0f s; its stream was closed", STALLED_S)
             raise _Stalled
+
+
+def _last_words(request: McpRequest, body: bytes, lost: PeerLost) -> bytes:
+    """The error of a call whose stream nobody can resume, because it is of no session (2026-07-28)."""
+    if request.method != "POST" or b"mcp-session-id" in request.headers:
+        return b""
+    with contextlib.suppress(InvalidMessage):
+        message = parse_client(body)
+        if isinstance(message, Request):
+            return encode_message(request.error_body(lost, message.id))
+    return b""
 
 
 def _is_events(response: PeerResponse) -> bool:

@@ -279,6 +279,19 @@ async def test_a_stream_whose_owner_dies_ends(sender: SendingNode) -> None:
     await until(lambda: sender.results() == {"lost": 1})
 
 
+async def test_a_stream_that_nobody_can_resume_ends_with_an_error_that_says_what_is_known(sender: SendingNode) -> None:
+    """A call of 2026-07-28 belongs to no session: nothing else would ever tell its client."""
+    async with dies_after(sender, b"text/event-stream", b"data: 1\n\n") as client:
+        events = (await client.post(MCP, content=PING)).text.split("\n\n")
+        told = json.loads(events[1].partition("data: ")[2])
+        assert (told["id"], told["error"]["code"]) == (json.loads(PING)["id"], -32012)
+        assert (told["error"]["data"]["reason"], told["error"]["data"]["outcome"]) == ("node_lost", "unknown")
+        resumed = await client.post(MCP, content=PING, headers={"Mcp-Session-Id": "s"})
+        assert resumed.content == b"data: 1\n\n"  # its outcome may still come, by Last-Event-ID
+    async with dies_after(sender, b"text/event-stream", b"data: 1\n\ndata: 2") as client:
+        assert (await client.post(MCP, content=PING)).content == b"data: 1\n\ndata: 2"
+
+
 async def test_half_a_json_answer_is_not_taken_for_a_whole_one(sender: SendingNode) -> None:
     async with dies_after(sender, b"application/json", b'{"jsonrpc":') as client:
         with pytest.raises(httpx2.RemoteProtocolError):
