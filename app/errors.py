@@ -295,6 +295,13 @@ class StorageUnavailable(GatewayError):
     retry_after_s = 2.0
 
 
+class StorageReadOnly(StorageUnavailable):
+    """The database is read-only: it may be a standby."""
+
+    reason = "storage_read_only"
+    hint = "Nothing was changed. TRUNKLINE_DATABASE_URL must name the primary."
+
+
 class SchemaMismatch(GatewayError):
     """The database has another schema than this version needs."""
 

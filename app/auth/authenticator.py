@@ -6,13 +6,14 @@ it costs no more. An API key is remembered by itself; a token together with the 
 because for another one it may be worth nothing.
 """
 
+import math
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from prometheus_client import Counter
 
@@ -21,11 +22,12 @@ from app.auth.api_keys import ISSUER, PREFIX, ApiKeys, KeyRefused
 from app.auth.credential_watch import CredentialWatch
 from app.auth.tokens import Target, TokenRefused, Tokens
 from app.domain import Principal
-from app.errors import Unauthenticated
+from app.errors import StorageUnavailable, Unauthenticated
 from app.single_flight import SingleFlight
 
 REMEMBER_S = 30.0  # the longest time that a revocation no notice speaks of may go unseen
 REMEMBER_REFUSED_S = 5.0
+ASK_AGAIN_S = 1.0  # while the database is away
 TABLE_SIZE = 10_000
 MAX_CREDENTIAL_BYTES = len(b"Bearer ") + tokens.MAX_TOKEN_BYTES
 
@@ -48,10 +50,18 @@ class Tries(Protocol):
         """It was not a bad one."""
 
 
+class Storage(NamedTuple):
+    """What is known of the database without asking it. While it is away, credentials that could be used when its trail,
+    which tells of revocations, was read last can be used until that is REMEMBER_S ago."""
+
+    is_away: Callable[[], bool]
+    trail_age_s: Callable[[], float]
+
+
 class Authenticator:
     """Who is asking? Used from the event loop's thread only."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - once, of parts
         self,
         keys: ApiKeys,
         failures: Counter,
@@ -60,7 +70,9 @@ class Authenticator:
         *,
         tokens: Tokens | None = None,
         tries: Tries | None = None,
+        storage: Storage | None = None,
     ) -> None:
+        self._storage = storage or Storage(is_away=lambda: False, trail_age_s=lambda: math.inf)
         self._keys, self._tokens, self._clock, self._now = keys, tokens, clock, now
         self._tries = tries
         self._failures = {reason: failures.labels(reason) for reason in REASONS}
@@ -133,6 +145,10 @@ class Authenticator:
                 await self._keys.confirm(principal)
             elif self._tokens is not None:
                 await self._tokens.confirm(principal)
+        except StorageUnavailable:
+            if confirmed is None or not self._was_good(confirmed[1]) or self.watch.may_concern(principal, confirmed[0]):
+                raise
+            return
         except (KeyRefused, TokenRefused) as refusal:
             raise self._refusal(refusal.reason) from None
         _remember(self._confirmed, principal, (revoked, self._clock() + REMEMBER_S))
@@ -203,9 +219,16 @@ class Authenticator:
         refused = self._refused.get(key)
         if refused is not None and refused[1] > self._clock():
             raise self._refusal(refused[0])
+        if self._storage.is_away() and (kept := self._kept(key)) is not None:
+            return kept  # a server that has frozen would be waited for
         revoked = self.watch.count
         try:
             principal = await verify()
+        except StorageUnavailable:
+            kept = self._kept(key)
+            if kept is None:
+                raise
+            return kept
         except (KeyRefused, TokenRefused) as refusal:
             self._known.pop(key, None)
             if self.watch.count == revoked:
@@ -218,6 +241,23 @@ class Authenticator:
         if self.watch.count == revoked and remember_s > 0:
             _remember(self._known, key, (principal, self._clock() + remember_s))
         return principal
+
+    def _kept(self, key: bytes) -> Principal | None:
+        """Whose this is, where the database cannot say it again. A revocation of before the last look at the trail has
+        taken it out of the table."""
+        entry = self._known.get(key)
+        if entry is None or not self._was_good(entry[1]):
+            return None
+        principal, left_s = entry[0], REMEMBER_S - self._storage.trail_age_s()
+        if principal.expires_at is not None and principal.expires_at <= self._now().timestamp():
+            return None
+        self._known[key] = principal, self._clock() + min(ASK_AGAIN_S, left_s)
+        return principal
+
+    def _was_good(self, until: float) -> bool:
+        """Whether it was when the trail was read last, and that is not too long ago."""
+        age_s = self._storage.trail_age_s()
+        return age_s < REMEMBER_S and until >= self._clock() - age_s
 
     def _forget(self, is_meant: Callable[[Principal], bool]) -> None:
         self.watch.revoked(is_meant)

@@ -93,7 +93,7 @@ def _gateway_error(_: Request, error: Exception) -> Response:
     # Where a JSON-RPC answer says 200 and puts the error inside, REST says whose fault it was.
     status = http_status(error) if http_status(error) >= HTTPStatus.BAD_REQUEST else HTTPStatus.BAD_GATEWAY
     if isinstance(error, StorageUnavailable):
-        _logger.error("the database does not answer: %s", error.__cause__ or error)
+        _logger.error("%s: %s", error, error.__cause__ or error)
     errors = None
     if isinstance(error, InvalidRequest) and error.field is not None:
         errors = [{"detail": str(error), "pointer": f"#/{error.field}"}]

@@ -15,7 +15,7 @@ from sqlalchemy import Engine, event, exc
 from sqlalchemy.engine import Connection, make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from app.errors import Conflict, NotFound, StorageUnavailable
+from app.errors import Conflict, NotFound, StorageReadOnly, StorageUnavailable
 from app.storage.acts import Act, record
 
 WAIT_S = 5.0  # how long a transaction may wait for others, in this process and elsewhere; it takes milliseconds
@@ -30,6 +30,7 @@ _POSTGRESQL = {
     "tcp_user_timeout": int(WAIT_S * 1000),
     "prepare_threshold": None,  # prepared statements belong to a connection, which poolers swap
 }
+_READ_ONLY = "25006"  # read_only_sql_transaction
 _FOREIGN_KEY = {"SQLITE_CONSTRAINT_FOREIGNKEY", "23503"}
 
 
@@ -38,7 +39,7 @@ class Database:
 
     def __init__(self, url: str) -> None:
         parsed = make_url(url)
-        is_sqlite = parsed.get_backend_name() == "sqlite"
+        self._is_sqlite = is_sqlite = parsed.get_backend_name() == "sqlite"
         parsed = parsed.set(drivername="sqlite+aiosqlite" if is_sqlite else "postgresql+psycopg")
         self._engine = create_async_engine(
             parsed,
@@ -80,6 +81,7 @@ class Database:
         Raises:
             Conflict: a name is taken.
             NotFound: the object that a row belongs to is gone.
+            StorageReadOnly: the database takes no changes.
             StorageUnavailable: the database does not answer, or somebody else writes for too long.
         """
         with anyio.move_on_after(WAIT_S) as queue:
@@ -103,6 +105,21 @@ class Database:
         """
         async with self.read() as connection:
             await connection.exec_driver_sql("SELECT 1")
+
+    async def check(self) -> None:
+        """Asks whether it answers, and takes changes.
+
+        Raises:
+            StorageReadOnly: it takes none now.
+            StorageUnavailable: it does not answer.
+        """
+        async with self.read() as connection:
+            if self._is_sqlite:
+                await connection.exec_driver_sql("SELECT 1")
+                return
+            # "on" at a standby, and where an administrator has made it the default.
+            if (await connection.exec_driver_sql("SHOW transaction_read_only")).scalar_one() == "on":
+                raise StorageReadOnly
 
     async def aclose(self) -> None:
         """Closes every connection. Idempotent."""
@@ -172,14 +189,21 @@ def _translated() -> Iterator[None]:
         if _code(error.orig) in _FOREIGN_KEY:
             raise NotFound("Tenant not found") from error
         raise Conflict("an object with this name or id exists already") from error
-    except (exc.OperationalError, exc.InterfaceError, exc.TimeoutError) as error:
+    except (exc.InterfaceError, exc.TimeoutError) as error:
         raise StorageUnavailable from error
     except exc.DBAPIError as error:
-        if error.connection_invalidated:
+        if _is_read_only(error.orig):
+            raise StorageReadOnly from error
+        if isinstance(error, exc.OperationalError) or error.connection_invalidated:
             raise StorageUnavailable from error
         raise
     except TimeoutError as error:
         raise StorageUnavailable from error
+
+
+def _is_read_only(error: BaseException | None) -> bool:
+    code = _code(error)
+    return code == _READ_ONLY or (isinstance(code, str) and code.startswith("SQLITE_READONLY"))
 
 
 def _code(error: BaseException | None) -> object:

@@ -5,6 +5,7 @@ appear after a larger one. So the trail is read again from a little further back
 """
 
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -63,6 +64,11 @@ class ActFollower:
     def __init__(self, database: Database, clock: Callable[[], float] = time.monotonic) -> None:
         self._database, self._clock = database, clock
         self._window: Window | None = None
+        self._read_at = -math.inf
+
+    def age_s(self) -> float:
+        """How long ago the last look began that saw everything."""
+        return self._clock() - self._read_at
 
     async def run(self, heard: Callable[[Sequence[AuditEntry]], None], lost: Callable[[], None]) -> None:
         """Tells of new acts, and of moments at which some may have been missed: the start is the first."""
@@ -81,12 +87,15 @@ class ActFollower:
         Raises:
             StorageUnavailable: nothing is lost, look again.
         """
+        began = self._clock()
         if self._window is not None and await self._go_on(self._window, heard):
+            self._read_at = began
             return
         if self._window is not None:
             log.warning("the audit trail is another one, or too much was done: everything is looked up again")
         self._window = None
         self._window = await self._start()
+        self._read_at = began
         lost()
 
     async def _go_on(self, window: Window, heard: Callable[[Sequence[AuditEntry]], None]) -> bool:

@@ -4,7 +4,7 @@ import time
 
 import anyio
 
-from app.errors import StorageUnavailable
+from app.errors import StorageReadOnly, StorageUnavailable
 from app.storage.engine import Database
 
 EVERY_S = 1.0
@@ -12,28 +12,35 @@ LATE_S = 1.0  # an answer that takes longer is none
 
 
 class DatabaseWatch:
-    """Knows whether the database answered last. `run` runs in a task of the node."""
+    """Knows whether the database answered last, and takes changes. `run` runs in a task of the node."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._problem: str | None = None
+        self._problem: StorageUnavailable | None = None
         self._asked_at: float | None = None
 
     @property
     def problem(self) -> str | None:
         """Why nothing can be stored now, or None."""
-        if self._asked_at is not None and time.monotonic() - self._asked_at > LATE_S:
+        if self._is_late():
             return "the database does not answer"
-        return self._problem
+        return None if self._problem is None else str(self._problem)
+
+    def is_away(self) -> bool:
+        """Whether it does not even answer questions."""
+        return self._is_late() or (self._problem is not None and not isinstance(self._problem, StorageReadOnly))
+
+    def _is_late(self) -> bool:
+        return self._asked_at is not None and time.monotonic() - self._asked_at > LATE_S
 
     async def run(self) -> None:
         """Asks for ever."""
         while True:
             self._asked_at = time.monotonic()
             try:
-                await self._database.ping()
+                await self._database.check()
                 self._problem = None
             except StorageUnavailable as error:
-                self._problem = str(error)
+                self._problem = error
             self._asked_at = None
             await anyio.sleep(EVERY_S)

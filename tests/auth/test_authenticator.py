@@ -237,3 +237,103 @@ async def test_nothing_is_confirmed_by_a_store_that_is_away(rig):
     rig.store.is_down = True
     with pytest.raises(StorageUnavailable):
         await rig.authenticator.confirm(principal)
+
+
+class Outage:
+    """A database that is away since its trail was read last; `age_s` is how long ago that was."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.age_s, self.is_away = 0.0, False
+        failures = Counter("failures", "", ["reason"], registry=CollectorRegistry())
+        storage = module.Storage(lambda: self.is_away, lambda: self.age_s)
+        keys = ApiKeys(rig.store, maker, rig.now)
+        rig.authenticator = Authenticator(keys, failures, lambda: rig.elapsed_s, rig.now, storage=storage)
+        self._rig = rig
+
+    def begin(self) -> None:
+        self._rig.store.is_down, self.age_s = True, 2.0
+
+    def last(self, seconds: float) -> None:
+        self._rig.elapsed_s += seconds
+        self.age_s += seconds
+
+
+async def test_while_the_database_is_away_what_was_good_is_good_until_the_trail_is_thirty_seconds_old(rig):
+    outage = Outage(rig)
+    header = bearer(rig.store.add(maker))
+    principal = await rig.authenticator.authenticate(header)
+    rig.elapsed_s += 29.0
+    outage.begin()
+    for _ in range(27):
+        outage.last(1.0)
+        assert await rig.authenticator.authenticate(header) is principal
+    assert outage.age_s == 29.0
+    outage.last(1.0)
+    assert rig.authenticator.remembered(header) is None
+    with pytest.raises(StorageUnavailable):
+        await rig.authenticator.authenticate(header)
+    rig.store.is_down = False
+    assert await rig.authenticator.authenticate(header) == principal
+
+
+async def test_while_the_database_is_away_nobody_new_and_nobody_of_long_ago_comes_in(rig):
+    outage = Outage(rig)
+    new, old = bearer(rig.store.add(maker)), bearer(rig.store.add(maker))
+    await rig.authenticator.authenticate(old)
+    rig.elapsed_s += 40.0  # it was not asked for since
+    outage.begin()
+    for header in (new, old):
+        with pytest.raises(StorageUnavailable):
+            await rig.authenticator.authenticate(header)
+
+
+async def test_while_the_database_is_away_neither_the_revoked_nor_the_expired_come_in(rig):
+    outage = Outage(rig)
+    revoked = bearer(rig.store.add(maker))
+    expiring = bearer(rig.store.add(maker, expires_at=rig.now() + timedelta(seconds=31)))
+    gone = await rig.authenticator.authenticate(revoked)
+    await rig.authenticator.authenticate(expiring)
+    rig.elapsed_s += 29.5
+    outage.begin()
+    outage.last(1.0)
+    await rig.authenticator.authenticate(expiring)
+    rig.authenticator.forget(gone.identity)  # a notice
+    outage.last(1.0)
+    for header in (revoked, expiring):
+        with pytest.raises(StorageUnavailable):
+            await rig.authenticator.authenticate(header)
+
+
+async def test_a_database_that_is_known_to_be_away_is_not_asked_and_once_a_second_at_most_otherwise(rig):
+    outage = Outage(rig)
+    header = bearer(rig.store.add(maker))
+    await rig.authenticator.authenticate(header)
+    rig.elapsed_s += 29.5
+    outage.begin()
+    outage.last(1.0)
+    for _ in range(5):
+        await rig.authenticator.authenticate(header)
+    assert rig.store.lookups == 2
+    outage.is_away = True
+    for _ in range(5):
+        outage.last(1.0)
+        await rig.authenticator.authenticate(header)
+    assert rig.store.lookups == 2
+
+
+async def test_while_the_database_is_away_what_was_confirmed_stays_confirmed_as_long(rig):
+    outage = Outage(rig)
+    principal = await rig.authenticator.authenticate(bearer(rig.store.add(maker)))
+    other = await rig.authenticator.authenticate(bearer(rig.store.add(maker)))
+    for each in (principal, other):
+        await rig.authenticator.confirm(each)
+    rig.elapsed_s += 29.0
+    outage.begin()
+    outage.last(27.0)
+    await rig.authenticator.confirm(principal)
+    rig.authenticator.forget(other.identity)
+    with pytest.raises(StorageUnavailable):
+        await rig.authenticator.confirm(other)
+    outage.last(1.0)
+    with pytest.raises(StorageUnavailable):
+        await rig.authenticator.confirm(principal)

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import exc
 
 from app.domain import Tenant
-from app.errors import StorageUnavailable
+from app.errors import StorageReadOnly, StorageUnavailable
 from app.storage import Database, TenantRepository, engine
 
 
@@ -128,3 +128,17 @@ async def test_closing_twice_is_fine_and_ends_every_thread(sqlite_url):
     await database.aclose()
     await _threads_are(before)
     assert repr(database).startswith("<Database sqlite+aiosqlite:///")
+
+
+async def test_a_file_that_takes_no_changes_says_so(sqlite_url):
+    database = Database(sqlite_url)
+
+    async def write() -> None:
+        async with database.write() as connection:
+            await connection.exec_driver_sql("PRAGMA query_only = ON")  # as a file system that is mounted so
+            await connection.exec_driver_sql("DELETE FROM tenants")
+
+    with pytest.raises(StorageReadOnly):
+        await write()
+    await database.check()
+    await database.aclose()

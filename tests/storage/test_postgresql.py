@@ -2,15 +2,16 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import anyio
 import psycopg
 import pytest
 
 from app.domain import Tenant
-from app.errors import StorageUnavailable
+from app.errors import StorageReadOnly, StorageUnavailable
 from app.storage import Database, TenantRepository, engine
+from app.storage import watch as watching
 from app.storage.watch import DatabaseWatch
 from tests.postgres import empty
 
@@ -159,4 +160,48 @@ async def test_a_password_is_in_no_message(url):
     with pytest.raises(StorageUnavailable) as caught:
         await database.ping()
     assert "hunter2" not in f"{caught.value} {caught.value.__cause__}"
+    await database.aclose()
+
+
+def _set_read_only(url: str, is_read_only: bool) -> None:
+    """As a wrong standby; connections that exist keep what they had."""
+    name = url.rpartition("/")[2].partition("?")[0]
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("SET default_transaction_read_only = off")
+        connection.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = {is_read_only}'.encode())
+
+
+@pytest.fixture
+def read_only_url(url: str) -> Iterator[str]:
+    _set_read_only(url, True)
+    yield url
+    _set_read_only(url, False)
+
+
+async def test_a_database_that_takes_no_changes_says_so_and_is_read_all_the_same(read_only_url):
+    database = Database(read_only_url)
+    await database.ping()
+    assert (await TenantRepository(database).get("default")).name == "default"
+    for attempt in (TenantRepository(database).create(Tenant("new")), database.check()):
+        with pytest.raises(StorageReadOnly, match="read-only"):
+            await attempt
+    await database.aclose()
+
+
+async def test_the_watch_tells_a_database_that_is_read_only_from_one_that_is_away(read_only_url, monkeypatch):
+    monkeypatch.setattr(watching, "EVERY_S", 0.02)
+    database = Database(read_only_url)
+    watch = DatabaseWatch(database)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch.run)
+        with anyio.fail_after(10):
+            while watch.problem != "The database is read-only: it may be a standby":
+                await anyio.sleep(0.01)
+        assert not watch.is_away()
+        _set_read_only(read_only_url, False)
+        await database.aclose()  # its connections are as old as the setting
+        with anyio.fail_after(10):
+            while watch.problem is not None:
+                await anyio.sleep(0.01)
+        tasks.cancel_scope.cancel()
     await database.aclose()
