@@ -17,10 +17,10 @@ WITHIN_S = 10.0
 
 
 @contextmanager
-def running_balancer(directory: Path, nodes: Sequence[int]) -> Iterator[tuple[int, int]]:
+def running_balancer(directory: Path, nodes: Sequence[int], *, check_every: str = "50ms") -> Iterator[tuple[int, int]]:
     """Before nodes at these ports; gives its own port for clients and the one for health."""
     clients, health = free_port(), free_port()
-    path = _written(directory, clients, health)
+    path = _written(directory, clients, health, check_every)
     addresses = {f"GATEWAY_{number}": f"127.0.0.1:{port}" for number, port in enumerate(nodes, 1)}
     with ExitStack() as stack:
         process = subprocess.Popen(
@@ -56,12 +56,12 @@ def is_healthy(port: int) -> bool:
         return connection.getresponse().status == 200
 
 
-def _written(directory: Path, clients: int, health: int) -> Path:
+def _written(directory: Path, clients: int, health: int, check_every: str = "50ms") -> Path:
     """The same on other ports. Checks come faster, so that tests do; and this machine's limits are its own."""
     changes = {
         "bind :8080": f"bind 127.0.0.1:{clients}",
         "bind :8404": f"bind 127.0.0.1:{health}",
-        "inter 1s": "inter 50ms",
+        "inter 1s": f"inter {check_every}",
         "maxconn 20000": "maxconn 200",
     }
     configuration = CONFIGURATION
