@@ -1,11 +1,14 @@
 """Connections: those that a node has, how many there may be, and how long one may keep us waiting.
 
 Where another one does not fit, the one that has done nothing for the longest goes, of those that nobody has vouched for
-with a credential. So strangers push out strangers, and never a client that was let in.
+with a credential. So strangers push out strangers, and never a client that was let in. And strangers wait for each
+other: their requests are started a few at a time.
 """
 
+import asyncio
 import os
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import nsmallest
@@ -18,6 +21,7 @@ LET_IN = "trunkline.let_in"  # in the ASGI scope: whose credential was accepted 
 BY_KEY, BY_NODE = "key", "node"
 NO_LIMIT = 1 << 30
 MAX_NODES = 1_000
+STARTS_PER_ROUND = 2
 SWEEP_S = 1.0
 # So many are closed where there is no room: more than one per newcomer, and not a look through all for each of them.
 LEAST_ROOM, ROOM_PART = 2, 64
@@ -97,6 +101,7 @@ class Connections:
         self._open: dict[Connection, str | None] = {}  # and the address each counts for
         self._of_address: dict[str, int] = {}
         self._nodes: dict[str, None] = {}
+        self._in_line = deque[Callable[[], None]]()  # at most one for each connection
 
     def __len__(self) -> int:
         return len(self._open)
@@ -128,6 +133,21 @@ class Connections:
         if connection in self._open:
             self.give_back(self._open[connection])
             self._open[connection] = None
+
+    # --- whose turn it is
+
+    def take_turns(self, start: Callable[[], None]) -> None:
+        """Starts the request of a stranger when it is its turn. Those of clients who were let in need not wait for it:
+        in each round of the event loop they come before the few that are started of the others."""
+        self._in_line.append(start)
+        if len(self._in_line) == 1:
+            asyncio.get_running_loop().call_soon(self._start_some)
+
+    def _start_some(self) -> None:
+        for _ in range(min(STARTS_PER_ROUND, len(self._in_line))):
+            self._in_line.popleft()()
+        if self._in_line:
+            asyncio.get_running_loop().call_soon(self._start_some)
 
     # --- per address
 

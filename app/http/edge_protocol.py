@@ -11,7 +11,7 @@ us keep or do:
 
 import asyncio
 import math
-from typing import Any
+from typing import Any, NoReturn
 
 import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -43,10 +43,8 @@ DISCARDED_BYTES = 1 << 20  # read and forgotten after a refusal, so that the cli
 
 
 class _Refused(Exception):
-    """Leaves the parser, from inside a callback."""
-
-    def __init__(self, refusal: Refusal) -> None:
-        self.refusal = refusal
+    """Leaves the parser, from inside a callback. Why stands in the protocol: whoever kept the exception in a variable
+    would keep, in a circle, the frames that it has passed, and all that had been read in them."""
 
 
 class _Reading(FlowControl):
@@ -85,6 +83,7 @@ class EdgeProtocol(HttpToolsProtocol):
         self._piece_bytes = 0  # of the piece that is being parsed
         self._arrived_bytes = 0  # since a head began, or since there last was something of a body
         self._trailer_bytes = 0
+        self._refusal = MALFORMED
         self._left_to_discard: int | None = None  # set once nothing that comes counts any more
         self._untaken_bytes, self._untaken_since = -1, 0.0
 
@@ -129,11 +128,8 @@ class EdgeProtocol(HttpToolsProtocol):
                     self._parse(view[start : start + PIECE_BYTES])
         except httptools.HttpParserUpgrade:
             self._answer_without_upgrade()
-        except httptools.HttpParserError as error:
-            cause = error.__context__
-            self._refuse(cause.refusal if isinstance(cause, _Refused) else MALFORMED)
-        except _Refused as refused:
-            self._refuse(refused.refusal)
+        except (httptools.HttpParserError, _Refused):
+            self._refuse(self._refusal)
 
     def _parse(self, piece: bytes | memoryview) -> None:
         self._piece_bytes = len(piece)
@@ -142,14 +138,18 @@ class EdgeProtocol(HttpToolsProtocol):
         if self._arrived_bytes > MAX_TRAILER_BYTES:
             self._refuse_what_does_not_end()
 
+    def _stop_parsing(self, refusal: Refusal) -> NoReturn:
+        self._refusal = refusal
+        raise _Refused
+
     def _refuse_what_does_not_end(self) -> None:
         """The piece in which a head began may have begun with something else, so it gets one piece more than it may
         have in the end."""
         if self._in_head:
             if self._arrived_bytes > MAX_HEAD_BYTES + PIECE_BYTES:
-                raise _Refused(HEAD_TOO_LARGE)
+                self._stop_parsing(HEAD_TOO_LARGE)
         elif self._in_body:
-            raise _Refused(TRAILERS_TOO_LARGE)
+            self._stop_parsing(TRAILERS_TOO_LARGE)
         else:
             self._arrived_bytes = 0  # between requests: empty lines, which are kept nowhere
 
@@ -164,14 +164,14 @@ class EdgeProtocol(HttpToolsProtocol):
         """Called with each piece of it."""
         self.url += url
         if len(self.url) > MAX_URL_BYTES:
-            raise _Refused(URI_TOO_LONG)
+            self._stop_parsing(URI_TOO_LONG)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Like uvicorn's, with a limit, and for the head only."""
         if not self._in_head:
             self._trailer_bytes += len(name) + len(value)
             if self._trailer_bytes > MAX_TRAILER_BYTES:
-                raise _Refused(TRAILERS_TOO_LARGE)
+                self._stop_parsing(TRAILERS_TOO_LARGE)
             return
         name = name.lower()
         if name == b"expect" and value.lower() == b"100-continue":
@@ -179,12 +179,12 @@ class EdgeProtocol(HttpToolsProtocol):
         headers = self.headers
         headers.append((name, value))
         if len(headers) > MAX_FIELDS:
-            raise _Refused(HEAD_TOO_LARGE)
+            self._stop_parsing(HEAD_TOO_LARGE)
 
     def on_headers_complete(self) -> None:
         """uvicorn's, which starts the request, or lets it wait for those before it."""
         if self._arrived_bytes > MAX_HEAD_BYTES and self._head_bytes() > MAX_HEAD_BYTES:
-            raise _Refused(HEAD_TOO_LARGE)
+            self._stop_parsing(HEAD_TOO_LARGE)
         if self._is_proxied:
             self._believe_the_proxy()
         super().on_headers_complete()
@@ -192,7 +192,7 @@ class EdgeProtocol(HttpToolsProtocol):
         if self.pipeline:
             self.flow.hold()
             if len(self.pipeline) > MAX_WAITING:
-                raise _Refused(PIPELINE_TOO_LONG)
+                self._stop_parsing(PIPELINE_TOO_LONG)
 
     def on_body(self, body: bytes) -> None:
         """uvicorn's."""
@@ -225,7 +225,14 @@ class EdgeProtocol(HttpToolsProtocol):
             if self._counted is not None and not self._among.take(self._counted):
                 self._counted, app = None, ADDRESS_LIMIT.answer
                 self._among.on_refused(ADDRESS_LIMIT.reason)
-        super()._start_asgi_task(cycle, app)
+        if self._was_let_in:
+            super()._start_asgi_task(cycle, app)
+        else:
+            self._among.take_turns(lambda: self._start_in_turn(cycle, app))
+
+    def _start_in_turn(self, cycle: RequestResponseCycle, app: Any) -> None:
+        if cycle is self._current:  # else the client has left
+            super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
         """uvicorn's, without a timer: the next request, or the wait for one. Only when the last of those that waited
@@ -310,11 +317,6 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def _answer_without_upgrade(self) -> None:
         """We speak nothing else. What comes after such a head may be of another protocol: it is not looked at."""
-        if self._should_upgrade():
-            self.handle_websocket_upgrade()
-            if self not in self.connections:  # another protocol has it
-                self._leave()
-            return
         assert self.cycle is not None
         self.cycle.keep_alive = False
         self._left_to_discard = DISCARDED_BYTES

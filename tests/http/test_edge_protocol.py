@@ -1,10 +1,11 @@
 """What one connection of a stranger can make the node keep or do, over real sockets."""
 
 import asyncio
+import gc
 import json
 import math
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import anyio
@@ -12,6 +13,7 @@ import pytest
 
 from app.http import edge_protocol
 from app.http.connections import BY_KEY, LET_IN, ConnectionLimits, Connections
+from app.http.edge_protocol import EdgeProtocol
 from tests.http.serving import serving
 
 GET = b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n"
@@ -431,6 +433,39 @@ async def test_time_does_not_pass_while_the_node_stands_still(edge: Edge) -> Non
 
 
 # --- numbers
+
+
+async def test_a_client_that_was_let_in_waits_for_no_crowd_of_strangers(edge: Edge) -> None:
+    async with AsyncExitStack() as stack:
+        guest = await stack.enter_async_context(edge.client())
+        guest.send(b"GET /?let-in HTTP/1.1\r\n\r\n")
+        await guest.answer()
+        crowd = [await stack.enter_async_context(edge.client()) for _ in range(100)]
+        await until(lambda: len(edge.connections) == 101)
+        edge.app.seen.clear()
+        for stranger in crowd:
+            stranger.send(GET)
+        guest.send(b"GET /guest HTTP/1.1\r\n\r\n")
+        assert await guest.answer() == (200, b"ok")
+        assert [each["path"] for each in edge.app.seen].index("/guest") < 50
+        assert [await stranger.answer() for stranger in crowd] == [(200, b"ok")] * 100
+
+
+async def test_what_was_read_of_a_refused_connection_goes_with_it(edge: Edge) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(10):
+            async with edge.client() as client:
+                client.send(GET * 300_000)
+                await until(lambda: edge.refused)
+                edge.refused.clear()
+            await until(lambda: not edge.connections)
+        await asyncio.sleep(0.01)
+        left = [each for each in gc.get_objects() if isinstance(each, EdgeProtocol)]
+    finally:
+        gc.enable()
+    assert len(left) <= 1  # nothing of it waits for a garbage collection
 
 
 async def test_the_longest_idle_stranger_makes_room_and_who_was_let_in_stays() -> None:

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 ASK_EVERY_S = 0.2  # who gets answers asks so often: with 200 of them a thousand a second
+SEND_EVERY_S = 2.0  # who has a key sends a long body so often: ten megabytes a second
 LONG = "7" * 20_000
 INITIALIZE = (
     b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},'
@@ -87,6 +88,7 @@ class Junk:
             method = b'{"jsonrpc":"2.0","id":1,"method":"%d%s"}' % (next(self.counter), b"m" * 100_000)
             head = self.head(f"Authorization: Bearer {self.key}", f"Content-Length: {len(method)}")
             await self.ask(reader, writer, head + method)
+            await asyncio.sleep(SEND_EVERY_S)
 
     async def bad_keys(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Keys that look right."""
