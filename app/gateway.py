@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -35,6 +35,7 @@ from app.metrics import Metrics
 from app.routing.departures import Silence, abandon_the_dead, stay_acquainted
 from app.routing.heartbeat import Heartbeat
 from app.routing.opening import Routing, open_routing
+from app.routing.passing import Passing
 from app.routing.peers import Deadlines
 from app.routing.redis_connection import Script
 from app.routing.router import Router
@@ -94,6 +95,7 @@ class Gateway:
     heartbeat: Heartbeat
     overload: Overload
     watch: DatabaseWatch
+    passing: Passing
 
     async def check(self) -> dict[str, str]:
         """Whether this node can serve, part by part (fulfils `http.health.Readiness`)."""
@@ -113,21 +115,33 @@ class Gateway:
         }
         return {part: problem for part, problem in problems.items() if problem is not None}
 
+    async def say_it_leaves(self) -> None:
+        """Tells the other nodes, before anything else: they open nothing here from now on, keep no connections, and do
+        not take it for dead when it is gone. Its sessions are still here."""
+        self.registry.leaving = True
+        if self.routing.notices is not None:
+            with anyio.move_on_after(LAST_WORDS_S):
+                await self.heartbeat.beat()
+                self.effects.node_leaving(self.routing.node)
+                await self.routing.notices.flush(LAST_WORDS_S)
+
     async def drain(self, seconds: float) -> int:
         """Ends this node's sessions, those that can go on elsewhere by a hand-over; then nobody asks it any more.
+        Streams of other nodes' sessions end meanwhile; what else they answer through this one is for `passing.finish`.
 
         Returns:
             How many calls were cut off.
         """
-        if not self.routing.is_alone:
-            self.ownership.release_callers()
-        cut_off = await self.registry.drain(seconds)
-        if self.routing.is_alone:
-            return cut_off
+        if self.routing.notices is None:
+            return await self.registry.drain(seconds)
+        self.ownership.release_callers()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self.passing.end_streams, seconds)
+            cut_off = await self.registry.drain(seconds)
+            tasks.cancel_scope.cancel()
         await self.ownership.flush(LAST_WORDS_S)
         self.effects.node_leaving(self.routing.node)
-        if self.routing.notices is not None:
-            await self.routing.notices.flush(LAST_WORDS_S)
+        await self.routing.notices.flush(LAST_WORDS_S)
         await self.heartbeat.leave()
         return cut_off
 
@@ -222,7 +236,15 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
 
         local = LocalEffects(authenticator, directory, pool, registry, implicit)
         settling = Settling(local, backends, tenants, keys, issuers)
-        effects = ClusterEffects(local, settling, trail, routing.notices, router.forget_node)
+
+        def node_leaves(node: str) -> None:
+            router.forget_node(node)
+            record = heartbeat.peers.get(node)
+            if record is not None:
+                heartbeat.peers[node] = replace(record, draining=True)
+                routing.peers.retire(record.url)
+
+        effects = ClusterEffects(local, settling, trail, routing.notices, node_leaves)
 
         tasks = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(tasks.cancel_scope.cancel)
@@ -275,6 +297,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             heartbeat=heartbeat,
             overload=overload,
             watch=watch,
+            passing=Passing(),
         )
 
 

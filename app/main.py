@@ -64,7 +64,7 @@ def create_app(gateway: Gateway) -> Front:
     )
     app.state.issuers = IssuerContext(gateway.issuers, gateway.sealer, gateway.outbound.check)
     app.state.authorization_servers = gateway.issuers.authorization_servers
-    forwarding = Forwarding(gateway.routing.peers, gateway.metrics)
+    forwarding = Forwarding(gateway.routing.peers, gateway.metrics, gateway.passing)
     unknown = RateLimiter("unknown_sessions", gateway.metrics.rate_limited)
     elsewhere = Elsewhere(gateway.registry, gateway.ownership, gateway.router, forwarding, gateway.take_over, unknown)
     body, keepalive_s = settings.max_body_bytes, settings.keepalive_s

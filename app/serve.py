@@ -1,8 +1,9 @@
 """serve: runs one node until it is told to stop, and stops it in the right order.
 
-On SIGTERM or SIGINT: not ready; for DRAIN_DELAY_S everything is still accepted; then no new sessions, calls in flight
-finish (at most DRAIN_S), sessions go to other nodes or end, streams end, the listeners close, processes stop, exit 0. A
-second signal cuts this short.
+On SIGTERM or SIGINT: not ready, and the other nodes hear it; for DRAIN_DELAY_S everything is still accepted; then no
+new sessions, calls in flight finish (at most DRAIN_S), sessions go to other nodes or end, streams end, the listeners
+close once no other node waits, what other nodes answer through this one finishes too, processes stop, exit 0. A second
+signal cuts this short.
 """
 
 import asyncio
@@ -14,10 +15,11 @@ import os
 import resource
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import anyio
 import uvicorn
@@ -28,7 +30,14 @@ from app.demo import prepare_demo
 from app.errors import SettingsError
 from app.gateway import Gateway, open_gateway
 from app.http.client_address import TrustedProxies
-from app.http.connections import ConnectionLimits, Connections, descriptors_for_connections, free_descriptor
+from app.http.connections import (
+    BY_NODE,
+    LET_IN,
+    ConnectionLimits,
+    Connections,
+    descriptors_for_connections,
+    free_descriptor,
+)
 from app.http.uvicorn_protocol import HttpProtocol
 from app.main import create_app
 from app.metrics import Metrics
@@ -39,6 +48,7 @@ log = logging.getLogger(__name__)
 
 LAST_REQUESTS_S = 0.25  # for what is on its way on connections that are kept, after nobody can make new ones
 CLOSED_S = 0.01  # until the event loop has closed its own side of the listeners, which takes it a turn
+LAST_ANSWERS_S = 3.0  # for other nodes to get theirs, and to close the connections that they keep
 LAST_RESPONSES_S = 5  # how long responses that were cut off may take to be written
 FIRST_BEAT_S = 2.0  # it takes milliseconds
 BACKLOG = 2048
@@ -126,6 +136,11 @@ def _url_of(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+def _is_of_a_node(connection: Any) -> bool:
+    """Whether what came over it last came from another node."""
+    return connection.scope is not None and connection.scope.get(LET_IN) is BY_NODE  # uvicorn's: of the last request
+
+
 class _Server(uvicorn.Server):
     """uvicorn without its own signal handling: it would close the listeners before the drain."""
 
@@ -150,6 +165,13 @@ class _Server(uvicorn.Server):
         await asyncio.sleep(CLOSED_S)
         for connection in [each for listener in listeners for each in _take_all(listener)]:
             await asyncio.get_running_loop().connect_accepted_socket(self._protocol, connection)
+
+    async def nodes_have_left(self, seconds: float) -> None:
+        """Waits until no other node has a connection to this one, or the time is over. They close those that they keep
+        when they hear that this node leaves, and the others with their answers."""
+        with anyio.move_on_after(seconds):
+            while any(map(_is_of_a_node, self.server_state.connections)):  # noqa: ASYNC110 - once, at the end
+                await anyio.sleep(CLOSED_S)
 
     def _protocol(self) -> asyncio.Protocol:
         """What uvicorn makes for each connection."""
@@ -236,14 +258,21 @@ class _Node:
 
     async def _drain_when_asked(self, gateway: Gateway) -> None:
         await self._asked_to_stop.wait()
-        gateway.registry.leaving = True
-        await anyio.sleep(self._settings.drain_delay_s)
-        cut_off = await gateway.drain(self._settings.drain_s)
-        if cut_off:
-            log.error("calls that did not finish in time were cut off: %d", cut_off)
         assert self._server is not None
+        await gateway.say_it_leaves()
+        await anyio.sleep(self._settings.drain_delay_s)
+        ends_at = time.monotonic() + self._settings.drain_s
+        cut_off = await gateway.drain(self._settings.drain_s)
+        # While they wait for an answer they ask whether this node lives: it says so for as long.
+        await self._server.nodes_have_left(LAST_ANSWERS_S)
         await self._server.stop_listening()
         await anyio.sleep(LAST_REQUESTS_S)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(gateway.passing.end_streams, 0.0)
+            cut_off += await gateway.passing.finish(max(0.0, ends_at - time.monotonic()))
+            tasks.cancel_scope.cancel()
+        if cut_off:
+            log.error("calls that did not finish in time were cut off: %d", cut_off)
         self._server.should_exit = True
 
     async def _announce(self, gateway: Gateway) -> None:

@@ -18,7 +18,8 @@ from app.domain import BackendSpec, Principal
 from app.errors import StorageUnavailable
 from app.gateway import Gateway, open_gateway
 from app.protocol.jsonrpc import Request, parse_client
-from app.routing.routes import session_key
+from app.routing.notice import Kind, Notice
+from app.routing.routes import NodeRecord, session_key
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
 from app.settings import Settings
@@ -199,3 +200,13 @@ async def test_a_start_that_fails_leaves_nothing(one_of_several: Settings, monke
             raise AssertionError("it has failed")
     assert children() == []
     assert len(anyio.get_running_tasks()) == tasks_before
+
+
+async def test_a_node_that_says_it_leaves_gets_nothing_new_and_is_not_given_up(one_of_several: Settings):
+    async with open_gateway(one_of_several) as gateway:
+        other = NodeRecord("node-b", "http://127.0.0.1:1", "1", datetime.now(UTC))
+        gateway.heartbeat.peers[other.id] = other
+        assert gateway.router.any_peer() == other
+        gateway.effects.heard(Notice(Kind.NODE_LEAVING, (other.id,)))
+        assert gateway.router.any_peer() is None
+        assert gateway.heartbeat.peers[other.id].draining

@@ -29,7 +29,7 @@ class Deadlines:
     """How long the other node may take, in seconds. One that works on an answer lets hear of itself: see
     `late_head`, and the comments of an event stream."""
 
-    connect_s: float = 0.5  # nodes are near each other
+    connect_s: float = 1.0  # nodes are near each other
     greet_s: float = 2.0  # a node that is busy may take so long to say which one it is
     head_s: float = 15.0  # three times as long as until it says that the head is late
     idle_s: float = 37.5  # two and a half times as long as between two comments

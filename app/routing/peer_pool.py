@@ -70,7 +70,12 @@ class PeerPool:
         if connection is None or not connection.is_usable():
             if self.size >= self._limits.open or self._is_full():
                 raise NodeUnavailable("as many requests as may be are under way to that node")
-            connection = await self.connect(tls)
+            try:
+                connection = await self.connect(tls)
+            except PeerUnreachable:
+                connection = self._idle_one()  # one may have come free: on a busy node it is we who are late
+                if connection is None:
+                    raise
         if self.open.get(connection) != node:
             self._keep(connection)
             raise PeerUnreachable
@@ -80,13 +85,15 @@ class PeerPool:
         """A new connection, whose other end has said which node it is.
 
         Raises:
-            PeerUnreachable, NodeUnavailable: there is none to be had. Whoever waits in line hears the same.
+            PeerUnreachable, NodeUnavailable: there is none to be had. Where none is open that could come free, whoever
+            waits in line hears the same.
         """
         self._opening += 1
         try:
             connection = await self._connected(tls)
         except NodeUnavailable as error:
-            self._fail_line(error)
+            if not any(self.open.values()):  # none that could come free
+                self._fail_line(error)
             raise
         finally:
             self._opening -= 1

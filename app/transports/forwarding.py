@@ -5,6 +5,7 @@ Nothing is sent twice. What it means that a client leaves is the owner's to say:
 
 import contextlib
 import logging
+import random
 import time
 from functools import partial
 
@@ -14,16 +15,19 @@ from app.errors import GatewayError, InvalidMessage
 from app.http.errors import HttpRefusal
 from app.metrics import Metrics
 from app.protocol.jsonrpc import Request, parse_client
-from app.protocol.sse import encode_message
+from app.protocol.sse import encode_message, encode_retry
 from app.routing.node_credentials import Word
+from app.routing.passing import Kind, Passing
 from app.routing.peers import PeerClient, PeerLost, PeerRefused, PeerRequest, PeerResponse
 from app.routing.routes import NodeRecord
+from app.sessions.session import DRAIN_RETRY_MS
 from app.transports.event_stream import STALLED_S
 from app.transports.request import ClientGone, McpRequest
 
 NOT_OWNER, REFUSED = b"trunkline-not-owner", b"trunkline-forward-refused"
 CLOCK = b"clock"  # why it was refused; nothing else is told
 _OWN_WORD = frozenset({403, 421})  # what a node may say for itself, not for a session of its own
+EVENT_END = b"\n\n"
 RESULTS = ("ok", "not_owner", "unreachable", "lost", "refused", "client_gone")
 
 # What the endpoints read, and all that begins with "mcp-". The rest was for this node (a credential, names, what
@@ -58,10 +62,10 @@ def forward_refused(*, clock: bool = False) -> HttpRefusal:
 
 
 class Forwarding:
-    """Sends requests on to other nodes. Holds nothing but what is under way."""
+    """Sends requests on to other nodes. Holds nothing but what is under way, in `passing`."""
 
-    def __init__(self, peers: PeerClient, metrics: Metrics) -> None:
-        self._peers = peers
+    def __init__(self, peers: PeerClient, metrics: Metrics, passing: Passing) -> None:
+        self._peers, self._passing = peers, passing
         self._results = {result: metrics.forwards.labels(result) for result in RESULTS}
         self._head_seconds = metrics.forward_seconds.labels()
 
@@ -81,12 +85,14 @@ class Forwarding:
             GatewayError: the client may not any more.
         """
         await request.require_still_allowed()
+        passage = _Passage(request)
+        self._passing.begin(passage)
         try:
-            response = await self._answered(request, body, node)
+            response = await self._answered(request, body, node, passage)
             try:
                 if response.status in _OWN_WORD:
                     self._require_served(response, node)
-                await self._pass_back(request, body, response)
+                await self._pass_back(request, body, response, passage)
             finally:
                 response.close()
         except GatewayError as error:
@@ -95,13 +101,16 @@ class Forwarding:
         except ClientGone:
             self._results["client_gone"].inc()
             raise
+        finally:
+            self._passing.over(passage)
 
-    async def _answered(self, request: McpRequest, body: bytes, node: NodeRecord) -> PeerResponse:
+    async def _answered(self, request: McpRequest, body: bytes, node: NodeRecord, passage: "_Passage") -> PeerResponse:
         """The node's answer, once its head is there."""
         began_at = time.monotonic()
         headers = [pair for pair in request.scope["headers"] if pair[0] in _PASSED_ON or pair[0].startswith(b"mcp-")]
         word = Word(request.principal, request.base_url())
         response = await self._peers.begin(node, PeerRequest(request.method, request.raw_target(), headers, word), body)
+        passage.has_begun(response)
         await _head(request, response)
         self._head_seconds.observe(time.monotonic() - began_at)
         return response
@@ -115,24 +124,72 @@ class Forwarding:
             what = "their clocks are too far apart" if said[REFUSED] == CLOCK else "it does not believe this one"
             raise self._peers.refused(node.url, what)
 
-    async def _pass_back(self, request: McpRequest, body: bytes, response: PeerResponse) -> None:
+    async def _pass_back(self, request: McpRequest, body: bytes, response: PeerResponse, passage: "_Passage") -> None:
         headers = [pair for pair in response.headers if pair[0] in _PASSED_BACK or pair[0].startswith(b"mcp-")]
         await request.send({"type": "http.response.start", "status": response.status, "headers": headers})
         result, is_whole, last = "ok", True, b""
         if not response.is_complete:
-            passed = _Passed()
             try:
-                await request.unless_gone(partial(_stream, request, response, passed))
+                await request.unless_gone(partial(_stream, request, response, passage))
+                if passage.last_words:  # what has come since is not for this client any more
+                    response.take()
+                    last = passage.last_words
             except PeerLost as lost:
                 # An event stream ends cleanly; anything else stays short of its length, so that it shows.
                 result, is_whole = "lost", _is_events(response)
-                if is_whole and passed.is_between_events:
+                if is_whole and passage.is_between_events:
                     last = _last_words(request, body, lost)
             except _Stalled:
                 result, is_whole = "client_gone", False
         if is_whole:  # not while the client is watched: the end of the answer looks as if it had left
             await request.send({"type": "http.response.body", "body": response.take() + last})
         self._results[result].inc()
+
+
+class _Passage:
+    """One request, until its answer has been passed on (fulfils `routing.passing.Passage`)."""
+
+    __slots__ = ("_can_resume", "_is_cut", "_is_ending", "_response", "_tail", "kind", "last_words")
+
+    def __init__(self, request: McpRequest) -> None:
+        self.kind = _kind(request)
+        # Without a session (2026-07-28) the stream of a call cannot be opened again: it hears what became of it.
+        self._can_resume = self.kind is not Kind.CALL or b"mcp-session-id" in request.headers
+        self._response: PeerResponse | None = None
+        self._is_ending = self._is_cut = False
+        self._tail = EVENT_END  # the last bytes that were passed on
+        self.last_words = b""  # what the client is told where we end its stream
+
+    def has_begun(self, response: PeerResponse) -> None:
+        """The request has been sent."""
+        self._response = response
+        if self._is_cut:
+            self.cut()
+
+    @property
+    def is_between_events(self) -> bool:
+        """Whether the client has got whole events only."""
+        return self._tail == EVENT_END
+
+    def end(self) -> None:
+        self._is_ending = self._can_resume
+        if self._response is not None:
+            self._response.nudge()
+
+    def cut(self) -> None:
+        self._is_cut = True
+        if self._response is not None:
+            self._response.give_up(PeerLost("This node stops, and waits no longer; the call may have been carried out"))
+
+    def part(self, chunk: bytes, *, is_events: bool) -> bytes:
+        """As much of this chunk as is to be passed on. Where the stream ends with it there are last words."""
+        if self._is_ending and is_events:
+            whole, end, _ = chunk.rpartition(EVENT_END)
+            if end or (self.is_between_events and not chunk):
+                chunk = whole + end
+                self.last_words = encode_retry(random.randint(*DRAIN_RETRY_MS), None)  # noqa: S311 - no secret
+        self._tail = (self._tail + chunk)[-len(EVENT_END) :]
+        return chunk
 
 
 class _Stalled(GatewayError):
@@ -159,22 +216,25 @@ async def _head(request: McpRequest, response: PeerResponse) -> None:
         raise
 
 
-class _Passed:
-    """What the client has got of an event stream."""
-
-    def __init__(self) -> None:
-        self.is_between_events = True
-
-
-async def _stream(request: McpRequest, response: PeerResponse, passed: _Passed) -> None:
+async def _stream(request: McpRequest, response: PeerResponse, passage: _Passage) -> None:
     """Chunk by chunk, no faster than the client takes them: then the other node waits as it would for the client."""
-    async for chunk in response:
-        passed.is_between_events = chunk.endswith(b"\n\n")
+    is_events = _is_events(response)
+    async for received in response:
+        chunk = passage.part(received, is_events=is_events)
         with anyio.move_on_after(STALLED_S) as patience:
             await request.send({"type": "http.response.body", "body": chunk, "more_body": True})
         if patience.cancelled_caught:
             log.warning("a client accepted nothing for %.0f s; its stream was closed", STALLED_S)
             raise _Stalled
+        if passage.last_words:
+            return
+
+
+def _kind(request: McpRequest) -> Kind:
+    if request.kind == "sse":
+        return Kind.SESSION
+    is_listening = request.method == "GET" or request.headers.get(b"mcp-method") == b"subscriptions/listen"
+    return Kind.LISTENING if is_listening else Kind.CALL
 
 
 def _last_words(request: McpRequest, body: bytes, lost: PeerLost) -> bytes:

@@ -9,7 +9,15 @@ import anyio
 import pytest
 
 from app.routing import departures
-from app.routing.departures import BELIEVED_S, LOOK_S, SUSPECTED_S, Silence, Suspects, abandon_the_dead
+from app.routing.departures import (
+    BELIEVED_S,
+    LOOK_S,
+    SUSPECTED_S,
+    Silence,
+    Suspects,
+    abandon_the_dead,
+    stay_acquainted,
+)
 from app.routing.routes import BEAT_S, NodeRecord
 from tests.routing.rig import NODES, record
 
@@ -49,6 +57,13 @@ def test_a_node_that_was_started_again_at_the_same_address_is_not_its_predecesso
     suspects.of(living(A, B), 0.0)
     successor = replace(record(C), url=record(B).url)
     assert suspects.of({A: record(A), C: successor}, 1.0) == []
+
+
+def test_a_node_that_has_said_that_it_leaves_is_not_given_up_when_it_is_gone():
+    """Its port is closed before the last answers have come: that says nothing of the connections there are."""
+    suspects = Suspects()
+    suspects.of({**living(A), B: replace(record(B), draining=True)}, 0.0)
+    assert suspects.of(living(A), 1.0) == []
 
 
 def every_look_is_a_beat() -> Callable[[], float]:
@@ -166,3 +181,12 @@ async def test_how_many_are_remembered_as_silent_is_bounded(monkeypatch):
     for number in range(10):
         await probe(f"http://{number}")
     assert repr(probe) == "<Silence [1 silent]>"
+
+
+async def test_the_living_are_asked_who_they_are_before_anything_is_sent_to_them():
+    peers = Peers(A)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: stay_acquainted(living(A, B), peers.probe, every_s=0.001))
+        await peers.has_probed(4)
+        tasks.cancel_scope.cancel()
+    assert set(peers.probed) == {record(A).url, record(B).url}

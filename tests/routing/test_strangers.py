@@ -47,12 +47,12 @@ async def test_where_nothing_listens_nothing_was_sent(client: PeerClient) -> Non
     assert repr(client) == NOTHING
 
 
-async def test_a_host_that_does_not_answer_is_given_up_after_half_a_second(client: PeerClient) -> None:
+async def test_a_host_that_does_not_answer_is_given_up_after_a_second(client: PeerClient) -> None:
     with full_listener() as url:
         started = time.monotonic()
         with pytest.raises(PeerUnreachable):
             await post(client, url)
-        assert 0.4 < time.monotonic() - started < 2
+        assert 0.9 < time.monotonic() - started < 4
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from app.http.hosts import HostPolicy
 from app.http.uvicorn_protocol import HttpProtocol
 from app.metrics import Metrics
 from app.routing.node_credentials import NodeCredentials
+from app.routing.passing import Passing
 from app.routing.peers import Deadlines, PeerClient
 from app.routing.routes import NodeRecord
 from app.transports.forwarding import Forwarding
@@ -91,7 +92,8 @@ class SendingNode:
 
     def __init__(self, deadlines: Deadlines = Deadlines()) -> None:  # noqa: B008 - immutable
         self.metrics, self.peers = Metrics("test"), PeerClient(credentials("node-a"), deadlines)
-        self.forwarding = Forwarding(self.peers, self.metrics)
+        self.passing = Passing()
+        self.forwarding = Forwarding(self.peers, self.metrics, self.passing)
         self.to = ""
         self.errors: list[Exception] = []
 
