@@ -81,6 +81,7 @@ class Authenticator:
         self._confirmed: dict[Principal, tuple[int, float]] = {}  # after so many revocations, and until when
         self.watch = CredentialWatch(clock, lambda: now().timestamp())
         self._verifying = SingleFlight[bytes]()
+        self._confirming = SingleFlight[Principal]()
 
     def __repr__(self) -> str:
         return f"<Authenticator [{len(self._known)} known, {len(self._refused)} refused]>"
@@ -132,13 +133,32 @@ class Authenticator:
             Unauthenticated: it is gone, or has expired.
             StorageUnavailable: nobody can tell.
         """
+        if self._is_confirmed(principal):
+            return
+        async with self._confirming.turn(principal):  # of a crowd that another node has let in, one asks
+            if not self._is_confirmed(principal):
+                await self._ask_again(principal)
+
+    def _is_confirmed(self, principal: Principal) -> bool:
         confirmed = self._confirmed.get(principal)
-        if (
+        return (
             confirmed is not None
             and confirmed[1] > self._clock()
             and not self.watch.may_concern(principal, confirmed[0])
-        ):
-            return
+        )
+
+    def _was_confirmed(self, principal: Principal) -> bool:
+        """Whether it was, where the database cannot say it again."""
+        confirmed = self._confirmed.get(principal)
+        return (
+            confirmed is not None
+            and self._was_good(confirmed[1])
+            and not self.watch.may_concern(principal, confirmed[0])
+        )
+
+    async def _ask_again(self, principal: Principal) -> None:
+        if self._storage.is_away() and self._was_confirmed(principal):
+            return  # a server that has frozen would be waited for
         revoked = self.watch.count
         try:
             if principal.issuer == ISSUER:
@@ -146,7 +166,7 @@ class Authenticator:
             elif self._tokens is not None:
                 await self._tokens.confirm(principal)
         except StorageUnavailable:
-            if confirmed is None or not self._was_good(confirmed[1]) or self.watch.may_concern(principal, confirmed[0]):
+            if not self._was_confirmed(principal):
                 raise
             return
         except (KeyRefused, TokenRefused) as refusal:

@@ -337,3 +337,26 @@ async def test_while_the_database_is_away_what_was_confirmed_stays_confirmed_as_
     outage.last(1.0)
     with pytest.raises(StorageUnavailable):
         await rig.authenticator.confirm(principal)
+
+
+async def test_a_crowd_that_another_node_has_let_in_asks_the_store_once_after_each_revocation(rig):
+    mine, other = rig.store.add(maker), rig.store.add(maker)
+    principal = await rig.authenticator.authenticate(bearer(mine))
+    rig.store.lookups = 0
+    for _ in range(3):
+        async with anyio.create_task_group() as tasks:
+            for _ in range(50):
+                tasks.start_soon(rig.authenticator.confirm, principal)
+    assert rig.store.lookups == 1
+    rig.authenticator.forget(("acme", "key", key_id(other)))
+    await rig.authenticator.confirm(principal)
+    assert rig.store.lookups == 1
+    rig.elapsed_s += module.REMEMBER_S + 1
+    await rig.authenticator.confirm(principal)
+    assert rig.store.lookups == 2
+    record = rig.store.records[key_id(mine)]
+    rig.store.records[key_id(mine)] = replace(record, revoked_at=NOW)
+    rig.authenticator.forget(principal.identity)
+    for _ in range(2):
+        with pytest.raises(Unauthenticated):
+            await rig.authenticator.confirm(principal)
