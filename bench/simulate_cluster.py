@@ -321,18 +321,18 @@ def prove_all(nodes: int, held: int, costs: Costs, rng: random.Random) -> tuple[
 TABLES = ("steady", "death", "herd", "flush")
 
 
-def options() -> argparse.Namespace:
+def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--per-node", type=int, nargs="+", default=[200, 2_000, 10_000], metavar="SESSIONS")
     parser.add_argument("--cores", type=int, default=2, help="of each survivor, for starts of processes")
     parser.add_argument("--tables", nargs="+", choices=TABLES, default=TABLES)
     parser.add_argument("--costs", type=Path, default=COSTS, help="what measure_routes.py has printed")
     parser.add_argument("--seed", type=int, default=1)
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
-def main() -> None:
-    asked = options()
+def main(arguments: Sequence[str] | None = None) -> None:
+    asked = options(arguments)
     costs = Costs(asked.costs)
     work = {
         "steady": lambda: steady(costs, asked.per_node),

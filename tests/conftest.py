@@ -4,7 +4,7 @@ import os
 import shutil
 import socket
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -100,8 +100,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.section("NOT RUN", yellow=True)
     for reason, tests in by_reason.items():
         terminalreporter.line(f"{len(tests)} skipped, {reason}:", yellow=True)
-        for test in tests:
-            terminalreporter.line(f"    {test}")
+        for file, count in Counter(test.partition("::")[0] for test in tests).items():
+            terminalreporter.line(f"    {count:4} in {file}")
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""One API for each test, or one for many; on SQLite and PostgreSQL in turn."""
+"""One API for each test, or one for many; on SQLite, and what depends on the database on PostgreSQL as well."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -7,6 +7,20 @@ import pytest
 
 from tests.admin.rig import Rig, migrated_file, open_rig
 from tests.postgres import empty, new_database
+
+HERE = Path(__file__).parent
+
+# Where the answer is made by the database: transactions, constraints, order, times. All others on both with --long;
+# the repositories are tested on both in tests/storage.
+ON_BOTH = {"test_audit", "test_conditions", "test_idempotency", "test_live", "test_tenants"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        is_second = callspec is not None and callspec.params.get("dialect") == "postgresql"
+        if is_second and item.path.parent == HERE and item.path.stem not in ON_BOTH:
+            item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
