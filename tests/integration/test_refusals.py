@@ -295,3 +295,13 @@ async def test_answers_carry_no_traceback_path_or_library(session: Wire) -> None
         for word in ("Traceback", "/app/", "site-packages", "starlette", "uvicorn"):
             assert word not in response.text
         assert "uvicorn" not in response.headers.get("server", "")
+
+
+async def test_requests_for_another_protocol_log_nothing(gateway: Gateway, http: httpx2.AsyncClient) -> None:
+    before = gateway.log.stat().st_size
+    for protocol in ("websocket", "h2c"):
+        headers = {"Connection": "Upgrade", "Upgrade": protocol, "Sec-WebSocket-Version": "13"}
+        for path in ("/livez", "/t/default/x/mcp"):
+            response = await http.get(gateway.url + path, headers=headers)
+            assert response.status_code < 500
+    assert gateway.log.stat().st_size == before
