@@ -22,6 +22,7 @@ import app
 from app import logs
 from app.errors import GatewayError, SettingsError
 from app.settings import PREFIX, Settings
+from app.spawner.syscalls import refuse_inspection
 from app.storage import migrate
 
 START_S = 60.0  # a node that is not ready by then is stuck: it is killed, and counts as one that died at once
@@ -58,6 +59,7 @@ def serve_nodes(settings: Settings, count: int, *, demo: bool = False) -> int:
         GatewayError: the database cannot be used; or a node could not be started, and has said why.
     """
     _check(settings)
+    refuse_inspection()
     logs.configure(settings.log_level)
     migrate.prepare(settings.database_url)
     with _reserve_port(settings) as port:

@@ -42,6 +42,7 @@ from app.http.uvicorn_protocol import HttpProtocol
 from app.main import create_app
 from app.metrics import Metrics
 from app.settings import Settings, is_wildcard
+from app.spawner.syscalls import refuse_inspection
 from app.storage import migrate
 
 log = logging.getLogger(__name__)
@@ -66,6 +67,7 @@ def serve(settings: Settings, *, demo: bool = False, member: int | None = None) 
         SettingsError: the address is taken; or NODE_URL is not set, and cannot be made of the address.
         GatewayError: something else that is needed does not work.
     """
+    refuse_inspection()
     logs.configure(settings.log_level, node=None if member is None else str(member))
     with contextlib.ExitStack() as stack:
         if member is None:

@@ -29,7 +29,9 @@ def adopt_orphans() -> None:
 
 
 def refuse_inspection() -> None:
-    """Keeps processes of the same user from reading this one's memory and environment."""
+    """Keeps processes of the same user from reading this one's memory and environment, and it from leaving a core.
+
+    What a fork starts with exec is not affected, nor are this process's own looks into /proc."""
     _set(_PR_SET_DUMPABLE, 0)
 
 
