@@ -1,6 +1,7 @@
 """The values everything else speaks of: tenants, backends, principals. No behaviour beyond themselves."""
 
 import re
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -8,12 +9,20 @@ from typing import Literal
 
 DEFAULT_TENANT = "default"
 NAME_PATTERN = r"^[a-z0-9][a-z0-9-]{0,62}$"
+_is_mark = re.compile(r"key|cli|uid ?[0-9]*").fullmatch
 _is_name = re.compile(NAME_PATTERN.rstrip("$") + r"\Z").match
 
 
 def is_name(text: str) -> bool:
     """Whether this may name a tenant or a backend."""
     return _is_name(text) is not None
+
+
+def is_own_mark(text: str) -> bool:
+    """Whether it reads like what the gateway itself writes where it says who has done something: the issuer of API
+    keys, `key`; the command line, `cli`, and who used it, `uid 0`. Nobody else may be called so."""
+    plain = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+    return _is_mark(plain) is not None
 
 
 class Scope(StrEnum):

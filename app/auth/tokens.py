@@ -16,7 +16,7 @@ import jwt
 from app.auth.jwks import KeyNotFound, KeySets, KeySource, PublicKey
 from app.auth.policy import CONNECT_ONE, has_scope, is_scope
 from app.auth.sealing import SealBroken, Sealer
-from app.domain import Principal, Scope, is_name
+from app.domain import Principal, Scope, is_name, is_own_mark
 
 MAX_TOKEN_BYTES = 8192
 MAX_KID = 128
@@ -31,7 +31,7 @@ MIN_SECRET_BYTES = 32
 # Why a token was refused: label values of `auth_failures`. The caller is not told which it was.
 REASONS = (
     "malformed", "header", "unknown_issuer", "algorithm", "unknown_key", "keys_unavailable", "signature", "expired",
-    "not_yet_valid", "audience", "claims",
+    "not_yet_valid", "audience", "claims", "reserved",
 )  # fmt: skip
 
 _form = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+").fullmatch
@@ -203,8 +203,9 @@ class Tokens:
 
 
 def is_issuer(text: str) -> bool:
-    """Whether this may stand in `iss`. Not "key": that is what the holders of API keys have for an issuer."""
-    return 0 < len(text) <= MAX_ISSUER and text.isascii() and text.isprintable() and " " not in text and text != "key"
+    """Whether this may stand in `iss`. Not `key` or `cli`: who has such an issuer is let in otherwise."""
+    is_text = 0 < len(text) <= MAX_ISSUER and text.isascii() and text.isprintable() and " " not in text
+    return is_text and not is_own_mark(text)
 
 
 def is_secret(text: str) -> bool:
@@ -291,6 +292,8 @@ def _principal(claims: Mapping[str, Any], issuer: IssuerRecord, expires_at: floa
     subject = _claim(claims, names.get("subject") or "sub")
     if not isinstance(subject, str) or not 0 < len(subject) <= MAX_SUBJECT or not subject.isprintable():
         raise TokenRefused("claims")
+    if is_own_mark(subject):
+        raise TokenRefused("reserved")
     tenant = names.get("tenant")
     if tenant is not None and _claim(claims, tenant) != issuer.tenant:
         raise TokenRefused("claims")

@@ -20,6 +20,7 @@ from app.protocol.modern import (
     own_envelope,
     without_envelope,
 )
+from app.sessions.backend_states import BackendStates
 from app.sessions.line import Line, Need
 from app.sessions.lines import Caller, Lines, may_be_asked
 from app.sessions.listeners import Listener, Listeners
@@ -46,6 +47,7 @@ class ImplicitSessions:
         self._registry = registry
         self.lines = Lines(registry)
         self.listeners = Listeners(self.lines)
+        self._states = BackendStates(sealer)
         self.suspended = SuspendedCalls(sealer, suspended_s, here)
         registry.on_sweep = self.sweep
 
@@ -85,11 +87,14 @@ class ImplicitSessions:
         """Starts a request; its outcome, or what the process wants to know, goes to `reply`.
 
         Raises:
+            StateRefused: no modern backend has given this principal the state in the request.
             GatewayError: as Lines.take and Session.request.
         """
         need = _need(message, envelope)
         line = await self.lines.take(caller, envelope, need)
-        call = ModernCall(line.session, message, envelope, passes_unchanged=line.is_modern)
+        params = self._states.opened(caller, message.params) if line.is_modern else without_envelope(message.params)
+        seal = partial(self._states.sealed, caller)
+        call = ModernCall(line.session, message, envelope, passes_unchanged=line.is_modern, seal=seal)
         call.server_info, call.repeats = line.about.get("serverInfo"), repeats
         call.line_id = self.lines.new_id("m")
         call.on_suspended = partial(self.suspended.add, caller)
@@ -100,7 +105,6 @@ class ImplicitSessions:
         try:
             if not line.is_modern and envelope.log_level is not None:
                 self._log_everything(line)
-            params = message.params if line.is_modern else without_envelope(message.params)
             call.wait_with(reply)
             line.session.request(Request(call.line_id, message.method, params), call)
         except BaseException:

@@ -58,10 +58,19 @@ class ModernCall:
     may_stream = True  # toward the Exchange: what cannot be streamed is dropped here
     silence_s = 15.0  # the HTTP status can still be right until then
 
-    def __init__(self, line: Session, message: Request, envelope: Envelope, *, passes_unchanged: bool) -> None:
+    def __init__(
+        self,
+        line: Session,
+        message: Request,
+        envelope: Envelope,
+        *,
+        passes_unchanged: bool,
+        seal: Callable[[Response], Response] = lambda response: response,
+    ) -> None:
+        """`seal` closes the state in an answer of a process that speaks 2026-07-28 itself (`passes_unchanged`)."""
         self.id = secrets.token_urlsafe(18)
         self.line, self.message, self.envelope = line, message, envelope
-        self.passes_unchanged = passes_unchanged  # the process speaks 2026-07-28 itself
+        self.passes_unchanged, self._seal = passes_unchanged, seal
         self.server_info: msgspec.Raw | None = None
         self.line_id = b""  # the id of this call on its line
         self.round = 0
@@ -315,7 +324,7 @@ class ModernCall:
         """The process's answer as its client's revision has it."""
         if self.passes_unchanged:
             is_subscription = self.message.method == "subscriptions/listen" and response.member == "result"
-            return _retagged(response, self.message.id) if is_subscription else response
+            return _retagged(response, self.message.id) if is_subscription else self._seal(response)
         if response.member == "result":
             value = complete(response.value, self.message.method, self.server_info)
             if self._lacking is not None and _is_error_result(response):

@@ -138,6 +138,19 @@ async def test_a_signed_token_with_one_thing_wrong_is_refused_and_its_control_is
     assert await rig.tokens.verify(token(algorithm), TARGET)
 
 
+@pytest.mark.parametrize(
+    "subject",
+    ["key", "cli", "uid 0", "uid 1000", "UID 0", "uid0", " cli", "C L I".replace(" ", ""), "\uff4b\uff45\uff59"],
+)
+async def test_a_subject_that_reads_like_the_gateways_own_marks_is_refused(rig, subject):
+    assert await rig.refuse(token(sub=subject)) == "reserved"
+
+
+@pytest.mark.parametrize("subject", ["keys", "client", "uid 0x", "uid=0", "0", "alice cli"])
+async def test_one_that_only_has_them_in_it_is_not(rig, subject):
+    assert (await rig.tokens.verify(token(sub=subject), TARGET)).subject == subject
+
+
 def forged(algorithm: str) -> dict[str, str]:
     """Not signed by the issuer, or no token at all."""
     good = token(algorithm)
@@ -268,7 +281,17 @@ async def test_a_host_without_keys_is_another_reason_than_an_unknown_key(rig):
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("https://a", True), ("a|b", True), ("key", False), ("", False), ("a b", False), ("é", False), ("a" * 513, False)],
+    [
+        ("https://a", True),
+        ("a|b", True),
+        ("key", False),
+        ("cli", False),
+        ("CLI", False),
+        ("", False),
+        ("a b", False),
+        ("é", False),
+        ("a" * 513, False),
+    ],
 )
 def test_what_may_be_an_issuer(text, expected):
     assert is_issuer(text) is expected
