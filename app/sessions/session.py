@@ -5,6 +5,9 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+import anyio
+
+from app.auth.api_keys import ISSUER as KEY
 from app.backends.link import BackendLink, Exit
 from app.domain import BackendSpec, Limits, Principal
 from app.errors import (
@@ -76,6 +79,7 @@ class Session:
         self.journal: Journal | None = None  # of a session that can go on at another node
         self._held: list[bytes] | None = None  # what the process said behind a closed fence
         self._closed_for = ""
+        self._connecting: anyio.CancelScope | None = None
         self.is_line = False  # of 2026-07-28 clients: what it is asked is not what a client asked
 
     @property
@@ -101,9 +105,12 @@ class Session:
         if not self._lifecycle.allows(Trigger.CONNECT):
             raise InvalidMessage("the session is initialized already")
         self._lifecycle.follow(Trigger.CONNECT)
-        lease = await source.lease(self.spec, limits)
-        if self.state is SessionState.CLOSED:
-            lease.release("session_closed")
+        lease: LinkLease | None = None
+        with anyio.CancelScope() as self._connecting:  # whoever waits for nothing keeps no place in the line
+            lease = await source.lease(self.spec, limits)
+        if lease is None or self.state is SessionState.CLOSED:
+            if lease is not None:
+                lease.release("session_closed")
             raise ShuttingDown if self._closed_for in LEAVING else SessionNotFound
         self._lifecycle.follow(Trigger.PROCESS)
         self._lease, self._link = lease, lease.link
@@ -432,12 +439,15 @@ class Session:
                 call.stream.become_stream()
 
     def expired(self, now: float) -> str | None:
-        """Why the session should end now, if it should: "idle" or "too_old". Events too old to replay go here too."""
+        """Why the session should end now, if it should: "idle", "too_old", or "credential_expired" where that is a key,
+        for nobody can come back with another. Events too old to replay go here too."""
         if self._resumption is not None:
             self._resumption.trim(now)
         timeouts = self.spec.timeouts
         if now - self.opened_at > timeouts.absolute_s:
             return "too_old"
+        if self.principal.issuer == KEY and not self.exchange.calls and _is_over(self.principal.expires_at):
+            return "credential_expired"
         if not self.exchange.calls and not self.listen.attached and now - self.last_seen > timeouts.idle_s:
             return "idle"
         return None
@@ -455,6 +465,8 @@ class Session:
             self._carry_out(failed)
         self._lifecycle.follow(Trigger.CLOSE)
         self._closed_for = reason
+        if self._connecting is not None:
+            self._connecting.cancel()
         if reason in LEAVING:
             self.listen.retry_ms = random.randint(*DRAIN_RETRY_MS)  # noqa: S311 - no secret
         self.listen.end()
@@ -468,6 +480,10 @@ class Session:
 
     def __repr__(self) -> str:
         return f"<Session {self.id[:6]}… {self.transport} {self.state.value} {self.exchange!r}>"
+
+
+def _is_over(expires_at: float | None) -> bool:
+    return expires_at is not None and expires_at <= time.time()
 
 
 def error_type_of(method: str, response: Response) -> str:

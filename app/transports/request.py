@@ -67,12 +67,13 @@ class McpRequest:
         if watch is None:
             return
         while True:
-            if watch.has_expired(self.principal):
+            principal = self.principal
+            if principal.expires_at is not None and watch.has_expired(principal):
                 raise CredentialExpired
             count, since = watch.count, self._seen
             if count == since:
                 return
-            if watch.may_concern(self.principal, since):
+            if watch.may_concern(principal, since):
                 self.principal = await self._ask_again(self)
             self._seen = count  # while that was asked, more may have been revoked
 

@@ -4,6 +4,7 @@ import json
 import time
 from typing import Any
 
+import anyio
 import pytest
 
 from app.domain import Principal
@@ -17,6 +18,7 @@ from app.errors import (
     InvalidMessage,
     RoutesUnavailable,
     SessionNotFound,
+    ShuttingDown,
 )
 from app.protocol.commands import Failed, Listen
 from app.protocol.jsonrpc import Notification, Request, Response, parse_client
@@ -189,6 +191,26 @@ async def test_a_session_closed_while_it_waits_for_a_process_gives_it_back(
     assert pool.leases[0].released == ["session_closed"]
 
 
+@pytest.mark.parametrize(("reason", "error"), [("key_revoked", SessionNotFound), ("shutdown", ShuttingDown)])
+async def test_a_session_that_is_closed_waits_no_longer_for_a_process(
+    registry: SessionRegistry, principal: Principal, pool: FakePool, reason: str, error: type[GatewayError]
+) -> None:
+    session = await registry.open(principal, "acme", "echo", "streamable_http")
+    pool.gate, heard = anyio.Event(), list[GatewayError]()
+
+    async def connect() -> None:
+        with pytest.raises(GatewayError) as caught:
+            await registry.connect(session)
+        heard.append(caught.value)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(connect)
+        await anyio.wait_all_tasks_blocked()
+        session.close(reason)
+    assert [type(each) for each in heard] == [error]
+    assert pool.leases == []
+
+
 async def test_silence_makes_a_call_a_stream_but_not_initialize(session: Session, link: FakeLink) -> None:
     hello = session.reply(1, may_stream=True)
     session.request(message("initialize"), hello)
@@ -223,6 +245,21 @@ async def test_ages(opened: Session) -> None:
     opened.open_listener()
     assert opened.expired(now + 101) is None  # somebody listens
     assert opened.expired(now + 1001) == "too_old"
+
+
+@pytest.mark.parametrize(("issuer", "reason"), [("key", "credential_expired"), ("https://idp.example.com", None)])
+async def test_a_session_ends_with_its_key_and_not_with_a_token(
+    registry: SessionRegistry, pool: FakePool, issuer: str, reason: str | None
+) -> None:
+    """Another key is another principal; a token is refreshed."""
+    holder = Principal("acme", issuer, "k9", frozenset({"mcp:connect"}), expires_at=time.time() - 1)
+    session = await registry.open(holder, "acme", "echo", "streamable_http")
+    await registry.connect(session)
+    hello = session.reply(1, may_stream=False)
+    session.request(message("initialize"), hello)
+    assert session.expired(time.monotonic()) is None, "what was asked in time is waited for"
+    pool.leases[-1].link.answer({"protocolVersion": "2025-11-25", "capabilities": {}})
+    assert session.expired(time.monotonic()) == reason
 
 
 async def test_a_session_with_a_call_in_flight_is_not_idle(opened: Session) -> None:

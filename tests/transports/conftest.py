@@ -28,6 +28,7 @@ from app.transports.streamable_http import StreamableHttp
 from tests.sessions.fakes import FakePool, FakeRoutes, FakeStore, alone
 
 LIMIT = 2048
+LONG_AHEAD = 4e9
 ALICE = Principal("acme", "key", "alice", frozenset({"mcp:connect"}))
 BOB = Principal("acme", "key", "bob", frozenset({"mcp:connect:other"}))
 EVE = Principal("evil", "key", "eve", frozenset({"mcp:connect"}))
@@ -35,11 +36,11 @@ KNOWN = {b"Bearer alice": ALICE, b"Bearer bob": BOB, b"Bearer eve": EVE}
 
 
 class FakeAuthenticator:
-    """Knows three keys until they are revoked; `now` is the wall clock of their expiry."""
+    """Knows three keys until they are revoked. They expire by a clock that tests move, far ahead of the real one."""
 
     def __init__(self) -> None:
         self.known = dict(KNOWN)
-        self.now = 0.0
+        self.now = LONG_AHEAD
         self.watch = CredentialWatch(wall_clock=lambda: self.now)
         self.asked = 0
 
@@ -62,10 +63,10 @@ class FakeAuthenticator:
         self.watch.revoked(lambda each: each.identity == principal.identity)
 
     def expire_at(self, at: float, header: bytes = b"Bearer alice") -> None:
-        self.known[header] = replace(self.known[header], expires_at=at)
+        self.known[header] = replace(self.known[header], expires_at=LONG_AHEAD + at)
 
     def pass_to(self, now: float) -> None:
-        self.now = now
+        self.now = LONG_AHEAD + now
         self.watch.sweep()
 
 
