@@ -5,9 +5,11 @@
 
 import json
 import logging
+import math
 import re
 import sys
 import time
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import IO
 
@@ -73,3 +75,23 @@ def configure(level: str, stream: IO[str] | None = None, *, node: str | None = N
         logger.handlers.clear()
         logger.propagate = True
         logger.setLevel(max(least, root.level))
+
+
+class Seldom:
+    """For a line that would come with every request while something is away: one in EVERY_S, which says how many came
+    since the last one."""
+
+    EVERY_S = 10.0
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._said_at, self._kept_back = -math.inf, 0
+
+    def error(self, logger: logging.Logger, message: str) -> None:
+        """Logs it, or counts it for the next time."""
+        now = self._clock()
+        if now - self._said_at < self.EVERY_S:
+            self._kept_back += 1
+            return
+        logger.error("%s (%d times more since it was last said)", message, self._kept_back)
+        self._said_at, self._kept_back = now, 0

@@ -101,3 +101,12 @@ def test_the_level_holds_and_setting_up_twice_logs_once(stream):
     logging.getLogger("app").info("no")
     logging.getLogger("app").warning("yes")
     assert [line["message"] for line in lines(stream)] == ["yes"]
+
+
+def test_a_line_that_would_come_with_every_request_comes_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+    times = iter((0.0, 0.1, 9.9, 10.0, 10.1))
+    seldom = logs.Seldom(lambda: next(times))
+    for _ in range(5):
+        seldom.error(logging.getLogger("test"), "the database is away")
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [f"the database is away ({count} times more since it was last said)" for count in (0, 2)]

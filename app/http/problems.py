@@ -14,6 +14,7 @@ from starlette.routing import Match
 
 from app.errors import Forbidden, GatewayError, InvalidRequest, StorageUnavailable, Unauthenticated
 from app.http.errors import http_status, retry_after
+from app.logs import Seldom
 
 MEDIA_TYPE = "application/problem+json"
 MAX_ERRORS = 20  # a body of a million unknown members is not answered with a million complaints
@@ -21,6 +22,7 @@ MAX_ERRORS = 20  # a body of a million unknown members is not answered with a mi
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _REASONS = {400: "parse_error", 404: "not_found", 405: "method_not_allowed", 413: "too_large", 415: "unsupported_type"}
 _logger = logging.getLogger(__name__)
+_unavailable = Seldom()
 
 # For OpenAPI: what a problem looks like.
 _STRING = {"type": "string"}
@@ -93,7 +95,7 @@ def _gateway_error(_: Request, error: Exception) -> Response:
     # Where a JSON-RPC answer says 200 and puts the error inside, REST says whose fault it was.
     status = http_status(error) if http_status(error) >= HTTPStatus.BAD_REQUEST else HTTPStatus.BAD_GATEWAY
     if isinstance(error, StorageUnavailable):
-        _logger.error("%s: %s", error, error.__cause__ or error)
+        _unavailable.error(_logger, f"{error}: {error.__cause__ or error}")
     errors = None
     if isinstance(error, InvalidRequest) and error.field is not None:
         errors = [{"detail": str(error), "pointer": f"#/{error.field}"}]

@@ -1,5 +1,6 @@
 """DatabaseWatch: asks the database every second, so that /readyz knows at once though the database may hang."""
 
+import logging
 import time
 
 import anyio
@@ -9,6 +10,8 @@ from app.storage.engine import Database
 
 EVERY_S = 1.0
 LATE_S = 1.0  # an answer that takes longer is none
+
+log = logging.getLogger(__name__)
 
 
 class DatabaseWatch:
@@ -30,6 +33,14 @@ class DatabaseWatch:
         """Whether it does not even answer questions."""
         return self._is_late() or (self._problem is not None and not isinstance(self._problem, StorageReadOnly))
 
+    def _is_now(self, problem: StorageUnavailable | None) -> None:
+        if str(problem) != str(self._problem):
+            if problem is None:
+                log.info("The database can be used again")
+            else:
+                log.warning("%s: %s", problem, problem.__cause__ or "asked just now")
+        self._problem = problem
+
     def _is_late(self) -> bool:
         return self._asked_at is not None and time.monotonic() - self._asked_at > LATE_S
 
@@ -39,8 +50,8 @@ class DatabaseWatch:
             self._asked_at = time.monotonic()
             try:
                 await self._database.check()
-                self._problem = None
+                self._is_now(None)
             except StorageUnavailable as error:
-                self._problem = error
+                self._is_now(error)
             self._asked_at = None
             await anyio.sleep(EVERY_S)

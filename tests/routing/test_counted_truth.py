@@ -194,3 +194,15 @@ async def test_a_store_that_is_flushed_while_sessions_come_and_go(pair: Pair):
             await pair.second.claim(tenant)
         await pair.settles()
         await pair.second.release()
+
+
+async def test_half_of_it_was_taken_over_and_the_next_beat_says_so(pair: Pair) -> None:
+    """Without a second look at what the node holds."""
+    asleep = list(pair.first.held.values())
+    pair.lapse(pair.first)
+    for theirs in asleep[::2]:
+        await pair.second.take(theirs)
+    for _ in range(2):  # says what it believes, hears of what it has lost, says that
+        await pair.first.heart.beat()
+    assert pair.counted()[tenant_count_name(asleep[0].tenant), A] == 0
+    assert len(pair.first.store._counts) == len(pair.first.held) == 10

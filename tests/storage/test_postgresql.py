@@ -205,3 +205,27 @@ async def test_the_watch_tells_a_database_that_is_read_only_from_one_that_is_awa
                 await anyio.sleep(0.01)
         tasks.cancel_scope.cancel()
     await database.aclose()
+
+
+async def test_the_watch_says_once_that_the_database_is_away_and_once_that_it_is_back(url, monkeypatch, caplog):
+    monkeypatch.setattr(watching, "EVERY_S", 0.01)
+    database, rounds = Database(url), 0
+    check = database.check
+
+    async def sometimes() -> None:
+        nonlocal rounds
+        rounds += 1
+        if 5 <= rounds < 10:
+            raise StorageUnavailable
+        await check()
+
+    database.check = sometimes
+    caplog.set_level("INFO", "app.storage.watch")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(DatabaseWatch(database).run)
+        with anyio.fail_after(10):
+            while rounds < 15:
+                await anyio.sleep(0.01)
+        tasks.cancel_scope.cancel()
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+    await database.aclose()
