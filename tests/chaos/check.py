@@ -81,9 +81,7 @@ def to_nobody_else(history: History, weather: Weather) -> Iterator[str]:
 
 def heard_in_order(history: History, weather: Weather) -> Iterator[str]:
     """Per process: each number once, none left out before the last, and on the listen stream in order."""
-    calls = defaultdict[str, list[Call]](list)
-    for call in history.of(Call):
-        calls[call.session].append(call)
+    on_broken = _on_broken_streams(history)
     sent = {(each.process, each.number): each.at for each in history.of(Sent)}
     for (session, process), heard in _by_process(history).items():
         times = Counter(each.number for each in heard)
@@ -94,7 +92,7 @@ def heard_in_order(history: History, weather: Weather) -> Iterator[str]:
         if listened != sorted(listened):
             yield f"{session} heard messages of {process} out of order: {listened}"
         for number in set(range(1, max(times))) - set(times):
-            if not _on_a_broken_stream(calls[session], sent.get((process, number), 0.0)):
+            if not on_broken(session, sent.get((process, number), 0.0)):
                 yield f"{session} never heard message {number} of {process}, but later ones up to {max(times)}"
 
 
@@ -108,14 +106,12 @@ def nothing_lost(history: History, weather: Weather) -> Iterator[str]:
     for each in history.of(Heard):
         up_to[each.session] = max(up_to[each.session], began.get(each.process, 0.0))
     up_to |= dict.fromkeys(_readers_to_the_end(history), FOREVER)
-    calls = defaultdict[str, list[Call]](list)
-    for call in history.of(Call):
-        calls[call.session].append(call)
+    on_broken = _on_broken_streams(history)
     for message in history.of(Sent):
         session = whose.get(message.process, "")
         if (message.process, message.number) in heard or began.get(message.process, FOREVER) >= up_to[session]:
             continue
-        if not _on_a_broken_stream(calls[session], message.at) and _was_safe(message, weather):
+        if not on_broken(session, message.at) and _was_safe(message, weather):
             yield f"{session} never heard message {message.number} of {message.process}, sent at {message.at:.3f}"
 
 
@@ -170,13 +166,20 @@ def living_sessions_are_found(history: History, weather: Weather) -> Iterator[st
             used.setdefault(call.session, []).append(call.ended)
         if call.status == 404:
             told.append((call.session, call.began, call.ended, call.call))
-    told += [(each.session, each.began, each.began, "GET") for each in history.of(Listened) if each.status == 404]
+    told += [(each.session, each.began, each.answered, "GET") for each in history.of(Listened) if each.status == 404]
     for session, began, ended, what in told:
         if session not in kinds or kinds[session].kind != "respawn" or ended >= over.get(session, ended + 1):
             continue
         last = max([at for at in used[session] if at <= began], default=began)
         if began - last < IDLE_S and not weather.may_have_forgotten(last, ended):
             yield f"{what}: 404 for {session} at {ended:.3f}, which was last answered {ended - last:.1f} s before"
+
+
+def every_refusal_has_a_reason(history: History, weather: Weather) -> Iterator[str]:
+    """Nothing is answered by accident: no 500, and no refusal without a word that says why."""
+    for call in history.of(Call):
+        if call.status == 500 or (call.outcome == "refused" and not call.reason):
+            yield f"{call.call} got {call.status} {call.reason or 'without a reason'} from node {call.node}"
 
 
 def nodes_are_alive(history: History, weather: Weather) -> Iterator[str]:
@@ -206,6 +209,7 @@ RULES: tuple[Rule, ...] = (
     nothing_lost,
     nothing_after_a_revocation,
     living_sessions_are_found,
+    every_refusal_has_a_reason,
     nodes_are_alive,
     well_in_the_end,
 )
@@ -221,9 +225,27 @@ def _by_process(history: History) -> dict[tuple[str, str], list[Heard]]:
     return found
 
 
-def _on_a_broken_stream(calls: list[Call], sent_at: float) -> bool:
-    """A message goes on the stream of the call that is in flight; if that broke, with the message, nobody has it."""
-    return any(call.outcome in ("unknown", "error") and call.began <= sent_at <= call.ended + 15 for call in calls)
+def _on_broken_streams(history: History) -> Callable[[str, float], bool]:
+    """Whether a message to this session, sent then, may have gone where its client could not ask for it again: on the
+    stream of a call that broke, or on a listen stream that broke before its client had any id to resume it with."""
+    broken = defaultdict[str, list[Call]](list)
+    for call in history.of(Call):
+        if call.outcome in ("unknown", "error"):
+            broken[call.session].append(call)
+    blind, first = dict[str, float](), set[str]()  # by session: until when there was no id, though somebody listened
+    for listened in history.of(Listened):
+        if not listened.after:
+            if listened.session in first:
+                blind[listened.session] = listened.answered
+            if listened.status in (0, 200):
+                first.add(listened.session)
+
+    def may_be(session: str, sent_at: float) -> bool:
+        calls = broken[session]
+        in_call = any(call.began <= sent_at <= call.ended + 15 for call in calls)
+        return in_call or sent_at <= blind.get(session, 0.0)
+
+    return may_be
 
 
 def _was_safe(message: Sent, weather: Weather) -> bool:

@@ -58,6 +58,7 @@ class Listened:
     principal: str
     node: int
     began: float
+    answered: float
     status: int
     after: str = ""  # Last-Event-ID
 

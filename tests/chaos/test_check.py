@@ -42,7 +42,8 @@ def call(number: int, **fields: Any) -> Call:
 
 
 def unanswered(number: int, outcome: str, status: int) -> Call:
-    return call(number, outcome=outcome, status=status, process="", whose="", answers="")
+    reason = "some_reason" if outcome == "refused" else ""
+    return call(number, outcome=outcome, status=status, reason=reason, process="", whose="", answers="")
 
 
 def executed(number: int, at: float | None = None) -> Executed:
@@ -65,7 +66,7 @@ def well(*more: Any, without: Callable[[Any], bool] = lambda record: False) -> H
         *(Node(place, 100 + place, 200 + place, 0.0) for place in range(3)),
         Opened("s1", "k1", "north", "respawn", 0.5),
         Initialised("p1", 200, "s1", 0.4),
-        Listened("s1", "k1", 1, 0.6, 200),
+        Listened("s1", "k1", 1, 0.6, 0.7, 200),
         *(record for number in range(1, CALLS + 1) for record in (call(number), executed(number))),
         *(record for number in range(1, 6) for record in (sent(number), heard(number))),
         Healed(25.0),
@@ -137,12 +138,13 @@ BROKEN: dict[str, tuple[str, History]] = {
     "404 for a living session": ("living_sessions_are_found", well(unanswered(21, "refused", 404))),
     "a stream of a living session is not found": (
         "living_sessions_are_found",
-        well(Listened("s1", "k1", 2, 12.0, 404)),
+        well(Listened("s1", "k1", 2, 12.0, 12.1, 404)),
     ),
     "404 after its node died": (
         "living_sessions_are_found",
         well(unanswered(21, "refused", 404), fault("node", "kill", 20.5, 23.0)),
     ),
+    "an accident": ("every_refusal_has_a_reason", well(unanswered(50, "refused", 500))),
     "a node that does not answer": ("nodes_are_alive", well(Beat(0, 5.0, 10.0, 0, 0.0))),
     "a node that answers late": ("nodes_are_alive", well(Beat(0, 5.0, 4.0, 200, 0.5))),
     "not well in the end": ("well_in_the_end", well(Finding("counts", "17 of 20"))),
@@ -158,6 +160,10 @@ def test_what_breaks_a_promise_is_found(name: str) -> None:
 
 EXCUSED: dict[str, History] = {
     "a message on the stream of a call that broke": well(unanswered(13, "unknown", 0), without=is_number(3, 13)),
+    "a stream that broke before its reader had an id": well(
+        Listened("s1", "k1", 1, 12.0, 13.5, 0),
+        without=lambda record: isinstance(record, Heard) and record.number < 4,
+    ),
     "the last words of a node": well(sent(6), fault("node", "kill", 16.5, 18.0)),
     "a node without Redis died": well(
         sent(6), fault("redis-line", "stall", 10.0, 19.0), fault("node", "kill", 19.0, 20.0)

@@ -129,6 +129,10 @@ class Caller(Actor):
         self.session, wire.headers = self.world.name("session-"), {**wire.headers}
         answer = await wire.post(self.url(), initialize(self.session))
         if answer.outcome != "answered" or not answer.session_id:
+            if (
+                answer.reason == "quota_exceeded"
+            ):  # which is as it should be: some have sessions that no client knows of
+                self.last_success = now()
             await anyio.sleep(min(answer.retry_after, 1.0))
             return False
         wire.headers |= {"Mcp-Session-Id": answer.session_id, "MCP-Protocol-Version": LATEST}
@@ -224,7 +228,7 @@ class Reader(Caller):
 
     def _note(self, number: int, began: float, status: int, after: str) -> None:
         assert self.principal is not None
-        self.world.history.add(Listened(self.session, self.principal.name, number, began, status, after))
+        self.world.history.add(Listened(self.session, self.principal.name, number, began, now(), status, after))
 
     async def _take(self, stream: Any) -> None:
         async for event in stream:
