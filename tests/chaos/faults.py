@@ -8,10 +8,13 @@ from dataclasses import dataclass
 
 import anyio
 
-from tests.chaos.history import Fault, Writer
+from tests.chaos.history import Fault, Finding, Writer
 from tests.chaos.rig import LINES, Place, Rig
 
 REDIS = -1
+DRAINED_WITHIN_S = (
+    20.0  # DRAIN_S is 3; then hand-overs, the last responses, processes and writes, with Redis away or not
+)
 # What strikes how often, and for how long: a lease runs 5 s, a node that stood still is fenced after 3.
 WEIGHTS = {
     "kill": (16, (0.2, 6.0)),
@@ -117,6 +120,8 @@ class Faults:
     async def _drain(self, strike: Strike, place: Place) -> None:
         began = time.monotonic()
         await self._rig.end(place, signal.SIGTERM)
+        if (took := time.monotonic() - began) > DRAINED_WITHIN_S:
+            self._history.add(Finding(f"node {place.number} drains in time", f"it took {took:.1f} s"))
         await self._start_again(strike, place, began)
 
     async def _start_again(self, strike: Strike, place: Place, began: float) -> None:
