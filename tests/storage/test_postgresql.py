@@ -219,7 +219,7 @@ async def test_the_watch_says_once_that_the_database_is_away_and_once_that_it_is
             raise StorageUnavailable
         await check()
 
-    database.check = sometimes
+    monkeypatch.setattr(database, "check", sometimes)
     caplog.set_level("INFO", "app.storage.watch")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(DatabaseWatch(database).run)
