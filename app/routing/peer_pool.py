@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from app.errors import NodeUnavailable
+from app.patience import patience
 from app.routing.peer_connection import Alarm, Deadlines, PeerConnection, PeerUnreachable
 
 
@@ -124,10 +125,10 @@ class PeerPool:
         connection = PeerConnection(self._netloc, self._alarm, self._ready, self._lost)
         deadlines = self._deadlines
         try:
-            async with asyncio.timeout(deadlines.connect_s if tls is None else deadlines.greet_s):
+            async with patience(deadlines.connect_s if tls is None else deadlines.greet_s):
                 await loop.create_connection(lambda: connection, self._host, self._port, ssl=tls)
             self.open[connection] = ""
-            async with asyncio.timeout(deadlines.greet_s):
+            async with patience(deadlines.greet_s):
                 node = await self._greet(connection)
             if connection not in self.open or generation != self._generation:
                 raise PeerUnreachable

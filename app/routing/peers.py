@@ -14,6 +14,7 @@ from functools import cached_property, partial
 from typing import NamedTuple
 
 from app.errors import NodeUnavailable
+from app.patience import patience
 from app.routing.node_credentials import HOP_VERSION, Greeting, NodeCredentials, Sent, Word
 from app.routing.peer_connection import Alarm, Deadlines, PeerConnection, PeerLost, PeerResponse, PeerUnreachable
 from app.routing.peer_pool import PeerPool, PoolLimits
@@ -121,7 +122,7 @@ class PeerClient:
         within 500 ms. Never raises."""
         pool = self._new_pool(url, self._who, lambda: None)  # what is kept may speak for a node that is no more
         try:
-            async with asyncio.timeout(PROBE_S):
+            async with patience(PROBE_S):
                 return pool.open[await pool.connect(self._tls if pool.is_tls else None)]
         except (TimeoutError, NodeUnavailable):
             return None

