@@ -10,6 +10,7 @@ one: only those who send long methods and ask for sessions that there are not us
 import asyncio
 import itertools
 import os
+import random
 import secrets
 import string
 import sys
@@ -17,7 +18,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-ASK_EVERY_S = 0.2  # who gets answers asks so often: with 200 of them a thousand a second
+ASK_EVERY_S = 0.2  # who gets answers asks so often on average: with 200 of them a thousand a second
 SEND_EVERY_S = 2.0  # who has a key sends a long body so often: ten megabytes a second
 LONG = "7" * 20_000
 INITIALIZE = (
@@ -47,7 +48,7 @@ class Junk:
         while True:
             writer.write(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n" * 16)
             await writer.drain()
-            await asyncio.sleep(16 * ASK_EVERY_S)
+            await self.pause(16 * ASK_EVERY_S)
 
     async def long_heads(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """A header without end, in many pieces."""
@@ -88,7 +89,7 @@ class Junk:
             method = b'{"jsonrpc":"2.0","id":1,"method":"%d%s"}' % (next(self.counter), b"m" * 100_000)
             head = self.head(f"Authorization: Bearer {self.key}", f"Content-Length: {len(method)}")
             await self.ask(reader, writer, head + method)
-            await asyncio.sleep(SEND_EVERY_S)
+            await self.pause(SEND_EVERY_S)
 
     async def bad_keys(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Keys that look right."""
@@ -117,7 +118,11 @@ class Junk:
         writer.write(request)
         head = await reader.readuntil(b"\r\n\r\n")
         await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]))
-        await asyncio.sleep(ASK_EVERY_S)
+        await self.pause(ASK_EVERY_S)
+
+    async def pause(self, seconds: float) -> None:
+        """So long on average: strangers do not know each other."""
+        await asyncio.sleep(random.uniform(0, 2 * seconds))
 
     async def look(self, reader: asyncio.StreamReader) -> None:
         """Waits a second, unless the connection is closed."""
