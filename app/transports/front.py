@@ -16,6 +16,7 @@ from app.http.client_address import client_address, limited_address
 from app.http.connections import BY_KEY, LET_IN
 from app.http.dependencies import BASE_URL
 from app.http.errors import HttpRefusal, http_status
+from app.http.health import ALIVE
 from app.http.hosts import HostPolicy
 from app.http.problems import ProblemResponse
 from app.routing.peers import FORWARDED
@@ -168,6 +169,9 @@ class Front:
         path: str = scope["path"]
         if len(path) > 1 and path.endswith("/"):
             scope["path"] = path = path[:-1]
+        if path == "/livez" and scope["method"] == "GET":
+            await ALIVE(scope, receive, send)
+            return
         if path in _UNCHECKED:
             await self._app(scope, receive, send)
             return
