@@ -30,12 +30,9 @@ AT_ONCE_S = 10.0  # who dies so soon after being ready would do so again
 GIVE_UP_AFTER = 5  # such deaths in a row
 FIRST_DELAY_S, MAX_DELAY_S = 0.5, 8.0
 ASK_EVERY_S = 1.0  # how often each node is asked whether its event loop runs
-HUNG_AFTER = (
-    10  # unanswered looks in a row: longer than a garbage collection, a large message or a full machine keep it
-)
-STARVED = (
-    0.5  # a look does not count if the parent came so many ASK_EVERY_S late, or the node waited so for a processor
-)
+HUNG_AFTER = 10  # unanswered looks in a row that count: longer than a garbage collection or a large message takes
+SILENT_FOR = 60  # looks in a row, whether they count or not: a node that spins wants a processor as well
+STARVED = 0.5  # a look does not count if the parent came so much of ASK_EVERY_S late, or the node waited so long to run
 STOP_LADDER_S = 20.0  # after the drain: responses, processes, the last writes; then a node is killed
 MAX_LINE_BYTES = 64 << 10  # of a node's stdout, before it is ready
 
@@ -116,7 +113,8 @@ class Fate:
 class Silence:
     """Whether a node that does not answer hangs. Pure."""
 
-    misses: int = 0  # in a row
+    looks: int = 0  # without an answer, in a row
+    misses: int = 0  # those of them that count
 
     def looked(self, *, answered: bool, starved_s: float) -> bool:
         """Counts one look; True once the node hangs.
@@ -125,10 +123,12 @@ class Silence:
         look, whichever is longer. On a machine that is too busy a node is slow, and killing it would make it worse.
         """
         if answered:
-            self.misses = 0
-        elif starved_s < STARVED * ASK_EVERY_S:
+            self.looks = self.misses = 0
+            return False
+        self.looks += 1
+        if starved_s < STARVED * ASK_EVERY_S:
             self.misses += 1
-        return self.misses >= HUNG_AFTER
+        return self.misses >= HUNG_AFTER or self.looks >= SILENT_FOR
 
 
 class _Fleet:
@@ -321,7 +321,7 @@ class _Member:
                     self._heard_at = time.monotonic()
                     lifeline.send(_QUESTION)
                 if silence.looked(answered=answered, starved_s=max(late_s, waited_s - before_s)):
-                    log.error(_HUNG, self._number, process.pid, HUNG_AFTER * ASK_EVERY_S)
+                    log.error(_HUNG, self._number, process.pid, silence.looks * ASK_EVERY_S)
                     process.kill()
                     return
 

@@ -14,7 +14,7 @@ import pytest
 
 from app import fleet
 from app.errors import GatewayError
-from app.fleet import ASK_EVERY_S, AT_ONCE_S, GIVE_UP_AFTER, HUNG_AFTER, STARVED, Fate, Silence
+from app.fleet import ASK_EVERY_S, AT_ONCE_S, GIVE_UP_AFTER, HUNG_AFTER, SILENT_FOR, STARVED, Fate, Silence
 from app.settings import Settings
 
 ENDS_WELL = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); "
@@ -67,9 +67,12 @@ def test_an_answer_in_between_makes_it_well():
         assert not silence.looked(answered=True, starved_s=0.0)
 
 
-def test_on_a_machine_that_is_too_busy_for_the_parent_or_for_the_node_silence_means_nothing():
-    silence = Silence()
-    assert not any(silence.looked(answered=False, starved_s=STARVED * ASK_EVERY_S) for _ in range(10 * HUNG_AFTER))
+def test_on_a_machine_that_is_too_busy_for_the_parent_or_for_the_node_silence_means_less():
+    silence, starved_s = Silence(), STARVED * ASK_EVERY_S
+    assert not any(silence.looked(answered=False, starved_s=starved_s) for _ in range(SILENT_FOR - 1))
+    assert silence.looked(answered=False, starved_s=starved_s)
+    assert not silence.looked(answered=True, starved_s=starved_s)
+    assert not any(silence.looked(answered=False, starved_s=starved_s) for _ in range(SILENT_FOR - HUNG_AFTER))
     assert not any(silence.looked(answered=False, starved_s=0.0) for _ in range(HUNG_AFTER - 1))
 
 
@@ -104,7 +107,7 @@ def children() -> Callable[[], list[psutil.Process]]:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):  # on a busy machine many looks at a node that hangs do not count
         while not condition():
             await anyio.sleep(0.005)
 
@@ -183,7 +186,7 @@ async def test_one_that_does_not_become_ready_is_killed_and_tried_again(start, c
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet, "FIRST_DELAY_S", 0.001)
-    monkeypatch.setattr(fleet, "ASK_EVERY_S", 0.03)
+    monkeypatch.setattr(fleet, "ASK_EVERY_S", 0.1)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -192,7 +195,7 @@ async def test_one_that_hangs_is_killed_and_started_again_and_the_others_go_on(s
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(some.run)
         await until(some._announced.is_set)
-        hung, well = children()
+        hung, well = sorted(children(), key=lambda child: "signal.pause" not in child.cmdline()[-1])
         await until(lambda: len(children()) == 2 and hung.pid not in {child.pid for child in children()})
         assert well in children()
         some.stop()
@@ -203,7 +206,7 @@ async def test_one_that_hangs_is_killed_and_started_again_and_the_others_go_on(s
 
 @pytest.mark.usefixtures("impatient")
 async def test_one_that_answers_late_is_left_alone(start, children, caplog, capfd, monkeypatch):
-    monkeypatch.setattr(fleet, "HUNG_AFTER", 100)  # 3 s; it needs 0.1
+    monkeypatch.setattr(fleet, "HUNG_AFTER", 50)  # 5 s; it needs 0.1
     some = start([ANSWERS_LATE])
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(some.run)
