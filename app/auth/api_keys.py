@@ -133,10 +133,7 @@ class ApiKeys:
         if not right:
             raise KeyRefused("wrong_secret")
         now = self._now()
-        if record.revoked_at is not None:
-            raise KeyRefused("revoked")
-        if record.expires_at is not None and record.expires_at <= now:
-            raise KeyRefused("expired")
+        _require_good(record, now)
         self._used[record.tenant, identifier] = now
         expires_at = None if record.expires_at is None else record.expires_at.timestamp()
         return Principal(record.tenant, ISSUER, identifier, record.scopes, expires_at)
@@ -151,10 +148,7 @@ class ApiKeys:
         record = await self._store.find(principal.subject)
         if record is None or record.tenant != principal.tenant:
             raise KeyRefused("unknown")
-        if record.revoked_at is not None:
-            raise KeyRefused("revoked")
-        if record.expires_at is not None and record.expires_at <= self._now():
-            raise KeyRefused("expired")
+        _require_good(record, self._now())
 
     async def flush_last_used(self) -> None:
         """Writes down which keys were used. Once a minute is enough; uses survive a store that is away.
@@ -168,6 +162,13 @@ class ApiKeys:
         except BaseException:
             self._used = {**used, **self._used}
             raise
+
+
+def _require_good(record: KeyRecord, now: datetime) -> None:
+    if record.revoked_at is not None:
+        raise KeyRefused("revoked")
+    if record.expires_at is not None and record.expires_at <= now:
+        raise KeyRefused("expired")
 
 
 def _random(length: int) -> str:

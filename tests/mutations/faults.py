@@ -25,6 +25,7 @@ KEYS = ("tests/auth/test_api_keys.py",)
 POLICY = ("tests/auth/test_policy.py",)
 GATES = ("tests/limits/test_gates.py", "tests/limits/test_bucket.py")
 PLAN = ("tests/backends/test_plan.py",)
+WAITS = ("tests/transports/test_still_allowed.py",)
 POOL = ("tests/backends/test_pool.py", "tests/backends/test_pool_breaker.py")
 
 FAULTS = (
@@ -319,5 +320,48 @@ FAULTS = (
         "FIRST_DELAY_S * 2 ** min(self._in_a_row - 1, 16)",
         "FIRST_DELAY_S",
         ("tests/backends/test_backoff.py",),
+    ),
+    # --- after a wait, and after the end
+    Fault(
+        "who has waited is not asked again",
+        "app/transports/request.py",
+        "            if count == since:\n",
+        "            if True or count == since:\n",
+        WAITS,
+    ),
+    Fault(
+        "a session that is made in the moment of a revocation stays",
+        "app/sessions/registry.py",
+        "            await still_allowed()\n",
+        "",
+        WAITS,
+    ),
+    Fault(
+        "a session that is taken over while its key is revoked stays",
+        "app/transports/elsewhere.py",
+        '                session.close("key_revoked")\n',
+        "                pass\n",
+        ("tests/transports/test_elsewhere.py",),
+    ),
+    Fault(
+        "streams outlive their credential",
+        "app/auth/credential_watch.py",
+        "due = [hold for hold in self._holds if hold.expires_at <= now]",
+        "due: list[_Hold] = []",
+        ("tests/auth/test_credential_watch.py",),
+    ),
+    Fault(
+        "a call that was sent is refused as if it had not been",
+        "app/sessions/session.py",
+        "lost = NodeLost() if reason in (*LEAVING, TAKEN_OVER) else CallCutOff()",
+        "lost = ShuttingDown() if reason in (*LEAVING, TAKEN_OVER) else CallCutOff()",
+        ("tests/sessions/test_outcomes.py",),
+    ),
+    Fault(
+        "a refusal of a later round counts as one of the call",
+        "app/sessions/bridged_link.py",
+        "if is_refusal(error) else error",
+        "if False and is_refusal(error) else error",
+        ("tests/sessions/test_bridged_link.py",),
     ),
 )
