@@ -51,7 +51,7 @@ async def test_the_node_is_shown(untouched):
     answer = (await untouched.ask("GET", "/api/v1/nodes")).json()
     assert answer["next_cursor"] is None
     (node,) = answer["items"]
-    assert set(node) == {"id", "version", "started_at", "sessions", "processes", "draining"}
+    assert set(node) == {"id", "version", "started_at", "sessions", "processes", "draining", "problem"}
 
 
 async def test_a_check_that_goes_well_says_what_is_offered(rig):
