@@ -118,6 +118,17 @@ async def test_what_was_taken_over_and_has_ended_is_not_brought_back_by_an_owner
     assert await rig[C].take_over(taken, C, "http://c") is None
 
 
+async def test_a_late_release_from_an_earlier_time_does_not_end_a_later_one(rig: Rig):
+    await rig.all_beat()
+    mine = await rig[A].claim(route("k"), NONE)
+    await rig[A].release(mine, hand_over=True)
+    free = (await rig[A].find("k")).route
+    assert free is not None
+    again = await rig[A].take_over(free, A, mine.url)
+    await rig[A].release(mine)  # tried again, because its answer was lost
+    assert (await rig[B].find("k")).route == again
+
+
 async def test_a_caller_may_come_back_to_whichever_node(rig: Rig):
     await rig.all_beat()
     mine = await rig[A].claim(route("k", transport=CALLER), None)
