@@ -12,6 +12,7 @@ from tests.chaos.wires import now
 from tests.integration.gateway import NO_LIMITS, ROOT
 
 IDLE_S = 60.0  # of each session: what no client knows of goes by itself
+LONG_S = 0.7  # a call that has waited for so long waits for a node
 TENANTS = {"north": 12, "south": 12, "narrow": 3}  # and how many sessions they may have
 
 
@@ -80,16 +81,18 @@ class World:
         asked = now()
         self.principals.remove(principal)
         path = f"/tenants/{principal.tenant}/keys/{principal.key_id}"
-        place, _ = await self.rig.admin("DELETE", path, chance=self.chance)
+        with anyio.CancelScope(shield=True):  # whether it was done must be known
+            place, _ = await self.rig.admin("DELETE", path, chance=self.chance)
         principal.revoked_at = now()
         self.history.add(Revoked(principal.name, place, asked, principal.revoked_at))
 
     async def revoke_some(self, every_s: float) -> None:
-        """Now and then, until cancelled; rather one whose call waits: for a node that is away, or for its answer."""
+        """Now and then, until cancelled; rather one whose call waits for a node that is away."""
         while True:
             await anyio.sleep(self.chance.uniform(0.5, 1.5) * every_s)
             waiting = [each for each in self.principals if each.waiting_since is not None]
-            if waiting and self.chance.random() < 0.6:
-                await self.revoke(min(waiting, key=lambda each: each.waiting_since or 0.0))
+            longest = min(waiting, key=lambda each: each.waiting_since or 0.0, default=None)
+            if longest is not None and now() - (longest.waiting_since or 0.0) > LONG_S:
+                await self.revoke(longest)
             elif self.principals:
                 await self.revoke(self.chance.choice(self.principals))
