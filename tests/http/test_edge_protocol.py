@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import ipaddress
 import json
 import math
 from collections.abc import AsyncIterator, Callable
@@ -12,6 +13,7 @@ import anyio
 import pytest
 
 from app.http import edge_protocol
+from app.http.client_address import TrustedProxies
 from app.http.connections import BY_KEY, LET_IN, ConnectionLimits, Connections
 from app.http.edge_protocol import EdgeProtocol
 from tests.http.serving import serving
@@ -95,9 +97,9 @@ class Client:
 class Edge:
     """A served application, its connections, and a clock that only the test moves."""
 
-    def __init__(self, limits: ConnectionLimits) -> None:
+    def __init__(self, limits: ConnectionLimits, proxies: TrustedProxies | None) -> None:
         self.app, self.refused, self.time = App(), list[str](), 0.0
-        self.connections = Connections(limits, on_refused=self.refused.append, clock=lambda: self.time)
+        self.connections = Connections(limits, proxies, on_refused=self.refused.append, clock=lambda: self.time)
         self.host = ""
 
     def pass_time(self, seconds: float) -> None:
@@ -121,8 +123,8 @@ class Edge:
 
 
 @asynccontextmanager
-async def open_edge(**limits: Any) -> AsyncIterator[Edge]:
-    edge = Edge(ConnectionLimits(**limits))
+async def open_edge(proxies: TrustedProxies | None = None, **limits: Any) -> AsyncIterator[Edge]:
+    edge = Edge(ConnectionLimits(**limits), proxies)
     async with serving(edge.app, connections=edge.connections) as edge.host:
         yield edge
 
@@ -499,6 +501,32 @@ async def test_where_nobody_can_go_a_newcomer_is_told_to_come_back() -> None:
             assert await third.is_closed()
         assert len(edge.connections) == 2
     await until(lambda: not edge.connections)
+
+
+async def test_requests_at_a_time_of_one_client_behind_a_proxy_are_limited_and_the_connections_go_on() -> None:
+    proxies = TrustedProxies([ipaddress.ip_network("127.0.0.0/8")])
+    async with open_edge(proxies, per_address=1) as edge, edge.client() as first, edge.client() as second:
+        waits = b"GET /waits HTTP/1.1\r\nx-forwarded-for: 192.0.2.%d\r\n\r\n"
+        asks = b"GET /t/a/b/mcp HTTP/1.1\r\nx-forwarded-for: 192.0.2.%d\r\n\r\n"
+        first.send(waits % 1)
+        await edge.app.was_asked.wait()
+        second.send(asks % 1 + asks % 2)
+        status, body = await second.answer()
+        assert (status, json.loads(body)["error"]["data"]["reason"]) == (429, "address_limit")
+        assert await second.answer() == (200, b"ok")  # somebody else behind the same proxy
+        edge.app.may_answer.set()
+        assert await first.answer() == (200, b"ok")
+        second.send(asks % 1)
+        assert await second.answer() == (200, b"ok")
+        edge.app.may_answer.clear()
+        first.send(waits % 1)
+        await until(lambda: edge.app.seen[-1]["path"] == "/waits")
+        first.writer.transport.abort()  # who leaves does not count any more
+        await until(lambda: len(edge.connections) == 1)
+        second.send(asks % 1)
+        assert await second.answer() == (200, b"ok")
+    assert edge.refused == ["address_limit"]
+    assert {each["client"][0] for each in edge.app.seen} == {"192.0.2.1", "192.0.2.2"}
 
 
 async def test_every_connection_is_let_go_when_it_ends(edge: Edge) -> None:
