@@ -40,6 +40,7 @@ class ConnectionLimits:
     body_s: float = 33.0  # the application answers after 30 s, if it still reads
     stalled_s: float = 33.0  # nothing taken of an answer; the streams end themselves after 30 s
     closing_s: float = 5.0  # the same, when nothing more is to come
+    left_alone_s: float = 10.0  # about so long until one is closed that has sent too much at once
     lingering_s: float = 1.0  # for a client to read why it was refused
 
 

@@ -11,6 +11,7 @@ us keep or do:
 
 import asyncio
 import math
+import random
 from typing import Any, NoReturn
 
 import httptools
@@ -84,6 +85,7 @@ class EdgeProtocol(HttpToolsProtocol):
         self._arrived_bytes = 0  # since a head began, or since there last was something of a body
         self._trailer_bytes = 0
         self._refusal = MALFORMED
+        self._lingers = False  # all has been said
         self._left_to_discard: int | None = None  # set once nothing that comes counts any more
         self._untaken_bytes, self._untaken_since = -1, 0.0
 
@@ -282,7 +284,9 @@ class EdgeProtocol(HttpToolsProtocol):
     def look(self) -> None:
         """Ends it, if its time is over."""
         limits, now = self._among.limits, self._among.now
-        if self.is_stuck:
+        if self._lingers and self.deadline <= now and self.flow.write_paused:
+            self._socket.abort()
+        elif self.is_stuck:
             untaken = self._socket.get_write_buffer_size()
             if untaken != self._untaken_bytes:
                 self._untaken_bytes, self._untaken_since = untaken, now
@@ -290,7 +294,7 @@ class EdgeProtocol(HttpToolsProtocol):
                 self.give_up(STALLED)
         elif self.deadline > now:
             return
-        elif self._left_to_discard is not None:
+        elif self._lingers:
             self._socket.close()
         elif self._in_head:
             self._refuse(HEAD_TIMEOUT)
@@ -324,10 +328,10 @@ class EdgeProtocol(HttpToolsProtocol):
     def _refuse(self, refusal: Refusal) -> None:
         """Ends the connection, with an answer where one is due; what came before on it is answered first."""
         current, self._left_to_discard = self._current, DISCARDED_BYTES
-        if refusal.status is None:
-            self.give_up(refusal)
-            return
         self._among.on_refused(refusal.reason)
+        if refusal.status is None:
+            self._leave_alone()
+            return
         if current is None:
             # Where the rest of a body is at fault that nobody waits for, its request has had its answer.
             self._finish(b"" if self._in_body else refusal.response(self.url))
@@ -340,12 +344,34 @@ class EdgeProtocol(HttpToolsProtocol):
             self.cycle = current
             self.flow.hold()
 
+    def _leave_alone(self) -> None:
+        """Forgets what the connection has brought. It is closed later: who is closed at once comes again at once, which
+        costs us more than him; and those who came together do not come again together."""
+        self.pipeline.clear()
+        if self._current is not None:
+            self._tell_it_is_over(self._current)
+        self._current = None
+        self._linger(self._among.limits.left_alone_s * random.uniform(0.5, 1.5))  # noqa: S311 - no secret
+
+    def _linger(self, seconds: float) -> None:
+        """Reads nothing more, and closes then. Closing at once on what is still being sent would reset the
+        connection, and the answer with it."""
+        self._lingers = True
+        self.flow.hold()
+        self.deadline = self._among.now + seconds
+
+    def shutdown(self) -> None:
+        """uvicorn's, when the node stops."""
+        if self._lingers:
+            self._socket.close()
+        else:
+            super().shutdown()
+
     def _finish(self, response: bytes) -> None:
-        """Says this, and closes when the client has, or after a moment. Closing on what is still being sent would reset
-        the connection, and the answer with it."""
+        """Says this, if there is anything to say, and closes."""
         if response and not self._socket.is_closing():
             self._socket.write(response)
-            self.deadline = self._among.now + self._among.limits.lingering_s
+            self._linger(self._among.limits.lingering_s)
         else:
             self._socket.close()
 

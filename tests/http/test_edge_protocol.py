@@ -108,6 +108,12 @@ class Edge:
             self.time += 1
             self.connections.sweep()
 
+    async def spend_time(self, seconds: int) -> None:
+        """The same, and the event loop runs in it."""
+        for _ in range(seconds):
+            self.pass_time(1)
+            await asyncio.sleep(0.001)
+
     @property
     def protocols(self) -> list[Any]:
         return list(self.connections._open)
@@ -184,6 +190,9 @@ async def test_seventeen_that_wait_end_the_connection(edge: Edge) -> None:
             assert await client.answer() == (200, b"ok")
         edge.app.may_answer.clear()
         client.send(b"GET /waits HTTP/1.1\r\n\r\n" + GET * 17)
+        await until(lambda: edge.refused)
+        assert not protocol.pipeline
+        await edge.spend_time(16)
         assert await client.is_closed()
     assert edge.refused == ["pipeline_too_long"]
     assert len(edge.app.seen) <= 18
@@ -192,6 +201,8 @@ async def test_seventeen_that_wait_end_the_connection(edge: Edge) -> None:
 async def test_a_flood_that_is_not_read_leaves_nothing_behind(edge: Edge) -> None:
     async with edge.client() as client:
         client.send(GET * 300_000)  # ten megabytes
+        await until(lambda: edge.refused)
+        await edge.spend_time(16)
     await until(lambda: not edge.connections)
     assert edge.refused == ["pipeline_too_long"]
     assert len(edge.app.seen) < 100
@@ -462,6 +473,7 @@ async def test_what_was_read_of_a_refused_connection_goes_with_it(edge: Edge) ->
                 client.send(GET * 300_000)
                 await until(lambda: edge.refused)
                 edge.refused.clear()
+                await edge.spend_time(16)
             await until(lambda: not edge.connections)
         await asyncio.sleep(0.01)
         left = [each for each in gc.get_objects() if isinstance(each, EdgeProtocol)]
