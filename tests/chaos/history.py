@@ -25,6 +25,19 @@ class Opened:
 
 
 @dataclass(frozen=True)
+class NotOpened:
+    """An `initialize` that opened no session that its client would know of."""
+
+    principal: str
+    tenant: str
+    node: int
+    began: float
+    ended: float
+    status: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class Closed:
     """Its own client ended it, or let it go."""
 
@@ -183,7 +196,7 @@ class Finding:
 KINDS: dict[str, type[Any]] = {
     each.__name__: each
     for each in (
-        *(Opened, Closed, Call, Listened, Heard, Asked, Initialised, Executed, Sent, Node, Fault, Revoked),
+        *(Opened, NotOpened, Closed, Call, Listened, Heard, Asked, Initialised, Executed, Sent, Node, Fault, Revoked),
         *(Beat, Healed, Ended, Finding),
     )
 }

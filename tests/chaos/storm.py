@@ -100,7 +100,9 @@ class Storm:
 
         async def noisy() -> list[str]:
             return [
-                each.name for each in readers if not each.is_reading or now() - max(each.last_heard, resting) < QUIET_S
+                each.name
+                for each in readers
+                if not each.is_full and (not each.is_reading or now() - max(each.last_heard, resting) < QUIET_S)
             ]
 
         resting = now()

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import httpx2
 
-from tests.chaos.history import Asked, Call, Closed, Heard, Listened, Opened
+from tests.chaos.history import Asked, Call, Closed, Heard, Listened, NotOpened, Opened
 from tests.chaos.wires import PATIENCE_S, Answer, SseWire, Wire, initialize, modern, now, tool_call
 from tests.chaos.world import Known, Principal, World
 from tests.integration.wire import LATEST, Event
@@ -31,6 +31,7 @@ class Actor:
         self.principal: Principal | None = None
         self.last_success = 0.0
         self.session = ""
+        self.is_full = False  # its tenant has as many sessions as it may
         self._shunned: dict[int, float] = {}
 
     @property
@@ -129,12 +130,14 @@ class Caller(Actor):
     async def open(self, wire: Wire) -> bool:
         assert self.principal is not None
         self.session, wire.headers = self.world.name("session-"), {**wire.headers}
-        answer = await wire.post(self.url(), initialize(self.session))
+        began, (number, url) = now(), self.place()
+        answer = await wire.post(url + self.path + "/mcp", initialize(self.session))
+        self.is_full = answer.reason == "quota_exceeded"
         if answer.outcome != "answered" or not answer.session_id:
-            if (
-                answer.reason == "quota_exceeded"
-            ):  # which is as it should be: some have sessions that no client knows of
+            if self.is_full:  # which is as it should be: some have sessions that no client knows of
                 self.last_success = now()
+            why = (answer.status, answer.reason)
+            self.world.history.add(NotOpened(self.principal.name, self.tenant, number, began, now(), *why))
             await anyio.sleep(min(answer.retry_after, 1.0))
             return False
         wire.headers |= {"Mcp-Session-Id": answer.session_id, "MCP-Protocol-Version": LATEST}
