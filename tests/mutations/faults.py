@@ -5,19 +5,8 @@ back, checks the wrong way round. After a change of the code here named, change 
 found exactly once is an error.
 """
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """One fault: in `file`, `new` in the place of `old`."""
-
-    name: str
-    file: str
-    old: str
-    new: str
-    tests: tuple[str, ...]  # paths, or node ids, for pytest
-
+from tests.mutations.fault import Fault
+from tests.mutations.faults_of_nodes import FAULTS_OF_NODES
 
 PROTOCOL = ("tests/protocol/test_exchange.py",)
 TOKENS = ("tests/auth/test_tokens.py", "tests/auth/test_refused_tokens.py")
@@ -364,4 +353,5 @@ FAULTS = (
         "if False and is_refusal(error) else error",
         ("tests/sessions/test_bridged_link.py",),
     ),
+    *FAULTS_OF_NODES,
 )

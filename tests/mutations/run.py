@@ -12,7 +12,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from queue import SimpleQueue
 
-from tests.mutations.faults import FAULTS, Fault
+from tests.mutations.fault import Fault
+from tests.mutations.faults import FAULTS
 
 ROOT = Path(__file__).resolve().parents[2]
 WITHIN_S = 300  # a fault may make a test hang: then its own time-out ends it
