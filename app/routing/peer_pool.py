@@ -3,7 +3,6 @@ in line while as many as may be are being opened."""
 
 import asyncio
 import ssl
-from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -11,6 +10,7 @@ from urllib.parse import urlsplit
 from app.errors import NodeUnavailable
 from app.patience import patience
 from app.routing.peer_connection import Alarm, Deadlines, PeerConnection, PeerUnreachable
+from app.routing.peer_line import PeerLine
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,10 @@ class PoolLimits:
     waiting: int = 4096  # per node; above it requests are refused
     idle: int = 256  # per node
     idle_s: float = 15.0  # the other node closes after 30 s: a request must never meet that
+
+
+class _Late(PeerUnreachable):
+    """It has not answered in time. It may be well all the same: it or this machine is busy."""
 
 
 Greet = Callable[[PeerConnection], Awaitable[str]]  # asks which node is there
@@ -49,8 +53,8 @@ class PeerPool:
         self._is_full, self._forget = is_full, forget
         self.open = dict[PeerConnection, str]()  # and which node is at its end, once that is known
         self.idle = list[PeerConnection]()  # the one used last stands last
-        self._opening = 0
-        self._line = deque[asyncio.Future[PeerConnection | None]]()  # None: open one yourself
+        self._opening = self._asking = 0
+        self._line = PeerLine(limits.waiting, deadlines, self._keep)
         self._generation = 0  # grows when all that there are must go
 
     @property
@@ -66,8 +70,20 @@ class PeerPool:
             NodeUnavailable: as many as may be are open, or waited for; or what `greet` raises.
         """
         connection = self._idle_one()
-        if connection is None and self._opening >= self._limits.opening:
-            connection = await self._wait_in_line()
+        if connection is None:
+            self._asking += 1
+            try:
+                connection = await self._another(tls)
+            finally:
+                self._asking -= 1
+                self._forget_if_empty()
+        if self.open.get(connection) != node:
+            self._keep(connection)
+            raise PeerUnreachable
+        return connection
+
+    async def _another(self, tls: ssl.SSLContext | None) -> PeerConnection:
+        connection = await self._line.wait() if self._opening >= self._limits.opening else None
         if connection is None or not connection.is_usable():
             if self.size >= self._limits.open or self._is_full():
                 raise NodeUnavailable("as many requests as may be are under way to that node")
@@ -77,28 +93,27 @@ class PeerPool:
                 connection = self._idle_one()  # one may have come free: on a busy node it is we who are late
                 if connection is None:
                     raise
-        if self.open.get(connection) != node:
-            self._keep(connection)
-            raise PeerUnreachable
         return connection
 
     async def connect(self, tls: ssl.SSLContext | None) -> PeerConnection:
         """A new connection, whose other end has said which node it is.
 
         Raises:
-            PeerUnreachable, NodeUnavailable: there is none to be had. Where none is open that could come free, whoever
-            waits in line hears the same.
+            PeerUnreachable, NodeUnavailable: there is none to be had. Where that is certain, and none is open that
+            could come free, whoever waits in line hears the same.
         """
         self._opening += 1
         try:
             connection = await self._connected(tls)
+        except _Late:
+            raise  # the others have a patience of their own
         except NodeUnavailable as error:
             if not any(self.open.values()):  # none that could come free
-                self._fail_line(error)
+                self._line.fail(error)
             raise
         finally:
             self._opening -= 1
-            self._hand(None)
+            self._line.hand(None)
             self._forget_if_empty()
         return connection
 
@@ -110,7 +125,7 @@ class PeerPool:
     def abort(self) -> None:
         """Closes all of them, and those that are being opened as soon as they are; who waits is told."""
         self._generation += 1
-        self._fail_line(PeerUnreachable())
+        self._line.fail(PeerUnreachable())
         for connection in list(self.open):
             connection.abort()
 
@@ -132,7 +147,10 @@ class PeerPool:
                 node = await self._greet(connection)
             if connection not in self.open or generation != self._generation:
                 raise PeerUnreachable
-        except OSError:  # TimeoutError is one, and so is what TLS does not like
+        except TimeoutError:
+            connection.abort()
+            raise _Late from None
+        except OSError:  # nobody listens, or TLS does not like what is there
             connection.abort()
             raise PeerUnreachable from None
         except BaseException:
@@ -149,44 +167,16 @@ class PeerPool:
             connection.abort()
         return None
 
-    async def _wait_in_line(self) -> PeerConnection | None:
-        """One that comes free; None where it is this one's turn to open one."""
-        if len(self._line) >= self._limits.waiting:
-            raise NodeUnavailable("as many requests as may be wait for a connection to that node")
-        turn: asyncio.Future[PeerConnection | None] = asyncio.get_running_loop().create_future()
-        self._line.append(turn)
-        try:
-            return await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled() and turn.exception() is None:  # it was given something: the next
-                connection = turn.result()
-                self._hand(None) if connection is None else self._keep(connection)
-            raise
-
-    def _hand(self, connection: PeerConnection | None) -> bool:
-        """Gives the connection, or the turn to open one, to whoever is first in line; False where nobody waits."""
-        while self._line:
-            turn = self._line.popleft()
-            if not turn.done():
-                turn.set_result(connection)
-                return True
-        return False
-
-    def _fail_line(self, error: NodeUnavailable) -> None:
-        line, self._line = self._line, deque()
-        for turn in line:
-            if not turn.done():
-                turn.set_exception(error)
-
     def _ready(self, connection: PeerConnection) -> None:
         """Its answer is complete; where that was the greeting, whoever has opened it takes it."""
+        self._line.heard()
         if self.open.get(connection):
             self._keep(connection)
 
     def _keep(self, connection: PeerConnection) -> None:
         if not connection.is_usable():
             connection.abort()
-        elif not self._hand(connection):
+        elif not self._line.hand(connection):
             if len(self.idle) >= self._limits.idle:
                 connection.abort()
             else:
@@ -199,5 +189,5 @@ class PeerPool:
         self._forget_if_empty()
 
     def _forget_if_empty(self) -> None:
-        if not self.size and not self._line:
+        if not self.size and not self._asking:
             self._forget()

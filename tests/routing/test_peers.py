@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from app.errors import NodeLost, NodeUnavailable
-from app.routing import peer_connection
+from app.routing import peer_connection, peer_pool
 from app.routing.late_head import encode_late_head
 from app.routing.peers import Deadlines, PeerClient, PeerLost, PeerUnreachable, PoolLimits
 from tests.certificates import self_signed
@@ -265,17 +265,70 @@ async def test_while_connections_are_opened_others_wait_and_take_what_comes_free
         await client.aclose()
 
 
-async def test_who_waits_for_a_node_that_cannot_be_reached_need_not_find_out_in_turn() -> None:
-    client = PeerClient(credentials(), Deadlines(greet_s=0.1), PoolLimits(opening=1))
+async def says_nothing(reader: Any, writer: Any, number: int) -> None:
+    await reader.read()
 
-    async def says_nothing(reader: Any, writer: Any, number: int) -> None:
-        await reader.read()
 
+async def test_who_waits_for_a_node_that_says_nothing_need_not_find_out_in_turn() -> None:
+    client = PeerClient(credentials(), Deadlines(connect_s=0.1, greet_s=0.1), PoolLimits(opening=1))
     async with scripted(says_nothing) as peer:
-        asking = [asyncio.ensure_future(post(client, peer.url)) for _ in range(20)]
+        asking = [asyncio.ensure_future(post(client, peer.url)) for _ in range(50)]
+        results = await asyncio.gather(*asking, return_exceptions=True)
+        assert {type(each) for each in results} == {PeerUnreachable, peer_pool._Late}
+        assert peer.connections <= 5
+    await until(lambda: repr(client) == NOTHING)
+
+
+@pytest.mark.parametrize("what_is_there", ["nothing", "a stranger"])
+async def test_nor_where_there_is_none_or_one_that_is_no_node(what_is_there: str) -> None:
+    client, may_answer = bounded(opening=1), asyncio.Event()
+
+    async def a_stranger(reader: Any, writer: Any, number: int) -> None:
+        await read_request(reader)
+        await may_answer.wait()
+        writer.write(answer())
+
+    async with scripted(a_stranger) as peer:
+        url = peer.url if what_is_there == "a stranger" else "http://127.0.0.1:1"
+        asking = [asyncio.ensure_future(post(client, url)) for _ in range(50)]
+        await asyncio.sleep(0)  # all of them are in line
+        may_answer.set()
         results = await asyncio.gather(*asking, return_exceptions=True)
         assert {type(each) for each in results} == {PeerUnreachable}
-        assert peer.connections == 1
+        assert peer.connections <= 2
+    await until(lambda: repr(client) == NOTHING)
+
+
+async def test_a_connection_that_is_late_is_no_bad_news_of_those_that_are_not() -> None:
+    """On a busy machine one of many always is."""
+    client = PeerClient(credentials(), Deadlines(greet_s=0.1), PoolLimits(opening=1))
+
+    async def the_first_is_late(reader: Any, writer: Any, number: int) -> None:
+        await (says_nothing if number == 1 else keeps_answering)(reader, writer, number)
+
+    async with scripted(the_first_is_late) as peer:
+        asking = [asyncio.ensure_future(post(client, peer.url)) for _ in range(20)]
+        results = await asyncio.gather(*asking, return_exceptions=True)
+        assert isinstance(results[0], PeerUnreachable)
+        assert results[1:] == [b"{}"] * 19
+        await client.aclose()
+
+
+async def test_nobody_waits_for_ever_for_a_node_that_lives_and_has_no_time() -> None:
+    client = PeerClient(credentials(), Deadlines(connect_s=0.1, greet_s=1.0, head_s=1.1), PoolLimits(opening=1))
+
+    async def takes_its_time(reader: Any, writer: Any, number: int) -> None:
+        await asyncio.sleep(0.2)
+        await answers_nothing(reader, writer, number)
+
+    async with scripted(takes_its_time) as peer:
+        asking = [asyncio.ensure_future(begin(client, peer.url)) for _ in range(50)]
+        results = await asyncio.gather(*asking, return_exceptions=True)
+        busy = [each for each in results if isinstance(each, NodeUnavailable)]
+        assert {str(each) for each in busy} == {"that node is busy: no connection to it came free in time"}
+        assert not any(isinstance(each, PeerUnreachable) for each in busy)
+        assert 0 < len(results) - len(busy) == peer.connections
+        await client.aclose()
 
 
 # --- what goes wrong
@@ -488,9 +541,6 @@ async def test_closing_fails_who_waits_and_closes_everything(client: PeerClient)
 
 
 async def test_closing_ends_what_is_being_opened(client: PeerClient) -> None:
-    async def says_nothing(reader: Any, writer: Any, number: int) -> None:
-        await reader.read()
-
     async with scripted(says_nothing) as peer:
         opening = [asyncio.ensure_future(post(client, peer.url)) for _ in range(40)]  # some wait in line
         await until(lambda: peer.open == 32)

@@ -272,8 +272,10 @@ async def test_what_a_modern_process_says_passes_as_it_is(client: Client, pool: 
         "inputRequests": {"k": {"method": "roots/list"}},
     }
     server.answer(theirs, to=server.sent.index(server.sent_with("tools/call")[0]))
-    assert await sent.outcome() == theirs
-    retry = await client.send(name="x", requestState="theirs", inputResponses={"k": {"roots": []}})
+    outcome = await sent.outcome()
+    sealed = outcome["requestState"]
+    assert (outcome, sealed == "theirs") == ({**theirs, "requestState": sealed}, False)
+    retry = await client.send(name="x", requestState=sealed, inputResponses={"k": {"roots": []}})
     assert server.sent[-1]["params"]["requestState"] == "theirs"
     server.answer(TEXT)
     assert await retry.outcome() == TEXT

@@ -1,5 +1,7 @@
 """SessionRegistry: who finds which session, limits, and the end of all of them."""
 
+from typing import Any
+
 import anyio
 import pytest
 
@@ -13,7 +15,8 @@ from app.errors import (
     SessionNotFound,
     ShuttingDown,
 )
-from app.limits.overload import Passed
+from app.limits.overload import Overload, Passed
+from app.metrics import Metrics
 from app.protocol.jsonrpc import Request, parse_client
 from app.protocol.lifecycle import SessionState
 from app.sessions.directory import BackendDirectory
@@ -21,7 +24,7 @@ from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
 from tests.sessions.cluster import Cluster
 from tests.sessions.conftest import MAX_SESSIONS
-from tests.sessions.fakes import FakePool, FakeStore
+from tests.sessions.fakes import FakePool, FakeStore, alone
 
 
 async def open_one(registry: SessionRegistry, principal: Principal) -> str:
@@ -83,16 +86,20 @@ async def test_a_node_that_sheds_opens_no_session_and_goes_on_with_those_there_a
 
 
 async def test_who_waits_for_a_process_in_vain_is_told_when_there_is_room(
-    registry: SessionRegistry, principal: Principal, pool: FakePool
+    directory: BackendDirectory, principal: Principal, pool: FakePool
 ) -> None:
+    """While no time passes, each has a place behind the last one's."""
     pool.error = BackendBusy("no process came free in time")
-    told = []
-    for _ in range(40):
-        session = await registry.open(principal, "acme", "echo", "streamable_http")
-        with pytest.raises(BackendBusy) as caught:
-            await registry.connect(session)
-        session.close("not_initialized")
-        told.append(caught.value.retry_after_s)
+    typed_pool: Any = pool
+    metrics, told = Metrics("test"), list[float]()
+    overload = Overload(metrics, clock=lambda: 1000.0)
+    async with SessionRegistry(directory, typed_pool, metrics, alone(), max_sessions=1, overload=overload) as registry:
+        for _ in range(40):
+            session = await registry.open(principal, "acme", "echo", "streamable_http")
+            with pytest.raises(BackendBusy) as caught:
+                await registry.connect(session)
+            session.close("not_initialized")
+            told.append(caught.value.retry_after_s)
     assert told == sorted(told)
     assert told[-1] > told[0] + 1
 
