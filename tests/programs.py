@@ -33,9 +33,16 @@ class Program:
     """One `trunkline …` that runs; as much of `subprocess.Popen` as tests use."""
 
     def __init__(
-        self, words: Sequence[str], env: Mapping[str, str], *, stdout: IO[bytes] | None = None, stderr: IO[bytes]
+        self,
+        words: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        stdout: IO[bytes] | None = None,
+        stderr: IO[bytes],
+        first: str = "",
     ) -> None:
-        """Without `stdout` there is a pipe, to be read from `self.stdout`, which the caller closes."""
+        """Without `stdout` there is a pipe, to be read from `self.stdout`, which the caller closes. `first` is Python
+        that the process runs before the command: for what is no setting."""
         self.returncode: int | None = None
         self.stdout: IO[bytes] | None = None
         theirs = stdout.fileno() if stdout is not None else -1
@@ -43,7 +50,7 @@ class Program:
             ours, theirs = os.pipe()
             self.stdout = os.fdopen(ours, "rb", buffering=0)
         try:
-            self._status, self.pid = _starter().start(words, env, theirs, stderr.fileno())
+            self._status, self.pid = _starter().start(words, env, theirs, stderr.fileno(), first)
         finally:
             if stdout is None:
                 os.close(theirs)
@@ -115,11 +122,11 @@ class _Starter:
         self._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MAX_REQUEST)
 
     def start(
-        self, words: Sequence[str], env: Mapping[str, str], stdout: int, stderr: int
+        self, words: Sequence[str], env: Mapping[str, str], stdout: int, stderr: int, first: str
     ) -> tuple[socket.socket, int]:
         """A new process: where its exit status will be told, and its pid."""
         status, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        request = json.dumps([list(words), dict(env)]).encode()
+        request = json.dumps([list(words), dict(env), first]).encode()
         assert len(request) < MAX_REQUEST
         with theirs, self._lock:
             socket.send_fds(self._control, [request], [stdout, stderr, theirs.fileno()])
@@ -178,9 +185,10 @@ class _Forks:
         stdout, stderr, status = descriptors
         pid = os.fork()
         if pid == 0:
-            words, env = request
+            words, env, first = request
             self._become(env, stdout, stderr)
             os.close(status)
+            exec(first, {})
             return list(words)
         os.close(stdout)
         os.close(stderr)

@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.programs import Program, run_program
 
 ROOT = Path(__file__).resolve().parents[2]
-READY_S = 30.0  # two cores, several gateways starting at once
+READY_S = 60.0  # two cores, several gateways starting at once, and whatever else runs on this machine
 STOP_S = 45.0  # the drain (30 s) and the stop ladder
 NO_LIMITS = dict.fromkeys(
     (
@@ -42,7 +42,7 @@ MISBEHAVE = [sys.executable, "-I", "-S", str(ROOT / "tests/integration/misbehave
 class Gateway:
     """One running node and its administrator."""
 
-    PROGRAM: Sequence[str] | None = None  # what Python runs instead of the command
+    FIRST = ""  # Python that the process runs before the command
     WORDS: Sequence[str] = ()  # more of the command line
 
     def __init__(self, data_dir: Path, *, admin_key: str | None = None, **settings: str) -> None:
@@ -59,9 +59,7 @@ class Gateway:
         self._log_file = self.log.open("ab")
         where = ("--host", "127.0.0.1", "--port", "0", "--data-dir", str(data_dir))
         words = ["serve", *where, *self.WORDS]
-        self.process = (
-            Program(words, self.environment, stderr=self._log_file) if self.PROGRAM is None else self._popen(words)
-        )
+        self.process = Program(words, self.environment, stderr=self._log_file, first=self.FIRST)
         try:
             self.url = self._wait_until_ready()
             self.admin_key: str = admin_key or self._make_admin_key()
@@ -70,17 +68,6 @@ class Gateway:
             self.close()
             raise
         self.http = httpx2.Client(base_url=self.url, timeout=60, headers=_bearer(self.admin_key))
-
-    def _popen(self, words: Sequence[str]) -> subprocess.Popen[bytes]:
-        assert self.PROGRAM is not None
-        return subprocess.Popen(
-            [sys.executable, *self.PROGRAM, *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=self._log_file,
-            env=self.environment,
-            cwd=ROOT,
-        )
 
     @property
     def pid(self) -> int:

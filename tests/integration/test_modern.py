@@ -28,7 +28,6 @@ MODERN = "2026-07-28"
 META = "io.modelcontextprotocol/"
 ERAS = ("legacy", "dual", "modern")
 ASKING = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/asks_twice.py")]
-RUN_APP = "runpy.run_module('app', run_name='__main__')"
 ASKS_TWICE = "test_input_required_result_multi_round"
 
 
@@ -142,7 +141,10 @@ def impatient(suspended_s: float) -> type[Gateway]:
     """A gateway that gives clients seconds instead of minutes to come back; the limit is no setting."""
 
     class Impatient(Gateway):
-        PROGRAM = ("-c", f"import runpy, app.sessions.suspended as limit; limit.SUSPENDED_S = {suspended_s}; {RUN_APP}")
+        FIRST = (
+            "from app.sessions.implicit import ImplicitSessions\n"
+            f"ImplicitSessions.__init__.__kwdefaults__['suspended_s'] = {suspended_s}"
+        )
 
     return Impatient
 

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -20,7 +21,7 @@ import psutil
 import pytest
 from mcp_clients import PROTOCOL_VERSION, CallFailed, HttpConnection
 
-from tests.integration.gateway import ECHO, ROOT, Endpoint, Gateway
+from tests.integration.gateway import ECHO, ROOT, Endpoint, Gateway, running_gateway
 from tests.integration.nodes import Nodes
 from tests.integration.roaming import Roaming
 from tests.integration.test_isolation import Findings
@@ -39,10 +40,20 @@ pytestmark = pytest.mark.timeout(900)
 # --- marks
 
 
-async def test_descriptors_that_run_out_cost_new_sessions_first_and_calls_last(
-    start_gateway: Callable[..., Gateway],
-) -> None:
-    gateway = start_gateway(SHED_SESSIONS_PERCENT="60", SHED_CALLS_PERCENT="95")
+class Attentive(Gateway):
+    """A gateway that looks at its descriptors ten times a second, and forgets soon."""
+
+    FIRST = "import app.limits.overload as overload; overload.LOOK_EVERY, overload.HOLD_S = 1, 0.2"
+
+
+@pytest.fixture
+def attentive(tmp_path: Path) -> Iterator[Gateway]:
+    with running_gateway(tmp_path, Attentive, SHED_SESSIONS_PERCENT="60", SHED_CALLS_PERCENT="95") as gateway:
+        yield gateway
+
+
+async def test_descriptors_that_run_out_cost_new_sessions_first_and_calls_last(attentive: Gateway) -> None:
+    gateway = attentive
     endpoint = gateway.endpoint(ECHO)
     async with httpx2.AsyncClient(timeout=30) as http:
         session, newcomer = Wire(http, endpoint), Wire(http, endpoint)

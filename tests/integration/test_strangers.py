@@ -36,13 +36,7 @@ SPARE = 16  # descriptors: of the visitor of the moment, its process, the databa
 class FewFiles(Gateway):
     """A node that may open 256 files."""
 
-    PROGRAM = (
-        "-c",
-        (
-            "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))\n"
-            "from app.cli import main; raise SystemExit(main())"
-        ),
-    )
+    FIRST = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))"
 
 
 @contextmanager

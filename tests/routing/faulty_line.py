@@ -10,14 +10,16 @@ Fault = Callable[[bytes], bytes | None]  # what becomes of a piece of an answer;
 
 
 class FaultyLine:
-    """Set `delay_s` and `fault` at any time. After `die` the connections there are stay open and carry nothing more,
-    as after a pause in which a firewall has forgotten them; new ones work."""
+    """Set `delay_s` and `fault`, or clear `may_answer`, at any time. After `die` the connections there are stay open
+    and carry nothing more, as after a pause in which a firewall has forgotten them; new ones work."""
 
     def __init__(self, url: str) -> None:
         self._to = urlsplit(url)
         self._open: set[asyncio.Task[None]] = set()
         self._dead: set[asyncio.Task[None]] = set()
         self.delay_s = 0.0
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
         self.fault: Fault = lambda piece: piece
         self.url = ""
 
@@ -59,6 +61,7 @@ class FaultyLine:
                 continue
             if self.delay_s:
                 await asyncio.sleep(self.delay_s)
+            await self.may_answer.wait()
             altered = self.fault(piece)
             writer.write(piece[: len(piece) // 2] if altered is None else altered)
             await writer.drain()

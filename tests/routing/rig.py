@@ -1,16 +1,19 @@
 """Three nodes and what they share, over either store."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
+import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from app.auth.sealing import Sealer
+from app.errors import RoutesUnavailable
 from app.routing.memory_store import MemoryStore
-from app.routing.redis_connection import RedisConnection
+from app.routing.redis_connection import TURN_S, RedisConnection
 from app.routing.redis_store import RedisStore
 from app.routing.routes import NodeRecord, NodeStore, Route, RouteStore
 from tests.redis import client_of
@@ -97,3 +100,14 @@ async def rig_in_memory() -> AsyncIterator[Rig]:
     store = MemoryStore(lambda: rig.now)
     rig.stores = dict.fromkeys(NODES, store)
     yield rig
+
+
+async def refused_after(command: Awaitable[object]) -> float:
+    """The seconds it took, of which only those count in which the event loop could turn: deadlines count no others."""
+    asked, turns = asyncio.ensure_future(command), 0
+    while not asked.done():
+        turns += 1
+        await asyncio.wait([asked], timeout=TURN_S)
+    with pytest.raises(RoutesUnavailable):
+        await asked
+    return (turns - 1) * TURN_S

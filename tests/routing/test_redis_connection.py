@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import anyio
@@ -12,12 +12,13 @@ import pytest
 from redis.asyncio import Connection
 
 from app.errors import RoutesUnavailable
-from app.routing.redis_connection import DEADLINE_S, OPENS_AFTER, TURN_S, Deadlines, RedisConnection, Script
+from app.routing.redis_connection import DEADLINE_S, OPENS_AFTER, Deadlines, RedisConnection, Script
 from tests.redis import RedisServer
 from tests.routing.faulty_line import faulty_line
-from tests.routing.rig import counted, errors
+from tests.routing.rig import counted, errors, refused_after
 
 SOON_S = 5.0  # promised: recovered within it
+LOOK_S = 0.005
 PATIENT = Deadlines(command_s=0.05, silence_s=10)  # Redis is late, whatever else this machine does
 ANSWER = Script("return 'done'")
 
@@ -29,20 +30,12 @@ async def redis(empty_redis: str) -> AsyncIterator[RedisConnection]:
 
 
 async def until(condition: Callable[[], bool], within_s: float = SOON_S) -> None:
-    with anyio.fail_after(within_s):
-        while not condition():
-            await anyio.sleep(0.005)
-
-
-async def refused_after(command: Awaitable[object]) -> float:
-    """The seconds it took, of which only those count in which the event loop could turn: deadlines count no others."""
-    asked, turns = asyncio.ensure_future(command), 0
-    while not asked.done():
-        turns += 1
-        await asyncio.wait([asked], timeout=TURN_S)
-    with pytest.raises(RoutesUnavailable):
-        await asked
-    return (turns - 1) * TURN_S
+    """Of the seconds only those count in which the event loop could turn."""
+    for _ in range(round(within_s / LOOK_S)):
+        if condition():
+            return
+        await anyio.sleep(LOOK_S)
+    raise TimeoutError
 
 
 async def test_commands_and_pipelines_are_answered(redis: RedisConnection):
