@@ -50,6 +50,7 @@ log = logging.getLogger(__name__)
 LAST_REQUESTS_S = 0.25  # for what is on its way on connections that are kept, after nobody can make new ones
 CLOSED_S = 0.01  # until the event loop has closed its own side of the listeners, which takes it a turn
 LAST_ANSWERS_S = 3.0  # for other nodes to get theirs, and to close the connections that they keep
+LATE_REQUESTS_S = 1.0  # for those that came after that, and that other nodes answer
 LAST_RESPONSES_S = 5  # how long responses that were cut off may take to be written
 FIRST_BEAT_S = 2.0  # it takes milliseconds
 BACKLOG = 2048
@@ -276,6 +277,7 @@ class _Node:
         if cut_off:
             log.error("calls that did not finish in time were cut off: %d", cut_off)
         self._server.should_exit = True
+        await gateway.passing.finish(LATE_REQUESTS_S)  # in LAST_RESPONSES_S uvicorn cancels what has come in since
 
     async def _announce(self, gateway: Gateway) -> None:
         """Prints the ready line once the port answers, then what the demonstration has to say."""

@@ -7,6 +7,7 @@ environment, streams, signals and an end of its own, as if it had been started b
 """
 
 import atexit
+import contextlib
 import gc
 import json
 import os
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -43,7 +45,6 @@ class Program:
     ) -> None:
         """Without `stdout` there is a pipe, to be read from `self.stdout`, which the caller closes. `first` is Python
         that the process runs before the command: for what is no setting."""
-        self.returncode: int | None = None
         self.stdout: IO[bytes] | None = None
         theirs = stdout.fileno() if stdout is not None else -1
         if stdout is None:
@@ -51,29 +52,39 @@ class Program:
             self.stdout = os.fdopen(ours, "rb", buffering=0)
         try:
             self._status, self.pid = _starter().start(words, env, theirs, stderr.fileno(), first)
+            weakref.finalize(self, self._status.close)
         finally:
             if stdout is None:
                 os.close(theirs)
 
+    @property
+    def returncode(self) -> int | None:
+        """As of now: nobody need poll first."""
+        return self.poll()
+
     def poll(self) -> int | None:
         """The exit status, as `Popen` has it; None while it runs."""
-        if self.returncode is None and select.select([self._status], [], [], 0)[0]:
-            self._ended()
-        return self.returncode
+        try:
+            said = self._status.recv(64, socket.MSG_PEEK | socket.MSG_DONTWAIT)  # it stays there: other threads ask too
+        except BlockingIOError:
+            return None
+        assert said, "the process that starts programs has ended"
+        return int(said)
 
     def wait(self, timeout: float | None = None) -> int:
         """Waits for the exit status. Raises subprocess.TimeoutExpired."""
-        if self.returncode is None:
-            if not select.select([self._status], [], [], timeout)[0]:
-                raise subprocess.TimeoutExpired("trunkline", timeout or 0.0)
-            self._ended()
-        assert self.returncode is not None
-        return self.returncode
+        ended = select.poll()
+        ended.register(self._status, select.POLLIN)
+        ended.poll(None if timeout is None else timeout * 1000)
+        if (status := self.poll()) is None:
+            raise subprocess.TimeoutExpired("trunkline", timeout or 0.0)
+        return status
 
     def send_signal(self, number: int) -> None:
         """To a process that has ended: nothing."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it ends just now
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """SIGTERM."""
@@ -82,12 +93,6 @@ class Program:
     def kill(self) -> None:
         """SIGKILL."""
         self.send_signal(signal.SIGKILL)
-
-    def _ended(self) -> None:
-        said = self._status.recv(64)
-        self._status.close()
-        assert said, "the process that starts programs has ended"
-        self.returncode = int(said)
 
 
 def run_program(

@@ -6,10 +6,13 @@ Each passage says what it is. Decides when it has to end; how an answer ends cle
 import math
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
 from typing import Protocol
 
 import anyio
+
+from app.errors import ShuttingDown
 
 TICK_S = 0.05
 STREAMS_PER_S = 100  # as in `sessions.draining`: whoever's stream has ended comes back, elsewhere
@@ -41,9 +44,11 @@ class Passing:
 
     def __init__(self) -> None:
         self._under_way = dict[Passage, None]()
+        self._waiting = 0
+        self._is_over = False
 
     def __len__(self) -> int:
-        return len(self._under_way)
+        return len(self._under_way) + self._waiting
 
     def __iter__(self) -> Iterator[Passage]:
         return iter(list(self._under_way))
@@ -55,6 +60,21 @@ class Passing:
     def over(self, passage: Passage) -> None:
         """Nobody waits for it here any more."""
         self._under_way.pop(passage, None)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """While a request that has been sent nowhere yet waits for a node to send it to.
+
+        Raises:
+            ShuttingDown: this node waits for nothing any more.
+        """
+        if self._is_over:
+            raise ShuttingDown
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
 
     async def end_streams(self, seconds: float) -> None:
         """Ends those that have no end, some at a time, within half of the time; those of sessions last. Until it is
@@ -73,8 +93,9 @@ class Passing:
 
     async def finish(self, seconds: float) -> int:
         """Returns when nothing is under way, or the time is over and what was left has ended; how many calls were cut
-        off."""
-        if await self._is_done(seconds):
+        off. From then on nothing waits."""
+        is_done, self._is_over = await self._is_done(seconds), True
+        if is_done:
             return 0
         calls = [each for each in self if each.kind is Kind.CALL]
         for passage in self:
@@ -87,9 +108,9 @@ class Passing:
 
     async def _is_done(self, seconds: float) -> bool:
         with anyio.move_on_after(seconds):
-            while self._under_way:  # noqa: ASYNC110 - no request pays for an event that only a drain needs
+            while len(self):  # noqa: ASYNC110 - no request pays for an event that only a drain needs
                 await anyio.sleep(TICK_S)
-        return not self._under_way
+        return not len(self)
 
     def __repr__(self) -> str:
         return f"<Passing [{len(self)} under way]>"

@@ -132,16 +132,23 @@ class Elsewhere:
         return session
 
     async def opening(self, request: McpRequest, body: bytes) -> bool:
-        """Has another node open the session that this request asks for, because we take none; True if it did.
+        """Has another node open the session that this request asks for, because this one stops; True if it did.
+
+        As soon as it was told to: what opens here now would have to move in a moment. Until it drains it opens what
+        no other node does.
 
         Raises:
             ShuttingDown: there is no other node.
         """
-        if not self._registry.draining:
+        if not (self._registry.leaving or self._registry.draining):
             return False
-        if not await self._given_away(request, body):
+        try:
+            is_open = await self._given_away(request, body)
+        except ShuttingDown:
+            is_open = False
+        if not is_open and self._registry.draining:
             raise ShuttingDown
-        return True
+        return is_open
 
     async def forwarded(self, attempt: Attempt, key: str, located: There) -> bool:
         """Whether that node has answered; if not, it is to be looked up again."""
@@ -166,11 +173,12 @@ class Elsewhere:
 
         Raises:
             NodeUnavailable: it has waited long enough, or too much waits already.
+            ShuttingDown: this node stops, and waits for nothing any more.
             ClientGone: nobody waits for the answer any more.
         """
         if time.monotonic() > attempt.until:
             raise NodeUnavailable
-        with self._place_for(len(attempt.body)):
+        with self._forwarding.waiting(), self._place_for(len(attempt.body)):
             await attempt.request.unless_gone(partial(anyio.sleep, AGAIN_S))
 
     @contextmanager

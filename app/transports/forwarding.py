@@ -7,6 +7,7 @@ import contextlib
 import logging
 import random
 import time
+from contextlib import AbstractContextManager
 from functools import partial
 
 import anyio
@@ -103,6 +104,10 @@ class Forwarding:
             raise
         finally:
             self._passing.over(passage)
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """While a request waits for a node that it can be sent to: see `Passing.waiting`."""
+        return self._passing.waiting()
 
     async def _answered(self, request: McpRequest, body: bytes, node: NodeRecord, passage: "_Passage") -> PeerResponse:
         """The node's answer, once its head is there."""

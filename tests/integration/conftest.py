@@ -66,6 +66,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory, postgres_database: str) -> I
             for start in [starts.submit(nodes.start) for _ in range(2)]:
                 start.result()
         anyio.run(nodes.all_know_each_other)
+        nodes.settle()
         yield nodes
 
 

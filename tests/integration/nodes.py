@@ -87,6 +87,12 @@ class Nodes:
 
         await until(lambda: set(known()) == {len(self.living())}, 10, known)
 
+    def settle(self) -> None:
+        """The store knows what every node has: that it knows no route means that there is none. Else it would take
+        some seconds from its start to say so."""
+        with self.redis.client() as client:
+            client.delete("trunkline:settling")
+
     def urls(self, endpoint: Endpoint) -> list[str]:
         """The endpoint's MCP address on each node."""
         return [node.url + urlsplit(endpoint.mcp).path for node in self.living()]

@@ -123,7 +123,7 @@ async def test_another_principal_gets_the_same_404_at_every_node(nodes: Nodes) -
             for url in nodes.urls(endpoint):
                 thief = RoamingWire(http, stranger, [url])
                 response = await thief.post({"jsonrpc": "2.0", "id": 1, "method": "ping"}, Mcp_Session_Id=session_id)
-                assert response.status_code == 404
+                assert response.status_code == 404, response.text
                 bodies.add(response.content)
         assert len(bodies) == 1, bodies
         assert answer(await session.post({"jsonrpc": "2.0", "id": 1, "method": "ping"})) == {}

@@ -22,6 +22,7 @@ from app.http.errors import HttpRefusal
 from app.limits.rate_limiter import RateLimiter
 from app.metrics import Metrics
 from app.protocol.lifecycle import SessionState
+from app.routing.passing import Passing
 from app.routing.peers import PeerUnreachable
 from app.routing.router import Router
 from app.routing.routes import NodeRecord, session_key
@@ -44,6 +45,8 @@ class FakeForwarding:
         self.errors: list[Exception] = []
         self.is_unreachable, self.asked = False, 0
         self.answered: list[tuple[str, bytes]] = []
+        self.passing = Passing()
+        self.waiting = self.passing.waiting
 
     async def forward(self, request: McpRequest, body: bytes, node: NodeRecord) -> None:
         await anyio.lowlevel.checkpoint()
@@ -88,6 +91,7 @@ class Rig:
         self.answers = False
         self.router = Router(cluster.store, HERE, self.peers, {}, self._probe)
         self.unknown = RateLimiter("unknown_sessions", Metrics("test").rate_limited, lambda: 0.0)
+        self.passing = self.forwarding.passing
         forwarding: Any = self.forwarding
         self.elsewhere = Elsewhere(
             cluster.registry, cluster.ownership, self.router, forwarding, cluster.take_over, self.unknown
@@ -322,12 +326,41 @@ async def test_so_many_wait_and_so_much_and_no_more(rig, monkeypatch, name, valu
 # --- a node that stops
 
 
-async def test_a_node_that_stops_has_another_open_new_sessions(rig):
+@pytest.mark.parametrize("flag", ["leaving", "draining"])
+async def test_a_node_that_stops_has_another_open_new_sessions(rig, flag):
     request = rig.client.request(ALICE)
     assert not await rig.elsewhere.opening(request, b"hello")
-    rig.cluster.registry.draining = True
+    setattr(rig.cluster.registry, flag, True)
     assert await rig.elsewhere.opening(request, b"hello")
     assert rig.forwarding.answered == [(THERE, b"hello")]
+
+
+@pytest.mark.parametrize("why", ["no other node", "it cannot be reached", "it was sent here by one that stops"])
+async def test_until_it_drains_it_opens_what_no_other_node_does(rig, why):
+    rig.cluster.registry.leaving = True
+    if why == "no other node":
+        rig.peers.clear()
+    rig.forwarding.errors = [PeerUnreachable()]
+    assert not await rig.elsewhere.opening(rig.client.request(ALICE, forwarded=why.startswith("it was")), b"hello")
+
+
+async def test_its_drain_waits_for_those_who_wait_for_another_node_and_then_says_that_nothing_was_sent(rig):
+    await rig.cluster.elsewhere("s")
+    rig.forwarding.is_unreachable = True
+    async with anyio.create_task_group() as tasks:
+
+        async def ask() -> None:
+            with pytest.raises(ShuttingDown):
+                await rig.ask("s")
+
+        tasks.start_soon(ask)
+        with anyio.fail_after(5):
+            while not rig.forwarding.asked:
+                await anyio.lowlevel.checkpoint()
+            assert await rig.passing.finish(0.05) == 0
+    assert len(rig.passing) == 0
+    with pytest.raises(ShuttingDown):
+        await rig.ask("s")
 
 
 @pytest.mark.parametrize("why", ["no other node", "it cannot be reached", "it was sent here by one that stops"])
