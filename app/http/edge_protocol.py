@@ -6,7 +6,10 @@ us keep or do:
 3. Trailers are dropped: uvicorn adds them to the headers, as if they had been checked with them.
 4. It has its place among the node's `Connections`, and a deadline there instead of a timer of its own.
 5. Behind a proxy of ours each request has, and counts for, the address of its client.
-6. Nothing that a stranger sends is logged, and one who wants another protocol (`Upgrade`) gets his answer and the end.
+6. Who offers another protocol (`Upgrade`, RFC 9110 §7.8) is served as if he had not; and nothing that a stranger sends
+   is logged.
+7. Where a request goes, and where it ends, can be read in one way only: the authority of an absolute target takes the
+   place of Host (RFC 9112 §3.2.2), the only transfer coding is chunked, the only versions are 1.1 and 1.0.
 """
 
 import asyncio
@@ -26,13 +29,16 @@ from app.http.edge_refusals import (
     HEAD_TIMEOUT,
     HEAD_TOO_LARGE,
     MALFORMED,
+    NOT_IMPLEMENTED,
     PIPELINE_TOO_LONG,
     SILENT,
     STALLED,
     TRAILERS_TOO_LARGE,
     URI_TOO_LONG,
+    VERSION,
     Refusal,
 )  # fmt: skip
+from app.http.heads import is_chunked, split_absolute, without_offer
 
 MAX_HEAD_BYTES = 32 << 10
 MAX_FIELDS = 100
@@ -41,6 +47,9 @@ MAX_TRAILER_BYTES = 8 << 10  # also of a chunk's extensions: whatever of a body 
 MAX_WAITING = 16  # requests of a connection behind the one that is being answered
 PIECE_BYTES = 16 << 10  # what is parsed at once: with this precision a limit is noticed while a head arrives
 DISCARDED_BYTES = 1 << 20  # read and forgotten after a refusal, so that the client gets to read it
+_VERSIONS = ("1.1", "1.0")
+_SLASH = ord("/")
+_NOTED = frozenset({b"expect", b"transfer-encoding"})
 
 
 class _Refused(Exception):
@@ -128,17 +137,31 @@ class EdgeProtocol(HttpToolsProtocol):
                 view = memoryview(data)
                 for start in range(0, len(data), PIECE_BYTES):
                     self._parse(view[start : start + PIECE_BYTES])
-        except httptools.HttpParserUpgrade:
-            self._answer_without_upgrade()
         except (httptools.HttpParserError, _Refused):
             self._refuse(self._refusal)
 
     def _parse(self, piece: bytes | memoryview) -> None:
         self._piece_bytes = len(piece)
         self._arrived_bytes += self._piece_bytes
-        self.parser.feed_data(piece)
+        try:
+            self.parser.feed_data(piece)
+        except httptools.HttpParserUpgrade as offer:
+            self._parse_behind_offers(memoryview(piece), offer.args[0])
         if self._arrived_bytes > MAX_TRAILER_BYTES:
             self._refuse_what_does_not_end()
+
+    def _parse_behind_offers(self, piece: memoryview, start: int | None) -> None:
+        """The parser takes what is behind a head with an offer for the other protocol. So the head is read again, by a
+        new parser and without the offer; what the old one has called in its course has let it pass."""
+        while start is not None:
+            old, self.parser = self.parser, httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+            self.parser.feed_data(without_offer(old.get_method(), self.url, old.get_http_version(), self.headers))
+            piece, start = piece[start:], None
+            try:
+                self.parser.feed_data(piece)
+            except httptools.HttpParserUpgrade as offer:
+                start = offer.args[0]
 
     def _stop_parsing(self, refusal: Refusal) -> NoReturn:
         self._refusal = refusal
@@ -176,17 +199,31 @@ class EdgeProtocol(HttpToolsProtocol):
                 self._stop_parsing(TRAILERS_TOO_LARGE)
             return
         name = name.lower()
-        if name == b"expect" and value.lower() == b"100-continue":
-            self.expect_100_continue = True
+        if name in _NOTED:
+            self._note(name, value)
         headers = self.headers
         headers.append((name, value))
         if len(headers) > MAX_FIELDS:
             self._stop_parsing(HEAD_TOO_LARGE)
 
+    def _note(self, name: bytes, value: bytes) -> None:
+        if name == b"expect":
+            self.expect_100_continue |= value.lower() == b"100-continue"
+        elif not is_chunked(value):
+            self._stop_parsing(NOT_IMPLEMENTED)
+        elif self.parser.get_http_version() == "1.0":  # which has no chunks: who has passed it on may not know them
+            self._stop_parsing(MALFORMED)
+
     def on_headers_complete(self) -> None:
         """uvicorn's, which starts the request, or lets it wait for those before it."""
         if self._arrived_bytes > MAX_HEAD_BYTES and self._head_bytes() > MAX_HEAD_BYTES:
             self._stop_parsing(HEAD_TOO_LARGE)
+        if self.parser.should_upgrade():
+            if self.parser.get_method() == b"CONNECT":
+                self._stop_parsing(NOT_IMPLEMENTED)
+            return  # it comes again without the offer
+        if self.url[0] != _SLASH:
+            self._obey_the_target()
         if self._is_proxied:
             self._believe_the_proxy()
         super().on_headers_complete()
@@ -203,12 +240,24 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """uvicorn's. What has come as a whole has no deadline until it is answered."""
+        if self._in_head:
+            return  # of one that comes again without the offer
         self._in_body = False
         self.deadline = math.inf if self._current is not None else self.since + self._among.limits.idle_s
         super().on_message_complete()
 
     def _head_bytes(self) -> int:
         return len(self.url) + sum(len(name) + len(value) + len(": \r\n") for name, value in self.headers)
+
+    def _obey_the_target(self) -> None:
+        """What a target says that is no path: where the request goes."""
+        if self.url == b"*" and self.parser.get_method() == b"OPTIONS":
+            return
+        absolute = split_absolute(self.url)
+        if absolute is None:
+            self._stop_parsing(MALFORMED)
+        authority, self.url = absolute
+        self.headers[:] = [(name, authority if name == b"host" else value) for name, value in self.headers]
 
     def _believe_the_proxy(self) -> None:
         assert self.client is not None
@@ -219,6 +268,9 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._current = cycle
+        if cycle.scope["http_version"] not in _VERSIONS:
+            cycle.keep_alive, app = False, VERSION.answer
+            self._among.on_refused(VERSION.reason)
         # A request that has waited is complete, or goes on arriving now.
         self.deadline = self._among.now + self._among.limits.body_s if cycle.more_body else math.inf
         if self._is_proxied:
@@ -318,12 +370,6 @@ class EdgeProtocol(HttpToolsProtocol):
         super().pause_writing()
 
     # --- the end
-
-    def _answer_without_upgrade(self) -> None:
-        """We speak nothing else. What comes after such a head may be of another protocol: it is not looked at."""
-        assert self.cycle is not None
-        self.cycle.keep_alive = False
-        self._left_to_discard = DISCARDED_BYTES
 
     def _refuse(self, refusal: Refusal) -> None:
         """Ends the connection, with an answer where one is due; what came before on it is answered first."""

@@ -37,10 +37,12 @@ class Refusal:
         return "\r\n".join([*head, "", ""]).encode("ascii") + body
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The application that answers so, on a connection that goes on."""
+        """The application that answers so; whether the connection goes on is not said here."""
         assert self.status is not None
         media_type, body = self._content(scope["raw_path"])
-        headers = {"Cache-Control": "no-store", "Retry-After": str(self.retry_after_s)}
+        headers = {"Cache-Control": "no-store"}
+        if self.retry_after_s is not None:
+            headers["Retry-After"] = str(self.retry_after_s)
         await Response(body, self.status, headers, media_type)(scope, receive, send)
 
     def _content(self, url: bytes) -> tuple[str, bytes]:
@@ -57,6 +59,8 @@ MALFORMED = Refusal("malformed_request", 400, "this is not HTTP/1.1")
 HEAD_TOO_LARGE = Refusal("head_too_large", 431, "the head of a request has at most 32 KiB in 100 fields")
 URI_TOO_LONG = Refusal("uri_too_long", 414, "a URL has at most 8 KiB")
 TRAILERS_TOO_LARGE = Refusal("trailers_too_large", 431, "what follows the chunks of a body has at most 8 KiB")
+NOT_IMPLEMENTED = Refusal("not_implemented", 501, "there is no CONNECT, and no transfer coding but chunked")
+VERSION = Refusal("version_not_supported", 505, "HTTP/1.1 is spoken here")
 PIPELINE_TOO_LONG = Refusal("pipeline_too_long")
 
 # --- how long it takes

@@ -34,6 +34,7 @@ _METRICS = "/metrics"
 _REQUEST_HEADERS = (
     b"Authorization, Content-Type, Accept, Mcp-Session-Id, MCP-Protocol-Version, Mcp-Method, Mcp-Name, Last-Event-ID"
 )
+_NO_NAMES = ("", "", "")
 _EXPOSED_HEADERS = b"Mcp-Session-Id, WWW-Authenticate, Retry-After"
 
 
@@ -68,10 +69,13 @@ class Front:
             await self._app(scope, receive, send)
             return
         path: str = scope["path"]
+        hides_slashes = _hides_slashes(path, scope.get("raw_path") or b"")
+        if hides_slashes:
+            path = scope["path"] = scope["raw_path"].decode("ascii")  # nothing that is here has an encoded character
         if not path.startswith("/t/"):
             await self._elsewhere(scope, receive, send)
             return
-        request = McpRequest(scope, receive, send, *_names(path))
+        request = McpRequest(scope, receive, send, *(_NO_NAMES if hides_slashes else _names(path)))
         request.public_url = self._public_url
         if self._registry is not None and self._registry.leaving:
             request.send = _with_close(request.send)
@@ -214,12 +218,17 @@ class Front:
             return True
 
 
+def _hides_slashes(path: str, raw_path: bytes) -> bool:
+    """Whether slashes were encoded: they divide nothing, and a proxy that checks paths may not have seen them."""
+    return len(raw_path) > len(path) and raw_path.count(b"/") != path.count("/")
+
+
 def _names(path: str) -> tuple[str, str, str]:
     """Tenant, backend and kind in the path of an MCP endpoint, with or without a trailing slash."""
     words = path.split("/")  # "", "t", and what is asked for
     if len(words) == 6 and not words[5]:
         words.pop()
-    return (words[2], words[3], words[4]) if len(words) == 5 else ("", "", "")
+    return (words[2], words[3], words[4]) if len(words) == 5 else _NO_NAMES
 
 
 def _require_access(principal: Principal, request: McpRequest) -> None:

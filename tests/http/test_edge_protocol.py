@@ -4,148 +4,15 @@ import asyncio
 import gc
 import ipaddress
 import json
-import math
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from contextlib import AsyncExitStack
 
 import anyio
 import pytest
 
 from app.http import edge_protocol
 from app.http.client_address import TrustedProxies
-from app.http.connections import BY_KEY, LET_IN, ConnectionLimits, Connections
 from app.http.edge_protocol import EdgeProtocol
-from tests.http.serving import serving
-
-GET = b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n"
-POST = b"POST /asks HTTP/1.1\r\nhost: a\r\n"
-WITHIN_S = 10
-
-
-class App:
-    """Answers `/…` with `ok`, `/t/…` too; `/waits` once it may; `/asks` with the length of the body. `seen` are the
-    requests that it was asked, `bodies` what came with them, `left` those whose client went away first."""
-
-    def __init__(self) -> None:
-        self.seen: list[dict[str, Any]] = []
-        self.left: list[str] = []
-        self.may_answer = asyncio.Event()
-        self.was_asked = asyncio.Event()
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        self.seen.append(scope)
-        self.was_asked.set()
-        path, body = scope["path"], b"ok"
-        if path == "/waits":
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._watch, path, receive, tasks.cancel_scope)
-                await self.may_answer.wait()
-                tasks.cancel_scope.cancel()
-            if self.left:
-                return
-        elif path == "/asks":
-            body = b"%d" % len(await read_body(receive))
-        elif path == "/long":
-            body = bytes(64 << 20)
-        if b"let-in" in scope["query_string"]:
-            scope[LET_IN] = BY_KEY
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
-        await send({"type": "http.response.body", "body": body})
-
-    async def _watch(self, path: str, receive: Any, scope: anyio.CancelScope) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        self.left.append(path)
-        scope.cancel()
-
-
-async def read_body(receive: Any) -> bytes:
-    body = b""
-    while True:
-        message = await receive()
-        body += message.get("body", b"")
-        if not message.get("more_body"):
-            return body
-
-
-class Client:
-    """A connection that is written and read by hand."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
-
-    def send(self, data: bytes) -> None:
-        self.writer.write(data)
-
-    async def answer(self) -> tuple[int, bytes]:
-        """The next response's status and body."""
-        with anyio.fail_after(WITHIN_S):
-            head = await self.reader.readuntil(b"\r\n\r\n")
-            length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
-            return int(head.split()[1]), await self.reader.readexactly(length)
-
-    async def is_closed(self) -> bool:
-        """Waits for the end, and returns whether nothing came before it."""
-        with anyio.fail_after(WITHIN_S):
-            try:
-                return await self.reader.read() == b""
-            except ConnectionError:
-                return True
-
-
-class Edge:
-    """A served application, its connections, and a clock that only the test moves."""
-
-    def __init__(self, limits: ConnectionLimits, proxies: TrustedProxies | None) -> None:
-        self.app, self.refused, self.time = App(), list[str](), 0.0
-        self.connections = Connections(limits, proxies, on_refused=self.refused.append, clock=lambda: self.time)
-        self.host = ""
-
-    def pass_time(self, seconds: float) -> None:
-        """As a node does it: a sweep each second."""
-        for _ in range(math.ceil(seconds)):
-            self.time += 1
-            self.connections.sweep()
-
-    async def spend_time(self, seconds: int) -> None:
-        """The same, and the event loop runs in it."""
-        for _ in range(seconds):
-            self.pass_time(1)
-            await asyncio.sleep(0.001)
-
-    @property
-    def protocols(self) -> list[Any]:
-        return list(self.connections._open)
-
-    @asynccontextmanager
-    async def client(self) -> AsyncIterator[Client]:
-        host, port = self.host.split(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        try:
-            yield Client(reader, writer)
-        finally:
-            writer.transport.abort()
-
-
-@asynccontextmanager
-async def open_edge(proxies: TrustedProxies | None = None, **limits: Any) -> AsyncIterator[Edge]:
-    edge = Edge(ConnectionLimits(**limits), proxies)
-    async with serving(edge.app, connections=edge.connections) as edge.host:
-        yield edge
-
-
-@pytest.fixture
-async def edge() -> AsyncIterator[Edge]:
-    async with open_edge() as edge:
-        yield edge
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    with anyio.fail_after(WITHIN_S):
-        while not condition():
-            await asyncio.sleep(0.005)
-
+from tests.http.edges import GET, POST, Edge, open_edge, until
 
 # --- requests that wait behind another one
 
@@ -321,23 +188,6 @@ async def test_long_bodies_in_small_chunks_are_served(edge: Edge) -> None:
         assert await client.answer() == (200, b"50000")
         client.send(POST + b"content-length: 3000000\r\n\r\n" + bytes(3_000_000))
         assert await client.answer() == (200, b"3000000")
-
-
-# --- another protocol
-
-
-async def test_who_asks_for_another_protocol_is_answered_and_closed_without_a_word_in_the_log(
-    edge: Edge, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with edge.client() as client:
-        client.send(b"GET / HTTP/1.1\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n" + GET)
-        assert await client.answer() == (200, b"ok")
-        assert await client.is_closed()
-    async with edge.client() as client:
-        client.send(b"nonsense\r\n\r\n")
-        assert (await client.answer())[0] == 400
-    assert len(edge.app.seen) == 1
-    assert not caplog.records
 
 
 # --- deadlines
@@ -553,3 +403,142 @@ def test_the_limits_are_those_that_clients_are_told() -> None:
     assert edge_protocol.MAX_HEAD_BYTES == 32 * 1024
     assert edge_protocol.MAX_FIELDS == 100
     assert edge_protocol.MAX_URL_BYTES == edge_protocol.MAX_TRAILER_BYTES == 8 * 1024
+
+
+# --- what of a head decides where a request goes, and where it ends
+
+
+@pytest.mark.parametrize(
+    ("target", "authority", "path", "query"),
+    [
+        (b"http://evil.example/t/a/b/mcp", b"evil.example", b"/t/a/b/mcp", b""),
+        (b"HTTPS://Evil.example:8443/x?y=/z", b"Evil.example:8443", b"/x", b"y=/z"),
+        (b"http://[::1]:80/x", b"[::1]:80", b"/x", b""),
+        (b"http://evil.example", b"evil.example", b"/", b""),
+        (b"http://evil.example?x@y", b"evil.example", b"/", b"x@y"),
+        (b"http://evil.example/http://ours/", b"evil.example", b"/http://ours/", b""),
+        (b"/http://evil.example/", b"ours", b"/http://evil.example/", b""),
+        (b"//evil.example/x", b"ours", b"//evil.example/x", b""),
+    ],
+)
+async def test_the_authority_of_an_absolute_target_takes_the_place_of_host(
+    edge: Edge, target: bytes, authority: bytes, path: bytes, query: bytes
+) -> None:
+    """RFC 9112 §3.2.2."""
+    async with edge.client() as client:
+        for fields in (b"", b"connection: upgrade\r\nupgrade: h2c\r\n"):
+            edge.app.seen.clear()
+            client.send(b"GET " + target + b" HTTP/1.1\r\na: b\r\nHost: ours\r\n" + fields + b"\r\n")
+            assert await client.answer() == (200, b"ok")
+            (seen,) = edge.app.seen
+            assert seen["headers"][:2] == [(b"a", b"b"), (b"host", authority)]
+            assert (seen["raw_path"], seen["path"], seen["query_string"]) == (path, path.decode(), query)
+
+
+async def test_a_second_host_and_a_missing_one_are_as_visible_with_an_absolute_target(edge: Edge) -> None:
+    async with edge.client() as client:
+        client.send(b"GET http://b/ HTTP/1.1\r\nhost: a\r\nhost: a\r\n\r\nGET http://b/ HTTP/1.1\r\n\r\n")
+        assert [await client.answer() for _ in range(2)] == [(200, b"ok")] * 2
+    assert [scope["headers"] for scope in edge.app.seen] == [[(b"host", b"b")] * 2, []]
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        b"http:///x", b"http://?x", b"http://", b"http://@/x", b"http://ours@evil/x", b"http://u:p@ours/x", b"ftp://ours/x",
+        b"http://ours\\@evil/x", b"http://ours#@evil/x", b"http:x", b"x", b"ours:80", b"*x", b"http://a@?x",
+    ],
+)  # fmt: skip
+async def test_other_targets_are_a_400(edge: Edge, target: bytes) -> None:
+    async with edge.client() as client:
+        client.send(b"GET " + target + b" HTTP/1.1\r\nhost: ours\r\n\r\n" + GET)
+        assert (await client.answer())[0] == 400
+        edge.pass_time(2)
+        assert await client.is_closed()
+    assert not edge.app.seen
+
+
+async def test_an_asterisk_is_what_options_is_asked_for(edge: Edge) -> None:
+    async with edge.client() as client:
+        client.send(b"OPTIONS * HTTP/1.1\r\nhost: a\r\n\r\n")
+        assert await client.answer() == (200, b"ok")
+        client.send(b"GET * HTTP/1.1\r\nhost: a\r\n\r\n")
+        assert (await client.answer())[0] == 400
+    assert [scope["path"] for scope in edge.app.seen] == ["*"]
+
+
+@pytest.mark.parametrize(
+    "codings",
+    [
+        b"gzip, chunked", b"gzip,chunked", b"gzip", b"identity", b"xchunked", b"chunked;a=b", b"x, chunked",
+        b"\x0bchunked", b"gzip\r\ntransfer-encoding: chunked", b"deflate\r\nTRANSFER-ENCODING: chunked",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("fields", [b"", b"connection: upgrade\r\nupgrade: h2c\r\n"])
+async def test_a_transfer_coding_that_is_not_understood_is_a_501(edge: Edge, codings: bytes, fields: bytes) -> None:
+    """RFC 9112 §6.1."""
+    async with edge.client() as client:
+        client.send(POST + fields + b"transfer-encoding: " + codings + b"\r\n\r\n3\r\nabc\r\n0\r\n\r\n" + GET)
+        status, body = await client.answer()
+        if status != 400:  # what the parser itself refuses
+            assert (status, json.loads(body)["reason"]) == (501, "not_implemented")
+        edge.pass_time(2)
+        assert await client.is_closed()
+    assert not edge.app.seen
+
+
+@pytest.mark.parametrize("coding", [b"chunked", b"Chunked", b"\t CHUNKED  "])
+async def test_chunked_is_understood_however_it_is_written(edge: Edge, coding: bytes) -> None:
+    async with edge.client() as client:
+        client.send(POST + b"Transfer-Encoding:" + coding + b"\r\n\r\n3\r\nabc\r\n0\r\n\r\n" + GET)
+        assert [await client.answer() for _ in range(2)] == [(200, b"3"), (200, b"ok")]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        POST + b"content-length: 3\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        POST + b"transfer-encoding: chunked\r\ncontent-length: 3\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        POST + b"content-length: 3\r\ncontent-length: 3\r\n\r\nabc",
+        POST + b"content-length: 3, 3\r\n\r\nabc",
+        POST + b"content-length: +3\r\n\r\nabc",
+        POST + b"transfer-encoding: chunked, gzip\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        POST + b"transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        POST + b"transfer-encoding:\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        POST.replace(b"1.1", b"1.0") + b"transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        POST + b"content-length : 3\r\n\r\nabc",
+        POST + b"content-length: 3\r\n folded\r\n\r\nabc",
+    ],
+)
+async def test_a_body_that_could_end_in_two_places_is_a_400(edge: Edge, request_: bytes) -> None:
+    async with edge.client() as client:
+        client.send(request_ + GET)
+        assert (await client.answer())[0] == 400
+        edge.pass_time(2)
+        assert await client.is_closed()
+    assert edge.refused == ["malformed_request"]
+    assert not edge.app.seen
+
+
+@pytest.mark.parametrize(
+    "line", [b"GET / HTTP/2.0\r\n", b"GET / HTTP/0.9\r\n", b"GET /\r\n", b"POST /t/a/b/mcp HTTP/2.0\r\n"]
+)
+@pytest.mark.parametrize("fields", [b"", b"connection: keep-alive\r\n", b"connection: upgrade\r\nupgrade: h2c\r\n"])
+async def test_another_version_of_http_is_a_505(edge: Edge, line: bytes, fields: bytes) -> None:
+    async with edge.client() as client:
+        client.send(GET + line + fields + b"\r\n" + GET)
+        assert await client.answer() == (200, b"ok")
+        status, body = await client.answer()
+        answer = json.loads(body)
+        reason = answer["error"]["data"]["reason"] if b"/t/" in line else answer["reason"]
+        assert (status, reason) == (505, "version_not_supported")
+        assert await client.is_closed()
+    assert edge.refused == ["version_not_supported"]
+    assert len(edge.app.seen) == 1
+
+
+@pytest.mark.parametrize("version", [b"3.0", b"1.2", b"2", b"1.10"])
+async def test_what_is_no_version_of_http_at_all_is_a_400(edge: Edge, version: bytes) -> None:
+    async with edge.client() as client:
+        client.send(b"GET / HTTP/" + version + b"\r\nhost: a\r\n\r\n")
+        assert (await client.answer())[0] == 400

@@ -72,6 +72,31 @@ async def test_a_foreign_host_header_is_a_421(session: Wire) -> None:
     assert response.status_code == 421
 
 
+@pytest.mark.parametrize("path", ["", "/api/v1/tenants", "/metrics"])
+async def test_a_foreign_name_in_the_target_is_one_in_host(gateway: Gateway, session: Wire, path: str) -> None:
+    """RFC 9112 §3.2.2: the authority of an absolute target takes the place of Host."""
+    path = path or session.url.removeprefix(gateway.url)
+    statuses = {}
+    for name in ("evil.example.com", gateway.host):
+        target = {"target": f"http://{name}{path}".encode()}
+        with in_time():
+            response = await session.http.request("PUT", gateway.url, headers=session.headers, extensions=target)
+        statuses[name] = response.status_code
+    assert statuses.pop("evil.example.com") == 421
+    assert 421 not in statuses.values()
+
+
+async def test_an_absolute_target_is_served_by_the_name_in_it(gateway: Gateway, session: Wire) -> None:
+    path = session.url.removeprefix(gateway.url)
+    response = await session.http.post(
+        gateway.url,
+        json=rpc("tools/list"),
+        headers={**session.headers, "Host": "evil.example.com"},
+        extensions={"target": f"http://{gateway.host}{path}".encode()},
+    )
+    assert answer(response)["tools"]
+
+
 @pytest.mark.parametrize("method", ["POST", "GET", "DELETE"])
 async def test_a_foreign_origin_is_a_403(session: Wire, method: str) -> None:
     headers = {**session.headers, "Origin": "http://evil.example.com"}
@@ -254,6 +279,33 @@ async def test_addresses_answer_with_and_without_a_trailing_slash(
         assert stream.headers["content-type"].startswith("text/event-stream")
 
 
+@pytest.mark.parametrize("slash", ["%2f", "%2F"])
+async def test_an_encoded_slash_divides_nothing(
+    gateway: Gateway, echo: Endpoint, http: httpx2.AsyncClient, slash: str
+) -> None:
+    tenant, backend = echo.tenant, echo.name
+    for path in (
+        f"t/{tenant}{slash}{backend}/mcp",
+        f"t/{tenant}/{backend}{slash}mcp",
+        f"t/{tenant}/{backend}/mcp{slash}",
+        f"t/{tenant}/{backend}%5cmcp",
+        f"t{slash}{tenant}/{backend}/mcp",
+        f"t/{tenant}{slash}/{backend}/mcp",
+        f"t/{slash}/{tenant}/{backend}/mcp",
+    ):
+        with in_time():
+            response = await http.post(f"{gateway.url}/{path}", json=initialize(), headers=echo.headers)
+        assert response.status_code == 404, path
+    for path in (f"livez{slash}", f"metrics{slash}", f"api{slash}v1/tenants", f"api/v1/tenants{slash}{tenant}"):
+        response = await http.get(f"{gateway.url}/{path}", headers={"Authorization": f"Bearer {gateway.admin_key}"})
+        assert response.status_code == 404, path
+
+
+async def test_what_is_encoded_without_need_is_what_it_stands_for(echo: Endpoint, http: httpx2.AsyncClient) -> None:
+    url = echo.mcp.replace(echo.name, f"%{ord(echo.name[0]):x}{echo.name[1:]}")
+    assert answer(await http.post(url, json=initialize(), headers=echo.headers))
+
+
 # --- initialize
 
 
@@ -297,11 +349,16 @@ async def test_answers_carry_no_traceback_path_or_library(session: Wire) -> None
         assert "uvicorn" not in response.headers.get("server", "")
 
 
-async def test_requests_for_another_protocol_log_nothing(gateway: Gateway, http: httpx2.AsyncClient) -> None:
+@pytest.mark.parametrize("protocol", ["websocket", "h2c"])
+async def test_who_offers_another_protocol_is_served_as_ever_and_nothing_is_logged(
+    gateway: Gateway, session: Wire, protocol: str
+) -> None:
+    """Java's HttpClient offers h2c with every request."""
     before = gateway.log.stat().st_size
-    for protocol in ("websocket", "h2c"):
-        headers = {"Connection": "Upgrade", "Upgrade": protocol, "Sec-WebSocket-Version": "13"}
-        for path in ("/livez", "/t/default/x/mcp"):
-            response = await http.get(gateway.url + path, headers=headers)
-            assert response.status_code < 500
+    offer = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": protocol, "HTTP2-Settings": "AAEAAEAAAAIAAAAB"}
+    session.headers |= offer
+    assert (await session.http.get(gateway.url + "/livez", headers=offer)).status_code == 200
+    assert answer(await session.post(rpc("tools/list")))["tools"]
+    assert await session.call("echo", text="x" * 100_000) == "x" * 100_000
+    assert (await session.http.post(gateway.url + "/t/default/x/mcp", headers=offer)).status_code == 401
     assert gateway.log.stat().st_size == before
