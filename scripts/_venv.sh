@@ -1,6 +1,9 @@
 # Sourced by the other scripts, from the repository's root: makes .venv and installs what a lock file says.
 # Does nothing when .venv already holds exactly that lock.
 
+# Where this is set, each of the hundreds of processes that tests start would compile everything it imports anew.
+unset PYTHONDONTWRITEBYTECODE
+
 say() { echo "== $*" >&2; }
 fail() { echo "error: $*" >&2; exit 1; }
 
