@@ -69,13 +69,13 @@ class Front:
             await self._app(scope, receive, send)
             return
         path: str = scope["path"]
-        hides_slashes = _hides_slashes(path, scope.get("raw_path") or b"")
-        if hides_slashes:
-            path = scope["path"] = scope["raw_path"].decode("ascii")  # nothing that is here has an encoded character
+        is_nowhere = _is_nowhere(path, scope.get("raw_path") or b"")
+        if is_nowhere:
+            path = scope["path"] = scope["raw_path"].decode("ascii")  # no route has an encoded character
         if not path.startswith("/t/"):
             await self._elsewhere(scope, receive, send)
             return
-        request = McpRequest(scope, receive, send, *(_NO_NAMES if hides_slashes else _names(path)))
+        request = McpRequest(scope, receive, send, *(_NO_NAMES if is_nowhere else _names(path)))
         request.public_url = self._public_url
         if self._registry is not None and self._registry.leaving:
             request.send = _with_close(request.send)
@@ -218,9 +218,10 @@ class Front:
             return True
 
 
-def _hides_slashes(path: str, raw_path: bytes) -> bool:
-    """Whether slashes were encoded: they divide nothing, and a proxy that checks paths may not have seen them."""
-    return len(raw_path) > len(path) and raw_path.count(b"/") != path.count("/")
+def _is_nowhere(path: str, raw_path: bytes) -> bool:
+    """Whether something was encoded that no path of ours has: slashes, which divide nothing, since a proxy that checks
+    paths may not have seen them; or control characters, some of which a database refuses."""
+    return len(raw_path) > len(path) and (raw_path.count(b"/") != path.count("/") or not path.isprintable())
 
 
 def _names(path: str) -> tuple[str, str, str]:

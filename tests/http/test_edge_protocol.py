@@ -314,13 +314,14 @@ async def test_a_client_that_was_let_in_waits_for_no_crowd_of_strangers(edge: Ed
         assert [await stranger.answer() for stranger in crowd] == [(200, b"ok")] * 100
 
 
-async def test_what_was_read_of_a_refused_connection_goes_with_it(edge: Edge) -> None:
+@pytest.mark.parametrize("request_", [GET, GET.replace(b"host", b"connection: upgrade\r\nupgrade: h2c\r\nhost")])
+async def test_what_was_read_of_a_refused_connection_goes_with_it(edge: Edge, request_: bytes) -> None:
     gc.collect()
     gc.disable()
     try:
         for _ in range(10):
             async with edge.client() as client:
-                client.send(GET * 300_000)
+                client.send(request_ * 100_000)
                 await until(lambda: edge.refused)
                 edge.refused.clear()
                 await edge.spend_time(16)

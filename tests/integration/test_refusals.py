@@ -301,6 +301,17 @@ async def test_an_encoded_slash_divides_nothing(
         assert response.status_code == 404, path
 
 
+@pytest.mark.parametrize("character", ["%00", "%0a", "%7f", "%C2%85"])
+async def test_a_character_that_no_name_has_is_looked_for_nowhere(
+    echo: Endpoint, http: httpx2.AsyncClient, character: str
+) -> None:
+    """PostgreSQL takes no NUL, and would answer with an error of its own."""
+    for url in (echo.mcp.replace(echo.name, "a" + character), echo.mcp.replace(echo.tenant, character)):
+        with in_time():
+            response = await http.post(url, json=initialize(), headers=echo.headers)
+        assert (response.status_code, response.json()["error"]["data"]["reason"]) == (404, "not_found")
+
+
 async def test_what_is_encoded_without_need_is_what_it_stands_for(echo: Endpoint, http: httpx2.AsyncClient) -> None:
     url = echo.mcp.replace(echo.name, f"%{ord(echo.name[0]):x}{echo.name[1:]}")
     assert answer(await http.post(url, json=initialize(), headers=echo.headers))
