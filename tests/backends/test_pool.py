@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import time
+from dataclasses import replace
 
 import anyio
 import pytest
@@ -205,10 +206,11 @@ async def test_the_queue_is_bounded(make_pool):
     assert len(done) == 1
 
 
-async def test_waiting_has_a_deadline(make_pool, running):
-    pool = await make_pool(max_processes=1, deadline_s=0.05)
+async def test_waiting_has_a_deadline(make_pool, running, monkeypatch):
+    pool = await make_pool(max_processes=1)
     spec = spec_of("echo")
     await lease_all(pool, [spec])
+    monkeypatch.setattr(pool, "_options", replace(pool._options, deadline_s=0.05))
     with pytest.raises(BackendBusy, match="in time"):
         await pool.lease(spec, NO_LIMITS)
     assert pool.snapshot().waiting == 0

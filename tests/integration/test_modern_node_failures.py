@@ -24,13 +24,12 @@ from tests.integration.modern_wire import (
     reason,
     sessions_of,
 )
-from tests.integration.nodes import Nodes, running_nodes
+from tests.integration.nodes import AGAIN_WITHIN_S, BUSY_S, Nodes, running_nodes
 from tests.integration.test_node_failures import COUNTING, executed, for_ever, kill_whole
 from tests.integration.wire import answer, error_of
 
 ASKING = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/asks_twice.py")]
 ROLLS = 10
-AGAIN_WITHIN_S = 6.5  # design: a lease of 5 s, a probe of 0.5 s, and the start of a process
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -47,7 +46,7 @@ async def waiting(
 
 
 async def test_a_call_on_a_node_that_has_died_is_lost_and_never_runs_again(
-    http: httpx2.AsyncClient, tmp_path: Path, own_nodes: Nodes
+    http: httpx2.AsyncClient, tmp_path: Path, own_nodes: Nodes, full: bool
 ) -> None:
     journal = tmp_path / "journal"
     client, asked, survivor = await waiting(http, own_nodes, journal, 3)
@@ -55,7 +54,7 @@ async def test_a_call_on_a_node_that_has_died_is_lost_and_never_runs_again(
     killed_at = time.monotonic()
     assert await reason(client, "poll", asked[0], survivor, n=0) == "state_lost"
     print(f"\nknown to be lost {time.monotonic() - killed_at:.1f} s after the kill")
-    assert time.monotonic() - killed_at < AGAIN_WITHIN_S
+    assert time.monotonic() - killed_at < AGAIN_WITHIN_S + (0 if full else BUSY_S)
     assert await reason(client, "poll", asked[1], survivor, n=1) == "state_lost"
     client.nodes = [survivor]
     assert await client.answer_all("poll", "new", n=9) == "name-new likes color-new"
@@ -79,7 +78,7 @@ async def test_a_call_that_waits_on_a_node_that_drains_is_lost_and_its_caller_se
 
 
 async def test_a_caller_whose_node_dies_is_served_by_another_within_seconds(
-    http: httpx2.AsyncClient, tmp_path: Path, postgres_database: str
+    http: httpx2.AsyncClient, tmp_path: Path, postgres_database: str, full: bool
 ) -> None:
     with running_nodes(tmp_path, postgres_database, 3) as nodes:
         await nodes.all_know_each_other()
@@ -109,7 +108,7 @@ async def test_a_caller_whose_node_dies_is_served_by_another_within_seconds(
             for client in callers:
                 tasks.start_soon(one, client)
         print(f"\nserved again after {min(waits):.1f} to {max(waits):.1f} s")
-        assert max(waits) < AGAIN_WITHIN_S
+        assert max(waits) < AGAIN_WITHIN_S + (0 if full else BUSY_S)
 
 
 @pytest.mark.long

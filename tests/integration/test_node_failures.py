@@ -18,13 +18,12 @@ import httpx2
 import pytest
 
 from tests.integration.gateway import ROOT, Endpoint, Gateway, is_alive, until
-from tests.integration.nodes import Nodes, running_nodes
+from tests.integration.nodes import AGAIN_WITHIN_S, BUSY_S, Nodes, running_nodes
 from tests.integration.wire import LATEST, RpcError, Wire, answer, events
 
 COUNTING = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/counting.py")]
 SESSIONS = 20
 KILLS, ROLLS = 20, 10
-AGAIN_WITHIN_S = 6.5  # design: a lease of 5 s, a probe of 0.5 s, and the start of a process
 ACCEPTED_AFTER_S = 0.1  # an event is safe 20 ms after the server has said it; two busy cores are slower
 
 pytestmark = pytest.mark.timeout(900)
@@ -202,7 +201,7 @@ async def test_a_node_that_is_killed_loses_no_session_and_no_event_and_repeats_n
         f"\n{kills} kills: answered again after {median:.2f} s, p99 {p99:.2f} s, {len(tally.answered)} calls answered"
     )
     print(f"{len(tally.unknown)} calls without a known outcome")
-    assert p99 <= AGAIN_WITHIN_S
+    assert p99 <= AGAIN_WITHIN_S + (0 if full else BUSY_S)
 
 
 async def test_calls_in_flight_at_a_sigterm_are_all_answered(tmp_path: Path, postgres_database: str) -> None:

@@ -114,7 +114,7 @@ async def paused(node: Gateway, seconds: float = PAUSE_S) -> AsyncIterator[None]
 
 
 async def test_a_node_that_stood_still_does_not_answer_for_what_another_has_taken_over(
-    tmp_path: Path, postgres_database: str
+    tmp_path: Path, postgres_database: str, full: bool
 ) -> None:
     async with rig(tmp_path, postgres_database) as it:
         plain = it.nodes.all[0].endpoint(ECHO, tenant=it.endpoint.tenant)
@@ -137,7 +137,7 @@ async def test_a_node_that_stood_still_does_not_answer_for_what_another_has_take
                 taken = [await it.mark(session, 0) for session in it.sessions]
         print(f"\ntaken over after {max(taken):.2f} s; in flight: {[each.status_code for each in in_flight]}")
         print(f"queued: {[each.status_code for each in queued]} {queued[0].text}")
-        assert max(taken) < TAKEN_WITHIN_S
+        assert max(taken) < (TAKEN_WITHIN_S if full else PAUSE_S)
         # Sent, and perhaps carried out. No 404: the sessions go on at the other node.
         told = [(each.status_code, error_of(each).reason, error_of(each).data["outcome"]) for each in in_flight]
         assert told == [(200, "node_lost", "unknown")] * SESSIONS
