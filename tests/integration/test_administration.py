@@ -18,9 +18,9 @@ from tests.postgres import new_database
 AT_ONCE_S = 1.0
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+@pytest.fixture(scope="module", params=[pytest.param("sqlite", marks=pytest.mark.long), "postgresql"])
 def gateway(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A gateway of this module's own, on each database."""
+    """A gateway of this module's own, on each database; every other module's is on SQLite."""
     folder = tmp_path_factory.mktemp(f"administration-{request.param}") / "data"
     if request.param == "sqlite":
         with running_gateway(folder) as gateway:
