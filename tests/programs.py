@@ -246,11 +246,10 @@ def _main(descriptor: int) -> int:
 
     assert threading.active_count() == 1
     gc.collect()
-    gc.freeze()  # a child's collections do not write to what it shares with us
+    gc.freeze()  # collections in a child do not look at what it shares with us, which would copy it
     words = _Forks(socket.socket(fileno=descriptor)).serve()
     if words is None:
         return 0
-    gc.unfreeze()
     sys.argv = ["trunkline", *words]
     return main(words)
 

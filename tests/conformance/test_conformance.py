@@ -29,7 +29,7 @@ EVERY = [(era, revision) for era in ERAS for revision in SCENARIOS]
 # Where a server is initialised. One that speaks 2026-07-28 with us is not, and has to answer `server/discover`.
 HANDSHAKES = [("dual", OLD), ("legacy", OLD), ("legacy", NEW)]
 # In front of two nodes; the other four under --long.
-IN_TURN_OFTEN = {("dual", OLD), ("legacy", NEW)}
+IN_TURN_OFTEN = {("legacy", NEW)}
 QUIRKS = {"stdout-noise": EVERY, "silent-discover": HANDSHAKES, "slow-init": HANDSHAKES, "ping-client": HANDSHAKES}
 
 # Scenario -> its checks that fail. This one insists on the key `user_name` for a question; a server of the handshake

@@ -181,6 +181,7 @@ async def test_nodes_do_not_outlive_a_parent_that_is_killed(own_fleet: Gateway) 
     await until(lambda: not [each for each in family if is_alive(each)], 10)
 
 
+@pytest.mark.long
 def test_the_demonstration_is_printed_once_after_the_ready_line(tmp_path: Path, settings: dict[str, str]) -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "app", "serve", "--port", "0", "--nodes", "2", "--demo"],

@@ -20,7 +20,7 @@ from tests.integration.wire import Wire
 from tests.routing.faulty_line import Fault, FaultyLine, altering, faulty_line
 
 COUNTING = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/counting.py")]
-SESSIONS = 10
+SESSIONS = 6
 KILLS = 100
 
 pytestmark = pytest.mark.timeout(900)

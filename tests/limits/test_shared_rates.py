@@ -27,11 +27,11 @@ class Cluster:
     """Nodes and a store in simulated time."""
 
     def __init__(self, nodes: int, limits: Limits) -> None:
-        self.now = self.began = time.monotonic()
         self.levels: dict[str, tuple[float, float]] = {}
         self.is_away = False
         self.all_gates = [TenantGates(Metrics("test")) for _ in range(nodes)]
         self.gates = [gates.of("acme", limits) for gates in self.all_gates]
+        self.now = self.began = time.monotonic()  # not before their buckets are there
         self.rates = [SharedRates(gates, self.script, lambda: self.now) for gates in self.all_gates]
 
     async def script(self, keys: Sequence[str], arguments: Sequence[float]) -> list[bytes]:

@@ -382,4 +382,26 @@ FAULTS_OF_NODES = (
         "if False:",
         ("tests/storage/test_postgresql.py",),
     ),
+    # --- a node that stops
+    Fault(
+        "a drain does not wait for requests that wait for another node",
+        "app/routing/passing.py",
+        "            while len(self):",
+        "            while self._under_way:",
+        ("tests/transports/test_elsewhere.py",),
+    ),
+    Fault(
+        "requests wait for another node when the drain is over",
+        "app/routing/passing.py",
+        "        if self._is_over:",
+        "        if False and self._is_over:",
+        ("tests/transports/test_elsewhere.py",),
+    ),
+    Fault(
+        "a node that was told to stop opens sessions",
+        "app/transports/elsewhere.py",
+        "if not (self._registry.leaving or self._registry.draining):",
+        "if not self._registry.draining:",
+        ("tests/transports/test_elsewhere.py",),
+    ),
 )

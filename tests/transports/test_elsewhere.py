@@ -344,7 +344,34 @@ async def test_until_it_drains_it_opens_what_no_other_node_does(rig, why):
     assert not await rig.elsewhere.opening(rig.client.request(ALICE, forwarded=why.startswith("it was")), b"hello")
 
 
-async def test_its_drain_waits_for_those_who_wait_for_another_node_and_then_says_that_nothing_was_sent(rig):
+async def until_it_waits(rig: Rig) -> None:
+    with anyio.fail_after(5):
+        while not len(rig.passing):
+            await anyio.lowlevel.checkpoint()
+
+
+async def test_its_drain_waits_for_those_who_wait_for_another_node(rig):
+    await rig.cluster.elsewhere("s")
+    rig.forwarding.is_unreachable, done = True, []
+    async with anyio.create_task_group() as tasks:
+
+        async def ask() -> None:
+            done.append(await rig.ask("s"))
+
+        async def drain() -> None:
+            done.append(await rig.passing.finish(30))
+
+        tasks.start_soon(ask)
+        await until_it_waits(rig)
+        tasks.start_soon(drain)
+        await anyio.sleep(0.1)
+        assert not done
+        rig.forwarding.is_unreachable = False
+    assert done == [None, 0]
+    assert rig.forwarding.answered == [(THERE, b"body")]
+
+
+async def test_when_its_drain_is_over_those_who_still_wait_hear_that_nothing_was_sent(rig):
     await rig.cluster.elsewhere("s")
     rig.forwarding.is_unreachable = True
     async with anyio.create_task_group() as tasks:
@@ -354,10 +381,8 @@ async def test_its_drain_waits_for_those_who_wait_for_another_node_and_then_says
                 await rig.ask("s")
 
         tasks.start_soon(ask)
-        with anyio.fail_after(5):
-            while not rig.forwarding.asked:
-                await anyio.lowlevel.checkpoint()
-            assert await rig.passing.finish(0.05) == 0
+        await until_it_waits(rig)
+        assert await rig.passing.finish(0.05) == 0
     assert len(rig.passing) == 0
     with pytest.raises(ShuttingDown):
         await rig.ask("s")
