@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from tests.auth.test_jwks import jwk
 from tests.integration.gateway import ECHO, Endpoint, Gateway, running_gateway, until
-from tests.integration.servers import TIME, TRANSPORTS, Transport, python_client, text_of
+from tests.integration.servers import TIME, Transport, python_client, text_of
 from tests.integration.wire import Wire
 
 STORM = 100
