@@ -7,6 +7,7 @@ found exactly once is an error.
 
 from tests.mutations.fault import Fault
 from tests.mutations.faults_of_nodes import FAULTS_OF_NODES
+from tests.mutations.faults_of_the_edge import FAULTS_OF_THE_EDGE
 
 PROTOCOL = ("tests/protocol/test_exchange.py",)
 TOKENS = ("tests/auth/test_tokens.py", "tests/auth/test_refused_tokens.py")
@@ -353,5 +354,6 @@ FAULTS = (
         "if False and is_refusal(error) else error",
         ("tests/sessions/test_bridged_link.py",),
     ),
+    *FAULTS_OF_THE_EDGE,
     *FAULTS_OF_NODES,
 )

@@ -1,0 +1,131 @@
+"""Faults of what strangers can reach before anybody knows them."""
+
+from tests.mutations.fault import Fault
+
+HEADS = ("tests/http/test_edge_protocol.py", "tests/http/test_upgrade_offers.py")
+PIPES = ("tests/http/test_edge_protocol.py",)
+PLACES = ("tests/http/test_connections.py",)
+
+FAULTS_OF_THE_EDGE = (
+    # --- what one connection may have us keep
+    Fault(
+        "a request behind another one is read on",
+        "app/http/edge_protocol.py",
+        "        if self.pipeline:\n            self.flow.hold()\n",
+        "        if self.pipeline:\n",
+        PIPES,
+    ),
+    Fault(
+        "more requests may wait than may",
+        "app/http/edge_protocol.py",
+        "if len(self.pipeline) > MAX_WAITING:",
+        "if len(self.pipeline) > MAX_WAITING + 1:",
+        PIPES,
+    ),
+    Fault(
+        "a head has a field more than it may",
+        "app/http/edge_protocol.py",
+        "if len(headers) > MAX_FIELDS:",
+        "if len(headers) > MAX_FIELDS + 1:",
+        HEADS,
+    ),
+    Fault(
+        "a head has no limit in bytes while it arrives",
+        "app/http/edge_protocol.py",
+        "if self._arrived_bytes > MAX_HEAD_BYTES + PIECE_BYTES:",
+        "if False:",
+        HEADS,
+    ),
+    Fault(
+        "a URL is a byte longer than it may",
+        "app/http/edge_protocol.py",
+        "if len(self.url) > MAX_URL_BYTES:",
+        "if len(self.url) > MAX_URL_BYTES + 1:",
+        HEADS,
+    ),
+    Fault(
+        "trailers have no limit",
+        "app/http/edge_protocol.py",
+        "if self._trailer_bytes > MAX_TRAILER_BYTES:",
+        "if False:",
+        HEADS,
+    ),
+    Fault(
+        "what waits is kept when the client has gone",
+        "app/http/edge_protocol.py",
+        "        self.pipeline.clear()\n        self._leave()\n        super()",
+        "        self._leave()\n        super()",
+        PIPES,
+    ),
+    Fault(
+        "a connection that was refused keeps its place",
+        "app/http/connections.py",
+        "            self.give_back(counted)\n            return refusal",
+        "            return refusal",
+        PLACES,
+    ),
+    Fault(
+        "an address has one connection more than it may",
+        "app/http/connections.py",
+        "if number >= self.limits.per_address:",
+        "if number > self.limits.per_address:",
+        PLACES,
+    ),
+    Fault(
+        "there is one connection more than there may be",
+        "app/http/connections.py",
+        "if len(self._open) >= self._most:",
+        "if len(self._open) > self._most:",
+        PLACES,
+    ),
+    Fault(
+        "a client that says whose proxy it is, is believed",
+        "app/http/client_address.py",
+        "return any(address in network for network in self._networks)",
+        "return True",
+        ("tests/http/test_client_address.py",),
+    ),
+    # --- how a head is read
+    Fault(
+        "codings that nobody here understands are served",
+        "app/http/heads.py",
+        'return coding.rstrip(b" ").lower() == b"chunked"',
+        'return coding.rstrip(b" ").lower().endswith(b"chunked")',
+        HEADS,
+    ),
+    Fault(
+        "the authority of an absolute target is not looked at",
+        "app/http/edge_protocol.py",
+        'authority if name == b"host" else value',
+        "value",
+        HEADS,
+    ),
+    Fault(
+        "userinfo passes for a host",
+        "app/http/heads.py",
+        "([^/?#@]+)",
+        "([^/?#]+)",
+        HEADS,
+    ),
+    Fault(
+        "encoded slashes divide a path",
+        "app/transports/front.py",
+        'raw_path.count(b"/") != path.count("/") or not path.isprintable()',
+        "not path.isprintable()",
+        ("tests/integration/test_refusals.py",),
+    ),
+    Fault(
+        "HTTP/2.0 in clear text is answered like 1.1",
+        "app/http/edge_protocol.py",
+        'if cycle.scope["http_version"] not in _VERSIONS:',
+        "if False:",
+        HEADS,
+    ),
+    Fault(
+        "the body behind an offer of another protocol is lost",
+        "app/http/edge_protocol.py",
+        "            self._parse_behind_offers(memoryview(piece), offer.args[0])",
+        "            assert offer.args",
+        HEADS,
+    ),
+)
