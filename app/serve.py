@@ -277,7 +277,7 @@ class _Node:
         if cut_off:
             log.error("calls that did not finish in time were cut off: %d", cut_off)
         self._server.should_exit = True
-        await gateway.passing.finish(LATE_REQUESTS_S)  # in LAST_RESPONSES_S uvicorn cancels what has come in since
+        await gateway.passing.close(LATE_REQUESTS_S)  # in LAST_RESPONSES_S uvicorn cancels what has come in since
 
     async def _announce(self, gateway: Gateway) -> None:
         """Prints the ready line once the port answers, then what the demonstration has to say."""

@@ -45,7 +45,7 @@ class Passing:
     def __init__(self) -> None:
         self._under_way = dict[Passage, None]()
         self._waiting = 0
-        self._is_over = False
+        self._is_closed = False
 
     def __len__(self) -> int:
         return len(self._under_way) + self._waiting
@@ -54,7 +54,12 @@ class Passing:
         return iter(list(self._under_way))
 
     def begin(self, passage: Passage) -> None:
-        """It counts until it is `over`."""
+        """It counts until it is `over`.
+
+        Raises:
+            ShuttingDown: this node passes nothing on any more.
+        """
+        self._require_open()
         self._under_way[passage] = None
 
     def over(self, passage: Passage) -> None:
@@ -66,10 +71,9 @@ class Passing:
         """While a request that has been sent nowhere yet waits for a node to send it to.
 
         Raises:
-            ShuttingDown: this node waits for nothing any more.
+            ShuttingDown: as `begin`.
         """
-        if self._is_over:
-            raise ShuttingDown
+        self._require_open()
         self._waiting += 1
         try:
             yield
@@ -93,9 +97,8 @@ class Passing:
 
     async def finish(self, seconds: float) -> int:
         """Returns when nothing is under way, or the time is over and what was left has ended; how many calls were cut
-        off. From then on nothing waits."""
-        is_done, self._is_over = await self._is_done(seconds), True
-        if is_done:
+        off."""
+        if await self._is_done(seconds):
             return 0
         calls = [each for each in self if each.kind is Kind.CALL]
         for passage in self:
@@ -105,6 +108,16 @@ class Passing:
             passage.cut()
         await self._is_done(LAST_ENDS_S)
         return len(calls)
+
+    async def close(self, seconds: float) -> None:
+        """The same for what has come since; from then on nothing begins or waits."""
+        await self._is_done(seconds)
+        self._is_closed = True
+        await self.finish(0.0)
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise ShuttingDown
 
     async def _is_done(self, seconds: float) -> bool:
         with anyio.move_on_after(seconds):

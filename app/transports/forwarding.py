@@ -83,6 +83,7 @@ class Forwarding:
                 was executed is not known.
             NodeUnavailable: too many requests are under way to the node, or it does not believe us.
             ClientGone: there is nobody to answer.
+            ShuttingDown: this node passes nothing on any more.
             GatewayError: the client may not any more.
         """
         await request.require_still_allowed()

@@ -1,5 +1,6 @@
 """Front: the pure-ASGI door. Checks Host and Origin on everything, and takes `/t/…` before Starlette sees it."""
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
@@ -11,7 +12,7 @@ from app.auth.authenticator import REMEMBER_S, Authenticator
 from app.auth.policy import may_connect
 from app.domain import Principal
 from app.domain import Scope as Permission
-from app.errors import BackendNotFound, Forbidden, GatewayError
+from app.errors import BackendNotFound, Forbidden, GatewayError, ShuttingDown
 from app.http.client_address import client_address, limited_address
 from app.http.connections import BY_KEY, LET_IN
 from app.http.dependencies import BASE_URL
@@ -91,6 +92,12 @@ class Front:
             return
         except GatewayError as error:
             await request.answer_error(error)
+        except asyncio.CancelledError:
+            # At the end of a drain uvicorn waits for nobody any more. Whoever was let in has been answered before; who
+            # still waits for the database to be let in is told that nothing was done.
+            if request.is_let_in:
+                raise
+            await request.answer_error(ShuttingDown())
 
     async def _answer_node(self, request: McpRequest) -> None:
         """What another node has sent on, if it is one."""

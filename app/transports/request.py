@@ -56,6 +56,11 @@ class McpRequest:
         """Lets the principal in, who was found when `watch` had seen so many revocations; `ask_again` asks anew."""
         self.principal, self._watch, self._seen, self._ask_again = principal, watch, seen, ask_again
 
+    @property
+    def is_let_in(self) -> bool:
+        """Whether anybody has found out yet who asks."""
+        return self._watch is not None
+
     async def require_still_allowed(self) -> None:
         """Asks again after a wait, before anything is made or sent; free while nothing was revoked or has expired.
 

@@ -393,8 +393,8 @@ FAULTS_OF_NODES = (
     Fault(
         "requests wait for another node when the drain is over",
         "app/routing/passing.py",
-        "        if self._is_over:",
-        "        if False and self._is_over:",
+        "        if self._is_closed:",
+        "        if False and self._is_closed:",
         ("tests/transports/test_elsewhere.py",),
     ),
     Fault(

@@ -382,7 +382,7 @@ async def test_when_its_drain_is_over_those_who_still_wait_hear_that_nothing_was
 
         tasks.start_soon(ask)
         await until_it_waits(rig)
-        assert await rig.passing.finish(0.05) == 0
+        await rig.passing.close(0.05)
     assert len(rig.passing) == 0
     with pytest.raises(ShuttingDown):
         await rig.ask("s")

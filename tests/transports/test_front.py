@@ -1,5 +1,6 @@
 """The Front and the transports behind it, in process: what every request has to pass."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -10,7 +11,7 @@ from starlette.exceptions import HTTPException
 
 from app.sessions.registry import SessionRegistry
 from tests.sessions.fakes import FakePool
-from tests.transports.conftest import LIMIT, Exchanged, Http
+from tests.transports.conftest import LIMIT, Exchanged, FakeAuthenticator, Http
 
 MCP = "/t/acme/echo/mcp"
 INITIALIZE = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18"}}'
@@ -198,3 +199,21 @@ async def test_metrics_are_asked_for_by_address_or_by_a_name_of_ours(http: Http,
 
 async def test_a_foreign_page_may_not_ask_for_metrics(http: Http) -> None:
     assert (await http.ask("GET", "/metrics", origin="http://evil.example.com")).status == 403
+
+
+async def test_who_waits_to_be_let_in_when_the_node_ends_hears_that_nothing_was_done(
+    http: Http, authenticator: FakeAuthenticator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = asyncio.Event()
+
+    async def never(*_: object) -> None:
+        asked.set()
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr(authenticator, "remembered", lambda *_: None)
+    monkeypatch.setattr(authenticator, "authenticate", never)
+    task = asyncio.ensure_future(http.ask("POST", MCP, INITIALIZE))
+    await asyncio.wait_for(asked.wait(), 5)
+    task.cancel()  # as uvicorn does
+    got = await task
+    assert (got.status, json.loads(got.body)["error"]["data"]["reason"]) == (503, "shutting_down")

@@ -183,3 +183,15 @@ async def test_a_client_that_reads_nothing_does_not_hold_up_the_end(sender: Send
             await asyncio.sleep(0.3)
             with anyio.fail_after(10):
                 await sender.passing.finish(0.1)
+
+
+async def test_once_it_is_closed_nothing_is_passed_on_and_it_is_said_that_nothing_was(sender: SendingNode) -> None:
+    async with two_nodes(sender, Streaming()) as client:
+        late = asyncio.ensure_future(client.post(MCP, content=PING))
+        await until(lambda: len(sender.passing) == 1)
+        with anyio.fail_after(8):
+            await sender.passing.close(0.05)
+            assert (await late).json()["error"]["data"]["reason"] == "node_lost"
+        answer = await client.post(MCP, content=PING)
+    assert (answer.status_code, answer.json()["error"]["data"]["reason"]) == (503, "shutting_down")
+    assert len(sender.passing) == 0
