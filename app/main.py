@@ -12,6 +12,7 @@ from app.admin.router import build_router
 from app.gateway import Gateway
 from app.http import health, problems, resource_metadata
 from app.http.hosts import HostPolicy
+from app.http.pages import pages
 from app.limits.rate_limiter import RateLimiter
 from app.sessions.all_nodes import answer_for
 from app.storage.audit import AuditLog
@@ -48,7 +49,7 @@ def create_app(gateway: Gateway) -> Front:
     """The Front, with the MCP endpoints in it and the FastAPI application behind it."""
     settings = gateway.settings
     app = build_api()
-    app.state.health = health.Health(readiness=gateway, registry=gateway.metrics.registry)
+    app.state.health = own_health = health.Health(readiness=gateway, registry=gateway.metrics.registry)
     app.state.admin = AdminContext(
         tenants=gateway.tenants,
         backends=gateway.backends,
@@ -63,7 +64,9 @@ def create_app(gateway: Gateway) -> Front:
         answered_once=AnsweredOnce(IdempotencyRepository(gateway.database), settings.secret_key, _now),
     )
     app.state.issuers = IssuerContext(gateway.issuers, gateway.sealer, gateway.outbound.check)
-    app.state.authorization_servers = gateway.issuers.authorization_servers
+    app.state.authorization_servers = resource_metadata.Remembered(
+        gateway.issuers.authorization_servers, RateLimiter("resource_metadata", gateway.metrics.rate_limited)
+    )
     forwarding = Forwarding(gateway.routing.peers, gateway.metrics, gateway.passing)
     unknown = RateLimiter("unknown_sessions", gateway.metrics.rate_limited)
     elsewhere = Elsewhere(gateway.registry, gateway.ownership, gateway.router, forwarding, gateway.take_over, unknown)
@@ -84,6 +87,7 @@ def create_app(gateway: Gateway) -> Front:
         public_url=settings.public_url,
         inside=_inside(gateway),
         registry=gateway.registry,
+        pages=pages(app, own_health),
     )
 
 

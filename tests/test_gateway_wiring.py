@@ -218,8 +218,9 @@ async def test_what_a_tenant_uses_is_known_at_the_other_node(pair: Pair) -> None
     session = await open_session(pair.first, "end")
     await becomes(1, lambda: pair.second.pool.used_elsewhere("default"))
     assert session.gate.bucket is not None
-    session.gate.check_rate(time.monotonic())
     with client_of(pair.redis_url) as client:
+        for _ in range(20):  # the key lasts as long as it takes to make up for what was spent
+            session.gate.check_rate(time.monotonic())
         await becomes(1, lambda: client.exists("trunkline:rate:default"))
 
 

@@ -47,7 +47,11 @@ async def livez() -> JSONResponse:
 @router.get("/readyz")
 async def readyz(request: Request) -> JSONResponse:
     """New work may come here."""
-    health: Health = request.app.state.health
+    return await readiness(request.app.state.health)
+
+
+async def readiness(health: Health) -> JSONResponse:
+    """The answer of /readyz: 503 where a part keeps this node from serving."""
     parts = await health.readiness.check()
     if all(state == OK for state in parts.values()):
         return _uncached({"status": "ready", "parts": parts, "degraded": health.readiness.degraded()})
@@ -79,5 +83,4 @@ def _uncached(content: object, status: int = 200) -> JSONResponse:
     return JSONResponse(content, status, {"Cache-Control": "no-store"})
 
 
-# Anybody may ask as often as they like, so the front gives this answer without asking the application.
 ALIVE = _uncached({"status": "alive"})

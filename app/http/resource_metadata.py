@@ -4,6 +4,7 @@ Public. Whether a backend exists is never looked up, so nobody learns it; a tena
 like one that does not exist. That a tenant has issuers, and which, is what the document is for.
 """
 
+import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from fastapi import APIRouter, Request
@@ -12,14 +13,56 @@ from fastapi.responses import JSONResponse
 from app.auth.tokens import Target
 from app.domain import Scope, is_name
 from app.errors import Forbidden, NotFound, Unauthenticated
+from app.http.client_address import client_address, limited_address
 from app.http.dependencies import BASE_URL
+from app.limits.rate_limiter import RateLimiter
+from app.single_flight import SingleFlight
 
 PREFIX = "/.well-known/oauth-protected-resource"
 
+REMEMBER_S = 2.0
+MAX_REMEMBERED = 1000  # tenants, with ten issuers at most
+
 AuthorizationServers = Callable[[str], Awaitable[Sequence[str]]]
-"""The issuers of a tenant that clients can go to; `main.py` puts it on `app.state.authorization_servers`."""
+"""The issuers of a tenant that clients can go to."""
 
 router = APIRouter(include_in_schema=False)
+
+
+class Remembered:
+    """Asks for the issuers of a tenant once in REMEMBER_S, however many want to know. Which tenants an address asks for
+    that nobody has asked for just now is limited. `main.py` puts it on `app.state.authorization_servers`."""
+
+    def __init__(
+        self, ask: AuthorizationServers, asked: RateLimiter, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._ask, self._asked, self._clock = ask, asked, clock
+        self._flight = SingleFlight[str]()
+        self._known: dict[str, tuple[Sequence[str], float]] = {}  # and until when; the oldest stands first
+
+    async def of(self, tenant: str, address: str) -> Sequence[str]:
+        """The issuers.
+
+        Raises:
+            RateLimited: this address asks for too many tenants.
+            StorageUnavailable: the database does not answer.
+        """
+        if (known := self._remembered(tenant)) is not None:
+            return known
+        self._asked.spend(address)
+        async with self._flight.turn(tenant):
+            if (known := self._remembered(tenant)) is not None:
+                return known
+            servers = await self._ask(tenant)
+        self._known.pop(tenant, None)
+        if len(self._known) >= MAX_REMEMBERED:
+            del self._known[next(iter(self._known))]
+        self._known[tenant] = servers, self._clock() + REMEMBER_S
+        return servers
+
+    def _remembered(self, tenant: str) -> Sequence[str] | None:
+        servers, until = self._known.get(tenant, ((), 0.0))
+        return servers if until > self._clock() else None
 
 
 @router.get(PREFIX + "/t/{tenant}/{backend}/mcp")
@@ -27,8 +70,8 @@ async def resource_metadata(request: Request, tenant: str, backend: str) -> JSON
     """Where tokens for this endpoint come from."""
     if not (is_name(tenant) and is_name(backend)):
         raise NotFound("There is nothing at this address")
-    ask: AuthorizationServers = request.app.state.authorization_servers
-    servers = await ask(tenant)
+    remembered: Remembered = request.app.state.authorization_servers
+    servers = await remembered.of(tenant, limited_address(client_address(request.scope)))
     content = {
         "resource": Target(tenant, backend, request.scope[BASE_URL]).resource,
         **({"authorization_servers": list(servers)} if servers else {}),  # RFC 9728, 3.2: no empty arrays

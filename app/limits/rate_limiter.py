@@ -24,6 +24,8 @@ _LIMITS = {
     "bad_credentials": (10.0, 300.0, "too many requests with bad credentials come from this address"),
     # After a restart every client of a key asks once for a session that is gone.
     "unknown_sessions": (100.0, 1000.0, "too many requests name sessions that this credential does not have"),
+    # Which of its issuers a tenant's clients may go to: anybody may ask, and what is not remembered asks the database.
+    "resource_metadata": (10.0, 100.0, "too many requests for the metadata of tenants come from this address"),
     "rest": (50.0, 1000.0, "this credential sends too many requests to the API"),
 }
 LIMITS = frozenset(_LIMITS)

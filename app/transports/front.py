@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import anyio
 from starlette.exceptions import HTTPException
@@ -32,6 +32,7 @@ Endpoint = Callable[[McpRequest], Awaitable[None]]
 
 _UNCHECKED = frozenset({"/livez", "/readyz"})  # asked by address or by any name, and they tell nothing
 _METRICS = "/metrics"
+_PAGES: Mapping[str, ASGIApp] = {"/livez": ALIVE}
 _REQUEST_HEADERS = (
     b"Authorization, Content-Type, Accept, Mcp-Session-Id, MCP-Protocol-Version, Mcp-Method, Mcp-Name, Last-Event-ID"
 )
@@ -54,11 +55,12 @@ class Front:
         public_url: str | None = None,
         inside: Inside | None = None,
         registry: SessionRegistry | None = None,
+        pages: Mapping[str, ASGIApp] = _PAGES,
     ) -> None:
         self._app, self._hosts, self._authenticator = app, hosts, authenticator
         self._max_body_bytes, self._public_url = max_body_bytes, public_url
         self._inside = inside  # None: there are no other nodes, so nothing can come from one
-        self._registry = registry
+        self._registry, self._pages = registry, pages
         self._endpoints: dict[str, dict[str, Endpoint]] = {
             "mcp": {"POST": streamable.post, "GET": streamable.get, "DELETE": streamable.delete},
             "sse": {"GET": sse.stream},
@@ -180,11 +182,9 @@ class Front:
         path: str = scope["path"]
         if len(path) > 1 and path.endswith("/"):
             scope["path"] = path = path[:-1]
-        if path == "/livez" and scope["method"] == "GET":
-            await ALIVE(scope, receive, send)
-            return
+        page = self._pages.get(path) if scope["method"] == "GET" else None
         if path in _UNCHECKED:
-            await self._app(scope, receive, send)
+            await (page or self._app)(scope, receive, send)
             return
         request = McpRequest(scope, receive, send, "", "", "")
         request.public_url = self._public_url
@@ -199,6 +199,9 @@ class Front:
             if http_status(error) == 413:
                 await request.discard_body()
             await ProblemResponse(http_status(error), error.reason, detail=str(error))(scope, receive, send)
+            return
+        if page is not None:
+            await page(scope, receive, send)
             return
         await self._app(scope, _limited(receive, self._max_body_bytes), send)
 

@@ -158,7 +158,6 @@ async def test_a_tenants_rate_is_one_rate_over_all_nodes(nodes: Nodes) -> None:
                 for session in sessions * 3:
                     tasks.start_soon(overload, session, end)
     assert set(answers) == {200, 429}
-    assert answers[429] > answers[200] / 4, answers
     assert 0.75 * rate * seconds < answers[200] < 1.04 * rate * seconds, answers  # fewer where nodes have no time
 
 

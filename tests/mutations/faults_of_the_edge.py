@@ -128,4 +128,19 @@ FAULTS_OF_THE_EDGE = (
         "            assert offer.args",
         HEADS,
     ),
+    # --- what anybody may ask for
+    Fault(
+        "each stranger has the database asked for a tenant's issuers",
+        "app/http/resource_metadata.py",
+        "return servers if until > self._clock() else None",
+        "return None",
+        ("tests/http/test_resource_metadata.py",),
+    ),
+    Fault(
+        "who asks for many tenants is not slowed",
+        "app/http/resource_metadata.py",
+        "        self._asked.spend(address)",
+        "        assert address",
+        ("tests/http/test_resource_metadata.py",),
+    ),
 )

@@ -1,0 +1,79 @@
+"""What strangers learn about a tenant's issuers, and how often the database is asked for it."""
+
+from collections.abc import Sequence
+
+import anyio
+import pytest
+from prometheus_client import CollectorRegistry, Counter
+
+from app.errors import RateLimited, StorageUnavailable
+from app.http import resource_metadata
+from app.http.resource_metadata import REMEMBER_S, Remembered
+from app.limits.rate_limiter import RateLimiter
+
+
+class Database:
+    """Knows the issuer of one tenant, and which were asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.is_away = False
+
+    async def issuers(self, tenant: str) -> Sequence[str]:
+        self.asked.append(tenant)
+        await anyio.lowlevel.checkpoint()
+        if self.is_away:
+            raise StorageUnavailable
+        return ["https://idp.example"] if tenant == "acme" else []
+
+
+class Rig:
+    """The memory of one node, by a clock that stands still."""
+
+    def __init__(self) -> None:
+        self.database, self.now = Database(), 1000.0
+        counter = Counter("limited", "", ["limit"], registry=CollectorRegistry())
+        limiter = RateLimiter("resource_metadata", counter, lambda: self.now)
+        self.remembered = Remembered(self.database.issuers, limiter, lambda: self.now)
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+async def test_however_many_ask_the_database_is_asked_once_in_a_while(rig: Rig) -> None:
+    async with anyio.create_task_group() as tasks:
+        for number in range(50):
+            tasks.start_soon(rig.remembered.of, "acme", f"192.0.2.{number}")
+    assert await rig.remembered.of("acme", "192.0.2.1") == ["https://idp.example"]
+    assert rig.database.asked == ["acme"]
+    rig.now += REMEMBER_S
+    await rig.remembered.of("acme", "192.0.2.1")
+    assert rig.database.asked == ["acme", "acme"]
+
+
+async def test_who_asks_for_too_many_tenants_is_slowed_and_nobody_else_nor_for_what_is_known(rig: Rig) -> None:
+    await rig.remembered.of("acme", "192.0.2.2")
+    for number in range(100):
+        await rig.remembered.of(f"made-up-{number}", "192.0.2.1")
+    with pytest.raises(RateLimited):
+        await rig.remembered.of("one-more", "192.0.2.1")
+    assert len(rig.database.asked) == 101
+    assert await rig.remembered.of("acme", "192.0.2.1") == ["https://idp.example"]
+    assert await rig.remembered.of("another", "192.0.2.2") == []
+
+
+async def test_so_many_tenants_are_remembered(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource_metadata, "MAX_REMEMBERED", 3)
+    for number in range(5):
+        await rig.remembered.of(f"tenant-{number}", "192.0.2.1")
+    assert list(rig.remembered._known) == ["tenant-2", "tenant-3", "tenant-4"]
+
+
+async def test_a_failure_is_not_remembered(rig: Rig) -> None:
+    rig.database.is_away = True
+    with pytest.raises(StorageUnavailable):
+        await rig.remembered.of("acme", "192.0.2.1")
+    rig.database.is_away = False
+    assert await rig.remembered.of("acme", "192.0.2.1") == ["https://idp.example"]
