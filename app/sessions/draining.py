@@ -35,7 +35,7 @@ class Drained(Protocol):
         """How many requests of theirs wait for their answer."""
 
     def hide(self, session: Session) -> None:
-        """New requests for the session wait, as for one that is on its way to another node."""
+        """New requests for the session wait, until it is at another node or has ended."""
 
 
 class Draining:
@@ -79,9 +79,11 @@ class Draining:
         if not self._streams_per_tick:
             streams = sum(session.listen.attached for session in left)
             self._streams_per_tick = streams_per_tick(streams, self._ends_at - now)
-        if is_late and self._hand_over is not None:
-            for session in left:  # a client that always has a call in flight would keep its session here
-                if session.journal is not None and not session.exchange.has_questions:
+        if is_late:
+            # A client that always has a call in flight would keep its session here, until one is cut off. What comes
+            # now waits, until the session is another node's, or over: then nothing has been done.
+            for session in left:
+                if not session.exchange.has_questions:
                     self._sessions.hide(session)
         return lot([each for each in left if not each.exchange.calls], self._streams_per_tick)
 

@@ -173,6 +173,11 @@ class SessionRegistry:
             raise
         self.overload.line.opened()
 
+    async def make_safe(self, session: Session) -> None:
+        """Waits a moment until this new session would outlive this node, where it may: its client hears of it next."""
+        if self.durability is not None:
+            await self.durability.make_safe(session)
+
     def get(self, session_id: str, principal: Principal, tenant: str, backend: str) -> Session | None:
         """The session on this node, if it is this principal's and of this backend; None where another may have it.
 

@@ -10,13 +10,15 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
+import anyio
 import msgspec
 
 from app.domain import BackendSpec, Limits, Principal
-from app.errors import NodeLost
+from app.errors import NodeLost, RoutesUnavailable
 from app.protocol.commands import Failed, Listen, ToStream
 from app.protocol.event_ids import EventId
 from app.protocol.exchange import MAX_QUESTIONS
@@ -25,13 +27,14 @@ from app.protocol.jsonrpc import dump_notification
 from app.routing.routes import Route
 from app.sessions.event_form import Event, call_of, entry_of
 from app.sessions.journal import Head, StreamHead
-from app.sessions.journal_writer import JournalWriter
+from app.sessions.journal_writer import JournalWriter, NotDurable
 from app.sessions.links import LinkLease
 from app.sessions.resumption import Resumption, StreamRecorder
 from app.sessions.session import Session
 from app.sessions.streams import EventStream, Fate, Reply
 
 DURABLE = "streamable_http"  # the one transport whose streams can be resumed
+SAFE_WITHIN_S = 0.5  # longer takes a store that is away: sessions are opened without it
 LEAP = 1_000_000  # of a stream's numbers: more than its last node can have given out without writing it down
 IDS_PER_OWNER = 1_000_000_000  # of requests; 2 ** 53 is the largest number that every client reads as it was written
 
@@ -110,6 +113,13 @@ class Durability:
         session.restore(lease, head.version, self._clock() - max(0.0, self._wall_clock() - head.opened_at))
         session.journal.changed()
         return session
+
+    async def make_safe(self, session: Session) -> None:
+        """Waits until another node could go on with a session of ours; not for longer than SAFE_WITHIN_S."""
+        if session.journal is None:
+            return
+        with anyio.move_on_after(SAFE_WITHIN_S), suppress(NotDurable, RoutesUnavailable):
+            await self._writer.flush(session.journal)
 
     async def hand_over(self, session: Session) -> None:
         """Returns when another node can go on with the session; call it after `session.close("handed_over")`.

@@ -12,7 +12,7 @@ from functools import partial
 
 import anyio
 
-from app.errors import GatewayError, InvalidMessage
+from app.errors import GatewayError, InvalidMessage, NodeUnavailable
 from app.http.errors import HttpRefusal
 from app.metrics import Metrics
 from app.protocol.jsonrpc import Request, parse_client
@@ -81,7 +81,8 @@ class Forwarding:
             PeerUnreachable: the node cannot be reached; nothing was sent.
             NodeLost: the connection broke before the answer, or the node has let its time pass; whether the request
                 was executed is not known.
-            NodeUnavailable: too many requests are under way to the node, or it does not believe us.
+            NodeUnavailable: too many requests are under way to the node, it does not believe us, or the connection
+                broke before it had answered a GET, which carries nothing out.
             ClientGone: there is nobody to answer.
             ShuttingDown: this node passes nothing on any more.
             GatewayError: the client may not any more.
@@ -99,6 +100,8 @@ class Forwarding:
                 response.close()
         except GatewayError as error:
             self._results[_result(error)].inc()
+            if isinstance(error, PeerLost) and request.method == "GET":
+                raise NodeUnavailable from None
             raise
         except ClientGone:
             self._results["client_gone"].inc()

@@ -32,6 +32,7 @@ Endpoint = Callable[[McpRequest], Awaitable[None]]
 
 _UNCHECKED = frozenset({"/livez", "/readyz"})  # asked by address or by any name, and they tell nothing
 _METRICS = "/metrics"
+_READING = frozenset({"GET", "HEAD", "OPTIONS"})
 _PAGES: Mapping[str, ASGIApp] = {"/livez": ALIVE}
 _REQUEST_HEADERS = (
     b"Authorization, Content-Type, Accept, Mcp-Session-Id, MCP-Protocol-Version, Mcp-Method, Mcp-Name, Last-Event-ID"
@@ -203,7 +204,28 @@ class Front:
         if page is not None:
             await page(scope, receive, send)
             return
-        await self._app(scope, _limited(receive, self._max_body_bytes), send)
+        await self._asked(scope, _limited(receive, self._max_body_bytes), send)
+
+    async def _asked(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """What FastAPI says; at the end of a drain, when uvicorn waits for nobody any more, that there is no answer."""
+        has_begun = False
+
+        async def noted(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noted)
+        except asyncio.CancelledError:
+            if has_begun:
+                raise
+            stops = ShuttingDown()
+            if scope["method"] in _READING:
+                await ProblemResponse(503, stops.reason, detail=str(stops))(scope, receive, send)
+            else:
+                detail = "this node stopped before it knew whether the change was made: look first"
+                await ProblemResponse(500, stops.reason, detail=detail)(scope, receive, send)
 
     def _check_names_elsewhere(self, request: McpRequest, path: str) -> None:
         """As `_check_names`; the metrics may be asked for by address, and then no token is meant for us."""

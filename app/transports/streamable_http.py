@@ -167,6 +167,7 @@ class StreamableHttp:
         await request.require_still_allowed()
         session.request(message, reply)
         await reply.outcome
+        await self._registry.make_safe(session)
 
     async def _batch(
         self, request: McpRequest, session: Session, batch: list[Message], *, takes_json: bool, takes_events: bool

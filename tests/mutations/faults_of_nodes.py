@@ -404,4 +404,18 @@ FAULTS_OF_NODES = (
         "if not self._registry.draining:",
         ("tests/transports/test_elsewhere.py",),
     ),
+    Fault(
+        "sessions that end with their node take calls until it stops",
+        "app/sessions/draining.py",
+        "        if is_late:\n            # A client",
+        "        if is_late and self._hand_over:\n            # A client",
+        ("tests/sessions/test_draining.py",),
+    ),
+    Fault(
+        "a client hears of its session before it is written down",
+        "app/sessions/restoring.py",
+        "            await self._writer.flush(session.journal)",
+        "            await anyio.lowlevel.checkpoint()",
+        ("tests/sessions/test_registry.py",),
+    ),
 )

@@ -19,6 +19,7 @@ class _Listen:
 class _Exchange:
     def __init__(self, calls: int) -> None:
         self.calls = list(range(calls))
+        self.has_questions = False
 
 
 class FakeSession:
@@ -40,6 +41,10 @@ class FakeSessions:
 
     def __init__(self, *calls: int, attached: bool = False) -> None:
         self.left = [FakeSession(self, each, attached=attached) for each in calls]
+        self.hidden = set[FakeSession]()
+
+    def hide(self, session: FakeSession) -> None:
+        self.hidden.add(session)
 
     def __iter__(self) -> Iterator[FakeSession]:
         return iter(list(self.left))
@@ -79,6 +84,26 @@ async def test_without_another_node_the_idle_end_after_half_of_the_time_and_the_
     assert await draining(sessions, 0.4).run() == 2
     assert 0.2 <= idle.closed_at - begun < 0.4 <= busy.closed_at - begun
     assert not sessions.left
+
+
+@pytest.mark.parametrize("hand_over", [None, "another node"])
+async def test_in_the_second_half_no_session_takes_a_new_call_but_one_that_is_being_asked(hand_over):
+    sessions = FakeSessions(1, 1)
+    busy, asked = sessions.left
+    asked.exchange.has_questions = True
+
+    async def give_away(_: FakeSession) -> None:
+        raise AssertionError  # both have a call
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(draining(sessions, 2.0, hand_over and give_away).run)
+        await anyio.sleep(0.1)
+        assert not sessions.hidden
+        with anyio.fail_after(5):
+            while not sessions.hidden:
+                await anyio.sleep(0.01)
+        assert sessions.hidden == {busy}
+        tasks.cancel_scope.cancel()
 
 
 async def test_with_another_node_each_goes_as_soon_as_it_has_no_call_and_is_closed_afterwards():

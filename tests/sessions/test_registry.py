@@ -19,6 +19,7 @@ from app.limits.overload import Overload, Passed
 from app.metrics import Metrics
 from app.protocol.jsonrpc import Request, parse_client
 from app.protocol.lifecycle import SessionState
+from app.sessions import restoring
 from app.sessions.directory import BackendDirectory
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
@@ -290,6 +291,30 @@ async def test_a_session_that_cannot_go_on_elsewhere_stays_as_it_is(cluster: Clu
     session = await cluster.open("echo")
     await cluster.registry.give_away(session)
     assert session.state is SessionState.OPEN
+
+
+async def test_a_new_session_is_written_down_before_its_client_hears_of_it(cluster: Cluster) -> None:
+    session = await cluster.open("stateless")
+    assert session.journal is not None
+    assert session.journal.is_dirty
+    await cluster.registry.make_safe(session)
+    assert not session.journal.is_dirty
+    await cluster.registry.make_safe(await cluster.open("echo"))  # which ends with its node
+
+
+async def test_a_store_that_is_away_holds_up_no_new_session_for_long(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def write(*_: object) -> None:
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr(restoring, "SAFE_WITHIN_S", 0.01)
+    monkeypatch.setattr(cluster.journals.inner, "write", write)
+    session = await cluster.open("stateless")
+    with anyio.fail_after(5):
+        await cluster.registry.make_safe(session)
+    assert session.journal is not None
+    assert session.journal.is_dirty  # it is tried again
 
 
 async def test_a_hidden_session_is_not_found_and_still_there(cluster: Cluster, principal: Principal) -> None:

@@ -273,6 +273,20 @@ async def dies_after(sender: SendingNode, content_type: bytes, chunk: bytes) -> 
             yield client
 
 
+async def test_a_stream_that_was_not_open_when_the_connection_broke_is_to_be_asked_for_again(
+    sender: SendingNode,
+) -> None:
+    async def script(reader: Any, writer: Any, number: int) -> None:
+        await asked(reader, writer)
+
+    async with scripted(script) as peer, client_of(sender) as client:
+        sender.to = peer.url
+        listening, call = await client.get(MCP), await client.post(MCP, content=PING)
+    assert (listening.status_code, listening.json()["error"]["data"]["reason"]) == (503, "node_unavailable")
+    assert (call.status_code, call.json()["error"]["data"]["reason"]) == (200, "node_lost")
+    assert sender.results() == {"lost": 2}
+
+
 async def test_a_stream_whose_owner_dies_ends(sender: SendingNode) -> None:
     async with dies_after(sender, b"text/event-stream", b"data: 1\n\n") as client:
         assert (await client.get(MCP)).content == b"data: 1\n\n"

@@ -201,6 +201,24 @@ async def test_a_foreign_page_may_not_ask_for_metrics(http: Http) -> None:
     assert (await http.ask("GET", "/metrics", origin="http://evil.example.com")).status == 403
 
 
+@pytest.mark.parametrize(("method", "status"), [("GET", 503), ("POST", 500)])
+async def test_who_waits_for_the_application_behind_when_the_node_ends_hears_what_that_means(
+    http: Http, monkeypatch: pytest.MonkeyPatch, method: str, status: int
+) -> None:
+    asked = asyncio.Event()
+
+    async def never(*_: object) -> None:
+        asked.set()
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr(http.app, "_app", never)
+    task = asyncio.ensure_future(http.ask(method, "/api/v1/tenants"))
+    await asyncio.wait_for(asked.wait(), 5)
+    task.cancel()
+    got = await task
+    assert (got.status, json.loads(got.body)["reason"]) == (status, "shutting_down")
+
+
 async def test_who_waits_to_be_let_in_when_the_node_ends_hears_that_nothing_was_done(
     http: Http, authenticator: FakeAuthenticator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
