@@ -2,7 +2,7 @@
 
 Where another one does not fit, the one that has done nothing for the longest goes, of those that nobody has vouched for
 with a credential. So strangers push out strangers, and never a client that was let in. And strangers wait for each
-other: their requests are started a few at a time.
+other: what they send is parsed, and their requests are started, a few at a time.
 """
 
 import asyncio
@@ -21,7 +21,8 @@ LET_IN = "trunkline.let_in"  # in the ASGI scope: whose credential was accepted 
 BY_KEY, BY_NODE = "key", "node"
 NO_LIMIT = 1 << 30
 MAX_NODES = 1_000
-STARTS_PER_ROUND = 2
+TURNS_PER_ROUND = 2
+PIECE_BYTES = 16 << 10  # read of a stranger, and parsed of anybody, in one go
 SWEEP_S = 1.0
 # So many are closed where there is no room: more than one per newcomer, and not a look through all for each of them.
 LEAST_ROOM, ROOM_PART = 2, 64
@@ -102,7 +103,8 @@ class Connections:
         self._open: dict[Connection, str | None] = {}  # and the address each counts for
         self._of_address: dict[str, int] = {}
         self._nodes: dict[str, None] = {}
-        self._in_line = deque[Callable[[], None]]()  # at most one for each connection
+        self.read_into = memoryview(bytearray(PIECE_BYTES))
+        self._in_line = deque[Callable[[], None]]()  # of each connection at most a request and a piece
 
     def __len__(self) -> int:
         return len(self._open)
@@ -137,18 +139,18 @@ class Connections:
 
     # --- whose turn it is
 
-    def take_turns(self, start: Callable[[], None]) -> None:
-        """Starts the request of a stranger when it is its turn. Those of clients who were let in need not wait for it:
-        in each round of the event loop they come before the few that are started of the others."""
-        self._in_line.append(start)
+    def take_turns(self, turn: Callable[[], None]) -> None:
+        """Starts the request of a stranger, or parses what he sent, when it is its turn. Those of clients who were let
+        in need not wait for it: in each round of the event loop they come before the few turns that others have."""
+        self._in_line.append(turn)
         if len(self._in_line) == 1:
-            asyncio.get_running_loop().call_soon(self._start_some)
+            asyncio.get_running_loop().call_soon(self._give_turns)
 
-    def _start_some(self) -> None:
-        for _ in range(min(STARTS_PER_ROUND, len(self._in_line))):
+    def _give_turns(self) -> None:
+        for _ in range(min(TURNS_PER_ROUND, len(self._in_line))):
             self._in_line.popleft()()
         if self._in_line:
-            asyncio.get_running_loop().call_soon(self._start_some)
+            asyncio.get_running_loop().call_soon(self._give_turns)
 
     # --- per address
 

@@ -18,14 +18,16 @@ import random
 from typing import Any, NoReturn
 
 import httptools
-from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from app.http.client_address import UNKNOWN, scheme_before
-from app.http.connections import BY_NODE, LET_IN, Connections
+from app.http.connections import BY_NODE, LET_IN, PIECE_BYTES, Connections
 from app.http.edge_refusals import (
     ADDRESS_LIMIT,
     BODY_TIMEOUT,
+    CHUNKS_TOO_SMALL,
+    EMPTY_LINES,
     HEAD_TIMEOUT,
     HEAD_TOO_LARGE,
     MALFORMED,
@@ -34,19 +36,22 @@ from app.http.edge_refusals import (
     SILENT,
     STALLED,
     TRAILERS_TOO_LARGE,
+    UNREAD_BODY,
     URI_TOO_LONG,
     VERSION,
     Refusal,
 )  # fmt: skip
 from app.http.heads import is_chunked, split_absolute, without_offer
+from app.http.reading import Reading, StrangersReader
 
 MAX_HEAD_BYTES = 32 << 10
 MAX_FIELDS = 100
 MAX_URL_BYTES = 8 << 10
 MAX_TRAILER_BYTES = 8 << 10  # also of a chunk's extensions: whatever of a body is not the body
 MAX_WAITING = 16  # requests of a connection behind the one that is being answered
-PIECE_BYTES = 16 << 10  # what is parsed at once: with this precision a limit is noticed while a head arrives
-DISCARDED_BYTES = 1 << 20  # read and forgotten after a refusal, so that the client gets to read it
+MAX_FRAMING_BYTES = 8 << 10  # what stands between chunks, beyond the following part of what stands in them
+FRAMING_SHIFT = 3  # an eighth
+MAX_UNREAD_BYTES = 4 << 20  # of a body that was answered: the longest that there may be can be sent to its end
 _VERSIONS = ("1.1", "1.0")
 _SLASH = ord("/")
 _NOTED = frozenset({b"expect", b"transfer-encoding"})
@@ -57,28 +62,10 @@ class _Refused(Exception):
     would keep, in a circle, the frames that it has passed, and all that had been read in them."""
 
 
-class _Reading(FlowControl):
-    """uvicorn's flow control, which a request resumes whenever it wants more of its body; unless reading is on hold."""
-
-    def __init__(self, transport: asyncio.Transport) -> None:
-        super().__init__(transport)
-        self.is_on_hold = False
-
-    def hold(self) -> None:
-        """Reads nothing more, whoever asks."""
-        self.is_on_hold = True
-        if not self._transport.is_closing():
-            self.pause_reading()
-
-    def resume_reading(self) -> None:
-        if not (self.is_on_hold or self._transport.is_closing()):
-            super().resume_reading()
-
-
 class EdgeProtocol(HttpToolsProtocol):
     """One connection. `HttpProtocol` is what uvicorn is handed."""
 
-    flow: _Reading
+    flow: Reading
     cycle: RequestResponseCycle | None  # type: ignore[assignment]
 
     def __init__(self, *args: Any, connections: Connections | None = None, **options: Any) -> None:
@@ -93,15 +80,17 @@ class EdgeProtocol(HttpToolsProtocol):
         self._piece_bytes = 0  # of the piece that is being parsed
         self._arrived_bytes = 0  # since a head began, or since there last was something of a body
         self._trailer_bytes = 0
+        self._framing_bytes = 0  # of the body that is coming, less what its chunks allow
+        self._unread_bytes = 0
         self._refusal = MALFORMED
+        self._is_over = False  # nothing that comes counts any more
         self._lingers = False  # all has been said
-        self._left_to_discard: int | None = None  # set once nothing that comes counts any more
         self._untaken_bytes, self._untaken_since = -1, 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """uvicorn's, if there is a place for it."""
         super().connection_made(transport)
-        self._socket, self.flow = transport, _Reading(transport)
+        self._socket, self.flow = transport, Reading(transport)
         self.deadline = self._among.now + self._among.limits.head_s
         address = self.client[0] if self.client else UNKNOWN
         self._is_proxied = address in self._among.proxies
@@ -109,6 +98,8 @@ class EdgeProtocol(HttpToolsProtocol):
         if refusal is not None:
             self._refuse(refusal)
             transport.close()
+        else:
+            transport.set_protocol(StrangersReader(self, self._among))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """uvicorn's, which tells only the request that came last; and what waits is forgotten."""
@@ -127,8 +118,7 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parses it, as long as it keeps to the limits."""
-        if self._left_to_discard is not None:
-            self._discard(len(data))
+        if self._is_over:
             return
         try:
             if len(data) <= PIECE_BYTES:
@@ -149,6 +139,8 @@ class EdgeProtocol(HttpToolsProtocol):
             self._parse_behind_offers(memoryview(piece), offer.args[0])
         if self._arrived_bytes > MAX_TRAILER_BYTES:
             self._refuse_what_does_not_end()
+        if self._in_body:
+            self._hand_on()
 
     def _parse_behind_offers(self, piece: memoryview, start: int | None) -> None:
         """The parser takes what is behind a head with an offer for the other protocol. So the head is read again, by a
@@ -176,7 +168,7 @@ class EdgeProtocol(HttpToolsProtocol):
         elif self._in_body:
             self._stop_parsing(TRAILERS_TOO_LARGE)
         else:
-            self._arrived_bytes = 0  # between requests: empty lines, which are kept nowhere
+            self._stop_parsing(EMPTY_LINES)  # between requests there is nothing else
 
     def on_message_begin(self) -> None:
         """uvicorn's. The first head has had its time since the connection was made."""
@@ -228,21 +220,43 @@ class EdgeProtocol(HttpToolsProtocol):
             self._believe_the_proxy()
         super().on_headers_complete()
         self._in_head, self._in_body, self._arrived_bytes = False, True, 0
+        self._framing_bytes, self._unread_bytes = (
+            -self._piece_bytes,
+            0,
+        )  # where in this piece the body begins, is not known
         if self.pipeline:
             self.flow.hold()
             if len(self.pipeline) > MAX_WAITING:
                 self._stop_parsing(PIPELINE_TOO_LONG)
 
     def on_body(self, body: bytes) -> None:
-        """uvicorn's."""
+        """Like uvicorn's, for one chunk of many: what a piece has brought of a body is handed on behind it."""
         self._arrived_bytes = 0
-        super().on_body(body)
+        self._framing_bytes -= len(body) + (len(body) >> FRAMING_SHIFT)
+        if self._current is not None:
+            self.cycle.body += body  # type: ignore[union-attr]
+
+    def _hand_on(self) -> None:
+        """Tells the request that more of its body has come. If it has been answered, nobody wants more."""
+        self._framing_bytes += self._piece_bytes
+        if self._framing_bytes > MAX_FRAMING_BYTES:
+            self._stop_parsing(CHUNKS_TOO_SMALL)
+        cycle = self.cycle
+        assert cycle is not None
+        if self._current is None:
+            self._unread_bytes += self._piece_bytes
+            if self._unread_bytes > MAX_UNREAD_BYTES:
+                self._stop_parsing(UNREAD_BODY)
+        elif cycle.body:
+            if len(cycle.body) > HIGH_WATER_LIMIT:
+                self.flow.pause_reading()
+            cycle.message_event.set()
 
     def on_message_complete(self) -> None:
         """uvicorn's. What has come as a whole has no deadline until it is answered."""
         if self._in_head:
             return  # of one that comes again without the offer
-        self._in_body = False
+        self._in_body, self._arrived_bytes = False, 0
         self.deadline = math.inf if self._current is not None else self.since + self._among.limits.idle_s
         super().on_message_complete()
 
@@ -316,17 +330,21 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def _remember_that_it_was_let_in(self, scope: Any) -> None:
         self._was_let_in = True
+        self._socket.set_protocol(self)
         if scope[LET_IN] is BY_NODE and self.client is not None:
             self._among.trust_node(self, self.client[0])
 
-    # --- what Connections asks
+    # --- what Connections and StrangersReader ask
+
+    @property
+    def is_let_in(self) -> bool:
+        """Whether a credential was accepted, be it for the request that is being answered."""
+        return self._was_let_in or (self._current is not None and LET_IN in self._current.scope)
 
     @property
     def is_dispensable(self) -> bool:
         """Whether nobody who was let in misses it."""
-        if self._was_let_in or (self._current is not None and LET_IN in self._current.scope):
-            return False
-        return self._current is None or self.flow.write_paused
+        return not self.is_let_in and (self._current is None or self.flow.write_paused)
 
     @property
     def is_stuck(self) -> bool:
@@ -373,38 +391,44 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def _refuse(self, refusal: Refusal) -> None:
         """Ends the connection, with an answer where one is due; what came before on it is answered first."""
-        current, self._left_to_discard = self._current, DISCARDED_BYTES
+        current, self._is_over = self._current, True
         self._among.on_refused(refusal.reason)
         if refusal.status is None:
-            self._leave_alone()
-            return
-        if current is None:
+            self._forget()
+            self._linger(refusal)
+        elif current is None:
             # Where the rest of a body is at fault that nobody waits for, its request has had its answer.
-            self._finish(b"" if self._in_body else refusal.response(self.url))
+            self._finish(refusal, is_answered=self._in_body)
         elif self._in_body and current is self.cycle:  # the body of the request that is being answered
             self._tell_it_is_over(current)
-            self._finish(b"" if current.response_started else refusal.response(self.url))
+            self._finish(refusal, is_answered=current.response_started)
         else:
             current.keep_alive = False
             self.pipeline.clear()
             self.cycle = current
             self.flow.hold()
 
-    def _leave_alone(self) -> None:
-        """Forgets what the connection has brought. It is closed later: who is closed at once comes again at once, which
-        costs us more than him; and those who came together do not come again together."""
+    def _forget(self) -> None:
+        """All that the connection has brought."""
         self.pipeline.clear()
         if self._current is not None:
             self._tell_it_is_over(self._current)
         self._current = None
-        self._linger(self._among.limits.left_alone_s * random.uniform(0.5, 1.5))  # noqa: S311 - no secret
 
-    def _linger(self, seconds: float) -> None:
-        """Reads nothing more, and closes then. Closing at once on what is still being sent would reset the
-        connection, and the answer with it."""
+    def _finish(self, refusal: Refusal, *, is_answered: bool) -> None:
+        """Says why, unless something else was said already."""
+        if not (is_answered or self._socket.is_closing()):
+            self._socket.write(refusal.response(self.url))
+        self._linger(refusal)
+
+    def _linger(self, refusal: Refusal) -> None:
+        """Reads nothing more, and closes later. Closing at once on what is still being sent would reset the connection,
+        and the answer with it; and floods that came together shall not come again together."""
+        limits = self._among.limits
         self._lingers = True
         self.flow.hold()
-        self.deadline = self._among.now + seconds
+        spread = random.uniform(0.5, 1.5)  # noqa: S311 - no secret
+        self.deadline = self._among.now + (limits.left_alone_s * spread if refusal.is_flood else limits.lingering_s)
 
     def shutdown(self) -> None:
         """uvicorn's, when the node stops."""
@@ -412,20 +436,6 @@ class EdgeProtocol(HttpToolsProtocol):
             self._socket.close()
         else:
             super().shutdown()
-
-    def _finish(self, response: bytes) -> None:
-        """Says this, if there is anything to say, and closes."""
-        if response and not self._socket.is_closing():
-            self._socket.write(response)
-            self._linger(self._among.limits.lingering_s)
-        else:
-            self._socket.close()
-
-    def _discard(self, size: int) -> None:
-        assert self._left_to_discard is not None
-        self._left_to_discard -= size
-        if self._left_to_discard < 0:
-            self.flow.hold()
 
     def _tell_it_is_over(self, cycle: RequestResponseCycle) -> None:
         cycle.disconnected = True

@@ -14,12 +14,14 @@ _MCP_PATHS = b"/t/"
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a connection is closed; `status` is None where nobody is told."""
+    """Why a connection is closed; `status` is None where nobody is told. A flood is closed later than other refusals:
+    who is closed at once comes again at once, which costs us more than him."""
 
     reason: str
     status: int | None = None
     message: str = ""
     retry_after_s: int | None = None
+    is_flood: bool = False
 
     def response(self, url: bytes) -> bytes:
         """A whole response of HTTP/1.1, after which the connection ends."""
@@ -59,9 +61,17 @@ MALFORMED = Refusal("malformed_request", 400, "this is not HTTP/1.1")
 HEAD_TOO_LARGE = Refusal("head_too_large", 431, "the head of a request has at most 32 KiB in 100 fields")
 URI_TOO_LONG = Refusal("uri_too_long", 414, "a URL has at most 8 KiB")
 TRAILERS_TOO_LARGE = Refusal("trailers_too_large", 431, "what follows the chunks of a body has at most 8 KiB")
+CHUNKS_TOO_SMALL = Refusal(
+    "chunks_too_small",
+    413,
+    "what stands between the chunks of a body has at most 8 KiB and an eighth of the body",
+    is_flood=True,
+)
+UNREAD_BODY = Refusal("unread_body", is_flood=True)
+EMPTY_LINES = Refusal("empty_lines", is_flood=True)
 NOT_IMPLEMENTED = Refusal("not_implemented", 501, "there is no CONNECT, and no transfer coding but chunked")
 VERSION = Refusal("version_not_supported", 505, "HTTP/1.1 is spoken here")
-PIPELINE_TOO_LONG = Refusal("pipeline_too_long")
+PIPELINE_TOO_LONG = Refusal("pipeline_too_long", is_flood=True)
 
 # --- how long it takes
 

@@ -4,15 +4,20 @@ import asyncio
 import gc
 import ipaddress
 import json
-from contextlib import AsyncExitStack
+from collections import Counter
+from contextlib import AsyncExitStack, suppress
 
 import anyio
 import pytest
 
 from app.http import edge_protocol
 from app.http.client_address import TrustedProxies
+from app.http.connections import PIECE_BYTES, TURNS_PER_ROUND
 from app.http.edge_protocol import EdgeProtocol
+from app.http.reading import AT_ONCE_BYTES, StrangersReader
 from tests.http.edges import GET, POST, Edge, open_edge, until
+
+CHUNKED = POST + b"transfer-encoding: chunked\r\n\r\n"
 
 # --- requests that wait behind another one
 
@@ -182,12 +187,91 @@ async def test_extensions_and_trailers_without_end_are_refused_as_they_arrive(ed
         assert (await client.answer())[0] == 431
 
 
-async def test_long_bodies_in_small_chunks_are_served(edge: Edge) -> None:
+@pytest.mark.parametrize("is_let_in", [False, True])
+async def test_many_chunks_are_served_where_the_body_is_short_or_the_chunks_are_not(
+    edge: Edge, is_let_in: bool
+) -> None:
     async with edge.client() as client:
-        client.send(POST + b"transfer-encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 50_000 + b"0\r\n\r\n")
-        assert await client.answer() == (200, b"50000")
+        if is_let_in:
+            client.send(GET.replace(b"/livez", b"/?let-in"))
+            await client.answer()
+        for number, size in ((1_600, 1), (50_000, 64), (5_000, 600)):
+            client.send(CHUNKED + (b"%x\r\n%b\r\n" % (size, bytes(size))) * number + b"0\r\n\r\n")
+            assert await client.answer() == (200, b"%d" % (number * size))
         client.send(POST + b"content-length: 3000000\r\n\r\n" + bytes(3_000_000))
         assert await client.answer() == (200, b"3000000")
+    assert not edge.refused
+
+
+@pytest.mark.parametrize("chunk", [b"1\r\nx\r\n", b"1;a=b;c=d\r\nx\r\n", b"1;" + b"a" * 4_000 + b"\r\nx\r\n"])
+@pytest.mark.parametrize("is_let_in", [False, True])
+async def test_small_chunks_without_end_are_a_413_after_a_few_thousand(
+    edge: Edge, chunk: bytes, is_let_in: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed = [0]
+
+    class Counting(EdgeProtocol):
+        def on_body(self, body: bytes) -> None:
+            parsed[0] += 1
+            on_body(self, body)
+
+    on_body = EdgeProtocol.on_body
+    monkeypatch.setattr(EdgeProtocol, "on_body", Counting.on_body)
+    async with edge.client() as client:
+        if is_let_in:
+            client.send(GET.replace(b"/livez", b"/?let-in"))
+            await client.answer()
+        client.send(CHUNKED + chunk * 50_000)
+        status, body = await client.answer()
+        assert (status, json.loads(body)["reason"]) == (413, "chunks_too_small")
+        await edge.spend_time(16)
+        assert await client.is_closed()
+    assert edge.refused == ["chunks_too_small"]
+    assert parsed[0] < 6_000
+
+
+async def test_small_chunks_of_a_body_that_was_answered_end_the_connection_and_spare_the_answer(edge: Edge) -> None:
+    async with edge.client() as client:
+        client.send(CHUNKED.replace(b"/asks", b"/") + b"1\r\n")
+        await until(lambda: edge.connections and edge.protocols[0].cycle)
+        await until(lambda: edge.protocols[0].cycle.response_complete)
+        client.send(b"x\r\n" + b"1\r\nx\r\n" * 50_000)
+        await until(lambda: edge.refused)
+        assert await client.answer() == (200, b"ok")
+        await edge.spend_time(16)
+        assert await client.is_closed()
+    assert edge.refused == ["chunks_too_small"]
+
+
+async def test_a_body_that_nobody_reads_may_be_as_long_as_bodies_are(edge: Edge) -> None:
+    async with edge.client() as client:
+        head = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n"
+        client.send(head % (4 << 20) + bytes(4 << 20) + GET)
+        assert [await client.answer() for _ in range(2)] == [(200, b"ok")] * 2
+        client.send(head % (1 << 40))
+        lot, sent = bytes(1 << 20), 0
+        with anyio.move_on_after(5), suppress(ConnectionError):  # what the kernel takes is more than what is read
+            while not edge.refused:
+                client.send(lot)
+                await client.writer.drain()
+                sent += 1
+        assert edge.refused == ["unread_body"]
+        assert edge.protocols[0].flow.read_paused
+        assert await client.answer() == (200, b"ok")
+        await edge.spend_time(16)
+        assert await client.is_closed()
+
+
+async def test_empty_lines_without_end_are_left_alone(edge: Edge) -> None:
+    async with edge.client() as client:
+        for _ in range(4):
+            client.send(b"\r\n" * 2_000 + GET)
+            assert await client.answer() == (200, b"ok")
+        client.send(b"\r\n" * 20_000)
+        await until(lambda: edge.refused)
+        await edge.spend_time(16)
+        assert await client.is_closed()
+    assert edge.refused == ["empty_lines"]
 
 
 # --- deadlines
@@ -314,6 +398,47 @@ async def test_a_client_that_was_let_in_waits_for_no_crowd_of_strangers(edge: Ed
         assert [await stranger.answer() for stranger in crowd] == [(200, b"ok")] * 100
 
 
+async def test_what_strangers_send_is_parsed_in_turns_and_what_guests_send_at_once(
+    edge: Edge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds, pieces = [0], list[tuple[int, bool]]()
+    parse = EdgeProtocol._parse
+
+    def parse_and_count(protocol: EdgeProtocol, piece: bytes | memoryview) -> None:
+        if len(piece) > AT_ONCE_BYTES:
+            pieces.append((rounds[0], protocol.is_let_in))
+        parse(protocol, piece)
+
+    def count_rounds() -> None:
+        rounds[0] += 1
+        counting[0] = asyncio.get_running_loop().call_soon(count_rounds)
+
+    monkeypatch.setattr(EdgeProtocol, "_parse", parse_and_count)
+    counting = [asyncio.get_running_loop().call_soon(count_rounds)]
+    request = POST + b"content-length: 300000\r\n\r\n" + bytes(300_000)
+    async with AsyncExitStack() as stack:
+        guest = await stack.enter_async_context(edge.client())
+        guest.send(b"GET /?let-in HTTP/1.1\r\n\r\n")
+        await guest.answer()
+        crowd = [await stack.enter_async_context(edge.client()) for _ in range(20)]
+        for stranger in crowd:
+            stranger.send(request)
+        guest.send(request)
+        for client in (guest, *crowd):
+            assert await client.answer() == (200, b"300000")
+        client.send(GET)  # and the connection goes on
+        assert await client.answer() == (200, b"ok")
+        readers = [each._socket.get_protocol() for each in edge.protocols]
+        assert sum(isinstance(each, StrangersReader) for each in readers) == 20
+        assert sum(each in edge.protocols for each in readers) == 1  # the guest is read like any connection now
+    counting[0].cancel()
+    of_strangers = Counter(number for number, is_let_in in pieces if not is_let_in)
+    assert sum(of_strangers.values()) >= 20 * 300_000 // PIECE_BYTES
+    assert max(of_strangers.values()) <= TURNS_PER_ROUND
+    of_the_guest = Counter(number for number, is_let_in in pieces if is_let_in)
+    assert max(of_the_guest.values()) > TURNS_PER_ROUND
+
+
 @pytest.mark.parametrize("request_", [GET, GET.replace(b"host", b"connection: upgrade\r\nupgrade: h2c\r\nhost")])
 async def test_what_was_read_of_a_refused_connection_goes_with_it(edge: Edge, request_: bytes) -> None:
     gc.collect()
@@ -403,7 +528,7 @@ async def test_every_connection_is_let_go_when_it_ends(edge: Edge) -> None:
 def test_the_limits_are_those_that_clients_are_told() -> None:
     assert edge_protocol.MAX_HEAD_BYTES == 32 * 1024
     assert edge_protocol.MAX_FIELDS == 100
-    assert edge_protocol.MAX_URL_BYTES == edge_protocol.MAX_TRAILER_BYTES == 8 * 1024
+    assert edge_protocol.MAX_URL_BYTES == edge_protocol.MAX_TRAILER_BYTES == edge_protocol.MAX_FRAMING_BYTES == 8 * 1024
 
 
 # --- what of a head decides where a request goes, and where it ends

@@ -76,6 +76,21 @@ class Junk:
             writer.write(b"x")
             await self.look(reader)
 
+    async def small_chunks(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Bodies without end in chunks of one byte, half of them with extensions."""
+        chunk = random.choice((b"1\r\nx\r\n", b"1;a=b;c=d\r\nx\r\n"))
+        writer.write(self.head("Transfer-Encoding: chunked"))
+        await self.flood(reader, writer, chunk * 5_000)
+
+    async def endless_bodies(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A body of terabytes, which goes on whatever the answer was."""
+        writer.write(self.head(f"Content-Length: {1 << 43}"))
+        await self.flood(reader, writer, bytes(60_000))
+
+    async def empty_lines(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Where a request could begin."""
+        await self.flood(reader, writer, b"\r\n" * 30_000)
+
     async def long_values(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Headers that are long, and never the same."""
         while True:
@@ -119,6 +134,18 @@ class Junk:
         head = await reader.readuntil(b"\r\n\r\n")
         await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]))
         await self.pause(ASK_EVERY_S)
+
+    async def flood(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lot: bytes) -> None:
+        """The same again and again, as fast as it is taken; what is answered is read."""
+        until_closed = asyncio.ensure_future(self.until_closed(reader))
+        try:
+            while not until_closed.done():
+                writer.write(lot)
+                await writer.drain()
+                await asyncio.sleep(0)
+        finally:
+            until_closed.cancel()
+            await asyncio.gather(until_closed, return_exceptions=True)
 
     async def pause(self, seconds: float) -> None:
         """So long on average: strangers do not know each other."""

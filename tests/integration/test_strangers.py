@@ -23,8 +23,8 @@ HERE = Path(__file__).parent
 MIB = 1 << 20
 READY_S = 60.0
 KINDS = (
-    "pipelines", "patient_pipelines", "long_heads", "half_heads", "silence", "slow_bodies", "long_values",
-    "long_methods", "bad_keys", "unknown_sessions",
+    "pipelines", "patient_pipelines", "long_heads", "half_heads", "silence", "slow_bodies", "small_chunks",
+    "endless_bodies", "empty_lines", "long_values", "long_methods", "bad_keys", "unknown_sessions",
 )  # fmt: skip
 GROWTH_MIB = 32
 TIMES_SLOWER = 3.0

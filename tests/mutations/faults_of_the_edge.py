@@ -4,6 +4,7 @@ from tests.mutations.fault import Fault
 
 HEADS = ("tests/http/test_edge_protocol.py", "tests/http/test_upgrade_offers.py")
 PIPES = ("tests/http/test_edge_protocol.py",)
+READS = ("tests/http/test_reading.py",)
 PLACES = ("tests/http/test_connections.py",)
 
 FAULTS_OF_THE_EDGE = (
@@ -49,6 +50,62 @@ FAULTS_OF_THE_EDGE = (
         "if self._trailer_bytes > MAX_TRAILER_BYTES:",
         "if False:",
         HEADS,
+    ),
+    Fault(
+        "chunks may be as small as they are",
+        "app/http/edge_protocol.py",
+        "if self._framing_bytes > MAX_FRAMING_BYTES:",
+        "if False:",
+        PIPES,
+    ),
+    Fault(
+        "the framing of a body has no part of the body",
+        "app/http/edge_protocol.py",
+        "len(body) + (len(body) >> FRAMING_SHIFT)",
+        "len(body)",
+        PIPES,
+    ),
+    Fault(
+        "a body that was answered is read without end",
+        "app/http/edge_protocol.py",
+        "if self._unread_bytes > MAX_UNREAD_BYTES:",
+        "if False:",
+        PIPES,
+    ),
+    Fault(
+        "what a stranger sends is parsed as it comes",
+        "app/http/reading.py",
+        "if nbytes <= AT_ONCE_BYTES or protocol.is_let_in:",
+        "if True:",
+        READS,
+    ),
+    Fault(
+        "a stranger is read on while he stands in line",
+        "app/http/reading.py",
+        "self.is_on_hold or self._is_in_line or",
+        "self.is_on_hold or",
+        READS,
+    ),
+    Fault(
+        "what is read of a stranger who has left is parsed",
+        "app/http/reading.py",
+        "if not self._is_lost:",
+        "if True:",
+        READS,
+    ),
+    Fault(
+        "who was let in is read like a stranger",
+        "app/http/edge_protocol.py",
+        "        self._socket.set_protocol(self)\n",
+        "",
+        PIPES,
+    ),
+    Fault(
+        "empty lines between requests have no end",
+        "app/http/edge_protocol.py",
+        "self._stop_parsing(EMPTY_LINES)",
+        "self._arrived_bytes = 0",
+        PIPES,
     ),
     Fault(
         "what waits is kept when the client has gone",
