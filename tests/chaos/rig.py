@@ -50,6 +50,18 @@ class Place:
         return f"http://127.0.0.1:{self.lines['client-line'].port}"
 
 
+class _Transport(httpx2.AsyncHTTPTransport):
+    """What anyio raises when a connection is reset in the moment in which it was made is an error of transport too."""
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        try:
+            return await super().handle_async_request(request)
+        except AttributeError as error:
+            if "getpeername" not in str(error):
+                raise
+            raise httpx2.ConnectError("reset at once", request=request) from error
+
+
 class Rig:
     """Starts, stops and asks nodes. Blocking work is done in threads: the lines go on."""
 
@@ -63,7 +75,7 @@ class Rig:
         self._secret = secrets.token_hex(32)
         self.admin_key: str | None = None
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
-        self.http = httpx2.AsyncClient(timeout=None, limits=limits)
+        self.http = httpx2.AsyncClient(timeout=None, transport=_Transport(limits=limits))
 
     async def open(self) -> None:
         for place in self.places:
