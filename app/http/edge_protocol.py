@@ -2,24 +2,23 @@
 us keep or do:
 
 1. While a request waits behind another one, nothing more is read. uvicorn goes on after each answer, without a bound.
-2. A head, a URL and trailers have limits, which count what has arrived so far. What is too long is answered and closed.
-3. Trailers are dropped: uvicorn adds them to the headers, as if they had been checked with them.
-4. It has its place among the node's `Connections`, and a deadline there instead of a timer of its own.
-5. Behind a proxy of ours each request has, and counts for, the address of its client.
-6. Who offers another protocol (`Upgrade`, RFC 9110 §7.8) is served as if he had not; and nothing that a stranger sends
-   is logged.
-7. Where a request goes, and where it ends, can be read in one way only: the authority of an absolute target takes the
-   place of Host (RFC 9112 §3.2.2), the only transfer coding is chunked, the only versions are 1.1 and 1.0.
+2. It has its place among the node's `Connections`, and a deadline there instead of a timer of its own. What strangers
+   send is read and parsed in turns.
+3. Behind a proxy of ours each request has, and counts for, the address of its client.
+4. What of a body is not the body has a limit, and so has a body that goes on when it has been answered.
+5. The only versions are 1.1 and 1.0; and nothing that a stranger sends is logged.
+
+What a head may be is in `LimitedParser`.
 """
 
 import asyncio
 import math
 import random
-from typing import Any, NoReturn
+from typing import Any
 
 import httptools
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from app.http.client_address import UNKNOWN, scheme_before
 from app.http.connections import BY_NODE, LET_IN, PIECE_BYTES, Connections
@@ -27,42 +26,25 @@ from app.http.edge_refusals import (
     ADDRESS_LIMIT,
     BODY_TIMEOUT,
     CHUNKS_TOO_SMALL,
-    EMPTY_LINES,
     HEAD_TIMEOUT,
-    HEAD_TOO_LARGE,
-    MALFORMED,
-    NOT_IMPLEMENTED,
     PIPELINE_TOO_LONG,
     SILENT,
     STALLED,
-    TRAILERS_TOO_LARGE,
     UNREAD_BODY,
-    URI_TOO_LONG,
     VERSION,
     Refusal,
 )  # fmt: skip
-from app.http.heads import is_chunked, split_absolute, without_offer
+from app.http.limited_parser import LimitedParser, Refused
 from app.http.reading import Reading, StrangersReader
 
-MAX_HEAD_BYTES = 32 << 10
-MAX_FIELDS = 100
-MAX_URL_BYTES = 8 << 10
-MAX_TRAILER_BYTES = 8 << 10  # also of a chunk's extensions: whatever of a body is not the body
 MAX_WAITING = 16  # requests of a connection behind the one that is being answered
 MAX_FRAMING_BYTES = 8 << 10  # what stands between chunks, beyond the following part of what stands in them
 FRAMING_SHIFT = 3  # an eighth
 MAX_UNREAD_BYTES = 4 << 20  # of a body that was answered: the longest that there may be can be sent to its end
 _VERSIONS = ("1.1", "1.0")
-_SLASH = ord("/")
-_NOTED = frozenset({b"expect", b"transfer-encoding"})
 
 
-class _Refused(Exception):
-    """Leaves the parser, from inside a callback. Why stands in the protocol: whoever kept the exception in a variable
-    would keep, in a circle, the frames that it has passed, and all that had been read in them."""
-
-
-class EdgeProtocol(HttpToolsProtocol):
+class EdgeProtocol(LimitedParser):
     """One connection. `HttpProtocol` is what uvicorn is handed."""
 
     flow: Reading
@@ -72,17 +54,11 @@ class EdgeProtocol(HttpToolsProtocol):
         super().__init__(*args, **options)
         self._among = Connections() if connections is None else connections
         self.deadline, self.since = math.inf, self._among.now
-        self.url = b""
         self._is_proxied = self._was_let_in = False
         self._counted: str | None = None  # the client behind a proxy for whose address the current request counts
         self._current: RequestResponseCycle | None = None  # what is being answered; `cycle` is what was parsed last
-        self._in_head = self._in_body = False  # what of a message has begun to arrive, and has not ended
-        self._piece_bytes = 0  # of the piece that is being parsed
-        self._arrived_bytes = 0  # since a head began, or since there last was something of a body
-        self._trailer_bytes = 0
         self._framing_bytes = 0  # of the body that is coming, less what its chunks allow
         self._unread_bytes = 0
-        self._refusal = MALFORMED
         self._is_over = False  # nothing that comes counts any more
         self._lingers = False  # all has been said
         self._untaken_bytes, self._untaken_since = -1, 0.0
@@ -127,48 +103,8 @@ class EdgeProtocol(HttpToolsProtocol):
                 view = memoryview(data)
                 for start in range(0, len(data), PIECE_BYTES):
                     self._parse(view[start : start + PIECE_BYTES])
-        except (httptools.HttpParserError, _Refused):
+        except (httptools.HttpParserError, Refused):
             self._refuse(self._refusal)
-
-    def _parse(self, piece: bytes | memoryview) -> None:
-        self._piece_bytes = len(piece)
-        self._arrived_bytes += self._piece_bytes
-        try:
-            self.parser.feed_data(piece)
-        except httptools.HttpParserUpgrade as offer:
-            self._parse_behind_offers(memoryview(piece), offer.args[0])
-        if self._arrived_bytes > MAX_TRAILER_BYTES:
-            self._refuse_what_does_not_end()
-        if self._in_body:
-            self._hand_on()
-
-    def _parse_behind_offers(self, piece: memoryview, start: int | None) -> None:
-        """The parser takes what is behind a head with an offer for the other protocol. So the head is read again, by a
-        new parser and without the offer; what the old one has called in its course has let it pass."""
-        while start is not None:
-            old, self.parser = self.parser, httptools.HttpRequestParser(self)
-            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
-            self.parser.feed_data(without_offer(old.get_method(), self.url, old.get_http_version(), self.headers))
-            piece, start = piece[start:], None
-            try:
-                self.parser.feed_data(piece)
-            except httptools.HttpParserUpgrade as offer:
-                start = offer.args[0]
-
-    def _stop_parsing(self, refusal: Refusal) -> NoReturn:
-        self._refusal = refusal
-        raise _Refused
-
-    def _refuse_what_does_not_end(self) -> None:
-        """The piece in which a head began may have begun with something else, so it gets one piece more than it may
-        have in the end."""
-        if self._in_head:
-            if self._arrived_bytes > MAX_HEAD_BYTES + PIECE_BYTES:
-                self._stop_parsing(HEAD_TOO_LARGE)
-        elif self._in_body:
-            self._stop_parsing(TRAILERS_TOO_LARGE)
-        else:
-            self._stop_parsing(EMPTY_LINES)  # between requests there is nothing else
 
     def on_message_begin(self) -> None:
         """uvicorn's. The first head has had its time since the connection was made."""
@@ -177,53 +113,16 @@ class EdgeProtocol(HttpToolsProtocol):
         self._in_head, self._arrived_bytes, self._trailer_bytes = True, self._piece_bytes, 0
         super().on_message_begin()
 
-    def on_url(self, url: bytes) -> None:
-        """Called with each piece of it."""
-        self.url += url
-        if len(self.url) > MAX_URL_BYTES:
-            self._stop_parsing(URI_TOO_LONG)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Like uvicorn's, with a limit, and for the head only."""
-        if not self._in_head:
-            self._trailer_bytes += len(name) + len(value)
-            if self._trailer_bytes > MAX_TRAILER_BYTES:
-                self._stop_parsing(TRAILERS_TOO_LARGE)
-            return
-        name = name.lower()
-        if name in _NOTED:
-            self._note(name, value)
-        headers = self.headers
-        headers.append((name, value))
-        if len(headers) > MAX_FIELDS:
-            self._stop_parsing(HEAD_TOO_LARGE)
-
-    def _note(self, name: bytes, value: bytes) -> None:
-        if name == b"expect":
-            self.expect_100_continue |= value.lower() == b"100-continue"
-        elif not is_chunked(value):
-            self._stop_parsing(NOT_IMPLEMENTED)
-        elif self.parser.get_http_version() == "1.0":  # which has no chunks: who has passed it on may not know them
-            self._stop_parsing(MALFORMED)
-
     def on_headers_complete(self) -> None:
         """uvicorn's, which starts the request, or lets it wait for those before it."""
-        if self._arrived_bytes > MAX_HEAD_BYTES and self._head_bytes() > MAX_HEAD_BYTES:
-            self._stop_parsing(HEAD_TOO_LARGE)
-        if self.parser.should_upgrade():
-            if self.parser.get_method() == b"CONNECT":
-                self._stop_parsing(NOT_IMPLEMENTED)
-            return  # it comes again without the offer
-        if self.url[0] != _SLASH:
-            self._obey_the_target()
+        if not self._accept_head():
+            return
         if self._is_proxied:
             self._believe_the_proxy()
         super().on_headers_complete()
         self._in_head, self._in_body, self._arrived_bytes = False, True, 0
-        self._framing_bytes, self._unread_bytes = (
-            -self._piece_bytes,
-            0,
-        )  # where in this piece the body begins, is not known
+        # Where in this piece the body begins is not known.
+        self._framing_bytes, self._unread_bytes = -self._piece_bytes, 0
         if self.pipeline:
             self.flow.hold()
             if len(self.pipeline) > MAX_WAITING:
@@ -259,19 +158,6 @@ class EdgeProtocol(HttpToolsProtocol):
         self._in_body, self._arrived_bytes = False, 0
         self.deadline = math.inf if self._current is not None else self.since + self._among.limits.idle_s
         super().on_message_complete()
-
-    def _head_bytes(self) -> int:
-        return len(self.url) + sum(len(name) + len(value) + len(": \r\n") for name, value in self.headers)
-
-    def _obey_the_target(self) -> None:
-        """What a target says that is no path: where the request goes."""
-        if self.url == b"*" and self.parser.get_method() == b"OPTIONS":
-            return
-        absolute = split_absolute(self.url)
-        if absolute is None:
-            self._stop_parsing(MALFORMED)
-        authority, self.url = absolute
-        self.headers[:] = [(name, authority if name == b"host" else value) for name, value in self.headers]
 
     def _believe_the_proxy(self) -> None:
         assert self.client is not None

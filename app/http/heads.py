@@ -2,8 +2,9 @@
 
 import re
 
-# Without userinfo, in which a name could stand that is not where the request goes (RFC 9110 §4.2.4).
-_ABSOLUTE = re.compile(rb"https?://([^/?#@]+)(|[/?#].*)", re.IGNORECASE)
+# Without userinfo, in which a name could stand that is not where the request goes (RFC 9110 §4.2.4). Brackets are for
+# a whole address (RFC 3986 §3.2.2).
+_ABSOLUTE = re.compile(rb"https?://([^]/?#@[]+|\[[^]/?#@[]+](?::[0-9]*)?)(|[/?#].*)", re.IGNORECASE)
 
 Fields = list[tuple[bytes, bytes]]
 

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, suppress
 import anyio
 import pytest
 
-from app.http import edge_protocol
+from app.http import edge_protocol, limited_parser
 from app.http.client_address import TrustedProxies
 from app.http.connections import PIECE_BYTES, TURNS_PER_ROUND
 from app.http.edge_protocol import EdgeProtocol
@@ -526,9 +526,11 @@ async def test_every_connection_is_let_go_when_it_ends(edge: Edge) -> None:
 
 
 def test_the_limits_are_those_that_clients_are_told() -> None:
-    assert edge_protocol.MAX_HEAD_BYTES == 32 * 1024
-    assert edge_protocol.MAX_FIELDS == 100
-    assert edge_protocol.MAX_URL_BYTES == edge_protocol.MAX_TRAILER_BYTES == edge_protocol.MAX_FRAMING_BYTES == 8 * 1024
+    assert limited_parser.MAX_HEAD_BYTES == 32 * 1024
+    assert limited_parser.MAX_FIELDS == 100
+    assert (
+        limited_parser.MAX_URL_BYTES == limited_parser.MAX_TRAILER_BYTES == edge_protocol.MAX_FRAMING_BYTES == 8 * 1024
+    )
 
 
 # --- what of a head decides where a request goes, and where it ends
@@ -573,6 +575,7 @@ async def test_a_second_host_and_a_missing_one_are_as_visible_with_an_absolute_t
     [
         b"http:///x", b"http://?x", b"http://", b"http://@/x", b"http://ours@evil/x", b"http://u:p@ours/x", b"ftp://ours/x",
         b"http://ours\\@evil/x", b"http://ours#@evil/x", b"http:x", b"x", b"ours:80", b"*x", b"http://a@?x",
+        b"http://[::1/x", b"http://::1]/x", b"http://[]:80/x", b"http://[::1]x/", b"http://a[b]/x",
     ],
 )  # fmt: skip
 async def test_other_targets_are_a_400(edge: Edge, target: bytes) -> None:

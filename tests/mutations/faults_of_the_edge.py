@@ -25,28 +25,28 @@ FAULTS_OF_THE_EDGE = (
     ),
     Fault(
         "a head has a field more than it may",
-        "app/http/edge_protocol.py",
+        "app/http/limited_parser.py",
         "if len(headers) > MAX_FIELDS:",
         "if len(headers) > MAX_FIELDS + 1:",
         HEADS,
     ),
     Fault(
         "a head has no limit in bytes while it arrives",
-        "app/http/edge_protocol.py",
+        "app/http/limited_parser.py",
         "if self._arrived_bytes > MAX_HEAD_BYTES + PIECE_BYTES:",
         "if False:",
         HEADS,
     ),
     Fault(
         "a URL is a byte longer than it may",
-        "app/http/edge_protocol.py",
+        "app/http/limited_parser.py",
         "if len(self.url) > MAX_URL_BYTES:",
         "if len(self.url) > MAX_URL_BYTES + 1:",
         HEADS,
     ),
     Fault(
         "trailers have no limit",
-        "app/http/edge_protocol.py",
+        "app/http/limited_parser.py",
         "if self._trailer_bytes > MAX_TRAILER_BYTES:",
         "if False:",
         HEADS,
@@ -102,7 +102,7 @@ FAULTS_OF_THE_EDGE = (
     ),
     Fault(
         "empty lines between requests have no end",
-        "app/http/edge_protocol.py",
+        "app/http/limited_parser.py",
         "self._stop_parsing(EMPTY_LINES)",
         "self._arrived_bytes = 0",
         PIPES,
@@ -152,7 +152,7 @@ FAULTS_OF_THE_EDGE = (
     ),
     Fault(
         "the authority of an absolute target is not looked at",
-        "app/http/edge_protocol.py",
+        "app/http/limited_parser.py",
         'authority if name == b"host" else value',
         "value",
         HEADS,
@@ -160,8 +160,8 @@ FAULTS_OF_THE_EDGE = (
     Fault(
         "userinfo passes for a host",
         "app/http/heads.py",
-        "([^/?#@]+)",
-        "([^/?#]+)",
+        "([^]/?#@[]+|",
+        "([^]/?#[]+|",
         HEADS,
     ),
     Fault(
@@ -180,7 +180,7 @@ FAULTS_OF_THE_EDGE = (
     ),
     Fault(
         "the body behind an offer of another protocol is lost",
-        "app/http/edge_protocol.py",
+        "app/http/limited_parser.py",
         "            self._parse_behind_offers(memoryview(piece), offer.args[0])",
         "            assert offer.args",
         HEADS,
