@@ -17,6 +17,8 @@ from app.http.edge_protocol import EdgeProtocol
 from app.http.reading import AT_ONCE_BYTES, StrangersReader
 from tests.http.edges import GET, POST, Edge, open_edge, until
 
+pytestmark = pytest.mark.real
+
 CHUNKED = POST + b"transfer-encoding: chunked\r\n\r\n"
 
 # --- requests that wait behind another one

@@ -10,6 +10,8 @@ import pytest
 
 from tests.http.edges import GET, WITHIN_S, Client, Edge, until
 
+pytestmark = pytest.mark.real
+
 H2C = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAEAAEAAAAIAAAABAAMAAABk\r\n"
 WEBSOCKET = b"connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: AAAA\r\n"
 OFFERS = {"h2c": H2C, "websocket": WEBSOCKET, "both": H2C + WEBSOCKET}
