@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 
 import anyio
 from starlette.exceptions import HTTPException
@@ -12,7 +13,7 @@ from app.auth.authenticator import REMEMBER_S, Authenticator
 from app.auth.policy import may_connect
 from app.domain import Principal
 from app.domain import Scope as Permission
-from app.errors import BackendNotFound, Forbidden, GatewayError, ShuttingDown
+from app.errors import BackendNotFound, Forbidden, GatewayError, NodeLost, ShuttingDown
 from app.http.client_address import client_address, limited_address
 from app.http.connections import BY_KEY, LET_IN
 from app.http.dependencies import BASE_URL
@@ -96,11 +97,11 @@ class Front:
         except GatewayError as error:
             await request.answer_error(error)
         except asyncio.CancelledError:
-            # At the end of a drain uvicorn waits for nobody any more. Whoever was let in has been answered before; who
-            # still waits for the database to be let in is told that nothing was done.
-            if request.is_let_in:
-                raise
-            await request.answer_error(ShuttingDown())
+            # At the end of a drain uvicorn waits for nobody any more, and who still waits has waited for the database:
+            # to be let in, and then nothing was done; or later, and how far that has come is not known here.
+            stops = "This node stops, and waits no longer; the request may have been carried out"
+            with suppress(RuntimeError):  # an answer has begun, and ends here
+                await request.answer_error(NodeLost(stops) if request.is_let_in else ShuttingDown())
 
     async def _answer_node(self, request: McpRequest) -> None:
         """What another node has sent on, if it is one."""

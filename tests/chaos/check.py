@@ -85,11 +85,14 @@ def heard_in_order(history: History, weather: Weather) -> Iterator[str]:
     sent = {(each.process, each.number): each.at for each in history.of(Sent)}
     for (session, process), heard in _by_process(history).items():
         times = Counter(each.number for each in heard)
+        twice = [each.at for each in heard if times[each.number] > 1]
+        # That a later owner has told them died with it and with Redis: the one before tells them again when it wakes.
+        is_excused = bool(twice) and weather.may_have_forgotten(min(twice), max(twice))
         for number, count in times.items():
-            if count > 1:
+            if count > 1 and not is_excused:
                 yield f"{session} heard message {number} of {process} {count} times"
         listened = [each.number for each in heard if each.stream == "listen"]
-        if listened != sorted(listened):
+        if listened != sorted(listened) and not is_excused:
             yield f"{session} heard messages of {process} out of order: {listened}"
         for number in set(range(1, max(times))) - set(times):
             if not on_broken(session, sent.get((process, number), 0.0)):

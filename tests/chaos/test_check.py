@@ -174,6 +174,9 @@ EXCUSED: dict[str, History] = {
         fault("redis", "flush", 19.0, 19.0, -1),
         fault("node", "kill", 20.5, 23.0),
     ),
+    "an owner died with what it had told, and Redis forgot it": well(
+        heard(2, at=20.5), fault("redis", "restart", 19.0, 19.5, -1), fault("node", "kill", 19.2, 22.0)
+    ),
     "a node that stood still answers late": well(
         Beat(0, 5.0, 4.0, 200, 0.0), fault("node", "pause", 4.0, 9.0)
     ),

@@ -219,6 +219,23 @@ async def test_who_waits_for_the_application_behind_when_the_node_ends_hears_wha
     assert (got.status, json.loads(got.body)["reason"]) == (status, "shutting_down")
 
 
+async def test_who_was_let_in_and_waits_for_the_database_when_the_node_ends_hears_that_nobody_knows(
+    http: Http, registry: SessionRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = asyncio.Event()
+
+    async def never(*_: object) -> None:
+        asked.set()
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr(registry, "open", never)
+    task = asyncio.ensure_future(http.ask("POST", MCP, INITIALIZE))
+    await asyncio.wait_for(asked.wait(), 5)
+    task.cancel()
+    told = json.loads((await task).body)["error"]["data"]
+    assert (told["reason"], told["outcome"]) == ("node_lost", "unknown")
+
+
 async def test_who_waits_to_be_let_in_when_the_node_ends_hears_that_nothing_was_done(
     http: Http, authenticator: FakeAuthenticator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
