@@ -280,6 +280,7 @@ async def test_a_discovery_document_of_another_issuer_or_without_keys_is_refused
     assert host.fetched == [DISCOVERY]
 
 
+@pytest.mark.real
 async def test_a_jwks_uri_passes_the_same_guard():
     inside = {"issuer": BY_DISCOVERY.issuer, "jwks_uri": "http://127.0.0.2:1/"}
     body = json.dumps(inside).encode()
@@ -293,6 +294,7 @@ async def test_a_jwks_uri_passes_the_same_guard():
     assert len(heads) == 1
 
 
+@pytest.mark.real
 async def test_keys_come_over_a_real_connection():
     body = document(jwk(RSA, "a"))
     out = Outbound([ip_network("127.0.0.0/8")])

@@ -20,6 +20,8 @@ from cryptography.x509.oid import NameOID
 from app.auth import outbound as module
 from app.auth.outbound import FetchFailed, Outbound, UrlRefused, is_public, parse_url
 
+pytestmark = pytest.mark.real
+
 LOOPBACK = ip_network("127.0.0.0/8")
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 Answer = Callable[[SocketStream, bytes], Awaitable[None]]

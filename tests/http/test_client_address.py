@@ -74,6 +74,7 @@ def test_a_scope_without_a_client_has_no_address() -> None:
     assert client_address({"client": None}) == client_address({}) == "unknown"
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("trusted", [True, False])
 async def test_requests_have_the_address_behind_a_trusted_proxy_and_nobody_elses_word(trusted: bool) -> None:
     seen: list[tuple[str, str]] = []

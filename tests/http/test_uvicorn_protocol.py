@@ -88,6 +88,7 @@ async def test_a_body_that_looks_like_a_head_arrives_where_it_belongs(joining: A
     assert b"".join(wire.writes) == HEAD + b"aHTTP/1.1 bc"
 
 
+@pytest.mark.real
 async def test_a_served_answer_comes_in_one_piece_whatever_it_is() -> None:
     is_asked_for_more = asyncio.Event()
 

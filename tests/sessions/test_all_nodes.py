@@ -24,6 +24,8 @@ from app.transports.request import McpRequest
 from tests.routing.peer_servers import request_of
 from tests.transports.nodes import KEY, credentials, served
 
+pytestmark = pytest.mark.real
+
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 A, B, C = "node-a", "node-b", "node-c"
 

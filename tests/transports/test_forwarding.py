@@ -21,6 +21,8 @@ from app.transports.request import ClientGone, McpRequest
 from tests.routing.peer_servers import asked, process, scripted, stands_still, until
 from tests.transports.nodes import ALICE, LIMIT, MCP, Endpoint, SendingNode, credentials, front, served
 
+pytestmark = pytest.mark.real
+
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
 HEADERS = {"authorization": "Bearer alice"}
 EVENTS = (b"content-type", b"text/event-stream")

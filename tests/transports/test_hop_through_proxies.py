@@ -18,6 +18,8 @@ from tests.routing.peer_servers import until
 from tests.transports.nodes import LIMIT, MCP, SendingNode, credentials, front, served
 from tests.transports.test_forwarding import PING, Streaming, client_of
 
+pytestmark = pytest.mark.real
+
 DEFAULTS = """
 defaults
     mode http

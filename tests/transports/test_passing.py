@@ -13,6 +13,8 @@ from tests.routing.peer_servers import asked, scripted, until
 from tests.transports.nodes import MCP, SendingNode
 from tests.transports.test_forwarding import PING, Streaming, client_of, two_nodes
 
+pytestmark = pytest.mark.real
+
 LISTEN = {"mcp-method": "subscriptions/listen"}
 
 
