@@ -40,7 +40,7 @@ from app.http.reading import Reading, StrangersReader
 MAX_WAITING = 16  # requests of a connection behind the one that is being answered
 MAX_FRAMING_BYTES = 8 << 10  # what stands between chunks, beyond the following part of what stands in them
 FRAMING_SHIFT = 3  # an eighth
-MAX_UNREAD_BYTES = 4 << 20  # of a body that was answered: the longest that there may be can be sent to its end
+MAX_UNREAD_BYTES = 1 << 20  # of a body, behind its answer
 _VERSIONS = ("1.1", "1.0")
 
 
