@@ -159,7 +159,7 @@ async def test_an_endless_line_kills(running_with):
     _, listener = await running.start("huge_line", 0)
     exit = await listener.exit()
     assert exit.description == "killed: it wrote a line without end"
-    assert len(listener.prefixes) == 1
+    await eventually(lambda: len(listener.prefixes) == 1)
 
 
 async def test_a_flood_is_slowed_to_the_sustained_rate(running_with):

@@ -98,14 +98,21 @@ async def astray(nodes: Nodes, each: Session, endpoint: Endpoint) -> None:
 async def test_no_call_fails_while_a_node_drains(nodes: Nodes, balancer: str) -> None:
     """The last test here: one of the nodes is gone afterwards."""
     endpoint = nodes.all[0].endpoint(ECHO, recovery="respawn")
-    sessions = [session(balancer, endpoint) for _ in range(SESSIONS)]
+    sessions = list[StreamableSession]()
     try:
-        for each in sessions:
-            await each.open()
+        # On a busy machine the balancer may hold one of the nodes for dead until its next check.
+        while len(sessions) < SESSIONS or (len(made_by(sessions)) < 2 and len(sessions) < 10 * SESSIONS):
+            sessions.append(session(balancer, endpoint))
+            await sessions[-1].open()
         await drain_under_load(nodes, sessions)
     finally:
         for each in sessions:
             await each.close()
+
+
+def made_by(sessions: Sequence[StreamableSession]) -> Counter[str]:
+    """How many sessions each node has opened."""
+    return Counter((each.session_id or "").partition(".")[0] for each in sessions)
 
 
 async def drain_under_load(nodes: Nodes, sessions: Sequence[StreamableSession]) -> None:
@@ -121,8 +128,7 @@ async def drain_under_load(nodes: Nodes, sessions: Sequence[StreamableSession]) 
                 failures[str(failure)] += 1
                 return
 
-    made_by = Counter((each.session_id or "").partition(".")[0] for each in sessions)
-    assert len(made_by) == 2, "the balancer has given one of the nodes nothing"
+    assert len(made_by(sessions)) == 2, "the balancer has given one of the nodes nothing"
     leaving, staying = nodes.all
     async with asyncio.TaskGroup() as tasks:
         for number, each in enumerate(sessions):
