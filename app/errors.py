@@ -276,6 +276,10 @@ class RoutesUnavailable(GatewayError):
     retry_after_s = 2.0
 
 
+class OwnershipUnknown(RoutesUnavailable):
+    """This node's lease ended while it stood still, and the store does not say what others have taken since."""
+
+
 class RoutesSettling(RoutesUnavailable):
     """The store was emptied moments ago: that it knows no route means nothing yet."""
 

@@ -3,7 +3,6 @@ the start, bottom to top for the end."""
 
 import logging
 import math
-import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -223,7 +222,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             lambda: _record(overview, routing.url),
             lambda: list(ownership),
             ownership.lost,
-            time.monotonic,
+            registry.fence.now,
         )
         probe = Silence(routing.peers.probe)
         router = Router(routing.store, node_id, heartbeat.peers, heartbeat.departed, probe, ownership.has_ended)

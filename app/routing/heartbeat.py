@@ -7,9 +7,9 @@ from typing import Protocol
 
 import anyio
 
-from app.errors import RoutesUnavailable
+from app.errors import OwnershipUnknown, RoutesUnavailable
 from app.routing.rotation import TURN_BEATS, Rotation
-from app.routing.routes import BEAT_S, CALLER, NodeRecord, NodeStore, Route, RouteStore
+from app.routing.routes import BEAT_S, CALLER, LEASE_S, NodeRecord, NodeStore, Route, RouteStore
 
 LOT = 500  # routes per command, and of each kind per beat: 300,000 within the time that routes are kept
 HURRY_S = 0.25  # between beats while another node's lease is about to end: whoever waits for it waits for that
@@ -24,8 +24,8 @@ class Store(RouteStore, NodeStore, Protocol):
 
 
 class Heartbeat:
-    """`peers` are the other living nodes, as of the last beat that reached the store, at `last_ok`; `departed` are
-    the last that were among them and are not any more."""
+    """`peers` are the other living nodes, as of the last beat that reached the store, sent at `last_ok`; `departed` are
+    the last that were among them and are not any more. `clock` goes on while the machine is suspended."""
 
     def __init__(
         self,
@@ -93,22 +93,32 @@ class Heartbeat:
             await self._refresh(self._still_ours(keys[start : start + LOT]))
         self._must_prove = self._losses != losses
 
-    async def prove_anew(self) -> None:
+    async def prove_anew(self, stood_still_at: float) -> None:
         """After a gap of this node's: renews the lease and proves all, over a connection that is made now. On the one
         from before nobody may be listening, and as long as the lease is over a route can be taken right after it was
         proved. Tries for RENEW_S.
 
+        Args:
+            stood_still_at: when the gap began, by the heartbeat's clock.
+
         Raises:
-            RoutesUnavailable: the store does not answer; nothing is known.
+            OwnershipUnknown: the store does not answer, and others may own by now what this node does.
+            RoutesUnavailable: the store does not answer. Nothing was taken in the gap: the lease went on through it,
+                or this node had gone on without the store for longer than a lease before.
         """
-        until = self._clock() + RENEW_S
+        woke_at = self._clock()
+        if stood_still_at < self.last_ok + LEASE_S <= woke_at:
+            self._must_prove = True
+        must_prove = self._must_prove
         while True:
             try:
-                await self._store.reconnect(max(0.0, until - self._clock()))
+                await self._store.reconnect(max(0.0, woke_at + RENEW_S - self._clock()))
                 await self._renew()
                 return await self.prove()
             except RoutesUnavailable:
-                if self._clock() >= until:
+                if self._clock() >= woke_at + RENEW_S:
+                    if must_prove:
+                        raise OwnershipUnknown from None
                     raise
 
     async def _renew(self) -> None:
@@ -116,6 +126,7 @@ class Heartbeat:
         if self._has_left:
             return
         self._store.holds(self._routes())
+        sent_at = self._clock()
         if not await self._store.beat(node):
             self._must_prove = True
             self._losses += 1
@@ -123,7 +134,7 @@ class Heartbeat:
         self._heard_of({peer.id: peer for peer in await self._store.nodes() if peer.id != node.id})
         if not self.is_ok and math.isfinite(self.last_ok):
             log.info("This node reaches the store of routes again")
-        self.is_ok, self.last_ok = True, self._clock()
+        self.is_ok, self.last_ok = True, sent_at
 
     def _heard_of(self, peers: dict[str, NodeRecord]) -> None:
         """Changes both in place: whoever looks at them sees it."""

@@ -13,6 +13,7 @@ from app.errors import (
     BackendBusy,
     BackendNotFound,
     NotFound,
+    OwnershipUnknown,
     QuotaExceeded,
     RoutesUnavailable,
     SessionNotFound,
@@ -48,7 +49,7 @@ async def for_nobody() -> None:
     """Asks nothing."""
 
 
-async def _nothing_to_prove() -> None:
+async def _nothing_to_prove(stood_still_at: float) -> None:
     """A node that is alone owns what it has."""
 
 
@@ -76,9 +77,10 @@ class SessionRegistry:
         self.draining = False  # takes no new sessions
         self.fence = Fence()
         self._proving = anyio.Lock()
+        self._failed_proofs = 0
         self.hand_over: HandOver | None = None  # where there are other nodes
         self.durability: Durability | None = None  # likewise: sessions of servers without state outlive this node
-        self.prove_routes: Callable[[], Awaitable[None]] = _nothing_to_prove
+        self.prove_routes: Callable[[float], Awaitable[None]] = _nothing_to_prove
         self.on_sweep: Callable[[float], None] = lambda now: None
 
     async def __aenter__(self) -> Self:
@@ -207,27 +209,37 @@ class SessionRegistry:
     async def prove(self) -> None:
         """After a gap: asks for every route whether it is still ours, ends what is not, and opens the fence.
 
-        With the store out of reach, for as long as `prove_routes` tries, the node goes on: then other nodes cannot have
-        taken anything over unless they reach the store and not this node, the one exception that docs/decisions.md
-        states.
+        With the store out of reach, for as long as `prove_routes` tries, the node goes on. Not if its lease ended in
+        the gap (OwnershipUnknown): then another node may have what this one has, and the fence stays closed until the
+        store answers (docs/decisions.md).
         """
+        failures = self._failed_proofs
         async with self._proving:
-            if not self.fence.is_closed():
+            if not self.fence.is_closed() or self._failed_proofs != failures:
+                return  # somebody else has asked meanwhile
+            try:
+                await self._prove()
+            except OwnershipUnknown:
+                self._failed_proofs += 1
+                log.warning("this node's lease ended while it stood still: nothing is served until Redis answers")
                 return
-            for _ in range(PROOFS):
-                log.warning("the node stood still; it proves what it owns: %d routes", len(self._ownership))
-                asked_at = self.fence.now()
-                try:
-                    await self.prove_routes()
-                except RoutesUnavailable:
-                    log.warning("what this node owns could not be proved: the route store does not answer")
-                self.fence.open(asked_at)
-                if not self.fence.is_closed():
-                    break
-            else:
-                self.fence.open(self.fence.now())
             for session in self:
                 self._deliver_held(session)
+
+    async def _prove(self) -> None:
+        for _ in range(PROOFS):
+            log.warning("the node stood still; it proves what it owns: %d routes", len(self._ownership))
+            asked_at = self.fence.now()
+            try:
+                await self.prove_routes(self.fence.ticked_at)
+            except OwnershipUnknown:
+                raise
+            except RoutesUnavailable:
+                log.warning("what this node owns could not be proved: the route store does not answer")
+            self.fence.open(asked_at)
+            if not self.fence.is_closed():
+                return
+        self.fence.open(self.fence.now())
 
     def _deliver_held(self, session: Session) -> None:
         try:

@@ -48,7 +48,7 @@ FAULTS_OF_NODES = (
         "wiring: after a pause the old connection is asked",
         GATEWAY,
         "registry.prove_routes = heartbeat.prove_anew",
-        "registry.prove_routes = heartbeat.prove",
+        "registry.prove_routes = lambda _: heartbeat.prove()",
         (WIRING + "test_after_a_pause_the_first_look_ends_what_was_taken_over_a_new_connection",),
     ),
     Fault(
@@ -198,6 +198,20 @@ FAULTS_OF_NODES = (
         "                if self._clock() >= until:\n                    raise",
         "                raise",
         ("tests/routing/test_heartbeat.py::test_after_a_gap_it_tries_again_and_then_gives_up",),
+    ),
+    Fault(
+        "a node whose lease ended in a gap goes on without proof",
+        "app/routing/heartbeat.py",
+        "if stood_still_at < self.last_ok + LEASE_S <= woke_at:",
+        "if False:",
+        ("tests/routing/test_heartbeat.py", "tests/sessions/test_woken_node.py"),
+    ),
+    Fault(
+        "a lease begins when its answer is read",
+        "app/routing/heartbeat.py",
+        "self.is_ok, self.last_ok = True, sent_at",
+        "self.is_ok, self.last_ok = True, self._clock()",
+        ("tests/routing/test_heartbeat.py::test_a_lease_begins_when_it_is_asked_for",),
     ),
     Fault(
         "after a gap routes are proved under a lease that is over",

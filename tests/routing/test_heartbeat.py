@@ -3,11 +3,11 @@
 import anyio
 import pytest
 
-from app.errors import RoutesUnavailable
+from app.errors import OwnershipUnknown, RoutesUnavailable
 from app.routing.heartbeat import LOT, RENEW_S, Heartbeat
 from app.routing.memory_store import MemoryStore
 from app.routing.rotation import TURN_BEATS
-from app.routing.routes import CALLER, NodeRecord, Quota, Route
+from app.routing.routes import CALLER, LEASE_S, NodeRecord, Quota, Route
 from tests.redis import RedisServer
 from tests.routing.rig import NODES, open_store, record, route
 
@@ -265,7 +265,7 @@ async def test_after_a_gap_a_new_connection_then_the_lease_and_then_every_route(
     """While the lease is over, a route can be taken in the moment after it was proved."""
     store = Reconnecting()
     store.node = node = Node(LOT + 1, store)
-    await node.heart.prove_anew()
+    await node.heart.prove_anew(node.now)
     assert store.asked == ["reconnect", "beat", "refresh", "refresh"]
     assert node.heart.is_ok
 
@@ -274,9 +274,67 @@ async def test_after_a_gap_it_tries_again_and_then_gives_up():
     store = Reconnecting()
     store.node = node = Node(1, store)
     store.refuses = 2
-    await node.heart.prove_anew()
+    await node.heart.prove_anew(node.now)
     assert store.asked == ["reconnect"] * 3 + ["beat", "refresh"]
     store.refuses, began_at = 10**6, node.now
     with pytest.raises(RoutesUnavailable):
-        await node.heart.prove_anew()
+        await node.heart.prove_anew(node.now)
     assert node.now - began_at == pytest.approx(RENEW_S)
+
+
+async def after_a_gap(node: Node, began: float, ended: float) -> None:
+    node.now = ended
+    await node.heart.prove_anew(began)
+
+
+@pytest.mark.parametrize(
+    ("began", "ended", "may_be_lost"),
+    [
+        pytest.param(0.5, LEASE_S - 0.1, False, id="shorter than the lease"),
+        pytest.param(0.5, LEASE_S, True, id="the lease ended in it"),
+        pytest.param(LEASE_S - 0.1, 60.0, True, id="the lease ended in a long one"),
+        pytest.param(LEASE_S, 60.0, False, id="the node had gone on without the store before"),
+    ],
+)
+async def test_what_nobody_says_after_a_gap_is_lost_perhaps_where_the_lease_ended_in_it(began, ended, may_be_lost):
+    store = Reconnecting()
+    store.node = node = Node(1, store)
+    await node.heart.beat()
+    store.refuses = 10**6
+    with pytest.raises(RoutesUnavailable) as told:
+        await after_a_gap(node, began, ended)
+    assert isinstance(told.value, OwnershipUnknown) is may_be_lost
+
+
+async def test_a_lease_begins_when_it_is_asked_for():
+    """The answer may be read only after the gap."""
+    store = Reconnecting()
+    store.node = node = Node(1, store)
+    nodes = store.nodes
+
+    async def late() -> list[NodeRecord]:
+        node.now = 60.0
+        return await nodes()
+
+    store.nodes = late  # type: ignore[method-assign]
+    await node.heart.beat()
+    store.refuses = 10**6
+    with pytest.raises(OwnershipUnknown):
+        await after_a_gap(node, 0.5, 60.0)
+
+
+async def test_a_new_lease_alone_proves_nothing():
+    store = Reconnecting()
+    store.node = node = Node(1, store)
+    await node.heart.beat()
+    node.now, store.forgets, store.fails_after = 60.0, True, 0
+    await node.heart.beat()
+    store.refuses = 10**6
+    with pytest.raises(OwnershipUnknown):
+        await after_a_gap(node, 0.5, 60.0)
+    store.refuses, store.forgets, store.fails_after = 0, False, 10**9
+    await after_a_gap(node, 0.5, 60.0)
+    store.refuses = 10**6
+    with pytest.raises(RoutesUnavailable) as told:
+        await after_a_gap(node, 60.0, 60.0 + LEASE_S - 0.1)
+    assert type(told.value) is RoutesUnavailable

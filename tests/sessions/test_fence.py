@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from app.domain import Principal
-from app.errors import RoutesUnavailable
+from app.errors import OwnershipUnknown, RoutesUnavailable
 from app.protocol.lifecycle import SessionState
 from app.routing.routes import Route, session_key
 from app.sessions.fence import GAP_S, Fence, since_boot
@@ -82,9 +82,11 @@ class Proof:
         self.lost: list[Session] = []
         self.error: Exception | None = None
         self.asked = 0
+        self.stood_still_at = 0.0
 
-    async def __call__(self) -> None:
+    async def __call__(self, stood_still_at: float) -> None:
         self.asked += 1
+        self.stood_still_at = stood_still_at
         await self.may_end.wait()
         for session in self.lost:
             self._registry.lost(session.id)
@@ -204,6 +206,38 @@ async def test_without_a_store_the_node_goes_on(registry, pool, principal, proof
     assert answered(reply) == [{"n": 1}]
 
 
+async def test_without_a_store_a_node_whose_lease_ended_in_the_gap_serves_nothing(registry, pool, principal, proof):
+    """Another may have taken its sessions over, and may serve them now."""
+    session, link = await open_session(registry, pool, principal)
+    reply = ask(session)
+    stand_still(registry)
+    stood_still_at = registry.fence.ticked_at
+    link.answer({"n": 1})
+    proof.error = OwnershipUnknown()
+    proof.may_end.set()
+    for _ in range(2):
+        await registry.prove()
+        with pytest.raises(RoutesUnavailable):
+            ask(session)
+    assert (reply.outcomes, link.paused) == ([], True)
+    assert proof.stood_still_at == stood_still_at  # the second time too
+    proof.error = None
+    await registry.prove()
+    assert (answered(reply), link.paused) == ([{"n": 1}], False)
+
+
+async def test_who_waits_for_a_proof_that_fails_does_not_ask_once_more(registry, proof):
+    """Each would take two seconds, one after the other."""
+    stand_still(registry)
+    proof.error = OwnershipUnknown()
+    async with anyio.create_task_group() as tasks:
+        for _ in range(10):
+            tasks.start_soon(registry.prove)
+        await anyio.wait_all_tasks_blocked()
+        proof.may_end.set()
+    assert (proof.asked, registry.fence.is_closed()) == (1, True)
+
+
 async def test_a_node_that_stands_still_again_while_it_proves_proves_again(registry, pool, principal, proof, clock):
     registry.fence = Fence(clock)
     session, link = await open_session(registry, pool, principal)
@@ -211,7 +245,7 @@ async def test_a_node_that_stands_still_again_while_it_proves_proves_again(regis
     clock.now += 100.0
     link.answer({"n": 1})
 
-    async def prove() -> None:
+    async def prove(stood_still_at: float) -> None:
         proof.asked += 1
         if proof.asked == 1:
             clock.now += 100.0
@@ -229,7 +263,7 @@ async def test_a_node_whose_proofs_all_take_too_long_goes_on(registry, proof, cl
     registry.fence = Fence(clock)
     clock.now += 100.0
 
-    async def prove() -> None:
+    async def prove(stood_still_at: float) -> None:
         proof.asked += 1
         clock.now += 100.0
 

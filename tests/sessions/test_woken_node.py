@@ -12,6 +12,7 @@ import anyio
 import pytest
 
 from app.domain import Principal
+from app.errors import RoutesUnavailable
 from app.metrics import Metrics
 from app.protocol.lifecycle import SessionState
 from app.routing.heartbeat import Heartbeat
@@ -80,7 +81,7 @@ async def running_node(node: str, url: str, directory: BackendDirectory, princip
         registry = await stack.enter_async_context(
             SessionRegistry(directory, source, metrics, ownership, max_sessions=50)
         )
-        heart = Heartbeat(store, lambda: record(node), lambda: list(ownership), ownership.lost, anyio.current_time)
+        heart = Heartbeat(store, lambda: record(node), lambda: list(ownership), ownership.lost, registry.fence.now)
         writer = JournalWriter(RedisJournalStore(for_journals), SEALER, on_fenced=ownership.doubt)
         registry.durability = Durability(writer, links)
         ownership.on_session_lost, registry.prove_routes = registry.lost, heart.prove_anew
@@ -152,6 +153,39 @@ async def test_it_serves_nothing_over_a_line_that_died_and_nothing_is_lost(
     await until(lambda: not first.writer._deletions)
     await second.heart.beat()
     assert second.ownership.owns(session_key(old.id))
+
+
+async def test_while_redis_is_frozen_it_does_not_go_on_beside_its_successor(
+    pair: tuple[Node, Node], line: FaultyLine, empty_redis: str
+) -> None:
+    """It slept through its lease, and cannot be told that somebody else has the session."""
+    first, second = pair
+    old = await first.open()
+    reply = old.reply(2, may_stream=False)
+    old.request(request("tools/call", 2), reply)
+    assert old.journal is not None
+    await first.writer.flush(old.journal)
+    lapse(empty_redis, A)
+    first.heart.last_ok -= 50.0
+    stand_still(first.registry)
+    session = await second.take(old.id)
+    assert session is not None
+    line.may_answer.clear()
+    first.process.say(**note("from the pause"))
+    first.process.answer({"content": []})
+    await first.registry.prove()
+    assert first.registry.fence.is_closed()
+    assert (old.state, reply.outcomes) == (SessionState.OPEN, [])
+    with pytest.raises(RoutesUnavailable):
+        old.request(request("ping", 3), old.reply(3, may_stream=False))
+    line.may_answer.set()
+    with anyio.fail_after(10):
+        while first.registry.fence.is_closed():
+            await first.registry.prove()
+    assert old.state is SessionState.CLOSED
+    (outcome,) = reply.outcomes
+    assert outcome.error.reason == "node_lost"  # type: ignore[union-attr]
+    assert session.state is SessionState.OPEN
 
 
 async def test_nobody_takes_what_it_has_proved(pair: tuple[Node, Node], empty_redis: str) -> None:
