@@ -195,8 +195,8 @@ FAULTS_OF_NODES = (
     Fault(
         "the fence opens by belief after one failed attempt",
         "app/routing/heartbeat.py",
-        "                if self._clock() >= until:\n                    raise",
-        "                raise",
+        "if self._clock() >= woke_at + RENEW_S:",
+        "if True:",
         ("tests/routing/test_heartbeat.py::test_after_a_gap_it_tries_again_and_then_gives_up",),
     ),
     Fault(
