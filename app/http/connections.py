@@ -147,10 +147,12 @@ class Connections:
             asyncio.get_running_loop().call_soon(self._give_turns)
 
     def _give_turns(self) -> None:
-        for _ in range(min(TURNS_PER_ROUND, len(self._in_line))):
-            self._in_line.popleft()()
-        if self._in_line:
-            asyncio.get_running_loop().call_soon(self._give_turns)
+        try:
+            for _ in range(min(TURNS_PER_ROUND, len(self._in_line))):
+                self._in_line.popleft()()
+        finally:  # one that fails does not hold up the others
+            if self._in_line:
+                asyncio.get_running_loop().call_soon(self._give_turns)
 
     # --- per address
 

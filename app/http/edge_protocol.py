@@ -79,6 +79,7 @@ class EdgeProtocol(LimitedParser):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """uvicorn's, which tells only the request that came last; and what waits is forgotten."""
+        self._is_over = True  # what stood in line when somebody was let in is still to come
         self.pipeline.clear()
         self._leave()
         super().connection_lost(exc)

@@ -65,7 +65,7 @@ class StrangersReader(asyncio.BufferedProtocol):
 
     def __init__(self, protocol: Parsing, among: Connections) -> None:
         self._protocol, self._among = protocol, among
-        self._is_lost = False
+        self._in_line = b""  # what was read, and has not had its turn
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """That of all connections: what is read is taken from it at once."""
@@ -76,16 +76,18 @@ class StrangersReader(asyncio.BufferedProtocol):
         if nbytes <= AT_ONCE_BYTES or protocol.is_let_in:
             protocol.data_received(data)
         else:
+            self._in_line = data
             protocol.flow.stand_in_line()
-            self._among.take_turns(lambda: self._parse(data))
+            self._among.take_turns(self._parse)
 
-    def _parse(self, data: bytes) -> None:
-        if not self._is_lost:
+    def _parse(self) -> None:
+        data, self._in_line = self._in_line, b""
+        if data:
             self._protocol.flow.leave_line()
             self._protocol.data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._is_lost = True
+        self._in_line = b""  # not kept until its turn: nothing counts those who have left
         self._protocol.connection_lost(exc)
 
     def eof_received(self) -> bool | None:

@@ -1,12 +1,13 @@
 """How many connections there may be, counted without sockets."""
 
+import asyncio
 import ipaddress
 from typing import Any
 
 import pytest
 
 from app.http.client_address import TrustedProxies
-from app.http.connections import ConnectionLimits, Connections, descriptors_for_connections
+from app.http.connections import TURNS_PER_ROUND, ConnectionLimits, Connections, descriptors_for_connections
 from app.http.edge_refusals import Refusal
 
 
@@ -135,3 +136,15 @@ def test_requests_through_a_proxy_count_for_the_client_behind_it() -> None:
     among.give_back(counted)
     assert among.take(counted)
     assert among.counted_as("10.0.0.1") is None
+
+
+async def test_a_turn_that_fails_does_not_hold_up_those_behind_it() -> None:
+    among, errors, had_their_turn = connections(), list[Any](), list[int]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context["exception"]))
+    among.take_turns(lambda: 1 // 0)  # type: ignore[arg-type, return-value]
+    for number in range(2 * TURNS_PER_ROUND):
+        among.take_turns(lambda number=number: had_their_turn.append(number))  # type: ignore[misc]
+    for _ in range(4):
+        await asyncio.sleep(0)
+    assert [type(each) for each in errors] == [ZeroDivisionError]
+    assert had_their_turn == list(range(2 * TURNS_PER_ROUND))

@@ -4,7 +4,10 @@ import asyncio
 import gc
 import ipaddress
 import json
+import socket
+import struct
 from collections import Counter
+from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 
 import anyio
@@ -439,6 +442,25 @@ async def test_what_strangers_send_is_parsed_in_turns_and_what_guests_send_at_on
     assert max(of_strangers.values()) <= TURNS_PER_ROUND
     of_the_guest = Counter(number for number, is_let_in in pieces if is_let_in)
     assert max(of_the_guest.values()) > TURNS_PER_ROUND
+
+
+async def test_what_stands_in_line_of_a_guest_who_has_left_is_forgotten(
+    edge: Edge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When he was let in, his connection no longer had a reader of its own that could have heard of its end."""
+    in_line = list[Callable[[], None]]()
+    async with edge.client() as client:
+        client.send(b"POST /waits?let-in HTTP/1.1\r\ncontent-length: 1000000\r\n\r\n")
+        await edge.app.was_asked.wait()
+        monkeypatch.setattr(edge.connections, "take_turns", in_line.append)
+        client.send(bytes(AT_ONCE_BYTES + 1))
+        await until(lambda: in_line)
+        reset_at_close = struct.pack("ii", 1, 0)
+        client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset_at_close)
+    edge.app.may_answer.set()
+    await until(lambda: not edge.connections)
+    for turn in in_line:
+        turn()
 
 
 @pytest.mark.parametrize("request_", [GET, GET.replace(b"host", b"connection: upgrade\r\nupgrade: h2c\r\nhost")])

@@ -89,9 +89,23 @@ FAULTS_OF_THE_EDGE = (
     Fault(
         "what is read of a stranger who has left is parsed",
         "app/http/reading.py",
-        "if not self._is_lost:",
-        "if True:",
+        "self._in_line = b\"\"  # not kept",
+        "pass  # not kept",
         READS,
+    ),
+    Fault(
+        "what is read of a guest who has left is parsed",
+        "app/http/edge_protocol.py",
+        "        self._is_over = True  # what stood in line",
+        "        # what stood in line",
+        PIPES,
+    ),
+    Fault(
+        "a turn that fails holds up all strangers for ever",
+        "app/http/connections.py",
+        "        finally:  # one",
+        "        except KeyError:  # one",
+        PLACES,
     ),
     Fault(
         "who was let in is read like a stranger",
