@@ -81,6 +81,11 @@ class Client:
             length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
             return int(head.split()[1]), await self.reader.readexactly(length)
 
+    async def show_a_credential(self) -> None:
+        """And is let in."""
+        self.send(b"GET /?let-in HTTP/1.1\r\nhost: a\r\n\r\n")
+        await self.answer()
+
     async def is_closed(self) -> bool:
         """Waits for the end, and returns whether nothing came before it."""
         with anyio.fail_after(WITHIN_S):

@@ -335,13 +335,24 @@ async def test_a_node_that_stops_has_another_open_new_sessions(rig, flag):
     assert rig.forwarding.answered == [(THERE, b"hello")]
 
 
-@pytest.mark.parametrize("why", ["no other node", "it cannot be reached", "it was sent here by one that stops"])
-async def test_until_it_drains_it_opens_what_no_other_node_does(rig, why):
-    rig.cluster.registry.leaving = True
-    if why == "no other node":
+@pytest.fixture(params=["no other node", "it cannot be reached", "it was sent here by one that stops"])
+def not_opened_elsewhere(rig, request):
+    """A request for a session that no other node opens, for one reason or another."""
+    if request.param == "no other node":
         rig.peers.clear()
     rig.forwarding.errors = [PeerUnreachable()]
-    assert not await rig.elsewhere.opening(rig.client.request(ALICE, forwarded=why.startswith("it was")), b"hello")
+    return rig.client.request(ALICE, forwarded=request.param.startswith("it was"))
+
+
+async def test_until_it_drains_it_opens_what_no_other_node_does(rig, not_opened_elsewhere):
+    rig.cluster.registry.leaving = True
+    assert not await rig.elsewhere.opening(not_opened_elsewhere, b"hello")
+
+
+async def test_while_it_drains_what_no_other_node_opens_is_refused(rig, not_opened_elsewhere):
+    rig.cluster.registry.draining = True
+    with pytest.raises(ShuttingDown):
+        await rig.elsewhere.opening(not_opened_elsewhere, b"hello")
 
 
 async def until_it_waits(rig: Rig) -> None:
@@ -386,16 +397,6 @@ async def test_when_its_drain_is_over_those_who_still_wait_hear_that_nothing_was
     assert len(rig.passing) == 0
     with pytest.raises(ShuttingDown):
         await rig.ask("s")
-
-
-@pytest.mark.parametrize("why", ["no other node", "it cannot be reached", "it was sent here by one that stops"])
-async def test_where_no_other_node_opens_them_they_are_refused(rig, why):
-    rig.cluster.registry.draining = True
-    if why == "no other node":
-        rig.peers.clear()
-    rig.forwarding.errors = [PeerUnreachable()]
-    with pytest.raises(ShuttingDown):
-        await rig.elsewhere.opening(rig.client.request(ALICE, forwarded=why.startswith("it was")), b"hello")
 
 
 async def test_a_node_that_stops_takes_nothing_over(rig):

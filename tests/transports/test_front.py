@@ -201,54 +201,42 @@ async def test_a_foreign_page_may_not_ask_for_metrics(http: Http) -> None:
     assert (await http.ask("GET", "/metrics", origin="http://evil.example.com")).status == 403
 
 
-@pytest.mark.parametrize(("method", "status"), [("GET", 503), ("POST", 500)])
-async def test_who_waits_for_the_application_behind_when_the_node_ends_hears_what_that_means(
-    http: Http, monkeypatch: pytest.MonkeyPatch, method: str, status: int
-) -> None:
+async def cut_off(
+    http: Http, monkeypatch: pytest.MonkeyPatch, waits_in: tuple[object, str], method: str, path: str, *chunks: bytes
+) -> Exchanged:
+    """The answer to a request that waits in this method when uvicorn cancels it: the node ends."""
     asked = asyncio.Event()
 
     async def never(*_: object) -> None:
         asked.set()
         await anyio.sleep_forever()
 
-    monkeypatch.setattr(http.app, "_app", never)
-    task = asyncio.ensure_future(http.ask(method, "/api/v1/tenants"))
+    monkeypatch.setattr(*waits_in, never)
+    task = asyncio.ensure_future(http.ask(method, path, *chunks))
     await asyncio.wait_for(asked.wait(), 5)
     task.cancel()
-    got = await task
+    return await task
+
+
+@pytest.mark.parametrize(("method", "status"), [("GET", 503), ("POST", 500)])
+async def test_who_waits_for_the_application_behind_when_the_node_ends_hears_what_that_means(
+    http: Http, monkeypatch: pytest.MonkeyPatch, method: str, status: int
+) -> None:
+    got = await cut_off(http, monkeypatch, (http.app, "_app"), method, "/api/v1/tenants")
     assert (got.status, json.loads(got.body)["reason"]) == (status, "shutting_down")
 
 
 async def test_who_was_let_in_and_waits_for_the_database_when_the_node_ends_hears_that_nobody_knows(
     http: Http, registry: SessionRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = asyncio.Event()
-
-    async def never(*_: object) -> None:
-        asked.set()
-        await anyio.sleep_forever()
-
-    monkeypatch.setattr(registry, "open", never)
-    task = asyncio.ensure_future(http.ask("POST", MCP, INITIALIZE))
-    await asyncio.wait_for(asked.wait(), 5)
-    task.cancel()
-    told = json.loads((await task).body)["error"]["data"]
+    got = await cut_off(http, monkeypatch, (registry, "open"), "POST", MCP, INITIALIZE)
+    told = json.loads(got.body)["error"]["data"]
     assert (told["reason"], told["outcome"]) == ("node_lost", "unknown")
 
 
 async def test_who_waits_to_be_let_in_when_the_node_ends_hears_that_nothing_was_done(
     http: Http, authenticator: FakeAuthenticator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = asyncio.Event()
-
-    async def never(*_: object) -> None:
-        asked.set()
-        await anyio.sleep_forever()
-
     monkeypatch.setattr(authenticator, "remembered", lambda *_: None)
-    monkeypatch.setattr(authenticator, "authenticate", never)
-    task = asyncio.ensure_future(http.ask("POST", MCP, INITIALIZE))
-    await asyncio.wait_for(asked.wait(), 5)
-    task.cancel()  # as uvicorn does
-    got = await task
+    got = await cut_off(http, monkeypatch, (authenticator, "authenticate"), "POST", MCP, INITIALIZE)
     assert (got.status, json.loads(got.body)["error"]["data"]["reason"]) == (503, "shutting_down")
