@@ -8,10 +8,11 @@ other: what they send is parsed, and their requests are started, a few at a time
 import asyncio
 import os
 import time
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import nsmallest
+from itertools import islice
 from typing import Protocol
 
 from app.http.client_address import TrustedProxies, is_loopback, limited_address
@@ -104,7 +105,8 @@ class Connections:
         self._of_address: dict[str, int] = {}
         self._nodes: dict[str, None] = {}
         self.read_into = memoryview(bytearray(PIECE_BYTES))
-        self._in_line = deque[Callable[[], None]]()  # of each connection at most a request and a piece
+        self._in_line = OrderedDict[Callable[[], None], None]()  # of each connection at most a request and a piece
+        self._gives_turns = False  # the event loop has been asked to
 
     def __len__(self) -> int:
         return len(self._open)
@@ -142,17 +144,26 @@ class Connections:
     def take_turns(self, turn: Callable[[], None]) -> None:
         """Starts the request of a stranger, or parses what he sent, when it is its turn. Those of clients who were let
         in need not wait for it: in each round of the event loop they come before the few turns that others have."""
-        self._in_line.append(turn)
-        if len(self._in_line) == 1:
+        self._in_line[turn] = None
+        if not self._gives_turns:
+            self._give_turns_soon()
+
+    def leave_line(self, turn: Callable[[], None]) -> None:
+        """Whoever has left has no turn. Nothing happens if it does not stand in line."""
+        self._in_line.pop(turn, None)
+
+    def _give_turns_soon(self) -> None:
+        self._gives_turns = bool(self._in_line)
+        if self._gives_turns:
             asyncio.get_running_loop().call_soon(self._give_turns)
 
     def _give_turns(self) -> None:
         try:
-            for _ in range(min(TURNS_PER_ROUND, len(self._in_line))):
-                self._in_line.popleft()()
+            for turn in list(islice(self._in_line, TURNS_PER_ROUND)):
+                del self._in_line[turn]
+                turn()
         finally:  # one that fails does not hold up the others
-            if self._in_line:
-                asyncio.get_running_loop().call_soon(self._give_turns)
+            self._give_turns_soon()
 
     # --- per address
 

@@ -57,6 +57,7 @@ class EdgeProtocol(LimitedParser):
         self._is_proxied = self._was_let_in = False
         self._counted: str | None = None  # the client behind a proxy for whose address the current request counts
         self._current: RequestResponseCycle | None = None  # what is being answered; `cycle` is what was parsed last
+        self._app_in_turn: Any = None  # what that is answered by, when it is its turn
         self._framing_bytes = 0  # of the body that is coming, less what its chunks allow
         self._unread_bytes = 0
         self._is_over = False  # nothing that comes counts any more
@@ -89,6 +90,7 @@ class EdgeProtocol(LimitedParser):
 
     def _leave(self) -> None:
         self._among.leave(self)
+        self._among.leave_line(self._start_in_turn)
         self._no_longer_counts()
 
     # --- what comes in
@@ -183,11 +185,12 @@ class EdgeProtocol(LimitedParser):
         if self._was_let_in:
             super()._start_asgi_task(cycle, app)
         else:
-            self._among.take_turns(lambda: self._start_in_turn(cycle, app))
+            self._app_in_turn = app
+            self._among.take_turns(self._start_in_turn)
 
-    def _start_in_turn(self, cycle: RequestResponseCycle, app: Any) -> None:
-        if cycle is self._current:  # else the client has left
-            super()._start_asgi_task(cycle, app)
+    def _start_in_turn(self) -> None:
+        if self._current is not None:  # else it was forgotten
+            super()._start_asgi_task(self._current, self._app_in_turn)
 
     def on_response_complete(self) -> None:
         """uvicorn's, without a timer: the next request, or the wait for one. Only when the last of those that waited

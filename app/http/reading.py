@@ -82,12 +82,11 @@ class StrangersReader(asyncio.BufferedProtocol):
 
     def _parse(self) -> None:
         data, self._in_line = self._in_line, b""
-        if data:
-            self._protocol.flow.leave_line()
-            self._protocol.data_received(data)
+        self._protocol.flow.leave_line()
+        self._protocol.data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._in_line = b""  # not kept until its turn: nothing counts those who have left
+        self._among.leave_line(self._parse)
         self._protocol.connection_lost(exc)
 
     def eof_received(self) -> bool | None:

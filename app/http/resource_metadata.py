@@ -30,8 +30,8 @@ router = APIRouter(include_in_schema=False)
 
 
 class Remembered:
-    """Asks for the issuers of a tenant once in REMEMBER_S, however many want to know. Which tenants an address asks for
-    that nobody has asked for just now is limited. `main.py` puts it on `app.state.authorization_servers`."""
+    """Asks for the issuers of a tenant once in REMEMBER_S, however many want to know. How often an address may have it
+    ask is limited. `main.py` puts it on `app.state.authorization_servers`."""
 
     def __init__(
         self, ask: AuthorizationServers, asked: RateLimiter, clock: Callable[[], float] = time.monotonic

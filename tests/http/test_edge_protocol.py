@@ -13,10 +13,11 @@ from contextlib import AsyncExitStack
 import anyio
 import pytest
 
-from app.http import edge_protocol, limited_parser
+from app.http import connections, edge_protocol, limited_parser
 from app.http.client_address import TrustedProxies
 from app.http.connections import PIECE_BYTES, TURNS_PER_ROUND
 from app.http.edge_protocol import EdgeProtocol
+from app.http.edge_refusals import MADE_ROOM
 from app.http.reading import AT_ONCE_BYTES, StrangersReader
 from tests.http.edges import GET, POST, Edge, open_edge, until
 
@@ -431,6 +432,17 @@ async def test_what_strangers_send_is_parsed_in_turns_and_what_guests_send_at_on
     assert max(of_strangers.values()) <= TURNS_PER_ROUND
     of_the_guest = Counter(number for number, is_let_in in pieces if is_let_in)
     assert max(of_the_guest.values()) > TURNS_PER_ROUND
+
+
+async def test_strangers_who_have_left_stand_in_line_no_longer(edge: Edge, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They do not count any more, so there may be any number of them; and others would wait for them."""
+    monkeypatch.setattr(connections, "TURNS_PER_ROUND", 0)
+    for request in (GET, POST + b"content-length: 3000\r\n\r\n" + bytes(3_000)):
+        async with edge.client() as client:
+            client.send(request)
+            await until(lambda: edge.connections._in_line)
+            edge.protocols[0].give_up(MADE_ROOM)
+        await until(lambda: not edge.connections._in_line)
 
 
 async def test_what_stands_in_line_of_a_guest_who_has_left_is_forgotten(

@@ -89,9 +89,16 @@ FAULTS_OF_THE_EDGE = (
     Fault(
         "what is read of a stranger who has left is parsed",
         "app/http/reading.py",
-        "self._in_line = b\"\"  # not kept",
-        "pass  # not kept",
+        "self._among.leave_line(self._parse)",
+        "pass",
         READS,
+    ),
+    Fault(
+        "requests of strangers who have left stand in line",
+        "app/http/edge_protocol.py",
+        "        self._among.leave_line(self._start_in_turn)\n",
+        "",
+        PIPES,
     ),
     Fault(
         "what is read of a guest who has left is parsed",
