@@ -34,6 +34,7 @@ Endpoint = Callable[[McpRequest], Awaitable[None]]
 _UNCHECKED = frozenset({"/livez", "/readyz"})  # asked by address or by any name, and they tell nothing
 _METRICS = "/metrics"
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
+LAST_WORD_S = 1.0  # for a client to take the answer to what was cancelled
 _PAGES: Mapping[str, ASGIApp] = {"/livez": ALIVE}
 _REQUEST_HEADERS = (
     b"Authorization, Content-Type, Accept, Mcp-Session-Id, MCP-Protocol-Version, Mcp-Method, Mcp-Name, Last-Event-ID"
@@ -101,7 +102,7 @@ class Front:
             # to be let in, and then nothing was done; or later, and how far that has come is not known here.
             stops = "This node stops, and waits no longer; the request may have been carried out"
             with suppress(RuntimeError):  # an answer has begun, and ends here
-                await request.answer_error(NodeLost(stops) if request.is_let_in else ShuttingDown())
+                await _last_word(request.answer_error(NodeLost(stops) if request.is_let_in else ShuttingDown()))
 
     async def _answer_node(self, request: McpRequest) -> None:
         """What another node has sent on, if it is one."""
@@ -223,10 +224,11 @@ class Front:
                 raise
             stops = ShuttingDown()
             if scope["method"] in _READING:
-                await ProblemResponse(503, stops.reason, detail=str(stops))(scope, receive, send)
+                problem = ProblemResponse(503, stops.reason, detail=str(stops))
             else:
                 detail = "this node stopped before it knew whether the change was made: look first"
-                await ProblemResponse(500, stops.reason, detail=detail)(scope, receive, send)
+                problem = ProblemResponse(500, stops.reason, detail=detail)
+            await _last_word(problem(scope, receive, send))
 
     def _check_names_elsewhere(self, request: McpRequest, path: str) -> None:
         """As `_check_names`; the metrics may be asked for by address, and then no token is meant for us."""
@@ -291,6 +293,15 @@ def _limited(receive: Receive, limit: int) -> Receive:
         raise HTTPException(408, f"the body did not arrive within {BODY_DEADLINE_S:.0f} s")
 
     return limited
+
+
+async def _last_word(answer: Awaitable[None]) -> None:
+    """The answer of a request that was cancelled; a client that does not take it leaves it cancelled."""
+    try:
+        async with asyncio.timeout(LAST_WORD_S):
+            await answer
+    except TimeoutError:
+        raise asyncio.CancelledError from None
 
 
 async def _preflight(request: McpRequest, methods: dict[str, Endpoint]) -> None:

@@ -72,13 +72,15 @@ class FakeAuthenticator:
 
 @dataclass
 class Exchanged:
-    """One HTTP exchange; `left` is set by the client when it hangs up. The end of the body waits for `rest`."""
+    """One HTTP exchange; `left` is set by the client when it hangs up. The end of the body waits for `rest`;
+    who takes nothing reads no answer."""
 
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
     left: anyio.Event = field(default_factory=anyio.Event)
     rest: anyio.Event | None = None
+    takes: bool = True
 
 
 class Http:
@@ -107,6 +109,8 @@ class Http:
             return {"type": "http.disconnect"}
 
         async def send(message: dict[str, Any]) -> None:
+            if not got.takes:
+                await anyio.sleep_forever()
             if message["type"] == "http.response.start":
                 got.status = message["status"]
                 got.headers = {name.decode(): value.decode() for name, value in message["headers"]}

@@ -202,7 +202,13 @@ async def test_a_foreign_page_may_not_ask_for_metrics(http: Http) -> None:
 
 
 async def cut_off(
-    http: Http, monkeypatch: pytest.MonkeyPatch, waits_in: tuple[object, str], method: str, path: str, *chunks: bytes
+    http: Http,
+    monkeypatch: pytest.MonkeyPatch,
+    waits_in: tuple[object, str],
+    method: str,
+    path: str,
+    *chunks: bytes,
+    takes: bool = True,
 ) -> Exchanged:
     """The answer to a request that waits in this method when uvicorn cancels it: the node ends."""
     asked = asyncio.Event()
@@ -212,7 +218,7 @@ async def cut_off(
         await anyio.sleep_forever()
 
     monkeypatch.setattr(*waits_in, never)
-    task = asyncio.ensure_future(http.ask(method, path, *chunks))
+    task = asyncio.ensure_future(http.ask(method, path, *chunks, into=Exchanged(takes=takes)))
     await asyncio.wait_for(asked.wait(), 5)
     task.cancel()
     return await task
@@ -224,6 +230,16 @@ async def test_who_waits_for_the_application_behind_when_the_node_ends_hears_wha
 ) -> None:
     got = await cut_off(http, monkeypatch, (http.app, "_app"), method, "/api/v1/tenants")
     assert (got.status, json.loads(got.body)["reason"]) == (status, "shutting_down")
+
+
+@pytest.mark.parametrize("path", ["/api/v1/tenants", MCP])
+async def test_a_client_that_takes_no_answer_holds_up_no_end(
+    http: Http, registry: SessionRegistry, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr("app.transports.front.LAST_WORD_S", 0.01)
+    waits_in = (registry, "open") if path == MCP else (http.app, "_app")
+    with pytest.raises(asyncio.CancelledError):
+        await cut_off(http, monkeypatch, waits_in, "POST", path, INITIALIZE, takes=False)
 
 
 async def test_who_was_let_in_and_waits_for_the_database_when_the_node_ends_hears_that_nobody_knows(
