@@ -1,5 +1,6 @@
 """The REST API on a real database, without a gateway: what the tests of this folder talk to."""
 
+import copy
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ from typing import Any
 
 import httpx2
 from fastapi import FastAPI
+from starlette.datastructures import State
 
 from app.admin.context import AdminContext, IssuerContext
 from app.admin.idempotency import AnsweredOnce
@@ -172,6 +174,19 @@ def migrated_file() -> bytes:
         return Path(folder, "test.db").read_bytes()
 
 
+@cache
+def shared_api() -> FastAPI:
+    """Built once: that, and what it works out of a route when it is first asked for, take longer than most tests."""
+    return build_api()
+
+
+def _own_api() -> FastAPI:
+    """The same application for everybody, working on what its caller puts into `state`. Nobody changes its routes."""
+    api = copy.copy(shared_api())
+    api.state = State()
+    return api
+
+
 @asynccontextmanager
 async def open_rig(url: str) -> AsyncIterator[Rig]:
     """On an empty database. Tenants acme and zenith, each with a backend `echo`."""
@@ -179,7 +194,7 @@ async def open_rig(url: str) -> AsyncIterator[Rig]:
     keys = ApiKeyRepository(database)
     authenticator = Authenticator(ApiKeys(keys, maker), metrics.auth_failures)
     tenants, backends = TenantRepository(database), BackendRepository(database)
-    app, ready, node = build_api(), Ready(), Node()
+    app, ready, node = _own_api(), Ready(), Node()
     context = AdminContext(
         tenants=tenants,
         backends=backends,

@@ -11,12 +11,11 @@ from app.auth.policy import has_scope
 from app.domain import Principal, Scope
 from app.errors import StorageUnavailable, Unauthenticated
 from app.http.dependencies import authenticate
-from app.main import build_api
 from app.storage import Database
 from app.storage.issuers import Issuer, IssuerRepository
-from tests.admin.rig import Rig
+from tests.admin.rig import Rig, shared_api
 
-DOCUMENT = build_api().openapi()
+DOCUMENT = shared_api().openapi()
 ROUTES = [(method.upper(), path) for path, methods in DOCUMENT["paths"].items() for method in methods]
 OF_A_TENANT = [route for route in ROUTES if "{tenant}" in route[1]]
 OF_AN_OBJECT = [route for route in OF_A_TENANT if "{" in route[1].replace("{tenant}", "")]

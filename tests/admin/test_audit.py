@@ -7,9 +7,8 @@ import pytest
 
 from app.auth.api_keys import key_id
 from app.errors import StorageUnavailable
-from app.main import build_api
 from app.storage import engine
-from tests.admin.rig import Rig
+from tests.admin.rig import Rig, shared_api
 
 SECRET = "a secret that is at least 32 bytes long"
 ISSUER = {"issuer": "https://idp.example", "algorithms": ["HS256"], "secret": SECRET}
@@ -46,7 +45,7 @@ ACTS = {
 def test_every_route_that_changes_something_is_listed_here():
     routes = {
         (method.upper(), path.removeprefix("/api/v1"))
-        for path, methods in build_api().openapi()["paths"].items()
+        for path, methods in shared_api().openapi()["paths"].items()
         for method in methods
     }
     without_tenant = {(method, path.replace("/tenants/{tenant}", "", 1)) for method, path in ACTS}

@@ -13,11 +13,11 @@ from app import admin
 from app.admin.idempotency import ONCE
 from app.admin.route import AdminRoute
 from app.admin.router import PREFIX
-from app.main import build_api
+from tests.admin.rig import shared_api
 
 ROOT = Path(app.__file__).parents[1]
 GUIDE = (ROOT / "docs/admin-api.md").read_text()
-DOCUMENT = build_api().openapi()
+DOCUMENT = shared_api().openapi()
 ROUTES = {
     (method.upper(), path.removeprefix(PREFIX)) for path, methods in DOCUMENT["paths"].items() for method in methods
 }

@@ -4,10 +4,11 @@ import re
 from typing import Any
 
 import pytest
-from fastapi import FastAPI
 
 from app.errors import BackendExited, Forbidden, GatewayError, QuotaExceeded, ShuttingDown, StorageUnavailable
 from app.http.problems import MAX_ERRORS
+from app.main import build_api
+from tests.admin.rig import Rig
 
 
 def is_problem(answer: Any, status: int, reason: str) -> dict[str, Any]:
@@ -20,11 +21,16 @@ def is_problem(answer: Any, status: int, reason: str) -> dict[str, Any]:
     return problem
 
 
-def fail_with(app: FastAPI, error: Exception) -> None:
+def fail_with(rig: Rig, error: Exception) -> None:
+    """A route that raises, in an application of this rig's own: the others' must not have it."""
+
     async def fail() -> None:
         raise error
 
-    app.add_api_route("/fail", fail)
+    own = build_api()
+    own.state = rig.app.state
+    own.add_api_route("/fail", fail)
+    rig.app = own
 
 
 async def test_an_unknown_address_is_a_problem(untouched):
@@ -87,7 +93,7 @@ async def test_complaints_are_bounded_in_number_and_size(untouched):
     ],
 )  # fmt: skip
 async def test_our_errors_keep_reason_hint_and_headers(rig, error, status, reason, headers):
-    fail_with(rig.app, error)
+    fail_with(rig, error)
     answer = await rig.ask("GET", "/fail")
     problem = is_problem(answer, status, reason)
     assert problem.get("hint") == error.hint
@@ -96,7 +102,7 @@ async def test_our_errors_keep_reason_hint_and_headers(rig, error, status, reaso
 
 
 async def test_a_bug_is_500_and_tells_nothing(rig):
-    fail_with(rig.app, RuntimeError("secret detail in /etc/passwd"))
+    fail_with(rig, RuntimeError("secret detail in /etc/passwd"))
     answer = await rig.ask("GET", "/fail")
     is_problem(answer, 500, "internal_error")
     assert "secret" not in answer.text
