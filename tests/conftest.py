@@ -7,9 +7,11 @@ import socket
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import httpcore2
 import pytest
 
 pytest_plugins = ["tests.postgres", "tests.redis"]
@@ -121,6 +123,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def anyio_backend() -> tuple[str, dict[str, bool]]:
     """Every async test runs on the loop that the gateway runs on."""
     return ("asyncio", {"use_uvloop": True})
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_tls_context() -> Iterator[None]:
+    """Each new HTTP client would read all certificate authorities again, which takes longer than most requests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(httpcore2, "default_ssl_context", cache(httpcore2.default_ssl_context))
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

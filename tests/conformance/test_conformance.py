@@ -78,7 +78,7 @@ pytestmark = [
 
 def run_suite(gateway: Gateway, leg: Leg, directory: Path, also: Gateway | None = None) -> tuple[dict[str, Any], str]:
     """The suite's report of this leg, and what it printed. With `also`, every other request goes to that node."""
-    backend = [sys.executable, str(HERE / "stdio_backend.py"), "--era", leg.era, "--quirks", leg.quirks]
+    backend = [sys.executable, "-I", "-S", str(HERE / "stdio_backend.py"), "--era", leg.era, "--quirks", leg.quirks]
     endpoint = gateway.endpoint(backend, warm=leg.warm)
     report = directory / "report.json"
     environment = {

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from tests.auth.test_jwks import jwk
 from tests.integration.gateway import ECHO, Endpoint, Gateway, running_gateway, until
-from tests.integration.servers import TIME, Transport, python_client, text_of
+from tests.integration.servers import Transport, python_client, text_of
 from tests.integration.wire import Wire
 
 STORM = 100
@@ -131,11 +131,10 @@ def post(url: str, credential: str | None = None, body: Any = INITIALIZE, **head
 async def test_the_official_client_connects_with_a_token(
     gateway: Gateway, idp: Idp, algorithm: str, transport: Transport
 ) -> None:
-    clock = gateway.endpoint(TIME)
-    trust(clock, idp, algorithm)
-    async with python_client(holding(clock, token(idp, clock.mcp, algorithm)), transport) as client:
-        answer = json.loads(text_of(await client.call_tool("get_current_time", {"timezone": "Europe/Paris"})))
-    assert answer["timezone"] == "Europe/Paris"
+    endpoint = gateway.endpoint(ECHO)
+    trust(endpoint, idp, algorithm)
+    async with python_client(holding(endpoint, token(idp, endpoint.mcp, algorithm)), transport) as client:
+        assert text_of(await client.call_tool("echo", {"text": "with a token"})) == "with a token"
 
 
 async def test_a_session_goes_on_with_a_fresh_token_of_the_same_subject_and_nobody_elses(
