@@ -33,7 +33,9 @@ use_venv() {
     say "installing $1 into .venv"
     [ -x .venv/bin/uv ] || .venv/bin/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9' ||
         fail "could not install uv"
-    .venv/bin/uv pip install --quiet --python .venv/bin/python --require-hashes -r "$1" || fail "could not install $1"
+    # Compiled now, by one process per core: else each of the first processes would compile what it imports.
+    .venv/bin/uv pip install --quiet --compile-bytecode --python .venv/bin/python --require-hashes -r "$1" ||
+        fail "could not install $1"
     .venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps -e . || fail "could not install the gateway"
     echo "$stamp" >".venv/.installed-$1"
 }

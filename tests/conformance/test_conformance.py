@@ -28,7 +28,7 @@ ERAS = ("dual", "legacy", "modern")
 EVERY = [(era, revision) for era in ERAS for revision in SCENARIOS]
 # Where a server is initialised. One that speaks 2026-07-28 with us is not, and has to answer `server/discover`.
 HANDSHAKES = [("dual", OLD), ("legacy", OLD), ("legacy", NEW)]
-# In front of two nodes; the other four under --long.
+# In front of two nodes, where each is also asked directly; in front of one the others. All of both under --long.
 IN_TURN_OFTEN = {("legacy", NEW)}
 QUIRKS = {"stdout-noise": EVERY, "silent-discover": HANDSHAKES, "slow-init": HANDSHAKES, "ping-client": HANDSHAKES}
 
@@ -122,7 +122,11 @@ def require_score(leg: Leg, result: dict[str, Any], printed: str) -> None:
     assert failed == leg.cannot_pass, printed
 
 
-@pytest.mark.parametrize("leg", [Leg(*each) for each in EVERY], ids=str)
+@pytest.mark.parametrize(
+    "leg",
+    [pytest.param(Leg(*each), marks=pytest.mark.long if each in IN_TURN_OFTEN else ()) for each in EVERY],
+    ids=str,
+)
 def test_every_reachable_scored_scenario_passes(leg: Leg, tmp_path: Path) -> None:
     check(leg, tmp_path)
 

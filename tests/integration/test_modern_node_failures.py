@@ -25,7 +25,7 @@ from tests.integration.modern_wire import (
     sessions_of,
 )
 from tests.integration.nodes import AGAIN_WITHIN_S, BUSY_S, Nodes, running_nodes
-from tests.integration.test_node_failures import COUNTING, executed, for_ever, kill_whole
+from tests.integration.test_node_failures import COUNTING, QUICK_PAUSE_S, executed, for_ever, kill_whole
 from tests.integration.wire import answer, error_of
 
 ASKING = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/asks_twice.py")]
@@ -229,7 +229,7 @@ async def test_rolling_restarts_fail_no_request_of_clients_without_a_session(
     async with anyio.create_task_group() as tasks:
         for endpoint in [first, *[another_key(first) for _ in range(9)]]:
             client = ModernClient(http, endpoint, [])
-            tasks.start_soon(for_ever, lambda client=client: call(client), 0.02)
+            tasks.start_soon(for_ever, lambda client=client: call(client), 0.02 if full else QUICK_PAUSE_S)
         await own_nodes.roll(rolls)
         tasks.cancel_scope.cancel()
     assert not failed, failed

@@ -24,6 +24,9 @@ from tests.integration.wire import LATEST, RpcError, Wire, answer, events
 COUNTING = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/counting.py")]
 SESSIONS = 20
 KILLS, ROLLS = 20, 10
+QUICK_PAUSE_S = (
+    0.1  # between two calls of a session; less with --long, which leaves the machine no time for anything else
+)
 ACCEPTED_AFTER_S = 0.1  # an event is safe 20 ms after the server has said it; two busy cores are slower
 
 pytestmark = pytest.mark.timeout(900)
@@ -175,7 +178,7 @@ async def test_a_node_that_is_killed_loses_no_session_and_no_event_and_repeats_n
     async with clients(own_nodes, endpoint, tally, SESSIONS) as opened, anyio.create_task_group() as tasks:
         for client in opened:
             tasks.start_soon(client.listen)
-            tasks.start_soon(for_ever, partial(client.call, ms=50), 0.05)
+            tasks.start_soon(for_ever, partial(client.call, ms=50), 0.05 if full else QUICK_PAUSE_S)
             tasks.start_soon(for_ever, partial(client.call, "tell"), 0.2)
         for number in range(kills):
             await anyio.sleep(random.uniform(1.0, 1.5))
@@ -231,7 +234,7 @@ async def test_rolling_restarts_under_load_fail_no_call(tmp_path: Path, own_node
     endpoint = respawning(own_nodes.all[0], trace, warm=2)
     async with clients(own_nodes, endpoint, tally, SESSIONS) as opened, anyio.create_task_group() as tasks:
         for client in opened:
-            tasks.start_soon(for_ever, client.call, 0.02)
+            tasks.start_soon(for_ever, client.call, 0.02 if full else QUICK_PAUSE_S)
         await own_nodes.roll(rolls)
         tasks.cancel_scope.cancel()
     require_no_double(tally, trace)
