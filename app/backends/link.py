@@ -20,8 +20,9 @@ class BackendListener(Protocol):
     def backend_sent(self, line: bytes) -> None:
         """One whole line of the process's stdout, without its newline; blank lines are left out."""
 
-    def backend_sent_too_much(self, prefix: bytes) -> None:
-        """A line over the limit was discarded; `prefix` is how it began (up to 4 KiB)."""
+    def backend_sent_too_much(self, beginning: bytes, end: bytes = b"") -> None:
+        """A line over the limit is discarded, but for up to 4 KiB of either end: told once when it has grown over the
+        limit, without its end, and once more when it has ended."""
 
     def backend_exited(self, exit: Exit) -> None:
         """The process is gone; nothing more will be heard of it. Called exactly once."""

@@ -181,13 +181,13 @@ class Stdout(asyncio.Protocol):
         self._transport = None
 
     def _on_overlong(self) -> None:
-        prefixes, self._lines.overlong = self._lines.overlong, []
+        overlong, self._lines.overlong = self._lines.overlong, []
         listener = self._listener
-        for prefix in prefixes:
+        for ends in overlong:
             if listener is None:
                 break
             try:
-                listener.backend_sent_too_much(prefix)
+                listener.backend_sent_too_much(*ends)
             except Exception:
                 logger.exception("a listener failed on a backend's overlong line")
         if self._lines.discarded_bytes > self._limits.line_bytes * self._limits.endless_line_factor:

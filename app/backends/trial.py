@@ -156,7 +156,7 @@ class _Conversation:
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(message)
 
-    def backend_sent_too_much(self, prefix: bytes) -> None:
+    def backend_sent_too_much(self, beginning: bytes, end: bytes = b"") -> None:
         """Most likely our answer."""
         self._fail(ResponseTooLarge())
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from app.protocol.exchange import SUBSCRIPTION_KEY, names
+from app.protocol.exchange import SUBSCRIPTION_KEY
 from app.protocol.jsonrpc import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -196,10 +196,6 @@ class Bridge:
         """Forgets a call that comes to nothing, by the id of its round; its id of the session, None if it is none."""
         call = self._calls.pop(inner_id, None)
         return None if call is None else call.id
-
-    def named_in(self, prefix: bytes) -> bytes | None:
-        """The round that the beginning of a line of the server answers."""
-        return next((inner_id for inner_id in self._calls if names(prefix, inner_id)), None)
 
     def _envelope(self, meta: msgspec.Raw | None) -> msgspec.Raw:
         members = members_of(meta) if meta is not None else {}

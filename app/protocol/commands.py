@@ -75,10 +75,16 @@ class ToBackend(msgspec.Struct, gc=True):
     line: bytes
 
 
+class Several(msgspec.Struct, gc=True):
+    """The line was several messages: each is to be received for itself."""
+
+    lines: list[bytes]
+
+
 class Dropped(msgspec.Struct, gc=True):
     """A message that reaches nobody; `reason` is from a closed set, for the metric."""
 
     reason: str
 
 
-Command = Answer | Failed | ToStream | ToBackend | Dropped
+Command = Answer | Failed | ToStream | ToBackend | Several | Dropped

@@ -19,7 +19,19 @@ from app.errors import (
     RequestCancelled,
     ResponseTooLarge,
 )
-from app.protocol.commands import Answer, Call, Command, Dropped, Failed, Listen, Stream, ToBackend, ToStream
+from app.protocol import tolerant
+from app.protocol.commands import (
+    Answer,
+    Call,
+    Command,
+    Dropped,
+    Failed,
+    Listen,
+    Several,
+    Stream,
+    ToBackend,
+    ToStream,
+)
 from app.protocol.jsonrpc import (
     ABSENT,
     INTERNAL_ERROR,
@@ -28,6 +40,7 @@ from app.protocol.jsonrpc import (
     Params,
     Request,
     Response,
+    answered_id,
     dump_notification,
     dump_request,
     dump_response,
@@ -35,6 +48,7 @@ from app.protocol.jsonrpc import (
     error_response,
     members_of,
     parse_backend,
+    refusal,
     result_response,
     string_of,
 )
@@ -159,12 +173,10 @@ class Exchange:
         """One line of the backend: what is to be done about it."""
         try:
             message = parse_backend(line)
-        except ParseError:
-            return Dropped("noise")
         except InvalidMessage as error:
             return self._receive_invalid(line, error)
         if type(message) is Response:
-            call = self.calls.pop(message.id, None)
+            call = self.calls.pop(message.id, None) or self._answered_without_id(message)
             if call is None:
                 return Dropped("unknown_answer")
             del self._by_client_id[call.id]
@@ -174,22 +186,36 @@ class Exchange:
         assert type(message) is Notification
         return self._receive_notification(message, now)
 
-    def receive_oversized(self, prefix: bytes) -> Command:
-        """A line over the limit, of which only the beginning is known: its call, or the oldest one, fails."""
-        named = next((call for call in self.calls.values() if names(prefix, call.gateway_id)), None)
-        call = named or next(iter(self.calls.values()), None)
+    def _answered_without_id(self, response: Response) -> Call | None:
+        """The call that an error concerns whose id the backend could not read: the only one there is, or none."""
+        if response.id != b"null" or response.member != "error" or len(self.calls) != 1:
+            return None
+        return self.calls.popitem()[1]
+
+    def receive_oversized(self, beginning: bytes, end: bytes = b"") -> Command:
+        """A line over the limit: the call that its ends name fails, or the only one that it can be the answer to."""
+        call = named = self.calls.get(answered_id(tolerant.answered(beginning, end) or b""))
+        if named is None and not end and tolerant.is_answer(beginning) and len(self.calls) == 1:
+            call = next(iter(self.calls.values()))
         if call is None:
             return Dropped("oversized")
         self._finish(call)
         return Failed(call, ResponseTooLarge(), may_go_on=named is None)
 
     def _receive_invalid(self, line: bytes, error: InvalidMessage) -> Command:
-        """JSON, but no message: where it names one of our calls, that call has had its answer."""
-        call = self.calls.get(bytes(members_of(msgspec.Raw(line)).get("id", ABSENT)))
-        if call is None:
-            return Dropped("invalid")
-        self._finish(call)
-        return Failed(call, InvalidResponse(f"the backend's answer is no JSON-RPC response: {error}"))
+        """Several messages, a broken answer to one of our calls, a broken question, or noise."""
+        several = tolerant.messages(line)
+        if several:
+            return Several(several)
+        broken = tolerant.broken(line)
+        call = self.calls.get(answered_id(broken.answers or b""))
+        if call is not None:
+            self._finish(call)
+            return Failed(call, InvalidResponse(f"the backend's answer is no JSON-RPC response: {error}"))
+        refused = refusal(broken.asks or b"", error)
+        if refused is not None:
+            return ToBackend(refused)
+        return Dropped("noise" if isinstance(error, ParseError) else "invalid")
 
     def receive_question(self, line: bytes, related: bytes, now: float) -> Command:
         """A question of which is known to which call it belongs, by our id."""
@@ -332,11 +358,6 @@ def _require_short(message: Request) -> None:
     limit = MAX_KEPT[message.method]
     if len(encode(message.params)) > limit:
         raise InvalidMessage(f"the params of `{message.method}` have at most {limit} bytes")
-
-
-def names(prefix: bytes, gateway_id: bytes) -> bool:
-    """Whether the beginning of a line has this id, as the usual serialisers write it."""
-    return b'"id":%b,' % gateway_id in prefix or b'"id": %b,' % gateway_id in prefix
 
 
 def _replace_token(params: Params, ours: bytes) -> tuple[Params, bytes | None]:

@@ -1,24 +1,25 @@
 """LineBuffer: bytes in, whole lines out, with a limit. Pure."""
 
 DEFAULT_LIMIT_BYTES = 16 << 20
-PREFIX_BYTES = 4096
+END_BYTES = 4096  # that are kept of either end of a line over the limit
 
 
 class LineBuffer:
     """Cuts a stream of bytes into lines.
 
-    A line longer than `limit_bytes` is not kept: once it has grown over the limit its first 4 KiB are
-    appended to `overlong`, which the owner empties, and the rest is forgotten. `discarded_bytes` is the
-    length that the overlong line streaming by has reached, 0 if there is none.
+    A line longer than `limit_bytes` is not kept. `overlong`, which the owner empties, gets an entry once it has grown
+    over the limit, its first 4 KiB and nothing, and one when it has ended, its first and its last 4 KiB.
+    `discarded_bytes` is the length that the overlong line streaming by has reached, 0 if there is none.
     """
 
-    __slots__ = ("_limit", "_partial", "discarded_bytes", "overlong")
+    __slots__ = ("_beginning", "_end", "_limit", "_partial", "discarded_bytes", "overlong")
 
     def __init__(self, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
         self._limit = limit_bytes
         self._partial = bytearray()  # the beginning of a line whose end has not come yet
         self.discarded_bytes = 0
-        self.overlong: list[bytes] = []
+        self._beginning = self._end = b""  # of the overlong line streaming by
+        self.overlong: list[tuple[bytes, bytes]] = []
 
     def __repr__(self) -> str:
         return f"<LineBuffer [{len(self._partial)} pending, {self.discarded_bytes} discarded]>"
@@ -43,6 +44,7 @@ class LineBuffer:
             return []
         if self.discarded_bytes:
             self.discarded_bytes = 0
+            self.overlong.append((self._beginning, (self._end + data[:end])[-END_BYTES:]))
             return self.feed(data[end + 1 :])
         self._partial += data[:end]
         line = bytes(self._partial)
@@ -54,17 +56,20 @@ class LineBuffer:
         """Keeps what is not a whole line yet, or only counts it if it has become too long."""
         if self.discarded_bytes:
             self.discarded_bytes += len(data)
+            self._end = (self._end + data[-END_BYTES:])[-END_BYTES:]
         elif len(self._partial) + len(data) <= self._limit:
             self._partial += data
         else:
             self.discarded_bytes = len(self._partial) + len(data)
-            self.overlong.append(bytes(self._partial[:PREFIX_BYTES] + data[:PREFIX_BYTES])[:PREFIX_BYTES])
+            self._beginning = bytes(self._partial[:END_BYTES] + data[:END_BYTES])[:END_BYTES]
+            self._end = bytes(self._partial[-END_BYTES:] + data[-END_BYTES:])[-END_BYTES:]
+            self.overlong.append((self._beginning, b""))
             self._partial = bytearray()
 
     def _fits(self, line: bytes) -> bool:
         if len(line) <= self._limit:
             return True
-        self.overlong.append(line[:PREFIX_BYTES])
+        self.overlong += [(line[:END_BYTES], b""), (line[:END_BYTES], line[-END_BYTES:])]
         return False
 
 

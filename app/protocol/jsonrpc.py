@@ -3,18 +3,18 @@
 The envelope and the first level of `params` are decoded and written again by us; everything deeper travels
 as the bytes it came in. Traps of msgspec that the code below answers (each has a test): `Raw` members are
 not checked for UTF-8, of two equal keys the last one wins, unknown members vanish, and deep nesting ends in
-a RecursionError, which is no DecodeError.
+a RecursionError, which is no DecodeError. What it refuses although it is JSON goes to `tolerant`.
 """
 
-import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 
 from app.errors import InvalidMessage, ParseError
 from app.memo import memo
+from app.protocol import tolerant
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -31,6 +31,10 @@ Params = dict[str, msgspec.Raw]
 
 # -32700, 1.0 and 1e3 are numbers too, but no ids: an id must come back as the same bytes from every peer.
 _is_id_number = re.compile(rb"-?\d{1,30}\Z").match
+# How some peers write an id of ours that they give back: as a string, or as the floating-point number it is to them.
+_rewritten_number = re.compile(rb'"(\d{1,30})"\Z|(\d{1,30})\.0+\Z').match
+_NULL = b"null"
+_LINE_ENDS_TO_SPACES = bytes.maketrans(b"\r\n", b"  ")
 
 
 class Envelope(msgspec.Struct, gc=False):
@@ -60,7 +64,7 @@ class Notification(msgspec.Struct, gc=False):
 
 
 class Response(msgspec.Struct, gc=False):
-    """An answer. `member` is "result" or "error", `value` its JSON."""
+    """An answer. `member` is "result" or "error", `value` its JSON; the id of an error is null where it has none."""
 
     id: bytes
     member: str
@@ -91,7 +95,7 @@ def parse_client(body: bytes) -> Message | list[Message]:
     """
     require_utf8(body)
     if b"\n" in body or b"\r" in body:
-        body = compact(body)
+        body = on_one_line(body)
     if body.lstrip(b" \t")[:1] == b"[":
         return [_parse_one(bytes(item)) for item in _split_batch(body)]
     return _parse_one(body)
@@ -101,7 +105,7 @@ def parse_backend(line: bytes) -> Message:
     """One message from a backend's stdout: the last of two equal keys wins, as it does in any client.
 
     Raises:
-        ParseError: not JSON or not UTF-8: noise, most often.
+        ParseError: not JSON or not UTF-8: noise, most often; else see `broken`.
         InvalidMessage: JSON, but not a message.
     """
     if not line.isascii():
@@ -123,27 +127,30 @@ def compact(data: bytes) -> bytes:
     try:
         return msgspec.json.format(data, indent=-1)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise _parse_error(error) from None
+        raise ParseError(f"the message is not JSON: {error}") from None
 
 
-def _split_batch(body: bytes) -> list[msgspec.Raw]:
+def on_one_line(body: bytes) -> bytes:
+    """The same JSON without line ends. Raises ParseError."""
+    try:
+        return compact(body)
+    except ParseError:
+        tolerant.require_json(body)  # which has no line ends within strings
+        return body.translate(_LINE_ENDS_TO_SPACES)
+
+
+def _split_batch(body: bytes) -> Iterable[msgspec.Raw | bytes]:
     try:
         return _decode_batch(body)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise _parse_error(error) from None
+    except (msgspec.DecodeError, RecursionError):
+        return tolerant.items(body)
 
 
 def _parse_one(body: bytes) -> Message:
     message = _classify(_decode(body))
     if len(dump(message)) != len(body):
-        _refuse_duplicate_keys(message, body)
+        _refuse_duplicate_keys(body)
     return message
-
-
-def _parse_error(error: Exception) -> ParseError:
-    if isinstance(error, RecursionError):
-        return ParseError("the message is nested too deeply")
-    return ParseError(f"the message is not JSON: {error}")
 
 
 def _decode(data: bytes) -> Envelope:
@@ -151,8 +158,17 @@ def _decode(data: bytes) -> Envelope:
         return _decode_envelope(data)
     except msgspec.ValidationError as error:
         raise InvalidMessage(f"not a JSON-RPC message: {error}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _parse_error(error) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _envelope_of(dict(tolerant.members(data)))
+
+
+def _envelope_of(members: Params) -> Envelope:
+    method = string_of(members.get("method"))
+    if method is None and "method" in members:
+        raise InvalidMessage('not a JSON-RPC message: "method" must be a string')
+    version = string_of(members.get("jsonrpc")) or ""
+    values = (members.get(name, ABSENT) for name in ("params", "result", "error"))
+    return Envelope(version, members.get("id", ABSENT), method, *values)
 
 
 def _classify(envelope: Envelope) -> Message:
@@ -167,13 +183,23 @@ def _classify(envelope: Envelope) -> Message:
             return Notification(envelope.method, params)
         return Request(_checked_id(raw_id), envelope.method, params)
     has_result, has_error = envelope.result is not ABSENT, envelope.error is not ABSENT
+    if has_result and has_error:  # as JSON-RPC 1.0 has it: one of them is null
+        has_result, has_error = bytes(envelope.result) != _NULL, bytes(envelope.error) != _NULL
     if has_result == has_error:
         raise InvalidMessage('a message has a "method", or exactly one of "result" and "error"')
-    if not raw_id:
-        raise InvalidMessage('a response needs an "id"')
+    if not raw_id.isdigit():
+        if not raw_id and has_result:
+            raise InvalidMessage('a response needs an "id"')
+        raw_id = answered_id(raw_id) or _NULL
     if has_result:
         return Response(raw_id, "result", envelope.result)
     return Response(raw_id, "error", envelope.error)
+
+
+def answered_id(raw: bytes) -> bytes:
+    """The id that an answer names, as we wrote it; a peer may give a number back as a string, or as 5.0."""
+    number = _rewritten_number(raw)
+    return raw if number is None else number[1] or number[2]
 
 
 def _params_of(raw: msgspec.Raw) -> Params | None:
@@ -182,15 +208,38 @@ def _params_of(raw: msgspec.Raw) -> Params | None:
     try:
         return _decode_params(raw)
     except msgspec.ValidationError:
+        if bytes(raw) == _NULL:
+            return None
         raise InvalidMessage('"params" must be an object') from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _parse_error(error) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _writable(tolerant.members(bytes(raw)))
+
+
+def _writable(members: Iterable[tuple[str, msgspec.Raw]]) -> Params:
+    """Refuses keys that cannot be written again."""
+    found = dict(members)
+    try:
+        encode(list(found))
+    except UnicodeEncodeError:
+        raise InvalidMessage("a key is cut in the middle of a character") from None
+    return found
+
+
+def refusal(request_id: bytes, error: InvalidMessage) -> bytes | None:
+    """The answer to a request that is no message; None where the id cannot be given back."""
+    try:
+        _checked_id(request_id)
+    except InvalidMessage:
+        return None
+    if string_of(request_id) is None and request_id[:1] == b'"':
+        return None
+    return error_response(request_id, INVALID_REQUEST, str(error))
 
 
 def _checked_id(raw: bytes) -> bytes:
     """The id's bytes, if it may be one: an integer of up to 30 digits or a string of up to 256 characters."""
     if raw[:1] == b'"':
-        if len(raw) <= MAX_ID_CHARACTERS + 2 or len(_decode_string(raw)) <= MAX_ID_CHARACTERS:
+        if len(raw) <= MAX_ID_CHARACTERS + 2 or len(string_of(raw) or raw) <= MAX_ID_CHARACTERS:
             return raw
         raise InvalidMessage(f'an "id" has at most {MAX_ID_CHARACTERS} characters')
     if _is_id_number(raw):
@@ -245,11 +294,16 @@ def members_of(raw: msgspec.Raw) -> Params:
     """An object's members, values unparsed; empty where it is none."""
     try:
         return _decode_params(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except msgspec.ValidationError:
         return {}
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        try:
+            return _writable(tolerant.members(bytes(raw)))
+        except InvalidMessage:
+            return {}
 
 
-def string_of(raw: msgspec.Raw | None) -> str | None:
+def string_of(raw: msgspec.Raw | bytes | None) -> str | None:
     """The string, or None where it is none."""
     if raw is None:
         return None
@@ -262,25 +316,18 @@ def string_of(raw: msgspec.Raw | None) -> str | None:
 # --- duplicate keys: the slow way, taken only where our own output is not as long as the input
 
 
-class _Pairs(list[tuple[str, Any]]):
-    """An object's members in order, duplicates included."""
-
-
-_slow_decoder = json.JSONDecoder(object_pairs_hook=_Pairs, parse_int=str, parse_float=str)
-
-
-def _refuse_duplicate_keys(message: Message, body: bytes) -> None:
-    tight = compact(body)
-    if len(dump(_classify(_decode(tight)))) == len(tight):
-        return  # only whitespace made the difference
+def _refuse_duplicate_keys(body: bytes) -> None:
     try:
-        members = _slow_decoder.decode(tight.decode())
-    except (ValueError, RecursionError) as error:
-        raise _parse_error(error) from None
+        tight = compact(body)
+        if len(dump(_classify(_decode(tight)))) == len(tight):
+            return  # only white space made the difference
+    except ParseError:
+        pass  # which cannot be taken out quickly
+    members = tolerant.members(body)
     _require_unique(members)
     for key, value in members:
-        if key == "params" and isinstance(value, _Pairs):
-            _require_unique(value)
+        if key == "params" and bytes(value)[:1] == b"{":
+            _require_unique(tolerant.members(bytes(value)))
 
 
 def _require_unique(members: Sequence[tuple[str, Any]]) -> None:

@@ -5,12 +5,12 @@ answer finds the session that asked. What stdio does not attribute reaches every
 nobody; a question of the process is refused, for there is nobody to whom it could be put.
 """
 
-import re
 from typing import Any
 
 import msgspec
 
 from app.errors import BackendBusy, GatewayError, InvalidMessage, InvalidResponse, ParseError, ResponseTooLarge
+from app.protocol import tolerant
 from app.protocol.commands import Dropped
 from app.protocol.exchange import PING, SUBSCRIPTION_KEY
 from app.protocol.greeting import Greeting, hello
@@ -22,6 +22,7 @@ from app.protocol.jsonrpc import (
     Params,
     Request,
     Response,
+    answered_id,
     dump_notification,
     dump_request,
     dump_response,
@@ -29,6 +30,7 @@ from app.protocol.jsonrpc import (
     error_response,
     members_of,
     parse_backend,
+    refusal,
     result_response,
     string_of,
 )
@@ -46,8 +48,6 @@ _LIST_CHANGES = frozenset({
     "notifications/tools/list_changed", "notifications/prompts/list_changed", "notifications/resources/list_changed",
 })  # fmt: skip
 _REFUSAL = "several sessions share this server (isolation: shared): what it asks cannot be put to any one's client"
-# An id counts only where it stands first, as most serialisers write it: what comes later may be a payload's.
-_beginning = re.compile(rb'\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d+)\s*[,}]').match
 
 
 class Multiplex:
@@ -250,8 +250,6 @@ class Multiplex:
         """
         try:
             message = parse_backend(line)
-        except ParseError:
-            return [Dropped("noise")]
         except InvalidMessage as error:
             return self._invalid(line, error)
         if type(message) is Response:
@@ -263,19 +261,28 @@ class Multiplex:
         assert type(message) is Notification
         return self._told(message, line)
 
-    def oversized(self, prefix: bytes) -> list[Out]:
-        """A line over the limit: the call that it begins with, or the only one there is, fails; never another's."""
-        match = _beginning(prefix)
-        call = self._calls.get(match[1]) if match is not None else self._only_call()
+    def oversized(self, beginning: bytes, end: bytes = b"") -> list[Out]:
+        """A line over the limit: the call that its ends name fails, or the only one that it can be the answer to."""
+        call = self._calls.get(answered_id(tolerant.answered(beginning, end) or b""))
+        if call is None and not end and tolerant.is_answer(beginning):
+            call = self._only_call()
         if call is None or call.member is None:
             return [Dropped("oversized")]
         return self._failed(call, ResponseTooLarge())
 
     def _invalid(self, line: bytes, error: InvalidMessage) -> list[Out]:
-        call = self._calls.get(bytes(members_of(msgspec.Raw(line)).get("id", ABSENT)))
-        if call is None or call.member is None:
-            return [Dropped("invalid")]
-        return self._failed(call, InvalidResponse(f"the backend's answer is no JSON-RPC response: {error}"))
+        """Several messages, a broken answer, a broken question, or noise."""
+        several = tolerant.messages(line)
+        if several:
+            return [out for each in several for out in self.from_process(each)]
+        broken = tolerant.broken(line)
+        call = self._calls.get(answered_id(broken.answers or b""))
+        if call is not None and call.member is not None:
+            return self._failed(call, InvalidResponse(f"the backend's answer is no JSON-RPC response: {error}"))
+        refused = refusal(broken.asks or b"", error)
+        if refused is not None:
+            return [ToProcess(refused)]
+        return [Dropped("noise" if isinstance(error, ParseError) else "invalid")]
 
     def _failed(self, call: SharedCall, error: GatewayError) -> list[Out]:
         member = call.member
@@ -284,6 +291,10 @@ class Multiplex:
 
     def _answer(self, response: Response) -> list[Out]:
         call = self._calls.pop(response.id, None) or self._late.pop(response.id, None)
+        if call is None and response.id == b"null" and response.member == "error":  # it could not read whose it is
+            call = self._only_call()
+            if call is not None:
+                del self._calls[call.our_id]
         if call is None:
             if response.id == _HELLO_ID and self.greeting is None:
                 self.greeting = Greeting(response)

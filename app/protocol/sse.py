@@ -1,6 +1,6 @@
 """Server-sent events: encoding only. One event is one message, and no text in it can forge another event."""
 
-from app.protocol.jsonrpc import compact
+from app.protocol.jsonrpc import on_one_line
 
 FIRST_BYTE = b": open\n\n"  # proxies hold the head back until the first byte (protocol: fields seen in the wild)
 
@@ -39,7 +39,7 @@ def one_line(message: bytes) -> bytes:
     readers split at U+2028 and U+2029 as well; those can only stand in strings, where an escape says the same.
     """
     if b"\r" in message or b"\n" in message:
-        message = compact(message)
+        message = on_one_line(message)
     if not message.isascii():
         message = message.replace(b"\xe2\x80\xa8", b"\\u2028").replace(b"\xe2\x80\xa9", b"\\u2029")
         message = message.replace(b"\xc2\x85", b"\\u0085")

@@ -3,20 +3,17 @@
 import asyncio
 from typing import Protocol
 
-import msgspec
-
 from app.backends.link import BackendLink, BackendListener, Exit
 from app.errors import (
     CallCutOff,
     GatewayError,
     InvalidMessage,
     InvalidResponse,
-    ParseError,
     ResponseTooLarge,
     is_refusal,
 )
+from app.protocol import tolerant
 from app.protocol.bridge import Bridge, Out, ToServer
-from app.protocol.jsonrpc import members_of
 
 
 class BridgedSession(BackendListener, Protocol):
@@ -80,18 +77,18 @@ class BridgedLink:
         try:
             for out in self._bridge.from_server(line):
                 self._tell(out)
-        except ParseError:
-            self._session.backend_sent(line)  # which counts it
         except InvalidMessage as error:
-            named = bytes(members_of(msgspec.Raw(line)).get("id", msgspec.Raw()))
+            several = tolerant.messages(line)
+            for each in several:
+                self.backend_sent(each)
             why = InvalidResponse(f"the backend's answer is no JSON-RPC response: {error}")
-            if not self._fail(named, why):
-                self._session.backend_sent(line)
+            if not several and not self._fail(tolerant.broken(line).answers, why):
+                self._session.backend_sent(line)  # which counts it
 
-    def backend_sent_too_much(self, prefix: bytes) -> None:
+    def backend_sent_too_much(self, beginning: bytes, end: bytes = b"") -> None:
         """See BackendListener."""
-        if not self._fail(self._bridge.named_in(prefix), ResponseTooLarge()):
-            self._session.backend_sent_too_much(prefix)
+        if not self._fail(tolerant.answered(beginning, end), ResponseTooLarge()):
+            self._session.backend_sent_too_much(beginning, end)
 
     def backend_failed(self, call: bytes, error: GatewayError) -> None:
         """See CallListener: the call has another id above, and what is none there is nobody's."""

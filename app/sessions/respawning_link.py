@@ -188,10 +188,10 @@ class RespawningLink:
         if self._listener is not None:
             fail_call(self._listener, call, error)
 
-    def backend_sent_too_much(self, prefix: bytes) -> None:
+    def backend_sent_too_much(self, beginning: bytes, end: bytes = b"") -> None:
         """See BackendListener."""
         if self._listener is not None:
-            self._listener.backend_sent_too_much(prefix)
+            self._listener.backend_sent_too_much(beginning, end)
 
     def backend_exited(self, exit: Exit) -> None:
         """See BackendListener. Three cases: 1. the new process died in its handshake: whoever waits for it knows

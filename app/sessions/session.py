@@ -24,7 +24,7 @@ from app.errors import (
 )
 from app.limits.gates import TenantGate
 from app.metrics import Metrics, error_label, method_label
-from app.protocol.commands import Answer, Call, Command, Dropped, Failed, Listen, ToBackend, ToStream
+from app.protocol.commands import Answer, Call, Command, Dropped, Failed, Listen, Several, ToBackend, ToStream
 from app.protocol.event_ids import EventId, is_primed
 from app.protocol.exchange import Exchange, negotiated_version
 from app.protocol.jsonrpc import Notification, Request, Response, members_of
@@ -286,9 +286,9 @@ class Session:
         self._tell_backend(hello)
         return True
 
-    def backend_sent_too_much(self, prefix: bytes) -> None:
+    def backend_sent_too_much(self, beginning: bytes, end: bytes = b"") -> None:
         """A line over the limit was thrown away."""
-        self._carry_out(self.exchange.receive_oversized(prefix))
+        self._carry_out(self.exchange.receive_oversized(beginning, end))
 
     def backend_exited(self, exit: Exit) -> None:
         """The process is gone: every call gets its error, and the session ends."""
@@ -336,6 +336,9 @@ class Session:
             case Failed(call=call):
                 self._done(call, command.error.after_sending().reason, time.monotonic())
                 (self.listen if call.stream is Listen.STREAM else call.stream).answer(command)
+            case Several(lines=lines):
+                for each in lines:
+                    self.backend_sent(each)
             case Dropped(reason=reason):
                 self._metrics.messages_dropped.labels(reason).inc()
             case Answer():

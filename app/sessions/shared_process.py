@@ -132,9 +132,9 @@ class SharedProcess:
         for out in self._multiplex.from_process(line):
             self._carry_out(out)
 
-    def backend_sent_too_much(self, prefix: bytes) -> None:
+    def backend_sent_too_much(self, beginning: bytes, end: bytes = b"") -> None:
         """See BackendListener."""
-        for out in self._multiplex.oversized(prefix):
+        for out in self._multiplex.oversized(beginning, end):
             self._carry_out(out)
 
     def backend_exited(self, exit: Exit) -> None:

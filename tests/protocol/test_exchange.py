@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.errors import BackendExited, BackendTimeout, InvalidMessage, QuotaExceeded, RequestCancelled, ResponseTooLarge
-from app.protocol.commands import Answer, Call, Dropped, Failed, Listen, ToBackend, ToStream
+from app.protocol.commands import Answer, Call, Dropped, Failed, Listen, Several, ToBackend, ToStream
 from app.protocol.exchange import (
     CANCEL_GRACE_S,
     MAX_CALL_S,
@@ -280,16 +280,169 @@ def test_noise_is_dropped_and_a_broken_answer_fails_its_call(exchange: Exchange)
     assert failed.error.reason == "invalid_response"
 
 
-def test_a_line_over_the_limit_fails_the_call_it_names_else_the_oldest(exchange: Exchange) -> None:
+@pytest.mark.parametrize(
+    "result",
+    [
+        pytest.param(b'{"text":"cut \\ud83d"}', id="an emoji that was cut in two"),
+        pytest.param(b'{"x":' + b"[" * 1500 + b"]" * 1500 + b"}", id="deep"),
+    ],
+)
+def test_json_that_is_not_read_quickly_arrives_as_the_bytes_it_came_in(exchange: Exchange, result: bytes) -> None:
+    _, line = call(exchange)
+    answer = exchange.receive(b'{"jsonrpc":"2.0","id":%d,"result":%b}' % (line["id"], result), 0.0)
+    assert isinstance(answer, Answer)
+    assert bytes(answer.response.value) == result
+
+
+@pytest.mark.parametrize("form", [b'"%d"', b"%d.0"])
+def test_an_id_given_back_in_another_form_is_the_same(exchange: Exchange, form: bytes) -> None:
+    _, line = call(exchange)
+    answer = exchange.receive(b'{"jsonrpc":"2.0","id":%b,"result":{}}' % (form % line["id"]), 0.0)
+    assert isinstance(answer, Answer)
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        pytest.param(b'"result":{"x":NaN}}', id="NaN"),
+        pytest.param(b'"result":{"x":"caf\xe9"}}', id="Latin-1"),
+        pytest.param(b'"result":{"x":"a\tb"}}', id="a raw tab"),
+        pytest.param(b'"result":{"x":"\\x"}}', id="an escape that there is not"),
+        pytest.param(b'"result":{"x":[1,}}', id="brackets"),
+        pytest.param(b'"result":{"x":"the end', id="broken off"),
+        pytest.param(b'"result":{"x":"' + b"y" * (5 << 20) + b'\\ud83d"}}', id="too long to be read slowly"),
+        pytest.param(b'"result":{},"error":{}}', id="result and error"),
+        pytest.param(b'"outcome":{}}', id="neither"),
+    ],
+)
+def test_a_broken_answer_ends_its_call_at_once_and_no_other(exchange: Exchange, rest: bytes) -> None:
+    call(exchange, "1")
+    _, second = call(exchange, "2")
+    failed = exchange.receive(b'{"jsonrpc":"2.0","id":%d,%b' % (second["id"], rest), 0.0)
+    assert isinstance(failed, Failed)
+    assert (failed.call.id, failed.error.reason) == (b"2", "invalid_response")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"jsonrpc":"2.0","method":"notifications/message","params":{"x":NaN},"id":%d',
+        b'{"jsonrpc":"2.0","id":%d',
+        b'{"jsonrpc":"2.0","result":{"x":"a\tb, \\"id\\":%d}"}}',
+        b'{"jsonrpc":"2.0","result":{"x":NaN,"id":%d}}',
+        b'[%d,{"result":NaN}]',
+        b"%d",
+    ],
+)
+def test_a_broken_line_that_is_no_answer_for_certain_ends_no_call(exchange: Exchange, line: bytes) -> None:
+    _, first = call(exchange, "1")
+    assert isinstance(exchange.receive(line % first["id"], 0.0), Dropped)
+
+
+def test_a_question_that_is_no_message_is_refused_and_touches_no_call(exchange: Exchange) -> None:
+    """Its id may be that of a call: each side counts for itself."""
+    _, line = call(exchange)
+    for params in (b"[]", b"7", b'{"x":NaN}'):
+        question = b'{"jsonrpc":"2.0","id":%d,"method":"sampling/createMessage","params":%b}' % (line["id"], params)
+        told = exchange.receive(question, 0.0)
+        assert isinstance(told, ToBackend)
+        assert json.loads(told.line)["id"] == line["id"]
+        assert json.loads(told.line)["error"]["code"] == -32600
+    asked = exchange.receive(b'{"jsonrpc":"2.0","id":%d,"method":"roots/list","params":null}' % line["id"], 0.0)
+    assert isinstance(asked, ToStream)
+    assert len(exchange.calls) == 1
+
+
+def test_an_error_without_an_id_ends_the_only_call_there_is(exchange: Exchange) -> None:
+    call(exchange, "1")
+    call(exchange, "2")
+    error = {"code": -32700, "message": "Parse error"}
+    assert sent(exchange, {"id": None, "error": error}) == Dropped("unknown_answer")
+    exchange.abandon(next(iter(exchange.calls.values())))
+    answer = sent(exchange, {"id": None, "error": error})
+    assert isinstance(answer, Answer)
+    assert json.loads(answer.payload()) == {"jsonrpc": "2.0", "id": 2, "error": error}
+    call(exchange, "3")
+    assert sent(exchange, {"id": None, "result": {}}) == Dropped("unknown_answer")
+
+
+@pytest.mark.parametrize("null", ["result", "error"])
+def test_a_null_beside_the_outcome_is_none(exchange: Exchange, null: str) -> None:
+    _, line = call(exchange)
+    other = "error" if null == "result" else "result"
+    answer = sent(exchange, {"id": line["id"], other: {"code": 1, "message": "m"}, null: None})
+    assert isinstance(answer, Answer)
+    assert answer.response.member == other
+
+
+@pytest.mark.parametrize("form", [b"%b%b", b"%b  %b and a word", b"[%b,%b]"])
+def test_several_messages_on_a_line_are_each_received(exchange: Exchange, form: bytes) -> None:
+    lines = [b'{"jsonrpc":"2.0","id":%d,"result":{"a":[{}]}}' % call(exchange, str(n))[1]["id"] for n in (1, 2)]
+    several = exchange.receive(form % tuple(lines), 0.0)
+    assert isinstance(several, Several)
+    assert all(isinstance(exchange.receive(line, 0.0), Answer) for line in several.lines[:2])
+    assert not exchange.calls
+
+
+def test_of_several_messages_on_a_line_the_last_may_be_broken(exchange: Exchange) -> None:
+    lines = [b'{"jsonrpc":"2.0","id":%d,"result":{' % call(exchange, str(n))[1]["id"] for n in (1, 2)]
+    several = exchange.receive(lines[0] + b"}}" + lines[1], 0.0)
+    assert isinstance(several, Several)
+    assert [type(exchange.receive(line, 0.0)) for line in several.lines] == [Answer, Failed]
+
+
+def test_a_line_over_the_limit_fails_the_call_that_its_beginning_names(exchange: Exchange) -> None:
     call(exchange, "1")
     _, second = call(exchange, "2")
     failed = exchange.receive_oversized(b'{"jsonrpc":"2.0","id":%d,"result":{"x' % second["id"])
     assert isinstance(failed, Failed)
     assert (failed.call.id, type(failed.error)) == (b"2", ResponseTooLarge)
-    oldest = exchange.receive_oversized(b'{"result":{"x')
-    assert isinstance(oldest, Failed)
-    assert oldest.call.id == b"1"
     assert exchange.receive_oversized(b"x") == Dropped("oversized")
+
+
+@pytest.mark.parametrize(
+    "end", [b'"x"}]},"jsonrpc":"2.0","id":%d}', b'1}, "id": %d, "jsonrpc": "2.0" }\r', b'},"id":"%d"}']
+)
+def test_a_line_over_the_limit_whose_id_comes_last_fails_its_call_when_it_has_ended(
+    exchange: Exchange, end: bytes
+) -> None:
+    """As the TypeScript SDK writes them."""
+    call(exchange, "1")
+    _, second = call(exchange, "2")
+    beginning = b'{"result":{"content":[{"text":"'
+    assert exchange.receive_oversized(beginning) == Dropped("oversized")
+    failed = exchange.receive_oversized(beginning, end % second["id"])
+    assert isinstance(failed, Failed)
+    assert (failed.call.id, type(failed.error)) == (b"2", ResponseTooLarge)
+
+
+def test_the_only_call_fails_at_once_with_an_answer_over_the_limit(exchange: Exchange) -> None:
+    call(exchange, "1")
+    failed = exchange.receive_oversized(b'{"result":{"x')
+    assert isinstance(failed, Failed)
+    assert failed.call.id == b"1"
+    call(exchange, "2")
+    assert exchange.receive_oversized(b'{"result":{"x', b'"}') == Dropped("oversized")  # the end of the same line
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        (b'{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"', b'"}}'),
+        (b'{"jsonrpc":"2.0","id":%d,"method":"sampling/createMessage","params":{', b"}}"),
+        (b'{"method":"sampling/createMessage","params":{', b'},"jsonrpc":"2.0","id":%d}'),
+        (b'{"result":{"text":"', b',\\"id\\":%d}"}}'),
+        (b"a log line", b',"id":%d}'),
+    ],
+)
+def test_a_line_over_the_limit_that_is_no_answer_to_a_call_ends_none(
+    exchange: Exchange, ends: tuple[bytes, bytes]
+) -> None:
+    _, first = call(exchange, "1")
+    beginning, end = (each.replace(b"%d", b"%d" % first["id"]) for each in ends)
+    if not beginning.startswith(b'{"result"'):
+        assert exchange.receive_oversized(beginning) == Dropped("oversized")
+    assert exchange.receive_oversized(beginning, end) == Dropped("oversized")
 
 
 def test_a_call_that_ends_without_its_answer_may_go_on_in_the_process(exchange: Exchange) -> None:
@@ -301,7 +454,7 @@ def test_a_call_that_ends_without_its_answer_may_go_on_in_the_process(exchange: 
     named = exchange.receive_oversized(b'{"jsonrpc":"2.0","id":%d,"result":' % third["id"])
     broken = sent(exchange, {"id": second["id"]})
     call(exchange, "4")
-    some_line = exchange.receive_oversized(b'{"jsonrpc":"2.0","method":"notifications/message"')
+    some_line = exchange.receive_oversized(b'{"result":')
     call(exchange, "5")
     overdue, _ = exchange.expire(60.0)
     ends = [cancelled, named, broken, some_line, overdue]

@@ -6,7 +6,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.protocol.framing import PREFIX_BYTES, LineBuffer
+from app.protocol.framing import END_BYTES, LineBuffer
 
 LIMIT = 20
 streams = st.lists(st.sampled_from([b"a", b"bc", b"\n", b"\r", b"\r\n", b" ", b"x" * 15, b"y" * 25])).map(b"".join)
@@ -21,8 +21,10 @@ def feed_in_pieces(buffer: LineBuffer, data: bytes, cuts: list[int]) -> list[byt
 def test_any_chunking_gives_the_same_lines(data, cuts):
     whole, pieces = LineBuffer(LIMIT), LineBuffer(LIMIT)
     assert feed_in_pieces(pieces, data, cuts) == whole.feed(data)
-    # A limit below PREFIX_BYTES, as here: how much of the beginning was seen depends on the pieces.
-    assert [prefix[:LIMIT] for prefix in pieces.overlong] == [prefix[:LIMIT] for prefix in whole.overlong]
+    # A limit below END_BYTES, as here: how much of the beginning was seen depends on the pieces.
+    assert [(first[:LIMIT], last) for first, last in pieces.overlong] == [
+        (first[:LIMIT], last) for first, last in whole.overlong
+    ]
     assert pieces.discarded_bytes == whole.discarded_bytes
 
 
@@ -44,25 +46,27 @@ def test_half_a_line_waits_for_its_end():
     assert buffer.feed(b"\n") == [b"rest"]
 
 
-def test_an_overlong_line_is_reported_once_with_its_beginning_as_soon_as_it_is_too_long():
+def test_an_overlong_line_is_told_by_its_beginning_as_soon_as_it_is_too_long_and_by_both_ends_when_it_has_ended():
     buffer = LineBuffer(10_000)
     for _ in range(10):
         assert buffer.feed(b"z" * 1_000) == []
     assert buffer.overlong == []
     buffer.feed(b"z")
-    assert buffer.overlong == [b"z" * PREFIX_BYTES]
+    beginning = b"z" * END_BYTES
+    assert buffer.overlong == [(beginning, b"")]
     assert buffer.discarded_bytes == 10_001
     buffer.feed(b"z" * 50_000)
     assert len(buffer.overlong) == 1
     assert buffer.discarded_bytes == 60_001
-    assert buffer.feed(b"zz\nnext\n") == [b"next"]
+    assert buffer.feed(b"end\nnext\n") == [b"next"]
+    assert buffer.overlong[1:] == [(beginning, b"z" * (END_BYTES - 3) + b"end")]
     assert buffer.discarded_bytes == 0
 
 
 def test_an_overlong_line_inside_one_chunk_leaves_its_neighbours_alone():
     buffer = LineBuffer(5)
     assert buffer.feed(b"one\nfar too long\ntwo\n") == [b"one", b"two"]
-    assert buffer.overlong == [b"far too long"]
+    assert buffer.overlong == [(b"far too long", b""), (b"far too long", b"far too long")]
 
 
 def test_what_is_discarded_is_not_kept():

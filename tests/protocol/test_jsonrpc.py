@@ -80,7 +80,6 @@ def test_an_escaped_id_is_measured_in_characters() -> None:
         b"\xef\xbb\xbf" + request(),
         request(params=b'{"a":NaN}'),
         request(params=b'{"a":01}'),
-        request(params=b'{"a":"\\ud800"}'),
         request(params=b'{"a":"line\nbreak"}'),
         request(params=b'{"a":"\xff"}'),
         b'{"jsonrpc":"2.0","id":1,"method":"\xff"}',
@@ -90,6 +89,52 @@ def test_an_escaped_id_is_measured_in_characters() -> None:
 def test_what_is_not_json_is_a_parse_error(body: bytes) -> None:
     with pytest.raises(ParseError):
         parse_client(body)
+
+
+@pytest.mark.parametrize("space", ["", " ", "\n"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param(b'"cut \\ud83d"', id="an emoji that was cut in two"),
+        pytest.param(b"[" * 1500 + b"]" * 1500, id="deep"),
+    ],
+)
+def test_json_that_msgspec_refuses_travels_as_the_bytes_it_came_in(value: bytes, space: str) -> None:
+    body = request(params=b'{"a":%b}' % value).replace(b",", b"," + space.encode())
+    message = parse_client(body)
+    assert isinstance(message, Request)
+    assert message.params is not None
+    assert bytes(message.params["a"]) == value
+    assert dump(message) == request(params=b'{"a":%b}' % value)
+    assert parse_client(b"[%b]" % body) == [message]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":"\\ud83d"},"params":{}}',
+        request(params=b'{"a":"\\ud83d","a":1}'),
+        request(params=b'{"\\ud83d":1}'),
+        request(id_bytes=b'"%b\\ud83d"' % (b"x" * 300)),
+        b'{"jsonrpc":"2.0","id":1,"method":"\\ud83d"}',
+        b'{"jsonrpc":"2.0","id":1,"method":"x","params":["\\ud83d"]}',
+    ],
+)
+def test_what_msgspec_refuses_is_checked_no_less(body: bytes) -> None:
+    with pytest.raises(InvalidMessage):
+        parse_client(body)
+
+
+@pytest.mark.parametrize("body", [request(params=b'{"a":"x\ny","b":"\\ud83d"}'), b'["x\ny","\\ud83d"]'])
+def test_a_line_end_within_a_string_is_not_taken_for_space(body: bytes) -> None:
+    with pytest.raises(ParseError):
+        parse_client(body)
+
+
+def test_params_that_are_null_are_none() -> None:
+    message = parse_client(request(params=b"null"))
+    assert isinstance(message, Request)
+    assert message.params is None
 
 
 @pytest.mark.parametrize(

@@ -159,6 +159,61 @@ def test_an_oversized_line_fails_the_call_it_begins_with_and_never_another() -> 
     assert failed.member is b
 
 
+def test_an_oversized_line_is_no_answer_unless_it_says_so() -> None:
+    shared, a, b = two()
+    first, second = call(shared, a), call(shared, b)
+    question = b'{"jsonrpc":"2.0","id":%d,"method":"sampling/createMessage","params":{' % first["id"]
+    assert shared.oversized(question) == shared.oversized(question, b"}}") == [Dropped("oversized")]
+    beginning, end = b'{"result":{', b'},"jsonrpc":"2.0","id":%d}' % second["id"]
+    assert shared.oversized(beginning) == [Dropped("oversized")]
+    (failed,) = shared.oversized(beginning, end)
+    assert isinstance(failed, FailCall)
+    assert failed.member is b
+
+
+def test_what_msgspec_refuses_reaches_its_session() -> None:
+    shared, a, b = two()
+    first, second = call(shared, a), call(shared, b)
+    cut = b'{"jsonrpc":"2.0","id":"%d","result":{"text":"\\ud83d"}}'
+    for sent, member in ((first, a), (second, b)):
+        (told,) = shared.from_process(cut % sent["id"])
+        assert isinstance(told, ToMember)
+        assert told.member is member
+        assert b"\\ud83d" in told.line
+
+
+def test_of_several_broken_answers_on_a_line_each_fails_its_own_call() -> None:
+    shared, a, b = two()
+    first, second = call(shared, a), call(shared, b)
+    line_of = b'{"jsonrpc":"2.0","id":%d,"result":%b}'
+    told, failed = shared.from_process(line_of % (first["id"], b"{}") + line_of % (second["id"], b"NaN"))
+    assert isinstance(told, ToMember)
+    assert told.member is a
+    assert isinstance(failed, FailCall)
+    assert failed.member is b
+
+
+def test_an_error_without_an_id_is_the_only_calls() -> None:
+    shared, a, b = two()
+    first, second = call(shared, a), call(shared, b)
+    error = {"code": -32700, "message": "Parse error"}
+    assert shared.from_process(line(id=None, error=error)) == [Dropped("unknown_answer")]
+    shared.from_process(line(id=first["id"], result={}))
+    assert shared.from_process(line(id=None, result={})) == [Dropped("unknown_answer")]
+    (told,) = shared.from_process(line(id=None, error=error))
+    assert isinstance(told, ToMember)
+    assert told.member is b
+    assert shared.from_process(line(id=second["id"], result={})) == [Dropped("unknown_answer")]
+
+
+def test_a_question_that_is_no_message_is_refused_and_touches_no_call() -> None:
+    shared, a, _ = two()
+    sent = call(shared, a)
+    (refusal,) = shared.from_process(b'{"jsonrpc":"2.0","id":%d,"method":"roots/list","params":[]}' % sent["id"])
+    assert json.loads(refusal.line)["error"]["code"] == -32600  # type: ignore[union-attr]
+    assert shared.busyness[0] == 1
+
+
 def test_an_answer_that_is_no_message_fails_its_call() -> None:
     shared, a, _ = two()
     sent = call(shared, a)

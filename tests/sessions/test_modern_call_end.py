@@ -82,11 +82,11 @@ async def test_a_process_that_answered_a_cancelled_call_is_used_again(client: Cl
 async def test_a_line_too_long_is_the_answer_only_if_it_says_so(
     client: Client, pool: ServerPool, *, names_its_call: bool
 ) -> None:
-    """Else it may have been anything, and the process may still work on the call."""
+    """Else it may have been another's, and the process may still work on the call."""
     sent, server = await start(client, pool)
     assert server.listener is not None
     call_id = str(server.sent[-1]["id"]).encode()
-    prefix = b'"id":%b,"result":' % call_id if names_its_call else b'"method":"notifications/message","params":'
+    prefix = b'"id":%b,"result":' % call_id if names_its_call else b'"result":'
     server.listener.backend_sent_too_much(b'{"jsonrpc":"2.0",' + prefix)
     with pytest.raises(ResponseTooLarge):
         await sent.outcome()

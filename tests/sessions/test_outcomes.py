@@ -149,7 +149,7 @@ async def overdue(rig: Rig) -> GatewayError:
 
 
 async def too_long(rig: Rig) -> GatewayError:
-    rig.session.backend_sent_too_much(b"{")
+    rig.session.backend_sent_too_much(b'{"result":')
     return rig.failure()
 
 

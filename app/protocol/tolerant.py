@@ -1,0 +1,255 @@
+"""tolerant: reads JSON that msgspec refuses. Slow, so only for what was refused; without recursion, and with bounds.
+
+Two grammars. The strict one is RFC 8259's and takes what msgspec does not: a lone surrogate in an escape (what a
+JavaScript server writes when it cuts an emoji), and any depth. The loose one takes nearly anything that has brackets,
+and tells to which call a broken line belongs. Neither decodes values: what is passed on are the bytes that came.
+"""
+
+import json
+import re
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from app.errors import ParseError
+
+MAX_BYTES = 4 << 20  # of one line, 10 to 30 ns each
+ENDS_BYTES = 4096  # that are looked at of either end of a longer one
+MAX_STEPS = 100_000  # in one line, at most a microsecond each; an array or object that holds no other is one step
+
+_CLOSING = {ord("["): ord("]"), ord("{"): ord("}")}
+_OBJECT_END, _COMMA = ord("}"), ord(",")
+_WHITE = b" \t\r\n"
+
+
+class _Grammar:
+    """Patterns that match at one place: a value in which nothing is nested any deeper, a key, and white space."""
+
+    def __init__(self, string: bytes, other: bytes) -> None:
+        space = rb"[ \t\r\n]*+"
+        value = rb"(?:%b|%b)%b" % (string, other, space)
+        member = rb"%b%b:%b%b" % (string, space, space, value)
+        array = rb"\[%b(?:%b(?:,%b%b)*+)?+\]%b" % (space, value, space, value, space)
+        object_ = rb"\{%b(?:%b(?:,%b%b)*+)?+\}%b" % (space, member, space, member, space)
+        self.flat = re.compile(rb"%b|%b|%b" % (value, array, object_), re.DOTALL).match
+        self.key = re.compile(rb"(%b)%b:%b" % (string, space, space), re.DOTALL).match
+        self.space = re.compile(space).match
+
+
+_STRICT = _Grammar(
+    rb'"(?:[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u[0-9A-Fa-f]{4}))*+"',
+    rb"(?:-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][+-]?[0-9]++)?+|true|false|null)",
+)
+_LOOSE = _Grammar(rb'"(?:[^"\\]++|\\.)*+"', rb'[^\s"\[\]{}:,]++')
+
+
+class _Children:
+    """The members of an object, or the items of an array, in one grammar. To be iterated once.
+
+    Yields each value's bytes, while `key` is its key as it was written (an item has none); afterwards `end` is where
+    the whole ends, the white space behind it included. Raises ParseError where the grammar ends, or after MAX_STEPS.
+    """
+
+    def __init__(self, grammar: _Grammar, data: bytes, at: int) -> None:
+        self._grammar, self._data, self.end = grammar, data, at
+        self._open = bytearray()  # what ends the arrays and objects around, innermost last
+        self._steps = 0
+        self.key = b""
+
+    def __iter__(self) -> Iterator[bytes]:
+        if self._enter():
+            return
+        begin = self.end
+        while True:
+            self._skip_value()
+            while (following := self._byte()) == self._open[-1]:
+                if len(self._open) == 1:
+                    yield self._data[begin : self.end].rstrip(_WHITE)
+                if self._leave():
+                    return
+            if following != _COMMA:
+                raise self._fault()
+            if len(self._open) == 1:
+                yield self._data[begin : self.end].rstrip(_WHITE)
+            self._pass(1)
+            self._skip_key()
+            if len(self._open) == 1:
+                begin = self.end
+
+    def require_end(self) -> None:
+        """Raises ParseError unless nothing follows."""
+        if self.end != len(self._data):
+            raise self._fault()
+
+    def _enter(self) -> bool:
+        """Into an array or object; whether it was empty, and is left again."""
+        closing = _CLOSING.get(self._byte())
+        if closing is None:
+            raise self._fault()
+        self._open.append(closing)
+        self._pass(1)
+        if self._byte() == closing:
+            return self._leave()
+        self._skip_key()
+        return False
+
+    def _leave(self) -> bool:
+        """Out of an array or object; whether it was the outermost."""
+        self._open.pop()
+        self._pass(1)
+        return not self._open
+
+    def _skip_value(self) -> None:
+        """To the end of the next value in which nothing is nested any deeper."""
+        while True:
+            self._steps += 1
+            if self._steps > MAX_STEPS:
+                raise ParseError("too much is nested in what is not JSON that can be read quickly")
+            found = self._grammar.flat(self._data, self.end)
+            if found is not None:
+                self.end = found.end()
+                return
+            self._enter()  # it is not empty: that would have matched
+
+    def _skip_key(self) -> None:
+        if self._open[-1] != _OBJECT_END:
+            return
+        found = self._grammar.key(self._data, self.end)
+        if found is None:
+            raise self._fault()
+        self.end = found.end()
+        if len(self._open) == 1:
+            self.key = found[1]
+
+    def _pass(self, count: int) -> None:
+        """Over so many bytes, and the white space behind them."""
+        found = self._grammar.space(self._data, self.end + count)
+        assert found is not None
+        self.end = found.end()
+
+    def _byte(self) -> int:
+        if self.end >= len(self._data):
+            raise self._fault()
+        return self._data[self.end]
+
+    def _fault(self) -> ParseError:
+        return ParseError(f"the message is not JSON from byte {self.end} on")
+
+
+def members(data: bytes) -> list[tuple[str, msgspec.Raw]]:
+    """The members of an object, in order, equal keys included.
+
+    Raises:
+        ParseError: it is no object, no JSON (whether it is UTF-8 is not looked at), or over the bounds.
+    """
+    children = _Children(_STRICT, data, _begin(data, b"{"))
+    found = [(json.loads(children.key), msgspec.Raw(value)) for value in children]
+    children.require_end()
+    return found
+
+
+def items(data: bytes) -> list[bytes]:
+    """The items of an array. Raises ParseError, as `members`."""
+    children = _Children(_STRICT, data, _begin(data, b"["))
+    found = list(children)
+    children.require_end()
+    return found
+
+
+def require_json(data: bytes) -> None:
+    """Raises ParseError unless it is an object or an array, as `members`."""
+    items(data) if data.lstrip(_WHITE)[:1] == b"[" else members(data)
+
+
+def messages(line: bytes) -> list[bytes]:
+    """The messages of a line that has several, as a batch or one behind the other; of those only the last may be
+    broken. None where it has one."""
+    found, at = [], 0
+    try:
+        at = _begin(line, b"{")
+        while at < len(line):
+            children = _Children(_STRICT, line, at)
+            deque(children, maxlen=0)
+            found.append(line[at : children.end])
+            at = children.end
+    except ParseError:
+        if not found:
+            return _batch(line)
+        found.append(line[at:])
+    return found if len(found) > 1 else []
+
+
+def _batch(line: bytes) -> list[bytes]:
+    try:
+        return [item for item in items(line) if item[:1] == b"{"]
+    except ParseError:
+        return []
+
+
+class Broken(NamedTuple):
+    """What a line that is no message seems to be: an answer to the one id, or a request with the other, as written."""
+
+    answers: bytes | None = None
+    asks: bytes | None = None
+
+
+def broken(line: bytes) -> Broken:
+    """Whose a line is that is no message; only what is certain, however broken the rest is."""
+    if len(line) > MAX_BYTES:
+        return Broken(answered(line[:ENDS_BYTES], line[-ENDS_BYTES:]))
+    found: dict[bytes, bytes] = {}
+    try:
+        children = _Children(_LOOSE, line, _begin(line, b"{"))
+    except ParseError:
+        return Broken()
+    try:
+        for value in children:
+            found[children.key] = value
+        is_whole = True
+    except ParseError:  # it broke off in this member
+        found.setdefault(children.key, b"")
+        is_whole = False
+    request_id = found.get(b'"id"') or None
+    if b'"method"' in found:
+        return Broken(asks=request_id)
+    if is_whole or b'"result"' in found or b'"error"' in found:
+        return Broken(answers=request_id)
+    return Broken()
+
+
+# How serialisers write a response: its id first, or last. What stands in between may be a payload's.
+_ID = rb'"id"\s*:\s*("[^"\\]{1,300}"|\d{1,30})'
+_VERSION = rb'"jsonrpc"\s*:\s*"2\.0"'
+_OUTCOME = rb'"(?:result|error)"\s*:'
+_VERSION_FIRST = rb"(?:%b\s*,\s*)?" % _VERSION
+_begins_with_id = re.compile(rb"\{\s*%b%b\s*,\s*%b%b" % (_VERSION_FIRST, _ID, _VERSION_FIRST, _OUTCOME)).match
+_begins_with_outcome = re.compile(rb"\{\s*%b%b" % (_VERSION_FIRST, _OUTCOME)).match
+_ends_with_id = re.compile(rb",\s*%b\s*(?:,\s*%b\s*)?\}\s*\Z" % (_ID, _VERSION)).search
+
+
+def is_answer(beginning: bytes) -> bool:
+    """Whether a line that begins so is an answer, to whatever it is."""
+    return _begins_with_outcome(beginning) is not None or _begins_with_id(beginning) is not None
+
+
+def answered(beginning: bytes, end: bytes = b"") -> bytes | None:
+    """The id that an answer names of which only the ends are known; None where they do not say it for certain.
+
+    A line may well end within a string, but not with a key and a brace: those are the message's own.
+    """
+    named = _begins_with_id(beginning)
+    if named is None and _begins_with_outcome(beginning) is not None:
+        named = _ends_with_id(end)
+    return None if named is None else named[1]
+
+
+def _begin(data: bytes, opening: bytes) -> int:
+    """Where the value begins that must be an object, or an array."""
+    at = len(data) - len(data.lstrip(_WHITE))
+    if data[at : at + 1] != opening:
+        raise ParseError("the message is not JSON")
+    if len(data) > MAX_BYTES:
+        raise ParseError(f"the message is over {MAX_BYTES >> 20} MiB, and not JSON that can be read quickly")
+    return at
