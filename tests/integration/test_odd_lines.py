@@ -1,0 +1,129 @@
+"""Lines that are odd, from a real server to a real client: what is JSON arrives as it is, what is broken ends the call
+that it belongs to, at once, and no other call ever."""
+
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import httpx2
+import pytest
+
+from tests.integration.gateway import ROOT, Endpoint, Gateway
+from tests.integration.wire import Wire, in_time, last_message, rpc, wire
+
+ODD_LINES = [sys.executable, str(ROOT / "tests/servers/odd_lines.py")]
+PAYLOADS = {
+    "an emoji that was cut in two": b'{"text":"cut \\ud83d"}',
+    "deep": b'{"deep":' + b"[" * 1500 + b"]" * 1500 + b"}",
+}
+ANSWER = b'{"jsonrpc":"2.0","id":%ID%,"result":{"ok":true}}'
+
+
+@pytest.fixture(scope="module", params=["session", "shared"])
+def odd(gateway: Gateway, request: pytest.FixtureRequest) -> Endpoint:
+    """One call may be parked in it; it would wait for a minute."""
+    return gateway.endpoint(ODD_LINES, isolation=request.param)
+
+
+def saying(line: bytes) -> dict[str, object]:
+    return rpc("tools/call", "say", {"name": "say", "arguments": {"hex": line.hex()}})
+
+
+@asynccontextmanager
+async def with_a_parked_call(odd: Endpoint) -> AsyncIterator[Wire]:
+    """A session with a call in flight, which must be answered with its own answer at the end."""
+    async with wire(odd) as session, anyio.create_task_group() as tasks:
+        answers: list[httpx2.Response] = []
+
+        async def park() -> None:
+            answers.append(await session.post(rpc("tools/call", "parked", {"name": "park", "arguments": {}})))
+
+        tasks.start_soon(park)
+        await session.request("ping")  # the process reads in order: a ping of the gateway's own would not do
+        yield session
+        assert answers == []
+        await session.request("tools/call", {"name": "release", "arguments": {}})
+        with in_time():
+            while not answers:
+                await anyio.sleep(0.005)
+        assert last_message(answers[0])["result"]["content"][0]["text"] == "released"
+
+
+@pytest.mark.parametrize("payload", PAYLOADS.values(), ids=PAYLOADS)
+async def test_json_of_any_kind_arrives_as_the_bytes_it_was_written_in(odd: Endpoint, payload: bytes) -> None:
+    async with wire(odd) as session:
+        with in_time():
+            response = await session.post(saying(b'{"jsonrpc":"2.0","id":%ID%,"result":' + payload + b"}"))
+        assert response.content == b'{"jsonrpc":"2.0","id":"say","result":' + payload + b"}"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(ANSWER.replace(b"%ID%", b'"%ID%"'), id="a string for a number"),
+        pytest.param(ANSWER.replace(b"%ID%", b"%ID%.0"), id="a float for a number"),
+        pytest.param(ANSWER[:-1] + b',"error":null}', id="null beside the result"),
+        pytest.param(b"[" + ANSWER + b"]", id="a batch"),
+        pytest.param(
+            b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info"}}' + ANSWER, id="two"
+        ),
+    ],
+)
+async def test_an_answer_in_another_form_is_the_answer(odd: Endpoint, line: bytes) -> None:
+    async with wire(odd) as session:
+        with in_time():
+            response = await session.post(saying(line))
+        assert last_message(response)["result"] == {"ok": True}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(b'{"jsonrpc":"2.0","id":%ID%,"result":{"x":NaN}}', id="NaN"),
+        pytest.param(b'{"result":{"x":NaN},"jsonrpc":"2.0","id":%ID%}', id="NaN, and the id last"),
+        pytest.param(b'{"jsonrpc":"2.0","id":%ID%,"result":{"x":"caf\xe9"}}', id="Latin-1"),
+        pytest.param(b'{"jsonrpc":"2.0","id":%ID%,"result":{"x":"a\tb"}}', id="a raw tab"),
+        pytest.param(b'{"jsonrpc":"2.0","id":%ID%,"result":{"x":"the end', id="broken off"),
+        pytest.param(b'{"jsonrpc":"2.0","id":%ID%}', id="neither"),
+    ],
+)
+async def test_a_broken_answer_ends_its_own_call_at_once(odd: Endpoint, line: bytes) -> None:
+    async with with_a_parked_call(odd) as session:
+        with in_time():
+            response = await session.post(saying(line))
+        assert last_message(response)["error"]["data"]["reason"] == "invalid_response"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(b'{"jsonrpc":"2.0","id":%PARKED%,"method":"roots/list","params":null}', id="params null"),
+        pytest.param(b'{"jsonrpc":"2.0","id":%PARKED%,"method":"roots/list","params":[]}', id="params a list"),
+        pytest.param(b'{"jsonrpc":"2.0","id":%PARKED%,"method":"roots/list","params":{"x":NaN}}', id="params broken"),
+        pytest.param(b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"?"}}', id="an error without an id"),
+        pytest.param(b'{"jsonrpc":"2.0","method":"x","params":{"x":"%LONG%"}}', id="too long"),
+        pytest.param(b'{"result":{"x":NaN,"id":%PARKED%}', id="an id that is a payload's"),
+    ],
+)
+async def test_a_line_that_answers_no_call_ends_none(odd: Endpoint, line: bytes) -> None:
+    async with with_a_parked_call(odd) as session:
+        response = await session.post(saying(line + b"\n" + ANSWER))
+        assert last_message(response)["result"] == {"ok": True}
+
+
+async def test_an_answer_over_the_limit_whose_id_comes_last_ends_its_own_call(odd: Endpoint) -> None:
+    """As the TypeScript SDK writes them."""
+    line = b'{"result":{"content":[{"type":"text","text":"%LONG%"}]},"jsonrpc":"2.0","id":%ID%}'
+    async with with_a_parked_call(odd) as session:
+        response = await session.post(saying(line))
+        assert last_message(response)["error"]["data"]["reason"] == "response_too_large"
+
+
+async def test_an_argument_that_was_cut_inside_an_emoji_reaches_the_server(odd: Endpoint) -> None:
+    body = json.dumps(rpc("tools/call", 1, {"name": "echo", "arguments": {"text": "cut \ud83d"}})).encode()
+    async with wire(odd) as session:
+        with in_time():
+            response = await session.post(body)
+        assert last_message(response)["result"]["content"][0]["text"] == "cut \ud83d"
