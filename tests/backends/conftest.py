@@ -39,7 +39,7 @@ class Listener:
 
     def __init__(self) -> None:
         self.lines: list[bytes] = []
-        self.prefixes: list[bytes] = []
+        self.overlong: list[tuple[bytes, bytes]] = []
         self.exits: list[Exit] = []
         self._heard = anyio.Event()
 
@@ -47,8 +47,8 @@ class Listener:
         self.lines.append(line)
         self._wake()
 
-    def backend_sent_too_much(self, prefix: bytes) -> None:
-        self.prefixes.append(prefix)
+    def backend_sent_too_much(self, beginning: bytes, end: bytes = b"") -> None:
+        self.overlong.append((beginning, end))
         self._wake()
 
     def backend_exited(self, exit: Exit) -> None:

@@ -150,7 +150,7 @@ async def test_an_overlong_line_is_reported_and_the_next_one_arrives(running_wit
     running = await running_with(line_bytes=1 << 20)
     process, listener = await running.start("huge_line", 3 << 20)
     assert await listener.line() == b"after"
-    assert listener.prefixes == [b"x" * 4096]
+    assert listener.overlong == [(b"x" * 4096, b""), (b"x" * 4096, b"x" * 4096)]
     assert process.exit is None
 
 
@@ -159,7 +159,7 @@ async def test_an_endless_line_kills(running_with):
     _, listener = await running.start("huge_line", 0)
     exit = await listener.exit()
     assert exit.description == "killed: it wrote a line without end"
-    await eventually(lambda: len(listener.prefixes) == 1)
+    await eventually(lambda: len(listener.overlong) == 1)
 
 
 async def test_a_flood_is_slowed_to_the_sustained_rate(running_with):

@@ -27,8 +27,8 @@ class Listener:
     def backend_sent(self, line: bytes) -> None:
         self.heard.append(json.loads(line))
 
-    def backend_sent_too_much(self, prefix: bytes) -> None:
-        self.heard.append({"oversized": prefix})
+    def backend_sent_too_much(self, beginning: bytes, end: bytes = b"") -> None:
+        self.heard.append({"oversized": beginning})
 
     def backend_failed(self, call: bytes, error: GatewayError) -> None:
         self.failed.append((call, error))
