@@ -149,6 +149,7 @@ async def test_one_message_may_be_larger_than_what_may_wait(running_with):
 async def test_an_overlong_line_is_reported_and_the_next_one_arrives(running_with):
     running = await running_with(line_bytes=1 << 20)
     process, listener = await running.start("huge_line", 3 << 20)
+    process.send(b"now")
     assert await listener.line() == b"after"
     assert listener.overlong == [(b"x" * 4096, b""), (b"x" * 4096, b"x" * 4096)]
     assert process.exit is None
@@ -156,7 +157,8 @@ async def test_an_overlong_line_is_reported_and_the_next_one_arrives(running_wit
 
 async def test_an_endless_line_kills(running_with):
     running = await running_with(line_bytes=100_000)
-    _, listener = await running.start("huge_line", 0)
+    process, listener = await running.start("huge_line", 0)
+    process.send(b"now")  # what it writes before anybody listens is nobody's
     exit = await listener.exit()
     assert exit.description == "killed: it wrote a line without end"
     await eventually(lambda: len(listener.overlong) == 1)
