@@ -63,8 +63,12 @@ class CredentialWatch:
 
     def count_before(self, seconds: float) -> int:
         """What `count` was so long ago, as far as that is remembered."""
-        earliest = self._clock() - seconds
-        return self.count - sum(1 for at, _ in self._recent if at >= earliest)
+        earliest, count = self._clock() - seconds, self.count
+        for at, _ in reversed(self._recent):
+            if at < earliest:
+                break
+            count -= 1
+        return count
 
     # --- expiry
 

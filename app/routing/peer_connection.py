@@ -6,7 +6,6 @@ httptools parses; bytes are handed over as they come, and reading pauses while t
 import asyncio
 import select
 import socket
-from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, cast
@@ -71,9 +70,10 @@ class PeerResponse:
             await self._wait()
 
     async def has_head_soon(self) -> bool:
-        """The same, but waits for SOON_S only; False where the head has not come. Costs no task and no timer."""
+        """The same, but waits for a moment only (see `Alarm`); False where the head has not come. Costs no task and no
+        timer."""
         if not self.status and self._error is None:
-            self._connection.alarm.set_for(self)
+            self._connection.alarm.set_for(self, self._connection.loop)
             await self._wait()
         return self._has_head()
 
@@ -172,27 +172,24 @@ class PeerResponse:
 
 
 class Alarm:
-    """Wakes those whose answer has not begun after SOON_S. One timer for all: uvloop's cost 2 us each."""
+    """Wakes those whose answer has not begun after SOON_S, or up to twice as long. One timer for all: uvloop's cost
+    2 us each."""
 
     def __init__(self) -> None:
-        self._set: deque[tuple[float, PeerResponse]] = deque()  # of the last SOON_S, the oldest first
+        self._new, self._old = list[PeerResponse](), list[PeerResponse]()  # since the timer was set, and before
         self._timer: asyncio.TimerHandle | None = None
 
-    def set_for(self, response: PeerResponse) -> None:
+    def set_for(self, response: PeerResponse, loop: asyncio.AbstractEventLoop) -> None:
         """From now on it is waited for."""
-        loop = asyncio.get_running_loop()
-        self._set.append((loop.time() + SOON_S, response))
+        self._new.append(response)
         if self._timer is None:
-            self._timer = loop.call_later(SOON_S, self._ring)
+            self._timer = loop.call_later(SOON_S, self._ring, loop)
 
-    def _ring(self) -> None:
-        loop = asyncio.get_running_loop()
-        waiting, now = self._set, loop.time()
-        while waiting and (waiting[0][0] <= now or waiting[0][1].status):
-            waiting.popleft()[1].wake()
-        self._timer = None
-        if waiting:
-            self._timer = loop.call_later(waiting[0][0] - now, self._ring)
+    def _ring(self, loop: asyncio.AbstractEventLoop) -> None:
+        for response in self._old:
+            response.wake()
+        self._old, self._new = self._new, []
+        self._timer = loop.call_later(SOON_S, self._ring, loop) if self._old else None
 
 
 class PeerConnection(asyncio.Protocol):
@@ -234,10 +231,14 @@ class PeerConnection(asyncio.Protocol):
             self._transport.write(head + body)
         return response
 
-    def is_usable(self) -> bool:
-        """Whether it is open, as far as is known; what the kernel has not told the event loop yet is asked for."""
+    def is_open(self) -> bool:
+        """Whether it is, as far as the event loop has been told."""
         transport = self._transport
-        return transport is not None and not self._is_aborted and not transport.is_closing() and not self._poll.poll(0)
+        return transport is not None and not self._is_aborted and not transport.is_closing()
+
+    def is_usable(self) -> bool:
+        """The same, as far as the kernel knows: that costs a system call."""
+        return self.is_open() and not self._poll.poll(0)
 
     def hurry(self, now: float, deadlines: Deadlines) -> bool:
         """Gives the answer up where the other node has let its time pass; whether it has."""
@@ -313,17 +314,17 @@ class PeerConnection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._response is not None and not self._is_aborted:
-            self._response.headers.append((name.lower(), value))
+            name = name.lower()
+            self._response.headers.append((name, value))
+            if name == LATE_HEAD:
+                self._late = LateHead()
 
     def on_headers_complete(self) -> None:
         response, status = self._response, self._parser.get_status_code()
         if status < 200:  # we never ask for one of these
             self.abort()
-        elif response is not None:
-            if any(name == LATE_HEAD for name, _ in response.headers):
-                self._late = LateHead()
-            else:
-                response.status = status
+        elif response is not None and self._late is None:
+            response.status = status
 
     def on_body(self, chunk: bytes) -> None:
         response = self._response

@@ -174,7 +174,7 @@ class PeerPool:
             self._keep(connection)
 
     def _keep(self, connection: PeerConnection) -> None:
-        if not connection.is_usable():
+        if not connection.is_open():  # whoever takes it next asks the kernel
             connection.abort()
         elif not self._line.hand(connection):
             if len(self.idle) >= self._limits.idle:

@@ -64,9 +64,15 @@ class Elsewhere:
             NodeLost: its node died with the request.
             ClientGone: there is nobody to answer.
         """
+        key, attempt = session_key(session_id), Attempt(request, body)
+        if request.is_forwarded:
+            self._router.forget(key)  # the sender knows better than what was true two seconds ago
+        there = self._router.remembered(key)
+        if there is not None and await self.forwarded(attempt, key, there):
+            return None  # the usual case: no session that nobody knows, so nothing to count
         self._unknown.spend(request.principal.identity)
         try:
-            found = await self._session(request, session_id, body)
+            found = await self._session(attempt, key, session_id)
         except SessionNotFound:
             raise
         except BaseException:
@@ -75,11 +81,8 @@ class Elsewhere:
         self._unknown.give_back(request.principal.identity)
         return found
 
-    async def _session(self, request: McpRequest, session_id: str, body: bytes) -> Session | None:
-        key = session_key(session_id)
-        attempt = Attempt(request, body)
-        if request.is_forwarded:
-            self._router.forget(key)  # the sender knows better than what was true two seconds ago
+    async def _session(self, attempt: Attempt, key: str, session_id: str) -> Session | None:
+        request = attempt.request
         while True:
             located = await self._router.locate(key, session_id)
             await request.require_still_allowed()
@@ -90,7 +93,7 @@ class Elsewhere:
             if isinstance(located, Free) and self._registry.draining:
                 if request.is_forwarded:
                     raise not_owner()
-                if await self._given_away(request, body):
+                if await self._given_away(request, attempt.body):
                     return None
             else:
                 session = await self._here(request, session_id, located)

@@ -1,6 +1,7 @@
 """LateHeads: lets another node know that its request is being worked on, while there is no head for the answer yet."""
 
 import asyncio
+import time
 from typing import Any
 
 from starlette.types import Message, Send
@@ -24,16 +25,15 @@ class LateHeads:
 
     def watch(self, send: Send) -> "LateSend":
         """From now on there should be a head; call `done` when there will not be any more."""
-        loop = asyncio.get_running_loop()
         late = LateSend(send, self._waiting, self._keepalive_s)
-        self._waiting[late] = loop.time()
+        self._waiting[late] = time.monotonic()
         if self._timer is None:
-            self._timer = loop.call_later(self._late_s, self._look)
+            self._timer = asyncio.get_running_loop().call_later(self._late_s, self._look)
         return late
 
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
-        now = loop.time()
+        now = time.monotonic()
         for late, since in list(self._waiting.items()):
             if now - since < self._late_s:
                 break
