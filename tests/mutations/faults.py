@@ -108,9 +108,37 @@ FAULTS = (
     Fault(
         "what follows an overlong line is lost",
         "app/protocol/framing.py",
-        "            self.discarded_bytes = 0\n            return self.feed(data[end + 1 :])",
-        "            self.discarded_bytes = 0\n            return []",
+        "[-END_BYTES:]))\n            return self.feed(data[end + 1 :])",
+        "[-END_BYTES:]))\n            return []",
         ("tests/protocol/test_framing.py",),
+    ),
+    Fault(
+        "the end of an overlong line is not looked at",
+        "app/protocol/tolerant.py",
+        "named = _ends_with_id(end)",
+        "pass",
+        ("tests/protocol/test_exchange.py", "tests/protocol/test_multiplex.py", "tests/protocol/test_tolerant.py"),
+    ),
+    Fault(
+        "an overlong question ends the call of the same id",
+        "app/protocol/tolerant.py",
+        'rb"\\{\\s*%b%b\\s*,\\s*%b%b" % (_VERSION_FIRST, _ID, _VERSION_FIRST, _OUTCOME)',
+        'rb"\\{\\s*%b%b\\s*," % (_VERSION_FIRST, _ID)',
+        ("tests/protocol/test_exchange.py", "tests/protocol/test_multiplex.py", "tests/protocol/test_tolerant.py"),
+    ),
+    Fault(
+        "a broken question ends the call of the same id",
+        "app/protocol/tolerant.py",
+        "return Broken(asks=request_id)",
+        "return Broken(answers=request_id)",
+        ("tests/protocol/test_exchange.py", "tests/protocol/test_multiplex.py"),
+    ),
+    Fault(
+        "JSON that msgspec refuses may say a key twice",
+        "app/protocol/jsonrpc.py",
+        "    _require_unique(members)\n    for key",
+        "    for key",
+        ("tests/protocol/test_jsonrpc.py",),
     ),
     # --- who is let in
     Fault(
