@@ -40,6 +40,7 @@ from app.sessions.streams import EventStream, Reply, Sink
 
 DRAIN_RETRY_MS = (1000, 5000)  # clients of a node that stops come back spread over this
 HANDED_OVER, SHUTDOWN, TAKEN_OVER = "handed_over", "shutdown", "taken_over"
+DELETED = "deleted"  # by its client
 LEAVING = (SHUTDOWN, HANDED_OVER)
 _BEFORE_OPEN = ("ping", "server/discover")
 KNOWN_VERSIONS = frozenset(SUPPORTED)
@@ -254,6 +255,8 @@ class Session:
             self._answered(command, now)
         else:
             self._carry_out(command)
+            if type(command) is Failed:
+                self._came_to_nothing(command.call)
 
     def _hold(self, line: bytes) -> None:
         """Keeps a line until it is known that the session is still ours; no more are read meanwhile."""
@@ -288,7 +291,10 @@ class Session:
 
     def backend_sent_too_much(self, beginning: bytes, end: bytes = b"") -> None:
         """A line over the limit was thrown away."""
-        self._carry_out(self.exchange.receive_oversized(beginning, end))
+        command = self.exchange.receive_oversized(beginning, end)
+        self._carry_out(command)
+        if type(command) is Failed:
+            self._came_to_nothing(command.call)
 
     def backend_exited(self, exit: Exit) -> None:
         """The process is gone: every call gets its error, and the session ends."""
@@ -317,6 +323,13 @@ class Session:
             self._require_link().asked_for(size)
         target = self.listen if call.stream is Listen.STREAM else call.stream
         target.answer(answer)
+        if response.member == "error":
+            self._came_to_nothing(call)
+
+    def _came_to_nothing(self, call: Call) -> None:
+        """Where that was the `initialize` of a POST, its client has no session and begins another with the next."""
+        if call.method == "initialize" and call.stream is not Listen.STREAM:
+            self.close("not_initialized")
 
     def _initialized(self, response: Response) -> None:
         if response.member == "error":
@@ -463,6 +476,8 @@ class Session:
         """
         if self.state is SessionState.CLOSED:
             return
+        if reason == DELETED:
+            self._end_as_streams()
         lost = NodeLost() if reason in (*LEAVING, TAKEN_OVER) else CallCutOff()
         for failed in self.exchange.fail_all(error or lost):
             self._carry_out(failed)
@@ -480,6 +495,13 @@ class Session:
         elif self.journal is not None and reason not in LEAVING:
             self.journal.end()
         self._on_closed(self, reason)
+
+    def _end_as_streams(self) -> None:
+        """For a client that ends its session while calls of its own are open. While it closes, the official Python
+        client stumbles over JSON answers now and then, and never over the same as event streams."""
+        for call in self.exchange.calls.values():
+            if call.may_stream and call.stream is not Listen.STREAM:
+                call.stream.become_stream()
 
     def __repr__(self) -> str:
         return f"<Session {self.id[:6]}… {self.transport} {self.state.value} {self.exchange!r}>"

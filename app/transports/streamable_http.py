@@ -16,7 +16,7 @@ from app.protocol.revisions import HANDSHAKE, allows_batches, is_handshake
 from app.protocol.sse import FIRST_BYTE, encode_primer
 from app.sessions.registry import SessionRegistry
 from app.sessions.resumption import Reader
-from app.sessions.session import Session
+from app.sessions.session import DELETED, Session
 from app.sessions.streams import Reply
 from app.transports.elsewhere import Elsewhere
 from app.transports.event_stream import StreamOptions, send_events
@@ -101,7 +101,7 @@ class StreamableHttp:
         session = self._find(request) or await self._fetch(request)
         if session is None:
             return
-        session.close("deleted")
+        session.close(DELETED)
         await request.answer_empty(204)
 
     # --- POST

@@ -84,10 +84,23 @@ async def test_initialize_opens_the_session_with_the_backends_revision(opened: S
 
 
 async def test_a_refused_initialize_does_not_open_it(session: Session, link: FakeLink, pool: FakePool) -> None:
-    session.request(message("initialize"), session.reply(1, may_stream=True))
+    """A client of HTTP+SSE has its session already, and may try again."""
+    session.request(message("initialize"), Listen.STREAM)
     link.say(id=link.sent[0]["id"], error={"code": -32602, "message": "no"})
     assert session.state is SessionState.CONNECTED
     assert not pool.leases[0].shook_hands
+
+
+async def test_a_refused_initialize_of_a_post_ends_the_session(
+    session: Session, link: FakeLink, pool: FakePool
+) -> None:
+    """Nobody has heard of it, and nobody will come back for it."""
+    reply = session.reply(1, may_stream=True)
+    session.request(message("initialize"), reply)
+    link.say(id=link.sent[0]["id"], error={"code": -32602, "message": "no"})
+    assert session.state is SessionState.CLOSED
+    assert len(reply.outcomes) == 1
+    assert pool.leases[0].released == ["not_initialized"]
 
 
 async def test_nothing_but_ping_goes_before_initialize(session: Session) -> None:
@@ -167,9 +180,9 @@ async def test_death_in_the_handshake_is_told_from_death_in_a_call(session: Sess
 
 async def test_closing_twice_releases_once(opened: Session, pool: FakePool) -> None:
     reply = ask(opened)
-    opened.close("deleted")
-    opened.close("deleted")
-    assert pool.leases[0].released == ["deleted"]
+    opened.close("too_old")
+    opened.close("too_old")
+    assert pool.leases[0].released == ["too_old"]
     assert isinstance(reply.outcomes[0].error, CallCutOff)  # type: ignore[union-attr]
     with pytest.raises(SessionNotFound):
         ask(opened)

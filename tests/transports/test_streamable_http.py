@@ -1,16 +1,21 @@
-"""Which messages are read here, and which by the node that has their session."""
+"""Which messages are read here, and which by the node that has their session; how a session ends under its calls."""
 
 import json
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 from app.errors import NodeLost
+from app.sessions.registry import SessionRegistry
 from app.transports.streamable_http import StreamableHttp
-from tests.transports.conftest import Http
+from tests.sessions.fakes import FakeLink, FakePool
+from tests.transports.conftest import Exchanged, Http
+from tests.transports.test_front import INITIALIZE, MCP, initialize
 
-MCP = "/t/acme/echo/mcp"
 SESSION: dict[str, Any] = {"mcp_session_id": "0123456789abcdef.nowhere", "mcp_protocol_version": "2025-06-18"}
 ENVELOPE = '{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}'
 MODERN = '{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{"_meta":' + ENVELOPE + "}}"
@@ -67,3 +72,65 @@ async def test_an_unknown_session_is_not_found_and_what_is_no_message_is_worse(h
     notice = await http.ask("POST", MCP, b'{"jsonrpc":"2.0","method":"notifications/x"}', **SESSION)
     assert (notice.status, json.loads(notice.body)["id"]) == (404, None)
     assert (await http.ask("POST", MCP, b"[", **SESSION)).status == 400
+
+
+# --- ends
+
+
+async def sent_to(pool: FakePool, count: int) -> FakeLink:
+    """The process, once it has been sent so many lines."""
+    with anyio.fail_after(5):
+        while not (pool.leases and len(pool.leases[-1].link.sent) >= count):
+            await anyio.lowlevel.checkpoint()
+    return pool.leases[-1].link
+
+
+def refuse(link: FakeLink) -> None:
+    link.say(id=link.sent[0]["id"], error={"code": -32602, "message": "no"})
+
+
+def break_off(link: FakeLink) -> None:
+    assert link.listener is not None
+    link.listener.backend_sent(b'{"jsonrpc":"2.0","id":%d,"result":NaN}' % link.sent[0]["id"])
+
+
+def say_too_much(link: FakeLink) -> None:
+    assert link.listener is not None
+    link.listener.backend_sent_too_much(b'{"jsonrpc":"2.0","id":%d,"result":' % link.sent[0]["id"])
+
+
+@pytest.mark.parametrize("logs_first", [True, False])
+@pytest.mark.parametrize("end", [refuse, break_off, say_too_much])
+async def test_an_initialize_that_comes_to_nothing_leaves_no_session(
+    http: Http, registry: SessionRegistry, pool: FakePool, end: Callable[[FakeLink], None], *, logs_first: bool
+) -> None:
+    """Also where the answer has become a stream by then."""
+    got = Exchanged()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: http.ask("POST", MCP, INITIALIZE, into=got))
+        link = await sent_to(pool, 1)
+        if logs_first:
+            link.say(method="notifications/message", params={"level": "info", "data": "well"})
+        end(link)
+        with anyio.fail_after(5):
+            while not got.body.rstrip().endswith(b"}"):
+                await anyio.lowlevel.checkpoint()
+        got.left.set()
+    assert (got.headers["content-type"].startswith("text/event-stream"), b'"error"' in got.body) == (logs_first, True)
+    assert len(registry) == 0
+    assert pool.leases[0].released == ["not_initialized"]
+
+
+async def test_a_call_whose_client_ends_the_session_is_answered_as_a_stream(http: Http, pool: FakePool) -> None:
+    """An error as JSON is what the official Python client stumbles over when it closes."""
+    session = await initialize(http, pool)
+    got = Exchanged()
+    call = b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"slow"}}'
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: http.ask("POST", MCP, call, into=got, mcp_session_id=session))
+        await sent_to(pool, 2)
+        assert (await http.ask("DELETE", MCP, mcp_session_id=session)).status == 204
+    assert (got.status, got.headers["content-type"].split(";")[0]) == (200, "text/event-stream")
+    (data,) = [line for line in got.body.split(b"\n") if line.startswith(b"data: {")]
+    error = json.loads(data.removeprefix(b"data: "))
+    assert (error["id"], error["error"]["data"]["reason"]) == (7, "call_cut_off")
