@@ -41,6 +41,7 @@ from app.sessions.streams import EventStream, Reply, Sink
 DRAIN_RETRY_MS = (1000, 5000)  # clients of a node that stops come back spread over this
 HANDED_OVER, SHUTDOWN, TAKEN_OVER = "handed_over", "shutdown", "taken_over"
 DELETED = "deleted"  # by its client
+UNREAD_S = 1.0  # how long a listen stream that nobody reads may hold up the session's calls
 LEAVING = (SHUTDOWN, HANDED_OVER)
 _BEFORE_OPEN = ("ping", "server/discover")
 KNOWN_VERSIONS = frozenset(SUPPORTED)
@@ -76,6 +77,8 @@ class Session:
         self._link: BackendLink | None = None
         self._hello: bytes | None = None  # `initialize` as it was sent
         self._full_streams = 0
+        self._listening: Reader | None = None  # the last that read the listen stream
+        self._held_up_since: float | None = None  # calls by a listen stream that is not read
         self._resumption: Resumption | None = None  # made for the first stream that can be resumed
         self.journal: Journal | None = None  # of a session that can go on at another node
         self._held: list[bytes] | None = None  # what the process said behind a closed fence
@@ -407,7 +410,10 @@ class Session:
             self._resumption = Resumption(self._stream_dropped)
         self.last_seen = time.monotonic()
         may_poll = is_primed(self.version)
-        return self._resumption.read(stream, start, self._reader_left, collects=not is_listen, may_poll=may_poll)
+        reader = self._resumption.read(stream, start, self._reader_left, collects=not is_listen, may_poll=may_poll)
+        if is_listen:
+            self._listening = reader
+        return reader
 
     def resume(self, place: EventId) -> Reader | None:
         """A reader of what comes after that event on its stream; None where nothing is left of it."""
@@ -453,6 +459,17 @@ class Session:
                 continue
             if now - call.started > call.stream.silence_s:
                 call.stream.become_stream()
+        self._let_unread_listener_go(now)
+
+    def _let_unread_listener_go(self, now: float) -> None:
+        """A response that does not take the listen stream would hold up the process, and so every call of the session.
+        It ends; what comes then waits for the next one, bounded, and the oldest notification goes first."""
+        if not self.listen.is_full or all(call.stream is Listen.STREAM for call in self.exchange.calls.values()):
+            self._held_up_since = None
+        elif self._held_up_since is None:
+            self._held_up_since = now
+        elif now - self._held_up_since > UNREAD_S and self._listening is not None:
+            self._listening.end()
 
     def expired(self, now: float) -> str | None:
         """Why the session should end now, if it should: "idle", "too_old", or "credential_expired" where that is a key,

@@ -103,6 +103,11 @@ class EventStream:
         return None
 
     @property
+    def is_full(self) -> bool:
+        """Whether it holds the backend up, until its reader has taken something."""
+        return self._is_full
+
+    @property
     def is_spent(self) -> bool:
         """Whether it has ended and nothing waits in it."""
         return self.ended and not self._entries

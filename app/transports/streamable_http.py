@@ -91,7 +91,7 @@ class StreamableHttp:
         session = self._find(request) or await self._fetch(request)
         if session is None:
             return
-        reader = _resumed(session, request.values(b"last-event-id")) or session.read(session.open_listener())
+        reader = _resumed(session, request.values(b"last-event-id")) or session.read(session.listen)
         await self._send(request, session, reader, self._get_streams)
 
     async def delete(self, request: McpRequest) -> None:

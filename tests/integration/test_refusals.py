@@ -5,7 +5,7 @@ import pytest
 
 from tests.integration.gateway import Endpoint, Gateway
 from tests.integration.servers import TRANSPORTS, Transport
-from tests.integration.wire import Wire, answer, in_time, initialize, rpc, wire
+from tests.integration.wire import Wire, answer, events, in_time, initialize, rpc, wire
 
 # --- the headers
 
@@ -245,12 +245,14 @@ async def test_a_get_without_a_session_is_refused_at_once(session: Wire) -> None
         assert "POST" in response.headers["allow"]
 
 
-async def test_a_second_get_stream_of_one_session_is_a_409(session: Wire) -> None:
+async def test_a_second_get_stream_of_one_session_takes_the_place_of_the_first(session: Wire) -> None:
+    """Whose connection may be dead without our knowing."""
     async with session.stream("GET") as first:
         assert first.status_code == 200
         with in_time():
             async with session.stream("GET") as second:
-                assert second.status_code == 409
+                assert second.status_code == 200
+                assert [event.data async for event in events(first) if event.data] == []  # it ends
 
 
 async def test_a_get_that_takes_no_events_is_a_406(session: Wire) -> None:

@@ -25,7 +25,7 @@ from app.protocol.jsonrpc import Notification, Request, Response, parse_client
 from app.protocol.lifecycle import SessionState
 from app.sessions.fence import GAP_S
 from app.sessions.registry import SessionRegistry
-from app.sessions.session import Session
+from app.sessions.session import UNREAD_S, Session
 from app.sessions.streams import MAX_EVENTS, SILENCE_S, Reply
 from tests.sessions.fakes import FakeLink, FakePool
 
@@ -294,6 +294,39 @@ async def test_a_reader_that_does_not_keep_up_pauses_the_process(opened: Session
         link.say(method="notifications/message", params={"data": number})
     assert link.paused
     await stream.next()
+    assert not link.paused
+
+
+async def test_a_listen_stream_that_nobody_reads_holds_calls_up_for_a_second(opened: Session, link: FakeLink) -> None:
+    reader = opened.read(opened.listen)
+    reply = ask(opened, may_stream=False)
+    for number in range(MAX_EVENTS + 1):
+        link.say(method="notifications/message", params={"data": number})
+    now = time.monotonic()
+    opened.sweep(now)
+    opened.sweep(now + UNREAD_S)
+    assert link.paused
+    opened.sweep(now + UNREAD_S + 0.01)
+    assert not link.paused
+    assert await reader.next() is None
+    assert reader.retry_ms is not None
+    link.say(method="notifications/message", params={"data": "later"})
+    link.answer({"n": 1})
+    assert len(reply.outcomes) == 1
+    assert opened.listen.queued_from == 3  # of what waits for the next reader the oldest went
+
+
+async def test_where_no_call_waits_a_listen_stream_may_be_read_as_slowly_as_its_reader_likes(
+    opened: Session, link: FakeLink
+) -> None:
+    reader = opened.read(opened.listen)
+    for number in range(MAX_EVENTS + 1):
+        link.say(method="notifications/message", params={"data": number})
+    now = time.monotonic()
+    for seconds in (0.0, UNREAD_S + 0.01):
+        opened.sweep(now + seconds)
+    assert link.paused
+    assert await reader.next() is not None
     assert not link.paused
 
 
