@@ -115,8 +115,9 @@ def climb(message: Request, headers: RoutingHeaders) -> Envelope | Rejection:
 
 
 def unsupported(version: str) -> Rejection:
-    """The refusal of a version, with the list of what there is."""
-    data: dict[str, object] = {"supported": list(SUPPORTED), "requested": version[:64]}
+    """The refusal of a version, with the list of what would do: one that is served in another way is not in it."""
+    supported = [each for each in SUPPORTED if each != version]
+    data: dict[str, object] = {"supported": supported, "requested": version[:64]}
     return Rejection(UNSUPPORTED_PROTOCOL_VERSION, "Unsupported protocol version", data)
 
 

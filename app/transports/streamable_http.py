@@ -11,7 +11,7 @@ from app.protocol.commands import Answer, Call, Failed
 from app.protocol.event_ids import is_primed, parse_event_id
 from app.protocol.headers import is_json, parse_accept, parse_version
 from app.protocol.jsonrpc import Message, Notification, Request, parse_client
-from app.protocol.modern import envelope_version, unsupported
+from app.protocol.modern import MODERN, envelope_version, unsupported
 from app.protocol.revisions import HANDSHAKE, allows_batches, is_handshake
 from app.protocol.sse import FIRST_BYTE, encode_primer
 from app.sessions.registry import SessionRegistry
@@ -299,6 +299,8 @@ def _is_modern(request: McpRequest, message: Message | list[Message]) -> bool:
 
 def _require_known_version(request: McpRequest) -> None:
     version = parse_version(request.values(VERSION_HEADER))
+    if version == MODERN:  # which has no GET
+        raise HttpRefusal(405, "method_not_allowed", "this revision has POST only", headers=((b"allow", b"POST"),))
     if version is not None and not is_handshake(version):
         refusal = unsupported(version)
         raise HttpRefusal(400, "unsupported_protocol_version", refusal.message, code=refusal.code, data=refusal.data)

@@ -143,6 +143,13 @@ def test_a_version_we_do_not_have_is_refused_with_those_we_have() -> None:
     assert SUPPORTED[0] == MODERN
 
 
+def test_a_version_that_is_served_in_another_way_is_refused_without_being_offered() -> None:
+    older = SUPPORTED[1]
+    rejection = climb(request(meta={**ENVELOPE, VERSION_KEY: older}, name="x"), GOOD._replace(version=older))
+    assert isinstance(rejection, Rejection)
+    assert rejection.data == {"supported": [each for each in SUPPORTED if each != older], "requested": older}
+
+
 @pytest.mark.parametrize("method", METHODS_WITH_NAME)
 def test_each_method_with_a_name_has_it_in_its_header(method: str) -> None:
     key = METHODS_WITH_NAME[method]

@@ -178,6 +178,12 @@ async def test_a_version_nobody_knows_hears_which_there_are(http: Http) -> None:
     assert {"2026-07-28", "2025-11-25"} <= set(error["error"]["data"]["supported"])
 
 
+async def test_the_revision_that_has_no_get_hears_that(http: Http, pool: FakePool) -> None:
+    session = await initialize(http, pool)
+    got = await http.ask("GET", MCP, mcp_session_id=session, mcp_protocol_version="2026-07-28")
+    assert (got.status, got.headers["allow"]) == (405, "POST")
+
+
 async def test_a_question_mark_in_the_messages_address_must_name_one_session(http: Http) -> None:
     for query, status in (("", 400), ("?sessionId=a&sessionId=b", 400), ("?sessionId=a", 404)):
         assert (await http.ask("POST", "/t/acme/echo/messages" + query, b"{}")).status == status
