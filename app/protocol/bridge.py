@@ -47,6 +47,7 @@ MAX_ROUNDS = 10  # of one call's questions; a server that asks for ever is told 
 MAX_ASKED = 16  # questions of one round
 MAX_URIS = 256  # that one session may subscribe to
 NEEDS = {"sampling/createMessage": "sampling", "elicitation/create": "elicitation", "roots/list": "roots"}
+_HANDSHAKE_ONLY = frozenset({"notifications/progress", "notifications/roots/list_changed"})  # of clients
 _MODERN_ONLY = ("resultType", "ttlMs", "cacheScope")
 _CAPABILITIES = ("tools", "prompts", "resources", "logging", "completions", "experimental")
 _LISTS = {"tools": "toolsListChanged", "prompts": "promptsListChanged", "resources": "resourcesListChanged"}
@@ -157,6 +158,8 @@ class Bridge:
                 yield ToServer(
                     dump_notification("notifications/cancelled", {**params, "requestId": msgspec.Raw(call.inner_id)})
                 )
+        elif message.method not in _HANDSHAKE_ONLY:
+            yield ToServer(dump_notification(message.method, message.params))
 
     def _answered(self, response: Response) -> Iterator[Out]:
         """The client's answer to a question; with the last one of a round the server is asked again."""
@@ -342,6 +345,8 @@ class Bridge:
 
 def _as_handshake_era(response: Response) -> Response:
     """The answer without what only 2026-07-28 knows."""
+    if bytes(response.value)[:1] != b"{":  # of a vendor's method
+        return response
     members = members_of(response.value)
     if response.member == "error":
         code = bytes(members.get("code", msgspec.Raw()))

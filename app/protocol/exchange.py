@@ -35,6 +35,7 @@ from app.protocol.commands import (
 from app.protocol.jsonrpc import (
     ABSENT,
     INTERNAL_ERROR,
+    INVALID_REQUEST,
     MAX_ID_CHARACTERS,
     Notification,
     Params,
@@ -226,9 +227,10 @@ class Exchange:
     def _receive_question(self, message: Request, now: float, related: Call | None = None) -> Command:
         if message.method == PING:
             return ToBackend(result_response(message.id, {}))
-        if len(self._questions) >= MAX_QUESTIONS or message.id in self._question_ids:
-            refusal = "too many requests wait for the client" if self._questions else "this id is in use"
-            return ToBackend(error_response(message.id, INTERNAL_ERROR, refusal))
+        if message.id in self._question_ids:
+            return ToBackend(error_response(message.id, INVALID_REQUEST, "a request with this id waits for the client"))
+        if len(self._questions) >= MAX_QUESTIONS:
+            return ToBackend(error_response(message.id, INTERNAL_ERROR, "too many requests wait for the client"))
         self._last_id += 1
         our_id = b"%d" % self._last_id
         known = related is not None and related.may_stream

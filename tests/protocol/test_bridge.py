@@ -117,6 +117,18 @@ def test_what_the_server_need_not_know_stays_here(talk: Talk) -> None:
 # --- what the server says unasked
 
 
+def test_what_a_vendor_has_added_passes(talk: Talk) -> None:
+    told = {"method": "acme/noticed", "params": {"x": 1}}
+    assert talk.session(**told) == [("server", {"jsonrpc": "2.0", **told})]
+    for result in (7, ["a"], "text", None):
+        line = talk.call(5)
+        assert one("session", talk.server(id=line["id"], result=result)) == {
+            "jsonrpc": "2.0",
+            "id": 5,
+            "result": result,
+        }
+
+
 def test_what_comes_on_the_subscription_is_told_without_its_tag(talk: Talk) -> None:
     listen = talk.session(id=2, method="resources/subscribe", params={"uri": "a://b"})[0][1]["id"]
     tag = {META + "subscriptionId": listen}

@@ -353,6 +353,21 @@ def test_a_question_that_is_no_message_is_refused_and_touches_no_call(exchange: 
     assert len(exchange.calls) == 1
 
 
+def test_an_answer_to_a_question_with_its_id_as_a_string_is_the_answer(exchange: Exchange) -> None:
+    asked = sent(exchange, {"id": "q", "method": "roots/list"})
+    assert isinstance(asked, ToStream)
+    our_id = json.loads(asked.payload)["id"]
+    line = exchange.response(client(f'{{"jsonrpc":"2.0","id":"{our_id}","result":{{}}}}'))
+    assert line == b'{"jsonrpc":"2.0","id":"q","result":{}}'
+
+
+def test_a_question_under_an_id_that_waits_is_refused_with_the_reason(exchange: Exchange) -> None:
+    sent(exchange, {"id": "q", "method": "roots/list"})
+    told = sent(exchange, {"id": "q", "method": "roots/list"})
+    assert isinstance(told, ToBackend)
+    assert "this id" in json.loads(told.line)["error"]["message"]
+
+
 def test_an_error_without_an_id_ends_the_only_call_there_is(exchange: Exchange) -> None:
     call(exchange, "1")
     call(exchange, "2")
