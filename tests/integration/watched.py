@@ -193,7 +193,7 @@ class Watch:
         late = max((beat.late for beat in beats), default=0)
         assert max(refused, default=0) < max(REFUSED_WITHIN_S, 10 * percentile(owner, 0.5)) + 5 * late
         assert max(recovered_s) < RECOVERED_WITHIN_S
-        assert alive < ALIVE_WITHIN_S
+        assert alive < ALIVE_WITHIN_S + late  # the node waits for a core as well
 
 
 @asynccontextmanager
