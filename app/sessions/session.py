@@ -117,7 +117,7 @@ class Session:
                 lease.release("session_closed")
             raise ShuttingDown if self._closed_for in LEAVING else SessionNotFound
         self._lifecycle.follow(Trigger.PROCESS)
-        self._lease, self._link = lease, lease.link
+        self._lease, self._link, self.last_seen = lease, lease.link, time.monotonic()
         self._link.attach(self)
         if self.journal is not None:
             self.journal.attach(lease)
@@ -481,9 +481,9 @@ class Session:
             return "too_old"
         if self.principal.issuer == KEY and not self.exchange.calls and _is_over(self.principal.expires_at):
             return "credential_expired"
-        if not self.exchange.calls and not self.listen.attached and now - self.last_seen > timeouts.idle_s:
-            return "idle"
-        return None
+        if self.exchange.calls or self.listen.attached or self.state is SessionState.CONNECTING:
+            return None
+        return "idle" if now - self.last_seen > timeouts.idle_s else None
 
     def close(self, reason: str, error: GatewayError | None = None) -> None:
         """Ends the session: calls in flight get `error`, streams end, the process is given back.

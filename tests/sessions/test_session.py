@@ -260,6 +260,22 @@ async def test_ages(opened: Session) -> None:
     assert opened.expired(now + 1001) == "too_old"
 
 
+async def test_a_session_that_waits_for_a_process_is_not_idle(
+    registry: SessionRegistry, pool: FakePool, principal: Principal
+) -> None:
+    session = await registry.open(principal, "acme", "echo", "streamable_http")
+    pool.gate = anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(registry.connect, session)
+        while not pool.waiting:
+            await anyio.lowlevel.checkpoint()
+        session.last_seen -= 101
+        assert session.expired(time.monotonic()) is None
+        pool.gate.set()
+    assert session.expired(time.monotonic()) is None, "its time begins with its process"
+    assert session.expired(time.monotonic() + 101) == "idle"
+
+
 @pytest.mark.parametrize(("issuer", "reason"), [("key", "credential_expired"), ("https://idp.example.com", None)])
 async def test_a_session_ends_with_its_key_and_not_with_a_token(
     registry: SessionRegistry, pool: FakePool, issuer: str, reason: str | None
