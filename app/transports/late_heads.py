@@ -51,11 +51,12 @@ class LateHeads:
 class LateSend:
     """The `send` of one answer. Once it is late, its head goes into the body."""
 
-    __slots__ = ("_breathing", "_head", "_keepalive_s", "_send", "_waiting", "_writing")
+    __slots__ = ("_breathing", "_has_begun", "_head", "_keepalive_s", "_send", "_waiting")
 
     def __init__(self, send: Send, waiting: "dict[LateSend, float]", keepalive_s: float) -> None:
         self._send, self._waiting, self._keepalive_s = send, waiting, keepalive_s
         self._breathing: asyncio.Task[None] | None = None
+        self._has_begun = False  # with the head that says that the real one is late
         self._head: bytes | None = None  # until there is some of the body
 
     async def __call__(self, message: Message) -> None:
@@ -64,6 +65,7 @@ class LateSend:
             self._waiting.pop(self, None)
             if self._breathing is not None:
                 await self._stop()
+            if self._has_begun:  # else the task was stopped before its first step
                 self._head = encode_late_head(message["status"], message.get("headers", ()))
                 return
         elif self._head is not None:
@@ -83,6 +85,7 @@ class LateSend:
 
     async def _breathe(self) -> None:
         await self._send(_START)
+        self._has_begun = True
         breath: Any = {"type": "http.response.body", "body": BREATH, "more_body": True}
         while True:
             await self._send(breath)
