@@ -30,6 +30,7 @@ _POSTGRESQL = {
     "tcp_user_timeout": int(WAIT_S * 1000),
     "prepare_threshold": None,  # prepared statements belong to a connection, which poolers swap
 }
+_IDLE = "25P03"  # `idle_in_transaction_session_timeout` has struck; psycopg counts that as an internal error
 _READ_ONLY = "25006"  # read_only_sql_transaction
 _FOREIGN_KEY = {"SQLITE_CONSTRAINT_FOREIGNKEY", "23503"}
 
@@ -194,7 +195,7 @@ def _translated() -> Iterator[None]:
     except exc.DBAPIError as error:
         if _is_read_only(error.orig):
             raise StorageReadOnly from error
-        if isinstance(error, exc.OperationalError) or error.connection_invalidated:
+        if isinstance(error, exc.OperationalError) or error.connection_invalidated or _code(error.orig) == _IDLE:
             raise StorageUnavailable from error
         raise
     except TimeoutError as error:

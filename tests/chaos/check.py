@@ -240,7 +240,7 @@ def _on_broken_streams(history: History) -> Callable[[str, float], bool]:
         if not listened.after:
             if listened.session in first:
                 blind[listened.session] = listened.answered
-            if listened.status in (0, 200):
+            if listened.status in (0, 200, 503):  # 503: a node between lost the one behind it, which had begun to tell
                 first.add(listened.session)
 
     def may_be(session: str, sent_at: float) -> bool:

@@ -164,6 +164,10 @@ EXCUSED: dict[str, History] = {
         Listened("s1", "k1", 1, 12.0, 13.5, 0),
         without=lambda record: isinstance(record, Heard) and record.number < 4,
     ),
+    "a stream that broke between two nodes before its reader had an id": well(
+        Listened("s1", "k1", 1, 12.0, 13.5, 503),
+        without=lambda record: isinstance(record, Heard) and record.number < 4,
+    ),
     "the last words of a node": well(sent(6), fault("node", "kill", 16.5, 18.0)),
     "a node without Redis died": well(
         sent(6), fault("redis-line", "stall", 10.0, 19.0), fault("node", "kill", 19.0, 20.0)

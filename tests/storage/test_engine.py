@@ -7,6 +7,7 @@ import sqlite3
 import threading
 
 import anyio
+import psycopg
 import pytest
 from sqlalchemy import exc
 
@@ -117,6 +118,12 @@ async def test_a_file_that_is_no_database_is_unavailable_storage(tmp_path):
     assert isinstance(caught.value.__cause__, exc.OperationalError)
     await database.aclose()
     await _threads_are(before)
+
+
+def test_a_transaction_that_was_idle_for_too_long_is_unavailable_storage():
+    """It may be that of a connection that is being made, on a machine that stood still."""
+    with pytest.raises(StorageUnavailable), engine._translated():
+        raise exc.InternalError("COMMIT", {}, psycopg.errors.IdleInTransactionSessionTimeout())
 
 
 async def test_closing_twice_is_fine_and_ends_every_thread(sqlite_url):
