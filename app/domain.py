@@ -73,6 +73,7 @@ class Timeouts:
 class BackendSpec:
     """A registered stdio server: what to start, how many, and for how long.
 
+    `broadcast`: what a shared process says to nobody in particular goes to all its sessions instead of none.
     `version` grows with every change; a process started for another version serves no new session.
     """
 
@@ -83,6 +84,7 @@ class BackendSpec:
     env: Mapping[str, str] = field(default_factory=dict, hash=False)
     isolation: Literal["session", "shared"] = "session"
     recovery: Literal["end", "respawn"] = "end"
+    broadcast: bool = False
     warm: int = 0
     max_processes: int = 10
     timeouts: Timeouts = field(default_factory=Timeouts)

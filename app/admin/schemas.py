@@ -90,6 +90,14 @@ Recovery = Annotated[
         "states that the server keeps no state."
     ),
 ]
+Broadcast = Annotated[
+    bool,
+    Field(
+        description="Of a `shared` server: whether what names no call (log messages, its own notifications, "
+        "`notifications/tasks/status` of a task that nobody is known to have made) goes to all sessions, of whatever "
+        "principal. Otherwise it goes to nobody."
+    ),
+]
 Warm = Annotated[int, Field(ge=0, le=1000, description="Processes kept started for sessions to come.")]
 MaxProcesses = Annotated[int, Field(ge=1, le=10_000)]
 Count = Annotated[int, Field(ge=0, le=1_000_000)]
@@ -165,6 +173,7 @@ class BackendBody(Strict):
     env: Env = Field(default_factory=dict)
     isolation: Isolation = "session"
     recovery: Recovery = "end"
+    broadcast: Broadcast = False
     warm: Warm = 0
     max_processes: MaxProcesses = 10
     timeouts: TimeoutsBody = Field(default_factory=TimeoutsBody)
@@ -203,6 +212,7 @@ class BackendPatch(Strict):
     env: dict[EnvName, EnvValue | None] | None = None
     isolation: Isolation | None = None
     recovery: Recovery | None = None
+    broadcast: Broadcast | None = None
     warm: Warm | None = None
     max_processes: MaxProcesses | None = None
     timeouts: TimeoutsPatch | None = None
@@ -219,6 +229,7 @@ class BackendAnswer(BaseModel):
     env: dict[str, str] = Field(description=f"Names only: every value is `{HIDDEN}`.")
     isolation: str
     recovery: str
+    broadcast: bool
     warm: int
     max_processes: int
     timeouts: TimeoutsBody

@@ -35,6 +35,7 @@ from app.protocol.modern import (
     CAPABILITIES_KEY,
     CLIENT_INFO_KEY,
     HEADER_MISMATCH,
+    LEVELS,
     LOG_LEVEL_KEY,
     MISSING_CAPABILITY,
     MODERN,
@@ -43,6 +44,7 @@ from app.protocol.modern import (
 )
 from app.protocol.revisions import Revision, is_handshake
 
+USUAL_LEVEL = "info"  # of a client that has asked for none
 MAX_ROUNDS = 10  # of one call's questions; a server that asks for ever is told so
 MAX_ASKED = 16  # questions of one round
 MAX_URIS = 256  # that one session may subscribe to
@@ -91,7 +93,7 @@ class Bridge:
         self._version = Revision.R2025_11_25.value
         self._client_capabilities: Params = {}
         self._server_capabilities: Params = {}
-        self._log_level: bytes | None = None
+        self._log_level: str | None = None
         self._calls: dict[bytes, _Call] = {}  # by the id of their round toward the server
         self._initialize_id: bytes | None = None
         self._listening: bytes | None = None  # the id of the subscription
@@ -117,13 +119,18 @@ class Bridge:
         elif message.method == "ping":
             yield ToSession(result_response(message.id, {}))
         elif message.method == "logging/setLevel":
-            self._log_level = bytes(params.get("level", msgspec.Raw(b'"info"')))
-            yield ToSession(result_response(message.id, {}))
+            yield self._set_level(message.id, string_of(params.get("level")))
         elif message.method in ("resources/subscribe", "resources/unsubscribe"):
             yield from self._subscribe(message, string_of(params.get("uri")))
         else:
             call = _Call(message.id, message.method, params, message.id)
             yield self._send(call)
+
+    def _set_level(self, request_id: bytes, level: str | None) -> Out:
+        if level not in LEVELS:
+            return ToSession(error_response(request_id, INVALID_PARAMS, "unknown log level"))
+        self._log_level = level
+        return ToSession(result_response(request_id, {}))
 
     def _discover(self, request_id: bytes, params: Params) -> Out:
         self._initialize_id = request_id
@@ -208,7 +215,7 @@ class Bridge:
         if "clientInfo" in self._client:
             members[CLIENT_INFO_KEY] = self._client["clientInfo"]
         if self._log_level is not None or "logging" in self._server_capabilities:
-            members[LOG_LEVEL_KEY] = msgspec.Raw(self._log_level or b'"info"')
+            members[LOG_LEVEL_KEY] = msgspec.Raw(encode(self._log_level or USUAL_LEVEL))
         return msgspec.Raw(encode(members))
 
     def _listen(self) -> Iterator[Out]:
@@ -333,7 +340,8 @@ class Bridge:
         meta = members_of(params["_meta"]) if "_meta" in params else {}
         subscription = meta.pop(SUBSCRIPTION_KEY, None)
         if subscription is None:
-            yield ToSession(line)
+            if message.method != "notifications/message" or self._hears(string_of(params.get("level"))):
+                yield ToSession(line)
             return
         if bytes(subscription) != self._listening or message.method == "notifications/subscriptions/acknowledged":
             return
@@ -341,6 +349,10 @@ class Bridge:
         if meta:
             rest["_meta"] = msgspec.Raw(encode(meta))
         yield ToSession(dump_notification(message.method, rest or None))
+
+    def _hears(self, level: str | None) -> bool:
+        """Whether the session wants this level: what a shared server logs may be more."""
+        return level not in LEVELS or LEVELS.index(level) >= LEVELS.index(self._log_level or USUAL_LEVEL)
 
 
 def _as_handshake_era(response: Response) -> Response:

@@ -4,6 +4,7 @@ import msgspec
 
 from app.errors import InvalidResponse
 from app.protocol.jsonrpc import (
+    ABSENT,
     METHOD_NOT_FOUND,
     Params,
     Request,
@@ -36,7 +37,7 @@ def hello(request_id: bytes) -> bytes:
 class Greeting:
     """What the process answered to our `initialize`. `is_modern`: it refused, for it speaks 2026-07-28 only."""
 
-    __slots__ = ("_response", "is_modern")
+    __slots__ = ("_response", "has_log_levels", "is_modern")
 
     def __init__(self, response: Response) -> None:
         """Raises InvalidResponse if the process has refused without being modern."""
@@ -45,6 +46,8 @@ class Greeting:
         if is_refusal and not self.is_modern:
             raise InvalidResponse("the backend refused `initialize`")
         self._response = response
+        capabilities = ABSENT if is_refusal else members_of(response.value).get("capabilities", ABSENT)
+        self.has_log_levels = "logging" in members_of(capabilities)
 
     def answer_to(self, initialize: Request) -> bytes:
         """The session's answer. The revision is the client's where the server would have agreed to it."""
@@ -58,11 +61,11 @@ class Greeting:
     def answer_ourselves(self, message: Request) -> bytes | None:
         """The answer to what says nothing to a process that serves others too; None for what it must answer.
 
-        A log level cannot be one session's alone, and a discovery would only be refused, or never answered.
+        A discovery would only be refused, or never answered.
         """
         if self.is_modern:
             return None
-        if message.method in ("ping", "logging/setLevel"):
+        if message.method == "ping":
             return result_response(message.id, {})
         if message.method == "server/discover":
             return error_response(message.id, METHOD_NOT_FOUND, "the server speaks the handshake era")

@@ -1,10 +1,12 @@
 """Multiplex: keeps the sessions of one shared process apart. No await, no clock.
 
 Below each session's Exchange the ids and progress tokens are made anew, once for the process, so that an
-answer finds the session that asked. What stdio does not attribute reaches everybody whom it may concern, or
-nobody; a question of the process is refused, for there is nobody to whom it could be put.
+answer finds the session that asked. Changes of lists and resources reach everybody whom they concern. What else
+names no call reaches nobody, or everybody where the administrator says so; a question of the process is refused, for
+there is nobody to whom it could be put. A task is its principal's.
 """
 
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 import msgspec
@@ -34,14 +36,19 @@ from app.protocol.jsonrpc import (
     result_response,
     string_of,
 )
+from app.protocol.log_levels import LogLevels
+from app.protocol.modern import LEVELS
 from app.protocol.shared_call import FailCall, Member, Out, SharedCall, ToAll, ToMember, ToProcess
 from app.protocol.subscriptions import Subscriptions
+from app.protocol.task_owners import NotYours, TaskOwners, task_made, task_named
 from app.protocol.turns import Turns, Verdict
 
 MAX_RUNNING = 128  # calls of one process; above it only a session that has none running gets another
 MAX_WAITING_BYTES = 4 << 20  # of one session's calls that wait for their turn
 MAX_LATE = 256  # cancelled calls whose answer, should it come, still finds its session
 MAX_URIS = 256  # that one session may subscribe to
+BROADCAST_BYTES = 16 << 20  # written to all sessions between two ticks; what comes beyond is dropped
+LEAST_BYTES = 512  # what a line counts at least
 
 _HELLO_ID = b"0"
 _LIST_CHANGES = frozenset({
@@ -51,9 +58,13 @@ _REFUSAL = "several sessions share this server (isolation: shared): what it asks
 
 
 class Multiplex:
-    """One process and its sessions. Feed it lines from either side; carry out what it returns, in order."""
+    """One process and its sessions. Feed it lines from either side; carry out what it returns, in order.
 
-    def __init__(self) -> None:
+    `broadcast`: what names no call goes to all sessions instead of none.
+    """
+
+    def __init__(self, *, broadcast: bool = False) -> None:
+        self._broadcast, self._broadcast_left = broadcast, BROADCAST_BYTES
         self.greeting: Greeting | None = None
         self.members: dict[Member, None] = {}
         self._turns: Turns[SharedCall] = Turns(MAX_RUNNING, MAX_WAITING_BYTES)
@@ -61,6 +72,8 @@ class Multiplex:
         self._late: dict[bytes, SharedCall] = {}  # what was cancelled
         self._late_before: list[bytes] = []
         self._subscriptions: Subscriptions[Member] = Subscriptions()
+        self._tasks: TaskOwners[Member] = TaskOwners()
+        self._levels: LogLevels[Member] = LogLevels()
         self._last_id = 0
 
     @property
@@ -74,9 +87,9 @@ class Multiplex:
         """The first line for the process; `greeting` is there once it has answered."""
         return hello(_HELLO_ID)
 
-    def join(self, owner: Any) -> Member:
-        """One session more."""
-        member = Member(owner)
+    def join(self, owner: Any, principal: Hashable) -> Member:
+        """One session more, of this principal."""
+        member = Member(owner, principal)
         self.members[member] = None
         return member
 
@@ -93,6 +106,9 @@ class Multiplex:
                 outs.append(self._cancel(call, {}))
         member.calls.clear()
         outs += [self._unsubscribe_for_nobody(uri) for uri in self._subscriptions.discard_all(member)]
+        self._tasks.left(member.principal, member)
+        self._levels.left(member)
+        outs += self._tell_level()
         return outs + self._send(self._turns.leave(member))
 
     def pause(self, member: Member) -> None:
@@ -123,12 +139,19 @@ class Multiplex:
         assert self.greeting is not None
         if message.method == "initialize":
             member.has_opened = True
-            return [ToMember(member, self.greeting.answer_to(message))]
+            self._levels.joined(member)
+            return [ToMember(member, self.greeting.answer_to(message)), *self._tell_level()]
+        if message.method == "logging/setLevel" and not self.greeting.is_modern:
+            return self._set_level(member, message)
         if message.method in ("resources/subscribe", "resources/unsubscribe"):
             return self._subscription(member, message)
         answer = self.greeting.answer_ourselves(message)
         if answer is not None:
             return [ToMember(member, answer)]
+        try:
+            message.params = self._tasks.admit(member.principal, member.cursors, message)
+        except NotYours as error:
+            return [ToMember(member, error_response(message.id, INVALID_PARAMS, str(error)))]
         call = self._call(member, message)
         verdict = self._turns.offer(member, call, len(call.line))
         if verdict is Verdict.RUN:
@@ -195,7 +218,8 @@ class Multiplex:
         return ToProcess(dump_notification("notifications/cancelled", params))
 
     def tick(self) -> None:
-        """Gives up on the answers to calls that had been cancelled at the last tick."""
+        """Gives up on the answers to calls that had been cancelled at the last tick; lets broadcasts go on."""
+        self._broadcast_left = BROADCAST_BYTES
         for our_id in self._late_before:
             self._forget_late(our_id)
         self._late_before = list(self._late)
@@ -239,6 +263,24 @@ class Multiplex:
         self._last_id += 1
         params: Params = {"uri": msgspec.Raw(encode(uri))}
         return ToProcess(dump_request(b"%d" % self._last_id, "resources/unsubscribe", params))
+
+    # --- log levels: the process has one, each session its own
+
+    def _set_level(self, member: Member, message: Request) -> list[Out]:
+        level = string_of((message.params or {}).get("level"))
+        if level not in LEVELS:
+            return [ToMember(member, error_response(message.id, INVALID_PARAMS, "unknown log level"))]
+        self._levels.wants(member, level)
+        return [*self._tell_level(), ToMember(member, result_response(message.id, {}))]
+
+    def _tell_level(self) -> list[Out]:
+        has_levels = self.greeting is not None and self.greeting.has_log_levels
+        level = self._levels.to_tell() if has_levels else None
+        if level is None:
+            return []
+        self._last_id += 1
+        params: Params = {"level": msgspec.Raw(encode(level))}
+        return [ToProcess(dump_request(b"%d" % self._last_id, "logging/setLevel", params))]
 
     # --- from the process
 
@@ -302,8 +344,20 @@ class Multiplex:
             return [Dropped("unknown_answer")]
         outs = self._subscribed(call, response)
         if call.member is not None:
+            if response.member == "result":
+                response = self._with_owned_tasks(call.method, call.member, response)
             outs.append(ToMember(call.member, dump_response(call.id, response)))
         return outs + self._finish(call)
+
+    def _with_owned_tasks(self, method: str, member: Member, response: Response) -> Response:
+        """Takes note of the task that a call has become; lists nobody else's."""
+        if method == "tasks/list":
+            value = self._tasks.own_list(member.principal, member.cursors, response.value)
+            return Response(response.id, "result", value)
+        task = None if method.startswith("tasks/") else task_made(response.value)
+        if task is not None:
+            self._tasks.add(task, member.principal, member)
+        return response
 
     def _told(self, message: Notification, line: bytes) -> list[Out]:
         method, params = message.method, message.params or {}
@@ -311,7 +365,8 @@ class Multiplex:
             return self._progress(params)
         if method == "notifications/cancelled":
             return self._redirected(method, params, "requestId", self._calls.get(_bytes(params, "requestId")))
-        if "_meta" in params and SUBSCRIPTION_KEY in (meta := members_of(params["_meta"])):
+        meta = members_of(params["_meta"]) if "_meta" in params else {}
+        if SUBSCRIPTION_KEY in meta:
             call = self._calls.get(_bytes(meta, SUBSCRIPTION_KEY))
             if call is not None:
                 meta[SUBSCRIPTION_KEY] = msgspec.Raw(call.id)
@@ -322,10 +377,31 @@ class Multiplex:
         if method == "notifications/resources/updated":
             uri = string_of(params.get("uri")) or ""
             return [ToAll(self._subscriptions.concerned(uri), line, method.encode() + _bytes(params, "uri"))]
-        only = self._only_call()
-        if only is None or only.member is None or only.member.is_paused:
+        task = task_named(method, params, meta)
+        if task is not None and self._tasks.is_known(task):
+            maker = self._tasks.maker_of(task)
+            return self._told_to([] if maker is None else [maker], message, line)
+        return self._told_to_all(message, line)
+
+    def _told_to_all(self, message: Notification, line: bytes) -> list[Out]:
+        """What names no call and no task: it may be about anybody."""
+        if not self._broadcast:
             return [Dropped("unattributed")]
-        return [ToMember(only.member, line)]
+        is_modern = self._is_modern()  # then sessions are open from the beginning
+        members = [member for member in self.members if member.has_opened or is_modern]
+        cost = len(members) * max(len(line), LEAST_BYTES)
+        if cost > self._broadcast_left:
+            return [Dropped("broadcast_limit")]
+        self._broadcast_left -= cost
+        return self._told_to(members, message, line)
+
+    def _told_to(self, members: Iterable[Member], message: Notification, line: bytes) -> list[Out]:
+        """Whoever of these takes it at the moment, and wants its level."""
+        if message.method == "notifications/message" and not self._is_modern():
+            level = string_of((message.params or {}).get("level"))
+            members = [member for member in members if self._levels.hears(member, level)]
+        outs: list[Out] = [ToMember(member, line) for member in members if not member.is_paused]
+        return outs or [Dropped("unattributed")]
 
     def _progress(self, params: Params) -> list[Out]:
         call = self._calls.get(_bytes(params, "progressToken"))
@@ -343,6 +419,10 @@ class Multiplex:
         if key is not None:
             params[key] = msgspec.Raw(call.id)
         return [ToMember(call.member, dump_notification(method, params))]
+
+    def _is_modern(self) -> bool:
+        """Whether log levels come with each request, and are the sessions' own affair."""
+        return self.greeting is not None and self.greeting.is_modern
 
     def _only_call(self) -> SharedCall | None:
         """The call to which everything belongs: the only one the process works on, so far as we know."""

@@ -1,11 +1,13 @@
 """The sessions and calls of a shared process, and what a Multiplex asks its owner to do."""
 
+from collections.abc import Hashable
 from typing import Any
 
 import msgspec
 
 from app.errors import GatewayError
 from app.protocol.commands import Dropped
+from app.protocol.task_owners import Cursors
 from app.protocol.turns import Party
 
 
@@ -23,13 +25,14 @@ class SharedCall(msgspec.Struct, eq=False):
 
 
 class Member(Party[SharedCall]):
-    """One session at the process. `owner` is whatever the caller wants back."""
+    """One session at the process, and whose it is. `owner` is whatever the caller wants back."""
 
-    __slots__ = ("calls", "has_opened", "owner")
+    __slots__ = ("calls", "cursors", "has_opened", "owner", "principal")
 
-    def __init__(self, owner: Any) -> None:
+    def __init__(self, owner: Any, principal: Hashable) -> None:
         super().__init__()
-        self.owner = owner
+        self.owner, self.principal = owner, principal
+        self.cursors = Cursors()
         self.calls: dict[bytes, SharedCall] = {}  # by the session's id
         self.has_opened = False
 

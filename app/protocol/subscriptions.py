@@ -1,6 +1,10 @@
 """Subscriptions: which sessions of a shared process want to hear of which resource. No await, no clock."""
 
+from collections.abc import Iterator
 from typing import Generic, TypeVar
+
+MAX_LENGTH = 4096  # characters of a URI that can be subscribed to (Exchange: MAX_KEPT)
+MAX_DEPTH = 256  # path elements; who has subscribed to what lies deeper hears of just that
 
 Subscriber = TypeVar("Subscriber")
 
@@ -45,8 +49,28 @@ class Subscriptions(Generic[Subscriber]):
 
     def concerned(self, uri: str) -> list[Subscriber]:
         """Who is to hear that this resource has changed; it may lie below the one that was subscribed to."""
-        exactly = self._by_uri.get(uri)
-        if exactly is not None:
-            return list(exactly)
-        above = (subscribers for known, subscribers in self._by_uri.items() if uri.startswith(known))
-        return list({who: None for subscribers in above for who in subscribers})
+        found = dict(self._by_uri.get(uri, ()))
+        for above in _above(uri):
+            found |= self._by_uri.get(above, {})
+        return list(found)
+
+
+def concerns(uri: str, subscribed: str) -> bool:
+    """Whether a change of `uri` is one of what was subscribed to: the same, or below it by whole path elements."""
+    return uri == subscribed or (uri.startswith(subscribed) and subscribed in _above(uri))
+
+
+def _above(uri: str) -> Iterator[str]:
+    """What this lies below, with and without the slash at its end; authorities have nothing above them."""
+    authority = uri.find("://")
+    end = 0 if authority < 0 else authority + 3
+    if "/../" in uri[end:] or uri.endswith("/.."):
+        return  # who knows where that is
+    for _ in range(MAX_DEPTH):
+        end = uri.find("/", end, MAX_LENGTH)
+        if end < 0:
+            return
+        yield uri[:end]
+        end += 1
+        if end < len(uri):
+            yield uri[:end]

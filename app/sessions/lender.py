@@ -7,7 +7,7 @@ import anyio
 import anyio.abc
 
 from app.backends.pool import ProcessPool
-from app.domain import BackendSpec, Limits
+from app.domain import BackendSpec, Limits, Principal
 from app.errors import BackendBusy, ShuttingDown
 from app.metrics import Metrics
 from app.protocol.handshake_record import HandshakeRecord
@@ -39,16 +39,16 @@ class Lender:
         finally:
             await self._shared.__aexit__()
 
-    async def lease(self, spec: BackendSpec, limits: Limits) -> LinkLease:
+    async def lease(self, spec: BackendSpec, limits: Limits, principal: Principal) -> LinkLease:
         """See LinkSource."""
         if spec.recovery == "end":
-            return await self._take(spec, limits)
+            return await self._take(spec, limits, principal)
         if self._tasks is None:
             raise ShuttingDown
-        again = partial(self._take, spec, limits)
+        again = partial(self._take, spec, limits, principal)
         return RespawningLink(await again(), again, self._tasks, spec.timeouts.initialize_s)
 
-    def restore(self, spec: BackendSpec, limits: Limits, record: HandshakeRecord) -> LinkLease:
+    def restore(self, spec: BackendSpec, limits: Limits, principal: Principal, record: HandshakeRecord) -> LinkLease:
         """A link for a session that has shaken hands on another node; its process starts at once.
 
         Raises:
@@ -56,12 +56,12 @@ class Lender:
         """
         if self._tasks is None:
             raise ShuttingDown
-        again = partial(self._take, spec, limits)
+        again = partial(self._take, spec, limits, principal)
         return RespawningLink.restored(record, again, self._tasks, spec.timeouts.initialize_s)
 
-    async def _take(self, spec: BackendSpec, limits: Limits) -> LinkLease:
+    async def _take(self, spec: BackendSpec, limits: Limits, principal: Principal) -> LinkLease:
         if spec.isolation == "shared":
-            return await self._shared.lease(spec, limits)
+            return await self._shared.lease(spec, limits, principal)
         lease = await self._pool.lease(spec, limits)
         if lease.prepared is not None:  # the backend has just become a shared one: this process is initialised
             lease.release("not_shared")

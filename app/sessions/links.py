@@ -6,7 +6,7 @@ A link is its own lease where something stands between the session and the pool'
 from typing import Protocol, runtime_checkable
 
 from app.backends.link import BackendLink, BackendListener
-from app.domain import BackendSpec, Limits
+from app.domain import BackendSpec, Limits, Principal
 from app.errors import GatewayError
 from app.protocol.jsonrpc import INTERNAL_ERROR, error_response
 
@@ -36,8 +36,8 @@ class LinkLease(Protocol):
 class LinkSource(Protocol):
     """Where links come from."""
 
-    async def lease(self, spec: BackendSpec, limits: Limits) -> LinkLease:
-        """A link to a process of this backend.
+    async def lease(self, spec: BackendSpec, limits: Limits, principal: Principal) -> LinkLease:
+        """A link to a process of this backend, for a session of this principal.
 
         Raises:
             BackendError, ShuttingDown: there is none to be had.

@@ -25,6 +25,7 @@ from app.protocol.jsonrpc import (
     string_of,
 )
 from app.protocol.modern import complete, tagged
+from app.protocol.subscriptions import concerns
 from app.sessions.line import Line
 from app.sessions.lines import Caller, CallerKey, Lines, caller_key
 from app.sessions.session import Session
@@ -57,7 +58,9 @@ class Listener:
         if change is not None:
             return change[0] in self.kinds
         uri = string_of((message.params or {}).get("uri"))
-        return message.method == "notifications/resources/updated" and uri in self.uris
+        if message.method != "notifications/resources/updated" or uri is None:
+            return False
+        return any(concerns(uri, subscribed) for subscribed in self.uris)
 
     def tell(self, method: str, params: Params) -> None:
         """Sends a notification, under the subscription's id."""

@@ -171,8 +171,8 @@ class ModernCall:
             withdrawn = bytes(params.get("requestId", msgspec.Raw()))
             self.questions = {key: asked for key, asked in self.questions.items() if asked.id != withdrawn}
             return
-        is_log = message.method == "notifications/message" and not self.passes_unchanged
-        if is_log and (self.hears_others() or not self._wants(params)):
+        may_be_others = not self.passes_unchanged and self.hears_others()
+        if message.method == "notifications/message" and (may_be_others or not self._wants(params)):
             return
         if self.is_done:
             return

@@ -58,7 +58,7 @@ class Sessions(Protocol):
 class Links(Protocol):
     """Where its link comes from: the Lender."""
 
-    def restore(self, spec: BackendSpec, limits: Limits, record: HandshakeRecord) -> LinkLease:
+    def restore(self, spec: BackendSpec, limits: Limits, principal: Principal, record: HandshakeRecord) -> LinkLease:
         """A link whose process is on its way. Raises ShuttingDown."""
 
 
@@ -98,7 +98,7 @@ class Durability:
         record = _record_of(head, route)
         if record is None:
             return None
-        lease = self._links.restore(spec, limits, record)
+        lease = self._links.restore(spec, limits, head.principal, record)
         try:
             session = sessions.restored(session_id, head.principal, spec, limits, head.transport)
         except BaseException:

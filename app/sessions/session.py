@@ -111,7 +111,7 @@ class Session:
         self._lifecycle.follow(Trigger.CONNECT)
         lease: LinkLease | None = None
         with anyio.CancelScope() as self._connecting:  # whoever waits for nothing keeps no place in the line
-            lease = await source.lease(self.spec, limits)
+            lease = await source.lease(self.spec, limits, self.principal)
         if lease is None or self.state is SessionState.CLOSED:
             if lease is not None:
                 lease.release("session_closed")

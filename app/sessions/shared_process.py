@@ -14,6 +14,7 @@ import anyio
 from app.backends.link import BackendListener, Exit
 from app.backends.process import BackendProcess
 from app.backends.stock import Lease
+from app.domain import Principal
 from app.errors import BackendError, BackendExited, BackendTimeout, GatewayError, InvalidResponse
 from app.metrics import Metrics
 from app.protocol.greeting import INITIALIZED
@@ -35,7 +36,7 @@ class SharedProcess:
         self.on_gone: Callable[[SharedProcess], None] = lambda process: None
         self._process, self._metrics = process, metrics
         self._lease: Lease | None = None
-        self._multiplex = Multiplex()
+        self._multiplex = Multiplex(broadcast=process.spec.broadcast)
         self._greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._for_all: dict[bytes, ToAll] = {}
         self.empty_since = time.monotonic()
@@ -74,9 +75,9 @@ class SharedProcess:
         """Calls that run or wait, and sessions."""
         return self._multiplex.busyness
 
-    def join(self) -> "SharedLink":
-        """A link for one session more; it leaves by `release`."""
-        return SharedLink(self, self._multiplex)
+    def join(self, principal: Principal) -> "SharedLink":
+        """A link for one session more of this principal; it leaves by `release`."""
+        return SharedLink(self, self._multiplex, principal)
 
     def tick(self) -> None:
         """To be called every few seconds."""
@@ -208,8 +209,8 @@ class SharedProcess:
 class SharedLink:
     """One session's view of a shared process; fulfils ProcessLink, and is its own lease."""
 
-    def __init__(self, process: SharedProcess, multiplex: Multiplex) -> None:
-        self.member = multiplex.join(self)
+    def __init__(self, process: SharedProcess, multiplex: Multiplex, principal: Principal) -> None:
+        self.member = multiplex.join(self, principal.identity)
         self._process = process
         self._listener: BackendListener | None = None
 

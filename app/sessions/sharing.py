@@ -12,7 +12,7 @@ import anyio.abc
 from app.backends.plan import Key
 from app.backends.pool import ProcessPool
 from app.backends.process import BackendProcess
-from app.domain import BackendSpec, Limits
+from app.domain import BackendSpec, Limits, Principal
 from app.errors import BackendBusy, BackendUnavailable, GatewayError, ShuttingDown
 from app.metrics import Metrics
 from app.sessions.shared_process import SharedLink, SharedProcess
@@ -87,8 +87,8 @@ class SharedProcesses:
                 process.release("shutdown")
         self._groups.clear()
 
-    async def lease(self, spec: BackendSpec, limits: Limits) -> SharedLink:
-        """A link to a process that others use too. Waits only if there is none.
+    async def lease(self, spec: BackendSpec, limits: Limits, principal: Principal) -> SharedLink:
+        """A link for this principal to a process that others use too. Waits only if there is none.
 
         Raises:
             GatewayError: as ProcessPool.lease.
@@ -103,7 +103,7 @@ class SharedProcesses:
                 group.start = _Start()
                 self._tasks.start_soon(self._start, group, group.start, spec, limits, name="start a shared backend")
             if choice.place is not None:
-                return candidates[choice.place].join()
+                return candidates[choice.place].join(principal)
             assert group.start is not None
             start = group.start
             await start.is_over.wait()

@@ -20,6 +20,7 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
+    false,
 )  # fmt: skip
 
 NAME_LENGTH = 63
@@ -69,6 +70,7 @@ backends = Table(
     Column("env", JSON, nullable=False),
     Column("isolation", String(16), nullable=False),
     Column("recovery", String(16), nullable=False),
+    Column("broadcast", Boolean, nullable=False, server_default=false()),
     Column("warm", Integer, nullable=False),
     Column("max_processes", Integer, nullable=False),
     Column("timeouts", JSON, nullable=False),

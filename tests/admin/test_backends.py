@@ -12,6 +12,7 @@ FULL: dict[str, Any] = {
     "env": {"TOKEN": "s3cret", "EMPTY": ""},
     "isolation": "session",
     "recovery": "end",
+    "broadcast": True,
     "warm": 3,
     "max_processes": 1000,
     "timeouts": {"initialize_s": 1, "call_s": 0.5, "idle_s": 60, "absolute_s": 600},

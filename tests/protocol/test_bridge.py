@@ -81,6 +81,23 @@ def test_a_log_level_is_kept_and_sent_with_each_request() -> None:
     assert "logLevel" not in envelope(Talk().opened().call())
 
 
+def test_an_unknown_log_level_is_refused_and_the_one_before_stays() -> None:
+    talk = Talk(server={"logging": {}}).opened()
+    talk.session(id=2, method="logging/setLevel", params={"level": "error"})
+    for params in ({"level": "loud"}, {"level": 3}, {}):
+        assert one("session", talk.session(id=3, method="logging/setLevel", params=params))["error"]["code"] == -32602
+    assert envelope(talk.call())["logLevel"] == "error"
+
+
+def test_a_session_hears_log_messages_from_its_level_on(talk: Talk) -> None:
+    def said(level: str) -> int:
+        return len(talk.server(method="notifications/message", params={"level": level, "data": "x"}))
+
+    assert (said("debug"), said("info")) == (0, 1)
+    talk.session(id=2, method="logging/setLevel", params={"level": "error"})
+    assert (said("warning"), said("error"), said("of its own")) == (0, 1, 1)
+
+
 def test_subscriptions_are_one_listen_that_is_replaced(talk: Talk) -> None:
     (_, listen), (_, old), (_, answer) = talk.session(id=2, method="resources/subscribe", params={"uri": "a://b"})
     assert listen["params"]["notifications"] == {"toolsListChanged": True, "resourceSubscriptions": ["a://b"]}

@@ -7,17 +7,19 @@ import pytest
 
 from app.errors import BackendBusy, InvalidResponse, ResponseTooLarge
 from app.protocol import multiplex as module
+from app.protocol import task_owners
 from app.protocol.commands import Dropped
 from app.protocol.multiplex import MAX_LATE, MAX_URIS, Multiplex
 from app.protocol.shared_call import FailCall, Member, ToAll, ToMember, ToProcess
+from app.protocol.subscriptions import MAX_DEPTH, concerns
 
 
 def line(**message: Any) -> bytes:
     return json.dumps({"jsonrpc": "2.0", **message}).encode()
 
 
-def greeted(**result: Any) -> Multiplex:
-    shared = Multiplex()
+def greeted(*, broadcast: bool = False, **result: Any) -> Multiplex:
+    shared = Multiplex(broadcast=broadcast)
     hello = json.loads(shared.hello())
     assert hello["params"]["capabilities"] == {}
     shared.from_process(line(id=hello["id"], result={"protocolVersion": "2025-11-25", "capabilities": {}, **result}))
@@ -38,9 +40,9 @@ def call(shared: Multiplex, member: Member, request_id: int = 1, **params: Any) 
     return sent
 
 
-def two() -> tuple[Multiplex, Member, Member]:
-    shared = greeted()
-    members = shared.join("a"), shared.join("b")
+def two(**fields: Any) -> tuple[Multiplex, Member, Member]:
+    shared = greeted(**fields)
+    members = shared.join("a", "ann"), shared.join("b", "bob")
     for member in members:
         shared.from_session(member, line(id=0, method="initialize", params={"protocolVersion": "2025-06-18"}))
     return shared, *members
@@ -68,7 +70,7 @@ def test_equal_ids_of_two_sessions_are_two_ids_for_the_process() -> None:
 )
 def test_the_revision_is_negotiated_as_the_server_would(server: str, client: str, agreed: str) -> None:
     shared = greeted(protocolVersion=server, instructions="be kind")
-    member = shared.join(None)
+    member = shared.join(None, "ann")
     hello = line(id=7, method="initialize", params={"protocolVersion": client, "capabilities": {"sampling": {}}})
     (answer,) = told(shared.from_session(member, hello), member)
     assert (answer["id"], answer["result"]["protocolVersion"]) == (7, agreed)
@@ -77,8 +79,8 @@ def test_the_revision_is_negotiated_as_the_server_would(server: str, client: str
 
 def test_what_is_answered_here_never_reaches_the_process() -> None:
     shared, a, _ = two()
-    for method in ("ping", "logging/setLevel", "server/discover"):
-        outs = shared.from_session(a, line(id=3, method=method, params={"level": "debug"}))
+    for method in ("ping", "server/discover"):
+        outs = shared.from_session(a, line(id=3, method=method, params={}))
         assert written(outs) == []
         assert told(outs, a)[0]["id"] == 3
     assert shared.from_session(a, line(method="notifications/initialized")) == []
@@ -121,19 +123,248 @@ def test_late_answers_are_not_waited_for_without_end() -> None:
     shared.tick()
     assert len(a.calls) == 0
     call(shared, b)
-    assert told(shared.from_process(line(method="notifications/message", params={})), b)
+    assert shared.oversized(b'{"result":{') != [Dropped("oversized")]  # it is the only call
 
 
-def test_a_log_message_goes_to_the_one_session_that_has_a_call_or_to_nobody() -> None:
+NOBODYS = [
+    ("notifications/message", {"level": "info", "data": "x"}),
+    ("notifications/vendor/said", {"data": "x"}),
+    ("notifications/tasks/status", {"taskId": "nobody's", "status": "working"}),
+    ("notifications/elicitation/complete", {"elicitationId": "e"}),
+]
+
+
+@pytest.mark.parametrize(("method", "params"), NOBODYS)
+def test_what_names_no_call_goes_to_nobody_whoever_has_one(method: str, params: dict[str, Any]) -> None:
     shared, a, b = two()
-    message = line(method="notifications/message", params={"level": "info", "data": "x"})
+    message = line(method=method, params=params)
     assert shared.from_process(message) == [Dropped("unattributed")]
-    sent = call(shared, a)
-    assert told(shared.from_process(message), a)
+    call(shared, a)
+    assert shared.from_process(message) == [Dropped("unattributed")]
     call(shared, b)
     assert shared.from_process(message) == [Dropped("unattributed")]
-    shared.from_process(line(id=sent["id"], result={}))
-    assert told(shared.from_process(message), b)
+
+
+@pytest.mark.parametrize(("method", "params"), NOBODYS)
+def test_or_to_all_that_are_open_where_the_administrator_says_so(method: str, params: dict[str, Any]) -> None:
+    shared, a, b = two(broadcast=True)
+    shared.join("not yet open", "ann")
+    call(shared, a)
+    outs = shared.from_process(line(method=method, params=params))
+    assert [(out.member, json.loads(out.line)["params"]) for out in outs] == [(a, params), (b, params)]  # type: ignore[union-attr]
+    shared.pause(a)
+    (out,) = shared.from_process(line(method=method, params=params))
+    assert isinstance(out, ToMember)
+    assert out.member is b
+
+
+def test_a_modern_process_broadcasts_to_sessions_that_never_open_here() -> None:
+    shared = Multiplex(broadcast=True)
+    error = {"code": -32022, "message": "no", "data": {"supported": ["2026-07-28"]}}
+    shared.from_process(line(id=0, error=error))
+    a, b = shared.join("a", "ann"), shared.join("b", "bob")
+    outs = shared.from_process(line(method="notifications/message", params={"level": "debug", "data": 1}))
+    assert told(outs, a)
+    assert told(outs, b), "their levels come with their requests"
+
+
+def test_a_process_cannot_flood_all_its_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BROADCAST_BYTES", 4 * module.LEAST_BYTES)
+    shared, _, _ = two(broadcast=True)
+    message = line(method="notifications/vendor/said")
+    for _ in range(2):
+        assert len(shared.from_process(message)) == 2
+    assert shared.from_process(message) == [Dropped("broadcast_limit")]
+    shared.tick()
+    assert len(shared.from_process(message)) == 2
+    assert shared.from_process(line(method="notifications/vendor/said", params={"x": "y" * 9999})) == [
+        Dropped("broadcast_limit")
+    ]
+
+
+# --- log levels
+
+
+def set_level(shared: Multiplex, member: Member, level: Any) -> tuple[list[str], dict[str, Any]]:
+    outs = shared.from_session(member, line(id="lv", method="logging/setLevel", params={"level": level}))
+    (answer,) = told(outs, member)
+    return [each["params"]["level"] for each in written(outs)], answer
+
+
+def test_the_process_is_told_the_lowest_level_and_each_session_hears_its_own() -> None:
+    shared, a, b = two(broadcast=True, capabilities={"logging": {}})
+    assert set_level(shared, a, "error") == (["info"], {"jsonrpc": "2.0", "id": "lv", "result": {}})  # b's
+    assert set_level(shared, b, "debug")[0] == ["debug"]
+
+    def hearing(level: str) -> list[Member]:
+        outs = shared.from_process(line(method="notifications/message", params={"level": level, "data": "x"}))
+        return [out.member for out in outs if isinstance(out, ToMember)]
+
+    assert (hearing("debug"), hearing("warning")) == ([b], [b])
+    assert (hearing("error"), hearing("emergency"), hearing("of its own")) == ([a, b], [a, b], [])
+    assert set_level(shared, b, "critical")[0] == ["error"]
+    assert set_level(shared, b, "alert")[0] == []
+    assert [each["params"] for each in written(shared.leave(a))] == [{"level": "alert"}]
+    c = shared.join("c", "cid")
+    hello = line(id=0, method="initialize", params={"protocolVersion": "2025-06-18"})
+    assert [each["params"] for each in written(shared.from_session(c, hello))] == [{"level": "info"}]
+    assert hearing("debug") == []
+    assert hearing("info") == [c]
+
+
+@pytest.mark.parametrize("level", ["verbose", "", "Debug", 7, None])
+def test_an_unknown_level_is_refused_and_changes_nothing(level: Any) -> None:
+    shared, a, _ = two(capabilities={"logging": {}})
+    sent, answer = set_level(shared, a, level)
+    assert (sent, answer["error"]["code"]) == ([], -32602)
+    assert written(shared.leave(a)) == []
+
+
+def test_a_process_without_log_levels_is_told_none() -> None:
+    shared, a, _ = two()
+    assert set_level(shared, a, "debug")[0] == []
+
+
+# --- tasks
+
+
+NO_SUCH_TASK = {"code": -32602, "message": "Task not found"}
+AS_2025: dict[str, Any] = {"task": {"taskId": "t1", "status": "working"}}
+AS_2026: dict[str, Any] = {"resultType": "task", "taskId": "t1", "status": "working"}
+
+
+def make(shared: Multiplex, member: Member, task: str = "t1") -> None:
+    sent = call(shared, member, 77, task={"ttl": 1})
+    made = {"task": {"taskId": task, "status": "working"}}
+    assert told(shared.from_process(line(id=sent["id"], result=made)), member)[0]["result"] == made
+
+
+def ask(shared: Multiplex, member: Member, method: str, **params: Any) -> list[Any]:
+    return shared.from_session(member, line(id="ask", method=method, params=params))
+
+
+TASK_METHODS = ["tasks/get", "tasks/result", "tasks/cancel", "tasks/update"]
+
+
+@pytest.mark.parametrize("made", [AS_2025, AS_2026])
+@pytest.mark.parametrize("method", TASK_METHODS)
+def test_a_task_is_its_principals_alone(method: str, made: dict[str, Any]) -> None:
+    shared, a, b = two()
+    again = shared.join("again", "ann")
+    sent = call(shared, a, 77)
+    shared.from_process(line(id=sent["id"], result=made))
+    for member in (a, again):
+        assert written(ask(shared, member, method, taskId="t1"))
+    (refused,) = told(ask(shared, b, method, taskId="t1"), b)
+    (unknown,) = told(ask(shared, b, method, taskId="t9"), b)
+    assert refused == unknown == {"jsonrpc": "2.0", "id": "ask", "error": NO_SUCH_TASK}
+    assert written(ask(shared, b, method, taskId="t1")) == []
+    assert told(ask(shared, a, method, taskId=["t1"]), a)[0]["error"] == NO_SUCH_TASK
+    assert told(ask(shared, a, method), a)[0]["error"] == NO_SUCH_TASK
+    shared.leave(a)
+    assert written(ask(shared, again, "tasks/get", taskId="t1")), "tasks outlive the session"
+
+
+def test_only_its_maker_may_name_a_task_in_another_request() -> None:
+    shared, a, b = two()
+    make(shared, a)
+    meta = {"io.modelcontextprotocol/related-task": {"taskId": "t1"}}
+    assert written(ask(shared, a, "tools/call", _meta=meta))
+    assert told(ask(shared, b, "tools/call", _meta=meta), b)[0]["error"] == NO_SUCH_TASK
+
+
+def test_a_list_of_tasks_is_filtered_page_by_page() -> None:
+    shared, a, b = two()
+    for member, task in ((a, "t1"), (b, "t2"), (a, "t3")):
+        make(shared, member, task)
+    (sent,) = written(ask(shared, a, "tasks/list"))
+    page = {"tasks": [{"taskId": f"t{n}", "x": n} for n in range(5)], "nextCursor": "after-t2", "total": 9}
+    (answer,) = told(shared.from_process(line(id=sent["id"], result=page)), a)
+    cursor = answer["result"].pop("nextCursor")
+    assert answer["result"] == {"tasks": [{"taskId": "t1", "x": 1}, {"taskId": "t3", "x": 3}]}
+    assert "t2" not in cursor
+    assert told(ask(shared, b, "tasks/list", cursor=cursor), b)[0]["error"]["code"] == -32602
+    assert told(ask(shared, a, "tasks/list", cursor="after-t2"), a)[0]["error"]["code"] == -32602
+    (sent,) = written(ask(shared, a, "tasks/list", cursor=cursor))
+    assert sent["params"]["cursor"] == "after-t2"
+    for odd in ({"tasks": "?"}, {"tasks": [7, {"taskId": 7}, None]}, {}):
+        assert told(shared.from_process(line(id=sent["id"], result=odd)), a)[0]["result"] == {"tasks": []}
+        (sent,) = written(ask(shared, a, "tasks/list", cursor=cursor))
+
+
+def test_what_is_said_of_a_task_goes_to_the_session_that_made_it() -> None:
+    shared, a, b = two(broadcast=True)
+    again = shared.join("again", "ann")
+    shared.from_session(again, line(id=0, method="initialize", params={}))
+    make(shared, a)
+    related = {"_meta": {"io.modelcontextprotocol/related-task": {"taskId": "t1"}}}
+    status = line(method="notifications/tasks/status", params={"taskId": "t1", "status": "completed"})
+    log = line(method="notifications/message", params={"level": "error", "data": "x", **related})
+    debug = line(method="notifications/message", params={"level": "debug", "data": "x", **related})
+    call(shared, b)
+    for message in (status, log):
+        assert shared.from_process(message) == [ToMember(a, message)]
+    assert shared.from_process(debug) == [Dropped("unattributed")]
+    shared.leave(a)
+    assert shared.from_process(status) == [Dropped("unattributed")], "it has an owner: it is never told to all"
+
+
+def test_a_subscription_may_name_ones_own_tasks_only() -> None:
+    shared, a, b = two()
+    make(shared, a)
+    make(shared, b, "t2")
+    wanted = {"taskIds": ["t1", "t2", 3], "toolsListChanged": True}
+    (sent,) = written(ask(shared, a, "subscriptions/listen", notifications=wanted))
+    assert sent["params"]["notifications"] == {"taskIds": ["t1"], "toolsListChanged": True}
+
+
+def test_tasks_are_forgotten_the_oldest_of_who_has_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_owners, "MAX_TASKS", 4)
+    monkeypatch.setattr(task_owners, "MAX_OF_ONE", 3)
+    shared, a, b = two()
+    make(shared, b, "b1")
+    for number in range(5):
+        make(shared, a, f"a{number}")
+    assert told(ask(shared, a, "tasks/get", taskId="a1"), a)[0]["error"] == NO_SUCH_TASK
+    make(shared, b, "b2")
+    assert told(ask(shared, a, "tasks/get", taskId="a2"), a)[0]["error"] == NO_SUCH_TASK
+    for member, task in ((a, "a3"), (a, "a4"), (b, "b1"), (b, "b2")):
+        assert written(ask(shared, member, "tasks/get", taskId=task))
+    long = "t" * (task_owners.MAX_TASK_ID + 1)
+    make(shared, a, long)
+    assert told(ask(shared, a, "tasks/get", taskId=long), a)[0]["error"] == NO_SUCH_TASK
+
+
+def test_a_task_that_two_were_given_is_nobodys() -> None:
+    shared, a, b = two()
+    make(shared, a)
+    make(shared, b)
+    for member in (a, b):
+        assert told(ask(shared, member, "tasks/get", taskId="t1"), member)[0]["error"] == NO_SUCH_TASK
+
+
+def test_an_answer_that_only_speaks_of_a_task_makes_none() -> None:
+    shared, a, _ = two()
+    for result in ({"content": [{"text": '"taskId"'}], "taskId": "t1"}, {"structuredContent": {"taskId": "t1"}}):
+        sent = call(shared, a, 77)
+        assert told(shared.from_process(line(id=sent["id"], result=result)), a)[0]["result"] == result
+    assert told(ask(shared, a, "tasks/get", taskId="t1"), a)[0]["error"] == NO_SUCH_TASK
+
+
+def test_a_session_keeps_a_bounded_number_of_places_in_lists() -> None:
+    shared, a, _ = two()
+    cursors = []
+    for number in range(task_owners.MAX_CURSORS + 1):
+        (sent,) = written(ask(shared, a, "tasks/list"))
+        page = {"tasks": [], "nextCursor": f"c{number}"}
+        cursors.append(told(shared.from_process(line(id=sent["id"], result=page)), a)[0]["result"]["nextCursor"])
+    assert "error" in told(ask(shared, a, "tasks/list", cursor=cursors[0]), a)[0]
+    (sent,) = written(ask(shared, a, "tasks/list", cursor=cursors[1]))
+    page = {"tasks": [], "nextCursor": "c" * task_owners.MAX_CURSOR_BYTES}
+    assert told(shared.from_process(line(id=sent["id"], result=page)), a)[0]["result"] == {"tasks": []}
+
+
+# ---
 
 
 def test_questions_are_refused_and_pings_answered() -> None:
@@ -225,7 +456,7 @@ def test_an_answer_that_is_no_message_fails_its_call() -> None:
 
 
 def subscribe(shared: Multiplex, member: Member, uri: str, method: str = "resources/subscribe") -> list[Any]:
-    return shared.from_session(member, line(id=uri + method, method=method, params={"uri": uri}))
+    return shared.from_session(member, line(id=(uri + method)[-99:], method=method, params={"uri": uri}))
 
 
 def test_subscriptions_are_counted() -> None:
@@ -243,6 +474,40 @@ def test_subscriptions_are_counted() -> None:
     assert written(subscribe(shared, a, "x:1", "resources/unsubscribe")) == []
     assert [each["method"] for each in written(shared.leave(b))] == ["resources/unsubscribe"]
     assert shared.leave(b) == []
+
+
+@pytest.mark.parametrize(
+    ("subscribed", "updated", "is_told"),
+    [
+        ("file:///a/b", "file:///a/b", True),
+        ("file:///a", "file:///a/b", True),
+        ("file:///a/", "file:///a/b", True),
+        ("file:///", "file:///a/b", True),
+        ("file:///a/b", "file:///a/bc", False),
+        ("file:///a/b", "file:///a", False),
+        ("file:///a", "file:///a/../b", False),
+        ("file:///a", "file:///a/b/..", False),
+        ("file:", "file:///a/b", False),
+        ("test://a", "test://a/b", True),
+        ("test://", "test://a/b", False),
+        ("test:/", "test://a/b", False),
+        ("test://a", "test://ab", False),
+        ("x:1", "x:1/y", True),
+        ("x:1", "x:10", False),
+        ("", "x:1", False),
+        ("x:" + "/a" * (MAX_DEPTH - 1), "x:" + "/a" * MAX_DEPTH, True),
+        ("x:" + "/a" * MAX_DEPTH, "x:" + "/a" * (MAX_DEPTH + 1), False),
+    ],
+)
+def test_an_update_concerns_whole_path_elements(subscribed: str, updated: str, is_told: bool) -> None:
+    shared, a, b = two()
+    for member, uri in ((a, subscribed), (b, updated)):
+        for sent in written(subscribe(shared, member, uri)):
+            shared.from_process(line(id=sent["id"], result={}))
+    (out,) = shared.from_process(line(method="notifications/resources/updated", params={"uri": updated}))
+    assert isinstance(out, ToAll)
+    assert set(out.members) == ({a, b} if is_told else {b})
+    assert concerns(updated, subscribed) is is_told
 
 
 def test_a_refused_subscription_does_not_count_and_there_are_only_so_many() -> None:
@@ -268,7 +533,7 @@ def test_a_session_that_leaves_during_its_subscription_leaves_none_behind() -> N
 
 def test_list_changes_go_to_all_that_have_opened() -> None:
     shared, a, b = two()
-    shared.join("not yet open")
+    shared.join("not yet open", "ann")
     (out,) = shared.from_process(line(method="notifications/tools/list_changed"))
     assert isinstance(out, ToAll)
     assert out.members == [a, b]
@@ -308,7 +573,6 @@ def test_a_paused_session_hears_answers_only_and_its_calls_wait() -> None:
     shared.pause(a)
     progress = line(method="notifications/progress", params={"progressToken": sent["id"], "progress": 1})
     assert shared.from_process(progress) == [Dropped("session_slow")]
-    assert shared.from_process(line(method="notifications/message", params={})) == [Dropped("unattributed")]
     assert shared.from_session(a, line(id=2, method="tools/call", params={})) == []
     assert told(shared.from_process(line(id=sent["id"], result={})), a)
     assert len(written(shared.resume(a))) == 1
@@ -321,7 +585,7 @@ def test_a_server_that_refuses_us_is_refused_unless_it_is_modern() -> None:
     modern = Multiplex()
     error = {"code": -32022, "message": "no", "data": {"supported": ["2026-07-28"]}}
     modern.from_process(line(id=0, error=error))
-    member = modern.join(None)
+    member = modern.join(None, "ann")
     (answer,) = told(modern.from_session(member, line(id=9, method="initialize", params={})), member)
     assert (answer["id"], answer["error"]["code"]) == (9, -32022)
     (sent,) = written(modern.from_session(member, line(id="l", method="subscriptions/listen", params={})))

@@ -75,10 +75,10 @@ class FakeLinks:
         self._tasks = tasks
         self.leases: list[FakeLease] = []
 
-    async def lease(self, spec: BackendSpec, limits: Limits) -> LinkLease:
+    async def lease(self, spec: BackendSpec, limits: Limits, principal: Principal) -> LinkLease:
         return RespawningLink(await self._again(), self._again, self._tasks, 5.0)
 
-    def restore(self, spec: BackendSpec, limits: Limits, record: HandshakeRecord) -> LinkLease:
+    def restore(self, spec: BackendSpec, limits: Limits, principal: Principal, record: HandshakeRecord) -> LinkLease:
         return RespawningLink.restored(record, self._again, self._tasks, 5.0)
 
     async def _again(self) -> Any:

@@ -9,7 +9,7 @@ import anyio
 import anyio.lowlevel
 
 from app.backends.link import BackendListener, Exit
-from app.domain import BackendSpec, Limits, Tenant
+from app.domain import BackendSpec, Limits, Principal, Tenant
 from app.errors import BackendBusy, BackendError, NotFound, RoutesUnavailable
 from app.routing.memory_store import MemoryStore
 from app.routing.routes import Found, Quota, Route
@@ -77,7 +77,7 @@ class FakePool:
         self.waiting = 0
         self.gate: anyio.Event | None = None  # until it is set, whoever wants a process waits
 
-    async def lease(self, spec: BackendSpec, limits: Limits) -> FakeLease:
+    async def lease(self, spec: BackendSpec, limits: Limits, principal: Principal) -> FakeLease:
         if self.gate is not None:
             self.waiting += 1
             await self.gate.wait()

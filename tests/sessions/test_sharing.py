@@ -7,6 +7,7 @@ import anyio
 import pytest
 
 from app.backends.link import Exit
+from app.domain import BackendSpec, Principal
 from app.errors import BackendBusy, BackendExited, BackendTimeout
 from app.metrics import Metrics
 from app.sessions.shared_process import SharedLink, SharedProcess
@@ -27,13 +28,16 @@ def test_another_process_is_started_when_the_least_busy_one_has_enough(busy: tup
     assert choose([busy], 1) == Choice(0, False)
 
 
+ANN = Principal("acme", "key", "ann", frozenset())
+
+
 class Rig:
     """A greeted process with two sessions."""
 
     def __init__(self) -> None:
         self.pipe = FakeLink()
-        self.pipe.id = "p1"  # type: ignore[attr-defined]
         pipe: Any = self.pipe
+        pipe.id, pipe.spec = "p1", BackendSpec("acme", "echo", "echo", isolation="shared")
         self.metrics = Metrics("test")
         self.process = SharedProcess(pipe, self.metrics)
 
@@ -45,7 +49,7 @@ class Rig:
         return self.join(), self.join()
 
     def join(self) -> tuple[SharedLink, Listener]:
-        link, listener = self.process.join(), Listener()
+        link, listener = self.process.join(ANN), Listener()
         link.attach(listener)
         return link, listener
 
