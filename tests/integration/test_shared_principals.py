@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
+import anyio
 import httpx2
 import pytest
 
@@ -170,4 +171,5 @@ async def test_so_they_do_for_a_subscription_of_the_modern_era(gateway: Gateway,
     async with client.listen(endpoint.mcp, resourceSubscriptions=["file:///a"]) as heard:
         for uri in ("file:///ab", "file:///a/b"):
             await client.call("update", uri=uri)
-        assert (await anext(heard))["params"]["uri"] == "file:///a/b"
+        with anyio.fail_after(10):
+            assert (await anext(heard))["params"]["uri"] == "file:///a/b"

@@ -97,6 +97,49 @@ FAULTS = (
         "call.deadline = max(call.deadline, now + self._call_s)",
         PROTOCOL,
     ),
+    # --- one process, several principals
+    Fault(
+        "a task is anybody's",
+        "app/protocol/task_owners.py",
+        "return known is not None and known.principal == principal",
+        "return known is not None",
+        ("tests/protocol/test_multiplex.py",),
+    ),
+    Fault(
+        "a task that two were given stays the second's",
+        "app/protocol/task_owners.py",
+        "            if known.principal != principal:\n                return\n",
+        "",
+        ("tests/protocol/test_multiplex.py",),
+    ),
+    Fault(
+        "a cursor of the process is told to the client",
+        "app/protocol/task_owners.py",
+        "= msgspec.Raw(encode(cursor))",
+        '= members_of(result)["nextCursor"]',
+        ("tests/protocol/test_multiplex.py",),
+    ),
+    Fault(
+        "what names no call goes to all unasked",
+        "app/protocol/multiplex.py",
+        "if not self._broadcast:",
+        "if False:",
+        ("tests/protocol/test_multiplex.py",),
+    ),
+    Fault(
+        "all hear the lowest log level",
+        "app/protocol/log_levels.py",
+        "return level in LEVELS and LEVELS.index(level) >= self._wanted.get(who, USUAL)",
+        "return True",
+        ("tests/protocol/test_multiplex.py",),
+    ),
+    Fault(
+        "a subscription matches the beginning of a path element",
+        "app/protocol/subscriptions.py",
+        "return uri == subscribed or (uri.startswith(subscribed) and subscribed in _above(uri))",
+        "return uri.startswith(subscribed)",
+        ("tests/protocol/test_multiplex.py",),
+    ),
     # --- lines of backends
     Fault(
         "a line one byte over the limit is kept",
