@@ -87,6 +87,7 @@ class BackendSpec:
     broadcast: bool = False
     warm: int = 0
     max_processes: int = 10
+    calls_per_session: int = 128
     timeouts: Timeouts = field(default_factory=Timeouts)
     enabled: bool = True
     version: int = 1

@@ -100,9 +100,19 @@ Broadcast = Annotated[
 ]
 Warm = Annotated[int, Field(ge=0, le=1000, description="Processes kept started for sessions to come.")]
 MaxProcesses = Annotated[int, Field(ge=1, le=10_000)]
+CallsPerSession = Annotated[
+    int,
+    Field(
+        ge=1,
+        le=1024,
+        description="Calls of one session that its process works on at once. As many again, and 8 at least, wait for "
+        "their turn, with 4 MiB in all; above that they get 429.",
+    ),
+]
 Count = Annotated[int, Field(ge=0, le=1_000_000)]
 Rate = Annotated[float, Field(ge=0, le=1_000_000)]
 Minutes10 = Annotated[float, Field(gt=0, le=600)]
+Day = Annotated[float, Field(gt=0, le=86400)]
 Month = Annotated[float, Field(gt=0, le=31 * 86400)]
 
 
@@ -159,7 +169,7 @@ class TimeoutsBody(Strict):
     """In seconds."""
 
     initialize_s: Minutes10 = _TIMEOUTS.initialize_s
-    call_s: Minutes10 = _TIMEOUTS.call_s
+    call_s: Day = _TIMEOUTS.call_s
     idle_s: Month = _TIMEOUTS.idle_s
     absolute_s: Month = _TIMEOUTS.absolute_s
 
@@ -176,6 +186,7 @@ class BackendBody(Strict):
     broadcast: Broadcast = False
     warm: Warm = 0
     max_processes: MaxProcesses = 10
+    calls_per_session: CallsPerSession = 128
     timeouts: TimeoutsBody = Field(default_factory=TimeoutsBody)
     enabled: bool = True
 
@@ -199,7 +210,7 @@ class TimeoutsPatch(Strict):
     """A merge patch."""
 
     initialize_s: Minutes10 | None = None
-    call_s: Minutes10 | None = None
+    call_s: Day | None = None
     idle_s: Month | None = None
     absolute_s: Month | None = None
 
@@ -215,6 +226,7 @@ class BackendPatch(Strict):
     broadcast: Broadcast | None = None
     warm: Warm | None = None
     max_processes: MaxProcesses | None = None
+    calls_per_session: CallsPerSession | None = None
     timeouts: TimeoutsPatch | None = None
     enabled: bool | None = None
 
@@ -232,6 +244,7 @@ class BackendAnswer(BaseModel):
     broadcast: bool
     warm: int
     max_processes: int
+    calls_per_session: int
     timeouts: TimeoutsBody
     enabled: bool
     version: int

@@ -29,6 +29,11 @@ class TokenBucket:
         self._tokens = tokens
         return (1.0 - tokens) / self.rate
 
+    def wait_for(self, tokens: int, now: float) -> float:
+        """0.0 where there are so many, else in how many seconds there will be; takes none."""
+        there = min(self.burst, self._tokens + (now - self._at) * self.rate)
+        return 0.0 if there >= tokens else (tokens - there) / self.rate
+
     def tell(self) -> int:
         """What was spent since the last time."""
         spent, self.spent = self.spent, 0

@@ -83,6 +83,23 @@ class TenantGate:
         self.check_rate(now)
         self.in_flight += 1
 
+    def require_room(self, messages: int, calls: int, now: float) -> None:
+        """Looks whether `begin_call` and `check_rate` would let so many through at once; counts nothing.
+
+        Raises:
+            Overloaded, QuotaExceeded, RateLimited: as those.
+        """
+        if calls and self._overload.calls is not None:
+            raise self._overload.refusal("call", self._overload.calls)
+        limit = self._limits.in_flight
+        if limit is not None and calls and self.in_flight + self.in_flight_elsewhere + calls > limit:
+            self._metrics.rate_limited.labels("in_flight").inc()
+            raise QuotaExceeded("in_flight", f"the tenant may have {limit} calls in flight")
+        wait_s = 0.0 if self.bucket is None else self.bucket.wait_for(messages, now)
+        if wait_s:
+            self._metrics.rate_limited.labels("requests_per_second").inc()
+            raise RateLimited("requests_per_second", "the tenant sends too many requests", retry_after_s=wait_s)
+
     def end_call(self) -> None:
         """Undoes `begin_call`."""
         self.in_flight -= 1

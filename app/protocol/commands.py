@@ -32,6 +32,7 @@ class Call(msgspec.Struct, gc=True, eq=False):
     progress_token: bytes | None = None  # the client's bytes
     cancelled: bool = False
     task: str | None = None  # whose result a `tasks/result` waits for
+    waited_s: float = 0.0  # for its turn, before it was sent
 
 
 class Answer(msgspec.Struct, gc=True):
@@ -49,11 +50,15 @@ class Answer(msgspec.Struct, gc=True):
 
 
 class Failed(msgspec.Struct, gc=True):
-    """A call that gets an error of the gateway's own. `may_go_on`: the backend has not answered, and may still ask."""
+    """A call that gets an error of the gateway's own.
+
+    `may_go_on`: the backend has not answered, and may still ask. Not `was_sent`: it has heard nothing of the call.
+    """
 
     call: Call
     error: GatewayError
     may_go_on: bool = False
+    was_sent: bool = True
 
 
 class ToStream(msgspec.Struct, gc=True):

@@ -5,7 +5,7 @@ gateway makes its own on both sides and gives back the bytes it was given. So an
 request it belongs to, and a backend cannot guess or repeat its way into another.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -57,15 +57,17 @@ from app.protocol.jsonrpc import (
 # Bytes of params that a session, its link or its record keep for as long as they live.
 MAX_KEPT = {"initialize": 64 << 10, "logging/setLevel": 2048, "resources/subscribe": 4096}
 MAX_TOKEN_BYTES = MAX_ID_CHARACTERS + 2  # of a progress token, quotes included
-MAX_CALLS = 32  # of one session in flight; above it the client is refused
+MIN_WAITING = 8  # calls that may wait for their turn, where fewer may run
+MAX_WAITING_BYTES = 4 << 20  # of the lines of calls that wait; one alone may be longer
+LINE_OVERHEAD = 64  # by so much may a line for the backend be longer than the message it is made of
 MAX_QUESTIONS = 64  # of one backend open at once; above it the backend is refused
 CANCEL_GRACE_S = 2.0  # a cancelled request may still be answered; after that its response is ended for it
-MAX_CALL_S = 600.0  # progress, or a question that a person must answer, extends a call up to this
-QUESTION_S = 600.0  # a question nobody answers is answered with an error, never with silence
+QUESTION_S = 600.0  # a question that nobody is there to answer gets an error after this, never silence
 
 PING = "ping"
 RELATED_TASK_KEY = "io.modelcontextprotocol/related-task"
 SUBSCRIPTION_KEY = "io.modelcontextprotocol/subscriptionId"
+_FOR_EVER = frozenset({"subscriptions/listen", "tasks/result"})  # answered when what they wait for ends
 _FEEDBACK = frozenset({"tools/call", "prompts/get", "resources/read"})  # what may ask and log while it runs
 _COALESCED = frozenset({
     "notifications/tools/list_changed", "notifications/prompts/list_changed",
@@ -81,16 +83,27 @@ class Question(msgspec.Struct, gc=False):
     deadline: float
 
 
+class _Waiting(msgspec.Struct, gc=True):
+    """A call whose turn has not come, and the line that it is."""
+
+    call: Call
+    line: bytes
+
+
 class Exchange:
     """The pure core of one session.
 
     The owner hands in what the client sent (`request`, `notification`, `response`) and gets the line for the
     backend; it hands in what the backend sent (`receive`) and gets a command. `call_s` is how long a call may
-    take without a sign of life.
+    take without a sign of life. At most `max_calls` are with the backend at once; others wait their turn: after
+    each call that has ended, the owner asks `next_turn`.
     """
 
-    def __init__(self, call_s: float, *, initialize_s: float = 30.0) -> None:
-        self.calls: dict[bytes, Call] = {}  # by our id, oldest first
+    def __init__(self, call_s: float, *, initialize_s: float = 30.0, max_calls: int = 128) -> None:
+        self.calls: dict[bytes, Call] = {}  # with the backend: by our id, oldest first
+        self.waiting: dict[bytes, _Waiting] = {}  # for their turn, likewise; none of them was sent
+        self._max_calls, self._max_waiting = max_calls, max(max_calls, MIN_WAITING)
+        self._waiting_bytes = 0
         self._by_client_id: dict[bytes, Call] = {}
         self._questions: dict[bytes, Question] = {}  # by our id
         self._question_ids: dict[bytes, bytes] = {}  # the backend's id -> ours
@@ -107,24 +120,33 @@ class Exchange:
         """Whether the backend waits for the client."""
         return bool(self._questions)
 
+    @property
+    def in_flight(self) -> int:
+        """Calls without an outcome, those that wait for their turn included."""
+        return len(self.calls) + len(self.waiting)
+
+    def every_call(self) -> list[Call]:
+        """The same calls, oldest first."""
+        return [*self.calls.values(), *(each.call for each in self.waiting.values())]
+
     # --- from the client
 
-    def request(self, message: Request, stream: Stream, now: float, *, may_stream: bool = True) -> tuple[Call, bytes]:
+    def request(
+        self, message: Request, stream: Stream, now: float, *, may_stream: bool = True
+    ) -> tuple[Call, bytes | None]:
         """Registers a call; the answer comes out of `receive`, `expire` or `fail_all`, exactly once.
 
         Returns:
-            The call, and the line for the backend.
+            The call, and the line for the backend; None where it waits for its turn.
 
         Raises:
             InvalidMessage: a call with this id is still in flight; or what is kept of its params is too long.
-            QuotaExceeded: MAX_CALLS are in flight.
+            QuotaExceeded: as many run as may, and as many wait.
         """
         if message.id in self._by_client_id:
             raise InvalidMessage("a request with this id is in flight already")
         if message.method in MAX_KEPT:
             _require_short(message)
-        if len(self.calls) >= MAX_CALLS:
-            raise QuotaExceeded("calls_per_session", f"a session has at most {MAX_CALLS} calls in flight")
         self._last_id += 1
         gateway_id = b"%d" % self._last_id
         params, token = message.params, None
@@ -134,11 +156,61 @@ class Exchange:
         call = Call(message.id, gateway_id, message.method, stream, may_stream, now, now + patience, token)
         if message.method == "tasks/result" and params is not None:
             call.task = string_of(params.get("taskId"))
+        if len(self.calls) >= self._max_calls and message.method != "initialize":  # which everything else waits for
+            self._wait(call, dump_request(gateway_id, message.method, params))
+            return call, None
         self.calls[gateway_id] = self._by_client_id[message.id] = call
         return call, dump_request(gateway_id, message.method, params)
 
+    def require_room(self, calls: int, size: int) -> None:
+        """Looks whether so many calls of `size` bytes in all would run or wait, every one of them.
+
+        Raises:
+            QuotaExceeded: they would not.
+        """
+        would_wait = self.in_flight + calls - self._max_calls
+        if would_wait > 0:
+            self._require_places(would_wait, size + calls * LINE_OVERHEAD, is_one=calls == 1)
+
+    def _wait(self, call: Call, line: bytes) -> None:
+        self._require_places(len(self.waiting) + 1, len(line), is_one=True)
+        self._by_client_id[call.id] = call
+        self.waiting[call.gateway_id] = _Waiting(call, line)
+        self._waiting_bytes += len(line)
+
+    def _require_places(self, would_wait: int, size: int, *, is_one: bool) -> None:
+        is_alone = is_one and not self.waiting
+        if would_wait > self._max_waiting or (self._waiting_bytes + size > MAX_WAITING_BYTES and not is_alone):
+            places = f"{self._max_calls} calls with its backend, {self._max_waiting} waiting, with 4 MiB"
+            raise QuotaExceeded("calls_per_session", f"a session has at most {places}")
+
+    def next_turn(self, now: float) -> tuple[Call, bytes] | None:
+        """The call that has waited longest, and its line, if it may run now; it counts as sent: its clock starts."""
+        if not self.waiting or len(self.calls) >= self._max_calls:
+            return None
+        call, line = self._stop_waiting(next(iter(self.waiting)))
+        call.waited_s, call.deadline = now - call.started, now + self._patience(call.method)
+        self.calls[call.gateway_id] = call
+        return call, line
+
+    def withdraw(self, message: Notification) -> Failed | None:
+        """The outcome of a call that this cancels before its turn has come; None where there is no such call."""
+        if message.method != "notifications/cancelled":
+            return None
+        call = self._by_client_id.get(bytes((message.params or {}).get("requestId", ABSENT)))
+        if call is None or call.gateway_id not in self.waiting:
+            return None
+        self._stop_waiting(call.gateway_id)
+        del self._by_client_id[call.id]
+        return Failed(call, RequestCancelled(), was_sent=False)
+
+    def _stop_waiting(self, gateway_id: bytes) -> tuple[Call, bytes]:
+        waiting = self.waiting.pop(gateway_id)
+        self._waiting_bytes -= len(waiting.line)
+        return waiting.call, waiting.line
+
     def _patience(self, method: str) -> float:
-        if method == "subscriptions/listen":  # answered when it ends
+        if method in _FOR_EVER:
             return float("inf")
         return self._initialize_s if method == "initialize" else self._call_s
 
@@ -270,7 +342,8 @@ class Exchange:
         call = self.calls.get(bytes(params.get("progressToken", ABSENT)))
         if call is None or call.progress_token is None or call.cancelled:
             return Dropped("unknown_progress")
-        call.deadline = max(call.deadline, min(now + self._call_s, call.started + MAX_CALL_S))
+        if call.method != "initialize":  # until it is answered there is no session that could be too old
+            call.deadline = max(call.deadline, now + self._call_s)
         if not call.may_stream:
             return Dropped("no_stream")
         params["progressToken"] = msgspec.Raw(call.progress_token)
@@ -314,6 +387,12 @@ class Exchange:
 
     # --- time, and the end
 
+    def client_is_there(self, reads: Callable[[Stream], bool], now: float) -> None:
+        """Questions age only while nobody `reads` the stream that they went to: people may think for hours."""
+        for question in self._questions.values():
+            if reads(question.stream):
+                question.deadline = now + QUESTION_S
+
     def expire(self, now: float) -> Iterator[Command]:
         """What is overdue at `now`: calls get their error and the backend hears that nobody waits any more."""
         for our_id in [our_id for our_id, question in self._questions.items() if question.deadline <= now]:
@@ -321,13 +400,13 @@ class Exchange:
             if line is not None:
                 yield ToBackend(line)
         for call in [call for call in self.calls.values() if call.deadline <= now]:
-            if self._waits_for_client(call, now):
+            if self._waits_for_client(call):
                 continue
             self._finish(call)
             if call.cancelled:
                 yield Failed(call, RequestCancelled(), may_go_on=True)
                 continue
-            timeout = BackendTimeout(f"the backend did not answer within {now - call.started:.0f} s")
+            timeout = BackendTimeout(f"the backend did not answer within {now - call.started - call.waited_s:.0f} s")
             yield Failed(call, timeout, may_go_on=True)
             if call.method != "initialize":
                 yield ToBackend(
@@ -335,14 +414,17 @@ class Exchange:
                     b'{"requestId":%b,"reason":"timeout"}}' % call.gateway_id
                 )
 
-    def _waits_for_client(self, call: Call, now: float) -> bool:
+    def _waits_for_client(self, call: Call) -> bool:
         """A call may wait for the client as long as the client may think."""
-        return bool(self._questions) and not call.cancelled and now < call.started + MAX_CALL_S
+        return bool(self._questions) and not call.cancelled and call.method != "initialize"
 
-    def fail_all(self, error: GatewayError) -> list[Failed]:
-        """Ends every call with this error; there will be no other answers."""
-        failed = [Failed(call, error) for call in self.calls.values()]
+    def fail_all(self, error: GatewayError, *, waiting: GatewayError) -> list[Failed]:
+        """Ends every call with this error, those that were not sent with the other; there will be no other answers."""
+        failed = [Failed(each.call, waiting, was_sent=False) for each in self.waiting.values()]
+        failed += [Failed(call, error) for call in self.calls.values()]
         self.calls.clear()
+        self.waiting.clear()
+        self._waiting_bytes = 0
         self._by_client_id.clear()
         self._questions.clear()
         self._question_ids.clear()
@@ -353,7 +435,7 @@ class Exchange:
         self._by_client_id.pop(call.id, None)
 
     def __repr__(self) -> str:
-        return f"<Exchange [{len(self.calls)} calls, {len(self._questions)} questions]>"
+        return f"<Exchange [{len(self.calls)} calls, {len(self.waiting)} waiting, {len(self._questions)} questions]>"
 
 
 def _require_short(message: Request) -> None:

@@ -96,7 +96,7 @@ class ImplicitSessions:
         seal = partial(self._states.sealed, caller)
         call = ModernCall(line.session, message, envelope, passes_unchanged=line.is_modern, seal=seal)
         call.server_info, call.repeats = line.about.get("serverInfo"), repeats
-        call.line_id = self.lines.new_id("m")
+        call.line_id, call.expires_at = self.lines.new_id("m"), caller.principal.expires_at
         call.on_suspended = partial(self.suspended.add, caller)
         call.on_answered, call.on_done = partial(self.lines.answered, line), self.suspended.over
         call.hears_others = lambda: line.may_still_ask
@@ -209,7 +209,7 @@ class ImplicitSessions:
         """Nobody waits for these calls now, and who comes back comes too late, here and at another node."""
         for call in self.suspended.waiting():
             call.cancel("the node is shutting down")
-            if all(each.cancelled for each in call.line.exchange.calls.values()):
+            if all(each.cancelled for each in call.line.exchange.every_call()):
                 call.line.close(SHUTDOWN)
 
     def forget(self, tenant: str, backend: str | None = None) -> None:

@@ -5,13 +5,18 @@ from enum import Enum
 
 import anyio
 
-from app.protocol.exchange import MAX_CALLS
+from app.domain import BackendSpec
 from app.protocol.jsonrpc import Params
 from app.protocol.lifecycle import SessionState
 from app.protocol.modern import MAY_ASK, MirroredParameter
 from app.sessions.session import Session
 
-MAX_SHARED_CALLS = MAX_CALLS - 8  # of one line; the rest is for what the gateway asks itself
+RESERVED = 8  # calls of one line, at most a quarter, that are left to what the gateway asks itself
+
+
+def max_shared(spec: BackendSpec) -> int:
+    """How many calls of clients a line takes; for the next there is another line. They do not wait for their turn."""
+    return spec.calls_per_session - min(RESERVED, spec.calls_per_session // 4)
 
 
 class Need(Enum):
@@ -38,7 +43,7 @@ class Line:
     def is_free(self, need: Need) -> bool:
         """Whether it can take such a request."""
         calls = self.session.exchange.calls
-        if self.session.state is not SessionState.OPEN or len(calls) >= MAX_SHARED_CALLS:
+        if self.session.state is not SessionState.OPEN or len(calls) >= max_shared(self.session.spec):
             return False
         if self.is_modern or need is Need.ANY:
             return True

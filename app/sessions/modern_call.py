@@ -76,6 +76,7 @@ class ModernCall:
         self.round = 0
         self.deadline: float | None = None  # while suspended; its owner sets and looks at it
         self.is_done = False
+        self.expires_at: float | None = None  # of the credential that it came with
         self.questions: dict[str, Question] = {}
         self.repeats = 0  # how often the request was sent before, and refused until URLs were opened
         self._url_required: Response | None = None  # the refusal; the questions are its URLs then
@@ -139,6 +140,11 @@ class ModernCall:
         self._over()
 
     # --- from the session (takes a Reply's place)
+
+    @property
+    def is_read(self) -> bool:
+        """See Sink. Who is to answer and does not come back is given up by the owner of suspended calls."""
+        return not self.is_done
 
     def answer(self, outcome: Answer | Failed) -> None:
         """The process has answered, or will not."""

@@ -138,7 +138,7 @@ def _session(session: Session, now: float, node: str) -> SessionView:
         protocol_version=session.version,
         opened_at=datetime.fromtimestamp(time.time() - age_s, UTC),
         idle_s=round(now - session.last_seen, 3),
-        calls=len(session.exchange.calls),
+        calls=session.exchange.in_flight,
         process=session.process,
         node=node,
     )

@@ -292,7 +292,7 @@ class SessionRegistry:
 
     def calls_in_flight(self) -> int:
         """How many requests of clients wait for their answer."""
-        return sum(len(session.exchange.calls) for session in self)
+        return sum(session.exchange.in_flight for session in self)
 
     def __len__(self) -> int:
         return len(self._sessions) + len(self._hidden)
@@ -342,7 +342,7 @@ class SessionRegistry:
                     session.close("internal_error")
 
     def _sweep_one(self, session: Session, now: float, *, look_at_age: bool) -> None:
-        if session.exchange.calls or session.exchange.has_questions:
+        if session.exchange.in_flight or session.exchange.has_questions:
             session.sweep(now)
         if look_at_age and (reason := session.expired(now)) is not None:
             session.close(reason)

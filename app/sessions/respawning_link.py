@@ -19,7 +19,7 @@ from app.protocol.handshake_record import HandshakeRecord
 from app.protocol.jsonrpc import ABSENT, Notification, Request, Response, parse_backend
 from app.sessions.links import LinkLease, fail_call
 
-MAX_WAITING = 32  # requests while there is no process; above it they are refused
+MAX_WAITING = 1024  # requests while there is no process: what one session may have running
 MAX_WAITING_BYTES = 4 << 20
 MAX_TRIES = 2  # processes that die in the handshake; the pool waits longer after each, and so would the client
 SPACING_S = 0.2  # between two starts for one session: a call that kills its process is no way to start many

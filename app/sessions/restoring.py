@@ -170,7 +170,7 @@ def _head_of(session: Session, resumption: Resumption, wall_offset_s: float) -> 
 def _calls_by_stream(session: Session) -> dict[EventStream, list[tuple[bytes, str]]]:
     """The calls in flight that have a stream; a JSON answer is lost with its connection, and its client knows."""
     waiting: dict[EventStream, list[tuple[bytes, str]]] = defaultdict(list)
-    for call in session.exchange.calls.values():
+    for call in session.exchange.every_call():
         if isinstance(call.stream, Reply) and call.stream.stream is not None:
             waiting[call.stream.stream].append((call.id, call.method))
     return waiting

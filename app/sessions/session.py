@@ -15,6 +15,7 @@ from app.errors import (
     BackendExited,
     CallCutOff,
     Conflict,
+    CredentialExpired,
     GatewayError,
     InvalidMessage,
     NodeLost,
@@ -69,7 +70,9 @@ class Session:
         self.principal, self.spec = principal, spec
         self.transport, self.gate, self._metrics, self._on_closed, self._fence = around
         self.version: str = ASSUMED
-        self.exchange = Exchange(spec.timeouts.call_s, initialize_s=spec.timeouts.initialize_s)
+        call_s, initialize_s = spec.timeouts.call_s, spec.timeouts.initialize_s
+        self.exchange = Exchange(call_s, initialize_s=initialize_s, max_calls=spec.calls_per_session)
+        self._is_giving_turns = False
         self.listen = EventStream(self._pressure, self._stream_dropped)
         self.opened_at = self.last_seen = time.monotonic()
         self._lifecycle = Lifecycle()
@@ -144,12 +147,12 @@ class Session:
 
     # --- from the client
 
-    def reply(self, expected: int, *, may_stream: bool) -> Reply:
-        """A Reply for a POST with this many requests."""
-        return Reply(expected, may_stream=may_stream, make_stream=self.new_stream)
+    def reply(self, expected: int, *, may_stream: bool, expires_at: float | None = None) -> Reply:
+        """A Reply for a POST with this many requests, sent with a credential that ends then."""
+        return Reply(expected, may_stream=may_stream, make_stream=self.new_stream, expires_at=expires_at)
 
     def request(self, message: Request, stream: Sink | Listen) -> None:
-        """Passes a request on; its outcome goes to `stream`.
+        """Passes a request on, or has it wait for its turn; its outcome goes to `stream`.
 
         Raises:
             InvalidMessage: the id is in flight, or it is too early or too late for this method.
@@ -165,7 +168,8 @@ class Session:
         try:
             call, line = self.exchange.request(message, stream, now, may_stream=may_stream)
             try:
-                self._require_link().send(line)
+                if line is not None:
+                    self._require_link().send(line)
             except BackendError:
                 self.exchange.abandon(call)
                 raise
@@ -175,6 +179,35 @@ class Session:
         if message.method == "initialize":
             self._lifecycle.follow(Trigger.INITIALIZE)
             self._hello = line
+
+    def require_room(self, messages: int, calls: int, size: int) -> None:
+        """Looks whether a batch fits whole, before anything of it is passed on.
+
+        Raises:
+            QuotaExceeded, RateLimited, Overloaded: it does not.
+        """
+        self.exchange.require_room(calls, size)
+        self.gate.require_room(messages, calls, time.monotonic())
+
+    def _give_turns(self, now: float) -> None:
+        """Sends the calls whose turn has come. Some are answered while they are sent, so this is not begun twice."""
+        if self._is_giving_turns or self._fence.is_closed():
+            return
+        self._is_giving_turns = True
+        try:
+            while (turn := self.exchange.next_turn(now)) is not None:
+                self._send_in_turn(*turn)
+        finally:
+            self._is_giving_turns = False
+
+    def _send_in_turn(self, call: Call, line: bytes) -> None:
+        try:
+            if call.stream is not Listen.STREAM and _is_over(call.stream.expires_at):
+                raise CredentialExpired
+            self._require_link().send(line)
+        except GatewayError as error:
+            self.exchange.abandon(call)
+            self._carry_out(Failed(call, error, was_sent=False))
 
     def refuse(self, message: Request, error: GatewayError) -> None:
         """Answers a request with an error on the listen stream; without a process the session is over."""
@@ -193,15 +226,23 @@ class Session:
         """
         now = self._accept()
         self.gate.check_rate(now)
-        line = self.exchange.notification(message, now)
+        line = self._line_of(message, now)
         if line is not None:
             self._require_link().send(line)
 
     def try_notify(self, message: Notification) -> None:
         """The same for a notification of our own; a process that is gone or deaf will be noticed by others."""
-        line = self.exchange.notification(message, time.monotonic())
+        line = self._line_of(message, time.monotonic())
         if line is not None:
             self._tell_backend(line)
+
+    def _line_of(self, message: Notification, now: float) -> bytes | None:
+        """What the process is to hear: nothing where a call is cancelled that it has not heard of."""
+        withdrawn = self.exchange.withdraw(message) if self.exchange.waiting else None
+        if withdrawn is None:
+            return self.exchange.notification(message, now)
+        self._carry_out(withdrawn)
+        return None
 
     def refuse_question(self, our_id: bytes, why: str, code: int) -> None:
         """Tells the backend that its question is not asked."""
@@ -269,13 +310,13 @@ class Session:
         self._held.append(line)
 
     def deliver_held(self) -> None:
-        """The session is ours: what the process said goes its way. Idempotent."""
+        """The session is ours: what the process said goes its way, and whose turn came meanwhile. Idempotent."""
         held, self._held = self._held, None
-        if held is None:
-            return
-        self._pressure(full=False)
-        for line in held:
+        if held is not None:
+            self._pressure(full=False)
+        for line in held or ():
             self.backend_sent(line)
+        self._give_turns(time.monotonic())
 
     def backend_asked(self, line: bytes, related: bytes) -> None:
         """A question that belongs to this call (BridgedSession)."""
@@ -350,7 +391,8 @@ class Session:
             case ToBackend(line=line):
                 self._tell_backend(line)
             case Failed(call=call):
-                self._done(call, command.error.after_sending().reason, time.monotonic())
+                error = command.error.after_sending() if command.was_sent else command.error
+                self._done(call, error.reason, time.monotonic(), was_sent=command.was_sent)
                 (self.listen if call.stream is Listen.STREAM else call.stream).answer(command)
             case Several(lines=lines):
                 for each in lines:
@@ -367,12 +409,15 @@ class Session:
         except GatewayError:
             self._metrics.messages_dropped.labels("backend_deaf").inc()
 
-    def _done(self, call: Call, error_type: str, now: float) -> None:
-        """A call has its outcome: its place is free, its time is counted."""
+    def _done(self, call: Call, error_type: str, now: float, *, was_sent: bool = True) -> None:
+        """A call has its outcome: its place is free, for the next that waits for one, its time is counted."""
         self.gate.end_call()
         self.last_seen = now
+        if self.exchange.waiting:
+            self._give_turns(now)
         seconds, method = now - call.started, method_label(call.method)
-        self._metrics.client_operations.labels(method, error_type).observe(seconds)
+        if was_sent:
+            self._metrics.client_operations.labels(method, error_type).observe(seconds - call.waited_s)
         if not self.is_line:
             version = self.version if self.version in KNOWN_VERSIONS else "_OTHER"  # a backend may say what it likes
             self._metrics.server_operations.labels(method, error_type, self.transport, version).observe(seconds)
@@ -449,12 +494,14 @@ class Session:
 
     def sweep(self, now: float) -> None:
         """Ends what is overdue; lets a POST that has waited long become a stream."""
+        if self.exchange.has_questions:
+            self.exchange.client_is_there(self._is_read, now)
         for command in list(self.exchange.expire(now)):
             self._carry_out(command)
             if isinstance(command, Failed) and command.call.method == "initialize":
                 self.close("initialize_timeout", command.error)
                 return
-        for call in list(self.exchange.calls.values()):
+        for call in self.exchange.every_call():
             if call.stream is Listen.STREAM or not call.may_stream or call.method == "initialize":
                 continue
             if now - call.started > call.stream.silence_s:
@@ -471,6 +518,9 @@ class Session:
         elif now - self._held_up_since > UNREAD_S and self._listening is not None:
             self._listening.end()
 
+    def _is_read(self, stream: Sink | Listen) -> bool:
+        return self.listen.attached if stream is Listen.STREAM else stream.is_read
+
     def expired(self, now: float) -> str | None:
         """Why the session should end now, if it should: "idle", "too_old", or "credential_expired" where that is a key,
         for nobody can come back with another. Events too old to replay go here too."""
@@ -479,9 +529,9 @@ class Session:
         timeouts = self.spec.timeouts
         if now - self.opened_at > timeouts.absolute_s:
             return "too_old"
-        if self.principal.issuer == KEY and not self.exchange.calls and _is_over(self.principal.expires_at):
+        if self.principal.issuer == KEY and not self.exchange.in_flight and _is_over(self.principal.expires_at):
             return "credential_expired"
-        if self.exchange.calls or self.listen.attached or self.state is SessionState.CONNECTING:
+        if self.exchange.in_flight or self.listen.attached or self.state is SessionState.CONNECTING:
             return None
         return "idle" if now - self.last_seen > timeouts.idle_s else None
 
@@ -489,14 +539,15 @@ class Session:
         """Ends the session: calls in flight get `error`, streams end, the process is given back.
 
         Without an error they hear that nobody knows what has become of them: a 404 would say so of the session, which
-        may go on elsewhere, and a 503 that they can be sent again.
+        may go on elsewhere, and a 503 that they can be sent again. Those that waited for their turn hear what a request
+        would hear that came now: nothing of them was sent.
         """
         if self.state is SessionState.CLOSED:
             return
         if reason == DELETED:
             self._end_as_streams()
         lost = NodeLost() if reason in (*LEAVING, TAKEN_OVER) else CallCutOff()
-        for failed in self.exchange.fail_all(error or lost):
+        for failed in self.exchange.fail_all(error or lost, waiting=_too_late(reason)):
             self._carry_out(failed)
         self._lifecycle.follow(Trigger.CLOSE)
         self._closed_for = reason
@@ -516,12 +567,19 @@ class Session:
     def _end_as_streams(self) -> None:
         """For a client that ends its session while calls of its own are open. While it closes, the official Python
         client stumbles over JSON answers now and then, and never over the same as event streams."""
-        for call in self.exchange.calls.values():
+        for call in self.exchange.every_call():
             if call.may_stream and call.stream is not Listen.STREAM:
                 call.stream.become_stream()
 
     def __repr__(self) -> str:
         return f"<Session {self.id[:6]}… {self.transport} {self.state.value} {self.exchange!r}>"
+
+
+def _too_late(reason: str) -> GatewayError:
+    """What a request gets that comes after such an end; where the session may go on elsewhere, it can be sent again."""
+    if reason in LEAVING:
+        return ShuttingDown()
+    return RoutesUnavailable() if reason == TAKEN_OVER else SessionNotFound()
 
 
 def _is_over(expires_at: float | None) -> bool:

@@ -281,6 +281,11 @@ class Sink(Protocol):
 
     may_stream: bool  # whether it takes more than the answer
     silence_s: float  # a call this old without an answer becomes a stream, so that its connection stays alive
+    expires_at: float | None  # when the credential ends that the call came with, in Unix time
+
+    @property
+    def is_read(self) -> bool:
+        """Whether somebody is there to answer what is asked on it."""
 
     def answer(self, outcome: Answer | Failed) -> None:
         """The call's outcome."""
@@ -299,15 +304,27 @@ class Reply:
     holds what every request of the POST came to.
     """
 
-    __slots__ = ("_expected", "_make_stream", "may_stream", "outcome", "outcomes", "silence_s", "stream")
+    __slots__ = ("_expected", "_make_stream", "expires_at", "may_stream", "outcome", "outcomes", "silence_s", "stream")
 
-    def __init__(self, expected: int, *, may_stream: bool, make_stream: Callable[[], EventStream]) -> None:
+    def __init__(
+        self,
+        expected: int,
+        *,
+        may_stream: bool,
+        make_stream: Callable[[], EventStream],
+        expires_at: float | None = None,
+    ) -> None:
         self._expected = expected
         self._make_stream = make_stream
-        self.may_stream, self.silence_s = may_stream, SILENCE_S
+        self.may_stream, self.silence_s, self.expires_at = may_stream, SILENCE_S, expires_at
         self.outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.outcomes: list[Answer | Failed] = []
         self.stream: EventStream | None = None
+
+    @property
+    def is_read(self) -> bool:
+        """See Sink."""
+        return self.stream is not None and self.stream.attached
 
     def answer(self, outcome: Answer | Failed) -> None:
         """One of the requests is done."""

@@ -73,6 +73,7 @@ backends = Table(
     Column("broadcast", Boolean, nullable=False, server_default=false()),
     Column("warm", Integer, nullable=False),
     Column("max_processes", Integer, nullable=False),
+    Column("calls_per_session", Integer, nullable=False, server_default="128"),
     Column("timeouts", JSON, nullable=False),
     Column("enabled", Boolean, nullable=False),
     Column("version", Integer, nullable=False),

@@ -10,7 +10,7 @@ from app.metrics import Metrics
 from app.protocol.commands import Answer, Call, Failed
 from app.protocol.event_ids import is_primed, parse_event_id
 from app.protocol.headers import is_json, parse_accept, parse_version
-from app.protocol.jsonrpc import Message, Notification, Request, parse_client
+from app.protocol.jsonrpc import Message, Notification, Request, Response, parse_client
 from app.protocol.modern import MODERN, envelope_version, unsupported
 from app.protocol.revisions import HANDSHAKE, allows_batches, is_handshake
 from app.protocol.sse import FIRST_BYTE, encode_primer
@@ -74,7 +74,8 @@ class StreamableHttp:
         if session is None:
             return
         if isinstance(message, list):
-            await self._batch(request, session, message, takes_json=accepted.json, takes_events=accepted.events)
+            reply = self._batch_reply(request, session, message, len(body), may_stream=accepted.events)
+            await self._batch(request, session, message, reply, takes_json=accepted.json)
             return
         _pass_on(session, message)
         await request.answer_empty(202)
@@ -117,7 +118,7 @@ class StreamableHttp:
         session = self._session(request) or await self._fetch(request, body)
         if session is None:
             return
-        reply = session.reply(1, may_stream=takes_events)
+        reply = session.reply(1, may_stream=takes_events, expires_at=request.principal.expires_at)
         session.request(message, reply)
         if not takes_json:
             reply.become_stream()
@@ -169,9 +170,10 @@ class StreamableHttp:
         await reply.outcome
         await self._registry.make_safe(session)
 
-    async def _batch(
-        self, request: McpRequest, session: Session, batch: list[Message], *, takes_json: bool, takes_events: bool
-    ) -> None:
+    def _batch_reply(
+        self, request: McpRequest, session: Session, batch: list[Message], size: int, *, may_stream: bool
+    ) -> Reply:
+        """The reply to a batch that may be passed on, and fits whole: nothing of it has run if it is refused."""
         if not allows_batches(session.version):
             raise InvalidMessage(f"revision {session.version} has no batches")
         if not 1 <= len(batch) <= MAX_BATCH:
@@ -179,13 +181,19 @@ class StreamableHttp:
         requests = [message for message in batch if isinstance(message, Request)]
         if any(message.method == "initialize" for message in requests):
             raise InvalidMessage("`initialize` must not be part of a batch")
-        reply = session.reply(len(requests), may_stream=takes_events)
+        counted = sum(not isinstance(message, Response) for message in batch)
+        session.require_room(counted, len(requests), size)
+        return session.reply(len(requests), may_stream=may_stream, expires_at=request.principal.expires_at)
+
+    async def _batch(
+        self, request: McpRequest, session: Session, batch: list[Message], reply: Reply, *, takes_json: bool
+    ) -> None:
         for message in batch:
             if isinstance(message, Request):
                 _submit(session, message, reply)
             else:
                 _pass_on(session, message)
-        if not requests:
+        if not any(isinstance(message, Request) for message in batch):
             await request.answer_empty(202)
             return
         if not takes_json:

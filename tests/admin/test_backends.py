@@ -15,6 +15,7 @@ FULL: dict[str, Any] = {
     "broadcast": True,
     "warm": 3,
     "max_processes": 1000,
+    "calls_per_session": 4,
     "timeouts": {"initialize_s": 1, "call_s": 0.5, "idle_s": 60, "absolute_s": 600},
     "enabled": False,
 }
@@ -82,7 +83,9 @@ async def test_a_taken_name_is_409_and_an_unknown_tenant_404(rig):
         ({"warm": False}, "#/warm"),
         ({"max_processes": 0}, "#/max_processes"),
         ({"max_processes": 10_001}, "#/max_processes"),
-        ({"timeouts": {"call_s": 601}}, "#/timeouts/call_s"),
+        ({"calls_per_session": 0}, "#/calls_per_session"),
+        ({"calls_per_session": 1025}, "#/calls_per_session"),
+        ({"timeouts": {"call_s": 86401}}, "#/timeouts/call_s"),
         ({"timeouts": {"call_s": 0}}, "#/timeouts/call_s"),
         ({"timeouts": {"initialize_s": float("nan")}}, "#/timeouts/initialize_s"),
         ({"timeouts": {"idle_s": float("inf")}}, "#/timeouts/idle_s"),

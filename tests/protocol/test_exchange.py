@@ -7,14 +7,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.errors import BackendExited, BackendTimeout, InvalidMessage, QuotaExceeded, RequestCancelled, ResponseTooLarge
+from app.errors import (
+    BackendExited,
+    BackendTimeout,
+    InvalidMessage,
+    QuotaExceeded,
+    RequestCancelled,
+    ResponseTooLarge,
+    SessionNotFound,
+)
 from app.protocol.commands import Answer, Call, Dropped, Failed, Listen, Several, ToBackend, ToStream
 from app.protocol.exchange import (
     CANCEL_GRACE_S,
-    MAX_CALL_S,
-    MAX_CALLS,
     MAX_KEPT,
     MAX_QUESTIONS,
+    MAX_WAITING_BYTES,
+    MIN_WAITING,
     QUESTION_S,
     Exchange,
 )
@@ -33,7 +41,25 @@ def call(
     made, line = exchange.request(
         message, options.pop("stream", f"stream of {id_text}"), options.pop("now", 0.0), **options
     )
-    return made, json.loads(line)
+    return made, {} if line is None else json.loads(line)
+
+
+def answer(exchange: Exchange, made: Call, now: float = 0.0) -> Any:
+    return exchange.receive(b'{"jsonrpc":"2.0","id":%b,"result":{}}' % made.gateway_id, now)
+
+
+def cancel(exchange: Exchange, id_text: str) -> Failed | None:
+    text = f'{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id_text}}}}}'
+    return exchange.withdraw(client(text))
+
+
+def turns(exchange: Exchange, now: float = 0.0) -> list[str]:
+    """The clients' ids of the calls whose turn it is."""
+    found = []
+    while (turn := exchange.next_turn(now)) is not None:
+        assert json.loads(turn[1])["id"] == int(turn[0].gateway_id)
+        found.append(turn[0].id.decode())
+    return found
 
 
 def sent(exchange: Exchange, message: dict[str, Any], now: float = 0.0) -> Any:
@@ -93,11 +119,106 @@ def test_repeated_late_and_invented_answers_are_dropped(exchange: Exchange) -> N
     assert sent(exchange, {"id": None, "error": {"code": -32700, "message": "?"}}) == Dropped("unknown_answer")
 
 
-def test_calls_in_flight_are_bounded(exchange: Exchange) -> None:
-    for number in range(MAX_CALLS):
-        call(exchange, str(number))
+@pytest.mark.parametrize(("may_run", "may_wait"), [(1, MIN_WAITING), (4, MIN_WAITING), (128, 128)])
+def test_calls_above_the_limit_wait_and_those_above_the_bound_are_refused(may_run: int, may_wait: int) -> None:
+    exchange = Exchange(60.0, max_calls=may_run)
+    lines = [call(exchange, str(number))[1] for number in range(may_run + may_wait)]
+    assert [bool(line) for line in lines] == [True] * may_run + [False] * may_wait
+    assert (len(exchange.calls), exchange.in_flight) == (may_run, may_run + may_wait)
+    with pytest.raises(QuotaExceeded) as refused:
+        call(exchange, "999")
+    assert (refused.value.limit, refused.value.retry_after_s) == ("calls_per_session", 1.0)
+    assert exchange.in_flight == may_run + may_wait
+
+
+def test_calls_that_wait_take_their_turn_in_order() -> None:
+    exchange = Exchange(60.0, max_calls=2)
+    made = [call(exchange, str(number))[0] for number in range(6)]
+    assert turns(exchange) == []
+    answer(exchange, made[1])
+    assert turns(exchange) == ["2"]
+    call(exchange, "6")
+    answer(exchange, made[2])
+    answer(exchange, made[0])
+    assert turns(exchange) == ["3", "4"]
+    assert list(exchange.calls) == [made[3].gateway_id, made[4].gateway_id]
+    assert [each.id for each in exchange.every_call()] == [b"3", b"4", b"5", b"6"]
+
+
+def test_the_clock_of_a_call_starts_when_it_is_sent() -> None:
+    exchange = Exchange(60.0, max_calls=1)
+    call(exchange, "1")
+    waiting, _ = call(exchange, "2", now=1.0)
+    (overdue, _) = exchange.expire(1000.0)
+    assert isinstance(overdue, Failed)
+    assert overdue.call.id == b"1"
+    assert turns(exchange, 1000.0) == ["2"]
+    assert (waiting.started, waiting.waited_s) == (1.0, 999.0)
+    assert list(exchange.expire(1059.9)) == []
+    late, _ = exchange.expire(1060.0)
+    assert isinstance(late, Failed)
+    assert "60 s" in str(late.error)
+
+
+def test_the_lines_of_calls_that_wait_are_bounded_and_one_alone_may_be_longer() -> None:
+    exchange = Exchange(60.0, max_calls=1)
+    call(exchange, "1")
+    text = "x" * MAX_WAITING_BYTES
+    call(exchange, "2", params=f'{{"a":"{text}"}}')
     with pytest.raises(QuotaExceeded):
-        call(exchange, "99")
+        call(exchange, "3")
+    assert cancel(exchange, "2") is not None
+    call(exchange, "3")
+    with pytest.raises(QuotaExceeded):
+        call(exchange, "4", params=f'{{"a":"{text}"}}')
+    call(exchange, "4", params=f'{{"a":"{text[1000:]}"}}')
+
+
+def test_a_call_that_is_cancelled_while_it_waits_is_never_sent() -> None:
+    exchange = Exchange(60.0, max_calls=1)
+    first, _ = call(exchange, "1")
+    for number in "234":
+        call(exchange, number)
+    assert cancel(exchange, "1") is None
+    assert cancel(exchange, "9") is None
+    withdrawn = cancel(exchange, "3")
+    assert withdrawn is not None
+    assert (withdrawn.call.id, withdrawn.was_sent, type(withdrawn.error)) == (b"3", False, RequestCancelled)
+    assert cancel(exchange, "3") is None
+    call(exchange, "3")
+    answer(exchange, first)
+    assert turns(exchange) == ["2"]
+
+
+def test_no_answer_of_a_backend_fits_a_call_that_waits() -> None:
+    exchange = Exchange(60.0, max_calls=1)
+    call(exchange, "1")
+    waiting, _ = call(exchange, "2", params='{"_meta":{"progressToken":"t"}}')
+    assert answer(exchange, waiting) == Dropped("unknown_answer")
+    told = {"method": "notifications/progress", "params": {"progressToken": int(waiting.gateway_id), "progress": 1}}
+    assert sent(exchange, told) == Dropped("unknown_progress")
+    assert sent(exchange, {"id": 1, "method": "roots/list"}).stream == "stream of 1"
+
+
+def test_a_handshake_waits_for_nothing() -> None:
+    exchange = Exchange(60.0, max_calls=1)
+    call(exchange, "1", method="server/discover")
+    assert call(exchange, "2", method="initialize")[1]
+
+
+def test_a_batch_fits_whole_or_not_at_all() -> None:
+    exchange = Exchange(60.0, max_calls=4)
+    exchange.require_room(4 + MIN_WAITING, 1000)
+    with pytest.raises(QuotaExceeded):
+        exchange.require_room(5 + MIN_WAITING, 1000)
+    exchange.require_room(4, 2 * MAX_WAITING_BYTES)  # none of them would wait
+    with pytest.raises(QuotaExceeded):
+        exchange.require_room(5, MAX_WAITING_BYTES)
+    for number in range(6):
+        call(exchange, str(number))
+    exchange.require_room(MIN_WAITING - 2, 1000)
+    with pytest.raises(QuotaExceeded):
+        exchange.require_room(MIN_WAITING - 1, 1000)
 
 
 @pytest.mark.parametrize("token", ["1", '"t"', "9007199254740993"])
@@ -243,16 +364,37 @@ def test_a_call_that_is_never_answered_ends_and_the_backend_hears_it(exchange: E
     assert json.loads(told.line)["params"]["requestId"] == line["id"]
 
 
-def test_progress_extends_a_call_but_not_for_ever(exchange: Exchange) -> None:
+def test_progress_extends_a_call_for_as_long_as_it_comes(exchange: Exchange) -> None:
     _, line = call(exchange, params='{"_meta":{"progressToken":1}}')
     progress = {"method": "notifications/progress", "params": {"progressToken": line["id"], "progress": 1}}
-    now = 0.0
-    while now < MAX_CALL_S - 30:
-        now += 30.0
-        sent(exchange, progress, now)
+    for now in range(59, 86_400, 59):
+        sent(exchange, progress, float(now))
         assert list(exchange.expire(now)) == []
-    sent(exchange, progress, MAX_CALL_S - 1)
-    assert isinstance(next(exchange.expire(MAX_CALL_S)), Failed)
+    assert list(exchange.expire(now + 59.9)) == []
+    assert isinstance(next(exchange.expire(now + 60.0)), Failed)
+
+
+def test_progress_does_not_extend_a_handshake(exchange: Exchange) -> None:
+    _, line = call(exchange, method="initialize", params='{"_meta":{"progressToken":1}}')
+    sent(exchange, {"method": "notifications/progress", "params": {"progressToken": line["id"], "progress": 1}}, 29.0)
+    assert isinstance(next(exchange.expire(30.0)), Failed)
+
+
+def test_the_result_of_a_task_is_waited_for_as_long_as_the_task_takes(exchange: Exchange) -> None:
+    made, _ = call(exchange, method="tasks/result", params='{"taskId":"t1"}')
+    assert list(exchange.expire(86_400.0 * 31)) == []
+    assert isinstance(answer(exchange, made), Answer)
+
+
+def test_a_call_waits_for_hours_while_somebody_is_there_who_was_asked(exchange: Exchange) -> None:
+    made, _ = call(exchange)
+    sent(exchange, {"id": "q", "method": "elicitation/create"})
+    for now in range(0, 86_400, 300):
+        exchange.client_is_there(lambda stream: stream == "stream of 1", now)
+        assert list(exchange.expire(now)) == []
+    exchange.client_is_there(lambda stream: False, now + QUESTION_S)
+    assert [type(each) for each in exchange.expire(now + QUESTION_S)] == [ToBackend, Failed, ToBackend]
+    assert made.gateway_id not in exchange.calls
 
 
 def test_a_call_waits_while_the_client_thinks_about_a_question(exchange: Exchange) -> None:
@@ -479,16 +621,26 @@ def test_a_call_that_ends_without_its_answer_may_go_on_in_the_process(exchange: 
 def test_when_the_process_dies_every_call_gets_the_error_once(exchange: Exchange) -> None:
     call(exchange, "1")
     call(exchange, "2")
-    failed = exchange.fail_all(BackendExited())
+    failed = exchange.fail_all(BackendExited(), waiting=SessionNotFound())
     assert [each.call.id for each in failed] == [b"1", b"2"]
-    assert exchange.fail_all(BackendExited()) == []
+    assert exchange.fail_all(BackendExited(), waiting=SessionNotFound()) == []
+
+
+def test_a_call_that_waits_does_not_hear_what_those_hear_that_were_sent() -> None:
+    exchange = Exchange(60.0, max_calls=1)
+    call(exchange, "1")
+    call(exchange, "2")
+    failed = exchange.fail_all(BackendExited(), waiting=SessionNotFound())
+    heard = {each.call.id: (type(each.error), each.was_sent) for each in failed}
+    assert heard == {b"1": (BackendExited, True), b"2": (SessionNotFound, False)}
+    assert (exchange.in_flight, exchange.next_turn(0.0)) == (0, None)
 
 
 class _Dialogue:
     """Counts what every request of a random dialogue got."""
 
     def __init__(self) -> None:
-        self.exchange = Exchange(60.0)
+        self.exchange = Exchange(60.0, max_calls=4)
         self.lines: list[tuple[str, int]] = []  # the client's id and ours
         self.answers: dict[str, int] = {}
 
@@ -515,23 +667,26 @@ def test_whatever_happens_every_request_gets_at_most_one_answer_on_its_own_strea
     for step, number in steps:
         now += 0.5
         known = dialogue.lines[number % len(dialogue.lines)] if dialogue.lines else ("0", 0)
-        if step == "ask" and len(exchange.calls) < MAX_CALLS:
+        if step == "ask" and exchange.in_flight < 4 + MIN_WAITING:
             serial += 1
-            _, line = call(exchange, str(serial), now=now)
-            dialogue.lines.append((str(serial), line["id"]))
+            made, _ = call(exchange, str(serial), now=now)
+            dialogue.lines.append((str(serial), int(made.gateway_id)))
         elif step in ("answer", "repeat"):
             note(sent(exchange, {"id": known[1], "result": {}}, now))
         elif step == "invent":
             note(sent(exchange, {"id": 10_000 + number, "result": {}}, now))
         elif step == "cancel":
             text = f'{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{known[0]}}}}}'
+            note(exchange.withdraw(client(text)))
             exchange.notification(client(text), now)
         elif step == "question":
             note(sent(exchange, {"id": number, "method": "roots/list"}, now))
         else:
             for command in exchange.expire(now):
                 note(command)
-    for failed in exchange.fail_all(BackendExited()):
+        turns(exchange, now)
+        assert len(exchange.calls) == 4 or not exchange.waiting
+    for failed in exchange.fail_all(BackendExited(), waiting=SessionNotFound()):
         note(failed)
     assert all(count == 1 for count in dialogue.answers.values())
     assert len(dialogue.answers) == len(dialogue.lines)

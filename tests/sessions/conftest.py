@@ -22,7 +22,9 @@ from tests.sessions.cluster import Cluster, running_cluster
 from tests.sessions.fakes import FakePool, FakeStore, alone
 from tests.sessions.modern_client import ELICITS, Client, held
 
-SPEC = BackendSpec("acme", "echo", "echo-server", timeouts=Timeouts(idle_s=100.0, absolute_s=1000.0))
+SPEC = BackendSpec(
+    "acme", "echo", "echo-server", calls_per_session=32, timeouts=Timeouts(idle_s=100.0, absolute_s=1000.0)
+)
 MAX_SESSIONS = 50
 
 

@@ -9,9 +9,11 @@ import pytest
 from app.domain import Principal
 from app.errors import NodeLost, NodeUnavailable
 from app.sessions.implicit import ImplicitSessions
-from app.sessions.line import MAX_SHARED_CALLS
+from app.sessions.line import max_shared
 from app.sessions.lines import MAX_CAPABILITY_SETS, CallerKey
 from app.sessions.registry import SessionRegistry
+from tests.sessions.conftest import SPEC
+from tests.sessions.fakes import FakeStore
 from tests.sessions.modern_client import ELICITS, TEXT, Client, run
 from tests.sessions.servers import (
     ServerPool,
@@ -117,8 +119,8 @@ async def test_a_process_has_a_bounded_number_of_calls_and_then_there_is_another
     client: Client, pool: ServerPool
 ) -> None:
     pool.make = modern_server
-    sent = [await client.send(name="x") for _ in range(MAX_SHARED_CALLS + 1)]
-    assert [len(server.sent_with("tools/call")) for server in pool.servers] == [MAX_SHARED_CALLS, 1]
+    sent = [await client.send(name="x") for _ in range(max_shared(SPEC) + 1)]
+    assert [len(server.sent_with("tools/call")) for server in pool.servers] == [max_shared(SPEC), 1]
     for each in sent:
         each.call.leave()
 
@@ -194,3 +196,17 @@ async def test_the_lines_of_a_caller_that_another_node_has_taken_end(
         await run(each, pool)
     implicit.lines.lost(client.caller.key)
     assert [session.principal.subject for session in registry] == ["somebody else"]
+
+
+async def test_a_call_that_waits_for_what_the_gateway_asks_itself_is_not_sent_once_its_client_has_left(
+    pool: ServerPool, implicit: ImplicitSessions, principal: Principal, store: FakeStore
+) -> None:
+    store.specs[SPEC.key] = dataclasses.replace(SPEC, calls_per_session=1)
+    client = Client(implicit, principal, log_level="info")
+    sent = await client.send(name="a")
+    (server,) = pool.servers
+    assert server.sent[-1]["method"] == "logging/setLevel"
+    sent.call.leave()
+    await anyio.wait_all_tasks_blocked()  # the log level is set
+    assert server.sent_with("tools/call") == server.sent_with("notifications/cancelled") == []
+    assert await run(client, pool) is server

@@ -25,7 +25,6 @@ from app.errors import (
 from app.http.errors import http_status, retry_after, rpc_error
 from app.limits.overload import Passed
 from app.protocol.commands import Failed
-from app.protocol.exchange import MAX_CALLS
 from app.protocol.jsonrpc import parse_client
 from app.routing.peers import PeerLost
 from app.sessions.registry import SessionRegistry
@@ -86,7 +85,7 @@ async def rig(registry: SessionRegistry, principal: Principal, pool: FakePool) -
 
 
 async def quota(rig: Rig) -> GatewayError:
-    for number in range(2, MAX_CALLS + 1):
+    for number in range(2, 2 * rig.session.spec.calls_per_session + 1):
         rig.ask(number)
     return rig.refusal()
 
@@ -164,6 +163,15 @@ async def cancelled(rig: Rig) -> GatewayError:
     return await overdue(rig)
 
 
+async def withdrawn(rig: Rig) -> GatewayError:
+    for number in range(2, rig.session.spec.calls_per_session + 1):
+        rig.ask(number)
+    rig.reply = rig.ask(99)
+    note: Any = parse_client(b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":99}}')
+    rig.session.notify(note)
+    return rig.failure()
+
+
 async def drained(rig: Rig) -> GatewayError:
     assert await rig.registry.drain(0.05) == 1
     return rig.failure()
@@ -188,7 +196,7 @@ Situation = Callable[[Rig], Awaitable[GatewayError]]
 SITUATIONS: dict[int, Situation] = {
     1: quota, 2: deaf, 3: breaker, 4: stopping, 5: unproved, 7: not_started, 8: ended, 9: died, 10: overdue,
     11: too_long, 12: nonsense, 13: cancelled, 14: drained, 15: taken_over, 17: revoked,
-    20: shed, 21: gone,
+    20: shed, 21: gone, 22: withdrawn,
 }  # fmt: skip
 
 

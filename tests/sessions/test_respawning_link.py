@@ -112,12 +112,12 @@ async def test_what_waits_is_bounded_and_can_be_cancelled(rig: Rig) -> None:
     for number in range(2, MAX_WAITING + 2):
         rig.send(id=number, method="tools/call")
     with pytest.raises(BackendBusy):
-        rig.send(id=99, method="tools/call")
+        rig.send(id=9999, method="tools/call")
     rig.send(method="notifications/cancelled", params={"requestId": 2})
-    rig.send(id=99, method="ping")
+    rig.send(id=9999, method="ping")
     rig.may_start.set()
     await rig.greeted()
-    assert [each["id"] for each in rig.process.sent if "id" in each] == [1, *range(3, MAX_WAITING + 2), 99]
+    assert [each["id"] for each in rig.process.sent if "id" in each] == [1, *range(3, MAX_WAITING + 2), 9999]
 
 
 async def test_a_death_before_the_handshake_ends_the_session(rig: Rig) -> None:
