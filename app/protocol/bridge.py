@@ -258,13 +258,15 @@ class Bridge:
             yield self._initialized(response)
             return
         call = self._calls.get(response.id)
+        if call is None and response.id == b"null" and response.member == "error" and len(self._calls) == 1:
+            call = next(iter(self._calls.values()))  # whose id it could not read
         if call is None:
             return
         result = members_of(response.value) if response.member == "result" else {}
         if string_of(result.get("resultType")) == "input_required":
             yield from self._input_required(call, result)
             return
-        del self._calls[response.id]
+        del self._calls[call.inner_id]
         yield ToSession(dump_response(call.id, _as_handshake_era(response)))
 
     def _initialized(self, response: Response) -> Out:
@@ -357,9 +359,9 @@ class Bridge:
 
 def _as_handshake_era(response: Response) -> Response:
     """The answer without what only 2026-07-28 knows."""
-    if bytes(response.value)[:1] != b"{":  # of a vendor's method
-        return response
     members = members_of(response.value)
+    if not members:  # a vendor's, which need not be an object, or one that can only be passed on
+        return response
     if response.member == "error":
         code = bytes(members.get("code", msgspec.Raw()))
         if code in (b"%d" % HEADER_MISMATCH, b"%d" % MISSING_CAPABILITY, b"%d" % UNSUPPORTED_PROTOCOL_VERSION):

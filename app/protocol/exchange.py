@@ -49,8 +49,10 @@ from app.protocol.jsonrpc import (
     error_response,
     members_of,
     parse_backend,
+    readable_members_of,
     refusal,
     result_response,
+    several,
     string_of,
 )
 
@@ -266,9 +268,11 @@ class Exchange:
         return self.calls.popitem()[1]
 
     def receive_oversized(self, beginning: bytes, end: bytes = b"") -> Command:
-        """A line over the limit: the call that its ends name fails, or the only one that it can be the answer to."""
-        call = named = self.calls.get(answered_id(tolerant.answered(beginning, end) or b""))
-        if named is None and not end and tolerant.is_answer(beginning) and len(self.calls) == 1:
+        """A line over the limit: the call that its ends name fails; when it has ended without a name that can be read,
+        the only one that it can be the answer to."""
+        name = tolerant.answered(beginning, end)
+        call = named = self.calls.get(answered_id(name or b""))
+        if name is None and end and tolerant.is_answer(beginning) and len(self.calls) == 1:
             call = next(iter(self.calls.values()))
         if call is None:
             return Dropped("oversized")
@@ -277,9 +281,9 @@ class Exchange:
 
     def _receive_invalid(self, line: bytes, error: InvalidMessage) -> Command:
         """Several messages, a broken answer to one of our calls, a broken question, or noise."""
-        several = tolerant.messages(line)
-        if several:
-            return Several(several)
+        messages = several(line)
+        if messages:
+            return Several(messages)
         broken = tolerant.broken(line)
         call = self.calls.get(answered_id(broken.answers or b""))
         if call is not None:
@@ -446,7 +450,7 @@ def _require_short(message: Request) -> None:
 
 def _replace_token(params: Params, ours: bytes) -> tuple[Params, bytes | None]:
     """The params with our progress token for the client's; the client's bytes, None where it has none."""
-    meta = members_of(params["_meta"])
+    meta = readable_members_of(params["_meta"])
     token = meta.get("progressToken")
     if token is None:
         return params, None

@@ -6,6 +6,7 @@ not checked for UTF-8, of two equal keys the last one wins, unknown members vani
 a RecursionError, which is no DecodeError. What it refuses although it is JSON goes to `tolerant`.
 """
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -153,6 +154,17 @@ def _parse_one(body: bytes) -> Message:
     return message
 
 
+def several(line: bytes) -> list[bytes]:
+    """The messages of a backend's line that has several: a batch, or one behind the other; none where it has one."""
+    if line.lstrip()[:1] != b"[":
+        return tolerant.messages(line)
+    try:
+        items = [bytes(item) for item in _split_batch(line)]
+    except ParseError:
+        return []
+    return [] if len(items) > tolerant.MAX_MESSAGES else [item for item in items if item[:1] == b"{"]
+
+
 def _decode(data: bytes) -> Envelope:
     try:
         return _decode_envelope(data)
@@ -290,8 +302,20 @@ def error_response(request_id: bytes, code: int, message: str, data: Any = None)
     return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (request_id, encode(error))
 
 
+def readable_members_of(raw: msgspec.Raw) -> Params:
+    """As `members_of`.
+
+    Raises:
+        InvalidMessage: it is an object, and one that cannot be read, or not be written again.
+    """
+    members = members_of(raw)
+    if not members and bytes(raw)[:1] == b"{" and bytes(raw)[1:].strip() != b"}":
+        raise InvalidMessage("an object in the message cannot be read")
+    return members
+
+
 def members_of(raw: msgspec.Raw) -> Params:
-    """An object's members, values unparsed; empty where it is none."""
+    """An object's members, values unparsed; empty where it is none, or cannot be read."""
     try:
         return _decode_params(raw)
     except msgspec.ValidationError:
@@ -316,13 +340,32 @@ def string_of(raw: msgspec.Raw | bytes | None) -> str | None:
 # --- duplicate keys: the slow way, taken only where our own output is not as long as the input
 
 
+class _Pairs(list[tuple[str, Any]]):
+    """An object's members in order, duplicates included."""
+
+
+_slow_decoder = json.JSONDecoder(object_pairs_hook=_Pairs, parse_int=str, parse_float=str)
+
+
 def _refuse_duplicate_keys(body: bytes) -> None:
     try:
         tight = compact(body)
-        if len(dump(_classify(_decode(tight)))) == len(tight):
-            return  # only white space made the difference
     except ParseError:
-        pass  # which cannot be taken out quickly
+        _refuse_duplicate_keys_slowly(body)
+        return
+    if len(dump(_classify(_decode(tight)))) == len(tight):
+        return  # only white space made the difference
+    try:
+        members = _slow_decoder.decode(tight.decode())
+    except (ValueError, RecursionError) as error:
+        raise ParseError(f"the message is not JSON: {error}") from None
+    _require_unique(members)
+    for key, value in members:
+        if key == "params" and isinstance(value, _Pairs):
+            _require_unique(value)
+
+
+def _refuse_duplicate_keys_slowly(body: bytes) -> None:
     members = tolerant.members(body)
     _require_unique(members)
     for key, value in members:

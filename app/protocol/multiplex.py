@@ -32,8 +32,10 @@ from app.protocol.jsonrpc import (
     error_response,
     members_of,
     parse_backend,
+    readable_members_of,
     refusal,
     result_response,
+    several,
     string_of,
 )
 from app.protocol.log_levels import LogLevels
@@ -166,7 +168,7 @@ class Multiplex:
         our_id = b"%d" % self._last_id
         params, token = message.params, None
         if params is not None and "_meta" in params:
-            meta = members_of(params["_meta"])
+            meta = readable_members_of(params["_meta"])
             if "progressToken" in meta:
                 token = bytes(meta["progressToken"])
                 meta["progressToken"] = msgspec.Raw(our_id)
@@ -304,21 +306,36 @@ class Multiplex:
         return self._told(message, line)
 
     def oversized(self, beginning: bytes, end: bytes = b"") -> list[Out]:
-        """A line over the limit: the call that its ends name fails, or the only one that it can be the answer to."""
-        call = self._calls.get(answered_id(tolerant.answered(beginning, end) or b""))
-        if call is None and not end and tolerant.is_answer(beginning):
+        """A line over the limit: the call that its ends name fails; when it has ended without a name that can be read,
+        the only one that it can be the answer to.
+
+        Raises:
+            InvalidResponse: that is our `initialize`.
+        """
+        name = tolerant.answered(beginning, end)
+        self._require_greeting(answered_id(name or b""), "it is too long")
+        call = self._calls.get(answered_id(name or b""))
+        if name is None and end and tolerant.is_answer(beginning):
+            self._require_greeting(_HELLO_ID, "it is too long")
             call = self._only_call()
         if call is None or call.member is None:
             return [Dropped("oversized")]
         return self._failed(call, ResponseTooLarge())
 
+    def _require_greeting(self, answered: bytes, problem: str) -> None:
+        """Whoever waits for the process hears at once that its first answer is none."""
+        if answered == _HELLO_ID and self.greeting is None:
+            raise InvalidResponse(f"the backend's answer to `initialize` cannot be used: {problem}")
+
     def _invalid(self, line: bytes, error: InvalidMessage) -> list[Out]:
         """Several messages, a broken answer, a broken question, or noise."""
-        several = tolerant.messages(line)
-        if several:
-            return [out for each in several for out in self.from_process(each)]
+        messages = several(line)
+        if messages:
+            return [out for each in messages for out in self.from_process(each)]
         broken = tolerant.broken(line)
-        call = self._calls.get(answered_id(broken.answers or b""))
+        answered = answered_id(broken.answers or b"")
+        self._require_greeting(answered, str(error))
+        call = self._calls.get(answered)
         if call is not None and call.member is not None:
             return self._failed(call, InvalidResponse(f"the backend's answer is no JSON-RPC response: {error}"))
         refused = refusal(broken.asks or b"", error)
@@ -334,6 +351,7 @@ class Multiplex:
     def _answer(self, response: Response) -> list[Out]:
         call = self._calls.pop(response.id, None) or self._late.pop(response.id, None)
         if call is None and response.id == b"null" and response.member == "error":  # it could not read whose it is
+            self._require_greeting(_HELLO_ID, "it is an error without an id")
             call = self._only_call()
             if call is not None:
                 del self._calls[call.our_id]

@@ -14,6 +14,7 @@ from app.errors import (
 )
 from app.protocol import tolerant
 from app.protocol.bridge import Bridge, Out, ToServer
+from app.protocol.jsonrpc import several
 
 
 class BridgedSession(BackendListener, Protocol):
@@ -78,11 +79,11 @@ class BridgedLink:
             for out in self._bridge.from_server(line):
                 self._tell(out)
         except InvalidMessage as error:
-            several = tolerant.messages(line)
-            for each in several:
+            messages = several(line)
+            for each in messages:
                 self.backend_sent(each)
             why = InvalidResponse(f"the backend's answer is no JSON-RPC response: {error}")
-            if not several and not self._fail(tolerant.broken(line).answers, why):
+            if not messages and not self._fail(tolerant.broken(line).answers, why):
                 self._session.backend_sent(line)  # which counts it
 
     def backend_sent_too_much(self, beginning: bytes, end: bytes = b"") -> None:

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 
 import anyio
 
@@ -128,13 +129,16 @@ class SharedProcess:
     def backend_sent(self, line: bytes) -> None:
         """See BackendListener."""
         if not self._greeted.done():
-            self._hear_greeting(line)
+            self._hear_greeting(partial(self._multiplex.from_process, line))
             return
         for out in self._multiplex.from_process(line):
             self._carry_out(out)
 
     def backend_sent_too_much(self, beginning: bytes, end: bytes = b"") -> None:
         """See BackendListener."""
+        if not self._greeted.done():
+            self._hear_greeting(partial(self._multiplex.oversized, beginning, end))
+            return
         for out in self._multiplex.oversized(beginning, end):
             self._carry_out(out)
 
@@ -156,9 +160,9 @@ class SharedProcess:
             link.tell_exit(exit)
         self.on_gone(self)
 
-    def _hear_greeting(self, line: bytes) -> None:
+    def _hear_greeting(self, receive: Callable[[], list[Out]]) -> None:
         try:
-            outs = self._multiplex.from_process(line)
+            outs = receive()
         except InvalidResponse as error:
             self._greeted.set_exception(error)
             self._greeted.exception()

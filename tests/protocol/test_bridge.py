@@ -146,6 +146,13 @@ def test_what_a_vendor_has_added_passes(talk: Talk) -> None:
         }
 
 
+def test_an_error_without_an_id_is_the_only_calls(talk: Talk) -> None:
+    talk.call(5)
+    error = {"code": -32700, "message": "Parse error"}
+    assert one("session", talk.server(id=None, error=error)) == {"jsonrpc": "2.0", "id": 5, "error": error}
+    assert talk.server(id=None, error=error) == []
+
+
 def test_what_comes_on_the_subscription_is_told_without_its_tag(talk: Talk) -> None:
     listen = talk.session(id=2, method="resources/subscribe", params={"uri": "a://b"})[0][1]["id"]
     tag = {META + "subscriptionId": listen}

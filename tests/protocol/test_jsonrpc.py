@@ -14,6 +14,7 @@ from app.protocol.jsonrpc import (
     error_response,
     parse_backend,
     parse_client,
+    several,
 )
 
 PREFIX = b'{"jsonrpc":"2.0",'
@@ -227,3 +228,24 @@ def test_an_error_of_our_own_is_json() -> None:
         "id": None,
         "error": {"code": -32600, "message": 'said "no"', "data": {"reason": "x"}},
     }
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (b'[{"id":1},{"x":[{}]}, 7]', [b'{"id":1}', b'{"x":[{}]}']),
+        (b' [{"x":"\\ud83d"}]', [b'{"x":"\\ud83d"}']),
+        (b'[{"x":"' + b"y" * (5 << 20) + b'"}]', [b'{"x":"' + b"y" * (5 << 20) + b'"}']),
+        (b'{"id":1}{"id":2}', [b'{"id":1}', b'{"id":2}']),
+        (b'[{"id":1}', []),
+        (b"[" + b"{}," * 100 + b"{}]", []),
+        (b'{"id":1}', []),
+    ],
+)
+def test_the_messages_of_a_line_or_a_batch(line: bytes, expected: list[bytes]) -> None:
+    assert several(line) == expected
+
+
+def test_what_only_repeats_or_adds_a_key_is_read_quickly_however_much_there_is() -> None:
+    body = request(params=b'{"a":[' + b"[]," * 100_000 + b"1]}")[:-1] + b',"_x":1}'
+    assert isinstance(parse_client(body), Request)

@@ -123,7 +123,7 @@ def test_late_answers_are_not_waited_for_without_end() -> None:
     shared.tick()
     assert len(a.calls) == 0
     call(shared, b)
-    assert shared.oversized(b'{"result":{') != [Dropped("oversized")]  # it is the only call
+    assert shared.oversized(b'{"result":{', b"}}") != [Dropped("oversized")]  # it is the only call
 
 
 NOBODYS = [
@@ -385,7 +385,7 @@ def test_an_oversized_line_fails_the_call_it_begins_with_and_never_another() -> 
     (failed,) = shared.oversized(b'{"jsonrpc":"2.0","id":%d,"result":{' % first["id"])
     assert isinstance(failed, FailCall)
     assert (failed.member, failed.id, type(failed.error)) == (a, b"1", ResponseTooLarge)
-    (failed,) = shared.oversized(b'{"result":{"x":"')  # it is the only one left
+    (failed,) = shared.oversized(b'{"result":{"x":"', b'"}}')  # it is the only one left
     assert isinstance(failed, FailCall)
     assert failed.member is b
 
@@ -594,3 +594,26 @@ def test_a_server_that_refuses_us_is_refused_unless_it_is_modern() -> None:
     assert told(modern.from_process(news), member)[0]["params"]["_meta"] == {key: "l"}
     end = line(method="notifications/cancelled", params={"requestId": sent["id"]})
     assert told(modern.from_process(end), member)[0]["params"]["requestId"] == "l"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"jsonrpc":"2.0","id":0,"result":NaN}',
+        b'{"jsonrpc":"2.0","id":0}',
+        b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"?"}}',
+    ],
+)
+def test_a_broken_answer_to_the_first_request_is_told_at_once(line: bytes) -> None:
+    shared = Multiplex()
+    shared.hello()
+    with pytest.raises(InvalidResponse):
+        shared.from_process(line)
+
+
+@pytest.mark.parametrize("ends", [(b'{"jsonrpc":"2.0","id":0,"result":{', b""), (b'{"result":{', b'},"id":0}')])
+def test_an_answer_to_the_first_request_that_is_too_long_is_told_at_once(ends: tuple[bytes, bytes]) -> None:
+    shared = Multiplex()
+    shared.hello()
+    with pytest.raises(InvalidResponse):
+        shared.oversized(*ends)

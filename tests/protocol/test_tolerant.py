@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from app.errors import ParseError
 from app.protocol import tolerant
-from app.protocol.tolerant import MAX_BYTES, MAX_STEPS, Broken, answered, broken, members, messages
+from app.protocol.commands import Dropped
+from app.protocol.exchange import Exchange
+from app.protocol.tolerant import MAX_BYTES, MAX_MESSAGES, MAX_STEPS, Broken, answered, broken, members, messages
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5)
 values = st.recursive(
@@ -86,8 +88,8 @@ def test_equal_keys_are_told_both() -> None:
         (b'{"id":1}{"id":2}', [b'{"id":1}', b'{"id":2}']),
         (b'{"id":1} {"id":', [b'{"id":1} ', b'{"id":']),
         (b'{"id":1} and a word', [b'{"id":1} ', b"and a word"]),
-        (b'[{"id":1},{"x":[{}]}, 7]', [b'{"id":1}', b'{"x":[{}]}']),
-        (b'[{"id":1}', []),
+        (b'[{"id":1}]', []),
+        (b"{}" * (MAX_MESSAGES + 1), []),
         (b"a word", []),
         (b"", []),
     ],
@@ -109,6 +111,9 @@ def test_the_messages_of_a_line(line: bytes, expected: list[bytes]) -> None:
         (b'{"result":{"id":7},NaN', Broken()),
         (b'{"id":7,"result":[}}', Broken(answers=b"7")),
         (b"7", Broken()),
+        (b'{"id":7,"result":NaN,"\\u0069d":8}', Broken()),
+        (b'{"\\u0069d":7,"result":NaN}', Broken(answers=b"7")),
+        (b'{"id":7,"m\\u0065thod":"x","params":NaN}', Broken(asks=b"7")),
     ],
 )
 def test_whose_a_broken_line_is(line: bytes, expected: Broken) -> None:
@@ -135,3 +140,31 @@ def test_the_ends_of_an_answer_name_its_id_or_none(document, number, order, text
 def test_the_ends_of_what_is_no_answer_name_nothing(ends: tuple[bytes, bytes]) -> None:
     assert answered(*ends) is None
     assert not tolerant.is_answer(ends[0])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(b"{}" * 500_000, id="messages"),
+        pytest.param(b"[" + b"{}," * 300_000 + b"{}]", id="a batch"),
+        pytest.param(b'{"a":[' + b"[[]]," * 200_000 + b'"\\ud83d"]}', id="arrays"),
+    ],
+)
+def test_a_line_takes_few_steps_in_whatever_it_is_cut(line: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted, not timed: a step takes about a microsecond."""
+    steps = 0
+    skip_value = tolerant._Children._skip_value
+
+    def counted(self: Any) -> None:
+        nonlocal steps
+        before = self.steps
+        try:
+            skip_value(self)
+        finally:
+            steps += self.steps - before
+
+    monkeypatch.setattr(tolerant._Children, "_skip_value", counted)
+    exchange = Exchange(60.0)
+    command = exchange.receive(line, 0.0)
+    assert isinstance(command, Dropped)
+    assert steps <= 4 * (MAX_STEPS + 1)

@@ -87,7 +87,7 @@ async def test_a_line_too_long_is_the_answer_only_if_it_says_so(
     assert server.listener is not None
     call_id = str(server.sent[-1]["id"]).encode()
     prefix = b'"id":%b,"result":' % call_id if names_its_call else b'"result":'
-    server.listener.backend_sent_too_much(b'{"jsonrpc":"2.0",' + prefix)
+    server.listener.backend_sent_too_much(b'{"jsonrpc":"2.0",' + prefix, b"}}")
     with pytest.raises(ResponseTooLarge):
         await sent.outcome()
     if names_its_call:

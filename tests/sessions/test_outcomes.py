@@ -148,7 +148,7 @@ async def overdue(rig: Rig) -> GatewayError:
 
 
 async def too_long(rig: Rig) -> GatewayError:
-    rig.session.backend_sent_too_much(b'{"result":')
+    rig.session.backend_sent_too_much(b'{"result":', b"}}")
     return rig.failure()
 
 
