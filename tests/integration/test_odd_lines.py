@@ -41,7 +41,9 @@ async def with_a_parked_call(odd: Endpoint) -> AsyncIterator[Wire]:
             answers.append(await session.post(rpc("tools/call", "parked", {"name": "park", "arguments": {}})))
 
         tasks.start_soon(park)
-        await session.request("ping")  # the process reads in order: a ping of the gateway's own would not do
+        with anyio.fail_after(20):
+            while not (await session.request("tools/call", {"name": "is_parked", "arguments": {}}))["is_parked"]:
+                await anyio.sleep(0.01)
         yield session
         assert answers == []
         await session.request("tools/call", {"name": "release", "arguments": {}})

@@ -29,9 +29,12 @@ for raw in sys.stdin.buffer:
         sys.stdout.buffer.write(line + b"\n")
         sys.stdout.buffer.flush()
         continue
+    if name == "is_parked":
+        result = {"is_parked": parked != b"null"}
     if name == "echo":
         result = {"content": [{"type": "text", "text": params["arguments"]["text"]}]}
     if name == "release":
         answer = {"content": [{"type": "text", "text": "released"}]}
         os.write(1, json.dumps({"jsonrpc": "2.0", "id": int(parked), "result": answer}).encode() + b"\n")
+        parked = b"null"
     os.write(1, json.dumps({"jsonrpc": "2.0", "id": request_id, "result": result}).encode() + b"\n")
