@@ -11,7 +11,6 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from hashlib import sha256
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -66,20 +65,20 @@ class Authenticator:
         keys: ApiKeys,
         failures: Counter,
         clock: Callable[[], float] = time.monotonic,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        wall_clock: Callable[[], float] = time.time,
         *,
         tokens: Tokens | None = None,
         tries: Tries | None = None,
         storage: Storage | None = None,
     ) -> None:
         self._storage = storage or Storage(is_away=lambda: False, trail_age_s=lambda: math.inf)
-        self._keys, self._tokens, self._clock, self._now = keys, tokens, clock, now
+        self._keys, self._tokens, self._clock, self._wall_clock = keys, tokens, clock, wall_clock
         self._tries = tries
         self._failures = {reason: failures.labels(reason) for reason in REASONS}
         self._known: dict[bytes, tuple[Principal, float]] = {}  # both by a digest, whatever was sent
         self._refused: dict[bytes, tuple[str, float]] = {}
         self._confirmed: dict[Principal, tuple[int, float]] = {}  # after so many revocations, and until when
-        self.watch = CredentialWatch(clock, lambda: now().timestamp())
+        self.watch = CredentialWatch(clock, wall_clock)
         self._verifying = SingleFlight[bytes]()
         self._confirming = SingleFlight[Principal]()
 
@@ -138,6 +137,17 @@ class Authenticator:
         async with self._confirming.turn(principal):  # of a crowd that another node has let in, one asks
             if not self._is_confirmed(principal):
                 await self._ask_again(principal)
+
+    def known_good_since(self, principal: Principal) -> int:
+        """After how many revocations a principal that another node lets in was good for certain. That node may not have
+        heard yet of what was revoked while it remembers him; what the store has said here since then counts as well."""
+        watch = self.watch
+        since = watch.count_before(REMEMBER_S)
+        if since != watch.count:
+            confirmed = self._confirmed.get(principal)
+            if confirmed is not None and confirmed[1] > self._clock():
+                since = max(since, confirmed[0])
+        return since
 
     def _is_confirmed(self, principal: Principal) -> bool:
         confirmed = self._confirmed.get(principal)
@@ -256,7 +266,7 @@ class Authenticator:
             raise self._refusal(refusal.reason) from None
         remember_s = REMEMBER_S
         if principal.expires_at is not None:
-            remember_s = min(remember_s, principal.expires_at - self._now().timestamp())
+            remember_s = min(remember_s, principal.expires_at - self._wall_clock())
         # A revocation may have come while the store was asked: then what it said is not kept.
         if self.watch.count == revoked and remember_s > 0:
             _remember(self._known, key, (principal, self._clock() + remember_s))
@@ -269,7 +279,7 @@ class Authenticator:
         if entry is None or not self._was_good(entry[1]):
             return None
         principal, left_s = entry[0], REMEMBER_S - self._storage.trail_age_s()
-        if principal.expires_at is not None and principal.expires_at <= self._now().timestamp():
+        if principal.expires_at is not None and principal.expires_at <= self._wall_clock():
             return None
         self._known[key] = principal, self._clock() + min(ASK_AGAIN_S, left_s)
         return principal

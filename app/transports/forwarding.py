@@ -120,7 +120,12 @@ class Forwarding:
         word = Word(request.principal, request.base_url())
         response = await self._peers.begin(node, PeerRequest(request.method, request.raw_target(), headers, word), body)
         passage.has_begun(response)
-        await _head(request, response)
+        try:
+            if not await response.has_head_soon():  # from now on also for the client to leave: that costs a task group
+                await request.unless_gone(response.head)
+        except BaseException:
+            response.close()
+            raise
         self._head_seconds.observe(time.monotonic() - began_at)
         return response
 
@@ -212,17 +217,6 @@ def _result(error: GatewayError) -> str:
     if isinstance(error, PeerRefused):
         return "refused"
     return "lost" if isinstance(error, PeerLost) else "unreachable"
-
-
-async def _head(request: McpRequest, response: PeerResponse) -> None:
-    """Waits for the head; after a moment also for the client to leave, which costs a task group. Without a head the
-    response is closed."""
-    try:
-        if not await response.has_head_soon():
-            await request.unless_gone(response.head)
-    except BaseException:
-        response.close()
-        raise
 
 
 async def _stream(request: McpRequest, response: PeerResponse, passage: _Passage) -> None:

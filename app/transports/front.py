@@ -9,7 +9,7 @@ import anyio
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.auth.authenticator import REMEMBER_S, Authenticator
+from app.auth.authenticator import Authenticator
 from app.auth.policy import may_connect
 from app.domain import Principal
 from app.domain import Scope as Permission
@@ -147,8 +147,8 @@ class Front:
         """Finds out who asks, and whether they may."""
         watch = self._authenticator.watch
         if request.is_forwarded:
-            # The node that has let the client in may not have heard yet what this one has, for as long as it remembers.
-            request.admit(request.principal, watch, watch.count_before(REMEMBER_S), self._confirm)
+            since = self._authenticator.known_good_since(request.principal)
+            request.admit(request.principal, watch, since, self._confirm)
         else:
             seen = watch.count  # before anything is looked up
             authorization = request.headers.get(b"authorization")

@@ -28,7 +28,9 @@ class Rig:
     def __post_init__(self) -> None:
         failures = Counter("failures", "", ["reason"], registry=self.registry)
         keys = ApiKeys(self.store, maker, self.now)
-        self.authenticator = Authenticator(keys, failures, lambda: self.elapsed_s, self.now)
+        self.authenticator = Authenticator(
+            keys, failures, lambda: self.elapsed_s, lambda: self.now().timestamp()
+        )
 
     def now(self) -> datetime:
         return NOW + timedelta(seconds=self.elapsed_s - 1000)
@@ -220,6 +222,23 @@ async def test_what_another_node_has_let_in_is_confirmed_once_until_something_ab
     assert rig.store.lookups == lookups + 3
 
 
+async def test_what_another_node_lets_in_was_good_thirty_seconds_ago_or_when_it_was_confirmed(rig):
+    authenticator = rig.authenticator
+    principal = await authenticator.authenticate(bearer(rig.store.add(maker)))
+    authenticator.forget_everything()
+    rig.elapsed_s += 20
+    authenticator.forget_everything()
+    assert authenticator.known_good_since(principal) == 0
+    await authenticator.confirm(principal)
+    authenticator.forget_everything()
+    assert authenticator.known_good_since(principal) == 2  # the third may mean it
+    assert authenticator.known_good_since(replace(principal, subject="another")) == 0
+    rig.elapsed_s += 20
+    assert authenticator.known_good_since(replace(principal, subject="another")) == 1  # the first was long ago
+    rig.elapsed_s += 11
+    assert authenticator.known_good_since(principal) == 3
+
+
 @pytest.mark.parametrize("change", [{"revoked_at": NOW}, {"expires_at": NOW}, {"tenant": "zenith"}, None])
 async def test_a_key_that_is_gone_is_not_confirmed(rig, change):
     text = rig.store.add(maker)
@@ -247,7 +266,9 @@ class Outage:
         failures = Counter("failures", "", ["reason"], registry=CollectorRegistry())
         storage = module.Storage(lambda: self.is_away, lambda: self.age_s)
         keys = ApiKeys(rig.store, maker, rig.now)
-        rig.authenticator = Authenticator(keys, failures, lambda: rig.elapsed_s, rig.now, storage=storage)
+        rig.authenticator = Authenticator(
+            keys, failures, lambda: rig.elapsed_s, lambda: rig.now().timestamp(), storage=storage
+        )
         self._rig = rig
 
     def begin(self) -> None:

@@ -58,6 +58,9 @@ class FakeAuthenticator:
         if principal.identity not in {each.identity for each in self.known.values()}:
             raise Unauthenticated(token_was_sent=True)
 
+    def known_good_since(self, principal: Principal) -> int:
+        return self.watch.count_before(30.0)
+
     def revoke(self, header: bytes = b"Bearer alice") -> None:
         principal = self.known.pop(header)
         self.watch.revoked(lambda each: each.identity == principal.identity)

@@ -49,6 +49,9 @@ class OneKey:
     async def authenticate(self, *_: object) -> Principal:
         raise Unauthenticated
 
+    def known_good_since(self, principal: Principal) -> int:
+        return self.watch.count
+
 
 def front(endpoint: Endpoint, node: NodeCredentials | None = None, late_heads: LateHeads | None = None) -> Front:
     """A front with one endpoint for every method; of a node that is alone, or of this one."""
