@@ -28,9 +28,7 @@ class Rig:
     def __post_init__(self) -> None:
         failures = Counter("failures", "", ["reason"], registry=self.registry)
         keys = ApiKeys(self.store, maker, self.now)
-        self.authenticator = Authenticator(
-            keys, failures, lambda: self.elapsed_s, lambda: self.now().timestamp()
-        )
+        self.authenticator = Authenticator(keys, failures, lambda: self.elapsed_s, lambda: self.now().timestamp())
 
     def now(self) -> datetime:
         return NOW + timedelta(seconds=self.elapsed_s - 1000)

@@ -40,9 +40,12 @@ def door(rig: Rig) -> Door:
     registry, keys = CollectorRegistry(), fakes.FakeStore()
     failures = Counter("failures", "", ["reason"], registry=registry)
     held = ApiKeys(keys, maker, rig.now)
-    return Door(rig, Authenticator(
-        held, failures, lambda: rig.elapsed_s, lambda: rig.now().timestamp(), tokens=rig.tokens
-    ), registry, keys)
+    return Door(
+        rig,
+        Authenticator(held, failures, lambda: rig.elapsed_s, lambda: rig.now().timestamp(), tokens=rig.tokens),
+        registry,
+        keys,
+    )
 
 
 def bearer(text: str) -> bytes:
