@@ -25,7 +25,7 @@ class Door:
         counter = Counter("counted", "", ["word"], registry=CollectorRegistry())
         tries = RateLimiter("bad_credentials", counter, self.clock)
         self.authenticator = Authenticator(
-            ApiKeys(self.store, maker, lambda: NOW), counter, self.clock, lambda: NOW, tries=tries
+            ApiKeys(self.store, maker, lambda: NOW), counter, self.clock, NOW.timestamp, tries=tries
         )
 
     def clock(self) -> float:
