@@ -41,6 +41,7 @@ from app.protocol.modern import (
     MODERN,
     SERVER_INFO_KEY,
     VERSION_KEY,
+    across_eras,
 )
 from app.protocol.revisions import Revision, is_handshake
 
@@ -51,7 +52,8 @@ MAX_URIS = 256  # that one session may subscribe to
 NEEDS = {"sampling/createMessage": "sampling", "elicitation/create": "elicitation", "roots/list": "roots"}
 _HANDSHAKE_ONLY = frozenset({"notifications/progress", "notifications/roots/list_changed"})  # of clients
 _MODERN_ONLY = ("resultType", "ttlMs", "cacheScope")
-_CAPABILITIES = ("tools", "prompts", "resources", "logging", "completions", "experimental")
+_OF_CLIENTS = (*NEEDS.values(), "experimental", "extensions")
+_OF_SERVERS = ("tools", "prompts", "resources", "logging", "completions", "experimental", "extensions")
 _LISTS = {"tools": "toolsListChanged", "prompts": "promptsListChanged", "resources": "resourcesListChanged"}
 
 
@@ -210,8 +212,7 @@ class Bridge:
     def _envelope(self, meta: msgspec.Raw | None) -> msgspec.Raw:
         members = members_of(meta) if meta is not None else {}
         members[VERSION_KEY] = msgspec.Raw(encode(MODERN))
-        capabilities = {name: value for name, value in self._client_capabilities.items() if name in NEEDS.values()}
-        members[CAPABILITIES_KEY] = msgspec.Raw(encode(capabilities))
+        members[CAPABILITIES_KEY] = msgspec.Raw(encode(across_eras(self._client_capabilities, _OF_CLIENTS)))
         if "clientInfo" in self._client:
             members[CLIENT_INFO_KEY] = self._client["clientInfo"]
         if self._log_level is not None or "logging" in self._server_capabilities:
@@ -275,10 +276,9 @@ class Bridge:
         about = members_of(response.value)
         self._server_capabilities = members_of(about.get("capabilities", msgspec.Raw(b"{}")))
         meta = members_of(about.get("_meta", msgspec.Raw(b"{}")))
-        offered = {name: value for name, value in self._server_capabilities.items() if name in _CAPABILITIES}
         result: dict[str, Any] = {
             "protocolVersion": self._version,
-            "capabilities": offered,
+            "capabilities": across_eras(self._server_capabilities, _OF_SERVERS),
             "serverInfo": meta.get(SERVER_INFO_KEY, msgspec.Raw(b'{"name":"unnamed","version":"0"}')),
         }
         if "instructions" in about:

@@ -10,7 +10,7 @@ import binascii
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -38,6 +38,7 @@ META = "io.modelcontextprotocol/"
 VERSION_KEY, CAPABILITIES_KEY = META + "protocolVersion", META + "clientCapabilities"
 CLIENT_INFO_KEY, LOG_LEVEL_KEY = META + "clientInfo", META + "logLevel"
 SERVER_INFO_KEY = META + "serverInfo"
+TASKS = META + "tasks"  # of `extensions`; each era has tasks of its own, and they are not translated
 
 HEADER_MISMATCH = -32020
 MISSING_CAPABILITY = -32021
@@ -61,8 +62,10 @@ _ENCODED = re.compile(r"=\?base64\?(.*)\?=\Z")
 
 
 class Envelope(NamedTuple):
-    """What a request says of its client. `capabilities_key` is the same for equal capabilities."""
+    """What a request says of its client. `capabilities_key` is the same for equal capabilities, `declared` has them as
+    the client wrote them."""
 
+    declared: msgspec.Raw
     capabilities: Mapping[str, Any]
     capabilities_key: bytes
     client_info: msgspec.Raw | None
@@ -146,15 +149,26 @@ def _envelope(meta: Params) -> Envelope | Rejection:
         return Rejection(INVALID_PARAMS, f"{CAPABILITIES_KEY} must be an object")
     key = hashlib.sha256(json.dumps(capabilities, sort_keys=True).encode()).digest()
     level = string_of(meta.get(LOG_LEVEL_KEY))
-    return Envelope(capabilities, key, meta.get(CLIENT_INFO_KEY), level if level in LEVELS else None)
+    return Envelope(
+        meta[CAPABILITIES_KEY], capabilities, key, meta.get(CLIENT_INFO_KEY), level if level in LEVELS else None
+    )
 
 
 def own_envelope(envelope: Envelope) -> msgspec.Raw:
     """The `_meta` of a request of the gateway's own, on behalf of such a client."""
-    meta: dict[str, object] = {VERSION_KEY: MODERN, CAPABILITIES_KEY: envelope.capabilities}
+    meta: dict[str, object] = {VERSION_KEY: MODERN, CAPABILITIES_KEY: envelope.declared}
     if envelope.client_info is not None:
         meta[CLIENT_INFO_KEY] = envelope.client_info
     return msgspec.Raw(encode(meta))
+
+
+def across_eras(capabilities: Params, known: Collection[str]) -> Params:
+    """What either side may hear of the other's capabilities where the two are of different eras."""
+    found = {name: value for name, value in capabilities.items() if name in known}
+    extensions = members_of(found["extensions"]) if "extensions" in found else {}
+    if extensions.pop(TASKS, None) is not None:
+        found["extensions"] = msgspec.Raw(encode(extensions))
+    return found
 
 
 def _same_name(method: str, params: Params, header: str | None) -> bool:

@@ -15,6 +15,7 @@ from app.protocol.modern import (
     SUPPORTED,
     Envelope,
     MirroredParameter,
+    across_eras,
     complete,
     mirrored_parameters,
     own_envelope,
@@ -149,7 +150,7 @@ class ImplicitSessions:
         versions = msgspec.Raw(encode(SUPPORTED))
         if line.is_modern:
             return encode({**line.about, "supportedVersions": versions})
-        capabilities = {name: value for name, value in line.capabilities.items() if name != "tasks"}
+        capabilities = across_eras(line.capabilities, line.capabilities.keys() - {"tasks"})
         result = {"supportedVersions": versions, "capabilities": msgspec.Raw(encode(capabilities))}
         if "instructions" in line.about:
             result["instructions"] = line.about["instructions"]

@@ -18,7 +18,7 @@ from app.errors import BackendExited, InvalidResponse, NodeUnavailable, SessionN
 from app.protocol.commands import Answer, Failed, ToStream
 from app.protocol.jsonrpc import Notification, Params, Request, Response, encode, members_of
 from app.protocol.lifecycle import SessionState
-from app.protocol.modern import MODERN, Envelope, own_envelope
+from app.protocol.modern import MODERN, Envelope, across_eras, own_envelope
 from app.protocol.revisions import Revision
 from app.routing.routes import Identity
 from app.sessions.line import Group, Line, Need
@@ -223,7 +223,7 @@ class Lines:
         return Line(session, False, about, members_of(about.get("capabilities", msgspec.Raw(b"{}"))))
 
     async def _initialize(self, session: Session, envelope: Envelope) -> Params:
-        offered = {name: value for name, value in envelope.capabilities.items() if name in LEGACY_CAPABILITIES}
+        offered = across_eras(members_of(envelope.declared), (*LEGACY_CAPABILITIES, "experimental", "extensions"))
         response = await self.request(session, "initialize", {
             "protocolVersion": msgspec.Raw(encode(Revision.R2025_11_25.value)),
             "capabilities": msgspec.Raw(encode(offered)),

@@ -28,7 +28,7 @@ def test_initialize_is_answered_from_discover(asked: str, answered: str) -> None
     }  # fmt: skip
     about = {
         "supportedVersions": ["2026-07-28"], "ttlMs": 1, "cacheScope": "public", "resultType": "complete",
-        "capabilities": {"tools": {}, "extensions": {"x": {}}}, "instructions": "read me",
+        "capabilities": {"tools": {}, "unheard_of": {}}, "instructions": "read me",
         "_meta": {META + "serverInfo": INFO},
     }  # fmt: skip
     answer = one("session", talk.server(id=1, result=about))

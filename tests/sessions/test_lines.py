@@ -68,11 +68,11 @@ async def test_calls_that_want_a_log_do_not_hear_that_of_others(
 async def test_each_set_of_capabilities_is_what_its_process_hears(
     pool: ServerPool, implicit: ImplicitSessions, principal: Principal
 ) -> None:
-    offered: dict[str, Any] = {"sampling": {}, "roots": {}, "extensions": {"x": {}}}
+    offered: dict[str, Any] = {"sampling": {}, "roots": {}, "tasks": {}, "extensions": {"x": {}}}
     client = Client(implicit, principal, offered)
     server = await run(client, pool)
     hello = await server.called("initialize")
-    assert hello["params"]["capabilities"] == {"sampling": {}, "roots": {}}
+    assert hello["params"]["capabilities"] == {"sampling": {}, "roots": {}, "extensions": {"x": {}}}
     assert await run(Client(implicit, principal, dict(reversed(offered.items()))), pool) is server
     assert await run(Client(implicit, principal, {"sampling": {}}), pool) is not server
 

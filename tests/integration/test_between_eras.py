@@ -1,0 +1,50 @@
+"""A client of one era in front of a server of the other, and two of the same, by hand and over real sockets."""
+
+import json
+import sys
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.integration.gateway import ROOT, Endpoint, Gateway
+from tests.integration.modern_wire import ModernClient
+from tests.integration.wire import Wire, wire
+
+SERVER = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/eras.py")]
+TASKS = "io.modelcontextprotocol/tasks"
+APPS = {"io.example/apps": {"mimeTypes": ["text/html"]}}
+
+
+def server_of(gateway: Gateway, era: str, **fields: Any) -> Endpoint:
+    return gateway.endpoint([*SERVER, era], **fields)
+
+
+# --- capabilities
+
+MINE = {"experimental": {"mine": {"cut": "\ud83d", "big": 10**30}}, "extensions": {**APPS, TASKS: {}}}
+OURS = {"experimental": MINE["experimental"], "extensions": APPS}  # of tasks each era has its own idea
+THEIRS = {"tools": {}, "logging": {}, "experimental": {"theirs": {"n": 1}}, "extensions": APPS}
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_a_handshake_client_and_its_server_know_of_each_others_extensions(gateway: Gateway, era: str) -> None:
+    async with wire(server_of(gateway, era), capabilities=MINE) as session:
+        heard = json.loads(await session.call("heard"))
+        assert heard == (MINE if era == "legacy" else OURS)
+        another = Wire(session.http, server_of(gateway, era))
+        offered = (await another.open(capabilities=MINE))["capabilities"]
+        await another.close()
+        assert offered["extensions"] == ({**APPS, TASKS: {}} if era == "legacy" else APPS)
+        assert offered["experimental"] == THEIRS["experimental"]
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_a_modern_client_and_its_server_know_of_each_others_extensions(
+    gateway: Gateway, http: httpx2.AsyncClient, era: str
+) -> None:
+    endpoint = server_of(gateway, era)
+    client = ModernClient(http, endpoint, [endpoint.mcp], MINE)
+    assert json.loads(await client.call("heard")) == (OURS if era == "legacy" else MINE)
+    offered = (await client.request("server/discover"))["capabilities"]
+    assert offered == {**THEIRS, "extensions": APPS if era == "legacy" else {**APPS, TASKS: {}}}
