@@ -1,15 +1,17 @@
 """ImplicitSessions: what 2026-07-28 clients ask for, whose requests name no session: calls, retries, subscriptions."""
 
-import json
+import asyncio
 import time
 from contextlib import AbstractContextManager
 from functools import partial
 
+import anyio
 import msgspec
 
 from app.auth.sealing import Sealer
-from app.errors import CallCutOff, GatewayError
+from app.errors import CallCutOff, GatewayError, InvalidResponse
 from app.protocol.jsonrpc import Params, Request, encode, members_of
+from app.protocol.lifecycle import SessionState
 from app.protocol.modern import (
     MAY_ASK,
     SUPPORTED,
@@ -17,7 +19,6 @@ from app.protocol.modern import (
     MirroredParameter,
     across_eras,
     complete,
-    mirrored_parameters,
     own_envelope,
     without_envelope,
 )
@@ -25,6 +26,7 @@ from app.sessions.backend_states import BackendStates
 from app.sessions.line import Line, Need
 from app.sessions.lines import Caller, Lines, may_be_asked
 from app.sessions.listeners import Listener, Listeners
+from app.sessions.mirrors import Mirrors
 from app.sessions.modern_call import ModernCall
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import SHUTDOWN
@@ -32,11 +34,6 @@ from app.sessions.streams import Reply
 from app.sessions.suspended import ALONE, SUSPENDED_S, Place, SuspendedCalls
 
 __all__ = ["Caller", "ImplicitSessions"]
-
-MIRRORS_S = 60.0  # how long a backend's tools are remembered; a call that does not fit them has them looked up again
-MAX_PAGES = 20  # of a backend's tools
-MAX_MIRRORED = 1000  # parameters of them that are remembered; headers are not held against what is beyond
-MAX_TOOL_NAME = 200
 
 
 class ImplicitSessions:
@@ -49,6 +46,7 @@ class ImplicitSessions:
         self.lines = Lines(registry)
         self.listeners = Listeners(self.lines)
         self._states = BackendStates(sealer)
+        self._looking: set[Mirrors] = set()
         self.suspended = SuspendedCalls(sealer, suspended_s, here)
         registry.on_sweep = self.sweep
 
@@ -101,6 +99,7 @@ class ImplicitSessions:
         call.on_suspended = partial(self.suspended.add, caller)
         call.on_answered, call.on_done = partial(self.lines.answered, line), self.suspended.over
         call.hears_others = lambda: line.may_still_ask
+        self._learn_mirrors(self.lines.group(caller, envelope).mirrors, line, call)
         if need is Need.ALONE and not line.is_modern:
             line.held_by = call
         try:
@@ -140,6 +139,14 @@ class ImplicitSessions:
             self.lines.send(line.session, "logging/setLevel", {"level": msgspec.Raw(b'"debug"')})
             line.log_level_is_set = True
 
+    def _learn_mirrors(self, mirrors: Mirrors, line: Line, call: ModernCall) -> None:
+        """The tools that pass are remembered; after a call they are looked up, where that was long ago."""
+        if call.message.method == "tools/list":
+            call.on_result = partial(mirrors.saw, call.message.params)
+        elif call.message.method == "tools/call":
+            look = partial(self._look_if_due, mirrors, line, call.envelope)
+            call.on_result = lambda response: asyncio.get_running_loop().call_soon(look)
+
     # --- discover, and the schemas behind x-mcp-header
 
     async def discover(self, caller: Caller, envelope: Envelope) -> bytes:
@@ -147,6 +154,7 @@ class ImplicitSessions:
         began_at = time.monotonic()
         line = await self.lines.take(caller, envelope, Need.ANY)
         line.session.count_request("server/discover", "", time.monotonic() - began_at)
+        self._look_if_due(self.lines.group(caller, envelope).mirrors, line, envelope)
         versions = msgspec.Raw(encode(SUPPORTED))
         if line.is_modern:
             return encode({**line.about, "supportedVersions": versions})
@@ -161,34 +169,36 @@ class ImplicitSessions:
         known = self.lines.speaks_modern(caller)
         return known if known is not None else (await self.lines.take(caller, envelope, Need.ANY)).is_modern
 
-    async def mirrored(
-        self, caller: Caller, envelope: Envelope, tool: str, *, max_age_s: float = MIRRORS_S
-    ) -> list[MirroredParameter]:
-        """The tool's parameters that must be repeated in headers, as the backend listed it at most so long ago."""
-        line = await self.lines.take(caller, envelope, Need.ANY)
-        group = self.lines.group(caller, envelope)
-        async with group.listing:  # of several that come at once, one asks for all
-            if group.mirrors is None or group.mirrors_at + max_age_s < time.monotonic():
-                asked_at = time.monotonic()
-                group.mirrors, group.mirrors_at = await self._list_mirrors(line, envelope), asked_at
-            return group.mirrors.get(tool, [])
+    def known_mirrors(self, caller: Caller, envelope: Envelope, tool: str) -> list[MirroredParameter] | None:
+        """The tool's parameters that must be repeated in headers, as far as is known; None while nothing is."""
+        return self.lines.group(caller, envelope).mirrors.of(tool)
 
-    async def _list_mirrors(self, line: Line, envelope: Envelope) -> dict[str, list[MirroredParameter]]:
-        found: dict[str, list[MirroredParameter]] = {}
-        room = MAX_MIRRORED
-        params: Params = {"_meta": own_envelope(envelope)} if line.is_modern else {}
-        for _ in range(MAX_PAGES):
-            response = await self.lines.request(line.session, "tools/list", dict(params))
-            page = members_of(response.value) if response.member == "result" else {}
-            for tool in _decoded_list(page.get("tools")):
-                if isinstance(tool, dict) and (mirrored := mirrored_parameters(tool.get("inputSchema"))):
-                    name, room = str(tool.get("name")), room - len(mirrored)
-                    if room >= 0 and len(name) <= MAX_TOOL_NAME:
-                        found[name] = mirrored
-            if room <= 0 or bytes(page.get("nextCursor", msgspec.Raw())) in (b"", b"null"):
-                break
-            params["cursor"] = page["nextCursor"]
+    async def mirrored(
+        self, caller: Caller, envelope: Envelope, tool: str, *, max_age_s: float
+    ) -> list[MirroredParameter]:
+        """The same, as the backend listed it at most so long ago.
+
+        Raises:
+            GatewayError: as Lines.take.
+            InvalidResponse: it does not list its tools.
+        """
+        line = await self.lines.take(caller, envelope, Need.ANY)
+        mirrors = self.lines.group(caller, envelope).mirrors
+        await self._look(mirrors, line, envelope, max_age_s=max_age_s).wait()
+        found = mirrors.of(tool)
+        if found is None:
+            raise InvalidResponse("the backend did not list its tools, so that headers could not be held against them")
         return found
+
+    def _look(self, mirrors: Mirrors, line: Line, envelope: Envelope, *, max_age_s: float = 0.0) -> anyio.Event:
+        self._looking.add(mirrors)
+        params: Params = {"_meta": own_envelope(envelope)} if line.is_modern else {}
+        return mirrors.look(line.session, partial(self.lines.new_id, "g"), params, max_age_s=max_age_s)
+
+    def _look_if_due(self, mirrors: Mirrors, line: Line, envelope: Envelope) -> None:
+        """Keeps in mind what tools there are, when nobody waits for the process."""
+        if mirrors.is_due() and "tools" in line.capabilities and line.session.state is SessionState.OPEN:
+            self._look(mirrors, line, envelope)
 
     # --- listening
 
@@ -202,6 +212,8 @@ class ImplicitSessions:
     def sweep(self, now: float) -> None:
         """Ends the suspended calls whose clients never came back; all of them on a node that stops."""
         self.suspended.sweep(now)
+        is_leaving = self._registry.draining
+        self._looking = {mirrors for mirrors in self._looking if mirrors.sweep(now, is_leaving=is_leaving)}
         if self._registry.draining:
             self._end_suspended()
         self.lines.sweep()
@@ -227,11 +239,3 @@ def _need(message: Request, envelope: Envelope) -> Need:
     if message.method not in MAY_ASK:
         return Need.ANY
     return Need.ALONE if may_be_asked(envelope) or envelope.log_level is not None else Need.SHARED
-
-
-def _decoded_list(raw: msgspec.Raw | None) -> list[object]:
-    try:
-        found = json.loads(bytes(raw)) if raw is not None else []
-    except (ValueError, RecursionError):
-        return []
-    return found if isinstance(found, list) else []

@@ -8,7 +8,8 @@ import anyio
 from app.domain import BackendSpec
 from app.protocol.jsonrpc import Params
 from app.protocol.lifecycle import SessionState
-from app.protocol.modern import MAY_ASK, MirroredParameter
+from app.protocol.modern import MAY_ASK
+from app.sessions.mirrors import Mirrors
 from app.sessions.session import Session
 
 RESERVED = 8  # calls of one line, at most a quarter, that are left to what the gateway asks itself
@@ -57,9 +58,7 @@ class Group:
 
     lines: list[Line] = field(default_factory=list)  # the one used last stands last
     opening: anyio.Lock = field(default_factory=anyio.Lock)
-    mirrors: dict[str, list[MirroredParameter]] | None = None  # by tool, see x-mcp-header
-    mirrors_at: float = 0.0
-    listing: anyio.Lock = field(default_factory=anyio.Lock)
+    mirrors: Mirrors = field(default_factory=Mirrors)
 
     def pick(self, need: Need) -> Line | None:
         """The line used last that can take such a request; one that is held only where there is no other."""

@@ -323,7 +323,7 @@ class Lines:
         for caller, mine in self._callers.items():
             if caller[1:] == backend:
                 for group in mine.groups.values():
-                    group.mirrors = None
+                    group.mirrors.changed()
 
     def _remove(self, line: Line) -> None:
         mine = self._callers.get(caller_key(line.session))

@@ -83,6 +83,7 @@ class ModernCall:
         self.on_suspended: Callable[[ModernCall], str] = lambda call: ""
         self.on_answered: Callable[[ModernCall, bool], None] = lambda call, may_go_on: None
         self.on_done: Callable[[ModernCall], None] = lambda call: None
+        self.on_result: Callable[[Response], object] = lambda response: None  # what the process has answered
         self.hears_others: Callable[[], bool] = lambda: False  # whether what is logged may be another call's
         self._reply: Reply | None = None
         self._asked_at = 0.0  # when the request that waits began
@@ -149,6 +150,8 @@ class ModernCall:
     def answer(self, outcome: Answer | Failed) -> None:
         """The process has answered, or will not."""
         self.on_answered(self, isinstance(outcome, Failed) and outcome.may_go_on)
+        if isinstance(outcome, Answer):
+            self.on_result(outcome.response)
         if self.is_done:
             return
         if self._reply is not None:

@@ -122,13 +122,19 @@ class ModernHttp:
             raise _refusal(unsupported(version))
 
     async def _require_mirrors(self, request: McpRequest, caller: Caller, message: Request, envelope: Envelope) -> None:
-        """The parameters that a tool wants repeated in headers: stdio servers never see those, so we compare."""
+        """The parameters that a tool wants repeated in headers: stdio servers never see those, so we compare.
+
+        A call waits for a list of the tools only if it repeats arguments and nothing is known of them, or if what is
+        known would refuse it.
+        """
         params = message.params or {}
         tool = string_of(params.get("name")) or ""
-        mirrored = await self._implicit.mirrored(caller, envelope, tool)
+        headers = _parameter_headers(request)
+        mirrored = self._implicit.known_mirrors(caller, envelope, tool)
+        if mirrored is None and headers:  # it says what intermediaries believe: that must be true
+            mirrored = await self._implicit.mirrored(caller, envelope, tool, max_age_s=LOOK_AGAIN_S)
         if not mirrored:
             return
-        headers = _parameter_headers(request)
         arguments = _arguments(params)
         if check_mirrors(mirrored, arguments, headers) is None:
             return

@@ -4,6 +4,7 @@ import json
 import sys
 from typing import Any
 
+import anyio
 import httpx2
 import pytest
 
@@ -48,3 +49,16 @@ async def test_a_modern_client_and_its_server_know_of_each_others_extensions(
     assert json.loads(await client.call("heard")) == (OURS if era == "legacy" else MINE)
     offered = (await client.request("server/discover"))["capabilities"]
     assert offered == {**THEIRS, "extensions": APPS if era == "legacy" else {**APPS, TASKS: {}}}
+
+
+# --- the tools
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_a_call_does_not_wait_for_a_list_of_the_tools(
+    gateway: Gateway, http: httpx2.AsyncClient, era: str
+) -> None:
+    endpoint = server_of(gateway, era)  # which never answers `tools/list`
+    client = ModernClient(http, endpoint, [endpoint.mcp])
+    with anyio.fail_after(20):
+        assert await client.call("heard") == await client.call("heard") == "{}"

@@ -1,6 +1,7 @@
 """A server of one era, `legacy` or `modern`, as the first argument says. Standard library only.
 
-The tool `heard` answers with the client's capabilities: those of `initialize`, or of the request's envelope.
+It never answers `tools/list`. The tool `heard` answers with the client's capabilities: those of `initialize`, or of the
+request's envelope.
 """
 
 import json
@@ -51,8 +52,8 @@ for line in sys.stdin.buffer:
     if IS_MODERN:
         capabilities = params["_meta"][META + "clientCapabilities"]
     if method == "tools/list":
-        send(id=request_id, result={"tools": [{"name": "heard", "inputSchema": {"type": "object"}}]})
-    elif method == "tools/call" and params["name"] == "heard":
+        continue
+    if method == "tools/call" and params["name"] == "heard":
         send(id=request_id, result=text(capabilities))
     else:
         send(id=request_id, error={"code": -32601, "message": "no such method"})

@@ -79,7 +79,7 @@ def silent_server() -> FakeServer:
 
 def modern_server() -> FakeServer:
     about = {"supportedVersions": [MODERN], "capabilities": CAPABILITIES, "resultType": "complete", "ttlMs": 1}
-    return FakeServer({"server/discover": about})
+    return FakeServer({"server/discover": about, "tools/list": {"tools": [], "resultType": "complete"}})
 
 
 class ServerPool(FakePool):

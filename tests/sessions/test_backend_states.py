@@ -58,22 +58,22 @@ async def test_it_is_worth_nothing_to_anybody_else_or_anywhere_else(
     client: Client, pool: ServerPool, implicit: ImplicitSessions, principal: Principal
 ) -> None:
     result, server = await asked(client, pool)
-    before = len(server.sent)
+    before = len(server.sent_with("tools/call"))
     stranger = Client(implicit, Principal("acme", "key", "k2", principal.scopes), client.capabilities)
     with pytest.raises(StateRefused) as caught:
         await retry(stranger, result["requestState"])
     assert caught.value.reason == "state_invalid"
-    assert len(server.sent) == before
+    assert len(server.sent_with("tools/call")) == before
     assert all(not other.sent_with("tools/call") for other in pool.servers if other is not server)
 
 
 @pytest.mark.parametrize("state", ["", "x", STATE, 7, None, {}])
 async def test_what_no_server_has_said_does_not_reach_one(client: Client, pool: ServerPool, state: Any) -> None:
     _, server = await asked(client, pool)
-    before = len(server.sent)
+    before = len(server.sent_with("tools/call"))
     with pytest.raises(StateRefused):
         await retry(client, state)
-    assert len(server.sent) == before
+    assert len(server.sent_with("tools/call")) == before
 
 
 async def test_a_result_that_asks_for_nothing_passes_as_it_is(client: Client, pool: ServerPool) -> None:

@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from app.protocol.modern import CAPABILITIES_KEY, MODERN, VERSION_KEY
-from tests.sessions.servers import ServerPool, legacy_server
+from tests.sessions.servers import FakeServer, ServerPool, legacy_server
 from tests.transports.conftest import Exchanged, Http
 
 PATH = "/t/acme/echo/mcp"
@@ -84,6 +84,7 @@ async def test_an_error_of_the_backend_has_the_status_that_belongs_to_it(
 
 async def test_an_argument_that_differs_from_its_header_never_reaches_the_backend(http: Http, pool: ServerPool) -> None:
     pool.make = with_mirrors
+    assert (await post(http, "tools/list")).status == 200
     wrong: list[dict[str, Any]] = [{}, {"mcp_param_a": "8"}, {"mcp_param_a": "7", "repeat": "mcp-param-a"}]
     for header in wrong:
         got = await post(http, params={"arguments": {"a": 7}}, **header)
@@ -94,6 +95,31 @@ async def test_an_argument_that_differs_from_its_header_never_reaches_the_backen
     }).replace('"HUGE"', "9" * 1500).encode())  # fmt: skip
     assert error(huge) == (400, -32020, "id-1")
     assert not pool.servers[0].sent_with("tools/call")
+
+
+async def test_a_call_that_repeats_arguments_before_the_tools_are_known_waits_for_them(
+    http: Http, pool: ServerPool
+) -> None:
+    pool.make = with_mirrors
+    assert error(await post(http, params={"arguments": {"a": 7}}, mcp_param_a="8")) == (400, -32020, "id-1")
+    assert not pool.servers[0].sent_with("tools/call")
+    assert len(pool.servers[0].sent_with("tools/list")) == 1
+
+
+async def test_a_call_that_repeats_arguments_of_tools_that_are_not_listed_is_an_error(
+    http: Http, pool: ServerPool
+) -> None:
+    async with anyio.create_task_group() as tasks:
+        pool.make = lambda: FakeServer(
+            {key: each for key, each in legacy_server().answers.items() if key != "tools/list"}
+        )
+        got = Exchanged()
+        tasks.start_soon(lambda: post(http, into=got, params={"arguments": {"a": 7}}, mcp_param_a="8"))
+        server = await first(pool)
+        await server.called("tools/list")
+        server.die()
+    assert error(got)[1] == -32603
+    assert not server.sent_with("tools/call")
 
 
 async def test_a_connection_that_is_closed_cancels_the_call(http: Http, pool: ServerPool) -> None:
