@@ -21,11 +21,20 @@ from app.errors import (
     BackendExited,
     BackendTimeout,
     GatewayError,
+    InvalidMessage,
     InvalidResponse,
     ResponseTooLarge,
     ShuttingDown,
 )
-from app.protocol.jsonrpc import METHOD_NOT_FOUND, Notification, Request, Response, error_response, parse_backend
+from app.protocol.jsonrpc import (
+    METHOD_NOT_FOUND,
+    Notification,
+    Request,
+    Response,
+    error_response,
+    parse_backend,
+    several,
+)
 from app.protocol.revisions import HANDSHAKE
 
 DEADLINE_S = 60.0  # of a whole trial, the wait for a process included
@@ -147,6 +156,11 @@ class _Conversation:
         """Our answer is taken; questions are answered or refused; what is no message is passed over."""
         try:
             message = parse_backend(line)
+        except InvalidMessage:
+            for each in several(line):
+                self.backend_sent(each)
+            return
+        try:
             if isinstance(message, Request):
                 self._link.send(_reply(message))
         except GatewayError:

@@ -5,7 +5,6 @@ from typing import Self
 
 import msgspec
 
-from app.errors import InvalidMessage
 from app.protocol.jsonrpc import (
     ABSENT,
     Notification,
@@ -130,11 +129,12 @@ class HandshakeRecord:
             self._asked[message.id] = None
 
     def received(self, line: bytes) -> bool:
-        """A line of the process; False if the session must not see it: it answers what we have replayed."""
-        try:
-            message = parse_backend(line)
-        except InvalidMessage:
-            return True
+        """A line of the process; False if the session must not see it: it answers what we have replayed.
+
+        Raises:
+            InvalidMessage: it is no message, but may be several.
+        """
+        message = parse_backend(line)
         if type(message) is Response:
             method, request = self._pending.pop(message.id, ("", b""))
             if method in _HELLOS and message.member == "result":

@@ -16,7 +16,7 @@ import anyio.abc
 from app.backends.link import BackendListener, Exit
 from app.errors import BackendBusy, BackendError, BackendExited, GatewayError, InvalidMessage, InvalidResponse
 from app.protocol.handshake_record import HandshakeRecord
-from app.protocol.jsonrpc import ABSENT, Notification, Request, Response, parse_backend
+from app.protocol.jsonrpc import ABSENT, Notification, Request, Response, parse_backend, several
 from app.sessions.links import LinkLease, fail_call
 
 MAX_WAITING = 1024  # requests while there is no process: what one session may have running
@@ -180,7 +180,14 @@ class RespawningLink:
                 if answer.member == "result":
                     self._go_on()  # not in the task that waits: the process may die before that runs
                 return
-        if self.record.received(line) and self._listener is not None:
+        try:
+            is_for_session = self.record.received(line)
+        except InvalidMessage:
+            messages = several(line)
+            for each in messages:
+                self.backend_sent(each)
+            is_for_session = not messages
+        if is_for_session and self._listener is not None:
             self._listener.backend_sent(line)
 
     def backend_failed(self, call: bytes, error: GatewayError) -> None:

@@ -55,6 +55,13 @@ async def test_a_failure_says_in_which_step_why_and_what_the_backend_wrote(
     await gone(running)
 
 
+async def test_a_backend_that_answers_in_batches_works(running, make_pool):
+    trial = await try_backend(await make_pool(), spec_of("offers", "batches"), NO_LIMITS)
+    assert trial.failure is None
+    assert trial.counts == {"tools": 3, "resources": None, "prompts": 1}
+    await gone(running)
+
+
 async def test_a_command_that_cannot_be_started_says_so(running, make_pool):
     trial = await try_backend(await make_pool(), BackendSpec("acme", "none", "/no/such/command"), NO_LIMITS)
     assert trial.failure is not None

@@ -33,8 +33,10 @@ class ModernClient:
         self.headers = {**endpoint.headers, **content, "MCP-Protocol-Version": MODERN}
         self.ids = itertools.count(1)
 
-    def _message(self, method: str, params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    def message(self, method: str, params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+        """A request and its headers; `meta` of the params goes into the envelope."""
         meta = {META + "protocolVersion": MODERN, META + "clientCapabilities": self.capabilities}
+        meta |= params.pop("meta", {})
         name = params.get("name") or params.get("uri")
         headers = {**self.headers, "Mcp-Method": method, **({"Mcp-Name": name} if name else {})}
         body = {"jsonrpc": "2.0", "id": next(self.ids), "method": method, "params": {**params, "_meta": meta}}
@@ -42,7 +44,7 @@ class ModernClient:
 
     async def post(self, method: str, *, at: str | None = None, more: Any = (), **params: Any) -> httpx2.Response:
         """One request, to this node or one drawn by lot, with these headers in addition."""
-        body, headers = self._message(method, params)
+        body, headers = self.message(method, params)
         url = at or random.choice(self.nodes)
         # Not `json`, which refuses half an emoji.
         response = await self.http.post(url, content=json.dumps(body), headers={**headers, **dict(more)})
@@ -89,7 +91,7 @@ class ModernClient:
     @asynccontextmanager
     async def listen(self, at: str, **notifications: Any) -> AsyncIterator[AsyncIterator[Any]]:
         """A subscription: its messages, without the acknowledgement, which must be the first."""
-        body, headers = self._message("subscriptions/listen", {"notifications": notifications})
+        body, headers = self.message("subscriptions/listen", {"notifications": notifications})
         async with self.http.stream("POST", at, json=body, headers=headers) as stream:
             assert stream.status_code == 200
             messages = (event.message async for event in events(stream) if event.data)

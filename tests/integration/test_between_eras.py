@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.gateway import ROOT, Endpoint, Gateway
 from tests.integration.modern_wire import ModernClient
-from tests.integration.wire import Wire, wire
+from tests.integration.wire import Wire, events, rpc, wire
 
 SERVER = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/eras.py")]
 TASKS = "io.modelcontextprotocol/tasks"
@@ -62,3 +62,37 @@ async def test_a_call_does_not_wait_for_a_list_of_the_tools(
     client = ModernClient(http, endpoint, [endpoint.mcp])
     with anyio.fail_after(20):
         assert await client.call("heard") == await client.call("heard") == "{}"
+
+
+# --- batches of servers at 2025-03-26
+
+ROOTS = {"roots": [{"uri": "file:///mine"}]}
+
+
+@pytest.mark.parametrize("fields", [{}, {"recovery": "respawn"}], ids=["session", "respawn"])
+async def test_a_batch_of_a_server_is_its_messages(gateway: Gateway, fields: dict[str, Any]) -> None:
+    async with wire(
+        server_of(gateway, "batching", **fields), version="2025-03-26", capabilities={"roots": {}}
+    ) as session:
+        call = rpc("tools/call", 7, {"name": "ask", "arguments": {}, "_meta": {"progressToken": "t"}})
+        with anyio.fail_after(20):
+            async with session.stream("POST", call) as response:
+                messages = (event.message async for event in events(response) if event.data)
+                assert (await anext(messages))["params"]["data"] == "asks"
+                question = await anext(messages)
+                assert question["method"] == "roots/list"
+                await session.post({"jsonrpc": "2.0", "id": question["id"], "result": ROOTS})
+                assert (await anext(messages))["params"] == {"progressToken": "t", "progress": 1}
+                assert (await anext(messages))["result"]["content"][0]["text"] == "file:///mine"
+
+
+async def test_a_batch_of_a_server_reaches_a_modern_client_too(gateway: Gateway, http: httpx2.AsyncClient) -> None:
+    endpoint = server_of(gateway, "batching")
+    client = ModernClient(http, endpoint, [endpoint.mcp], {"roots": {}})
+    call: dict[str, Any] = {"name": "ask", "arguments": {}}
+    with anyio.fail_after(20):
+        asked = await client.request("tools/call", meta={"progressToken": "t"}, **call)
+        (key,) = asked["inputRequests"]
+        answers = {"inputResponses": {key: ROOTS}, "requestState": asked["requestState"]}
+        result = await client.request("tools/call", **call, **answers)
+    assert result["content"][0]["text"] == "file:///mine"

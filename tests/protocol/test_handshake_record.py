@@ -3,6 +3,9 @@
 import json
 from typing import Any
 
+import pytest
+
+from app.errors import InvalidMessage
 from app.protocol.handshake_record import HandshakeRecord
 
 
@@ -90,10 +93,12 @@ def test_in_2026_07_28_the_discovery_and_what_listens_are_said_again() -> None:
     assert list(record.news()) == []
 
 
-def test_noise_passes_by() -> None:
+def test_noise_is_for_the_caller_and_changes_nothing() -> None:
     record = opened()
-    assert record.received(b"a banner")
-    assert record.hello is not None
+    before = record.snapshot()
+    with pytest.raises(InvalidMessage):
+        record.received(b"a banner")
+    assert record.snapshot() == before
 
 
 def test_a_record_that_was_written_down_says_the_same_to_the_next_process() -> None:

@@ -1,23 +1,37 @@
-"""A server of one era, `legacy` or `modern`, as the first argument says. Standard library only.
+"""A server of one era, as the first argument says: `legacy`, `modern`, or `batching`, which is of 2025-03-26 and puts
+whatever comes together into a batch. Standard library only.
 
 It never answers `tools/list`. The tool `heard` answers with the client's capabilities: those of `initialize`, or of the
-request's envelope.
+request's envelope. `ask` logs and asks for the client's roots; its answer, which progress comes before, is theirs.
 """
 
 import json
 import sys
 
 META = "io.modelcontextprotocol/"
-IS_MODERN = sys.argv[1] == "modern"
+ERA = sys.argv[1]
+IS_MODERN = ERA == "modern"
 INFO = {"name": "eras", "version": "1"}
 APPS = {"io.example/apps": {"mimeTypes": ["text/html"]}, META + "tasks": {}}
 OFFERS = {"tools": {}, "logging": {}, "experimental": {"theirs": {"n": 1}}, "extensions": APPS}
+REVISION = "2025-03-26" if ERA == "batching" else "2025-11-25"
 capabilities: dict = {}
+asked: dict = {}  # calls by the id of their question
 
 
-def send(**message: object) -> None:
-    sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+def send(*messages: dict) -> None:
+    lines = [{"jsonrpc": "2.0", **message} for message in messages]
+    for line in [lines] if ERA == "batching" else lines:
+        sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
+
+
+def answer(request_id: object, result: dict) -> None:
+    send({"id": request_id, "result": result})
+
+
+def refuse(request_id: object, code: int = -32601, message: str = "no such method", **data: object) -> None:
+    send({"id": request_id, "error": {"code": code, "message": message, "data": data}})
 
 
 def text(value: object) -> dict:
@@ -29,31 +43,44 @@ def greet(request_id: object, method: str, params: dict) -> bool:
     global capabilities
     if method == "server/discover" and IS_MODERN:
         about = {"supportedVersions": ["2026-07-28"], "capabilities": OFFERS, "_meta": {META + "serverInfo": INFO}}
-        send(id=request_id, result={**about, "resultType": "complete", "ttlMs": 0, "cacheScope": "private"})
+        answer(request_id, {**about, "resultType": "complete", "ttlMs": 0, "cacheScope": "private"})
     elif method == "initialize" and IS_MODERN:
-        error = {"code": -32022, "message": "no", "data": {"supported": ["2026-07-28"]}}
-        send(id=request_id, error=error)
+        refuse(request_id, -32022, "no", supported=["2026-07-28"])
     elif method == "initialize":
         capabilities = params["capabilities"]
-        about = {"protocolVersion": "2025-11-25", "capabilities": OFFERS, "serverInfo": INFO}
-        send(id=request_id, result=about)
+        answer(request_id, {"protocolVersion": REVISION, "capabilities": OFFERS, "serverInfo": INFO})
     elif method == "server/discover":
-        send(id=request_id, error={"code": -32601, "message": "no such method"})
+        refuse(request_id)
     else:
         return False
     return True
 
 
+def call(request_id: object, params: dict) -> None:
+    if params["name"] == "heard":
+        answer(request_id, text(capabilities))
+    elif params["name"] == "ask":
+        asked[f"ask-{request_id}"] = request_id, params["_meta"]["progressToken"]
+        log = {"method": "notifications/message", "params": {"level": "info", "data": "asks"}}
+        send(log, {"id": f"ask-{request_id}", "method": "roots/list"})
+
+
+def answered(message: dict) -> None:
+    request_id, token = asked.pop(message["id"])
+    progress = {"method": "notifications/progress", "params": {"progressToken": token, "progress": 1}}
+    send(progress, {"id": request_id, "result": text(message["result"]["roots"][0]["uri"])})
+
+
 for line in sys.stdin.buffer:
     message = json.loads(line)
     request_id, method, params = message.get("id"), message.get("method"), message.get("params") or {}
+    if method is None:
+        answered(message)
     if request_id is None or method is None or greet(request_id, method, params):
         continue
     if IS_MODERN:
         capabilities = params["_meta"][META + "clientCapabilities"]
-    if method == "tools/list":
-        continue
-    if method == "tools/call" and params["name"] == "heard":
-        send(id=request_id, result=text(capabilities))
-    else:
-        send(id=request_id, error={"code": -32601, "message": "no such method"})
+    if method == "tools/call":
+        call(request_id, params)
+    elif method != "tools/list":
+        refuse(request_id)

@@ -10,7 +10,8 @@ if wrong == "boastful":
 
 
 def send(**message):
-    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+    line = {"jsonrpc": "2.0", **message}
+    print(json.dumps([line] if wrong == "batches" else line), flush=True)
 
 
 print("a banner that is no message", flush=True)
