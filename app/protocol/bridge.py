@@ -42,6 +42,7 @@ from app.protocol.modern import (
     SERVER_INFO_KEY,
     VERSION_KEY,
     across_eras,
+    takes_mode,
 )
 from app.protocol.revisions import Revision, is_handshake
 
@@ -320,13 +321,15 @@ class Bridge:
             if need is None or need not in self._client_capabilities:
                 return f"the backend needs {method or 'something'}, which the client does not support"
             mode = string_of(members_of(question.get("params", msgspec.Raw(b"{}"))).get("mode"))
-            if mode == "url" and not self._opens_urls():
-                return "the backend needs a URL elicitation, which the client does not support"
+            if need == "elicitation" and not self._takes("url" if mode == "url" else "form"):
+                return f"the backend needs an elicitation by {mode or 'form'}, which the client does not support"
         return None
 
-    def _opens_urls(self) -> bool:
-        is_declared = "url" in members_of(self._client_capabilities.get("elicitation", msgspec.Raw(b"{}")))
-        return is_declared and self._version == Revision.R2025_11_25
+    def _takes(self, mode: str) -> bool:
+        """Whether the client has this mode of elicitation; before 2025-11-25 there were only forms."""
+        if self._version != Revision.R2025_11_25:
+            return mode == "form"
+        return takes_mode(mode, members_of(self._client_capabilities["elicitation"]))
 
     def _for_client(self, method: str, params: Params) -> Params:
         """A question as the client's revision has it."""

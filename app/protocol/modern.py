@@ -171,6 +171,11 @@ def across_eras(capabilities: Params, known: Collection[str]) -> Params:
     return found
 
 
+def takes_mode(mode: str, declared: Collection[str]) -> bool:
+    """Whether a client with these modes under `elicitation` can be asked so; one that names none has forms."""
+    return mode in declared or (mode == "form" and "url" not in declared)
+
+
 def _same_name(method: str, params: Params, header: str | None) -> bool:
     key = METHODS_WITH_NAME.get(method)
     if key is None or key not in params:

@@ -30,7 +30,7 @@ from app.protocol.jsonrpc import (
     parse_backend,
     string_of,
 )
-from app.protocol.modern import LEVELS, MAY_ASK, MISSING_CAPABILITY, Envelope, complete, tagged
+from app.protocol.modern import LEVELS, MAY_ASK, MISSING_CAPABILITY, Envelope, complete, tagged, takes_mode
 from app.protocol.url_required import is_url_required, required_urls, was_opened
 from app.sessions.session import Session, error_type_of
 from app.sessions.streams import EventStream, Reply
@@ -222,8 +222,9 @@ class ModernCall:
             self.line.refuse_question(question.id, "there is no request to ask the client with", METHOD_NOT_FOUND)
             return
         need = NEEDS.get(question.method)
-        if self.passes_unchanged or need is None or not _can_be_asked(self.envelope, need, question):
-            self._lacking = {need: {}} if need is not None else self._lacking
+        lacking = _lacking(self.envelope, need, question)
+        if self.passes_unchanged or need is None or lacking:
+            self._lacking = lacking or self._lacking
             self.line.refuse_question(question.id, "the client does not support this", METHOD_NOT_FOUND)
             return
         key = f"{need}-{question.id.decode()}"
@@ -279,8 +280,8 @@ class ModernCall:
         urls = required_urls(response) if is_url_required(response) and self.message.method in MAY_ASK else []
         if self.passes_unchanged or not urls or self.repeats >= MAX_ROUNDS:
             return False
-        if not _opens_urls(self.envelope):
-            self._lacking = {"elicitation": {"url": {}}}
+        if lacking := _lacking_mode(self.envelope, "url"):
+            self._lacking = lacking
             return False
         self._url_required = response
         self.questions = {
@@ -375,16 +376,19 @@ def _is_error_result(response: Response) -> bool:
     return bytes(members_of(response.value).get("isError", msgspec.Raw())) == b"true"
 
 
-def _can_be_asked(envelope: Envelope, need: str, question: Request) -> bool:
-    """Whether the client declared what this question needs."""
-    if question.method == "elicitation/create" and string_of((question.params or {}).get("mode")) == "url":
-        return _opens_urls(envelope)
-    return need in envelope.capabilities
+def _lacking(envelope: Envelope, need: str | None, question: Request) -> dict[str, Any]:
+    """What the client would have had to declare for this question; nothing where it has."""
+    if need == "elicitation":
+        return _lacking_mode(envelope, "url" if string_of((question.params or {}).get("mode")) == "url" else "form")
+    return {} if need is None or need in envelope.capabilities else {need: {}}
 
 
-def _opens_urls(envelope: Envelope) -> bool:
+def _lacking_mode(envelope: Envelope, mode: str) -> dict[str, Any]:
+    """The same for one mode of elicitation; forms need no mention where the client has declared none."""
     modes = envelope.capabilities.get("elicitation")
-    return isinstance(modes, dict) and "url" in modes
+    if not isinstance(modes, dict):
+        return {"elicitation": {} if mode == "form" else {mode: {}}}
+    return {} if takes_mode(mode, modes) else {"elicitation": {mode: {}}}
 
 
 def _for_modern_client(question: Request) -> Params:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.gateway import ROOT, Endpoint, Gateway
 from tests.integration.modern_wire import ModernClient
-from tests.integration.wire import Wire, events, rpc, wire
+from tests.integration.wire import Wire, error_of, events, rpc, wire
 
 SERVER = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/eras.py")]
 TASKS = "io.modelcontextprotocol/tasks"
@@ -96,3 +96,57 @@ async def test_a_batch_of_a_server_reaches_a_modern_client_too(gateway: Gateway,
         answers = {"inputResponses": {key: ROOTS}, "requestState": asked["requestState"]}
         result = await client.request("tools/call", **call, **answers)
     assert result["content"][0]["text"] == "file:///mine"
+
+
+# --- forms
+
+DECLARED = [
+    pytest.param({"url": {}}, False, id="url"),
+    pytest.param({}, True, id="nothing more"),
+    pytest.param({"form": {}, "url": {}}, True, id="both"),
+]
+FILLED = {"action": "accept", "content": {"name": "Ada"}}
+
+
+@pytest.mark.parametrize(("modes", "is_asked"), DECLARED)
+async def test_a_modern_client_is_asked_to_fill_in_a_form_if_it_can(
+    gateway: Gateway, http: httpx2.AsyncClient, modes: Any, *, is_asked: bool
+) -> None:
+    endpoint = server_of(gateway, "legacy")
+    client = ModernClient(http, endpoint, [endpoint.mcp], {"elicitation": modes})
+    call: dict[str, Any] = {"name": "form", "arguments": {}}
+    with anyio.fail_after(20):
+        if not is_asked:
+            response = await client.post("tools/call", **call)
+            error = error_of(response)
+            assert (response.status_code, error.code) == (400, -32021)
+            assert error.data["requiredCapabilities"] == {"elicitation": {"form": {}}}
+            return
+        asked = await client.request("tools/call", **call)
+        answers = {
+            "inputResponses": dict.fromkeys(asked["inputRequests"], FILLED),
+            "requestState": asked["requestState"],
+        }
+        result = await client.request("tools/call", **call, **answers)
+    assert result["content"][0]["text"] == "accept"
+
+
+@pytest.mark.parametrize(("modes", "is_asked"), DECLARED)
+@pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18"])
+async def test_a_handshake_client_is_asked_to_fill_in_a_form_if_it_can(
+    gateway: Gateway, modes: Any, version: str, *, is_asked: bool
+) -> None:
+    """Before 2025-11-25 there were forms only."""
+    endpoint = server_of(gateway, "modern")
+    async with wire(endpoint, version=version, capabilities={"elicitation": modes}) as session:
+        call = rpc("tools/call", 7, {"name": "form", "arguments": {}})
+        with anyio.fail_after(20):
+            async with session.stream("POST", call) as response:
+                if not is_asked and version == "2025-11-25":
+                    await response.aread()
+                    assert "does not support" in str(error_of(response))
+                    return
+                messages = (event.message async for event in events(response) if event.data)
+                question = await anext(messages)
+                await session.post({"jsonrpc": "2.0", "id": question["id"], "result": FILLED})
+                assert (await anext(messages))["result"]["content"][0]["text"] == "accept"

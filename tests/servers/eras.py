@@ -3,6 +3,7 @@ whatever comes together into a batch. Standard library only.
 
 It never answers `tools/list`. The tool `heard` answers with the client's capabilities: those of `initialize`, or of the
 request's envelope. `ask` logs and asks for the client's roots; its answer, which progress comes before, is theirs.
+`form` has the client fill in a form, whatever it has declared; its answer says what has come of that.
 """
 
 import json
@@ -14,6 +15,7 @@ IS_MODERN = ERA == "modern"
 INFO = {"name": "eras", "version": "1"}
 APPS = {"io.example/apps": {"mimeTypes": ["text/html"]}, META + "tasks": {}}
 OFFERS = {"tools": {}, "logging": {}, "experimental": {"theirs": {"n": 1}}, "extensions": APPS}
+FORM = {"message": "?", "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}}}
 REVISION = "2025-03-26" if ERA == "batching" else "2025-11-25"
 capabilities: dict = {}
 asked: dict = {}  # calls by the id of their question
@@ -64,9 +66,24 @@ def call(request_id: object, params: dict) -> None:
         log = {"method": "notifications/message", "params": {"level": "info", "data": "asks"}}
         send(log, {"id": f"ask-{request_id}", "method": "roots/list"})
 
+    elif params["name"] == "form" and not IS_MODERN:
+        asked[f"ask-{request_id}"] = request_id, None
+        send({"id": f"ask-{request_id}", "method": "elicitation/create", "params": FORM})
+    elif params["name"] == "form" and "inputResponses" in params:
+        answer(request_id, text(params["inputResponses"]["form"]["action"]))
+    elif params["name"] == "form":
+        asks = {"form": {"method": "elicitation/create", "params": FORM}}
+        answer(request_id, {"resultType": "input_required", "inputRequests": asks})
+
 
 def answered(message: dict) -> None:
     request_id, token = asked.pop(message["id"])
+    if "error" in message:
+        answer(request_id, {**text("refused"), "isError": True})
+        return
+    if "action" in message["result"]:
+        answer(request_id, text(message["result"]["action"]))
+        return
     progress = {"method": "notifications/progress", "params": {"progressToken": token, "progress": 1}}
     send(progress, {"id": request_id, "result": text(message["result"]["roots"][0]["uri"])})
 

@@ -123,6 +123,8 @@ async def test_a_process_that_goes_on_without_the_client_is_heard_by_the_retry(
         ("sampling/createMessage", {}, ELICITS),
         ("roots/list", {}, ELICITS),
         ("elicitation/create", {"mode": "url", "url": "https://x.example"}, ELICITS),
+        ("elicitation/create", {"mode": "form"}, {"elicitation": {"url": {}}}),
+        ("elicitation/create", {}, {}),
         ("something/else", {}, ELICITS),
     ],
 )
@@ -135,13 +137,13 @@ async def test_what_the_client_did_not_declare_is_not_asked(
     assert (await server.replied("q1"))["error"]["code"] == -32601
     server.answer({"isError": True, "content": []}, to=server.sent.index(server.sent_with("tools/call")[0]))
     outcome = await sent.outcome()
-    need = {"sampling/createMessage": "sampling", "roots/list": "roots", "elicitation/create": "elicitation"}.get(
-        method
-    )
+    need: Any = {"sampling/createMessage": {"sampling": {}}, "roots/list": {"roots": {}}}.get(method)
+    if method == "elicitation/create":
+        need = {"elicitation": {params["mode"]: {}} if params else {}}
     if need is None:
         assert outcome["isError"] is True
     else:
-        assert (outcome["code"], outcome["data"]) == (-32021, {"requiredCapabilities": {need: {}}})
+        assert (outcome["code"], outcome["data"]) == (-32021, {"requiredCapabilities": need})
 
 
 async def test_a_url_elicitation_is_asked_of_a_client_that_can_and_has_no_id_of_its_own(
