@@ -212,7 +212,13 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         directory = BackendDirectory(backends, tenants)
         registry = await stack.enter_async_context(
             SessionRegistry(
-                directory, lender, metrics, ownership, max_sessions=settings.max_sessions, overload=overload
+                directory,
+                lender,
+                metrics,
+                ownership,
+                max_sessions=settings.max_sessions,
+                stream_after_s=settings.stream_after_s,
+                overload=overload,
             )
         )
         implicit = ImplicitSessions(registry, sealer, here=Place(node_id, routing.url))

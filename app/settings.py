@@ -199,6 +199,7 @@ class Settings:
     max_body_bytes: int = _setting(_whole(1024, 2**30), default=4 * 2**20)
     max_line_bytes: int = _setting(_whole(1024, 2**30), default=16 * 2**20)
     keepalive_s: float = _setting(_seconds, default=15.0)
+    stream_after_s: float = _setting(_seconds, default=15.0)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str], **overrides: object) -> "Settings":

@@ -50,3 +50,7 @@ class BackendLink(Protocol):
 
     def asked_for(self, size: int) -> None:
         """So many bytes of its output were the answer to a call: they do not count as a flood."""
+
+    def answering(self) -> bytes | None:
+        """The id of the call whose answer has begun to arrive and is not whole yet; empty where it does not say so
+        at its beginning, None where nothing has begun that is an answer."""

@@ -171,6 +171,11 @@ class Stdout(asyncio.Protocol):
         if lines.overlong or lines.discarded_bytes:
             self._on_overlong()
 
+    @property
+    def beginning(self) -> bytes:
+        """Of the line that is under way, up to 4 KiB."""
+        return self._lines.beginning
+
     def eof_received(self) -> None:
         """Called by the loop."""
         self.lost_at = time.monotonic()

@@ -20,6 +20,7 @@ from app.backends.states import ProcessState, ProcessStateMachine, Trigger
 from app.backends.stderr import StderrRing
 from app.domain import BackendSpec
 from app.errors import BackendBusy, BackendExited
+from app.protocol import tolerant
 from app.spawner.client import Command, End, SpawnerClient, SpawnFailed
 
 logger = logging.getLogger(__name__)
@@ -133,6 +134,10 @@ class BackendProcess:
     def asked_for(self, size: int) -> None:
         """See BackendLink."""
         self._stdout.grant(size)
+
+    def answering(self) -> bytes | None:
+        """See BackendLink."""
+        return tolerant.begins_answer(self._stdout.beginning)
 
     def _has_ended(self) -> BackendExited:
         if self.exit is not None:

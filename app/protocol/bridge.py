@@ -210,6 +210,11 @@ class Bridge:
         call = self._calls.pop(inner_id, None)
         return None if call is None else call.id
 
+    def call_of(self, inner_id: bytes) -> bytes | None:
+        """The session's id of the call whose present round has this one."""
+        call = self._calls.get(inner_id)
+        return None if call is None else call.id
+
     def _envelope(self, meta: msgspec.Raw | None) -> msgspec.Raw:
         members = members_of(meta) if meta is not None else {}
         members[VERSION_KEY] = msgspec.Raw(encode(MODERN))

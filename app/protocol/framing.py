@@ -24,6 +24,11 @@ class LineBuffer:
     def __repr__(self) -> str:
         return f"<LineBuffer [{len(self._partial)} pending, {self.discarded_bytes} discarded]>"
 
+    @property
+    def beginning(self) -> bytes:
+        """What there is of a line whose end has not come yet, up to 4 KiB of it; empty where there is none."""
+        return self._beginning if self.discarded_bytes else bytes(self._partial[:END_BYTES])
+
     def feed(self, data: bytes) -> list[bytes]:
         """The lines that `data` completes, without their ends (LF or CR LF); blank ones are left out."""
         if self._partial or self.discarded_bytes:

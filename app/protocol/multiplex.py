@@ -322,6 +322,11 @@ class Multiplex:
             return [Dropped("oversized")]
         return self._failed(call, ResponseTooLarge())
 
+    def call_of(self, member: Member, answered: bytes) -> bytes | None:
+        """The session's own id of the call that this answer is for; None where that is another session's."""
+        call = self._calls.get(answered_id(answered))
+        return call.id if call is not None and call.member is member else None
+
     def _require_greeting(self, answered: bytes, problem: str) -> None:
         """Whoever waits for the process hears at once that its first answer is none."""
         if answered == _HELLO_ID and self.greeting is None:

@@ -236,6 +236,12 @@ def is_answer(beginning: bytes) -> bool:
     return _begins_with_outcome(beginning) is not None or _begins_with_id(beginning) is not None
 
 
+def begins_answer(beginning: bytes) -> bytes | None:
+    """The id that an answer names at its beginning, empty where it does not; None where this begins no answer."""
+    named = answered(beginning)
+    return named if named is not None or not is_answer(beginning) else b""
+
+
 def answered(beginning: bytes, end: bytes = b"") -> bytes | None:
     """The id that an answer names of which only the ends are known; None where they do not say it for certain.
 

@@ -14,7 +14,7 @@ from app.errors import (
 )
 from app.protocol import tolerant
 from app.protocol.bridge import Bridge, Out, ToServer
-from app.protocol.jsonrpc import several
+from app.protocol.jsonrpc import answered_id, several
 
 
 class BridgedSession(BackendListener, Protocol):
@@ -70,6 +70,11 @@ class BridgedLink:
     def asked_for(self, size: int) -> None:
         """See BackendLink."""
         self._link.asked_for(size)
+
+    def answering(self) -> bytes | None:
+        """See BackendLink."""
+        named = self._link.answering()
+        return self._bridge.call_of(answered_id(named)) if named else named
 
     # --- BackendListener
 

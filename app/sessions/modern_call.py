@@ -56,7 +56,6 @@ class ModernCall:
     """
 
     may_stream = True  # toward the Exchange: what cannot be streamed is dropped here
-    silence_s = 15.0  # the HTTP status can still be right until then
 
     def __init__(
         self,

@@ -34,6 +34,7 @@ from app.sessions.restoring import Durability
 from app.sessions.session import HANDED_OVER, SHUTDOWN, TAKEN_OVER, Session, Surroundings
 
 SWEEP_S = 0.25  # how late a deadline may be noticed
+STREAM_AFTER_S = 15.0  # of silence; until then a call can still be answered with JSON and with the right HTTP status
 AGES_EVERY = 4  # sweeps between two looks at the ages of sessions
 
 FIRST_TOKEN = 1
@@ -56,7 +57,7 @@ async def _nothing_to_prove(stood_still_at: float) -> None:
 class SessionRegistry:
     """The node's sessions, by id. `async with` runs its sweep; leaving closes every session."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - once, of parts
         self,
         directory: BackendDirectory,
         links: LinkSource,
@@ -64,11 +65,12 @@ class SessionRegistry:
         ownership: Ownership,
         *,
         max_sessions: int,
+        stream_after_s: float = STREAM_AFTER_S,
         overload: Overload | None = None,
     ) -> None:
         self._directory, self._links, self._metrics = directory, links, metrics
         self.overload = overload or Overload(metrics)
-        self._ownership, self._max_sessions = ownership, max_sessions
+        self._ownership, self._max_sessions, self._stream_after_s = ownership, max_sessions, stream_after_s
         self._sessions: dict[str, Session] = {}
         self._hidden: dict[str, Session] = {}  # on their way to another node
         self.gates = TenantGates(metrics, self.overload)
@@ -155,7 +157,7 @@ class SessionRegistry:
             raise QuotaExceeded("node_sessions", "this node has as many sessions as it may", retry_after_s=5.0)
         gate = self.gates.of(spec.tenant, limits)
         gate.open_session(principal.identity)
-        surroundings = Surroundings(transport, gate, self._metrics, self._closed, self.fence)
+        surroundings = Surroundings(transport, gate, self._metrics, self._closed, self.fence, self._stream_after_s)
         session = self._sessions[session_id] = Session(session_id, principal, spec, surroundings)
         self._metrics.sessions.labels(transport).inc()
         self._metrics.sessions_opened.labels(transport).inc()

@@ -63,6 +63,9 @@ class _NoProcess:
     def asked_for(self, size: int) -> None:
         pass
 
+    def answering(self) -> bytes | None:
+        return None
+
     def handshake_succeeded(self) -> None:
         pass
 
@@ -155,6 +158,10 @@ class RespawningLink:
     def asked_for(self, size: int) -> None:
         """See BackendLink."""
         self._lease.link.asked_for(size)
+
+    def answering(self) -> bytes | None:
+        """See BackendLink."""
+        return self._lease.link.answering()
 
     def _wait_for_process(self, line: bytes) -> None:
         """Requests wait, and can be cancelled; the rest would mean nothing to the next process."""

@@ -28,7 +28,7 @@ from app.metrics import Metrics, error_label, method_label
 from app.protocol.commands import Answer, Call, Command, Dropped, Failed, Listen, Several, ToBackend, ToStream
 from app.protocol.event_ids import EventId, is_primed
 from app.protocol.exchange import Exchange, negotiated_version
-from app.protocol.jsonrpc import Notification, Request, Response, members_of
+from app.protocol.jsonrpc import Notification, Request, Response, answered_id, members_of
 from app.protocol.lifecycle import Lifecycle, SessionState, Trigger
 from app.protocol.modern import MODERN, SUPPORTED, refuses_handshake
 from app.protocol.revisions import ASSUMED
@@ -57,6 +57,7 @@ class Surroundings(NamedTuple):
     metrics: Metrics
     on_closed: Callable[["Session", str], None]
     fence: Fence
+    stream_after_s: float
 
 
 class Session:
@@ -68,7 +69,7 @@ class Session:
     def __init__(self, session_id: str, principal: Principal, spec: BackendSpec, around: "Surroundings") -> None:
         self.id = session_id
         self.principal, self.spec = principal, spec
-        self.transport, self.gate, self._metrics, self._on_closed, self._fence = around
+        self.transport, self.gate, self._metrics, self._on_closed, self._fence, self._stream_after_s = around
         self.version: str = ASSUMED
         call_s, initialize_s = spec.timeouts.call_s, spec.timeouts.initialize_s
         self.exchange = Exchange(call_s, initialize_s=initialize_s, max_calls=spec.calls_per_session)
@@ -501,12 +502,24 @@ class Session:
             if isinstance(command, Failed) and command.call.method == "initialize":
                 self.close("initialize_timeout", command.error)
                 return
-        for call in self.exchange.every_call():
-            if call.stream is Listen.STREAM or not call.may_stream or call.method == "initialize":
-                continue
-            if now - call.started > call.stream.silence_s:
-                call.stream.become_stream()
+        self._stream_silent_calls(now)
         self._let_unread_listener_go(now)
+
+    def _stream_silent_calls(self, now: float) -> None:
+        """What has been silent for long becomes a stream, so that its connection stays alive; but not what is being
+        answered: some clients take less of an event than of a JSON body."""
+        silent = [
+            call
+            for call in self.exchange.every_call()
+            if now - call.started > self._stream_after_s and call.may_stream and call.method != "initialize"
+        ]
+        if not silent:
+            return
+        answering = None if self._link is None else self._link.answering()
+        for call in silent:
+            is_being_answered = answering is not None and (not answering or answered_id(answering) == call.gateway_id)
+            if call.stream is not Listen.STREAM and not is_being_answered:
+                call.stream.become_stream()
 
     def _let_unread_listener_go(self, now: float) -> None:
         """A response that does not take the listen stream would hold up the process, and so every call of the session.

@@ -116,6 +116,11 @@ class SharedProcess:
         """See BackendLink."""
         self._process.asked_for(size)
 
+    def answering(self, link: "SharedLink") -> bytes | None:
+        """See BackendLink: a call of this session, or one that may be."""
+        named = self._process.answering()
+        return self._multiplex.call_of(link.member, named) if named else named
+
     def _carry_out_soon(self, outs: list[Out]) -> None:
         """The process is written to at once; who has just called is not called back from within."""
         for out in outs:
@@ -261,6 +266,10 @@ class SharedLink:
     def asked_for(self, size: int) -> None:
         """See BackendLink."""
         self._process.asked_for(size)
+
+    def answering(self) -> bytes | None:
+        """See BackendLink."""
+        return self._process.answering(self)
 
     # --- from the process; a listener that fails must not keep the others from hearing
 

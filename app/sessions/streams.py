@@ -12,7 +12,6 @@ from app.protocol.event_ids import EventId
 MAX_EVENTS = 256
 MAX_BYTES = 1 << 20
 FAILED_SIZE = 256  # what a failure counts as
-SILENCE_S = 1.0  # in the handshake era: from then on the answer can be resumed
 
 NOWHERE = EventId("", 0)  # the place of what is on no stream that can be resumed
 
@@ -280,7 +279,6 @@ class Sink(Protocol):
     """Where a call's messages go; what a Session needs of it."""
 
     may_stream: bool  # whether it takes more than the answer
-    silence_s: float  # a call this old without an answer becomes a stream, so that its connection stays alive
     expires_at: float | None  # when the credential ends that the call came with, in Unix time
 
     @property
@@ -294,7 +292,7 @@ class Sink(Protocol):
         """A notification or a question that belongs to the call."""
 
     def become_stream(self) -> object:
-        """The call has been silent for `silence_s`."""
+        """The call has been silent for long: from now on its connection is kept alive."""
 
 
 class Reply:
@@ -304,7 +302,7 @@ class Reply:
     holds what every request of the POST came to.
     """
 
-    __slots__ = ("_expected", "_make_stream", "expires_at", "may_stream", "outcome", "outcomes", "silence_s", "stream")
+    __slots__ = ("_expected", "_make_stream", "expires_at", "may_stream", "outcome", "outcomes", "stream")
 
     def __init__(
         self,
@@ -316,7 +314,7 @@ class Reply:
     ) -> None:
         self._expected = expected
         self._make_stream = make_stream
-        self.may_stream, self.silence_s, self.expires_at = may_stream, SILENCE_S, expires_at
+        self.may_stream, self.expires_at = may_stream, expires_at
         self.outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.outcomes: list[Answer | Failed] = []
         self.stream: EventStream | None = None

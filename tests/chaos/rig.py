@@ -114,6 +114,7 @@ class Rig:
             SECRET_KEY=self._secret,
             MAX_PROCESSES="500",
             KEEPALIVE_S="2",
+            STREAM_AFTER_S="1",
             DRAIN_S="3",
         )
 

@@ -50,7 +50,7 @@ class RealNode:
         self, session_id: str, principal: Principal, spec: BackendSpec, limits: Limits, transport: str
     ) -> Session:
         gate = TenantGates(self.metrics).of("acme", limits)
-        around = Surroundings(transport, gate, self.metrics, lambda session, reason: None, Fence(lambda: 0.0))
+        around = Surroundings(transport, gate, self.metrics, lambda session, reason: None, Fence(lambda: 0.0), 15.0)
         return Session(session_id, principal, spec, around)
 
     async def open(self) -> Session:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(120)
 
 @pytest.fixture
 async def two_nodes(tmp_path: Path, postgres_database: str) -> AsyncIterator[Nodes]:
-    with running_nodes(tmp_path, postgres_database, 2, DRAIN_S="2") as nodes:
+    with running_nodes(tmp_path, postgres_database, 2, DRAIN_S="2", STREAM_AFTER_S="1") as nodes:
         await nodes.all_know_each_other()
         yield nodes
 

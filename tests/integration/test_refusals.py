@@ -43,13 +43,6 @@ async def test_an_accept_header_that_takes_either_is_served(session: Wire, accep
     assert answer(await session.post(rpc("tools/list"), Accept=accept))["tools"]
 
 
-async def test_a_client_that_takes_json_only_is_never_switched_to_a_stream(session: Wire) -> None:
-    call = rpc("tools/call", 3, {"name": "sleep", "arguments": {"ms": 1500}})
-    response = await session.post(call, Accept="application/json")
-    assert response.headers["content-type"].startswith("application/json")
-    assert answer(response)["content"][0]["text"] == "slept"
-
-
 async def test_an_unknown_protocol_version_header_is_a_400(session: Wire) -> None:
     with in_time():
         response = await session.post(rpc("ping"), MCP_Protocol_Version="1999-01-01")

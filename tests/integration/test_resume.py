@@ -231,15 +231,21 @@ async def test_fifty_clients_with_random_cuts_lose_nothing_and_get_nothing_twice
             assert call.answers[0]["result"]["content"][0]["text"] == own
 
 
-async def test_the_python_client_gets_its_answer_over_a_cut_connection(echo: Endpoint) -> None:
-    async with cutting(echo) as (proxy, cut), python_client(cut, "streamable") as client:
+@pytest.fixture
+def impatient(start_gateway: Callable[..., Gateway]) -> Endpoint:
+    """The echo server behind a gateway that soon makes a stream of what is silent."""
+    return start_gateway(STREAM_AFTER_S="0.5").endpoint(ECHO)
+
+
+async def test_the_python_client_gets_its_answer_over_a_cut_connection(impatient: Endpoint) -> None:
+    async with cutting(impatient) as (proxy, cut), python_client(cut, "streamable") as client:
         assert text_of(await client.call_tool("sleep", {"ms": 1500})) == "slept"
     assert (proxy.cuts, proxy.resumed) == (1, 1)
 
 
 @pytest.mark.node
-async def test_the_typescript_client_gets_its_answer_over_a_cut_connection(echo: Endpoint) -> None:
-    async with cutting(echo) as (proxy, cut):
+async def test_the_typescript_client_gets_its_answer_over_a_cut_connection(impatient: Endpoint) -> None:
+    async with cutting(impatient) as (proxy, cut):
         steps = [["callTool", {"name": "sleep", "arguments": {"ms": 1500}}], ["ping"]]
         with anyio.fail_after(30):
             done = await anyio.run_process(

@@ -188,3 +188,12 @@ def test_a_call_cancelled_in_a_later_round_is_cancelled_under_that_rounds_id(tal
 def test_cancelling_what_is_not_there_says_nothing(talk: Talk) -> None:
     assert talk.session(method="notifications/cancelled", params={"requestId": 99}) == []
     assert talk.session(method="notifications/cancelled") == []
+
+
+def test_it_knows_whose_round_an_answer_is(talk: Talk) -> None:
+    """It may be a later one than the call itself, which has another id."""
+    talk.call()
+    assert (talk.bridge.call_of(b"5"), talk.bridge.call_of(b"6")) == (b"5", None)
+    question = one("session", talk.asks(5, name=SAY))
+    line = one("server", talk.session(id=question["id"], result=ACCEPT))
+    assert talk.bridge.call_of(json.dumps(line["id"]).encode()) == b"5"

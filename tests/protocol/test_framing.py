@@ -84,3 +84,17 @@ def test_a_line_of_16_mib_in_pieces_takes_linear_time():
     (line,) = buffer.feed(b"\n")
     assert len(line) == 16 << 20
     assert time.perf_counter() - started < 1.0  # quadratic: over ten seconds
+
+
+def test_the_beginning_of_an_unfinished_line_is_known_and_of_no_other():
+    buffer = LineBuffer(100_000)
+    buffer.feed(b"whole\n")
+    assert buffer.beginning == b""
+    buffer.feed(b"first\nbegin")
+    assert buffer.beginning == b"begin"
+    buffer.feed(b"x" * END_BYTES)
+    assert buffer.beginning == b"begin" + b"x" * (END_BYTES - 5)
+    buffer.feed(b"x" * 100_000)  # too long by now
+    assert buffer.beginning == b"begin" + b"x" * (END_BYTES - 5)
+    buffer.feed(b"\n")
+    assert buffer.beginning == b""

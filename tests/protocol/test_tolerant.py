@@ -168,3 +168,18 @@ def test_a_line_takes_few_steps_in_whatever_it_is_cut(line: bytes, monkeypatch: 
     exchange = Exchange(60.0)
     assert isinstance(exchange.receive(line, 0.0), Dropped | Several)
     assert steps <= 4 * (MAX_STEPS + 1)
+
+
+@pytest.mark.parametrize(
+    ("beginning", "named"),
+    [
+        (b'{"jsonrpc":"2.0","id":"a","result":{"te', b'"a"'),
+        (b'{"result":{"te', b""),  # its id comes last
+        (b'{"jsonrpc":"2.0","id":7,', None),  # it may be a question
+        (b'{"jsonrpc":"2.0","id":7,"method":"x"', None),
+        (b"Downloading 50 %", None),
+        (b"", None),
+    ],
+)
+def test_whose_an_answer_is_that_has_begun(beginning: bytes, named: bytes | None) -> None:
+    assert tolerant.begins_answer(beginning) == named

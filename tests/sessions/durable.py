@@ -108,7 +108,7 @@ class Node:
         if self.refusal is not None:
             raise self.refusal
         gate = TenantGates(self.metrics).of("acme", Limits(sessions=None, requests_per_second=None))
-        around = Surroundings(transport, gate, self.metrics, self._closed, Fence(lambda: 0.0))
+        around = Surroundings(transport, gate, self.metrics, self._closed, Fence(lambda: 0.0), 15.0)
         session = self.sessions[session_id] = Session(session_id, principal, spec, around)
         return session
 

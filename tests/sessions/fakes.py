@@ -25,6 +25,7 @@ class FakeLink:
         self.asked = 0
         self.is_busy = False
         self.listener: BackendListener | None = None
+        self.begun: bytes | None = None
 
     def attach(self, listener: BackendListener) -> None:
         self.listener = listener
@@ -42,6 +43,9 @@ class FakeLink:
 
     def asked_for(self, size: int) -> None:
         self.asked += size
+
+    def answering(self) -> bytes | None:
+        return self.begun
 
     def say(self, **message: Any) -> None:
         assert self.listener is not None

@@ -24,9 +24,9 @@ from app.protocol.commands import Failed, Listen
 from app.protocol.jsonrpc import Notification, Request, Response, parse_client
 from app.protocol.lifecycle import SessionState
 from app.sessions.fence import GAP_S
-from app.sessions.registry import SessionRegistry
+from app.sessions.registry import STREAM_AFTER_S, SessionRegistry
 from app.sessions.session import UNREAD_S, Session
-from app.sessions.streams import MAX_EVENTS, SILENCE_S, Reply
+from app.sessions.streams import MAX_EVENTS, Reply
 from tests.sessions.fakes import FakeLink, FakePool
 
 
@@ -227,13 +227,31 @@ async def test_a_session_that_is_closed_waits_no_longer_for_a_process(
 async def test_silence_makes_a_call_a_stream_but_not_initialize(session: Session, link: FakeLink) -> None:
     hello = session.reply(1, may_stream=True)
     session.request(message("initialize"), hello)
-    session.sweep(time.monotonic() + SILENCE_S + 0.1)
+    session.sweep(time.monotonic() + STREAM_AFTER_S + 0.1)
     assert hello.stream is None
     link.answer({"protocolVersion": "2025-06-18"})
     slow, json_only = ask(session, id_text="1"), ask(session, id_text="2", may_stream=False)
-    session.sweep(time.monotonic() + SILENCE_S + 0.1)
+    session.sweep(time.monotonic() + STREAM_AFTER_S + 0.1)
     assert slow.stream is not None
     assert json_only.stream is None
+
+
+async def test_before_that_it_stays_json(opened: Session) -> None:
+    silent = ask(opened)
+    opened.sweep(time.monotonic() + STREAM_AFTER_S - 1)
+    assert silent.stream is None
+
+
+@pytest.mark.parametrize(("begun", "streams"), [(0, [False, True]), (1, [True, False]), (None, [False, False])])
+async def test_a_call_whose_answer_has_begun_does_not_become_a_stream(
+    opened: Session, link: FakeLink, begun: int | None, streams: list[bool]
+) -> None:
+    """Where the answer does not say whose it is, it may be any one's."""
+    calls = [ask(opened, id_text="1"), ask(opened, id_text="2")]
+    ids = [str(sent["id"]).encode() for sent in link.sent[-2:]]
+    link.begun = b"" if begun is None else ids[begun]
+    opened.sweep(time.monotonic() + STREAM_AFTER_S + 0.1)
+    assert [call.stream is not None for call in calls] == streams
 
 
 async def test_a_call_that_is_never_answered_times_out(opened: Session) -> None:
