@@ -338,7 +338,7 @@ async def test_a_listen_stream_that_nobody_reads_holds_calls_up_for_a_second(ope
         link.say(method="notifications/message", params={"data": number})
     now = time.monotonic()
     opened.sweep(now)
-    opened.sweep(now + UNREAD_S)
+    opened.sweep(now + UNREAD_S - 0.01)
     assert link.paused
     opened.sweep(now + UNREAD_S + 0.01)
     assert not link.paused
