@@ -73,6 +73,7 @@ class StreamableHttp:
         session = self._session(request) or await self._fetch(request, body)
         if session is None:
             return
+        _require_version_of(session, request)
         if isinstance(message, list):
             reply = self._batch_reply(request, session, message, len(body), may_stream=accepted.events)
             await self._batch(request, session, message, reply, takes_json=accepted.json)
@@ -88,10 +89,12 @@ class StreamableHttp:
             )
         if not parse_accept(request.headers.get(b"accept")).events:
             raise HttpRefusal(406, "not_acceptable", "Accept must allow text/event-stream")
-        _require_known_version(request)
+        if parse_version(request.values(VERSION_HEADER)) == MODERN:  # which has no GET
+            raise HttpRefusal(405, "method_not_allowed", "this revision has POST only", headers=((b"allow", b"POST"),))
         session = self._find(request) or await self._fetch(request)
         if session is None:
             return
+        _require_version_of(session, request)
         reader = _resumed(session, request.values(b"last-event-id")) or session.read(session.listen)
         await self._send(request, session, reader, self._get_streams)
 
@@ -118,6 +121,7 @@ class StreamableHttp:
         session = self._session(request) or await self._fetch(request, body)
         if session is None:
             return
+        _require_version_of(session, request)
         reply = session.reply(1, may_stream=takes_events, expires_at=request.principal.expires_at)
         session.request(message, reply)
         if not takes_json:
@@ -292,7 +296,8 @@ def _pass_on(session: Session, message: Message) -> None:
 
 
 def _is_modern(request: McpRequest, message: Message | list[Message]) -> bool:
-    """Whether this is for the modern era: the body says so, or else the header names no handshake revision."""
+    """Whether this is for the modern era: the body says so, or else the header names its revision, or one that is
+    unknown, where no session could have agreed on that."""
     header = request.headers.get(VERSION_HEADER)
     has_meta = type(message) is Request and message.params is not None and "_meta" in message.params
     if type(message) is Request and not has_meta and (header is None or header in _HANDSHAKE_VALUES):
@@ -302,13 +307,16 @@ def _is_modern(request: McpRequest, message: Message | list[Message]) -> bool:
     if type(message) is Request and message.method == "initialize":
         return False  # a handshake, whatever the headers say
     version = parse_version(request.values(VERSION_HEADER))
-    return version is not None and not is_handshake(version)
+    if version is None or is_handshake(version):
+        return False
+    return version == MODERN or SESSION_HEADER not in request.headers
 
 
-def _require_known_version(request: McpRequest) -> None:
+def _require_version_of(session: Session, request: McpRequest) -> None:
+    """Clients send other handshake revisions than they agreed on; one that is unknown must be the server's own."""
+    if request.headers.get(VERSION_HEADER, b"") in _HANDSHAKE_VALUES:
+        return
     version = parse_version(request.values(VERSION_HEADER))
-    if version == MODERN:  # which has no GET
-        raise HttpRefusal(405, "method_not_allowed", "this revision has POST only", headers=((b"allow", b"POST"),))
-    if version is not None and not is_handshake(version):
+    if version is not None and version != session.version and not is_handshake(version):
         refusal = unsupported(version)
         raise HttpRefusal(400, "unsupported_protocol_version", refusal.message, code=refusal.code, data=refusal.data)

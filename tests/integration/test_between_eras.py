@@ -150,3 +150,21 @@ async def test_a_handshake_client_is_asked_to_fill_in_a_form_if_it_can(
                 question = await anext(messages)
                 await session.post({"jsonrpc": "2.0", "id": question["id"], "result": FILLED})
                 assert (await anext(messages))["result"]["content"][0]["text"] == "accept"
+
+
+# --- a revision that nobody knows but client and server
+
+
+async def test_a_session_goes_on_in_the_revision_that_its_server_has_chosen(gateway: Gateway) -> None:
+    async with wire(server_of(gateway, "2025-09-09")) as session:
+        session.headers["MCP-Protocol-Version"] = "2025-09-09"
+        assert await session.call("heard") == "{}"
+        assert (await session.post({"jsonrpc": "2.0", "method": "notifications/theirs"})).status_code == 202
+        async with session.stream("GET") as response:
+            assert response.status_code == 200
+        session.headers["MCP-Protocol-Version"] = "2025-09-10"
+        for refused in (await session.post(rpc("ping")), await session.http.get(session.url, headers=session.headers)):
+            error = error_of(refused)
+            assert (refused.status_code, error.code, error.data["requested"]) == (400, -32022, "2025-09-10")
+        session.headers["MCP-Protocol-Version"] = "2026-07-28"
+        assert error_of(await session.post(rpc("ping"))).code == -32602  # no envelope

@@ -1,5 +1,5 @@
-"""A server of one era, as the first argument says: `legacy`, `modern`, or `batching`, which is of 2025-03-26 and puts
-whatever comes together into a batch. Standard library only.
+"""A server of one era, as the first argument says: `legacy`, `modern`, `batching`, which is of 2025-03-26 and puts
+whatever comes together into a batch, or a revision of the handshake era. Standard library only.
 
 It never answers `tools/list`. The tool `heard` answers with the client's capabilities: those of `initialize`, or of the
 request's envelope. `ask` logs and asks for the client's roots; its answer, which progress comes before, is theirs.
@@ -16,7 +16,7 @@ INFO = {"name": "eras", "version": "1"}
 APPS = {"io.example/apps": {"mimeTypes": ["text/html"]}, META + "tasks": {}}
 OFFERS = {"tools": {}, "logging": {}, "experimental": {"theirs": {"n": 1}}, "extensions": APPS}
 FORM = {"message": "?", "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}}}
-REVISION = "2025-03-26" if ERA == "batching" else "2025-11-25"
+REVISION = {"legacy": "2025-11-25", "batching": "2025-03-26"}.get(ERA, ERA)
 capabilities: dict = {}
 asked: dict = {}  # calls by the id of their question
 
