@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from app.auth.sealing import SealBroken, Sealer
 from app.errors import StateRefused
+from app.protocol.canonical import canonical
 from app.protocol.jsonrpc import Request, encode, string_of
 from app.sessions.lines import Caller
 from app.sessions.modern_call import ModernCall
@@ -106,11 +107,11 @@ class SuspendedCalls:
 
 
 def _purpose(caller: Caller, message: Request) -> str:
-    """What a state is bound to."""
-    params = {
-        name: value
-        for name, value in (message.params or {}).items()
+    """What a state is bound to: the values of the request, as clients and proxies write them anew."""
+    params = [
+        (name, canonical(value))
+        for name, value in sorted((message.params or {}).items())
         if name not in ("_meta", "inputResponses", "requestState")
-    }
-    digest = hashlib.sha256(encode([message.method, sorted(params.items())])).hexdigest()
+    ]
+    digest = hashlib.sha256(encode([message.method, params])).hexdigest()
     return "|".join(["requestState", *caller.principal.identity, caller.tenant, caller.backend, digest])

@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.gateway import ROOT, Endpoint, Gateway
 from tests.integration.modern_wire import ModernClient
-from tests.integration.wire import Wire, error_of, events, rpc, wire
+from tests.integration.wire import Wire, answer, error_of, events, rpc, wire
 
 SERVER = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/eras.py")]
 TASKS = "io.modelcontextprotocol/tasks"
@@ -168,3 +168,45 @@ async def test_a_session_goes_on_in_the_revision_that_its_server_has_chosen(gate
             assert (refused.status_code, error.code, error.data["requested"]) == (400, -32022, "2025-09-10")
         session.headers["MCP-Protocol-Version"] = "2026-07-28"
         assert error_of(await session.post(rpc("ping"))).code == -32602  # no envelope
+
+
+# --- a request that is written in another way when it comes again
+
+WRITTEN = (
+    '{"id": 9007199254740993, "n": 1, "x": 0.5, "big": 1e+23, "text": "\\u00e9/", "none": null,'
+    ' "deep": {"a": [1, {}], "b": true}}'
+)
+REWRITTEN = (
+    '{"deep":{"b":true,"a":[1.0,{ }]},"none":null,"text":"é\\/","big":100000000000000000000000,'
+    '"x":5.0E-1,"n":1e0,"id":9007199254740993}'
+)
+
+
+@pytest.mark.parametrize(
+    ("again", "reason"),
+    [
+        (REWRITTEN, None),
+        (WRITTEN.replace("9007199254740993", "9007199254740992"), "state_invalid"),
+        (WRITTEN.replace("true", "1"), "state_invalid"),
+        (WRITTEN.replace("0.5", '"0.5"'), "state_invalid"),
+        (WRITTEN.replace("null", "{}"), "state_invalid"),
+    ],
+)
+async def test_a_state_is_good_for_the_same_request_however_it_is_written(
+    gateway: Gateway, http: httpx2.AsyncClient, again: str, reason: str | None
+) -> None:
+    endpoint = server_of(gateway, "legacy")
+    client = ModernClient(http, endpoint, [endpoint.mcp], {"elicitation": {}})
+
+    async def post(arguments: str, **more: Any) -> httpx2.Response:
+        body, headers = client.message("tools/call", {"name": "form", "arguments": "ARGUMENTS", **more})
+        content = json.dumps(body).replace('"ARGUMENTS"', arguments).encode()
+        return await http.post(endpoint.mcp, content=content, headers=headers)
+
+    asked = answer(await post(WRITTEN))
+    answers = dict.fromkeys(asked["inputRequests"], FILLED)
+    retry = await post(again, inputResponses=answers, requestState=asked["requestState"])
+    if reason is None:
+        assert answer(retry)["content"][0]["text"] == "accept"
+    else:
+        assert (retry.status_code, error_of(retry).reason) == (400, reason)
