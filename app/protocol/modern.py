@@ -278,7 +278,7 @@ def complete(result: msgspec.Raw, method: str, server_info: msgspec.Raw | None) 
         meta = members_of(members["_meta"]) if "_meta" in members else {}
         meta.setdefault(SERVER_INFO_KEY, server_info)
         members["_meta"] = msgspec.Raw(encode(meta))
-    if method in CACHEABLE:
+    if method in CACHEABLE and bytes(members["resultType"]) == b'"complete"':  # a question is nothing to keep
         members.setdefault("ttlMs", msgspec.Raw(b"0"))
         members.setdefault("cacheScope", msgspec.Raw(b'"private"'))
     return encode(members)

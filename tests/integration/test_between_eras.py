@@ -210,3 +210,15 @@ async def test_a_state_is_good_for_the_same_request_however_it_is_written(
         assert answer(retry)["content"][0]["text"] == "accept"
     else:
         assert (retry.status_code, error_of(retry).reason) == (400, reason)
+
+
+async def test_a_question_about_a_resource_says_nothing_of_how_long_it_may_be_kept(
+    gateway: Gateway, http: httpx2.AsyncClient
+) -> None:
+    endpoint = server_of(gateway, "legacy")
+    client = ModernClient(http, endpoint, [endpoint.mcp], {"elicitation": {}})
+    asked = await client.request("resources/read", uri="test://a")
+    assert asked.keys() == {"resultType", "inputRequests", "requestState", "_meta"}
+    answers = {"inputResponses": dict.fromkeys(asked["inputRequests"], FILLED), "requestState": asked["requestState"]}
+    result = await client.request("resources/read", uri="test://a", **answers)
+    assert (result["resultType"], result["ttlMs"], result["cacheScope"]) == ("complete", 0, "private")

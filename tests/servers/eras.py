@@ -3,7 +3,8 @@ whatever comes together into a batch, or a revision of the handshake era. Standa
 
 It never answers `tools/list`. The tool `heard` answers with the client's capabilities: those of `initialize`, or of the
 request's envelope. `ask` logs and asks for the client's roots; its answer, which progress comes before, is theirs.
-`form` has the client fill in a form, whatever it has declared; its answer says what has come of that.
+`form` has the client fill in a form, whatever it has declared; its answer says what has come of that. So does whoever
+reads a resource.
 """
 
 import json
@@ -99,5 +100,7 @@ for line in sys.stdin.buffer:
         capabilities = params["_meta"][META + "clientCapabilities"]
     if method == "tools/call":
         call(request_id, params)
+    elif method == "resources/read":
+        call(request_id, {**params, "name": "form"})
     elif method != "tools/list":
         refuse(request_id)
