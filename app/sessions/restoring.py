@@ -20,7 +20,7 @@ import msgspec
 from app.domain import BackendSpec, Limits, Principal
 from app.errors import NodeLost, RoutesUnavailable
 from app.protocol.commands import Failed, Listen, ToStream
-from app.protocol.event_ids import EventId
+from app.protocol.event_ids import EventId, listen_name
 from app.protocol.exchange import MAX_QUESTIONS
 from app.protocol.handshake_record import HandshakeRecord
 from app.protocol.jsonrpc import dump_notification
@@ -194,7 +194,7 @@ class _Streams:
     def __init__(self, session: Session, resumption: Resumption, heads: Sequence[StreamHead]) -> None:
         self._session, self._resumption = session, resumption
         self._heads = {head.name: head for head in heads}
-        listen = next((head.name for head in heads if head.is_listen), None)
+        listen = next((head.name for head in heads if head.is_listen), None) or listen_name(session.id)
         self._recorders: dict[str, StreamRecorder] = {}
         self._streams: dict[str, EventStream] = {}
         self._add(session.listen, listen)
@@ -212,8 +212,9 @@ class _Streams:
             if event.stream not in self._recorders:
                 self._add(self._session.new_stream(), event.stream)
             self._put(event, clock_offset_s)
-        for name, head in self._heads.items():
-            self._recorders[name].number += LEAP * max(1, owners) if head.is_listen else LEAP
+        for name, recorder in self._recorders.items():
+            if name in self._heads or self._streams[name] is self._session.listen:
+                recorder.number += LEAP * max(1, owners) if self._streams[name] is self._session.listen else LEAP
         self._withdraw([event for event in events if event.question is not None and event.stream in self._heads])
         answered = {(event.stream, event.id) for event in events if event.id is not None}
         for name, head in self._heads.items():

@@ -184,6 +184,12 @@ class Resumption:
             return None
         return stream
 
+    def is_at_end(self, place: EventId) -> bool:
+        """Whether nothing comes after this event: its stream has ended with it."""
+        stream = self._streams.get(place.stream)
+        recorder = None if stream is None else stream.recorder
+        return isinstance(recorder, StreamRecorder) and recorder.number == place.number and self.find(place) is None
+
     def append(self, event: Entry) -> None:
         """Writes an event into the log, at the cost of older ones."""
         if self.journal is not None:

@@ -26,7 +26,7 @@ from app.errors import (
 from app.limits.gates import TenantGate
 from app.metrics import Metrics, error_label, method_label
 from app.protocol.commands import Answer, Call, Command, Dropped, Failed, Listen, Several, ToBackend, ToStream
-from app.protocol.event_ids import EventId, is_primed
+from app.protocol.event_ids import EventId, is_primed, listen_name
 from app.protocol.exchange import Exchange, negotiated_version
 from app.protocol.jsonrpc import Notification, Request, Response, answered_id, members_of
 from app.protocol.lifecycle import Lifecycle, SessionState, Trigger
@@ -450,10 +450,12 @@ class Session:
         have noticed.
         """
         is_listen = stream is self.listen
-        if is_listen:
-            self.exchange.listening = True
         if self._resumption is None:
             self._resumption = Resumption(self._stream_dropped)
+        if is_listen:
+            self.exchange.listening = True
+            if stream.recorder is None:
+                self._resumption.name(stream, collects=False, name=listen_name(self.id))
         self.last_seen = time.monotonic()
         may_poll = is_primed(self.version)
         reader = self._resumption.read(stream, start, self._reader_left, collects=not is_listen, may_poll=may_poll)
@@ -462,9 +464,18 @@ class Session:
         return reader
 
     def resume(self, place: EventId) -> Reader | None:
-        """A reader of what comes after that event on its stream; None where nothing is left of it."""
+        """A reader of what comes after that event on its stream; None where nothing is left of it, or ever was.
+
+        The listen stream is there as long as the session, also at a node that has heard of no such event.
+        """
         stream = None if self._resumption is None else self._resumption.find(place)
+        if stream is None and place.stream == listen_name(self.id):
+            return self.read(self.listen)
         return None if stream is None else self.read(stream, place)
+
+    def has_told_all(self, place: EventId) -> bool:
+        """Whether that was the last event of a stream that has ended."""
+        return self._resumption is not None and self._resumption.is_at_end(place)
 
     def _reader_left(self, stream: EventStream) -> None:
         if stream is self.listen:

@@ -95,7 +95,10 @@ class StreamableHttp:
         if session is None:
             return
         _require_version_of(session, request)
-        reader = _resumed(session, request.values(b"last-event-id")) or session.read(session.listen)
+        reader = _reader(session, request.values(b"last-event-id"))
+        if reader is None:
+            await request.answer_empty(204)
+            return
         await self._send(request, session, reader, self._get_streams)
 
     async def delete(self, request: McpRequest) -> None:
@@ -268,14 +271,20 @@ class StreamableHttp:
         return await self._elsewhere.session(request, request.headers[SESSION_HEADER].decode("latin-1"), body)
 
 
-def _resumed(session: Session, values: tuple[bytes, ...]) -> Reader | None:
-    """A reader that goes on after Last-Event-ID; None where there is none, or nothing is left of its stream."""
+def _reader(session: Session, values: tuple[bytes, ...]) -> Reader | None:
+    """A reader of the listen stream, or one that goes on after Last-Event-ID; None where that was a stream's end.
+
+    Never of another stream than the one that the id names: whoever waits for the rest of a call would wait for ever,
+    and take the listen stream over from itself. Not 404, which says that the session is over.
+    """
     if not values:
-        return None
+        return session.read(session.listen)
     place = parse_event_id(values[0]) if len(values) == 1 else None
-    if place is None:
-        raise HttpRefusal(400, "invalid_event_id", "Last-Event-ID must be an event id of this session")
-    return session.resume(place)
+    reader = None if place is None else session.resume(place)
+    if reader is None and (place is None or not session.has_told_all(place)):
+        problem = "Last-Event-ID must be an event id of this session, of a stream of which something is kept"
+        raise HttpRefusal(400, "invalid_event_id", problem)
+    return reader
 
 
 def _submit(session: Session, message: Request, reply: Reply) -> None:

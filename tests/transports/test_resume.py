@@ -17,10 +17,10 @@ ID = re.compile(rb"^id: (.+)$", re.MULTILINE)
 
 async def initialize(http: Http, pool: FakePool, version: str) -> tuple[str, FakeLink]:
     hello = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"%b"}}' % version.encode()
-    got = Exchanged()
+    got, before = Exchanged(), len(pool.leases)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(lambda: http.ask("POST", MCP, hello, into=got))
-        await until(lambda: bool(pool.leases and pool.leases[-1].link.sent))
+        await until(lambda: len(pool.leases) > before and bool(pool.leases[-1].link.sent))
         pool.leases[-1].link.answer({"protocolVersion": version})
     return got.headers["mcp-session-id"], pool.leases[-1].link
 
@@ -90,20 +90,51 @@ async def test_a_strangers_event_id_is_the_strangers_404(http: Http, pool: FakeP
     assert got.status == 404
 
 
-async def test_an_id_of_which_nothing_is_left_opens_the_listen_stream_if_that_is_free(
-    http: Http, pool: FakePool
-) -> None:
+async def test_an_id_that_names_nothing_is_refused_and_takes_no_stream_over(http: Http, pool: FakePool) -> None:
+    session, link = await initialize(http, pool, "2025-11-25")
+    listening = Exchanged()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: http.ask("GET", MCP, into=listening, mcp_session_id=session))
+        await until(lambda: listening.body)
+        got = await http.ask("GET", MCP, mcp_session_id=session, last_event_id="0123456789ab-3")
+        assert (got.status, b"invalid_event_id" in got.body) == (400, True)
+        link.say(method="notifications/tools/list_changed")
+        await until(lambda: b"list_changed" in listening.body)
+        listening.left.set()
+
+
+async def test_the_id_of_another_session_is_refused(http: Http, pool: FakePool) -> None:
+    other, link = await initialize(http, pool, "2025-11-25")
+    seen = ID.findall((await broken_call(http, link, other)).body)[-1].decode()
+    session, _ = await initialize(http, pool, "2025-11-25")
+    got = await http.ask("GET", MCP, mcp_session_id=session, last_event_id=seen)
+    assert (got.status, b"invalid_event_id" in got.body) == (400, True)
+
+
+async def test_the_last_id_of_a_finished_stream_says_that_there_is_no_more(http: Http, pool: FakePool) -> None:
+    """As in HTML: 204 ends a client's coming back. The TypeScript SDK 1.32 comes back after each call that became a
+    stream and ended with an error; with the listen stream for an answer it took that over from itself, for ever."""
+    session, link = await initialize(http, pool, "2025-11-25")
+    seen = ID.findall((await broken_call(http, link, session)).body)[-1].decode()
+    link.answer({"n": 1})
+    resumed = await http.ask("GET", MCP, mcp_session_id=session, last_event_id=seen)
+    last = ID.findall(resumed.body)[-1].decode()
+    for _ in range(2):
+        got = await http.ask("GET", MCP, mcp_session_id=session, last_event_id=last)
+        assert (got.status, got.body) == (204, b"")
+    again = await http.ask("GET", MCP, mcp_session_id=session, last_event_id=seen)
+    assert (again.status, again.body.count(b'"id":7')) == (200, 1)
+
+
+async def test_an_id_of_the_listen_stream_always_goes_on_with_it(http: Http, pool: FakePool) -> None:
+    """The official Python client has no listen stream any more once it was refused twice."""
     session, link = await initialize(http, pool, "2025-11-25")
     listening, second = Exchanged(), Exchanged()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(
-            lambda: http.ask("GET", MCP, into=listening, mcp_session_id=session, last_event_id="0123456789ab-3")
-        )
+        tasks.start_soon(lambda: http.ask("GET", MCP, into=listening, mcp_session_id=session))
         await until(lambda: listening.body)
-        assert ID.findall(listening.body)[0].endswith(b"-0")
-        tasks.start_soon(
-            lambda: http.ask("GET", MCP, into=second, mcp_session_id=session, last_event_id="0123456789ab-3")
-        )
+        later = ID.findall(listening.body)[0].decode().replace("-0", "-9")  # which this node has not given out
+        tasks.start_soon(lambda: http.ask("GET", MCP, into=second, mcp_session_id=session, last_event_id=later))
         await until(lambda: second.body)
         link.say(method="notifications/tools/list_changed")
         await until(lambda: b"list_changed" in second.body)
