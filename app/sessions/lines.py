@@ -16,9 +16,9 @@ import msgspec
 from app.domain import Principal
 from app.errors import BackendExited, InvalidResponse, NodeUnavailable, SessionNotFound
 from app.protocol.commands import Answer, Failed, ToStream
-from app.protocol.jsonrpc import Notification, Params, Request, Response, encode, members_of
+from app.protocol.jsonrpc import Notification, Params, Request, Response, dump_response, encode, members_of
 from app.protocol.lifecycle import SessionState
-from app.protocol.modern import MODERN, Envelope, across_eras, own_envelope
+from app.protocol.modern import MODERN, Envelope, across_eras, own_envelope, refuses_handshake
 from app.protocol.revisions import Revision
 from app.routing.routes import Identity
 from app.sessions.line import Group, Line, Need
@@ -196,7 +196,8 @@ class Lines:
 
         1. It answers `server/discover`: it is modern.
         2. It answers with an error, or not at all: it is of the handshake era.
-        3. It answers after we gave up waiting: it was slow to start. None; another line is to be opened.
+        3. It answers after we gave up waiting, as it was slow to start; or it had a handshake once, and refuses that
+           now. None; another line is to be opened.
         """
         key, version = session.spec.key, session.spec.version
         known = self._eras.get(key)
@@ -214,7 +215,7 @@ class Lines:
                 session.adopt(MODERN)
                 return Line(session, True, about, members_of(about.get("capabilities", msgspec.Raw(b"{}"))))
         about = await self._initialize(session, envelope)
-        if probe is not None and _discovered(probe) is not None:
+        if about is None or (probe is not None and _discovered(probe) is not None):
             self._eras[key] = (version, True)
             return None
         if probe is not None and not probe.outcomes:
@@ -222,7 +223,8 @@ class Lines:
         self._eras[key] = (version, False)
         return Line(session, False, about, members_of(about.get("capabilities", msgspec.Raw(b"{}"))))
 
-    async def _initialize(self, session: Session, envelope: Envelope) -> Params:
+    async def _initialize(self, session: Session, envelope: Envelope) -> Params | None:
+        """What it says of itself; None where it speaks 2026-07-28 only."""
         offered = across_eras(members_of(envelope.declared), (*LEGACY_CAPABILITIES, "experimental", "extensions"))
         response = await self.request(session, "initialize", {
             "protocolVersion": msgspec.Raw(encode(Revision.R2025_11_25.value)),
@@ -230,6 +232,9 @@ class Lines:
             "clientInfo": envelope.client_info or msgspec.Raw(b'{"name":"trunkline","version":"1"}'),
         })  # fmt: skip
         if response.member == "error":
+            if refuses_handshake(dump_response(response.id, response)):
+                return None
+            self._eras.pop(session.spec.key, None)  # whatever it is by now, it is not what it was
             raise InvalidResponse("the backend refused `initialize`")
         session.notify(Notification("notifications/initialized", None))
         return members_of(response.value)

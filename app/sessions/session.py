@@ -325,7 +325,7 @@ class Session:
 
     def _bridges(self, line: bytes) -> bool:
         """Whether the process has just refused `initialize` because it speaks 2026-07-28 only: then it is bridged."""
-        if self._hello is None or not refuses_handshake(line):
+        if self._hello is None or self.is_line or not refuses_handshake(line):
             return False
         hello, self._hello = self._hello, None
         if self.journal is not None:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -9,7 +10,7 @@ import httpx2
 import pytest
 
 from tests.integration.gateway import ROOT, Endpoint, Gateway
-from tests.integration.modern_wire import ModernClient
+from tests.integration.modern_wire import ModernClient, another_key
 from tests.integration.wire import Wire, answer, error_of, events, rpc, wire
 
 SERVER = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/eras.py")]
@@ -222,3 +223,22 @@ async def test_a_question_about_a_resource_says_nothing_of_how_long_it_may_be_ke
     answers = {"inputResponses": dict.fromkeys(asked["inputRequests"], FILLED), "requestState": asked["requestState"]}
     result = await client.request("resources/read", uri="test://a", **answers)
     assert (result["resultType"], result["ttlMs"], result["cacheScope"]) == ("complete", 0, "private")
+
+
+# --- a server that is upgraded
+
+
+@pytest.mark.parametrize(("before", "after"), [("legacy", "modern"), ("modern", "legacy")])
+async def test_a_server_of_another_era_than_before_is_spoken_to_in_its_own(
+    gateway: Gateway, http: httpx2.AsyncClient, tmp_path: Path, before: str, after: str
+) -> None:
+    """As `npx …@latest` may be from one start to the next."""
+    era = tmp_path / "era"
+    endpoint = gateway.endpoint([*SERVER, "as", str(era)])
+    heard = {"legacy": OURS, "modern": MINE}
+    for now in (before, after):
+        era.write_text(now)
+        mine = another_key(endpoint)  # so that there is another process
+        client = ModernClient(http, mine, [mine.mcp], MINE)
+        for _ in range(2):
+            assert json.loads(await client.call("heard")) == heard[now]

@@ -1,5 +1,6 @@
 """A server of one era, as the first argument says: `legacy`, `modern`, `batching`, which is of 2025-03-26 and puts
-whatever comes together into a batch, or a revision of the handshake era. Standard library only.
+whatever comes together into a batch, or a revision of the handshake era; or as the file says that the second argument
+names. Standard library only.
 
 It never answers `tools/list`. The tool `heard` answers with the client's capabilities: those of `initialize`, or of the
 request's envelope. `ask` logs and asks for the client's roots; its answer, which progress comes before, is theirs.
@@ -8,10 +9,11 @@ reads a resource.
 """
 
 import json
+import pathlib
 import sys
 
 META = "io.modelcontextprotocol/"
-ERA = sys.argv[1]
+ERA = sys.argv[1] if len(sys.argv) < 3 else pathlib.Path(sys.argv[2]).read_text()
 IS_MODERN = ERA == "modern"
 INFO = {"name": "eras", "version": "1"}
 APPS = {"io.example/apps": {"mimeTypes": ["text/html"]}, META + "tasks": {}}

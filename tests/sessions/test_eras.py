@@ -6,7 +6,8 @@ from typing import Any
 import anyio
 import pytest
 
-from app.errors import BackendExited, BackendUnavailable
+from app.domain import Principal
+from app.errors import BackendExited, BackendUnavailable, InvalidResponse
 from app.sessions import lines
 from app.sessions.directory import BackendDirectory
 from app.sessions.implicit import ImplicitSessions
@@ -15,6 +16,7 @@ from tests.sessions.conftest import SPEC
 from tests.sessions.fakes import FakeStore
 from tests.sessions.modern_client import TEXT, Client, run
 from tests.sessions.servers import (
+    ERROR,
     FakeServer,
     ServerPool,
     legacy_server,
@@ -106,6 +108,19 @@ async def test_the_era_is_found_once_per_version_of_the_backend(
     pool.make = modern_server
     server = await run(asked, pool)
     assert server is pool.servers[2]
+    assert not server.sent_with("initialize")
+
+
+async def test_a_backend_that_refuses_the_handshake_it_took_before_is_looked_at_again(
+    client: Client, pool: ServerPool, implicit: ImplicitSessions, principal: Principal
+) -> None:
+    await run(client, pool)
+    pool.make = lambda: FakeServer({"initialize": ERROR, "server/discover": modern_server().answers["server/discover"]})
+    other = Client(implicit, Principal("acme", "key", "k2", principal.scopes))
+    with pytest.raises(InvalidResponse):  # which may be for any reason
+        await other.send(name="x")
+    pool.make = modern_server
+    server = await run(other, pool)
     assert not server.sent_with("initialize")
 
 
