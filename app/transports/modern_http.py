@@ -81,8 +81,13 @@ class ModernHttp:
         accepted: Accepted,
         calls: list[ModernCall],
     ) -> None:
-        if message.method == "subscriptions/listen" and await self._listen(request, caller, message, envelope):
-            return
+        if message.method == "subscriptions/listen":
+            if not accepted.events:
+                raise HttpRefusal(
+                    406, "not_acceptable", "a subscription is a stream: Accept must allow text/event-stream"
+                )
+            if await self._listen(request, caller, message, envelope):
+                return
         if message.method == "server/discover":
             result = await self._implicit.discover(caller, envelope)
             await request.answer(200, b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (message.id, result))

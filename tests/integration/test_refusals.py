@@ -1,11 +1,17 @@
 """Requests that are wrong in one way: each gets its exact status, its reason, and no more than its time."""
 
+import sys
+
+import anyio
 import httpx2
 import pytest
 
-from tests.integration.gateway import Endpoint, Gateway
+from tests.integration.gateway import ROOT, Endpoint, Gateway
+from tests.integration.modern_wire import ModernClient
 from tests.integration.servers import TRANSPORTS, Transport
 from tests.integration.wire import Wire, answer, events, in_time, initialize, rpc, wire
+
+SERVER = [sys.executable, "-I", "-S", str(ROOT / "tests/conformance/stdio_backend.py"), "--era"]
 
 # --- the headers
 
@@ -252,6 +258,20 @@ async def test_a_get_that_takes_no_events_is_a_406(session: Wire) -> None:
     with in_time():
         async with session.stream("GET", Accept="application/json") as stream:
             assert stream.status_code == 406
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_a_subscription_that_takes_no_events_is_a_406(
+    gateway: Gateway, http: httpx2.AsyncClient, era: str
+) -> None:
+    """Whether the gateway would serve it or the backend: nothing of it could ever be told."""
+    endpoint = gateway.endpoint([*SERVER, era])
+    client = ModernClient(http, endpoint, [endpoint.mcp])
+    only_json, wanted = {"Accept": "application/json"}, {"toolsListChanged": True}
+    with anyio.fail_after(10):  # the server starts
+        response = await client.post("subscriptions/listen", more=only_json, notifications=wanted)
+    assert response.status_code == 406
+    assert response.json()["error"]["data"]["reason"] == "not_acceptable"
 
 
 @pytest.mark.parametrize("accept", ["*/*", "application/json, text/event-stream", "text/html"])
