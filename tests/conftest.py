@@ -23,7 +23,7 @@ OPTIONAL = {
     "fuzz": "generated input: pass --fuzz",
     "e2e": "a browser: pass --e2e",
 }
-REAL = ("integration", "conformance", "chaos", "test_docs.py")
+REAL = ("integration", "differential", "conformance", "chaos", "test_docs.py")
 QUICK = ("auth", "http", "limits", "mutations", "protocol", "sessions", "transports")
 SERVERS = {"redis_url", "redis_server", "postgres_url", "gateway", "start_gateway"}  # fixtures that start one
 

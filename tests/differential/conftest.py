@@ -1,0 +1,3 @@
+from tests.integration.conftest import gateway
+
+__all__ = ["gateway"]

@@ -1,0 +1,37 @@
+"""Faults that show in what an official client and a server say to each other: the comparison must notice each by itself."""
+
+from tests.mutations.fault import Fault
+
+SAID = "tests/differential/test_dialogues.py::test_what_client_and_server_say_is_the_same_through_the_gateway"
+MODERN = (f"{SAID}[conformance-modern]",)
+
+FAULTS_OF_DIALOGUES = (
+    Fault(
+        "log messages reach nobody",
+        "app/protocol/exchange.py",
+        "return ToStream(self._stream_for_feedback(message.params), payload)",
+        'return Dropped("unknown_progress")',
+        MODERN,
+    ),
+    Fault(
+        "a notification loses its parameters",
+        "app/protocol/exchange.py",
+        "payload = dump_notification(method, message.params)",
+        "payload = dump_notification(method, None)",
+        MODERN,
+    ),
+    Fault(
+        "a result loses its content on its way from one revision to the other",
+        "app/protocol/bridge.py",
+        '_MODERN_ONLY = ("resultType", "ttlMs", "cacheScope")',
+        '_MODERN_ONLY = ("resultType", "ttlMs", "cacheScope", "content")',
+        MODERN,
+    ),
+    Fault(
+        "a cancellation loses its reason",
+        "app/protocol/exchange.py",
+        'return dump_notification("notifications/cancelled", {**params, "requestId": msgspec.Raw(call.gateway_id)})',
+        'return dump_notification("notifications/cancelled", {"requestId": msgspec.Raw(call.gateway_id)})',
+        MODERN,
+    ),
+)
