@@ -90,6 +90,7 @@ class _Waiting(msgspec.Struct, gc=True):
 
     call: Call
     line: bytes
+    is_own: bool
 
 
 class Exchange:
@@ -98,7 +99,7 @@ class Exchange:
     The owner hands in what the client sent (`request`, `notification`, `response`) and gets the line for the
     backend; it hands in what the backend sent (`receive`) and gets a command. `call_s` is how long a call may
     take without a sign of life. At most `max_calls` are with the backend at once; others wait their turn: after
-    each call that has ended, the owner asks `next_turn`.
+    each call that has ended, the owner asks `next_turn`. `reserved` of them are left to what the gateway asks itself.
     """
 
     def __init__(self, call_s: float, *, initialize_s: float = 30.0, max_calls: int = 128) -> None:
@@ -112,6 +113,7 @@ class Exchange:
         self._last_id = 0
         self._call_s, self._initialize_s = call_s, initialize_s
         self.listening = False  # whether somebody reads the Listen stream
+        self.reserved = 0
 
     def number_from(self, number: int) -> None:
         """Ids begin after this one: smaller ones were another node's, and no late answer to them may fit here."""
@@ -134,7 +136,7 @@ class Exchange:
     # --- from the client
 
     def request(
-        self, message: Request, stream: Stream, now: float, *, may_stream: bool = True
+        self, message: Request, stream: Stream, now: float, *, may_stream: bool = True, is_own: bool = False
     ) -> tuple[Call, bytes | None]:
         """Registers a call; the answer comes out of `receive`, `expire` or `fail_all`, exactly once.
 
@@ -158,8 +160,9 @@ class Exchange:
         call = Call(message.id, gateway_id, message.method, stream, may_stream, now, now + patience, token)
         if message.method == "tasks/result" and params is not None:
             call.task = string_of(params.get("taskId"))
-        if len(self.calls) >= self._max_calls and message.method != "initialize":  # which everything else waits for
-            self._wait(call, dump_request(gateway_id, message.method, params))
+        limit = self._max_calls if is_own else self._max_calls - self.reserved
+        if len(self.calls) >= limit and message.method != "initialize":  # which everything else waits for
+            self._wait(call, dump_request(gateway_id, message.method, params), is_own=is_own)
             return call, None
         self.calls[gateway_id] = self._by_client_id[message.id] = call
         return call, dump_request(gateway_id, message.method, params)
@@ -174,10 +177,10 @@ class Exchange:
         if would_wait > 0:
             self._require_places(would_wait, size + calls * LINE_OVERHEAD, is_one=calls == 1)
 
-    def _wait(self, call: Call, line: bytes) -> None:
+    def _wait(self, call: Call, line: bytes, *, is_own: bool) -> None:
         self._require_places(len(self.waiting) + 1, len(line), is_one=True)
         self._by_client_id[call.id] = call
-        self.waiting[call.gateway_id] = _Waiting(call, line)
+        self.waiting[call.gateway_id] = _Waiting(call, line, is_own)
         self._waiting_bytes += len(line)
 
     def _require_places(self, would_wait: int, size: int, *, is_one: bool) -> None:
@@ -190,7 +193,11 @@ class Exchange:
         """The call that has waited longest, and its line, if it may run now; it counts as sent: its clock starts."""
         if not self.waiting or len(self.calls) >= self._max_calls:
             return None
-        call, line = self._stop_waiting(next(iter(self.waiting)))
+        is_for_all = len(self.calls) < self._max_calls - self.reserved
+        first = next((gateway_id for gateway_id, each in self.waiting.items() if is_for_all or each.is_own), None)
+        if first is None:
+            return None
+        call, line = self._stop_waiting(first)
         call.waited_s, call.deadline = now - call.started, now + self._patience(call.method)
         self.calls[call.gateway_id] = call
         return call, line
@@ -314,6 +321,17 @@ class Exchange:
         self._questions[our_id] = Question(message.id, stream, now + QUESTION_S)
         self._question_ids[message.id] = our_id
         return ToStream(stream, dump_request(our_id, message.method, message.params), question=our_id)
+
+    def ask_on(self, our_id: bytes, stream: Stream) -> None:
+        """The owner has put a question on another stream than the one it was for."""
+        question = self._questions.get(our_id)
+        if question is not None:
+            question.stream = stream
+
+    def asked_on(self, our_id: bytes) -> Stream | None:
+        """The stream that a question was put on last; None where it is not open any more."""
+        question = self._questions.get(our_id)
+        return None if question is None else question.stream
 
     def refuse_question(self, our_id: bytes, why: str, code: int = INTERNAL_ERROR) -> bytes | None:
         """The line that tells the backend that its question reached nobody."""

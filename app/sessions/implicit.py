@@ -32,6 +32,7 @@ from app.sessions.registry import SessionRegistry
 from app.sessions.session import SHUTDOWN
 from app.sessions.streams import Reply
 from app.sessions.suspended import ALONE, SUSPENDED_S, Place, SuspendedCalls
+from app.sessions.unasked import ask_waiting
 
 __all__ = ["Caller", "ImplicitSessions"]
 
@@ -98,9 +99,10 @@ class ImplicitSessions:
         call.line_id, call.expires_at = self.lines.new_id("m"), caller.principal.expires_at
         call.on_suspended = partial(self.suspended.add, caller)
         call.on_answered, call.on_done = partial(self.lines.answered, line), self.suspended.over
+        call.ask_others = partial(ask_waiting, line.session)
         call.hears_others = lambda: line.may_still_ask
         self._learn_mirrors(self.lines.group(caller, envelope).mirrors, line, call)
-        if need is Need.ALONE and not line.is_modern:
+        if need is Need.ALONE and not line.is_home:
             line.held_by = call
         try:
             if not line.is_modern and envelope.log_level is not None:
@@ -152,7 +154,7 @@ class ImplicitSessions:
     async def discover(self, caller: Caller, envelope: Envelope) -> bytes:
         """The `server/discover` result: what the backend said when its line was opened, and the versions we serve."""
         began_at = time.monotonic()
-        line = await self.lines.take(caller, envelope, Need.ANY)
+        line = await self.lines.take(caller, envelope, Need.HOME)
         line.session.count_request("server/discover", "", time.monotonic() - began_at)
         self._look_if_due(self.lines.group(caller, envelope).mirrors, line, envelope)
         versions = msgspec.Raw(encode(SUPPORTED))
@@ -167,7 +169,7 @@ class ImplicitSessions:
     async def is_modern(self, caller: Caller, envelope: Envelope) -> bool:
         """Whether the backend speaks this revision itself."""
         known = self.lines.speaks_modern(caller)
-        return known if known is not None else (await self.lines.take(caller, envelope, Need.ANY)).is_modern
+        return known if known is not None else (await self.lines.take(caller, envelope, Need.HOME)).is_modern
 
     def known_mirrors(self, caller: Caller, envelope: Envelope, tool: str) -> list[MirroredParameter] | None:
         """The tool's parameters that must be repeated in headers, as far as is known; None while nothing is."""
@@ -182,7 +184,7 @@ class ImplicitSessions:
             GatewayError: as Lines.take.
             InvalidResponse: it does not list its tools.
         """
-        line = await self.lines.take(caller, envelope, Need.ANY)
+        line = await self.lines.take(caller, envelope, Need.HOME)
         mirrors = self.lines.group(caller, envelope).mirrors
         await self._look(mirrors, line, envelope, max_age_s=max_age_s).wait()
         found = mirrors.of(tool)
@@ -204,7 +206,7 @@ class ImplicitSessions:
 
     async def listen(self, caller: Caller, message: Request, envelope: Envelope) -> Listener | None:
         """A listener (see Listeners.open); None where the backend serves the request itself."""
-        line = await self.lines.take(caller, envelope, Need.ANY)
+        line = await self.lines.take(caller, envelope, Need.HOME)
         return None if line.is_modern else await self.listeners.open(caller, line, message)
 
     # --- time, and change
@@ -236,6 +238,6 @@ class ImplicitSessions:
 
 def _need(message: Request, envelope: Envelope) -> Need:
     """stdio does not say to which call a question or a log message belongs: what may bring any has its own line."""
-    if message.method not in MAY_ASK:
-        return Need.ANY
+    if message.method not in MAY_ASK or (message.params is not None and "task" in message.params):
+        return Need.HOME
     return Need.ALONE if may_be_asked(envelope) or envelope.log_level is not None else Need.SHARED

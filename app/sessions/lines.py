@@ -1,7 +1,8 @@
 """Lines: the sessions that the gateway opens itself, for clients of 2026-07-28, whose requests name none.
 
-Lines are kept per principal, backend and client capabilities. A call that the process may ask something, or that
-wants its log, has its line for itself until the process has answered; the others share.
+Lines are kept per principal, backend and client capabilities. The oldest is home: every call goes there, several at
+once, so that a server with state keeps it. Only in front of `recovery: respawn` a call that the process may ask
+something, or that wants its log, has its line for itself until the process has answered, and the others share.
 """
 
 import asyncio
@@ -21,10 +22,11 @@ from app.protocol.lifecycle import SessionState
 from app.protocol.modern import MODERN, Envelope, across_eras, own_envelope, refuses_handshake
 from app.protocol.revisions import Revision
 from app.routing.routes import Identity
-from app.sessions.line import Group, Line, Need
+from app.sessions.line import Group, Line, Need, reserved_of
 from app.sessions.registry import AskAgain, SessionRegistry, for_nobody
 from app.sessions.session import TAKEN_OVER, Session
-from app.sessions.streams import EventStream, Reply
+from app.sessions.streams import Reply
+from app.sessions.unasked import Unasked
 
 TRANSPORT = "modern"
 MAX_CAPABILITY_SETS = 4  # of one principal and backend; the one used least recently goes first
@@ -54,26 +56,6 @@ class _Mine:
 
     groups: dict[bytes, Group] = field(default_factory=dict)  # by capabilities; the set used last stands last
     takers: int = 0  # requests that are to have a line, or have one
-
-
-class _Unasked(EventStream):
-    """A line's listen stream: it belongs to no client, so what comes on it goes to who listens."""
-
-    __slots__ = ("_lines", "_session")
-
-    def __init__(self, lines: "Lines", session: Session) -> None:
-        super().__init__(lambda full: None, lambda reason, question: None)
-        self._lines, self._session = lines, session
-
-    def push(self, command: ToStream) -> None:
-        """Something the process said or asked on its own."""
-        self._lines.on_said(self._session, command)
-
-    def end(self) -> None:
-        """The line is gone."""
-        if not self.ended:
-            super().end()
-            self._lines.closed(self._session)
 
 
 class Lines:
@@ -118,7 +100,7 @@ class Lines:
             self._prune(caller)
 
     async def take(self, caller: Caller, envelope: Envelope, need: Need) -> Line:
-        """The line used last that can take the request, or a new one.
+        """The oldest line that takes the request, or a new one.
 
         Raises:
             GatewayError: as SessionRegistry.open and ProcessPool.lease; or the backend did not greet us.
@@ -129,16 +111,13 @@ class Lines:
                 group = self.group(caller, envelope)
                 if (line := group.pick(need)) is not None:
                     return line
-                if self._opens_at_once(caller, need):
+                if group.opens_at_once(need):
                     return self._keep(caller, envelope, await self._open(caller, envelope))
                 async with group.opening:  # of several that come at once, one opens it for all
-                    if self.group(caller, envelope).pick(need) is None and not self._opens_at_once(caller, need):
+                    group = self.group(caller, envelope)
+                    if group.pick(need) is None and not group.opens_at_once(need):
                         self._keep(caller, envelope, await self._open(caller, envelope))
                 await caller.still_allowed()
-
-    def _opens_at_once(self, caller: Caller, need: Need) -> bool:
-        """A line that nobody else could use is opened beside others, once the backend's era is known."""
-        return need is Need.ALONE and self.speaks_modern(caller) is False
 
     def group(self, caller: Caller, envelope: Envelope) -> Group:
         """The caller's lines for these capabilities; makes room where there are too many sets."""
@@ -175,7 +154,7 @@ class Lines:
     async def _open(self, caller: Caller, envelope: Envelope) -> Line:
         for _ in range(2):
             session = await self._registry.open(*caller[:3], TRANSPORT, caller.still_allowed)
-            session.listen, session.is_line = _Unasked(self, session), True
+            session.become_line(Unasked(session, self._said, self.closed), reserved_of(session.spec))
             try:
                 await self._registry.connect(session)
                 await caller.still_allowed()
@@ -262,10 +241,13 @@ class Lines:
         """The same without waiting."""
         reply = session.reply(1, may_stream=False)
         try:
-            session.request(Request(self.new_id("g"), method, params), reply)
+            session.request(Request(self.new_id("g"), method, params), reply, is_own=True)
         except SessionNotFound:
             raise _stopped() from None
         return reply
+
+    def _said(self, session: Session, command: ToStream) -> None:
+        self.on_said(session, command)
 
     def new_id(self, kind: str) -> bytes:
         """An id for a request on a line."""
@@ -280,9 +262,10 @@ class Lines:
             line.session.close(TAKEN_OVER)
 
     def answered(self, line: Line, by: object, may_go_on: bool = False) -> None:
-        """The process has answered a call: its line is free again.
+        """The process has answered a call: a line that was its own is free again.
 
-        If it may go on with it instead, what it asks and logs could not be told from what the next call brings.
+        If it may go on with it instead, what it asks and logs could not be told from what the next call brings: where
+        the process keeps no state, it is not worth it.
         """
         if line.held_by is by:
             line.held_by = None

@@ -108,7 +108,7 @@ class _Look:
         self._id = self._ids()
         reply = self._session.reply(1, may_stream=False)
         try:
-            self._session.request(Request(self._id, "tools/list", dict(self._params)), reply)
+            self._session.request(Request(self._id, "tools/list", dict(self._params)), reply, is_own=True)
         except GatewayError:
             self._end(None)
             return

@@ -15,7 +15,7 @@ import msgspec
 
 from app.errors import CallCutOff
 from app.protocol.bridge import MAX_ROUNDS, NEEDS
-from app.protocol.commands import Answer, Call, Failed, ToStream
+from app.protocol.commands import Answer, Call, Failed, Listen, ToStream
 from app.protocol.jsonrpc import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -25,6 +25,7 @@ from app.protocol.jsonrpc import (
     Request,
     Response,
     dump_notification,
+    dump_request,
     encode,
     members_of,
     parse_backend,
@@ -36,6 +37,7 @@ from app.sessions.session import Session, error_type_of
 from app.sessions.streams import EventStream, Reply
 
 DEBOUNCE_S = 0.03  # a server that asks several things at once writes them within this
+ASK_ELSEWHERE_S = 30.0  # people think so long; a call whose question another's client took with it fails only later
 RESOURCE_NOT_FOUND = -32002  # of the handshake era
 
 
@@ -45,6 +47,10 @@ class Question(NamedTuple):
     id: bytes
     method: str
     params: Params
+
+    def as_command(self) -> ToStream:
+        """For a stream, as it came."""
+        return ToStream(Listen.STREAM, dump_request(self.id, self.method, self.params), question=self.id)
 
 
 class ModernCall:
@@ -67,7 +73,7 @@ class ModernCall:
         seal: Callable[[Response], Response] = lambda response: response,
     ) -> None:
         """`seal` closes the state in an answer of a process that speaks 2026-07-28 itself (`passes_unchanged`)."""
-        self.id = secrets.token_urlsafe(18)
+        self.id, self.began_at = secrets.token_urlsafe(18), time.monotonic()
         self.line, self.message, self.envelope = line, message, envelope
         self.passes_unchanged, self._seal = passes_unchanged, seal
         self.server_info: msgspec.Raw | None = None
@@ -77,12 +83,16 @@ class ModernCall:
         self.is_done = False
         self.expires_at: float | None = None  # of the credential that it came with
         self.questions: dict[str, Question] = {}
+        self.times_asked = 0  # with what it was refused to ask
+        self._shown: set[str] = set()  # keys of questions that the client has got
+        self._shown_at = self._tried_at = 0.0
         self.repeats = 0  # how often the request was sent before, and refused until URLs were opened
         self._url_required: Response | None = None  # the refusal; the questions are its URLs then
         self.on_suspended: Callable[[ModernCall], str] = lambda call: ""
         self.on_answered: Callable[[ModernCall, bool], None] = lambda call, may_go_on: None
         self.on_done: Callable[[ModernCall], None] = lambda call: None
         self.on_result: Callable[[Response], object] = lambda response: None  # what the process has answered
+        self.ask_others: Callable[[Question, float], None] = lambda question, since: None
         self.hears_others: Callable[[], bool] = lambda: False  # whether what is logged may be another call's
         self._reply: Reply | None = None
         self._asked_at = 0.0  # when the request that waits began
@@ -132,12 +142,9 @@ class ModernCall:
         """Tells the process that nobody waits any more; the call is over."""
         if self.is_done:
             return
-        for question in self.questions.values():
-            self.line.refuse_question(question.id, why, INVALID_PARAMS)
-        self.questions.clear()
+        self._over(why)
         params = {"requestId": msgspec.Raw(self.line_id), "reason": msgspec.Raw(encode(why))}
         self.line.try_notify(Notification("notifications/cancelled", params))
-        self._over()
 
     # --- from the session (takes a Reply's place)
 
@@ -168,6 +175,21 @@ class ModernCall:
         elif isinstance(message, Notification):
             self._told(message)
 
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether a request of the client is there to be answered."""
+        return self._reply is not None
+
+    def asked_after(self) -> tuple[bool, bool, int]:
+        """Of several calls the least is asked first: one whose request waits, that is not about to ask anything else,
+        and that was asked least often, as clients take part in a few rounds only (10 in the official one)."""
+        return (not self.is_waited_for, bool(self.questions), self.times_asked)
+
+    def wants(self, params: Params) -> bool:
+        """Log messages go only to requests that ask for them, from their level on."""
+        level, least = string_of(params.get("level")), self.envelope.log_level
+        return least is not None and level in LEVELS and LEVELS.index(level) >= LEVELS.index(least)
+
     def become_stream(self) -> None:
         """Silent for long: the client gets its first byte."""
         if self._reply is not None and self._reply.may_stream:
@@ -180,7 +202,7 @@ class ModernCall:
             self.questions = {key: asked for key, asked in self.questions.items() if asked.id != withdrawn}
             return
         may_be_others = not self.passes_unchanged and self.hears_others()
-        if message.method == "notifications/message" and (may_be_others or not self._wants(params)):
+        if message.method == "notifications/message" and (may_be_others or not self.wants(params)):
             return
         if self.is_done:
             return
@@ -211,16 +233,12 @@ class ModernCall:
             assert isinstance(message, Notification)
             self._told(message)
 
-    def _wants(self, params: Params) -> bool:
-        """Log messages go only to requests that ask for them, from their level on."""
-        level, least = string_of(params.get("level")), self.envelope.log_level
-        return least is not None and level in LEVELS and LEVELS.index(level) >= LEVELS.index(least)
-
     def _asked(self, question: Request) -> None:
         if self.message.method not in MAY_ASK:
             self.line.refuse_question(question.id, "there is no request to ask the client with", METHOD_NOT_FOUND)
             return
         need = NEEDS.get(question.method)
+        self.times_asked += 1
         lacking = _lacking(self.envelope, need, question)
         if self.passes_unchanged or need is None or lacking:
             self._lacking = lacking or self._lacking
@@ -241,6 +259,8 @@ class ModernCall:
         if self._reply is None or not self.questions or self.is_done:
             return
         self.round += 1
+        self._shown, self._shown_at = set(self.questions), time.monotonic()
+        self._tried_at = self._shown_at
         result = {
             "resultType": "input_required",
             "inputRequests": {
@@ -252,6 +272,16 @@ class ModernCall:
         self.message = Request(self.message.id, self.message.method, None)
         value = complete(msgspec.Raw(encode(result)), self.message.method, self.server_info)
         self._answer_client(self._as_answer(Response(b"", "result", msgspec.Raw(value))))
+
+    def ask_elsewhere(self, now: float) -> None:
+        """The client has been asked long ago, and may have given up, of which this revision has no message. What it was
+        asked may be the question of another call that was there: if its request waits it is asked too. The first answer
+        counts."""
+        if now - self._tried_at > ASK_ELSEWHERE_S:
+            self._tried_at = now
+            for key in self._shown & set(self.questions):
+                if self.line.exchange.asked_on(self.questions[key].id) is self:
+                    self.ask_others(self.questions[key], self._shown_at)
 
     def feed(self, answers: Mapping[str, msgspec.Raw]) -> None:
         """What the client answered; unknown keys are ignored, missing ones are asked for again."""
@@ -322,12 +352,25 @@ class ModernCall:
         self.line.count_request(self.message.method, error_type, time.monotonic() - self._asked_at)
         reply.answer(outcome)
 
-    def _over(self) -> None:
+    def _over(self, given_up: str = "") -> None:
         if not self.is_done:
             self.is_done = True
             if self._debounce is not None:
                 self._debounce.cancel()
             self.on_done(self)
+            self._leave_questions(given_up)
+
+    def _leave_questions(self, given_up: str) -> None:
+        """They may be other calls' (stdio does not say): so others are asked what this client has not heard yet, and
+        what it has, if the call was answered. Who was asked and gave up will not be asked again elsewhere."""
+        questions, self.questions = self.questions, {}
+        for key, question in questions.items():
+            if self.line.exchange.asked_on(question.id) is not self:  # it is over, or another call was asked since
+                continue
+            if given_up and key in self._shown:
+                self.line.refuse_question(question.id, given_up, INVALID_PARAMS)
+            else:
+                self.line.listen.push(question.as_command())
 
     def _shaped(self, response: Response) -> Response:
         """The process's answer as its client's revision has it."""

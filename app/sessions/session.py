@@ -102,6 +102,11 @@ class Session:
 
     # --- opening
 
+    def become_line(self, listen: EventStream, reserved: int) -> None:
+        """Clients of 2026-07-28 share it: what names no call goes to `listen`, and so many calls are for our own."""
+        self.listen, self.is_line = listen, True
+        self.exchange.listening, self.exchange.reserved = True, reserved
+
     async def connect(self, source: LinkSource, limits: Limits) -> None:
         """Takes a link to a process; where it raises, the caller closes the session.
 
@@ -152,8 +157,8 @@ class Session:
         """A Reply for a POST with this many requests, sent with a credential that ends then."""
         return Reply(expected, may_stream=may_stream, make_stream=self.new_stream, expires_at=expires_at)
 
-    def request(self, message: Request, stream: Sink | Listen) -> None:
-        """Passes a request on, or has it wait for its turn; its outcome goes to `stream`.
+    def request(self, message: Request, stream: Sink | Listen, *, is_own: bool = False) -> None:
+        """Passes a request on, or has it wait for its turn; its outcome goes to `stream`. Its own are the gateway's.
 
         Raises:
             InvalidMessage: the id is in flight, or it is too early or too late for this method.
@@ -167,7 +172,7 @@ class Session:
         may_stream = stream is Listen.STREAM or stream.may_stream
         self.gate.begin_call(now)
         try:
-            call, line = self.exchange.request(message, stream, now, may_stream=may_stream)
+            call, line = self.exchange.request(message, stream, now, may_stream=may_stream, is_own=is_own)
             try:
                 if line is not None:
                     self._require_link().send(line)
@@ -571,7 +576,7 @@ class Session:
         if reason == DELETED:
             self._end_as_streams()
         lost = NodeLost() if reason in (*LEAVING, TAKEN_OVER) else CallCutOff()
-        for failed in self.exchange.fail_all(error or lost, waiting=_too_late(reason)):
+        for failed in self.exchange.fail_all(error or lost, waiting=_too_late(reason, is_line=self.is_line)):
             self._carry_out(failed)
         self._lifecycle.follow(Trigger.CLOSE)
         self._closed_for = reason
@@ -599,11 +604,13 @@ class Session:
         return f"<Session {self.id[:6]}… {self.transport} {self.state.value} {self.exchange!r}>"
 
 
-def _too_late(reason: str) -> GatewayError:
+def _too_late(reason: str, *, is_line: bool) -> GatewayError:
     """What a request gets that comes after such an end; where the session may go on elsewhere, it can be sent again."""
     if reason in LEAVING:
         return ShuttingDown()
-    return RoutesUnavailable() if reason == TAKEN_OVER else SessionNotFound()
+    if reason == TAKEN_OVER:
+        return RoutesUnavailable()
+    return BackendExited("the process ended before the call was sent") if is_line else SessionNotFound()
 
 
 def _is_over(expires_at: float | None) -> bool:

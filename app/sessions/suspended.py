@@ -93,10 +93,12 @@ class SuspendedCalls:
             del self._spent[next(iter(self._spent))]
 
     def sweep(self, now: float) -> None:
-        """Ends the calls whose clients never came back."""
+        """Ends the calls whose clients never came back; what they were asked long ago is asked elsewhere."""
         for call in self.waiting():
             if call.deadline is not None and call.deadline < now:
                 call.cancel("the client did not come back in time")
+            else:
+                call.ask_elsewhere(now)
 
     def waiting(self) -> list[ModernCall]:
         """The calls whose clients are to come back."""

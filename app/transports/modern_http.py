@@ -135,16 +135,17 @@ class ModernHttp:
         params = message.params or {}
         tool = string_of(params.get("name")) or ""
         headers = _parameter_headers(request)
+        goes_on = self._implicit.suspended_at(caller, message) is not None
         mirrored = self._implicit.known_mirrors(caller, envelope, tool)
-        if mirrored is None and headers:  # it says what intermediaries believe: that must be true
+        if mirrored is None and headers and not goes_on:  # it says what intermediaries believe: that must be true
             mirrored = await self._implicit.mirrored(caller, envelope, tool, max_age_s=LOOK_AGAIN_S)
         if not mirrored:
             return
         arguments = _arguments(params)
-        if check_mirrors(mirrored, arguments, headers) is None:
-            return
-        mirrored = await self._implicit.mirrored(caller, envelope, tool, max_age_s=LOOK_AGAIN_S)
         rejection = check_mirrors(mirrored, arguments, headers)
+        if rejection is not None and not goes_on:
+            mirrored = await self._implicit.mirrored(caller, envelope, tool, max_age_s=LOOK_AGAIN_S)
+            rejection = check_mirrors(mirrored, arguments, headers)
         if rejection is not None:
             raise _refusal(rejection)
 

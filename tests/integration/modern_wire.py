@@ -16,6 +16,7 @@ from tests.integration.wire import ACCEPT, answer, error_of, events
 MODERN = "2026-07-28"
 META = "io.modelcontextprotocol/"
 ASKED: dict[str, Any] = {"elicitation": {}, "sampling": {}}
+OF_CALL = object()  # a mark: what the question says of its call, which need not be the one that is answered with it
 
 
 class ModernClient:
@@ -103,11 +104,18 @@ class ModernClient:
 
 
 def _answer(question: dict[str, Any], mark: object) -> dict[str, Any]:
+    mark = _of_call(question) if mark is OF_CALL else mark
     if question["method"] == "sampling/createMessage":
         text = {"type": "text", "text": f"color-{mark}"}
         return {"role": "assistant", "model": "none", "content": text}
     fields = question["params"]["requestedSchema"]["properties"]
     return {"action": "accept", "content": {name: f"{name}-{mark}" for name in fields}}
+
+
+def _of_call(question: dict[str, Any]) -> str:
+    params = question["params"]
+    about = params["message"] if "message" in params else params["messages"][0]["content"]["text"]
+    return str(about.split()[0])
 
 
 def another_key(endpoint: Endpoint) -> Endpoint:

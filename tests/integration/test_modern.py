@@ -160,7 +160,7 @@ async def test_many_calls_that_are_asked_twice_get_their_own_results_and_abandon
     journal = tmp_path / "journal"
     with running_gateway(tmp_path / "data", impatient(suspended_s), MAX_PROCESSES="500") as gateway:
         tenant = gateway.add_tenant()
-        endpoint = gateway.endpoint([*ASKING, str(journal)], tenant=tenant, max_processes=500)
+        endpoint = gateway.endpoint([*ASKING, str(journal)], tenant=tenant, max_processes=500, recovery="respawn")
         limits = httpx2.Limits(max_connections=calls)
         got: dict[int, str] = {}
         abandoned: dict[int, dict[str, Any]] = {}
@@ -217,11 +217,11 @@ def _process_of(number: int, result: dict[str, Any]) -> int:
 # --- the end
 
 
-async def test_a_process_that_does_not_answer_a_cancelled_call_is_stopped_and_the_next_call_gets_another(
+async def test_a_process_without_state_that_does_not_answer_a_cancelled_call_is_stopped_and_the_next_gets_another(
     gateway: Gateway, tmp_path: Path
 ) -> None:
     journal = tmp_path / "journal"
-    endpoint = gateway.endpoint([*ASKING, str(journal)])
+    endpoint = gateway.endpoint([*ASKING, str(journal)], recovery="respawn")
     async with httpx2.AsyncClient(timeout=30) as http:
         wire = ModernWire(http, endpoint)
         async with anyio.create_task_group() as tasks:

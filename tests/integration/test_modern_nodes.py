@@ -16,6 +16,7 @@ from tests.integration.gateway import ECHO, ROOT, Endpoint, until
 from tests.integration.modern_wire import (
     ASKED,
     MODERN,
+    OF_CALL,
     ModernClient,
     another_key,
     at,
@@ -26,6 +27,7 @@ from tests.integration.modern_wire import (
     sessions_of,
 )
 from tests.integration.nodes import Nodes
+from tests.integration.notebook import KINDS, NOTEBOOK, Person
 from tests.integration.wire import answer, error_of
 
 ASKING = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/asks_twice.py")]
@@ -61,6 +63,19 @@ async def test_a_caller_of_a_server_with_state_has_one_process_whichever_node_is
 
             tasks.start_soon(run)
     assert len(pids) == callers, "no two principals share a process"
+
+
+async def test_calls_of_every_kind_at_every_node_are_answered_by_one_process(
+    nodes: Nodes, http: httpx2.AsyncClient
+) -> None:
+    endpoint, before = nodes.all[0].endpoint(NOTEBOOK), forwarded(nodes)
+    person = Person(http, endpoint, nodes.urls(endpoint))
+    for kinds in KINDS:
+        await person.run(kinds, 100, 8)
+    said = await person.said("keys")
+    assert said["stored"] == person.put
+    assert len(person.pids) == 1
+    assert forwarded(nodes) > before
 
 
 async def test_of_several_nodes_that_a_new_caller_asks_at_once_one_serves_and_the_others_forward(
@@ -253,7 +268,7 @@ async def test_suspended_calls_go_on_where_they_stopped_whichever_node_is_asked(
     async def one(number: int) -> None:
         endpoint = endpoints[number % len(endpoints)]
         client = ModernClient(http, endpoint, nodes.urls(endpoint), ASKED)
-        got[number] = await client.answer_all("poll", number, n=number)
+        got[number] = await client.answer_all("poll", OF_CALL, n=number)
 
     began_at, before = time.monotonic(), forwarded(nodes)
     async with anyio.create_task_group() as tasks:

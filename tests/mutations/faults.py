@@ -9,6 +9,7 @@ from tests.mutations.fault import Fault
 from tests.mutations.faults_of_dialogues import FAULTS_OF_DIALOGUES
 from tests.mutations.faults_of_nodes import FAULTS_OF_NODES
 from tests.mutations.faults_of_the_edge import FAULTS_OF_THE_EDGE
+from tests.mutations.faults_of_the_home import FAULTS_OF_THE_HOME
 
 PROTOCOL = ("tests/protocol/test_exchange.py",)
 TOKENS = ("tests/auth/test_tokens.py", "tests/auth/test_refused_tokens.py")
@@ -66,8 +67,8 @@ FAULTS = (
     Fault(
         "one call more than may be is with the backend",
         "app/protocol/exchange.py",
-        "if len(self.calls) >= self._max_calls and",
-        "if len(self.calls) > self._max_calls and",
+        "if len(self.calls) >= limit and",
+        "if len(self.calls) > limit and",
         PROTOCOL,
     ),
     Fault(
@@ -482,6 +483,7 @@ FAULTS = (
         "if False and is_refusal(error) else error",
         ("tests/sessions/test_bridged_link.py",),
     ),
+    *FAULTS_OF_THE_HOME,
     *FAULTS_OF_THE_EDGE,
     *FAULTS_OF_NODES,
     *FAULTS_OF_DIALOGUES,

@@ -145,6 +145,22 @@ def test_calls_that_wait_take_their_turn_in_order() -> None:
     assert [each.id for each in exchange.every_call()] == [b"3", b"4", b"5", b"6"]
 
 
+def test_what_is_reserved_is_for_the_gateways_own_requests_which_wait_for_no_others() -> None:
+    exchange = Exchange(60.0, max_calls=4)
+    exchange.reserved = 1
+    made = [call(exchange, str(number))[0] for number in range(5)]
+    assert list(exchange.waiting) == [made[3].gateway_id, made[4].gateway_id]
+    own = [call(exchange, str(number), "tools/list", is_own=True)[0] for number in (100, 101, 102)]
+    assert [each.gateway_id in exchange.calls for each in own] == [True, False, False]
+    answer(exchange, own[0])
+    assert turns(exchange) == ["101"]
+    answer(exchange, made[0])
+    assert turns(exchange) == ["102"]
+    for each in (own[1], own[2]):
+        answer(exchange, each)
+    assert turns(exchange) == ["3"]
+
+
 def test_the_clock_of_a_call_starts_when_it_is_sent() -> None:
     exchange = Exchange(60.0, max_calls=1)
     call(exchange, "1")

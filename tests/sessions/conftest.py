@@ -44,6 +44,12 @@ def store() -> FakeStore:
 
 
 @pytest.fixture
+def stateless(store: FakeStore) -> None:
+    """The backend keeps no state: home may be joined by other processes."""
+    store.specs[SPEC.key] = replace(SPEC, recovery="respawn")
+
+
+@pytest.fixture
 def directory(store: FakeStore) -> BackendDirectory:
     return BackendDirectory(SimpleNamespace(get=store.get_backend), SimpleNamespace(get=store.get_tenant))
 

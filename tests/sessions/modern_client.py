@@ -78,7 +78,7 @@ class Client:
         body = {"jsonrpc": "2.0", "id": next(_ids), "method": method, "params": {**params, "_meta": envelope}}
         message = parse_client(json.dumps(body).encode())
         assert isinstance(message, Request)
-        name = next((str(params[key]) for key in ("name", "uri") if key in params), None)
+        name = next((str(params[key]) for key in ("name", "uri", "taskId") if key in params), None)
         climbed = climb(message, RoutingHeaders(MODERN, method, name))
         assert isinstance(climbed, Envelope), climbed
         return message, climbed

@@ -93,6 +93,7 @@ async def test_a_modern_backend_that_starts_slowly_is_not_taken_for_a_silent_one
     assert [message.get("method") for message in pool.servers[1].sent][:2] == ["server/discover", "tools/call"]
 
 
+@pytest.mark.usefixtures("stateless")
 async def test_the_era_is_found_once_per_version_of_the_backend(
     asked: Client, pool: ServerPool, store: FakeStore, directory: BackendDirectory, implicit: ImplicitSessions
 ) -> None:

@@ -26,16 +26,18 @@ def pool() -> ServerPool:
     return ServerPool()
 
 
-async def test_consecutive_calls_get_the_process_used_last(asked: Client, pool: ServerPool) -> None:
+@pytest.mark.usefixtures("stateless")
+async def test_consecutive_calls_get_the_oldest_process_that_is_free(asked: Client, pool: ServerPool) -> None:
     first, second = await asked.send(name="a"), await asked.send(name="b")
     one, other = pool.servers
     other.answer(TEXT)
     await second.outcome()
     one.answer(TEXT)
     await first.outcome()
-    assert [await run(asked, pool) for _ in range(3)] == [other] * 3
+    assert [await run(asked, pool) for _ in range(3)] == [one] * 3
 
 
+@pytest.mark.usefixtures("stateless")
 async def test_calls_that_may_be_asked_have_a_process_each_and_others_share(
     asked: Client, client: Client, pool: ServerPool
 ) -> None:
@@ -55,6 +57,7 @@ async def test_a_list_is_asked_of_a_process_that_is_in_a_call(asked: Client, poo
     call.call.leave()
 
 
+@pytest.mark.usefixtures("stateless")
 async def test_calls_that_want_a_log_do_not_hear_that_of_others(
     pool: ServerPool, implicit: ImplicitSessions, principal: Principal
 ) -> None:
@@ -115,10 +118,10 @@ async def test_a_replaced_set_ends_after_its_calls(
     assert busy not in pool.living
 
 
+@pytest.mark.usefixtures("stateless")
 async def test_a_process_has_a_bounded_number_of_calls_and_then_there_is_another(
     client: Client, pool: ServerPool
 ) -> None:
-    pool.make = modern_server
     sent = [await client.send(name="x") for _ in range(max_shared(SPEC) + 1)]
     assert [len(server.sent_with("tools/call")) for server in pool.servers] == [max_shared(SPEC), 1]
     for each in sent:

@@ -38,6 +38,7 @@ async def until_stopped(pool: ServerPool, server: FakeServer) -> None:
             await anyio.lowlevel.checkpoint()
 
 
+@pytest.mark.usefixtures("stateless")
 async def test_a_closed_stream_cancels_and_the_process_is_not_given_away_before_it_has_stopped(
     client: Client, pool: ServerPool
 ) -> None:
@@ -54,6 +55,7 @@ async def test_a_closed_stream_cancels_and_the_process_is_not_given_away_before_
     await second.outcome()
 
 
+@pytest.mark.usefixtures("stateless")
 async def test_a_process_that_never_answered_a_cancelled_call_takes_no_other(
     client: Client, pool: ServerPool, registry: SessionRegistry
 ) -> None:
@@ -68,6 +70,7 @@ async def test_a_process_that_never_answered_a_cancelled_call_takes_no_other(
     await second.outcome()
 
 
+@pytest.mark.usefixtures("stateless")
 async def test_a_process_that_answered_a_cancelled_call_is_used_again(client: Client, pool: ServerPool) -> None:
     sent, server = await start(client, pool)
     sent.call.leave()
@@ -78,6 +81,7 @@ async def test_a_process_that_answered_a_cancelled_call_is_used_again(client: Cl
     await second.outcome()
 
 
+@pytest.mark.usefixtures("stateless")
 @pytest.mark.parametrize("names_its_call", [True, False])
 async def test_a_line_too_long_is_the_answer_only_if_it_says_so(
     client: Client, pool: ServerPool, *, names_its_call: bool
@@ -97,6 +101,7 @@ async def test_a_line_too_long_is_the_answer_only_if_it_says_so(
         await until_stopped(pool, server)
 
 
+@pytest.mark.usefixtures("stateless")
 async def test_a_process_whose_call_took_too_long_takes_no_other(
     client: Client, pool: ServerPool, registry: SessionRegistry
 ) -> None:
@@ -107,6 +112,7 @@ async def test_a_process_whose_call_took_too_long_takes_no_other(
     await until_stopped(pool, server)
 
 
+@pytest.mark.usefixtures("stateless")
 async def test_a_process_that_somebody_listens_to_answers_lists_until_they_leave(
     client: Client, pool: ServerPool, implicit: ImplicitSessions, registry: SessionRegistry
 ) -> None:
@@ -132,6 +138,7 @@ async def test_a_process_that_somebody_listens_to_answers_lists_until_they_leave
     await until_stopped(pool, server)
 
 
+@pytest.mark.usefixtures("stateless")
 async def test_a_process_is_stopped_after_it_has_been_told_that_nobody_listens_any_more(
     client: Client, pool: ServerPool, implicit: ImplicitSessions, registry: SessionRegistry
 ) -> None:
@@ -184,6 +191,7 @@ async def test_a_session_that_is_closed_under_a_call_is_no_missing_session(
         await sent.outcome()
 
 
+@pytest.mark.usefixtures("stateless")
 async def test_a_line_that_cannot_be_written_to_is_free_again(
     client: Client, pool: ServerPool, implicit: ImplicitSessions, principal: Principal
 ) -> None:

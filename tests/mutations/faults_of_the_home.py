@@ -1,0 +1,71 @@
+"""Faults of the one process that a client of 2026-07-28 has in front of a server with state."""
+
+from tests.mutations.fault import Fault
+
+HOME = ("tests/sessions/test_home.py",)
+
+FAULTS_OF_THE_HOME = (
+    Fault(
+        "a busy home is joined by another process though it keeps state",
+        "app/sessions/line.py",
+        'return self.is_modern or self.session.spec.recovery != "respawn"',
+        "return self.is_modern",
+        HOME,
+    ),
+    Fault(
+        "calls that come at once open a home each",
+        "app/sessions/line.py",
+        "return need is Need.ALONE and bool(self.lines) and not self.lines[0].is_home",
+        "return need is Need.ALONE",
+        HOME,
+    ),
+    Fault(
+        "a cursor goes to any process",
+        "app/sessions/line.py",
+        "if self.is_home or need is Need.HOME:",
+        "if self.is_home:",
+        HOME,
+    ),
+    Fault(
+        "a question goes to the call that was asked already",
+        "app/sessions/modern_call.py",
+        "return (not self.is_waited_for, bool(self.questions), self.times_asked)",
+        "return (False, False, 0)",
+        HOME,
+    ),
+    Fault(
+        "a call that ends takes the questions of others along",
+        "app/sessions/modern_call.py",
+        "                self.line.listen.push(question.as_command())",
+        "                self.line.refuse_question(question.id, given_up, INVALID_PARAMS)",
+        HOME,
+    ),
+    Fault(
+        "what nobody answers is asked of no other call",
+        "app/sessions/suspended.py",
+        "                call.ask_elsewhere(now)",
+        "                pass",
+        HOME,
+    ),
+    Fault(
+        "a log message goes to the oldest call, whether or not it wants it",
+        "app/sessions/unasked.py",
+        "if call.wants(message.params or {})",
+        "if call",
+        HOME,
+    ),
+    Fault(
+        "what the gateway asks itself waits behind the calls that wait for it",
+        "app/protocol/exchange.py",
+        "limit = self._max_calls if is_own else self._max_calls - self.reserved",
+        "limit = self._max_calls - self.reserved",
+        ("tests/protocol/test_exchange.py", *HOME),
+    ),
+    Fault(
+        "a call that waited at home hears that a session is not found",
+        "app/sessions/session.py",
+        "waiting=_too_late(reason, is_line=self.is_line)",
+        "waiting=_too_late(reason, is_line=False)",
+        HOME,
+    ),
+)
