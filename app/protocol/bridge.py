@@ -48,6 +48,7 @@ from app.protocol.revisions import Revision, is_handshake
 
 USUAL_LEVEL = "info"  # of a client that has asked for none
 MAX_ROUNDS = 10  # of one call's questions; a server that asks for ever is told so
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.05, 5.0  # before a server that has no question is asked again; each is twice the last
 MAX_ASKED = 16  # questions of one round
 MAX_URIS = 256  # that one session may subscribe to
 NEEDS = {"sampling/createMessage": "sampling", "elicitation/create": "elicitation", "roots/list": "roots"}
@@ -72,7 +73,14 @@ class ToSession(msgspec.Struct, gc=False):
     related: bytes | None = None
 
 
-Out = ToServer | ToSession
+class Pause(msgspec.Struct, gc=False):
+    """Nothing for so long; then this round of a call is to `go_on`."""
+
+    call: bytes
+    seconds: float
+
+
+Out = ToServer | ToSession | Pause
 
 
 class _Call(msgspec.Struct):
@@ -83,6 +91,8 @@ class _Call(msgspec.Struct):
     params: Params
     inner_id: bytes
     round: int = 0
+    pauses: int = 0  # one after the other
+    is_paused: bool = False
     state: msgspec.Raw | None = None
     waiting: dict[bytes, str] = {}  # our question's id -> the server's key
     answers: dict[str, msgspec.Raw] = {}
@@ -162,6 +172,8 @@ class Bridge:
             cancelled = bytes(params.get("requestId", msgspec.Raw()))
             for call in [call for call in self._calls.values() if call.id == cancelled]:
                 del self._calls[call.inner_id]
+                if call.is_paused:
+                    continue
                 if call.waiting:  # the server has answered this round: only the client's questions are open
                     yield from self._withdraw(call)
                     continue
@@ -195,6 +207,7 @@ class Bridge:
     def _send(self, call: _Call) -> Out:
         """The call's next round."""
         self._calls.pop(call.inner_id, None)
+        call.is_paused = False
         if call.round:
             call.inner_id = encode(f"{call.id.decode()}.{call.round}")
         self._calls[call.inner_id] = call
@@ -204,6 +217,12 @@ class Bridge:
         if call.state is not None:
             params["requestState"] = call.state
         return ToServer(dump_request(call.inner_id, call.method, params), call.inner_id)
+
+    def go_on(self, inner_id: bytes) -> Iterator[Out]:
+        """The pause of this round is over; the call may be by now, too."""
+        call = self._calls.get(inner_id)
+        if call is not None and call.is_paused:
+            yield self._send(call)
 
     def abandon(self, inner_id: bytes) -> bytes | None:
         """Forgets a call that comes to nothing, by the id of its round; its id of the session, None if it is none."""
@@ -267,7 +286,7 @@ class Bridge:
         call = self._calls.get(response.id)
         if call is None and response.id == b"null" and response.member == "error" and len(self._calls) == 1:
             call = next(iter(self._calls.values()))  # whose id it could not read
-        if call is None:
+        if call is None or call.is_paused:
             return
         result = members_of(response.value) if response.member == "result" else {}
         if string_of(result.get("resultType")) == "input_required":
@@ -292,7 +311,7 @@ class Bridge:
         return ToSession(result_response(response.id, result))
 
     def _input_required(self, call: _Call, result: Params) -> Iterator[Out]:
-        """Asks the client what the server wants to know; without a question the next round begins at once."""
+        """Asks the client what the server wants to know; without a question the next round begins after a pause."""
         call.round += 1
         call.state = result.get("requestState")
         call.answers, call.waiting = {}, {}
@@ -310,8 +329,12 @@ class Bridge:
             call.waiting[question_id] = key
             params = self._for_client(method, members_of(question.get("params", msgspec.Raw(b"{}"))))
             yield ToSession(dump_request(question_id, method, params), related=call.id)
-        if not asked:
-            yield self._send(call)
+        if asked:
+            call.pauses = 0
+            return
+        call.is_paused = True
+        yield Pause(call.inner_id, min(FIRST_PAUSE_S * 2**call.pauses, MAX_PAUSE_S))
+        call.pauses += 1
 
     def _refusal(self, call: _Call, asked: Params) -> str | None:
         """Why the client cannot be asked this, if so."""

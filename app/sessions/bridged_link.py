@@ -13,7 +13,7 @@ from app.errors import (
     is_refusal,
 )
 from app.protocol import tolerant
-from app.protocol.bridge import Bridge, Out, ToServer
+from app.protocol.bridge import Bridge, Out, Pause, ToServer
 from app.protocol.jsonrpc import answered_id, several
 
 
@@ -33,6 +33,7 @@ class BridgedLink:
     def __init__(self, link: BackendLink, session: BridgedSession) -> None:
         self._link, self._session = link, session
         self._bridge = Bridge()
+        self._pauses: dict[bytes, asyncio.TimerHandle] = {}
         link.attach(self)
 
     # --- BackendLink
@@ -58,6 +59,12 @@ class BridgedLink:
             if call is None or call == out.call:
                 raise
             asyncio.get_running_loop().call_soon(self._session.backend_failed, call, _of_a_later_round(error))
+
+    def end(self) -> None:
+        """The session is over. Idempotent."""
+        for pause in self._pauses.values():
+            pause.cancel()
+        self._pauses.clear()
 
     def pause_reading(self) -> None:
         """See BackendLink."""
@@ -116,10 +123,17 @@ class BridgedLink:
                 self._send(out)
             except GatewayError:
                 return  # a subscription, or the handshake, which ends by its deadline or with the process
+        elif isinstance(out, Pause):
+            self._pauses[out.call] = asyncio.get_running_loop().call_later(out.seconds, self._go_on, out.call)
         elif out.related is None:
             self._session.backend_sent(out.line)
         else:
             self._session.backend_asked(out.line, out.related)
+
+    def _go_on(self, call: bytes) -> None:
+        del self._pauses[call]
+        for out in self._bridge.go_on(call):
+            self._tell(out)
 
 
 def _of_a_later_round(error: GatewayError) -> GatewayError:

@@ -585,6 +585,8 @@ class Session:
         if reason in LEAVING:
             self.listen.retry_ms = random.randint(*DRAIN_RETRY_MS)  # noqa: S311 - no secret
         self.listen.end()
+        if isinstance(self._link, BridgedLink):
+            self._link.end()
         if self._lease is not None:
             self._lease.release(reason)
         if self.journal is not None and reason == TAKEN_OVER:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -242,3 +243,12 @@ async def test_a_server_of_another_era_than_before_is_spoken_to_in_its_own(
         client = ModernClient(http, mine, [mine.mcp], MINE)
         for _ in range(2):
             assert json.loads(await client.call("heard")) == heard[now]
+
+
+# --- a server that wants to be asked again
+
+
+async def test_a_server_that_wants_to_be_asked_again_is_left_longer_and_longer_to_itself(gateway: Gateway) -> None:
+    async with wire(server_of(gateway, "modern")) as session:
+        times = json.loads(await session.call("later", times=4))
+    assert [later - earlier > 0.05 * 2**number for number, (earlier, later) in enumerate(pairwise(times))] == [True] * 4

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from app.protocol.bridge import Bridge, Out, ToServer
+from app.protocol.bridge import Bridge, Out, Pause, ToServer
 
 META = "io.modelcontextprotocol/"
 
@@ -51,6 +51,9 @@ class Talk:
         """A tool call; its line to the server."""
         return one("server", self.session(id=call_id, method="tools/call", params={"name": "x", **params}))
 
+    def goes_on(self, pause: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+        return said(self.bridge.go_on(json.dumps(pause["call"]).encode()))
+
     def asks(self, inner: Any, state: str | None = "s", **questions: Any) -> list[tuple[str, dict[str, Any]]]:
         result: dict[str, Any] = {"resultType": "input_required", "inputRequests": questions}
         if state is not None:
@@ -59,7 +62,13 @@ class Talk:
 
 
 def said(outs: Iterable[Out]) -> list[tuple[str, dict[str, Any]]]:
-    return [("server" if isinstance(out, ToServer) else "session", json.loads(out.line)) for out in outs]
+    return [_said(out) for out in outs]
+
+
+def _said(out: Out) -> tuple[str, dict[str, Any]]:
+    if isinstance(out, Pause):
+        return "pause", {"call": json.loads(out.call), "seconds": out.seconds}
+    return "server" if isinstance(out, ToServer) else "session", json.loads(out.line)
 
 
 def one(side: str, outs: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:

@@ -196,7 +196,7 @@ def test_a_call_that_was_abandoned_hears_nothing_more(talk: Talk) -> None:
 
 
 def test_a_later_round_is_known_by_its_own_id(talk: Talk) -> None:
-    later = one("server", talk.asks(talk.call(5)["id"]))
+    later = one("server", talk.goes_on(one("pause", talk.asks(talk.call(5)["id"]))))
     round_id = json.dumps(later["id"]).encode()
     assert talk.bridge.abandon(b"5") is None
     assert talk.bridge.abandon(round_id) == b"5"

@@ -92,18 +92,40 @@ def test_each_round_has_its_own_state_and_answers(talk: Talk) -> None:
     assert len({5, first["id"], second["id"]}) == 3
 
 
-def test_a_state_without_a_question_begins_the_next_round_at_once(talk: Talk) -> None:
+def test_a_state_without_a_question_begins_the_next_round_after_a_pause(talk: Talk) -> None:
     talk.call()
-    line = one("server", talk.asks(5, "later"))
+    pause = one("pause", talk.asks(5, "later"))
+    assert talk.asks(5, "twice") == [], "the round is over"
+    line = one("server", talk.goes_on(pause))
     assert line["params"]["requestState"] == "later"
     assert "inputResponses" not in line["params"]
+    assert talk.goes_on(pause) == []
 
 
 def test_a_server_that_asks_without_end_is_stopped(talk: Talk) -> None:
     inner: Any = talk.call()["id"]
+    pauses = []
     for _ in range(MAX_ROUNDS):
-        inner = one("server", talk.asks(inner))["id"]
+        pauses.append(one("pause", talk.asks(inner)))
+        inner = one("server", talk.goes_on(pauses[-1]))["id"]
     assert one("session", talk.asks(inner))["error"]["code"] == -32603
+    assert [pause["seconds"] for pause in pauses] == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5, 5, 5]
+
+
+def test_a_question_ends_a_row_of_pauses(talk: Talk) -> None:
+    line = talk.call()
+    for _ in range(2):
+        line = one("server", talk.goes_on(one("pause", talk.asks(line["id"]))))
+    question = one("session", talk.asks(line["id"], k=SAY))
+    line = one("server", talk.session(id=question["id"], result=ACCEPT))
+    assert one("pause", talk.asks(line["id"]))["seconds"] == 0.05
+
+
+def test_a_call_cancelled_in_a_pause_is_over_and_the_server_knows_already(talk: Talk) -> None:
+    talk.call()
+    pause = one("pause", talk.asks(5))
+    assert talk.session(method="notifications/cancelled", params={"requestId": 5}) == []
+    assert talk.goes_on(pause) == []
 
 
 def test_a_server_that_asks_very_much_at_once_is_refused(talk: Talk) -> None:

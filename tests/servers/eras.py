@@ -5,12 +5,13 @@ names. Standard library only.
 It never answers `tools/list`. The tool `heard` answers with the client's capabilities: those of `initialize`, or of the
 request's envelope. `ask` logs and asks for the client's roots; its answer, which progress comes before, is theirs.
 `form` has the client fill in a form, whatever it has declared; its answer says what has come of that. So does whoever
-reads a resource.
+reads a resource. `later` (modern) wants to be asked again, as often as it is told; its answer is when it was asked.
 """
 
 import json
 import pathlib
 import sys
+import time
 
 META = "io.modelcontextprotocol/"
 ERA = sys.argv[1] if len(sys.argv) < 3 else pathlib.Path(sys.argv[2]).read_text()
@@ -69,6 +70,11 @@ def call(request_id: object, params: dict) -> None:
         log = {"method": "notifications/message", "params": {"level": "info", "data": "asks"}}
         send(log, {"id": f"ask-{request_id}", "method": "roots/list"})
 
+    elif params["name"] == "later":
+        times = [*json.loads(params.get("requestState", "[]")), time.monotonic()]
+        is_later = len(times) <= params["arguments"]["times"]
+        again = {"resultType": "input_required", "requestState": json.dumps(times)}
+        answer(request_id, again if is_later else text(times))
     elif params["name"] == "form" and not IS_MODERN:
         asked[f"ask-{request_id}"] = request_id, None
         send({"id": f"ask-{request_id}", "method": "elicitation/create", "params": FORM})

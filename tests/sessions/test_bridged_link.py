@@ -10,12 +10,14 @@ from app.domain import Principal
 from app.errors import BackendBusy, CallCutOff, GatewayError, InvalidResponse, ResponseTooLarge
 from app.protocol.commands import Answer, Failed
 from app.protocol.jsonrpc import Notification, Request, parse_client
+from app.sessions.bridged_link import BridgedLink
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
 from app.sessions.streams import Reply
 from tests.sessions.fakes import FakeLink, FakePool
 
 REFUSAL = {"code": -32022, "message": "no", "data": {"supported": ["2026-07-28"]}}
+LATER = {"resultType": "input_required", "requestState": "s"}
 QUESTION = {"method": "elicitation/create", "params": {"message": "?", "requestedSchema": {}}}
 
 
@@ -96,6 +98,15 @@ async def asked(session: Session, link: FakeLink) -> tuple[Reply, bytes]:
     return reply, str(json.loads(item)["id"]).encode()
 
 
+async def next_round(link: FakeLink) -> None:
+    """The server wants to be asked again, and is."""
+    sent = len(link.sent)
+    link.answer(LATER)
+    with anyio.fail_after(5):
+        while len(link.sent) == sent:
+            await anyio.sleep(0.001)
+
+
 def answer(session: Session, question: bytes) -> None:
     response = parse_client(b'{"jsonrpc":"2.0","id":%b,"result":{"action":"decline"}}' % question)
     session.respond(response)  # type: ignore[arg-type]
@@ -121,7 +132,7 @@ async def test_a_later_round_that_fails_below_is_its_calls_failure(session: Sess
 async def test_a_round_without_questions_that_cannot_be_written_ends_its_call(session: Session, link: FakeLink) -> None:
     reply = call(session)
     link.is_busy = True
-    link.answer({"resultType": "input_required", "requestState": "s"})
+    link.answer(LATER)
     assert isinstance(await ended(reply), CallCutOff)
 
 
@@ -131,7 +142,7 @@ async def test_an_overlong_or_broken_answer_of_a_later_round_ends_its_call_and_n
     other = call(session, 2)
     for number, broken in enumerate(("long", "broken"), 3):
         reply = call(session, number)
-        link.answer({"resultType": "input_required", "requestState": "s"})
+        await next_round(link)
         name = json.dumps(link.sent[-1]["id"]).encode()
         assert link.listener is not None
         if broken == "long":
@@ -140,6 +151,16 @@ async def test_an_overlong_or_broken_answer_of_a_later_round_ends_its_call_and_n
             link.listener.backend_sent(b'{"jsonrpc":"2.0","id":%b,"result":1,"error":2}' % name)
         assert isinstance(await ended(reply), ResponseTooLarge if broken == "long" else InvalidResponse)
     assert not other.outcomes
+
+
+async def test_a_session_that_ends_in_a_pause_sends_nothing_after_it(session: Session, link: FakeLink) -> None:
+    reply = call(session)
+    link.answer(LATER)
+    assert isinstance(link.listener, BridgedLink)
+    (timer,) = link.listener._pauses.values()
+    session.close("deleted")
+    assert isinstance(await ended(reply), CallCutOff)
+    assert timer.cancelled()
 
 
 async def test_what_fails_without_being_a_call_is_nobodys_error(session: Session, link: FakeLink) -> None:
