@@ -25,6 +25,7 @@ from app.routing.peers import FORWARDED
 from app.sessions.registry import SessionRegistry
 from app.transports.forwarding import forward_refused
 from app.transports.inside import Inside
+from app.transports.late_heads import LateSend
 from app.transports.request import BODY_DEADLINE_S, ClientGone, McpRequest
 from app.transports.sse import HttpSse
 from app.transports.streamable_http import StreamableHttp
@@ -88,10 +89,10 @@ class Front:
         await self._answer(request)
 
     async def _answer(self, request: McpRequest) -> None:
-        if FORWARDED in request.headers:
-            await self._answer_node(request)
-            return
+        late = None
         try:
+            if FORWARDED in request.headers:
+                late = await self._taken_from_a_node(request)
             await self._serve(request)
         except ClientGone:
             return
@@ -103,23 +104,16 @@ class Front:
             stops = "This node stops, and waits no longer; the request may have been carried out"
             with suppress(RuntimeError):  # an answer has begun, and ends here
                 await _last_word(request.answer_error(NodeLost(stops) if request.is_let_in else ShuttingDown()))
-
-    async def _answer_node(self, request: McpRequest) -> None:
-        """What another node has sent on, if it is one."""
-        late = None
-        try:
-            if self._inside is None:
-                raise forward_refused()
-            await self._inside.accept(request)
-            late = self._inside.watch(request)
-            await self._serve(request)
-        except ClientGone:
-            return
-        except GatewayError as error:
-            await request.answer_error(error)
         finally:
             if late is not None:
                 await late.done()
+
+    async def _taken_from_a_node(self, request: McpRequest) -> LateSend:
+        """What another node has sent on, if it is one; its answer is watched from now on."""
+        if self._inside is None:
+            raise forward_refused()
+        await self._inside.accept(request)
+        return self._inside.watch(request)
 
     async def _serve(self, request: McpRequest) -> None:
         headers = request.headers

@@ -159,8 +159,10 @@ def _used(history: History) -> Iterator[tuple[str, float, str]]:
 
 
 def living_sessions_are_found(history: History, weather: Weather) -> Iterator[str]:
-    """404 for a session that goes on elsewhere only if it was ended, or Redis forgot it together with its node."""
+    """404 for a session that goes on elsewhere only if it was ended, or Redis forgot it together with its node, or its
+    first node could not write it down at all."""
     kinds = {each.session: each for each in history.of(Opened)}
+    first = {each.session: weather.place_of(each.process) for each in reversed(history.of(Heard))}
     over = _ended_by_its_client(history)
     used = {session: [each.at] for session, each in kinds.items()}
     told: list[tuple[str, float, float, str]] = []
@@ -174,6 +176,8 @@ def living_sessions_are_found(history: History, weather: Weather) -> Iterator[st
         if session not in kinds or kinds[session].kind != "respawn" or ended >= over.get(session, ended + 1):
             continue
         last = max([at for at in used[session] if at <= began], default=began)
+        if weather.was_never_written(first.get(session, -1), kinds[session].at):
+            continue
         if began - last < IDLE_S and not weather.may_have_forgotten(last, ended):
             yield f"{what}: 404 for {session} at {ended:.3f}, which was last answered {ended - last:.1f} s before"
 

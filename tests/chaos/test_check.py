@@ -144,6 +144,13 @@ BROKEN: dict[str, tuple[str, History]] = {
         "living_sessions_are_found",
         well(unanswered(21, "refused", 404), fault("node", "kill", 20.5, 23.0)),
     ),
+    "404 after its node died, which could not write for a while": (
+        "living_sessions_are_found",
+        well(
+            *(unanswered(21, "refused", 404), fault("redis-line", "stall", 0.2, 3.0)),
+            fault("node", "kill", 20.5, 23.0),
+        ),
+    ),
     "an accident": ("every_refusal_has_a_reason", well(unanswered(50, "refused", 500))),
     "a node that does not answer": ("nodes_are_alive", well(Beat(0, 5.0, 10.0, 0, 0.0))),
     "a node that answers late": ("nodes_are_alive", well(Beat(0, 5.0, 4.0, 200, 0.5))),
@@ -171,6 +178,10 @@ EXCUSED: dict[str, History] = {
     "the last words of a node": well(sent(6), fault("node", "kill", 16.5, 18.0)),
     "a node without Redis died": well(
         sent(6), fault("redis-line", "stall", 10.0, 19.0), fault("node", "kill", 19.0, 20.0)
+    ),
+    "a node that could never write its session down stood still": well(
+        *(unanswered(21, "refused", 404), fault("redis-line", "stall", 0.2, 23.0)),
+        fault("node", "pause", 20.5, 26.0),
     ),
     "closed by its client": well(Closed("s1", 30.0), unanswered(31, "refused", 404)),
     "Redis forgot what its node had": well(

@@ -78,6 +78,13 @@ class Weather:
         )
         return reachable and not self.forgot(before, FOREVER)
 
+    def was_never_written(self, place: int, opened_at: float) -> bool:
+        """Whether the node could not write a session down between opening it and its own end: its client gets an answer
+        after half a second all the same."""
+        died = self.away_after(place, opened_at)
+        disturbing = [each for each in self._of_redis(place) if each.part != "node"]
+        return died is not None and self._undisturbed(opened_at, 0.0, disturbing) > died
+
     def forgot(self, began: float, ended: float) -> bool:
         """Whether Redis lost everything in that time, or just before."""
         return any(

@@ -487,6 +487,20 @@ async def test_a_forwarded_body_has_the_same_limit() -> None:
         assert (await client.post(MCP, content=body, headers=by("node-a", body=body))).status_code == 413
 
 
+async def test_the_client_of_another_node_whose_call_is_cancelled_when_this_one_ends_hears_that_nobody_knows() -> None:
+    async def is_cancelled(request: McpRequest) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()  # as uvicorn does at the end of a drain
+        await anyio.sleep_forever()
+
+    async with owner(is_cancelled) as client:
+        answer = await client.post(MCP, content=PING, headers=by("node-a"))
+    assert answer.status_code == 200
+    told = answer.json()["error"]["data"]
+    assert (told["reason"], told["outcome"]) == ("node_lost", "unknown")
+
+
 async def test_a_node_tells_only_nodes_which_one_it_is() -> None:
     async with owner() as client, owner(is_alone=True) as alone:
         url, other = str(client.base_url).rstrip("/"), str(alone.base_url).rstrip("/")
