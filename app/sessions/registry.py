@@ -22,16 +22,18 @@ from app.errors import (
 from app.limits.gates import TenantGates
 from app.limits.overload import Overload
 from app.metrics import Metrics
+from app.protocol.event_ids import EventId
 from app.protocol.lifecycle import SessionState
 from app.routing.routes import session_key
 from app.sessions.directory import BackendDirectory
 from app.sessions.draining import Draining, HandOver
+from app.sessions.ended import EndedSessions
 from app.sessions.fence import Fence
 from app.sessions.journal_writer import NotDurable
 from app.sessions.links import LinkSource
 from app.sessions.ownership import Ownership
 from app.sessions.restoring import Durability
-from app.sessions.session import HANDED_OVER, SHUTDOWN, TAKEN_OVER, Session, Surroundings
+from app.sessions.session import BACKEND_EXITED, HANDED_OVER, SHUTDOWN, TAKEN_OVER, Session, Surroundings
 
 SWEEP_S = 0.25  # how late a deadline may be noticed
 STREAM_AFTER_S = 15.0  # of silence; until then a call can still be answered with JSON and with the right HTTP status
@@ -73,6 +75,7 @@ class SessionRegistry:
         self._ownership, self._max_sessions, self._stream_after_s = ownership, max_sessions, stream_after_s
         self._sessions: dict[str, Session] = {}
         self._hidden: dict[str, Session] = {}  # on their way to another node
+        self._ended = EndedSessions()
         self.gates = TenantGates(metrics, self.overload)
         self._tasks: TaskGroup | None = None
         self.leaving = False  # told to stop: not ready any more, though everything is still accepted
@@ -198,6 +201,13 @@ class SessionRegistry:
             raise SessionNotFound
         return session
 
+    def ended(self, session_id: str, place: EventId, principal: Principal, tenant: str, backend: str) -> Session | None:
+        """The principal's session whose process has ended here, if a call's answer comes after this event."""
+        session = self._ended.find(session_id, place)
+        if session is None or session.principal.identity != principal.identity:
+            return None
+        return session if session.spec.key == (tenant, backend) else None
+
     def __contains__(self, session_id: str) -> bool:
         """Whether it is on this node, whoever's it is."""
         return session_id in self._sessions
@@ -256,6 +266,7 @@ class SessionRegistry:
 
     def close_where(self, matches: Callable[[Session], bool], reason: str) -> int:
         """Closes the sessions that match; how many there were."""
+        self._ended.drop(matches)
         doomed = [session for session in self if matches(session)]
         for session in doomed:
             session.close(reason)
@@ -319,6 +330,8 @@ class SessionRegistry:
     def _closed(self, session: Session, reason: str) -> None:
         if self._sessions.pop(session.id, None) is None:
             del self._hidden[session.id]
+        if reason == BACKEND_EXITED:
+            self._ended.keep(session)
         if reason != HANDED_OVER:
             self._ownership.release(session_key(session.id))
         session.gate.close_session(session.principal.identity)
@@ -336,6 +349,7 @@ class SessionRegistry:
             if not self.fence.tick():
                 await self.prove()
             self.on_sweep(now)
+            self._ended.sweep(now)
             for session in self:
                 try:
                     self._sweep_one(session, now, look_at_age=tick % AGES_EVERY == 0)

@@ -36,12 +36,14 @@ from app.sessions.bridged_link import BridgedLink
 from app.sessions.fence import Fence
 from app.sessions.journal import Journal
 from app.sessions.links import LinkLease, LinkSource
+from app.sessions.replay import ReplayLog
 from app.sessions.resumption import Reader, Resumption
 from app.sessions.streams import EventStream, Reply, Sink
 
 DRAIN_RETRY_MS = (1000, 5000)  # clients of a node that stops come back spread over this
 HANDED_OVER, SHUTDOWN, TAKEN_OVER = "handed_over", "shutdown", "taken_over"
 DELETED = "deleted"  # by its client
+BACKEND_EXITED = "backend_exited"
 UNREAD_S = 1.0  # how long a listen stream that nobody reads may hold up the session's calls
 LEAVING = (SHUTDOWN, HANDED_OVER)
 _BEFORE_OPEN = ("ping", "server/discover")
@@ -354,7 +356,7 @@ class Session:
             stderr=exit.stderr,
             hint=None if self.state is SessionState.OPEN else "It ended before it answered `initialize`.",
         )
-        self.close("backend_exited", error)
+        self.close(BACKEND_EXITED, error)
 
     def backend_failed(self, call: bytes, error: GatewayError) -> None:
         """One call of ours comes to nothing, by its id there; the session goes on (CallListener)."""
@@ -550,11 +552,20 @@ class Session:
     def _is_read(self, stream: Sink | Listen) -> bool:
         return self.listen.attached if stream is Listen.STREAM else stream.is_read
 
+    @property
+    def replay(self) -> ReplayLog | None:
+        """What may be resumed of its streams; also after its end."""
+        return None if self._resumption is None else self._resumption.log
+
+    def trim(self, now: float) -> None:
+        """Forgets events that are too old to be resumed."""
+        if self._resumption is not None:
+            self._resumption.trim(now)
+
     def expired(self, now: float) -> str | None:
         """Why the session should end now, if it should: "idle", "too_old", or "credential_expired" where that is a key,
         for nobody can come back with another. Events too old to replay go here too."""
-        if self._resumption is not None:
-            self._resumption.trim(now)
+        self.trim(now)
         timeouts = self.spec.timeouts
         if now - self.opened_at > timeouts.absolute_s:
             return "too_old"

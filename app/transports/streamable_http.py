@@ -8,7 +8,7 @@ from app.errors import GatewayError, InvalidMessage
 from app.http.errors import HttpRefusal
 from app.metrics import Metrics
 from app.protocol.commands import Answer, Call, Failed
-from app.protocol.event_ids import is_primed, parse_event_id
+from app.protocol.event_ids import EventId, is_primed, parse_event_id
 from app.protocol.headers import is_json, parse_accept, parse_version
 from app.protocol.jsonrpc import Message, Notification, Request, Response, parse_client
 from app.protocol.modern import MODERN, envelope_version, unsupported
@@ -91,7 +91,7 @@ class StreamableHttp:
             raise HttpRefusal(406, "not_acceptable", "Accept must allow text/event-stream")
         if parse_version(request.values(VERSION_HEADER)) == MODERN:  # which has no GET
             raise HttpRefusal(405, "method_not_allowed", "this revision has POST only", headers=((b"allow", b"POST"),))
-        session = self._find(request) or await self._fetch(request)
+        session = self._find(request) or self._ended(request) or await self._fetch(request)
         if session is None:
             return
         _require_version_of(session, request)
@@ -243,6 +243,14 @@ class StreamableHttp:
         session_id = request.headers[SESSION_HEADER].decode("latin-1")
         return self._registry.get(session_id, request.principal, request.tenant, request.backend)
 
+    def _ended(self, request: McpRequest) -> Session | None:
+        """A session that is over, for who comes back for an answer from before its end."""
+        place = _place(request.values(b"last-event-id"))
+        if place is None:
+            return None
+        session_id = request.headers[SESSION_HEADER].decode("latin-1")
+        return self._registry.ended(session_id, place, request.principal, request.tenant, request.backend)
+
     def _is_for_another(self, request: McpRequest, body: bytes) -> bool:
         """Whether the message is certainly for a session, and that is not here: its owner reads it, we need not.
 
@@ -279,12 +287,17 @@ def _reader(session: Session, values: tuple[bytes, ...]) -> Reader | None:
     """
     if not values:
         return session.read(session.listen)
-    place = parse_event_id(values[0]) if len(values) == 1 else None
+    place = _place(values)
     reader = None if place is None else session.resume(place)
     if reader is None and (place is None or not session.has_told_all(place)):
         problem = "Last-Event-ID must be an event id of this session, of a stream of which something is kept"
         raise HttpRefusal(400, "invalid_event_id", problem)
     return reader
+
+
+def _place(values: tuple[bytes, ...]) -> EventId | None:
+    """Where Last-Event-ID says that a stream is to go on."""
+    return parse_event_id(values[0]) if len(values) == 1 else None
 
 
 def _submit(session: Session, message: Request, reply: Reply) -> None:

@@ -252,3 +252,30 @@ async def test_a_server_that_wants_to_be_asked_again_is_left_longer_and_longer_t
     async with wire(server_of(gateway, "modern")) as session:
         times = json.loads(await session.call("later", times=4))
     assert [later - earlier > 0.05 * 2**number for number, (earlier, later) in enumerate(pairwise(times))] == [True] * 4
+
+
+# --- a process that ends with its answer
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_an_answer_can_be_fetched_though_the_process_has_ended(
+    gateway: Gateway, http: httpx2.AsyncClient, tmp_path: Path, era: str
+) -> None:
+    endpoint = server_of(gateway, era)
+    session = Wire(http, endpoint)
+    await session.open()
+    call = rpc("tools/call", 7, {"name": "last", "arguments": {"after": str(tmp_path / "cut")}})
+    async with session.stream("POST", call, Accept="text/event-stream") as response:
+        place = (await anext(events(response))).id
+    assert place is not None
+    (tmp_path / "cut").touch()
+    with anyio.fail_after(20):
+        while (await session.post(rpc("ping"))).status_code != 404:
+            await anyio.sleep(0.01)
+    for _ in range(2):
+        resumed = await session.http.get(session.url, headers={**session.headers, "Last-Event-ID": place})
+        assert answer(resumed)["content"][0]["text"] == "last words"
+    for wrong in ({}, {"Last-Event-ID": place.split("-")[0] + "-9"}, {"Last-Event-ID": "0123456789ab-0"}):
+        assert (await session.http.get(session.url, headers={**session.headers, **wrong})).status_code == 404
+    theirs = {**session.headers, **another_key(endpoint).headers, "Last-Event-ID": place}
+    assert (await session.http.get(session.url, headers=theirs)).status_code == 404

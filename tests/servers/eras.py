@@ -5,7 +5,8 @@ names. Standard library only.
 It never answers `tools/list`. The tool `heard` answers with the client's capabilities: those of `initialize`, or of the
 request's envelope. `ask` logs and asks for the client's roots; its answer, which progress comes before, is theirs.
 `form` has the client fill in a form, whatever it has declared; its answer says what has come of that. So does whoever
-reads a resource. `later` (modern) wants to be asked again, as often as it is told; its answer is when it was asked.
+reads a resource. `last` waits for a file, answers, and ends the process.
+`later` (modern) wants to be asked again, as often as it is told; its answer is when it was asked.
 """
 
 import json
@@ -70,6 +71,11 @@ def call(request_id: object, params: dict) -> None:
         log = {"method": "notifications/message", "params": {"level": "info", "data": "asks"}}
         send(log, {"id": f"ask-{request_id}", "method": "roots/list"})
 
+    elif params["name"] == "last":
+        while not pathlib.Path(params["arguments"]["after"]).exists():
+            time.sleep(0.01)
+        answer(request_id, text("last words"))
+        sys.exit()
     elif params["name"] == "later":
         times = [*json.loads(params.get("requestState", "[]")), time.monotonic()]
         is_later = len(times) <= params["arguments"]["times"]

@@ -173,6 +173,14 @@ async def test_a_list_is_not_asked_anything(client: Client, pool: ServerPool) ->
 # --- what the client hears meanwhile
 
 
+async def test_an_answer_that_came_while_nobody_waited_outlives_its_process(client: Client, pool: ServerPool) -> None:
+    result, server = await suspend(client, pool)
+    server.answer(TEXT, to=server.sent.index(server.sent_with("tools/call")[0]))
+    server.die()
+    sent = await client.go_on(result, dict.fromkeys(result["inputRequests"], ACCEPT), name="x")
+    assert (await sent.outcome())["content"] == TEXT["content"]
+
+
 async def test_progress_while_the_client_answers_a_question_is_told_to_the_retry_with_its_token(
     client: Client, pool: ServerPool
 ) -> None:
