@@ -191,7 +191,9 @@ class Broken(NamedTuple):
 def broken(line: bytes) -> Broken:
     """Whose a line is that is no message; only what is certain, however broken the rest is."""
     if len(line) > MAX_BYTES:
-        return Broken(answered(line[:ENDS_BYTES], line[-ENDS_BYTES:]))
+        # One that broke off behind an inner id ends as if that were its own, but for the braces that are still open.
+        is_whole = line.count(b"{") == line.count(b"}")
+        return Broken(answered(line[:ENDS_BYTES], line[-ENDS_BYTES:] if is_whole else b""))
     found: dict[str, bytes] = {}
     try:
         children = _Children(_LOOSE, line, _begin(line, b"{"))

@@ -120,6 +120,14 @@ def test_whose_a_broken_line_is(line: bytes, expected: Broken) -> None:
     assert broken(line) == expected
 
 
+def test_a_long_line_that_broke_off_behind_an_inner_id_is_no_answer_to_it() -> None:
+    """Of one over MAX_BYTES only the ends are read."""
+    inner = b'{"result":{"content":"' + b"x" * MAX_BYTES + b'","of":{"kind":"\xff","id":7}'
+    assert broken(inner) == Broken()
+    assert broken(inner + b',"id":8') == Broken()
+    assert broken(inner + b'},"id":8}') == Broken(answers=b"8")
+
+
 @given(documents, st.integers(0, 99), st.sampled_from(["id first", "id last", "version last"]), st.text(max_size=30))
 def test_the_ends_of_an_answer_name_its_id_or_none(document, number, order, text) -> None:
     """Whatever the payload holds, and pretends to be."""
