@@ -149,6 +149,11 @@ class ModernCall:
     # --- from the session (takes a Reply's place)
 
     @property
+    def stream(self) -> EventStream | None:
+        """See Sink."""
+        return None if self._reply is None else self._reply.stream
+
+    @property
     def is_read(self) -> bool:
         """See Sink. Who is to answer and does not come back is given up by the owner of suspended calls."""
         return not self.is_done

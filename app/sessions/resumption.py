@@ -36,10 +36,7 @@ class Reader:
     ) -> None:
         self._stream, self._recorder, self._place, self._on_left = stream, recorder, start, on_left
         stream.skip(start.number)
-        queued_from = stream.queued_from
-        self._backlog = deque(
-            event for event in recorder.after(start) if queued_from is None or event.id.number < queued_from
-        )
+        self._backlog = recorder.missed(stream, start)
         self._patience_s = patience_s
         self._polls_in_ms: int | None = None
         stream.attach(self)
@@ -56,15 +53,28 @@ class Reader:
 
     async def next(self) -> Item | None:
         """The next message of the stream."""
-        if self._backlog and self._stream.is_read_by(self):
-            event = self._backlog.popleft()
-            self._recorder.took(event)
-            self._place = event.id
-            return event.item
+        if self._stream.is_read_by(self):
+            event = self._next_missed()
+            if event is not None:
+                self._recorder.took(event)
+                self._stream.taken += 1
+                self._place = event.id
+                return event.item
         item = await self._stream.next(self) if self._patience_s is None else await self._next_in_time()
         if item is not None:
             self._place = self._recorder.place
         return item
+
+    def _next_missed(self) -> Entry | None:
+        """What is in the log only, if it comes before what waits in the stream."""
+        if self._stream.is_behind and not self._backlog:
+            self._backlog = self._recorder.missed(self._stream, self._place)
+            self._stream.catch_up()
+        if not self._backlog:
+            return None
+        queued_from = self._stream.queued_from
+        is_next = queued_from is None or self._backlog[0].id.number < queued_from
+        return self._backlog.popleft() if is_next else None
 
     async def _next_in_time(self) -> Item | None:
         with anyio.move_on_after(self._patience_s) as patience:
@@ -118,9 +128,10 @@ class StreamRecorder:
         """All, unless another node may have to know of them."""
         return changes if self._owner.journal is None else self._owner.journal.outdated(changes)
 
-    def after(self, place: EventId) -> list[Entry]:
-        """What the log has of this stream after that place."""
-        return self._owner.log.after(place)
+    def missed(self, stream: EventStream, place: EventId) -> deque[Entry]:
+        """What the log has of this stream after that place, and its queue has not."""
+        queued = stream.queued
+        return deque(event for event in self._owner.log.after(place) if event.id.number not in queued)
 
 
 class Resumption:

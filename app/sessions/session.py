@@ -2,6 +2,7 @@
 
 import random
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -44,7 +45,7 @@ DRAIN_RETRY_MS = (1000, 5000)  # clients of a node that stops come back spread o
 HANDED_OVER, SHUTDOWN, TAKEN_OVER = "handed_over", "shutdown", "taken_over"
 DELETED = "deleted"  # by its client
 BACKEND_EXITED = "backend_exited"
-UNREAD_S = 1.0  # how long a listen stream that nobody reads may hold up the session's calls
+UNREAD_S = 1.0  # how long a stream from which its reader takes nothing may hold up the session's others
 LEAVING = (SHUTDOWN, HANDED_OVER)
 _BEFORE_OPEN = ("ping", "server/discover")
 KNOWN_VERSIONS = frozenset(SUPPORTED)
@@ -84,7 +85,7 @@ class Session:
         self._hello: bytes | None = None  # `initialize` as it was sent
         self._full_streams = 0
         self._listening: Reader | None = None  # the last that read the listen stream
-        self._held_up_since: float | None = None  # calls by a listen stream that is not read
+        self._held_up: dict[EventStream, tuple[int, float]] = {}  # by full streams: what was taken of each, since when
         self._resumption: Resumption | None = None  # made for the first stream that can be resumed
         self.journal: Journal | None = None  # of a session that can go on at another node
         self._held: list[bytes] | None = None  # what the process said behind a closed fence
@@ -521,7 +522,8 @@ class Session:
                 self.close("initialize_timeout", command.error)
                 return
         self._stream_silent_calls(now)
-        self._let_unread_listener_go(now)
+        if self._full_streams or self._held_up:
+            self._let_unread_streams_go(now)
 
     def _stream_silent_calls(self, now: float) -> None:
         """What has been silent for long becomes a stream, so that its connection stays alive; but not what is being
@@ -539,15 +541,30 @@ class Session:
             if call.stream is not Listen.STREAM and not is_being_answered:
                 call.stream.become_stream()
 
-    def _let_unread_listener_go(self, now: float) -> None:
-        """A response that does not take the listen stream would hold up the process, and so every call of the session.
-        It ends; what comes then waits for the next one, bounded, and the oldest notification goes first."""
-        if not self.listen.is_full or all(call.stream is Listen.STREAM for call in self.exchange.calls.values()):
-            self._held_up_since = None
-        elif self._held_up_since is None:
-            self._held_up_since = now
-        elif now - self._held_up_since > UNREAD_S and self._listening is not None:
-            self._listening.end()
+    def _let_unread_streams_go(self, now: float) -> None:
+        """A response that takes nothing of its stream would hold up the process, and so every other of the session.
+
+        The listen stream loses it; what comes then waits for the next one, bounded, and the oldest notification goes
+        first. A call's falls behind: it finds in the log what is kept there when it takes something again.
+        """
+        own = Counter(map(self._stream_of, self.exchange.every_call()))
+        held_up, self._held_up = self._held_up, {}
+        for stream in {self.listen, *own}:
+            if stream is None or not stream.is_full:
+                continue
+            has_others = own.total() > own[stream] or (stream is not self.listen and self.listen.attached)
+            taken, since = held_up.get(stream, (-1, now))
+            if stream.taken != taken or not has_others:
+                self._held_up[stream] = stream.taken, now
+            elif now - since <= UNREAD_S:
+                self._held_up[stream] = taken, since
+            elif stream is not self.listen:
+                stream.fall_behind()
+            elif self._listening is not None:
+                self._listening.end()
+
+    def _stream_of(self, call: Call) -> EventStream | None:
+        return self.listen if call.stream is Listen.STREAM else call.stream.stream
 
     def _is_read(self, stream: Sink | Listen) -> bool:
         return self.listen.attached if stream is Listen.STREAM else stream.is_read

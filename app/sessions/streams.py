@@ -72,7 +72,8 @@ class EventStream:
 
     At the limit with a reader attached, `on_pressure(True)` asks the owner to stop reading the backend and
     nothing is lost; without a reader the oldest message that is no answer is dropped and counted. The owner
-    ends the stream; a reader that leaves only detaches.
+    ends the stream; a reader that leaves only detaches, and one that takes nothing can be made to `fall_behind`.
+    `taken` counts what readers have taken.
 
     A stream that can be resumed has a `recorder`, which gets every message when it comes. `retry_ms` is set by an
     owner that ends the stream though the client may come back for more.
@@ -80,7 +81,7 @@ class EventStream:
 
     __slots__ = (
         "_entries", "_is_full", "_on_dropped", "_on_pressure", "_reader", "_waiter", "attached", "bytes", "ended",
-        "recorder", "retry_ms",
+        "is_behind", "recorder", "retry_ms", "taken",
     )  # fmt: skip
 
     def __init__(self, on_pressure: Callable[[bool], None], on_dropped: Callable[[str, bytes | None], None]) -> None:
@@ -90,9 +91,9 @@ class EventStream:
         self._waiter: asyncio.Future[None] | None = None
         self._reader: object = None
         self._is_full = False
-        self.bytes = 0
-        self.attached = False
-        self.ended = False
+        self.bytes = self.taken = 0
+        self.attached = self.ended = False
+        self.is_behind = False  # its reader; a recorder has what is missing here
         self.recorder: Recorder | None = None
         self.retry_ms: int | None = None
 
@@ -115,6 +116,11 @@ class EventStream:
     def queued_from(self) -> int | None:
         """The number of the first event that waits in it; None where none does."""
         return self._entries[0].id.number if self._entries else None
+
+    @property
+    def queued(self) -> set[int]:
+        """The numbers of the events that wait in it."""
+        return {entry.id.number for entry in self._entries or ()}
 
     def is_read_by(self, reader: object) -> bool:
         """Whether this reader has the stream."""
@@ -159,7 +165,22 @@ class EventStream:
         """A reader takes the stream; one that has it loses it, and hears so from `next`."""
         self.attached, self._reader = True, reader
         self._wake()
-        self._set_full(self._over_limit())
+        self.catch_up()
+
+    def fall_behind(self) -> None:
+        """The reader takes nothing, and holds the backend up no longer: until `catch_up` what is no answer goes into
+        the log only, or where there is none, into the queue at the cost of the oldest."""
+        self.is_behind = True
+        if self.recorder is not None and self.recorder.collects:
+            self._leave_to_log([entry for entry in self._entries or () if entry.call is not None])
+        else:
+            self._drop_oldest()
+        self._set_full(False)
+
+    def catch_up(self) -> None:
+        """The reader takes something again, and has what is only in the log."""
+        self.is_behind = False
+        self._set_full(self._over_limit() and not self.ended)
 
     def detach(self, reader: object = None) -> bool:
         """The reader has left; what it has not read stays. False where it had lost the stream to another."""
@@ -169,7 +190,7 @@ class EventStream:
         self._wake()  # one that is made to leave may wait
         self._set_full(False)
         if self.recorder is not None and self.recorder.collects:
-            self._leave_to_log()
+            self._leave_to_log([])
         return True
 
     async def next(self, reader: object = None) -> Item | None:
@@ -184,6 +205,8 @@ class EventStream:
         item = self._take().item
         if self._is_full and not self._over_limit():
             self._set_full(False)
+        elif self.is_behind and self.recorder is None:
+            self.catch_up()
         return item
 
     def take_all(self) -> list[Item]:
@@ -194,24 +217,27 @@ class EventStream:
         assert self._entries is not None
         entry = self._entries.popleft()
         self.bytes -= entry.size
+        self.taken += 1
         if self.recorder is not None:
             self.recorder.took(entry)
         return entry
 
-    def _leave_to_log(self) -> None:
+    def _leave_to_log(self, staying: Sequence[Entry]) -> None:
         for entry in self._entries or ():
+            if entry in staying:
+                continue
             if entry.fate is Fate.ALONE:
                 self._on_dropped("replay_full", entry.question)
             entry.fate = Fate.KEPT
-        self._entries = None
-        self.bytes = 0
+        self._entries = deque(staying) if staying else None
+        self.bytes = sum(entry.size for entry in staying)
 
     def _append(self, entry: Entry) -> None:
         if self.ended:
             self._on_dropped("client_gone", entry.question)
             return
         if self.recorder is not None:
-            if self.recorder.collects and not self.attached:
+            if self.recorder.collects and (not self.attached or self._is_left_out(entry)):
                 entry.fate = Fate.KEPT
                 self.recorder.record(entry)
                 return
@@ -221,11 +247,15 @@ class EventStream:
         self._entries.append(entry)
         self.bytes += entry.size
         if self._over_limit():
-            if self.attached:
+            if self.attached and not self.is_behind:
                 self._set_full(True)
             else:
                 self._drop_oldest()
         self._wake()
+
+    def _is_left_out(self, entry: Entry) -> bool:
+        """Whether a reader that is behind finds this in the log only: all but answers, one of any size or several."""
+        return self.is_behind and (entry.call is None or (bool(self._entries) and self.bytes + entry.size > MAX_BYTES))
 
     def _replace(self, command: ToStream) -> bool:
         """Whether the message has taken the place of another; an event does not get another message, but goes."""
@@ -280,6 +310,10 @@ class Sink(Protocol):
 
     may_stream: bool  # whether it takes more than the answer
     expires_at: float | None  # when the credential ends that the call came with, in Unix time
+
+    @property
+    def stream(self) -> EventStream | None:
+        """What it has become, if it is no single answer any more."""
 
     @property
     def is_read(self) -> bool:

@@ -1,0 +1,121 @@
+"""Streams that their clients do not read, over real sockets: they hold up nobody else of their session for long."""
+
+import asyncio
+import json
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+
+from tests.integration.gateway import ROOT, Endpoint, Gateway
+from tests.integration.wire import Wire, events, rpc, wire
+
+TORRENT = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/torrent.py")]
+COUNT, SIZE = 48, 256 << 10  # 12 MiB: more than the sockets on the way and the log of the session hold
+SOON_S = 20.0  # before the response that is not read is given up, after 30 s
+EVENTS_ONLY = "text/event-stream"
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def torrent(gateway: Gateway) -> Endpoint:
+    return gateway.endpoint(TORRENT)
+
+
+class Unread:
+    """The response to a POST or GET on a connection of its own, of which nothing is read until `events`."""
+
+    def __init__(self, reader: asyncio.StreamReader) -> None:
+        self._reader = reader
+        self.place: str | None = None
+
+    async def events(self, count: int = -1) -> list[Any]:
+        """The messages of its events until it ends, or so many."""
+        found: list[Any] = []
+        with anyio.fail_after(SOON_S):
+            await self._reader.readuntil(b"\r\n\r\n")
+            while (length := int(await self._reader.readuntil(b"\r\n"), 16)) and len(found) != count:
+                chunk = (await self._reader.readexactly(length + 2)).decode()
+                fields = dict(line.split(": ", 1) for line in chunk.splitlines() if ": " in line)
+                self.place = fields.get("id", self.place)
+                if fields.get("data"):
+                    found.append(json.loads(fields["data"]))
+        return found
+
+
+@asynccontextmanager
+async def unread(session: Wire, method: str, body: Any = None, **headers: str) -> AsyncIterator[Unread]:
+    url = httpx2.URL(session.url)
+    content = b"" if body is None else json.dumps(body).encode()
+    lines = [f"{method} {url.path} HTTP/1.1", f"Host: {url.host}:{url.port}", f"Content-Length: {len(content)}"]
+    lines += [f"{name}: {value}" for name, value in {**session.headers, **headers}.items()]
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(connection, (url.host, url.port))
+    reader, writer = await asyncio.open_connection(sock=connection, limit=1 << 20)
+    try:
+        writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + content)
+        yield Unread(reader)
+    finally:
+        writer.transport.abort()
+
+
+def flood(request_id: str = "flood") -> dict[str, Any]:
+    arguments = {"count": COUNT, "size": SIZE, "text": "flooded"}
+    return rpc("tools/call", request_id, {"name": "x", "arguments": arguments, "_meta": {"progressToken": "p"}})
+
+
+def require_in_order(told: list[Any]) -> None:
+    """Some progress, each later than the one before, and the answer, once."""
+    steps = [message["params"]["progress"] for message in told[:-1]]
+    assert steps == sorted(set(steps))
+    assert (told[-1]["id"], told[-1]["result"]["content"][0]["text"]) == ("flood", "flooded")
+
+
+async def test_a_call_is_answered_beside_a_stream_that_is_not_read(torrent: Endpoint) -> None:
+    async with wire(torrent) as session, unread(session, "POST", flood()) as stream:
+        with anyio.fail_after(SOON_S):
+            assert await session.call("x", text="beside it") == "beside it"
+        require_in_order(await stream.events())  # its client reads again
+
+
+async def test_a_listen_stream_goes_on_beside_a_stream_that_is_not_read(torrent: Endpoint) -> None:
+    async with wire(torrent) as session, session.stream("GET", Accept=EVENTS_ONLY) as listening:
+        heard = events(listening)
+        assert (await anext(heard)).data == ""
+        async with unread(session, "POST", flood()):
+            await session.post({"jsonrpc": "2.0", "method": "notifications/roots/list_changed"})
+            with anyio.fail_after(SOON_S):
+                assert (await anext(heard)).message["method"] == "notifications/tools/list_changed"
+
+
+async def test_the_rest_of_a_stream_that_was_not_read_can_be_resumed(torrent: Endpoint) -> None:
+    async with wire(torrent) as session:
+        async with unread(session, "POST", flood()) as stream:
+            with anyio.fail_after(SOON_S):
+                assert await session.call("x", text="beside it") == "beside it"
+            told = await stream.events(count=2)
+        assert stream.place is not None
+        with anyio.fail_after(SOON_S):
+            async with session.stream("GET", Accept=EVENTS_ONLY, Last_Event_ID=stream.place) as resumed:
+                told += [event.message async for event in events(resumed) if event.data]
+    require_in_order(told)
+
+
+async def test_several_streams_that_are_not_read_hold_up_nobody(torrent: Endpoint) -> None:
+    """Each in its turn: the process writes to the one when it is through with the other."""
+    async with (
+        wire(torrent) as session,
+        unread(session, "POST", flood("one")),
+        unread(session, "GET", Accept=EVENTS_ONLY),
+        unread(session, "POST", flood("two")),
+    ):
+        with anyio.fail_after(SOON_S):
+            assert await session.call("x", text="beside them") == "beside them"
