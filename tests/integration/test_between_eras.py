@@ -279,3 +279,30 @@ async def test_an_answer_can_be_fetched_though_the_process_has_ended(
         assert (await session.http.get(session.url, headers={**session.headers, **wrong})).status_code == 404
     theirs = {**session.headers, **another_key(endpoint).headers, "Last-Event-ID": place}
     assert (await session.http.get(session.url, headers=theirs)).status_code == 404
+
+
+# --- log messages
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+@pytest.mark.parametrize(("parked", "asking"), [(None, "info"), ("error", "debug"), ("info", None), ("debug", "error")])
+async def test_a_log_message_reaches_the_call_that_wants_it_and_no_other(
+    gateway: Gateway, http: httpx2.AsyncClient, era: str, parked: str | None, asking: str | None
+) -> None:
+    endpoint = server_of(gateway, era)
+    client = ModernClient(http, endpoint, [endpoint.mcp])
+    answers: dict[str, httpx2.Response] = {}
+
+    async def call(tool: str, level: str | None) -> None:
+        meta = {} if level is None else {"io.modelcontextprotocol/logLevel": level}
+        answers[tool] = await client.post("tools/call", name=tool, arguments={}, meta=meta)
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call, "park", parked)
+            while json.loads(await client.call("is_parked")) == []:
+                await anyio.sleep(0.01)
+            await call("release", asking)
+    assert {answer(each)["content"][0]["text"] for each in answers.values()} == {"released"}
+    heard = {tool for tool, response in answers.items() if "notifications/message" in response.text}
+    assert heard == {tool for tool, level in {"park": parked, "release": asking}.items() if level in ("debug", "info")}

@@ -2,10 +2,13 @@
 whatever comes together into a batch, or a revision of the handshake era; or as the file says that the second argument
 names. Standard library only.
 
-It never answers `tools/list`. The tool `heard` answers with the client's capabilities: those of `initialize`, or of the
-request's envelope. `ask` logs and asks for the client's roots; its answer, which progress comes before, is theirs.
+It never answers `tools/list`. Its tools:
+`heard` answers with the client's capabilities: those of `initialize`, or of the request's envelope.
+`ask` logs and asks for the client's roots; its answer, which progress comes before, is theirs.
 `form` has the client fill in a form, whatever it has declared; its answer says what has come of that. So does whoever
-reads a resource. `last` waits for a file, answers, and ends the process.
+reads a resource.
+`park` is answered when `release` is called, which logs before it answers either; `is_parked` says whether it waits.
+`last` waits for a file, answers, and ends the process.
 `later` (modern) wants to be asked again, as often as it is told; its answer is when it was asked.
 """
 
@@ -23,6 +26,7 @@ OFFERS = {"tools": {}, "logging": {}, "experimental": {"theirs": {"n": 1}}, "ext
 FORM = {"message": "?", "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}}}
 REVISION = {"legacy": "2025-11-25", "batching": "2025-03-26"}.get(ERA, ERA)
 capabilities: dict = {}
+parked: list = []
 asked: dict = {}  # calls by the id of their question
 
 
@@ -71,6 +75,15 @@ def call(request_id: object, params: dict) -> None:
         log = {"method": "notifications/message", "params": {"level": "info", "data": "asks"}}
         send(log, {"id": f"ask-{request_id}", "method": "roots/list"})
 
+    elif params["name"] == "park":
+        parked.append(request_id)
+    elif params["name"] == "is_parked":
+        answer(request_id, text(parked))
+    elif params["name"] == "release":
+        send({"method": "notifications/message", "params": {"level": "info", "data": "released"}})
+        for waiting in [*parked, request_id]:
+            answer(waiting, text("released"))
+        parked.clear()
     elif params["name"] == "last":
         while not pathlib.Path(params["arguments"]["after"]).exists():
             time.sleep(0.01)
