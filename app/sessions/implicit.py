@@ -32,7 +32,6 @@ from app.sessions.registry import SessionRegistry
 from app.sessions.session import SHUTDOWN
 from app.sessions.streams import Reply
 from app.sessions.suspended import ALONE, SUSPENDED_S, Place, SuspendedCalls
-from app.sessions.unasked import ask_waiting
 
 __all__ = ["Caller", "ImplicitSessions"]
 
@@ -99,7 +98,7 @@ class ImplicitSessions:
         call.line_id, call.expires_at = self.lines.new_id("m"), caller.principal.expires_at
         call.on_suspended = partial(self.suspended.add, caller)
         call.on_answered, call.on_done = partial(self.lines.answered, line), self.suspended.over
-        call.ask_others = partial(ask_waiting, line.session)
+        call.on_reacted, call.ask_others = line.unasked.has_reacted, line.unasked.ask_waiting
         call.hears_others = lambda: line.may_still_ask
         self._learn_mirrors(self.lines.group(caller, envelope).mirrors, line, call)
         if need is Need.ALONE and not line.is_home:

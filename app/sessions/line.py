@@ -11,6 +11,7 @@ from app.protocol.lifecycle import SessionState
 from app.protocol.modern import MAY_ASK
 from app.sessions.mirrors import Mirrors
 from app.sessions.session import Session
+from app.sessions.unasked import Unasked
 
 RESERVED = 8  # calls of one line, at most a quarter, that are left to what the gateway asks itself
 
@@ -45,6 +46,12 @@ class Line:
     may_still_ask: bool = False  # for a call that nobody waits for any more: it only answers lists from now on
     is_retired: bool = False  # takes no more calls, and is closed after the last one
     log_level_is_set: bool = False
+
+    @property
+    def unasked(self) -> Unasked:
+        """What its process says without a call's name."""
+        assert isinstance(self.session.listen, Unasked)
+        return self.session.listen
 
     @property
     def is_home(self) -> bool:

@@ -37,7 +37,8 @@ from app.sessions.session import Session, error_type_of
 from app.sessions.streams import EventStream, Reply
 
 DEBOUNCE_S = 0.03  # a server that asks several things at once writes them within this
-ASK_ELSEWHERE_S = 30.0  # people think so long; a call whose question another's client took with it fails only later
+ASK_ELSEWHERE_S = 10.0  # people think so long; a call whose question another's client took with it only waits
+ASK_ANYBODY_S = 30.0  # also calls that the process has had for longer than the one that was asked
 RESOURCE_NOT_FOUND = -32002  # of the handshake era
 
 
@@ -73,7 +74,8 @@ class ModernCall:
         seal: Callable[[Response], Response] = lambda response: response,
     ) -> None:
         """`seal` closes the state in an answer of a process that speaks 2026-07-28 itself (`passes_unchanged`)."""
-        self.id, self.began_at = secrets.token_urlsafe(18), time.monotonic()
+        self.id = secrets.token_urlsafe(18)
+        self.began_at = self.fed_at = time.monotonic()  # the process was told the last answer then
         self.line, self.message, self.envelope = line, message, envelope
         self.passes_unchanged, self._seal = passes_unchanged, seal
         self.server_info: msgspec.Raw | None = None
@@ -92,7 +94,8 @@ class ModernCall:
         self.on_answered: Callable[[ModernCall, bool], None] = lambda call, may_go_on: None
         self.on_done: Callable[[ModernCall], None] = lambda call: None
         self.on_result: Callable[[Response], object] = lambda response: None  # what the process has answered
-        self.ask_others: Callable[[Question, float], None] = lambda question, since: None
+        self.on_reacted: Callable[[Call], None] = lambda call: None
+        self.ask_others: Callable[[Question, float, ModernCall | None], None] = lambda question, since, after: None
         self.hears_others: Callable[[], bool] = lambda: False  # whether what is logged may be another call's
         self._reply: Reply | None = None
         self._asked_at = 0.0  # when the request that waits began
@@ -160,6 +163,8 @@ class ModernCall:
 
     def answer(self, outcome: Answer | Failed) -> None:
         """The process has answered, or will not."""
+        if isinstance(outcome, Answer):
+            self.on_reacted(outcome.call)
         self.on_answered(self, isinstance(outcome, Failed) and outcome.may_go_on)
         if isinstance(outcome, Answer):
             self.on_result(outcome.response)
@@ -184,11 +189,6 @@ class ModernCall:
     def is_waited_for(self) -> bool:
         """Whether a request of the client is there to be answered."""
         return self._reply is not None
-
-    def asked_after(self) -> tuple[bool, bool, int]:
-        """Of several calls the least is asked first: one whose request waits, that is not about to ask anything else,
-        and that was asked least often, as clients take part in a few rounds only (10 in the official one)."""
-        return (not self.is_waited_for, bool(self.questions), self.times_asked)
 
     def wants(self, params: Params) -> bool:
         """Log messages go only to requests that ask for them, from their level on."""
@@ -280,13 +280,14 @@ class ModernCall:
 
     def ask_elsewhere(self, now: float) -> None:
         """The client has been asked long ago, and may have given up, of which this revision has no message. What it was
-        asked may be the question of another call that was there: if its request waits it is asked too. The first answer
-        counts."""
+        asked may be the question of another call that was there: if its request waits it is asked too, first one that
+        came after this one. The first answer counts."""
         if now - self._tried_at > ASK_ELSEWHERE_S:
             self._tried_at = now
+            slower_than = None if now - self._shown_at > ASK_ANYBODY_S else self
             for key in self._shown & set(self.questions):
                 if self.line.exchange.asked_on(self.questions[key].id) is self:
-                    self.ask_others(self.questions[key], self._shown_at)
+                    self.ask_others(self.questions[key], self._shown_at, slower_than)
 
     def feed(self, answers: Mapping[str, msgspec.Raw]) -> None:
         """What the client answered; unknown keys are ignored, missing ones are asked for again."""
@@ -297,6 +298,7 @@ class ModernCall:
             question = self.questions.pop(key, None)
             if question is not None:
                 self.line.respond(Response(question.id, "result", value))
+                self.fed_at = time.monotonic()
 
     # --- a process that wants URLs opened first
 

@@ -27,10 +27,17 @@ FAULTS_OF_THE_HOME = (
         HOME,
     ),
     Fault(
-        "a question goes to the call that was asked already",
-        "app/sessions/modern_call.py",
-        "return (not self.is_waited_for, bool(self.questions), self.times_asked)",
-        "return (False, False, 0)",
+        "a question goes to the oldest call though nobody is there to hear it",
+        "app/sessions/unasked.py",
+        "return (not asked.is_waited_for, is_slow,",
+        "return (False, is_slow,",
+        HOME,
+    ),
+    Fault(
+        "a question goes to a call that the process has passed over",
+        "app/sessions/unasked.py",
+        "return (not asked.is_waited_for, is_slow,",
+        "return (not asked.is_waited_for, False,",
         HOME,
     ),
     Fault(
@@ -50,7 +57,7 @@ FAULTS_OF_THE_HOME = (
     Fault(
         "a log message goes to the oldest call, whether or not it wants it",
         "app/sessions/unasked.py",
-        "if call.wants(message.params or {})",
+        "if call.stream.wants(message.params or {})",
         "if call",
         HOME,
     ),

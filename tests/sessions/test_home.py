@@ -11,7 +11,7 @@ from app.domain import Principal
 from app.errors import BackendExited, QuotaExceeded
 from app.protocol.exchange import CANCEL_GRACE_S
 from app.sessions.implicit import ImplicitSessions
-from app.sessions.modern_call import ASK_ELSEWHERE_S
+from app.sessions.modern_call import ASK_ANYBODY_S, ASK_ELSEWHERE_S
 from app.sessions.registry import SessionRegistry
 from tests.sessions.conftest import SPEC
 from tests.sessions.fakes import FakeStore
@@ -200,13 +200,13 @@ async def test_a_question_that_comes_while_every_client_is_being_asked_is_told_t
         server.ask(f"q{number}", message=f"q{number}")
         results.append(await each.outcome())
     server.ask("q2", message="q2")
-    retry = await asked.go_on(results[0], {keys(results[0])["q0"]: ACCEPT}, name="a")
+    retry = await asked.go_on(results[1], {keys(results[1])["q1"]: ACCEPT}, name="b")
     again = await retry.outcome()
     assert list(keys(again)) == ["q2"]
-    retry = await asked.go_on(again, {keys(again)["q2"]: ACCEPT}, name="a")
-    await done(server, retry, 0)
-    other = await asked.go_on(results[1], {keys(results[1])["q1"]: ACCEPT}, name="b")
-    await done(server, other, 1)
+    retry = await asked.go_on(again, {keys(again)["q2"]: ACCEPT}, name="b")
+    await done(server, retry, 1)
+    other = await asked.go_on(results[0], {keys(results[0])["q0"]: ACCEPT}, name="a")
+    await done(server, other, 0)
 
 
 @pytest.mark.parametrize("end", ["answered", "cancelled"])
@@ -267,6 +267,28 @@ async def test_a_question_that_is_not_answered_for_long_is_asked_of_another_call
         await done(server, each, "ab".index(name))
     await done(server, newer, 2)
     assert len([message for message in server.sent if message.get("id") == "q1"]) == 1
+
+
+async def test_a_question_is_not_asked_of_a_call_that_the_process_has_passed_over_if_there_is_another(
+    asked: Client, pool: ServerPool, implicit: ImplicitSessions
+) -> None:
+    [slow, quick], server = await several(asked, pool, "a", "b")
+    await done(server, quick, 1)
+    third = await asked.send(name="c")
+    server.ask("q1", message="q1")
+    result = await third.outcome()
+    assert list(keys(result)) == ["q1"]
+    implicit.sweep(time.monotonic() + ASK_ELSEWHERE_S + 1)
+    await anyio.wait_all_tasks_blocked()
+    assert not slow.reply.outcomes, "it came before"
+    implicit.sweep(time.monotonic() + ASK_ANYBODY_S + 1)
+    other = await slow.outcome()
+    assert list(keys(other)) == ["q1"]
+    retry = await asked.go_on(other, {keys(other)["q1"]: ACCEPT}, name="a")
+    server.ask("q2", message="q2")
+    assert list(keys(await retry.outcome())) == ["q2"], "nobody else is there"
+    retry.call.cancel("the test is over")
+    third.call.cancel("the test is over")
 
 
 async def test_a_call_whose_question_was_asked_elsewhere_takes_it_not_along_when_it_ends(
