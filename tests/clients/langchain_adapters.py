@@ -5,14 +5,44 @@
 import asyncio
 import json
 import os
+from contextlib import asynccontextmanager
+from datetime import timedelta
 
+import trials
 from langchain_mcp_adapters.callbacks import Callbacks
 from langchain_mcp_adapters.client import MultiServerMCPClient
+from langchain_mcp_adapters.tools import load_mcp_tools
 from mcp.types import ElicitResult
 
 
 async def accept(mcp_context: object, params: object, context: object) -> ElicitResult:
     return ElicitResult(action="accept", content={"name": "Ada"})
+
+
+CONNECTION = {
+    "transport": "http",
+    "url": os.environ["URL"],
+    "headers": {"Authorization": f"Bearer {os.environ['KEY']}"},
+}
+
+
+@asynccontextmanager
+async def connect(within_s=None):
+    """One session for all calls; with a time-out as `get_tools` does it, one for each call."""
+
+    async def call(name, arguments):
+        answer = await tools[name].ainvoke(arguments)
+        return answer if isinstance(answer, str) else answer[0]["text"]
+
+    if within_s is not None:
+        kwargs = {"read_timeout_seconds": timedelta(seconds=within_s)}
+        client = MultiServerMCPClient({"trunkline": {**CONNECTION, "session_kwargs": kwargs}})
+        tools = {tool.name: tool for tool in await client.get_tools()}
+        yield call
+        return
+    async with MultiServerMCPClient({"trunkline": CONNECTION}).session("trunkline") as session:
+        tools = {tool.name: tool for tool in await load_mcp_tools(session)}
+        yield call
 
 
 async def main() -> None:
@@ -21,9 +51,8 @@ async def main() -> None:
     async def progressed(progress: float, total: float | None, message: str | None, context: object) -> None:
         steps.append(progress)
 
-    headers = {"Authorization": f"Bearer {os.environ['KEY']}"}
     client = MultiServerMCPClient(
-        {"trunkline": {"transport": "http", "url": os.environ["URL"], "headers": headers}},
+        {"trunkline": CONNECTION},
         callbacks=Callbacks(on_progress=progressed, on_elicitation=accept),
     )
     tools = {tool.name: tool for tool in await client.get_tools()}
@@ -40,4 +69,4 @@ async def main() -> None:
     print(json.dumps({"text": text, "resources": resources, "progress": steps, "elicitation": hello}))
 
 
-asyncio.run(main())
+asyncio.run(trials.run(connect, 3) if trials.is_wanted() else main())

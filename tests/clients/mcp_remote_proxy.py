@@ -10,7 +10,7 @@ import os
 import sys
 
 from mcp import Client, StdioServerParameters
-from python_sdk_2 import use
+from python_sdk_2 import run
 
 mode, *options = sys.argv[1:]
 # As `trunkline connect claude-desktop` writes it.
@@ -19,4 +19,4 @@ server = StdioServerParameters(
     args=[os.environ["URL"], "--header", "Authorization:${AUTH}", *options],
     env={"AUTH": f"Bearer {os.environ['KEY']}", "HOME": os.environ["HOME"]},
 )
-asyncio.run(use(lambda **callbacks: Client(server, mode=mode, **callbacks)))
+asyncio.run(run(lambda **callbacks: Client(server, mode=mode, **callbacks)))

@@ -10,9 +10,23 @@ its own token, and the message handler hears what comes with it.
 import asyncio
 import json
 import os
+from contextlib import asynccontextmanager
 
+import trials
 from agents.mcp import MCPServerStreamableHttp
 from mcp import MCPError, types
+
+PARAMS = {"url": os.environ["URL"], "headers": {"Authorization": f"Bearer {os.environ['KEY']}"}}
+
+
+@asynccontextmanager
+async def connect(within_s=60):
+    async with MCPServerStreamableHttp(params=PARAMS, client_session_timeout_seconds=within_s) as server:
+
+        async def call(name, arguments):
+            return (await server.call_tool(name, arguments)).content[0].text
+
+        yield call
 
 
 async def main() -> None:
@@ -22,8 +36,7 @@ async def main() -> None:
         if isinstance(message, types.ProgressNotification):
             steps.append(message.params.progress)
 
-    params = {"url": os.environ["URL"], "headers": {"Authorization": f"Bearer {os.environ['KEY']}"}}
-    async with MCPServerStreamableHttp(params=params, name="trunkline", message_handler=heard) as server:
+    async with MCPServerStreamableHttp(params=PARAMS, name="trunkline", message_handler=heard) as server:
         await server.list_tools()
         text = await server.call_tool("test_simple_text", {})
         resources = await server.list_resources()
@@ -42,4 +55,4 @@ async def main() -> None:
     print(json.dumps(found))
 
 
-asyncio.run(main())
+asyncio.run(trials.run(connect, 3) if trials.is_wanted() else main())

@@ -2,6 +2,7 @@
 
 Each program (a file beside this one) connects to $URL with $KEY, calls a tool, lists resources, hears progress and
 answers a question where it can, and prints what came of it as one JSON object. docs/protocol.md has the table.
+With $TRIAL it goes through one of `trials.py` instead, in front of a server with state.
 """
 
 import json
@@ -10,7 +11,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from tests.clients.environments import HERE, Unavailable
 from tests.integration.gateway import ROOT, Endpoint, Gateway, running_gateway
 
 RUN_S = 60
+TRIAL_S = 300  # a client that waits twenty seconds, or starts a process fifty times
+LEDGER = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/ledger.py")]
 BACKEND = [sys.executable, "-I", "-S", str(ROOT / "tests/conformance/stdio_backend.py"), "--era"]
 MCP_2 = "mcp==2.3.0"
 
@@ -34,6 +37,9 @@ TEXT_RESOURCES_PROGRESS = {
 }
 ALL = {**TEXT_RESOURCES_PROGRESS, "elicitation": "Hello, Ada!"}
 MISSING_CAPABILITY = -32021
+# `mcp` 2.3 takes 1 MiB of one event (`max_sse_event_size` of its transport), and any size of a JSON body. After 15 s of
+# silence the answer is an event; these clients have no option for it, or one that nobody sets.
+LARGE_EVENT = {"large": "Server-sent event exceeded the 1048576 byte limit"}
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,9 @@ class Client:
     npm: str | None = None
     arguments: tuple[str, ...] = ()
     finds: Mapping[str, Any] = field(default_factory=lambda: ALL)
+    limits: Mapping[str, str] = field(
+        default_factory=dict
+    )  # trials that the client does not bear, and what it says then
 
     def pins(self) -> list[tuple[str, str]]:
         """What is tested: names and versions."""
@@ -62,13 +71,14 @@ def _proxy(speaks: str, *arguments: str) -> Client:
 
 CLIENTS = {
     "python-sdk-1": Client("python_sdk_1.py", HANDSHAKE, ("mcp==1.30.0",)),
-    "python-sdk-2": Client("python_sdk_2.py", MODERN, (MCP_2,)),
-    "fastmcp": Client("fastmcp_client.py", MODERN, ("fastmcp==4.1.2", MCP_2)),
+    "python-sdk-2": Client("python_sdk_2.py", MODERN, (MCP_2,), limits=LARGE_EVENT),
+    "fastmcp": Client("fastmcp_client.py", MODERN, ("fastmcp==4.1.2", MCP_2), limits=LARGE_EVENT),
     "openai-agents": Client(
         "openai_agents.py",
         MODERN,
         ("openai-agents==0.24.0", MCP_2),
         finds={**TEXT_RESOURCES_PROGRESS, "refused": MISSING_CAPABILITY},  # it has no API for elicitation
+        limits=LARGE_EVENT,
     ),
     "langchain": Client("langchain_adapters.py", HANDSHAKE, ("langchain-mcp-adapters==0.3.2", "mcp==1.30.0")),
     "typescript-sdk-1": Client("client.mjs", HANDSHAKE, npm="typescript_sdk_1"),
@@ -108,10 +118,10 @@ def command_of(client: Client, npm: Path | None) -> list[str]:
     return [python, str(HERE / client.program), *client.arguments]
 
 
-def run(client: Client, endpoint: Endpoint, home: Path) -> dict[str, Any]:
+def run(client: Client, endpoint: Endpoint, home: Path, within_s: float = RUN_S, **more: str) -> Any:
     """What the program found. It knows nothing of the user's own settings and caches."""
     npm = _made(environments.node(client.npm)) if client.npm else None
-    given = {"URL": endpoint.mcp, "KEY": endpoint.key, "NPM": str(npm), "HOME": str(home)}
+    given = {"URL": endpoint.mcp, "KEY": endpoint.key, "NPM": str(npm), "HOME": str(home), **more}
     done = subprocess.run(
         command_of(client, npm),
         env={**os.environ, **given, "OPENAI_AGENTS_DISABLE_TRACING": "1"},
@@ -119,11 +129,13 @@ def run(client: Client, endpoint: Endpoint, home: Path) -> dict[str, Any]:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=RUN_S,
+        timeout=within_s,
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout}{done.stderr}\n{endpoint.gateway.log_tail()}"
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+    # What a client logs by itself is its own affair; what ends a task of its without anybody's knowing is not.
+    assert not re.search("never retrieved|ExceptionGroup", done.stderr), done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def answered(gateway: Gateway) -> Counter[str]:
@@ -151,3 +163,44 @@ def test_the_documents_table_names_what_is_tested() -> None:
     table = (ROOT / "docs/protocol.md").read_text().split("\n## Clients\n", 1)[1].split("\n## ", 1)[0]
     pins = {f"`{name}` {version}" for client in CLIENTS.values() for name, version in client.pins()}
     assert {pin for pin in pins if pin not in table} == set()
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One of `trials.py`: how often or how much, and what comes of so much."""
+
+    times: int
+    finds: Callable[[int], Any]
+    long: int = 0  # the times of --long, if others
+
+
+def in_turn(times: int) -> list[int]:
+    """What a server says that has counted all of these calls, and nothing else."""
+    return list(range(times))
+
+
+TRIALS = {
+    "close_after_timeout": Trial(10, lambda times: times, long=50),
+    "at_once": Trial(40, in_turn),
+    "large": Trial(5, lambda mib: mib << 20),
+    "state": Trial(200, in_turn),
+}
+CALLS_NOTHING = {"mcp-remote-client"}  # it connects and lists, and has no other command
+
+
+@pytest.mark.clients
+@pytest.mark.real
+@pytest.mark.timeout(3 * environments.INSTALL_S)
+@pytest.mark.parametrize("trial", TRIALS)
+@pytest.mark.parametrize("name", [name for name in CLIENTS if name not in CALLS_NOTHING])
+def test_a_client_bears_what_agents_meet(
+    gateway: Gateway, name: str, trial: str, tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    wanted, client = TRIALS[trial], CLIENTS[name]
+    times = wanted.long if wanted.long and pytestconfig.getoption("long") else wanted.times
+    given = {"TRIAL": trial, "TIMES": str(times), "TRIALS": str(HERE / "trials.mjs")}
+    found = run(client, gateway.endpoint(LEDGER, warm=5), tmp_path, TRIAL_S, **given)
+    if trial in client.limits:
+        assert re.search(client.limits[trial], str(found)), f"the limit of the client has changed: {found}"
+    else:
+        assert found == wanted.finds(times)

@@ -5,7 +5,7 @@ dialogue is written down at both ends (`recording.py`), and compared message by 
 differ is `allowed.py`, and nothing else.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from mcp.client.streamable_http import streamable_http_client
 from tests.differential.allowed import COALESCED, Pair
 from tests.differential.comparing import differences
 from tests.differential.recording import TEE, Dialogue, recorded_client
-from tests.differential.scripts import AT_ONCE, LEVEL, SERVERS, Person, Server, Step
+from tests.differential.scripts import LEVEL, SERVERS, Person, Server
 from tests.integration.gateway import Endpoint, Gateway
 
 ERAS = ("legacy", "modern")
@@ -61,15 +61,15 @@ async def talk(
     era: str,
     transport: AbstractAsyncContextManager[Any],
     *,
-    leave_out: Callable[[Step], bool] = lambda _: False,
     awaited: Mapping[str, Mapping[str, int]],
+    gives_up: bool = True,
 ) -> None:
     """All that a client of this era says to the server. In each step it waits for so many messages of the server."""
     options = {"mode": "legacy"} if era == "legacy" else {"mode": "auto", "log_level": LEVEL}
     async with recorded_client(transport, dialogue, **options, **Person(place.work).callbacks) as client:
         await dialogue.has_heard(awaited.get("opening", {}), 0)
         for step in place.server.says(era, place.work):
-            if not leave_out(step):
+            if gives_up or not step.gives_up:
                 await dialogue.step(step.name, partial(step.act, client, dialogue), awaited.get(step.name, {}))
 
 
@@ -99,20 +99,10 @@ async def through(gateway: Gateway, place: Place, pair: Pair, expected: Dialogue
     dialogue = place.dialogue()
     endpoint = gateway.endpoint(place.command(dialogue, pair.server), env=place.server.env(place.work))
     transport = _over_http(endpoint, ACCEPTS[pair.accept])
-    awaited, leave_out = _awaited(pair, expected), partial(_cannot_be, pair)
-    await talk(place, dialogue, pair.client, transport, awaited=awaited, leave_out=leave_out)
+    # The client closes while such a call is open: it bears the end of a stream then, but no JSON.
+    gives_up = pair.accept != "json"
+    await talk(place, dialogue, pair.client, transport, awaited=_awaited(pair, expected), gives_up=gives_up)
     return dialogue
-
-
-def _cannot_be(pair: Pair, step: Step) -> bool:
-    """What this client cannot do, or what cannot be done in front of this server.
-
-    1. It closes while a call is open that it has given up: it bears the end of a stream then, but no JSON; by itself it
-    never accepts only that. 2. Calls at once of a 2026-07-28 client may be of several processes of an older server.
-    """
-    if step.gives_up:
-        return pair.accept == "json"
-    return step.name == AT_ONCE and pair.is_bridged and pair.client == "modern"
 
 
 def _awaited(pair: Pair, expected: Dialogue) -> dict[str, Mapping[str, int]]:
