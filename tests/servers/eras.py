@@ -9,7 +9,7 @@ It never answers `tools/list`. Its tools:
 reads a resource.
 `park` is answered when `release` is called, which logs before it answers either; `is_parked` says whether it waits.
 `last` waits for a file, answers, and ends the process.
-`later` (modern) wants to be asked again, as often as it is told; its answer is when it was asked.
+`later` (modern) makes a file, and wants to be asked again until there is another.
 """
 
 import json
@@ -90,10 +90,10 @@ def call(request_id: object, params: dict) -> None:
         answer(request_id, text("last words"))
         sys.exit()
     elif params["name"] == "later":
-        times = [*json.loads(params.get("requestState", "[]")), time.monotonic()]
-        is_later = len(times) <= params["arguments"]["times"]
-        again = {"resultType": "input_required", "requestState": json.dumps(times)}
-        answer(request_id, again if is_later else text(times))
+        asked_file, until = (pathlib.Path(params["arguments"][name]) for name in ("asked", "until"))
+        asked_file.touch()
+        again = {"resultType": "input_required", "requestState": "later"}
+        answer(request_id, text("now") if until.exists() else again)
     elif params["name"] == "form" and not IS_MODERN:
         asked[f"ask-{request_id}"] = request_id, None
         send({"id": f"ask-{request_id}", "method": "elicitation/create", "params": FORM})
