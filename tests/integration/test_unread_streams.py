@@ -13,6 +13,7 @@ import httpx2
 import pytest
 
 from tests.integration.gateway import ROOT, Endpoint, Gateway
+from tests.integration.modern_wire import ModernClient
 from tests.integration.wire import Wire, events, rpc, wire
 
 TORRENT = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/torrent.py")]
@@ -51,10 +52,16 @@ class Unread:
 
 @asynccontextmanager
 async def unread(session: Wire, method: str, body: Any = None, **headers: str) -> AsyncIterator[Unread]:
-    url = httpx2.URL(session.url)
+    async with unread_at(session.url, method, body, {**session.headers, **headers}) as stream:
+        yield stream
+
+
+@asynccontextmanager
+async def unread_at(address: str, method: str, body: Any, headers: dict[str, str]) -> AsyncIterator[Unread]:
+    url = httpx2.URL(address)
     content = b"" if body is None else json.dumps(body).encode()
     lines = [f"{method} {url.path} HTTP/1.1", f"Host: {url.host}:{url.port}", f"Content-Length: {len(content)}"]
-    lines += [f"{name}: {value}" for name, value in {**session.headers, **headers}.items()]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.setblocking(False)
@@ -119,3 +126,17 @@ async def test_several_streams_that_are_not_read_hold_up_nobody(torrent: Endpoin
     ):
         with anyio.fail_after(SOON_S):
             assert await session.call("x", text="beside them") == "beside them"
+
+
+async def test_a_call_of_a_client_without_sessions_is_answered_beside_one_that_is_not_read(torrent: Endpoint) -> None:
+    """One process is home to both."""
+    async with httpx2.AsyncClient(timeout=60) as http:
+        client = ModernClient(http, torrent, [torrent.mcp])
+        body, headers = client.message("tools/call", flood()["params"])
+        body["params"]["_meta"]["progressToken"] = "p"
+        headers = {**headers, "Content-Type": "application/json"}
+        async with unread_at(torrent.mcp, "POST", body, headers) as stream:
+            with anyio.fail_after(SOON_S):
+                assert await client.call("x", text="beside it") == "beside it"
+            told = await stream.events()
+    assert told[-1]["result"]["content"][0]["text"] == "flooded"

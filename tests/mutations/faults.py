@@ -8,6 +8,7 @@ found exactly once is an error.
 from tests.mutations.fault import Fault
 from tests.mutations.faults_of_dialogues import FAULTS_OF_DIALOGUES
 from tests.mutations.faults_of_nodes import FAULTS_OF_NODES
+from tests.mutations.faults_of_streams import FAULTS_OF_STREAMS
 from tests.mutations.faults_of_the_edge import FAULTS_OF_THE_EDGE
 from tests.mutations.faults_of_the_home import FAULTS_OF_THE_HOME
 
@@ -487,4 +488,5 @@ FAULTS = (
     *FAULTS_OF_THE_EDGE,
     *FAULTS_OF_NODES,
     *FAULTS_OF_DIALOGUES,
+    *FAULTS_OF_STREAMS,
 )

@@ -1,0 +1,87 @@
+"""Faults of event streams: when a call becomes one, who waits for whom, and what a client that comes back gets."""
+
+from tests.mutations.fault import Fault
+
+UNREAD = ("tests/sessions/test_unread_streams.py",)
+SILENT = ("tests/sessions/test_session.py",)
+RESUMED = ("tests/transports/test_resume.py",)
+
+FAULTS_OF_STREAMS = (
+    Fault(
+        "a call whose answer has begun becomes a stream by silence",
+        "app/sessions/session.py",
+        "if call.stream is not Listen.STREAM and not is_being_answered:",
+        "if call.stream is not Listen.STREAM:",
+        SILENT,
+    ),
+    Fault(
+        "an answer that does not say whose it is counts as nobody's",
+        "app/sessions/session.py",
+        "answering is not None and (not answering or answered_id(answering) == call.gateway_id)",
+        "answering is not None and answered_id(answering) == call.gateway_id",
+        SILENT,
+    ),
+    Fault(
+        "a stream that is not read holds up others for as long as it likes",
+        "app/sessions/session.py",
+        "                stream.fall_behind()\n",
+        "                pass\n",
+        UNREAD,
+    ),
+    Fault(
+        "a stream that is read slowly counts as one that is not read",
+        "app/sessions/session.py",
+        "if stream.taken != taken or not has_others:",
+        "if taken < 0 or not has_others:",
+        UNREAD,
+    ),
+    Fault(
+        "a call's stream falls behind although nobody else waits",
+        "app/sessions/session.py",
+        "if stream.taken != taken or not has_others:",
+        "if stream.taken != taken:",
+        UNREAD,
+    ),
+    Fault(
+        "a reader that has fallen behind does not look into the log",
+        "app/sessions/resumption.py",
+        "if self._stream.is_behind and not self._backlog:",
+        "if False:",
+        UNREAD,
+    ),
+    Fault(
+        "a reader that has fallen behind gets what waits in the stream first",
+        "app/sessions/resumption.py",
+        "return self._backlog.popleft() if is_next else None",
+        "return self._backlog.popleft() if queued_from is None else None",
+        UNREAD,
+    ),
+    Fault(
+        "an answer waits in the log only, which may have no room for it",
+        "app/sessions/streams.py",
+        "return self.is_behind and (entry.call is None or (bool(self._entries) and self.bytes + entry.size > MAX_BYTES))",
+        "return self.is_behind",
+        UNREAD,
+    ),
+    Fault(
+        "a stream that was caught up with never holds its process up again",
+        "app/sessions/streams.py",
+        "        self.is_behind = False\n        self._set_full(",
+        "        self._set_full(",
+        UNREAD,
+    ),
+    Fault(
+        "an event id that names nothing opens the listen stream",
+        "app/sessions/session.py",
+        "if stream is None and place.stream == listen_name(self.id):",
+        "if stream is None:",
+        RESUMED,
+    ),
+    Fault(
+        "the end of a stream is an error",
+        "app/sessions/resumption.py",
+        "recorder.number == place.number and",
+        "recorder.number < place.number and",
+        RESUMED,
+    ),
+)
