@@ -74,6 +74,8 @@ class Response(msgspec.Struct, gc=False):
 
 Message = Request | Notification | Response
 
+MAX_BATCH = 1000  # messages of a backend's; more are none
+
 _decode_envelope = msgspec.json.Decoder(Envelope).decode
 _decode_params = msgspec.json.Decoder(Params).decode
 _decode_batch = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -162,7 +164,7 @@ def several(line: bytes) -> list[bytes]:
         items = [bytes(item) for item in _split_batch(line)]
     except ParseError:
         return []
-    return [] if len(items) > tolerant.MAX_MESSAGES else [item for item in items if item[:1] == b"{"]
+    return [] if len(items) > MAX_BATCH else [item for item in items if item[:1] == b"{"]
 
 
 def _decode(data: bytes) -> Envelope:

@@ -26,7 +26,7 @@ from app.protocol.exchange import (
     QUESTION_S,
     Exchange,
 )
-from app.protocol.jsonrpc import Notification, Request, Response, parse_client
+from app.protocol.jsonrpc import MAX_BATCH, Notification, Request, Response, parse_client
 
 
 def client(text: str) -> Any:
@@ -555,6 +555,18 @@ def test_several_messages_on_a_line_are_each_received(exchange: Exchange, form: 
     assert isinstance(several, Several)
     assert all(isinstance(exchange.receive(line, 0.0), Answer) for line in several.lines[:2])
     assert not exchange.calls
+
+
+@pytest.mark.parametrize(("progress", "is_read"), [(MAX_BATCH - 1, True), (MAX_BATCH, False)])
+def test_a_batch_may_be_long(exchange: Exchange, progress: int, *, is_read: bool) -> None:
+    _, line = call(exchange)
+    news = [{"jsonrpc": "2.0", "method": "notifications/message", "params": {}}] * progress
+    batch = json.dumps([*news, {"jsonrpc": "2.0", "id": line["id"], "result": {}}]).encode()
+    several = exchange.receive(batch, 0.0)
+    assert isinstance(several, Several) == is_read
+    if is_read:
+        assert isinstance(several, Several)
+        assert isinstance(exchange.receive(several.lines[-1], 0.0), Answer)
 
 
 def test_of_several_messages_on_a_line_the_last_may_be_broken(exchange: Exchange) -> None:
