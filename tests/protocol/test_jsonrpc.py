@@ -6,6 +6,7 @@ import pytest
 
 from app.errors import InvalidMessage, ParseError
 from app.protocol.jsonrpc import (
+    MAX_BATCH,
     Notification,
     Request,
     Response,
@@ -16,6 +17,7 @@ from app.protocol.jsonrpc import (
     parse_client,
     several,
 )
+from app.protocol.tolerant import MAX_MESSAGES
 
 PREFIX = b'{"jsonrpc":"2.0",'
 
@@ -238,7 +240,8 @@ def test_an_error_of_our_own_is_json() -> None:
         (b'[{"x":"' + b"y" * (5 << 20) + b'"}]', [b'{"x":"' + b"y" * (5 << 20) + b'"}']),
         (b'{"id":1}{"id":2}', [b'{"id":1}', b'{"id":2}']),
         (b'[{"id":1}', []),
-        (b"[" + b"{}," * 100 + b"{}]", []),
+        (b"[" + b"{}," * MAX_BATCH + b"{}]", []),
+        (b"{}" * (MAX_MESSAGES + 1), []),
         (b'{"id":1}', []),
     ],
 )
