@@ -7,6 +7,7 @@ import random
 import socket
 import struct
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,12 +15,14 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
+from anyio.streams.buffered import BufferedByteReceiveStream
 
-from tests.integration.gateway import ECHO, ROOT, Endpoint, Gateway
+from tests.integration.gateway import ECHO, ROOT, Endpoint, Gateway, until
 from tests.integration.servers import python_client, text_of
 from tests.integration.wire import Event, Wire, error_of, wire
 
 pytestmark = pytest.mark.filterwarnings("ignore::mcp.MCPDeprecationWarning")
+TORRENT = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/torrent.py")]
 EVENTS_ONLY = "text/event-stream"  # such a client's answer is a stream from the start
 CLIENTS, CALLS = 50, 6
 
@@ -87,10 +90,12 @@ async def _chunked_event(reader: asyncio.StreamReader) -> Event | None:
 class CuttingProxy:
     """Passes bytes between a client and the gateway, and breaks the first POST that has become a stream."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, *, cuts: int) -> None:
         self.target = target
+        self.may_cut = cuts
         self.cuts = 0
         self.resumed = 0
+        self.answers: list[bytes] = []  # to what was resumed
         self.tasks: set[asyncio.Task[None] | None] = set()
         self.writers: set[asyncio.StreamWriter] = set()
 
@@ -118,7 +123,9 @@ class CuttingProxy:
             while chunk := await up_reader.read(1 << 16):
                 writer.write(chunk)
                 await writer.drain()
-                if not self.cuts and request.startswith(b"POST") and b"data: \n\n" in chunk:
+                if b"last-event-id" in request.lower() and chunk.startswith(b"HTTP/1.1 "):
+                    self.answers.append(chunk[9:12])
+                if self.cuts < self.may_cut and request.startswith(b"POST") and b"data: \n\n" in chunk:
                     self.cuts += 1
                     up_writer.transport.abort()
                     break
@@ -128,9 +135,9 @@ class CuttingProxy:
 
 
 @asynccontextmanager
-async def cutting(endpoint: Endpoint) -> AsyncIterator[tuple[CuttingProxy, Endpoint]]:
+async def cutting(endpoint: Endpoint, cuts: int = 1) -> AsyncIterator[tuple[CuttingProxy, Endpoint]]:
     """A proxy in front of the endpoint, and the endpoint as seen through it."""
-    proxy = CuttingProxy(endpoint.gateway.host)
+    proxy = CuttingProxy(endpoint.gateway.host, cuts=cuts)
     server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
     base = endpoint.base.replace(endpoint.gateway.host, f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
     try:
@@ -257,6 +264,34 @@ async def test_the_typescript_client_gets_its_answer_over_a_cut_connection(impat
         slept, pong = [json.loads(line) for line in done.stdout.decode().splitlines()]
     assert (slept["result"]["content"][0]["text"], pong) == ("slept", {"result": {}})
     assert (proxy.cuts, proxy.resumed) == (1, 1)
+
+
+@pytest.mark.node
+async def test_the_typescript_client_keeps_its_listen_stream_after_a_call_that_failed(gateway: Gateway) -> None:
+    """It asks for the rest of a stream that has ended with an error. An answer that is a stream, and ends, it would
+    resume again, for ever; and as the listen stream that would be taken over from itself."""
+    endpoint = gateway.endpoint(TORRENT)
+    async with cutting(endpoint, cuts=0) as (proxy, seen):
+        command = ["node", str(ROOT / "tests/npm/client.mjs"), "streamable", seen.mcp, seen.key]
+        async with await anyio.open_process(command) as client:
+            assert client.stdin is not None
+            assert client.stdout is not None
+            said = BufferedByteReceiveStream(client.stdout)
+
+            async def step(*words: Any) -> Any:
+                await client.stdin.send(json.dumps(words).encode() + b"\n")  # type: ignore[union-attr]
+                return json.loads(await said.receive_until(b"\n", 1 << 16))
+
+            with anyio.fail_after(30):
+                arguments = {"count": 1, "size": 1, "text": "no", "fails": True}
+                assert "no" in (await step("progress", "x", arguments))["error"]["message"]
+                await until(lambda: bool(proxy.answers), 10)
+                await step("sendRootsListChanged")
+                heard = await step("wait", "notifications/tools/list_changed")
+            assert heard["result"]["method"] == "notifications/tools/list_changed"
+            await client.stdin.aclose()
+            await client.wait()
+    assert proxy.answers == [b"204"]
 
 
 async def test_a_node_that_stops_tells_its_clients_when_to_come_back(start_gateway: Callable[..., Gateway]) -> None:

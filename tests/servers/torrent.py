@@ -20,6 +20,9 @@ for line in sys.stdin:
         for step in range(arguments.get("count", 0)):
             told = {"progressToken": params["_meta"]["progressToken"], "progress": step}
             send(method="notifications/progress", params=told | {"message": "x" * arguments["size"]})
+        if arguments.get("fails"):
+            send(id=request["id"], error={"code": -32000, "message": arguments["text"]})
+            continue
         send(id=request["id"], result={"content": [{"type": "text", "text": arguments["text"]}]})
     elif method == "notifications/roots/list_changed":
         send(method="notifications/tools/list_changed")
