@@ -98,6 +98,7 @@ class ImplicitSessions:
         call.line_id, call.expires_at = self.lines.new_id("m"), caller.principal.expires_at
         call.on_suspended = partial(self.suspended.add, caller)
         call.on_answered, call.on_done = partial(self.lines.answered, line), self.suspended.over
+        call.on_late = partial(self.lines.late, line)
         call.on_reacted, call.ask_others = line.unasked.has_reacted, line.unasked.ask_waiting
         call.hears_others = lambda: line.may_still_ask
         self._learn_mirrors(self.lines.group(caller, envelope).mirrors, line, call)

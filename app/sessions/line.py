@@ -46,6 +46,7 @@ class Line:
     may_still_ask: bool = False  # for a call that nobody waits for any more: it only answers lists from now on
     is_retired: bool = False  # takes no more calls, and is closed after the last one
     log_level_is_set: bool = False
+    is_pinged: bool = False
 
     @property
     def unasked(self) -> Unasked:

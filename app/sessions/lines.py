@@ -6,6 +6,7 @@ something, or that wants its log, has its line for itself until the process has 
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ import anyio
 import msgspec
 
 from app.domain import Principal
-from app.errors import BackendExited, InvalidResponse, NodeUnavailable, SessionNotFound
+from app.errors import BackendExited, BackendTimeout, GatewayError, InvalidResponse, NodeUnavailable, SessionNotFound
 from app.protocol.commands import Answer, Failed, ToStream
 from app.protocol.jsonrpc import Notification, Params, Request, Response, dump_response, encode, members_of
 from app.protocol.lifecycle import SessionState
@@ -272,6 +273,28 @@ class Lines:
             line.may_still_ask |= may_go_on
         if line.may_still_ask or line.is_retired:
             asyncio.get_running_loop().call_soon(self.let_go, line)  # not from within its own close
+
+    def late(self, line: Line) -> None:
+        """A call took too long. Its client cannot end the session, as it has none: so the process is asked whether it
+        lives, and one that says nothing for as long as a call may take is home no more."""
+        if not line.is_home or line.is_pinged or line.session.state is not SessionState.OPEN:
+            return
+        asked_at = time.monotonic()
+        try:
+            reply = self.send(line.session, "ping", {})
+        except GatewayError:
+            return
+        line.is_pinged = True
+        reply.outcome.add_done_callback(lambda _: self._pinged(line, asked_at, reply))
+
+    def _pinged(self, line: Line, asked_at: float, reply: Reply) -> None:
+        line.is_pinged = False
+        outcome = reply.outcomes[0] if reply.outcomes else None
+        is_late = isinstance(outcome, Failed) and isinstance(outcome.error, BackendTimeout)
+        is_silent = line.session.heard_at < asked_at and not line.session.is_held_up
+        if is_late and is_silent and not line.is_retired:
+            self._remove(line)
+            self._retire(line, "not_answering")
 
     def let_go(self, line: Line) -> None:
         """Closes a line that is good for nothing more, after its last call and its last listener."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from app.errors import CallCutOff
+from app.errors import BackendTimeout, CallCutOff
 from app.protocol.bridge import MAX_ROUNDS, NEEDS
 from app.protocol.commands import Answer, Call, Failed, Listen, ToStream
 from app.protocol.jsonrpc import (
@@ -95,6 +95,7 @@ class ModernCall:
         self.on_done: Callable[[ModernCall], None] = lambda call: None
         self.on_result: Callable[[Response], object] = lambda response: None  # what the process has answered
         self.on_reacted: Callable[[Call], None] = lambda call: None
+        self.on_late: Callable[[], None] = lambda: None  # the process took too long
         self.ask_others: Callable[[Question, float, ModernCall | None], None] = lambda question, since, after: None
         self.hears_others: Callable[[], bool] = lambda: False  # whether what is logged may be another call's
         self._reply: Reply | None = None
@@ -165,6 +166,8 @@ class ModernCall:
         """The process has answered, or will not."""
         if isinstance(outcome, Answer):
             self.on_reacted(outcome.call)
+        elif isinstance(outcome.error, BackendTimeout):
+            self.on_late()
         self.on_answered(self, isinstance(outcome, Failed) and outcome.may_go_on)
         if isinstance(outcome, Answer):
             self.on_result(outcome.response)

@@ -78,7 +78,7 @@ class Session:
         self.exchange = Exchange(call_s, initialize_s=initialize_s, max_calls=spec.calls_per_session)
         self._is_giving_turns = False
         self.listen = EventStream(self._pressure, self._stream_dropped)
-        self.opened_at = self.last_seen = time.monotonic()
+        self.opened_at = self.last_seen = self.heard_at = time.monotonic()  # from its client, from its process
         self._lifecycle = Lifecycle()
         self._lease: LinkLease | None = None
         self._link: BackendLink | None = None
@@ -97,6 +97,11 @@ class Session:
     def state(self) -> SessionState:
         """Where the session is in its life."""
         return self._lifecycle.state
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether the process is not read, because somebody does not read what it said."""
+        return self._full_streams > 0
 
     @property
     def process(self) -> str | None:
@@ -302,7 +307,7 @@ class Session:
         if self._fence.is_closed():
             self._hold(line)
             return
-        now = time.monotonic()
+        now = self.heard_at = time.monotonic()
         command = self.exchange.receive(line, now)
         if type(command) is Answer:
             self._answered(command, now)

@@ -41,6 +41,13 @@ FAULTS_OF_THE_HOME = (
         HOME,
     ),
     Fault(
+        "a process that is only late is home no more",
+        "app/sessions/lines.py",
+        "is_silent = line.session.heard_at < asked_at and not line.session.is_held_up",
+        "is_silent = True",
+        HOME,
+    ),
+    Fault(
         "a call that ends takes the questions of others along",
         "app/sessions/modern_call.py",
         "                self.line.listen.push(question.as_command())",

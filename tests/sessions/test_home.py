@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from app.domain import Principal
-from app.errors import BackendExited, QuotaExceeded
+from app.errors import BackendExited, BackendTimeout, QuotaExceeded
 from app.protocol.exchange import CANCEL_GRACE_S
 from app.sessions.implicit import ImplicitSessions
 from app.sessions.modern_call import ASK_ANYBODY_S, ASK_ELSEWHERE_S
@@ -168,6 +168,40 @@ async def test_cursors_and_tasks_go_to_the_oldest_process_though_others_have_joi
         each.call.leave()
 
 
+async def late(client: Client, server: FakeServer, registry: SessionRegistry) -> dict[str, Any]:
+    """A call that takes too long; what the process is asked then."""
+    sent = await client.send(name="x")
+    sweep(registry, SPEC.timeouts.call_s + 1)
+    with pytest.raises(BackendTimeout):
+        await sent.outcome()
+    return await server.called("ping")
+
+
+async def test_a_process_that_is_only_late_stays_home(
+    asked: Client, pool: ServerPool, registry: SessionRegistry
+) -> None:
+    server = await run(asked, pool)
+    ping = await late(asked, server, registry)
+    server.say(id=ping["id"], result={})
+    assert await run(asked, pool) is server
+
+
+@pytest.mark.parametrize("says_something", [True, False])
+async def test_a_process_that_says_nothing_for_as_long_as_a_call_may_take_is_home_no_more(
+    asked: Client, pool: ServerPool, registry: SessionRegistry, *, says_something: bool
+) -> None:
+    """In this revision no client can ask for another."""
+    server = await run(asked, pool)
+    await (await asked.send("tools/list")).outcome()  # and what the gateway has asked itself is answered as well
+    await late(asked, server, registry)
+    if says_something:
+        server.say(method="notifications/message", params={"level": "info", "data": "still at it"})
+    sweep(registry, SPEC.timeouts.call_s + 1)
+    await anyio.wait_all_tasks_blocked()
+    assert (server in pool.living) == says_something
+    assert (await run(asked, pool) is server) == says_something
+
+
 # --- who is asked
 
 
@@ -180,12 +214,13 @@ async def test_a_question_goes_to_the_oldest_call_that_may_be_asked_and_the_next
     server.ask("q1", message="q1")
     result = await first.outcome()
     assert list(keys(result)) == ["q1"]
-    server.ask("q2", message="q2")
+    for question in ("q2", "q3"):
+        server.ask(question, message=question)
     other = await second.outcome()
-    assert list(keys(other)) == ["q2"]
+    assert list(keys(other)) == ["q2", "q3"], "the first is not there to hear it"
     first = await asked.go_on(result, {keys(result)["q1"]: ACCEPT}, name="a")
     assert (await server.replied("q1"))["result"] == ACCEPT
-    second = await asked.go_on(other, {keys(other)["q2"]: ACCEPT}, name="b")
+    second = await asked.go_on(other, dict.fromkeys(keys(other).values(), ACCEPT), name="b")
     await done(server, second, 1)
     await done(server, first, 0)
     listing.call.leave()
