@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+from pathlib import Path
 
 import anyio
 import httpx2
@@ -13,9 +14,10 @@ from tests.integration.nodes import Nodes
 from tests.integration.roaming import Roaming, RoamingSse, RoamingWire
 from tests.integration.test_isolation import Findings, live
 from tests.integration.test_nodes_agree import SOON_S, answered_everywhere, one_session_each, revoke
-from tests.integration.wire import RpcError, answer, events
+from tests.integration.wire import RpcError, Wire, answer, events, rpc
 
 STATELESS = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/stateless.py")]
+ERAS = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/eras.py"), "legacy"]
 SHARED_SESSIONS, OWN_SESSIONS, CALLS = 2000, 100, 10
 
 pytestmark = pytest.mark.timeout(300)
@@ -191,3 +193,23 @@ async def test_the_number_of_sessions_is_limited_over_all_nodes(nodes: Nodes) ->
                     await session.open()
         for session in opened:
             await session.close()
+
+
+async def test_an_answer_from_before_the_end_of_its_process_can_be_fetched_at_every_node(
+    nodes: Nodes, http: httpx2.AsyncClient, tmp_path: Path
+) -> None:
+    endpoint = nodes.all[0].endpoint(ERAS)
+    urls, session = nodes.urls(endpoint), Wire(http, endpoint)
+    await session.open()
+    call = rpc("tools/call", 7, {"name": "last", "arguments": {"after": str(tmp_path / "cut")}})
+    session.url = urls[1]
+    async with session.stream("POST", call, Accept="text/event-stream") as response:
+        place = (await anext(events(response))).id
+    (tmp_path / "cut").touch()
+    with anyio.fail_after(20):
+        while (await session.post(rpc("ping"))).status_code != 404:
+            await anyio.sleep(0.05)
+    for url in urls:
+        resumed = await http.get(url, headers={**session.headers, "Last-Event-ID": place or ""})
+        assert answer(resumed)["content"][0]["text"] == "last words"
+        assert (await http.get(url, headers=session.headers)).status_code == 404
