@@ -326,6 +326,19 @@ async def test_a_question_is_not_asked_of_a_call_that_the_process_has_passed_ove
     third.call.cancel("the test is over")
 
 
+async def test_a_call_that_was_passed_over_is_asked_before_one_whose_client_is_being_asked(
+    asked: Client, pool: ServerPool
+) -> None:
+    [slow, quick], server = await several(asked, pool, "a", "b")
+    await done(server, quick, 1)
+    third = await asked.send(name="c")
+    for question, call in (("q1", third), ("q2", slow)):
+        server.ask(question, message=question)
+        assert list(keys(await call.outcome())) == [question]
+    for each in (third, slow):
+        each.call.cancel("the test is over")
+
+
 async def test_a_call_whose_question_was_asked_elsewhere_takes_it_not_along_when_it_ends(
     asked: Client, pool: ServerPool, implicit: ImplicitSessions
 ) -> None:
