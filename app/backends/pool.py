@@ -416,13 +416,15 @@ class ProcessPool:
         stock = held.stock
         stock.alive -= 1
         if held.lease is not None:
+            held.lease.settle()
             tenant = stock.spec.tenant
             self._used[tenant] -= 1
             if not self._used[tenant]:
                 del self._used[tenant]
         if process in stock.warm:
             stock.warm.remove(process)
-        is_early = held.lease is None or held.lease.settle()
+        # Its session has heard of its end before, and may have given it back. One that was stopped is no early death.
+        is_early = held.lease is None or not held.lease.has_shaken_hands
         is_current = process.spec.version == stock.spec.version and not stock.is_forgotten
         assert process.exit is not None
         if is_early and is_current and process.exit.reason in ("exited", "signaled", "killed"):

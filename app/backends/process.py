@@ -52,6 +52,7 @@ class BackendProcess:
         self._stderr = Stderr(self.stderr)
         self._listener: BackendListener | None = None
         self._kill_cause: str | None = None
+        self._was_mute = False  # before it was asked to stop: then its end is its own
         self._swept_at = time.monotonic()
         self._gone = anyio.Event()
 
@@ -161,6 +162,7 @@ class BackendProcess:
 
     def begin_stop(self) -> None:
         """First rung of the ladder: it may read what was sent to it, then EOF. Its output is read on meanwhile."""
+        self._was_mute = self._mute_since() is not None
         self._states.apply(Trigger.STOP)
         if self._listener is None:
             self._stdout.mute()
@@ -191,9 +193,13 @@ class BackendProcess:
             return
         if self._stdin.stalled_s(now) >= self._limits.stdin_stall_s:
             self.kill("does not read its input")
-        mute_since = self._stdout.lost_at or self._stdin.lost_at
+        mute_since = self._mute_since()
         if mute_since is not None and now - mute_since >= _MUTE_GRACE_S:
             self.kill("closed its input or output and lived on")
+
+    def _mute_since(self) -> float | None:
+        """When it closed its input or output: normally its end follows at once."""
+        return self._stdout.lost_at or self._stdin.lost_at
 
     # --- its end
 
@@ -216,7 +222,7 @@ class BackendProcess:
             description = f"signal {end.number} ({_signal_name(end.number)})"
         else:
             description = f"exit status {end.number}"
-        if self.state is ProcessState.STOPPING:
+        if self.state is ProcessState.STOPPING and not self._was_mute:
             reason = "stopped"
         elif self._kill_cause is not None:
             reason, description = "killed", f"killed: it {self._kill_cause}"

@@ -71,7 +71,7 @@ class Lease:
     `prepared` is what the pool's `prepare` made of the process of a shared backend.
     """
 
-    __slots__ = ("_generation", "_holder", "_is_released", "_is_settled", "link", "prepared", "stock")
+    __slots__ = ("_generation", "_holder", "_is_released", "_is_settled", "has_shaken_hands", "link", "prepared", "stock")
 
     def __init__(self, holder: LeaseHolder, stock: BackendStock, link: BackendProcess, prepared: Any = None) -> None:
         self.link = link
@@ -79,6 +79,7 @@ class Lease:
         self._generation = stock.generation
         self._holder = holder
         self.stock = stock
+        self.has_shaken_hands = False  # a process that ends by itself before has died early
         self._is_settled = False
         self._is_released = False
         stock.unproven += 1
@@ -93,6 +94,7 @@ class Lease:
 
     def handshake_succeeded(self) -> None:
         """The backend has answered `initialize`: it works, so the breaker starts anew. Idempotent."""
+        self.has_shaken_hands = True
         if self.settle():
             self._holder.on_handshake(self)
 
@@ -104,7 +106,7 @@ class Lease:
             self._holder.on_release(self, reason)
 
     def settle(self) -> bool:
-        """Ends the time in which a death counts as an early one; returns whether it was still running."""
+        """Ends the time in which it counts as unproven; returns whether that was still running."""
         if self._is_settled:
             return False
         self._is_settled = True

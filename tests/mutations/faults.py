@@ -414,6 +414,13 @@ FAULTS = (
         ("tests/backends/test_backoff.py", *POOL),
     ),
     Fault(
+        "a session that gives its dead process back makes it no early death",
+        "app/backends/pool.py",
+        "is_early = held.lease is None or not held.lease.has_shaken_hands",
+        "is_early = held.lease is None",
+        ("tests/integration/test_breaker.py",),
+    ),
+    Fault(
         "the back-off does not grow",
         "app/backends/backoff.py",
         "FIRST_DELAY_S * 2 ** min(self._in_a_row - 1, 16)",

@@ -1,0 +1,57 @@
+"""A backend that dies at once is not started again and again, whoever asks; seen from outside, through the gateway."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from app.backends.backoff import OPENING_DEATHS
+from tests.integration.gateway import Endpoint, Gateway, until
+from tests.integration.wire import RpcError, Wire
+
+TRIES = 12
+# Writes down that it was started, and dies: before it has read anything, or when it is asked something.
+AT_ONCE = "import sys; open(sys.argv[1], 'a').write('started\\n'); sys.exit(3)"
+WHEN_ASKED = "import sys; open(sys.argv[1], 'a').write('started\\n'); sys.stdin.readline(); sys.exit(3)"
+CLOSES_ITS_INPUT = (
+    "import os, sys, time; open(sys.argv[1], 'a').write('started\\n'); os.close(0); time.sleep(0.05); sys.exit(3)"
+)
+
+
+async def refused(endpoint: Endpoint) -> str:
+    """Why an `initialize` was refused."""
+    async with httpx2.AsyncClient(timeout=60) as http:
+        client = Wire(http, endpoint)
+        with pytest.raises(RpcError) as failed:
+            await client.open()
+    return failed.value.reason
+
+
+@pytest.mark.parametrize("program", [AT_ONCE, WHEN_ASKED, CLOSES_ITS_INPUT], ids=["at once", "when asked", "deaf"])
+async def test_a_backend_without_warm_processes_that_dies_at_once_is_started_a_few_times_only(
+    gateway: Gateway, tmp_path: Path, program: str
+) -> None:
+    started = tmp_path / "started"
+    was_open = gateway.metrics()["trunkline_breaker_open"]
+    endpoint = gateway.endpoint([sys.executable, "-I", "-S", "-c", program, str(started)])
+    heard = await asyncio.gather(*(refused(endpoint) for _ in range(TRIES)))
+    assert set(heard) <= {"backend_exited", "backend_unavailable"}, heard
+    assert await refused(endpoint) == "backend_unavailable", heard
+    deaths = started.read_text().count("started")
+    assert OPENING_DEATHS <= deaths < TRIES, heard
+    assert gateway.metrics()["trunkline_breaker_open"] == was_open + 1
+    gateway.api("DELETE", f"/tenants/{endpoint.tenant}/backends/{endpoint.name}")
+    await until(lambda: gateway.metrics()["trunkline_breaker_open"] == was_open, 10)
+
+
+async def test_a_client_that_leaves_is_no_death_of_the_backend(gateway: Gateway) -> None:
+    endpoint = gateway.endpoint([sys.executable, "-I", "-S", "-c", "import sys; sys.stdin.read()"])
+    was_open = gateway.metrics()["trunkline_breaker_open"]
+    for _ in range(TRIES):
+        with pytest.raises(httpx2.TimeoutException):
+            async with httpx2.AsyncClient(timeout=0.2) as http:
+                await Wire(http, endpoint).open()
+    await gateway.wait_for_backends(0)
+    assert gateway.metrics()["trunkline_breaker_open"] == was_open
