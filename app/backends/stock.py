@@ -71,7 +71,16 @@ class Lease:
     `prepared` is what the pool's `prepare` made of the process of a shared backend.
     """
 
-    __slots__ = ("_generation", "_holder", "_is_released", "_is_settled", "has_shaken_hands", "link", "prepared", "stock")
+    __slots__ = (
+        "_generation",
+        "_holder",
+        "_is_released",
+        "_is_settled",
+        "has_shaken_hands",
+        "link",
+        "prepared",
+        "stock",
+    )
 
     def __init__(self, holder: LeaseHolder, stock: BackendStock, link: BackendProcess, prepared: Any = None) -> None:
         self.link = link

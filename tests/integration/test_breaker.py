@@ -26,7 +26,7 @@ async def refused(endpoint: Endpoint) -> str:
         client = Wire(http, endpoint)
         with pytest.raises(RpcError) as failed:
             await client.open()
-    return failed.value.reason
+    return str(failed.value.reason)
 
 
 @pytest.mark.parametrize("program", [AT_ONCE, WHEN_ASKED, CLOSES_ITS_INPUT], ids=["at once", "when asked", "deaf"])
