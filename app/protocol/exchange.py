@@ -105,7 +105,7 @@ class Exchange:
     def __init__(self, call_s: float, *, initialize_s: float = 30.0, max_calls: int = 128) -> None:
         self.calls: dict[bytes, Call] = {}  # with the backend: by our id, oldest first
         self.waiting: dict[bytes, _Waiting] = {}  # for their turn, likewise; none of them was sent
-        self._max_calls, self._max_waiting = max_calls, max(max_calls, MIN_WAITING)
+        self._max_calls, self.max_waiting = max_calls, max(max_calls, MIN_WAITING)
         self._waiting_bytes = 0
         self._by_client_id: dict[bytes, Call] = {}
         self._questions: dict[bytes, Question] = {}  # by our id
@@ -185,8 +185,8 @@ class Exchange:
 
     def _require_places(self, would_wait: int, size: int, *, is_one: bool) -> None:
         is_alone = is_one and not self.waiting
-        if would_wait > self._max_waiting or (self._waiting_bytes + size > MAX_WAITING_BYTES and not is_alone):
-            places = f"{self._max_calls} calls with its backend, {self._max_waiting} waiting, with 4 MiB"
+        if would_wait > self.max_waiting or (self._waiting_bytes + size > MAX_WAITING_BYTES and not is_alone):
+            places = f"{self._max_calls} calls with its backend, {self.max_waiting} waiting, with 4 MiB"
             raise QuotaExceeded("calls_per_session", f"a session has at most {places}")
 
     def next_turn(self, now: float) -> tuple[Call, bytes] | None:

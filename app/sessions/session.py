@@ -45,6 +45,7 @@ DRAIN_RETRY_MS = (1000, 5000)  # clients of a node that stops come back spread o
 HANDED_OVER, SHUTDOWN, TAKEN_OVER = "handed_over", "shutdown", "taken_over"
 DELETED = "deleted"  # by its client
 BACKEND_EXITED = "backend_exited"
+LINE_WAITING = 128  # calls that may wait at least where their client cannot open another session
 UNREAD_S = 1.0  # how long a stream from which its reader takes nothing may hold up the session's others
 LEAVING = (SHUTDOWN, HANDED_OVER)
 _BEFORE_OPEN = ("ping", "server/discover")
@@ -114,6 +115,7 @@ class Session:
         """Clients of 2026-07-28 share it: what names no call goes to `listen`, and so many calls are for our own."""
         self.listen, self.is_line = listen, True
         self.exchange.listening, self.exchange.reserved = True, reserved
+        self.exchange.max_waiting = max(self.exchange.max_waiting, LINE_WAITING)
 
     async def connect(self, source: LinkSource, limits: Limits) -> None:
         """Takes a link to a process; where it raises, the caller closes the session.

@@ -75,8 +75,8 @@ FAULTS = (
     Fault(
         "one call more than may wait waits",
         "app/protocol/exchange.py",
-        "if would_wait > self._max_waiting or",
-        "if would_wait > self._max_waiting + 1 or",
+        "if would_wait > self.max_waiting or",
+        "if would_wait > self.max_waiting + 1 or",
         PROTOCOL,
     ),
     Fault(

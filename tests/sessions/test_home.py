@@ -10,6 +10,7 @@ import pytest
 from app.domain import Principal
 from app.errors import BackendExited, BackendTimeout, QuotaExceeded
 from app.protocol.exchange import CANCEL_GRACE_S
+from app.sessions import session as sessions
 from app.sessions.implicit import ImplicitSessions
 from app.sessions.modern_call import ASK_ANYBODY_S, ASK_ELSEWHERE_S
 from app.sessions.registry import SessionRegistry
@@ -127,10 +128,11 @@ async def test_a_home_with_as_many_calls_as_it_may_have_lets_the_next_wait_but_n
 
 
 async def test_a_home_where_as_many_wait_as_may_refuses_the_next_as_any_session_does(
-    asked: Client, pool: ServerPool, store: FakeStore
+    asked: Client, pool: ServerPool, store: FakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sessions, "LINE_WAITING", 9)
     store.specs[SPEC.key] = dataclasses.replace(SPEC, calls_per_session=8)
-    sent, server = await several(asked, pool, *("x" for _ in range(6 + 8)))
+    sent, server = await several(asked, pool, *("x" for _ in range(6 + 9)))
     with pytest.raises(QuotaExceeded):
         await asked.send(name="x")
     server.die()
