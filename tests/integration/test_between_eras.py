@@ -164,7 +164,9 @@ async def test_a_session_goes_on_in_the_revision_that_its_server_has_chosen(gate
         async with session.stream("GET") as response:
             assert response.status_code == 200
         session.headers["MCP-Protocol-Version"] = "2025-09-10"
-        for refused in (await session.post(rpc("ping")), await session.http.get(session.url, headers=session.headers)):
+        with anyio.fail_after(20):
+            both = await session.post(rpc("ping")), await session.http.get(session.url, headers=session.headers)
+        for refused in both:
             error = error_of(refused)
             assert (refused.status_code, error.code, error.data["requested"]) == (400, -32022, "2025-09-10")
         session.headers["MCP-Protocol-Version"] = "2026-07-28"

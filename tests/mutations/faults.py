@@ -10,6 +10,7 @@ from tests.mutations.faults_of_dialogues import FAULTS_OF_DIALOGUES
 from tests.mutations.faults_of_nodes import FAULTS_OF_NODES
 from tests.mutations.faults_of_streams import FAULTS_OF_STREAMS
 from tests.mutations.faults_of_the_edge import FAULTS_OF_THE_EDGE
+from tests.mutations.faults_of_the_eras import FAULTS_OF_THE_ERAS
 from tests.mutations.faults_of_the_home import FAULTS_OF_THE_HOME
 
 PROTOCOL = ("tests/protocol/test_exchange.py",)
@@ -492,6 +493,7 @@ FAULTS = (
         ("tests/sessions/test_bridged_link.py",),
     ),
     *FAULTS_OF_THE_HOME,
+    *FAULTS_OF_THE_ERAS,
     *FAULTS_OF_THE_EDGE,
     *FAULTS_OF_NODES,
     *FAULTS_OF_DIALOGUES,

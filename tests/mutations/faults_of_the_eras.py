@@ -1,0 +1,76 @@
+"""Faults between a client of one era and a server of the other."""
+
+from tests.mutations.fault import Fault
+
+FAULTS_OF_THE_ERAS = (
+    Fault(
+        "tasks of one era are offered to the other",
+        "app/protocol/modern.py",
+        "if extensions.pop(TASKS, None) is not None:",
+        "if False:",
+        ("tests/integration/test_between_eras.py",),
+    ),
+    Fault(
+        "forms are sent to clients that have declared only URLs",
+        "app/protocol/modern.py",
+        'return mode in declared or (mode == "form" and "url" not in declared)',
+        'return mode in declared or mode == "form"',
+        ("tests/sessions/test_modern_call.py",),
+    ),
+    Fault(
+        "a state is good for a request with another number",
+        "app/protocol/canonical.py",
+        'if text.lstrip("-").isdigit() and len(text) <= EXACT_DIGITS:',
+        "if False:",
+        ("tests/protocol/test_canonical.py",),
+    ),
+    Fault(
+        "a call that repeats arguments is passed on while the tools are unknown",
+        "app/transports/modern_http.py",
+        "if mirrored is None and headers and not goes_on:",
+        "if False:",
+        ("tests/transports/test_modern_http.py",),
+    ),
+    Fault(
+        "a list of tools that does not come is waited for without end",
+        "app/sessions/mirrors.py",
+        "if self._look is not None and (is_leaving or self._asked_at + LOOK_S < now):",
+        "if False:",
+        ("tests/sessions/test_mirrors.py",),
+    ),
+    Fault(
+        "a round that is over already is cancelled in the pause after it",
+        "app/protocol/bridge.py",
+        "                if call.is_paused:\n",
+        "                if False:\n",
+        ("tests/protocol/test_bridge_calls.py",),
+    ),
+    Fault(
+        "a pause outlives its session",
+        "app/sessions/session.py",
+        "            self._link.end()\n",
+        "            pass\n",
+        ("tests/sessions/test_bridged_link.py",),
+    ),
+    Fault(
+        "what a session leaves behind is anybody's who knows its id",
+        "app/sessions/registry.py",
+        "if session is None or session.principal.identity != principal.identity:",
+        "if session is None:",
+        ("tests/sessions/test_ended.py",),
+    ),
+    Fault(
+        "a revoked credential still fetches what a session has left behind",
+        "app/sessions/registry.py",
+        "        self._ended.drop(matches)\n",
+        "",
+        ("tests/sessions/test_ended.py",),
+    ),
+    Fault(
+        "any unknown revision is good within a session",
+        "app/transports/streamable_http.py",
+        "if version is not None and version != session.version and not is_handshake(version):",
+        "if False:",
+        ("tests/integration/test_between_eras.py",),
+    ),
+)
