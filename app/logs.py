@@ -30,6 +30,10 @@ _QUIET = {
     "uvicorn.access": logging.CRITICAL,  # the gateway has an access log of its own
 }
 
+# uvicorn says it as an error of the program. Ours ends an answer in the middle on purpose, where a client takes nothing
+# any more or another node is lost, and says so there.
+_UNFINISHED = "ASGI callable returned without completing response."
+
 # The second wall: nothing logs credentials, and if something does after all, they do not get out.
 _CREDENTIAL = re.compile(r"(tlk_[0-9A-Za-z]{8}_)[0-9A-Za-z]+|(\b[Bb]earer )[^\s\"\\]+")
 
@@ -70,11 +74,16 @@ def configure(level: str, stream: IO[str] | None = None, *, node: str | None = N
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    logging.getLogger("uvicorn.error").addFilter(_is_news)
     for name, least in _QUIET.items():
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = True
         logger.setLevel(max(least, root.level))
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return record.getMessage() != _UNFINISHED
 
 
 class Seldom:

@@ -91,6 +91,8 @@ def test_chatty_libraries_are_quiet_even_at_debug(stream):
     logging.getLogger("uvicorn.access").info("GET /")
     logging.getLogger("uvicorn.error").info("Started server process")
     assert stream.getvalue() == ""
+    logging.getLogger("uvicorn.error").error("ASGI callable returned without completing response.")
+    assert stream.getvalue() == ""
     logging.getLogger("uvicorn.error").error("Exception in ASGI application")
     assert len(lines(stream)) == 1
 

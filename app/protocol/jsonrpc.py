@@ -33,7 +33,7 @@ Params = dict[str, msgspec.Raw]
 # -32700, 1.0 and 1e3 are numbers too, but no ids: an id must come back as the same bytes from every peer.
 _is_id_number = re.compile(rb"-?\d{1,30}\Z").match
 # How some peers write an id of ours that they give back: as a string, or as the floating-point number it is to them.
-_rewritten_number = re.compile(rb'"(\d{1,30})"\Z|(\d{1,30})\.0+\Z').match
+_rewritten_number = re.compile(rb'"(\d{1,30})"\Z|(\d{1,30})(?:\.0{1,30})?(?:[eE][+-]?0{1,30})?\Z').match
 _NULL = b"null"
 _LINE_ENDS_TO_SPACES = bytes.maketrans(b"\r\n", b"  ")
 
@@ -211,7 +211,7 @@ def _classify(envelope: Envelope) -> Message:
 
 
 def answered_id(raw: bytes) -> bytes:
-    """The id that an answer names, as we wrote it; a peer may give a number back as a string, or as 5.0."""
+    """The id that an answer names, as we wrote it; a peer may give a number back as a string, as 5.0 or as 5e0."""
     number = _rewritten_number(raw)
     return raw if number is None else number[1] or number[2]
 

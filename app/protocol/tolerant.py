@@ -23,6 +23,7 @@ MAX_MESSAGES = 100  # on one line; more are none
 _CLOSING = {ord("["): ord("]"), ord("{"): ord("}")}
 _OBJECT_END, _COMMA = ord("}"), ord(",")
 _WHITE = b" \t\r\n"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # JSON has none (RFC 8259 §8.1); some programs on Windows begin with one
 
 
 class _Grammar:
@@ -190,6 +191,7 @@ class Broken(NamedTuple):
 
 def broken(line: bytes) -> Broken:
     """Whose a line is that is no message; only what is certain, however broken the rest is."""
+    line = line.removeprefix(_BYTE_ORDER_MARK)
     if len(line) > MAX_BYTES:
         # One that broke off behind an inner id ends as if that were its own, but for the braces that are still open.
         is_whole = line.count(b"{") == line.count(b"}")

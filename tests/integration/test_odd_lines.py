@@ -66,6 +66,7 @@ async def test_json_of_any_kind_arrives_as_the_bytes_it_was_written_in(odd: Endp
     [
         pytest.param(ANSWER.replace(b"%ID%", b'"%ID%"'), id="a string for a number"),
         pytest.param(ANSWER.replace(b"%ID%", b"%ID%.0"), id="a float for a number"),
+        pytest.param(ANSWER.replace(b"%ID%", b"%ID%e0"), id="an exponent for a number"),
         pytest.param(ANSWER[:-1] + b',"error":null}', id="null beside the result"),
         pytest.param(b"[" + ANSWER + b"]", id="a batch"),
         pytest.param(
