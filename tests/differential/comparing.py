@@ -49,6 +49,7 @@ def _group(pair: Pair, entry: Entry) -> str:
     if entry.step == AT_ONCE:
         about = entry.body["progressToken"] if entry.method == "notifications/progress" else entry.about
         return f"{entry.step}, {about}"
-    if pair.is_bridged and entry.method in QUESTIONS:
-        return f"{entry.step}, {entry.method}"  # in 2026-07-28 several are asked in one message
+    # Several that are open at once are answered in any order, and in 2026-07-28 they are asked in one message.
+    if entry.method in QUESTIONS and (pair.is_bridged or entry.speaker == "client"):
+        return f"{entry.step}, {entry.method}"
     return entry.step

@@ -80,9 +80,11 @@ class Dialogue:
         """Does one thing, and waits until as many of these messages have come."""
         began = len(self.at_client)
         self.steps.append((time.monotonic(), name))
-        with anyio.fail_after(STEP_S), suppress(MCPError):  # an error is a message like any other
+        with anyio.move_on_after(STEP_S) as timing, suppress(MCPError):  # an error is a message like any other
             await act()
             await self.has_heard(awaited, began)
+        said = [line.message for line in self.at_client[began:]]
+        assert not timing.cancelled_caught, f"{name} is not over after {STEP_S} s: {said}"
 
 
 class _Heard:
