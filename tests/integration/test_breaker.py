@@ -2,9 +2,12 @@
 
 import asyncio
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import httpx2
+import psutil
 import pytest
 
 from app.backends.backoff import OPENING_DEATHS
@@ -46,12 +49,32 @@ async def test_a_backend_without_warm_processes_that_dies_at_once_is_started_a_f
     await until(lambda: gateway.metrics()["trunkline_breaker_open"] == was_open, 10)
 
 
-async def test_a_client_that_leaves_is_no_death_of_the_backend(gateway: Gateway) -> None:
-    endpoint = gateway.endpoint([sys.executable, "-I", "-S", "-c", "import sys; sys.stdin.read()"])
+async def test_a_client_that_leaves_is_no_death_of_the_backend(gateway: Gateway, tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    program = "import sys; open(sys.argv[1], 'a').write('started\\n'); sys.stdin.read()"
+    endpoint = gateway.endpoint([sys.executable, "-I", "-S", "-c", program, str(started)])
     was_open = gateway.metrics()["trunkline_breaker_open"]
-    for _ in range(TRIES):
-        with pytest.raises(httpx2.TimeoutException):
-            async with httpx2.AsyncClient(timeout=0.2) as http:
-                await Wire(http, endpoint).open()
-    await gateway.wait_for_backends(0)
+    for number in range(1, TRIES + 1):
+        await leave(endpoint, partial(has_started, started, number))
+    await until(lambda: not any(is_running(each, started) for each in gateway.backends()), 20)
     assert gateway.metrics()["trunkline_breaker_open"] == was_open
+
+
+def has_started(started: Path, times: int) -> bool:
+    return started.exists() and started.read_text().count("started") == times
+
+
+def is_running(process: psutil.Process, started: Path) -> bool:
+    try:
+        return str(started) in process.cmdline()
+    except psutil.NoSuchProcess:
+        return False
+
+
+async def leave(endpoint: Endpoint, is_time: Callable[[], bool]) -> None:
+    """Asks to be let in, and hangs up when it is time."""
+    async with httpx2.AsyncClient(timeout=60) as http:
+        asking = asyncio.create_task(Wire(http, endpoint).open())
+        await until(is_time, 20)
+        asking.cancel()
+        await asyncio.wait([asking])
