@@ -129,15 +129,16 @@ class ModernCall:
         elif self.questions:
             self._ask_soon()
 
-    def leave(self) -> None:
-        """The client has closed the stream: that cancels the request (basic/utilities/cancellation)."""
-        if self._reply is not None and not self.is_done:
+    def leave(self, reply: Reply) -> None:
+        """The client has closed this stream: that cancels the request (basic/utilities/cancellation). Not where it has
+        come back with another one since: it had read to the end of this one."""
+        if self._reply is reply and not self.is_done:
             self._reply = None
             self.cancel("the client closed the stream")
 
-    def expire(self) -> None:
-        """The credential of the request that waits is over: it gets an error, and the process is not waited for."""
-        if self._reply is not None and not self.is_done:
+    def expire(self, reply: Reply) -> None:
+        """The credential of this request is over. If it waits it gets an error, and the process is not waited for."""
+        if self._reply is reply and not self.is_done:
             error = CallCutOff("the credential has expired while this call was under way; its outcome is not known")
             self._answer_client(Failed(self._as_call(), error))
             self.cancel("the client's credential has expired")

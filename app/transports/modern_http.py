@@ -170,11 +170,12 @@ class ModernHttp:
                 reply.become_stream()
             if reply.stream is not None:
                 options = StreamOptions(self._call_streams, self._keepalive_s)
-                await send_events(request, reply.stream, options, reply.stream.end, on_expired=calls[-1].expire)
+                expire = partial(calls[-1].expire, reply)
+                await send_events(request, reply.stream, options, reply.stream.end, on_expired=expire)
                 return
         finally:
             for call in calls:
-                call.leave()
+                call.leave(reply)
         outcome = reply.outcomes[0]
         if not isinstance(outcome, Answer):
             raise outcome.error

@@ -84,4 +84,11 @@ FAULTS_OF_STREAMS = (
         "recorder.number < place.number and",
         RESUMED,
     ),
+    Fault(
+        "a stream that has ended takes the request with it that goes on with its call",
+        "app/sessions/modern_call.py",
+        "if self._reply is reply and not self.is_done:\n            self._reply = None",
+        "if self._reply is not None and not self.is_done:\n            self._reply = None",
+        ("tests/sessions/test_modern_call.py",),
+    ),
 )

@@ -35,6 +35,10 @@ class Sent:
         assert self.maybe_call is not None
         return self.maybe_call
 
+    def leave(self) -> None:
+        """Closes its connection."""
+        self.call.leave(self.reply)
+
     async def outcome(self) -> Any:
         """The result or the error as JSON; what the gateway itself refuses is raised."""
         with anyio.fail_after(5):

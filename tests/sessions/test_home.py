@@ -86,7 +86,7 @@ async def test_a_cancelled_call_does_not_cost_its_caller_the_home(
     asked: Client, pool: ServerPool, registry: SessionRegistry
 ) -> None:
     [sent, other], server = await several(asked, pool, "a", "b")
-    sent.call.leave()
+    sent.leave()
     await server.called("notifications/cancelled")
     server.ask("late", message="late")
     assert list(keys(await other.outcome())) == ["late"], "it is the same person"
@@ -102,7 +102,7 @@ async def test_a_question_of_a_cancelled_call_reaches_nobody_if_there_is_no_othe
     asked: Client, pool: ServerPool
 ) -> None:
     [sent], server = await several(asked, pool, "a")
-    sent.call.leave()
+    sent.leave()
     listing = await asked.send("tools/list")
     server.ask("late", message="of the call that was cancelled")
     assert (await server.replied("late"))["error"]["code"] == -32601
@@ -120,7 +120,7 @@ async def test_a_home_with_as_many_calls_as_it_may_have_lets_the_next_wait_but_n
     assert len(server.sent_with("tools/list")) == 1
     await done(server, sent[0], 0)
     assert [message["params"]["name"] for message in server.sent_with("tools/call")] == list("abcdefg")
-    sent[-1].call.leave()
+    sent[-1].leave()
     for number in range(1, 7):
         await done(server, sent[number], number)
     assert len(server.sent_with("tools/call")) == 7, "who left while waiting is not sent"
@@ -167,7 +167,7 @@ async def test_cursors_and_tasks_go_to_the_oldest_process_though_others_have_joi
     assert [message["method"] for message in oldest.sent[-3:]] == ["tools/call", "tools/list", "tasks/get"]
     assert len(other.sent_with("tools/call")) == 1
     for each in [*sent, *named]:
-        each.call.leave()
+        each.leave()
 
 
 async def late(client: Client, server: FakeServer, registry: SessionRegistry) -> dict[str, Any]:
@@ -225,7 +225,7 @@ async def test_a_question_goes_to_the_oldest_call_that_may_be_asked_and_the_next
     second = await asked.go_on(other, dict.fromkeys(keys(other).values(), ACCEPT), name="b")
     await done(server, second, 1)
     await done(server, first, 0)
-    listing.call.leave()
+    listing.leave()
 
 
 async def test_a_question_that_comes_while_every_client_is_being_asked_is_told_to_a_retry(
@@ -255,7 +255,7 @@ async def test_a_question_that_a_call_has_not_told_its_client_before_its_end_goe
     if end == "answered":
         await done(server, first, 0)
     else:
-        first.call.leave()
+        first.leave()
     result = await second.outcome()
     assert list(keys(result)) == ["q1"]
     retry = await asked.go_on(result, {keys(result)["q1"]: ACCEPT}, name="b")
@@ -277,7 +277,7 @@ async def test_who_was_asked_and_left_is_not_asked_again_by_another_call(asked: 
     server.ask("q1", message="q1")
     result = await first.outcome()
     retry = await asked.go_on(result, {}, name="a")
-    retry.call.leave()
+    retry.leave()
     assert (await server.replied("q1"))["error"]["code"] == -32602
     await done(server, second, 1)
 

@@ -46,7 +46,7 @@ async def test_calls_that_may_be_asked_have_a_process_each_and_others_share(
     sent += [await client.send(name=name) for name in "cd"]
     assert len(pool.servers) == 3
     for each in sent:
-        each.call.leave()
+        each.leave()
 
 
 async def test_a_list_is_asked_of_a_process_that_is_in_a_call(asked: Client, pool: ServerPool) -> None:
@@ -54,7 +54,7 @@ async def test_a_list_is_asked_of_a_process_that_is_in_a_call(asked: Client, poo
     listing = await asked.send("tools/list")
     assert len(pool.servers) == 1
     assert (await listing.outcome())["tools"] == []
-    call.call.leave()
+    call.leave()
 
 
 @pytest.mark.usefixtures("stateless")
@@ -65,7 +65,7 @@ async def test_calls_that_want_a_log_do_not_hear_that_of_others(
     sent = [await loud.send(name="a"), await quiet.send(name="b"), await loud.send(name="c")]
     assert [len(server.sent_with("tools/call")) for server in pool.servers] == [1, 1, 1]
     for each in sent:
-        each.call.leave()
+        each.leave()
 
 
 async def test_each_set_of_capabilities_is_what_its_process_hears(
@@ -125,7 +125,7 @@ async def test_a_process_has_a_bounded_number_of_calls_and_then_there_is_another
     sent = [await client.send(name="x") for _ in range(max_shared(SPEC) + 1)]
     assert [len(server.sent_with("tools/call")) for server in pool.servers] == [max_shared(SPEC), 1]
     for each in sent:
-        each.call.leave()
+        each.leave()
 
 
 async def test_a_changed_backend_gets_new_processes_and_calls_end_where_they_are(
@@ -209,7 +209,7 @@ async def test_a_call_that_waits_for_what_the_gateway_asks_itself_is_not_sent_on
     sent = await client.send(name="a")
     (server,) = pool.servers
     assert server.sent[-1]["method"] == "logging/setLevel"
-    sent.call.leave()
+    sent.leave()
     await anyio.wait_all_tasks_blocked()  # the log level is set
     assert server.sent_with("tools/call") == server.sent_with("notifications/cancelled") == []
     assert await run(client, pool) is server

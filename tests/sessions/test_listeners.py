@@ -139,7 +139,7 @@ async def test_a_subscription_ends_with_its_result_when_the_process_dies(
     assert end["result"]["resultType"] == "complete"
     assert await listener.stream.next() is None
     assert len(implicit.listeners) == 0
-    other.call.leave()
+    other.leave()
 
 
 async def test_a_process_that_dies_before_it_acknowledges_leaves_no_listener(

@@ -261,6 +261,20 @@ async def test_a_call_that_was_streaming_is_asked_on_its_stream(client: Client, 
     await finish(client, server, last["result"])
 
 
+async def test_a_stream_that_ends_behind_its_question_takes_nothing_from_the_retry_that_is_there_already(
+    client: Client, pool: ServerPool
+) -> None:
+    sent, server = await start(client, pool, meta={"progressToken": 1})
+    server.say(method="notifications/progress", params={"progressToken": server.sent[-1]["id"], "progress": 1})
+    server.ask("q1", message="q1")
+    *_, last = await sent.stream()
+    retry = await client.go_on(last["result"], {}, name="x")
+    sent.leave()
+    sent.call.expire(sent.reply)
+    server.answer(TEXT)
+    assert (await retry.outcome())["content"] == TEXT["content"]
+
+
 # --- the backend's own words
 
 

@@ -43,8 +43,8 @@ async def test_a_closed_stream_cancels_and_the_process_is_not_given_away_before_
     client: Client, pool: ServerPool
 ) -> None:
     sent, server = await start(client, pool)
-    sent.call.leave()
-    sent.call.leave()
+    sent.leave()
+    sent.leave()
     cancelled = await server.called("notifications/cancelled")
     assert cancelled["params"]["requestId"] == server.sent_with("tools/call")[0]["id"]
     second, other = await start(client, pool)
@@ -61,7 +61,7 @@ async def test_a_process_that_never_answered_a_cancelled_call_takes_no_other(
 ) -> None:
     """stdio does not say whose a question is: one of the cancelled call must not reach the next call's client."""
     sent, server = await start(client, pool)
-    sent.call.leave()
+    sent.leave()
     sweep(registry, CANCEL_GRACE_S + 1)
     second, other = await start(client, pool)
     assert other is not server
@@ -73,7 +73,7 @@ async def test_a_process_that_never_answered_a_cancelled_call_takes_no_other(
 @pytest.mark.usefixtures("stateless")
 async def test_a_process_that_answered_a_cancelled_call_is_used_again(client: Client, pool: ServerPool) -> None:
     sent, server = await start(client, pool)
-    sent.call.leave()
+    sent.leave()
     server.answer(TEXT, to=server.sent.index(server.sent_with("tools/call")[0]))
     second, again = await start(client, pool)
     assert again is server
@@ -120,7 +120,7 @@ async def test_a_process_that_somebody_listens_to_answers_lists_until_they_leave
     listener = await implicit.listen(client.caller, message, envelope)
     assert listener is not None
     sent, server = await start(client, pool)
-    sent.call.leave()
+    sent.leave()
     sweep(registry, CANCEL_GRACE_S + 1)
     assert server in pool.living
     assert (await (await client.send("tools/list")).outcome())["tools"] == []
@@ -146,7 +146,7 @@ async def test_a_process_is_stopped_after_it_has_been_told_that_nobody_listens_a
     listener = await implicit.listen(client.caller, message, envelope)
     assert listener is not None
     sent, server = await start(client, pool)
-    sent.call.leave()
+    sent.leave()
     sweep(registry, CANCEL_GRACE_S + 1)
     implicit.listeners.close(listener)
     assert server.sent_with("resources/unsubscribe")
@@ -161,7 +161,7 @@ async def test_a_process_is_stopped_after_it_has_been_told_that_nobody_listens_a
 async def test_a_client_that_leaves_in_its_retry_cancels_the_call(client: Client, pool: ServerPool) -> None:
     result, server = await suspend(client, pool)
     retry = await client.go_on(result, {keys(result)["q1"]: ACCEPT}, name="x")
-    retry.call.leave()
+    retry.leave()
     await server.called("notifications/cancelled")
     await refused(client, result, "state_spent")
 
@@ -170,7 +170,7 @@ async def test_a_client_that_leaves_after_it_was_asked_may_come_back(client: Cli
     sent, server = await start(client, pool)
     server.ask("q1", message="q1")
     result = await sent.outcome()
-    sent.call.leave()
+    sent.leave()
     assert not server.sent_with("notifications/cancelled")
     await finish(client, server, result)
 
