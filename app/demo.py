@@ -41,7 +41,8 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 async def main():
-    async with httpx2.AsyncClient(headers={{"Authorization": "Bearer {key}"}}) as http:
+    headers, timeout = {{"Authorization": "Bearer {key}"}}, httpx2.Timeout(30, read=300)
+    async with httpx2.AsyncClient(headers=headers, timeout=timeout) as http:
         async with Client(streamable_http_client("{url}", http_client=http)) as client:
             print(await client.call_tool("get_current_time", {{"timezone": "Europe/Zurich"}}))
 

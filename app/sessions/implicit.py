@@ -237,7 +237,10 @@ class ImplicitSessions:
 
 
 def _need(message: Request, envelope: Envelope) -> Need:
-    """stdio does not say to which call a question or a log message belongs: what may bring any has its own line."""
+    """What the request wants where its caller may have several lines: see Line.is_home.
+
+    stdio does not say to which call a question or a log message belongs: what may bring any has its own line there.
+    """
     if message.method not in MAY_ASK or (message.params is not None and "task" in message.params):
         return Need.HOME
     return Need.ALONE if may_be_asked(envelope) or envelope.log_level is not None else Need.SHARED

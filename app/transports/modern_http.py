@@ -134,9 +134,11 @@ class ModernHttp:
         """
         params = message.params or {}
         tool = string_of(params.get("name")) or ""
+        mirrored = self._implicit.known_mirrors(caller, envelope, tool)
+        if mirrored == []:
+            return  # the usual case
         headers = _parameter_headers(request)
         goes_on = self._implicit.suspended_at(caller, message) is not None
-        mirrored = self._implicit.known_mirrors(caller, envelope, tool)
         if mirrored is None and headers and not goes_on:  # it says what intermediaries believe: that must be true
             mirrored = await self._implicit.mirrored(caller, envelope, tool, max_age_s=LOOK_AGAIN_S)
         if not mirrored:
