@@ -1,6 +1,8 @@
 # Two images from one file:
 #   docker build -t trunkline .                        Python backends
 #   docker build -t trunkline:node --target node .     and npx, git
+# One line starts it, with a server to try:
+#   docker run --rm -p 127.0.0.1:8080:8080 -v trunkline:/data trunkline serve --demo
 # Runs as uid 10001 on a read-only root; everything that is kept is under /data.
 
 FROM python:3.11-slim-bookworm AS build
@@ -11,9 +13,8 @@ RUN /opt/trunkline/bin/pip install --require-hashes --only-binary :all: -r /tmp/
 # Copied rather than built into a wheel: what would build it is in no lock file.
 COPY app /opt/trunkline/src/app
 COPY migrations /opt/trunkline/src/migrations
+COPY deploy/image/trunkline /opt/trunkline/bin/trunkline
 RUN echo /opt/trunkline/src > "$(/opt/trunkline/bin/python -c 'import site; print(site.getsitepackages()[0])')/trunkline.pth" \
-    && printf '#!/opt/trunkline/bin/python\nfrom app.cli import main\nraise SystemExit(main())\n' > /opt/trunkline/bin/trunkline \
-    && chmod 755 /opt/trunkline/bin/trunkline \
     && /opt/trunkline/bin/python -m compileall -q /opt/trunkline/src
 
 FROM node:24-bookworm-slim AS nodejs
@@ -49,7 +50,7 @@ COPY --from=nodejs /usr/local/lib/node_modules/npm /usr/local/lib/node_modules/n
 RUN ln -s ../lib/node_modules/npm/bin/npm-cli.js /usr/local/bin/npm \
     && ln -s ../lib/node_modules/npm/bin/npx-cli.js /usr/local/bin/npx
 USER 10001:10001
-ARG VERSION=0.1.0
+ARG VERSION=unknown
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="Trunkline (with node)" \
     org.opencontainers.image.description="A multi-tenant remote MCP gateway, with node, npx and git for its backends" \
@@ -59,7 +60,7 @@ LABEL org.opencontainers.image.title="Trunkline (with node)" \
 
 FROM base AS gateway
 USER 10001:10001
-ARG VERSION=0.1.0
+ARG VERSION=unknown
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="Trunkline" \
     org.opencontainers.image.description="A multi-tenant remote MCP gateway" \

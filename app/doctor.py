@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,7 +30,8 @@ import psutil
 
 from app.errors import GatewayError, SchemaMismatch
 from app.spawner.client import Command, SpawnerClient, SpawnFailed
-from app.storage import migrate
+from app.storage import Database, migrate
+from app.storage.secret_key import SecretKeyCheck
 
 if TYPE_CHECKING:
     from app.routing.redis_survey import Survey
@@ -52,6 +53,7 @@ _NAMESPACES = {"user": 0x10000000, "pid": 0x20000000, "net": 0x40000000, "mount"
 _UNSHARE = "import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare(int(sys.argv[1])) != 0)"
 _CONTROLLERS = ("memory", "pids", "cpu", "freezer")
 _RESTORE = "Restore it from a backup: docs/operations.md."
+_OTHER_KEY = "Give the gateway the key it had; if it was changed on purpose: trunkline secret-key accept."
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -87,6 +89,8 @@ class Subject:
     node_url: str | None = None
     host_is_wildcard: bool = False
     host_is_loopback: bool = True
+    secret_key: bytes = field(default=b"", repr=False)  # empty: there is none yet
+    homes: Path | None = None
 
 
 def examine(subject: Subject | None, settings_problem: str = "") -> list[Check]:
@@ -98,6 +102,7 @@ def examine(subject: Subject | None, settings_problem: str = "") -> list[Check]:
         checks += [
             Check("settings", State.OK, f"serves on {subject.host}:{subject.port}"),
             _data_dir(subject.data_dir),
+            *([_homes(subject.homes)] if subject.homes else []),
             _secret_key(subject),
             _database(subject.database_url),
             *([_redis(subject.redis_url), _node_url(subject)] if subject.redis_url else []),
@@ -140,36 +145,74 @@ def _python() -> Check:
 
 
 def _data_dir(path: Path) -> Check:
+    check = _writable("data directory", path, "TRUNKLINE_DATA_DIR")
+    if check.state is State.OK and path.exists() and path.stat().st_mode & 0o077:
+        advice = f"It holds keys and backends' secrets: chmod 700 {path}"
+        return Check(check.name, State.OPTIONAL, f"{path} can be read by others", advice)
+    return check
+
+
+def _homes(path: Path) -> Check:
+    return _writable("homes", path, "TRUNKLINE_HOMES_DIR")
+
+
+def _writable(name: str, path: Path, setting: str) -> Check:
     """Three cases: it is there and can be written, it can be made, neither."""
-    name = "data directory"
     existing = next(each for each in (path, *path.parents) if each.exists())
     try:
         with tempfile.TemporaryFile(dir=existing):
             free_mib = shutil.disk_usage(existing).free // 2**20
     except OSError as error:
-        advice = "Give it to the gateway's user, or choose another: TRUNKLINE_DATA_DIR."
+        advice = f"Give it to the gateway's user, or choose another: {setting}."
         return Check(name, State.MISSING, f"cannot write in {existing}: {error.strerror}", advice)
     if existing != path:
         return Check(name, State.OK, f"{path} will be made at the first start; {free_mib} MiB free")
-    if path.stat().st_mode & 0o077:
-        advice = f"It holds keys and backends' secrets: chmod 700 {path}"
-        return Check(name, State.OPTIONAL, f"{path} can be read by others", advice)
     return Check(name, State.OK, f"{path}, {free_mib} MiB free")
 
 
 def _secret_key(subject: Subject) -> Check:
     name, path = "secret key", subject.data_dir / "secret_key"
     if subject.secret_key_is_set:
-        return Check(name, State.OK, "from TRUNKLINE_SECRET_KEY")
+        found = Check(name, State.OK, "from TRUNKLINE_SECRET_KEY")
+    elif not path.exists() and _database_exists(subject.database_url):
+        return Check(name, State.MISSING, f"there is a database, but its key is not in {path}", _RESTORE)
+    elif not path.exists():
+        return Check(name, State.OK, f"will be made in {path} at the first start")
+    else:
+        found = _kept_key(name, path)
+    if found.state is not State.OK or not subject.secret_key or not _database_exists(subject.database_url):
+        return found
+    try:
+        migrate.check(subject.database_url)
+        fits = asyncio.run(_fits(subject.database_url, subject.secret_key))
+    except GatewayError:  # as the check of the database says
+        return found
+    if fits is False:
+        return Check(name, State.MISSING, f"{found.detail}; the database was made with another one", _OTHER_KEY)
+    return replace(found, detail=f"{found.detail}; the database was made with it") if fits else found
+
+
+def _kept_key(name: str, path: Path) -> Check:
     try:
         key = bytes.fromhex(path.read_text(encoding="ascii"))
-    except FileNotFoundError:
-        return Check(name, State.OK, f"will be made in {path} at the first start")
     except (OSError, ValueError) as error:
         return Check(name, State.MISSING, f"{path} cannot be used: {error}", _RESTORE)
     if len(key) < SMALLEST_KEY_BYTES:
         return Check(name, State.MISSING, f"{path} is too short", _RESTORE)
     return Check(name, State.OK, f"kept in {path}; back it up together with the database")
+
+
+async def _fits(url: str, secret_key: bytes) -> bool | None:
+    database = Database(url)
+    try:
+        return await SecretKeyCheck(database, secret_key).fits()
+    finally:
+        await database.aclose()
+
+
+def _database_exists(url: str) -> bool:
+    """A server is asked; a file that is not there yet must not be made."""
+    return not url.startswith("sqlite:///") or Path(url.removeprefix("sqlite:///")).exists()
 
 
 def _database(url: str) -> Check:

@@ -3,9 +3,14 @@
 Knows neither HTTP nor JSON-RPC: `http/errors.py` is the one table that turns these into answers.
 """
 
-from collections.abc import Sequence
-from typing import Self
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Literal, Self
 
+from app.reached import Reached, Whose
+
+SessionLimit = Literal["sessions", "sessions_per_principal"]
+SESSION_RETRY_S = 5.0  # sessions end in minutes rather than milliseconds
 UNKNOWN = "unknown"  # the outcome of a call that was sent to a backend and has no answer
 
 
@@ -14,16 +19,35 @@ class GatewayError(Exception):
 
     `reason` is a stable word for machines (`data.reason`), `hint` what a person can do next. `outcome` says that a call
     may have been carried out; an error without it says that nothing was sent to a backend, or needs no such word.
+    `cause` is a stable word for why a session has ended, where that is what the error is about.
+    `facts` are what an operator wants to know of it, by name (a limit and its use, a rule and what was found instead):
+    they stand in the log line, in no answer, and are never secret. `reached` is the limit that it is about, if there
+    is one: that stands in both.
     """
 
     reason = "internal_error"
     hint: str | None = None
     outcome: str | None = None
+    cause: str | None = None
+    facts: Mapping[str, object] = MappingProxyType({})
+    reached: Reached | None = None
 
-    def __init__(self, message: str | None = None, *, hint: str | None = None) -> None:
+    def __init__(
+        self, message: str | None = None, *, hint: str | None = None, facts: Mapping[str, object] | None = None
+    ) -> None:
         super().__init__(message or _first_sentence(type(self)))
         if hint is not None:
             self.hint = hint
+        if facts is not None:
+            self.facts = facts
+
+    def at(self, reached: Reached | None) -> Self:
+        """The same error, which says which limit it is about."""
+        if reached is not None:
+            self.reached = reached
+            self.facts = {**self.facts, **reached.facts()}
+            self.hint = self.hint or f"Who can raise `{reached.name}`: {reached.raised_by}."
+        return self
 
     def after_sending(self) -> Self:
         """The same error, of a call that has left for its backend. What can be tried again says that it has not."""
@@ -76,10 +100,16 @@ class Unauthenticated(ClientError):
     """No credential, or not a valid one."""
 
     reason = "unauthenticated"
-    hint = "Send `Authorization: Bearer <key>`; `trunkline keys create` makes one."
+    hint = "Send `Authorization: Bearer <key>`; `trunkline keys create` makes one, and says for which database."
 
-    def __init__(self, message: str | None = None, *, token_was_sent: bool = False) -> None:
-        super().__init__(message)
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        token_was_sent: bool = False,
+        facts: Mapping[str, object] | None = None,
+    ) -> None:
+        super().__init__(message, facts=facts)
         self.token_was_sent = token_was_sent
 
 
@@ -87,7 +117,8 @@ class CredentialExpired(Unauthenticated):
     """The credential has expired since the request began."""
 
     def __init__(self) -> None:
-        super().__init__(token_was_sent=True)
+        facts = {"failure": "expired", "rule": "expiry", "actual": "it expired while the request was under way"}
+        super().__init__(token_was_sent=True, facts=facts)
 
 
 class Forbidden(ClientError):
@@ -95,9 +126,33 @@ class Forbidden(ClientError):
 
     reason = "insufficient_scope"
 
-    def __init__(self, scopes: Sequence[str]) -> None:
-        super().__init__("this needs the scope " + " or ".join(scopes))
+    def __init__(self, scopes: Sequence[str], *, held: Iterable[str] | None = None) -> None:
+        facts = None
+        if held is not None:
+            facts = {"failure": self.reason, "rule": "scopes", "expected": list(scopes), "actual": sorted(held)}
+        super().__init__("this needs the scope " + " or ".join(scopes), facts=facts)
         self.scopes = tuple(scopes)
+
+
+class Disabled(ClientError):
+    """What the request needs is switched off: `what` is the tenant, backend, principal or key of this `name`."""
+
+    reason = "disabled"
+
+    def __init__(self, what: str, name: str = "", why: str = "") -> None:
+        whose = f"the {what} `{name}`" if what in ("tenant", "backend") else f"this {what}"
+        super().__init__(
+            f"{whose} is switched off" + (f": {why}" if why else ""),
+            hint="An administrator can switch it on again; until then it is of no use to try.",
+            facts={"switched_off": what, "name": name, "why": why},
+        )
+        self.what, self.name, self.why = what, name, why
+
+    def again(self, *, outcome: str | None = None) -> Self:
+        """The same, to be raised to somebody else; with an `outcome` for a call that was under way."""
+        again = type(self)(self.what, self.name, self.why)
+        again.outcome = outcome
+        return again
 
 
 class NotFound(ClientError):
@@ -111,6 +166,17 @@ class SessionNotFound(NotFound):
 
     reason = "session_not_found"
     hint = "Start again with `initialize`, without a session id."
+
+
+class SessionEnded(SessionNotFound):
+    """The session has ended."""
+
+    reason = "session_ended"
+    hint = SessionNotFound.hint
+
+    def __init__(self, message: str, cause: str) -> None:
+        super().__init__(message)
+        self.cause = cause
 
 
 class BackendNotFound(NotFound):
@@ -140,10 +206,25 @@ class QuotaExceeded(ClientError):
 
     reason = "quota_exceeded"
 
-    def __init__(self, limit: str, message: str | None = None, *, retry_after_s: float = 1.0) -> None:
+    def __init__(
+        self, limit: str, message: str | None = None, *, retry_after_s: float = 1.0, reached: Reached | None = None
+    ) -> None:
         super().__init__(message or f"the limit `{limit}` is used up")
         self.limit = limit
         self.retry_after_s = retry_after_s
+        self.at(reached)
+
+
+def session_quota(limit: SessionLimit, tenant: str, allowed: int, used: int) -> QuotaExceeded:
+    """What a new session is refused with where the tenant, or this principal of it, has its number of them."""
+    whose: Whose = "tenant" if limit == "sessions" else "principal"
+    who = f"the tenant {tenant}" if whose == "tenant" else "this principal"
+    return QuotaExceeded(
+        limit,
+        f"{who} has {used} sessions open; its limit is {allowed}",
+        retry_after_s=SESSION_RETRY_S,
+        reached=Reached.of_tenant(limit, tenant, allowed, used, of=whose),
+    )
 
 
 class RateLimited(QuotaExceeded):

@@ -21,7 +21,7 @@ from anyio.abc import Process
 import app
 from app import logs
 from app.errors import GatewayError, SettingsError
-from app.settings import PREFIX, Settings
+from app.settings import PREFIX, Settings, say_where_data_is
 from app.spawner.syscalls import refuse_inspection
 from app.storage import migrate
 
@@ -60,6 +60,7 @@ def serve_nodes(settings: Settings, count: int, *, demo: bool = False) -> int:
     logs.configure(settings.log_level)
     migrate.prepare(settings.database_url)
     with _reserve_port(settings) as port:
+        say_where_data_is(settings)
         return anyio.run(_Fleet(settings, port, count, demo=demo).run)
 
 

@@ -7,30 +7,36 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 import anyio
+import anyio.to_thread
 
 from app import __version__
 from app.auth.api_keys import ApiKeys, KeyMaker
 from app.auth.authenticator import Authenticator, Storage
+from app.auth.credential_uses import CredentialUses
+from app.auth.issuer_check import IssuerCheck
 from app.auth.jwks import KeySets
 from app.auth.outbound import Outbound
 from app.auth.sealing import Sealer
 from app.auth.tokens import Tokens
+from app.backends import homes
+from app.backends.failures import FailureLog
 from app.backends.pipes import PipeLimits
 from app.backends.pool import PoolOptions, ProcessPool
-from app.backends.supervisor import ProcessEnvironment, Supervisor, SupervisorOptions
+from app.backends.supervisor import Supervisor, SupervisorOptions
 from app.effects.cluster import ClusterEffects
 from app.effects.local import LocalEffects
 from app.effects.settling import Settling
-from app.errors import GatewayError
+from app.errors import GatewayError, SettingsError
 from app.limits.overload import Marks, Overload
 from app.limits.rate_limiter import RateLimiter
 from app.limits.shared_rates import SCRIPT as RATES
 from app.limits.shared_rates import SharedRates
 from app.limits.shared_use import SharedUse
+from app.limits.use_metrics import TenantsUse, show_use
 from app.metrics import Metrics
+from app.readiness import database_words, nodes_words, overload_words, redis_words, routes_words
 from app.routing.departures import Silence, abandon_the_dead, stay_acquainted
 from app.routing.heartbeat import Heartbeat
 from app.routing.opening import Routing, open_routing
@@ -39,6 +45,7 @@ from app.routing.peers import Deadlines
 from app.routing.redis_connection import Script
 from app.routing.router import Router
 from app.routing.routes import NodeRecord, caller_key, new_node_id
+from app.sessions.affected import note_timeout, users_of
 from app.sessions.all_nodes import AllNodes
 from app.sessions.directory import BackendDirectory
 from app.sessions.implicit import ImplicitSessions
@@ -50,18 +57,22 @@ from app.sessions.registry import SessionRegistry
 from app.sessions.restoring import Durability
 from app.sessions.suspended import Place
 from app.sessions.takeover import TakeOver
-from app.settings import Settings
+from app.settings import PREFIX, Settings
 from app.storage.api_keys import ApiKeyRepository
 from app.storage.backends import BackendRepository
 from app.storage.engine import Database
 from app.storage.following import ActFollower
 from app.storage.issuers import IssuerRepository
+from app.storage.secret_key import SecretKeyCheck
+from app.storage.switches import SwitchRepository
 from app.storage.tenants import TenantRepository
 from app.storage.watch import DatabaseWatch
 
 SILENT_COMMENTS = 2.5  # a stream of another node's that misses so many of its keep-alive comments is dead
 LAST_WORDS_S = 2.0  # to tell the others what this node had; what they are not told lapses
 FLUSH_EVERY_S = 60.0  # how often it is written down when keys were used last
+
+_MOVE = "move what is still needed (docs/operations.md, Homes), then remove it"
 
 log = logging.getLogger(__name__)
 
@@ -76,10 +87,12 @@ class Gateway:
     tenants: TenantRepository
     backends: BackendRepository
     keys: ApiKeyRepository
+    switches: SwitchRepository
     issuers: IssuerRepository
     key_maker: KeyMaker
     sealer: Sealer
     outbound: Outbound
+    issuer_check: IssuerCheck
     authenticator: Authenticator
     pool: ProcessPool
     registry: SessionRegistry
@@ -99,20 +112,23 @@ class Gateway:
     async def check(self) -> dict[str, str]:
         """Whether this node can serve, part by part (fulfils `http.health.Readiness`)."""
         sessions = "shutting down" if self.registry.leaving or self.registry.draining else "ok"
-        parts = {"sessions": sessions, "database": self.watch.problem or "ok"}
+        problem = self.watch.problem
+        parts = {"sessions": sessions, "database": "ok" if problem is None else database_words(problem)}
         if not math.isfinite(self.heartbeat.last_ok):  # until the first beat; later its own sessions are served without
-            parts["routes"] = "this node is not known to the others yet"
+            parts["routes"] = routes_words()
         return parts
 
     def degraded(self) -> dict[str, str]:
-        """What does not work and does not keep the node from serving."""
-        redis, nodes = self.routing.redis, self.routing.peers.problems
-        problems = {
-            "redis": None if redis is None else redis.problem,
-            "overload": self.overload.problem,
-            "nodes": "; ".join(f"{url}: {problem}" for url, problem in nodes.items()) or None,
-        }
-        return {part: problem for part, problem in problems.items() if problem is not None}
+        """What does not work and does not keep the node from serving, each with what to do."""
+        redis, overload, nodes = self.routing.redis, self.overload, self.routing.peers.problems
+        words = {}
+        if redis is not None and redis.problem is not None:
+            words["redis"] = redis_words(redis.problem, is_up=redis.is_up)
+        if overload.sessions is not None:
+            words["overload"] = overload_words(overload.problem or "", (overload.calls or overload.sessions).mark)
+        if nodes:
+            words["nodes"] = nodes_words(nodes)
+        return words
 
     async def say_it_leaves(self) -> None:
         """Tells the other nodes, before anything else: they open nothing here from now on, keep no connections, and do
@@ -146,8 +162,8 @@ class Gateway:
 
 
 @asynccontextmanager
-async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
-    """Opens a node on a database that is migrated already.
+async def open_gateway(settings: Settings, node_id: str | None = None) -> AsyncIterator[Gateway]:
+    """Opens a node on a database that is migrated already. Without `node_id` it makes itself one.
 
     Raises:
         GatewayError: something that is needed does not work; nothing stays open.
@@ -158,20 +174,26 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         database = Database(settings.database_url)
         stack.push_async_callback(database.aclose)
         await database.ping()
+        await SecretKeyCheck(database, settings.secret_key).claim()
         tenants, backends, keys = TenantRepository(database), BackendRepository(database), ApiKeyRepository(database)
+        switches = SwitchRepository(database)
+        tenants_off = await switches.tenants_off()
         warm = await backends.list_warm()  # before there are tasks: what fails among them is raised in a group
 
         key_maker = KeyMaker(settings.secret_key)
         issuers, sealer = IssuerRepository(database), Sealer(settings.secret_key)
         outbound = Outbound(settings.outbound_allow)
         key_sets = await stack.enter_async_context(KeySets(outbound.get))
+        tokens = Tokens(issuers, sealer, key_sets)
         watch, trail = DatabaseWatch(database), ActFollower(database)
         authenticator = Authenticator(
             ApiKeys(keys, key_maker),
             metrics.auth_failures,
-            tokens=Tokens(issuers, sealer, key_sets),
+            tokens=tokens,
             tries=RateLimiter("bad_credentials", metrics.rate_limited),
             storage=Storage(watch.is_away, trail.age_s),
+            switches=switches,
+            uses=CredentialUses(metrics.new_addresses),
         )
         stack.push_async_callback(_flush_once, authenticator)
 
@@ -179,18 +201,19 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             Supervisor(
                 metrics,
                 SupervisorOptions(
-                    environment=_backend_environment(settings.data_dir),
+                    homes=await _open_homes(settings, backends),
                     limits=PipeLimits(line_bytes=settings.max_line_bytes),
                     sched_batch=True,
                 ),
             )
         )
+        node_id = node_id or new_node_id(settings.node_name)
+        failures = FailureLog(node_id)
         options = PoolOptions(max_processes=settings.max_processes, deadline_s=settings.pool_wait_s)
-        pool = await stack.enter_async_context(ProcessPool(supervisor, metrics, options))
+        pool = await stack.enter_async_context(ProcessPool(supervisor, metrics, options, failures=failures))
         lender = await stack.enter_async_context(Lender(pool, metrics))
 
         # Other nodes, if there can be any: who has which session, and what all of them must know.
-        node_id = new_node_id(settings.node_name)
         routing = await stack.enter_async_context(
             open_routing(
                 node_id,
@@ -219,10 +242,20 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 max_sessions=settings.max_sessions,
                 stream_after_s=settings.stream_after_s,
                 overload=overload,
+                on_timeout=partial(note_timeout, failures, supervisor.find),
             )
         )
+        failures.users_of = partial(users_of, registry)
+        pool.reclaim = registry.reclaim
+        of_node = {
+            "node_sessions": registry.sessions_of_node,
+            "node_processes": pool.processes_of_node,
+            "node_waiting": pool.waiting_of_node,
+        }
+        show_use(metrics, TenantsUse(registry.gates, pool.used_of), of_node)
         implicit = ImplicitSessions(registry, sealer, here=Place(node_id, routing.url))
-        overview = NodeOverview(node_id, __version__, registry, pool, supervisor)
+        uses = authenticator.uses
+        overview = NodeOverview(node_id, __version__, registry, pool, supervisor, metrics.connections_open, uses)
         heartbeat = Heartbeat(
             routing.store,
             lambda: _record(overview, routing.url),
@@ -239,8 +272,8 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         implicit.lines.may_serve = ownership.may_have_line
         registry.prove_routes = heartbeat.prove_anew
 
-        local = LocalEffects(authenticator, directory, pool, registry, implicit)
-        settling = Settling(local, backends, tenants, keys, issuers)
+        local = LocalEffects(authenticator, directory, pool, registry, implicit, tenants_off)
+        settling = Settling(local, backends, tenants, keys, issuers, switches)
 
         def node_leaves(node: str) -> None:
             router.forget_node(node)
@@ -255,6 +288,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         stack.callback(tasks.cancel_scope.cancel)
         tasks.start_soon(_flush_for_ever, authenticator)
         tasks.start_soon(authenticator.watch.run)
+        tasks.start_soon(uses.run)
         tasks.start_soon(watch.run)
         tasks.start_soon(heartbeat.run)
         tasks.start_soon(overload.run)
@@ -284,10 +318,12 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             tenants=tenants,
             backends=backends,
             keys=keys,
+            switches=switches,
             issuers=issuers,
             key_maker=key_maker,
             sealer=sealer,
             outbound=outbound,
+            issuer_check=IssuerCheck(tokens, outbound.get, switches.off),
             authenticator=authenticator,
             pool=pool,
             registry=registry,
@@ -297,7 +333,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             implicit=implicit,
             effects=effects,
             overview=overview,
-            node=AllNodes(overview, heartbeat.peers.values, routing.peers),
+            node=AllNodes(overview, heartbeat.peers.values, routing.peers, routing.url),
             routing=routing,
             heartbeat=heartbeat,
             overload=overload,
@@ -314,12 +350,24 @@ def _record(overview: NodeOverview, url: str) -> NodeRecord:
     )
 
 
-def _backend_environment(data_dir: Path) -> ProcessEnvironment:
-    """What backends see of this machine: a home and a place for temporary files away from our own."""
-    home, temporary = data_dir / "backends" / "home", data_dir / "backends" / "tmp"
-    for directory in (home, temporary):
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return ProcessEnvironment.of_this_process(str(home), str(temporary))
+async def _open_homes(settings: Settings, backends: BackendRepository) -> homes.Homes:
+    """Where backends live. The one home that they all had in versions before this goes to the only tenant that has
+    backends; of several nobody knows whose files are whose."""
+    root, old = settings.homes, settings.data_dir / "backends" / "home"
+    try:
+        await anyio.to_thread.run_sync(homes.make_root, root)
+    except OSError as error:
+        raise SettingsError(f"{PREFIX}HOMES_DIR: cannot make {str(root)!r}: {error.strerror}") from None
+    if await anyio.to_thread.run_sync(homes.is_left, old):
+        try:
+            owners = await backends.homes(limit=2)
+            if len(owners) == 1 and await anyio.to_thread.run_sync(homes.adopt, old, root, owners[0]):
+                log.warning("moved the home of all backends to that of their tenant: %s", root / owners[0])
+            elif len(owners) != 1:
+                log.warning("backends no longer use %s: each tenant has a home in %s; %s", old, root, _MOVE)
+        except OSError as error:
+            log.warning("backends no longer use %s, and it could not be moved: %s; %s", old, error, _MOVE)
+    return homes.Homes(root)
 
 
 async def _leave(heartbeat: Heartbeat) -> None:

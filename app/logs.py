@@ -1,23 +1,42 @@
-"""Logging: one JSON object a line on stderr, with the ids of the request it belongs to.
+"""Logging: one JSON object a line on stderr, with what is known of the request it belongs to.
 
-`request_id`, `tenant` and `session_id` are set where a request comes in; `extra=` of one call wins over them.
+`current` is set where a request comes in; `extra=` of one call wins over it.
 """
 
+import asyncio
 import json
 import logging
 import math
 import re
 import sys
 import time
-from collections.abc import Callable
-from contextvars import ContextVar
+from collections.abc import Callable, Hashable, Mapping
+from contextvars import Context, ContextVar
 from typing import IO
 
-request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
-tenant: ContextVar[str | None] = ContextVar("tenant", default=None)
-session_id: ContextVar[str | None] = ContextVar("session_id", default=None)
 
-_CONTEXT = {"request": request_id, "tenant": tenant, "session": session_id}
+class LogContext:
+    """What the lines of one request say of it: asked only where there is a line.
+
+    Tasks and callbacks that were begun while the request was served keep it after `end`, and say nothing of it then.
+    """
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, fields: Callable[[], Mapping[str, object]]) -> None:
+        self._fields: Callable[[], Mapping[str, object]] | None = fields
+
+    def fields(self) -> Mapping[str, object]:
+        """By name, as they stand in a line."""
+        return {} if self._fields is None else self._fields()
+
+    def end(self) -> None:
+        """The request is over."""
+        self._fields = None
+
+
+current: ContextVar[LogContext | None] = ContextVar("current", default=None)
+
 _OF_EVERY_RECORD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
 
 # Loggers that say more than an operator wants to know, and the least level they may use.
@@ -41,9 +60,9 @@ _CREDENTIAL = re.compile(r"(tlk_[0-9A-Za-z]{8}_)[0-9A-Za-z]+|(\b[Bb]earer )[^\s\
 class JsonFormatter(logging.Formatter):
     """A record as one line of ASCII JSON: control characters and line separators leave escaped."""
 
-    def __init__(self, node: str | None = None) -> None:
+    def __init__(self, of_every_line: Mapping[str, object]) -> None:
         super().__init__()
-        self._of_every_line = {} if node is None else {"node": node}
+        self._of_every_line = of_every_line
 
     def format(self, record: logging.LogRecord) -> str:
         """The line, without its newline."""
@@ -54,23 +73,30 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
             **self._of_every_line,
         }
-        line |= {name: value for name, variable in _CONTEXT.items() if (value := variable.get()) is not None}
+        context = current.get()
+        if context is not None:
+            line |= context.fields()
         line |= {name: value for name, value in vars(record).items() if name not in _OF_EVERY_RECORD}
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         if record.stack_info:
             line["stack"] = record.stack_info
-        return _CREDENTIAL.sub(r"\1\2***", json.dumps(line, default=str))
+        return without_credentials(json.dumps(line, default=str, separators=(",", ":")))
 
 
-def configure(level: str, stream: IO[str] | None = None, *, node: str | None = None) -> None:
+def without_credentials(text: str) -> str:
+    """The text, with stars for whatever looks like a key or a token."""
+    return _CREDENTIAL.sub(r"\1\2***", text)
+
+
+def configure(level: str, stream: IO[str] | None = None, *, of_every_line: Mapping[str, object] | None = None) -> None:
     """Sends all logging to `stream` (stderr) from this level on. Replaces what was set up before.
 
-    `node` is on every line, where several nodes write to one stream.
+    `of_every_line` says which node writes, for whoever collects the lines of several.
     uvicorn must be started with `log_config=None`, or it puts its own handlers back.
     """
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonFormatter(node))
+    handler.setFormatter(JsonFormatter(of_every_line or {}))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
@@ -84,6 +110,11 @@ def configure(level: str, stream: IO[str] | None = None, *, node: str | None = N
 
 def _is_news(record: logging.LogRecord) -> bool:
     return record.getMessage() != _UNFINISHED
+
+
+def _free_name(name: str) -> str:
+    """A name for `extra`: those of a record's own members are refused there."""
+    return f"{name}_" if name in _OF_EVERY_RECORD else name
 
 
 class Seldom:
@@ -104,3 +135,42 @@ class Seldom:
             return
         logger.error("%s (%d times more since it was last said)", message, self._kept_back)
         self._said_at, self._kept_back = now, 0
+
+
+class Thinned:
+    """For lines that may come by the thousand in a second: of each kind PER_S are logged, and a second later how many
+    were not. At most MAX_KINDS kinds a second are told apart; those that are one too many count as one.
+
+    On the event loop only.
+    """
+
+    PER_S, MAX_KINDS = 20, 1000
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._since = -math.inf
+        self._lines: dict[Hashable, int] = {}
+        self._left_out: dict[Hashable, tuple[str, int]] = {}
+
+    def info(self, kind: Hashable, message: str, fields: Mapping[str, object]) -> None:
+        """Logs `message` with these fields, or counts it."""
+        if not self._logger.isEnabledFor(logging.INFO):
+            return
+        now = time.monotonic()
+        if now - self._since >= 1.0:
+            self._tell()
+            self._since = now
+        if kind not in self._lines and len(self._lines) >= self.MAX_KINDS:
+            kind = None
+        count = self._lines[kind] = self._lines.get(kind, 0) + 1
+        if count > self.PER_S:
+            if not self._left_out:
+                asyncio.get_running_loop().call_later(self._since + 1.0 - now, self._tell, context=Context())
+            self._left_out[kind] = message, count - self.PER_S
+            return
+        self._logger.info(message, extra={_free_name(name): value for name, value in fields.items()})
+
+    def _tell(self) -> None:
+        left_out, self._lines, self._left_out = self._left_out, {}, {}
+        for message, count in left_out.values():
+            self._logger.info("%s (and %d more within a second)", message, count, extra={"more": count})

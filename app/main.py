@@ -24,6 +24,7 @@ from app.transports.front import Front
 from app.transports.inside import Inside
 from app.transports.late_heads import LateHeads
 from app.transports.modern_http import ModernHttp
+from app.transports.request_log import AccessLines, RequestLog
 from app.transports.sse import HttpSse
 from app.transports.streamable_http import StreamableHttp
 
@@ -34,7 +35,7 @@ def build_api() -> FastAPI:
         title="Trunkline administration",
         version=__version__,
         openapi_url="/api/v1/openapi.json",
-        docs_url="/api/docs",
+        docs_url=None,  # app/http/reader.py
         redoc_url=None,
         redirect_slashes=False,
     )
@@ -45,8 +46,9 @@ def build_api() -> FastAPI:
     return app
 
 
-def create_app(gateway: Gateway) -> Front:
-    """The Front, with the MCP endpoints in it and the FastAPI application behind it."""
+def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Front:
+    """The Front, with the MCP endpoints in it and the FastAPI application behind it. `lines` take what ACCESS_LOG=all
+    has to say; whoever made them closes them."""
     settings = gateway.settings
     app = build_api()
     app.state.health = own_health = health.Health(readiness=gateway, registry=gateway.metrics.registry)
@@ -58,12 +60,13 @@ def create_app(gateway: Gateway) -> Front:
         authenticator=gateway.authenticator,
         effects=gateway.effects,
         now=_now,
+        switches=gateway.switches,
         audit=AuditLog(gateway.database),
         node=gateway.node,
         rates=RateLimiter("rest", gateway.metrics.rate_limited),
         answered_once=AnsweredOnce(IdempotencyRepository(gateway.database), settings.secret_key, _now),
     )
-    app.state.issuers = IssuerContext(gateway.issuers, gateway.sealer, gateway.outbound.check)
+    app.state.issuers = IssuerContext(gateway.issuers, gateway.sealer, gateway.outbound.check, gateway.issuer_check)
     app.state.authorization_servers = resource_metadata.Remembered(
         gateway.issuers.authorization_servers, RateLimiter("resource_metadata", gateway.metrics.rate_limited)
     )
@@ -87,6 +90,7 @@ def create_app(gateway: Gateway) -> Front:
         public_url=settings.public_url,
         inside=_inside(gateway),
         registry=gateway.registry,
+        requests=RequestLog(gateway.metrics, settings.access_log, lines or AccessLines({})),
         pages=pages(app, own_health),
     )
 

@@ -26,6 +26,18 @@ ERROR_CODES = frozenset({
     *range(-32022, -32019), *range(-32016, -32009), -32700, -32603, -32602, -32601, -32600, -32002, -32001, -32800,
 })  # fmt: skip
 
+# Of tenants, sessions and the node; those that slow somebody who tries are named where they are kept.
+LIMITS = (
+    "sessions", "sessions_per_principal", "in_flight", "requests_per_second", "calls_per_session", "processes",
+    "max_processes", "node_processes", "node_waiting", "node_sessions",
+)  # fmt: skip
+
+# Reasons of refusals that are not the caller's.
+FAULTS = (
+    "backend_error", "backend_exited", "backend_unavailable", "backend_busy", "overloaded", "routes_unavailable",
+    "node_unavailable", "storage_unavailable", "storage_read_only", "internal_error",
+)  # fmt: skip
+
 
 def method_label(method: str) -> str:
     """The method as a label value."""
@@ -154,9 +166,29 @@ class Metrics:
             "trunkline_auth_failures_total", "Requests with no, a wrong or a spent credential.", ["reason"],
             registry=registry,
         )  # fmt: skip
+        self.new_addresses = Counter(
+            "trunkline_credential_new_addresses_total", "Credentials used from an address that is new for them.",
+            registry=registry,
+        )  # fmt: skip
         self.rate_limited = Counter(
             "trunkline_rate_limited_total", "Requests refused by a limit.", ["limit"], registry=registry
         )
+        self.refusals = Counter(
+            "trunkline_refusals_total", "Requests answered with an error of the gateway's own and an HTTP status of "
+            "400 or more, by reason.", ["reason"], registry=registry,
+        )  # fmt: skip
+        self.tenants_near_limit = Gauge(
+            "trunkline_tenants_near_limit", "Tenants of this node that have used 80 % of a limit, or all of it.",
+            ["limit"], registry=registry,
+        )  # fmt: skip
+        self.tenants_at_limit = Gauge(
+            "trunkline_tenants_at_limit", "Tenants of this node that have used up a limit.", ["limit"],
+            registry=registry,
+        )  # fmt: skip
+        self.node_used = Gauge(
+            "trunkline_node_used", "What is used of a limit of the node.", ["limit"], registry=registry
+        )
+        self.node_limit = Gauge("trunkline_node_limit", "A limit of the node.", ["limit"], registry=registry)
         self.shed = Counter(
             "trunkline_shed_total", "Sessions and calls refused because the node is overloaded.", ["what", "mark"],
             registry=registry,
@@ -192,3 +224,18 @@ class Metrics:
             "trunkline_build_info", "Always 1; the label is the version.", ["version"], registry=registry
         )
         self.build_info.labels(version).set(1)
+        self._begin_at_zero()
+
+    def _begin_at_zero(self) -> None:
+        """A series that begins with its first event has not increased: no rule over `increase` would see that event."""
+        for limit in LIMITS:
+            self.rate_limited.labels(limit)
+        for reason in FAULTS:
+            self.refusals.labels(reason)
+        self.process_spawns.labels("failed")
+        self.takeovers.labels("failed")
+        self.route_store_errors.labels("poisoned")
+
+    def connections_open(self) -> int:
+        """What the gauge of connections shows."""
+        return int(sum(sample.value for metric in self.connections.collect() for sample in metric.samples))

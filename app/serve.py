@@ -19,14 +19,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import anyio
 import uvicorn
 import uvloop
 
 from app import logs
-from app.demo import prepare_demo
+from app.demo import set_up_demo
 from app.errors import SettingsError
 from app.gateway import Gateway, open_gateway
 from app.http.client_address import TrustedProxies
@@ -41,9 +41,11 @@ from app.http.connections import (
 from app.http.uvicorn_protocol import HttpProtocol
 from app.main import create_app
 from app.metrics import Metrics
-from app.settings import Settings, is_wildcard
+from app.routing.routes import new_node_id
+from app.settings import Settings, is_wildcard, say_where_data_is
 from app.spawner.syscalls import refuse_inspection
 from app.storage import migrate
+from app.transports.request_log import AccessLines
 
 log = logging.getLogger(__name__)
 
@@ -69,8 +71,12 @@ def serve(settings: Settings, *, demo: bool = False, member: int | None = None) 
         GatewayError: something else that is needed does not work.
     """
     refuse_inspection()
-    logs.configure(settings.log_level, node=None if member is None else str(member))
+    node_id = new_node_id(settings.node_name)
+    of_every_line = {"node": node_id} if member is None else {"node": node_id, "member": member}
+    logs.configure(settings.log_level, of_every_line=of_every_line)
     with contextlib.ExitStack() as stack:
+        lines = AccessLines(of_every_line)
+        stack.callback(lines.close)
         if member is None:
             migrate.prepare(settings.database_url)
             listeners = [stack.enter_context(_listen(settings))]
@@ -79,8 +85,11 @@ def serve(settings: Settings, *, demo: bool = False, member: int | None = None) 
             listeners = [stack.enter_context(each) for each in (_share_port(settings), _listen_inside())]
         # Made before the gateway opens: other nodes are told where this one is.
         settings = replace(settings, node_url=settings.node_url or _own_url(settings, listeners[-1]))
+        if member is None:
+            say_where_data_is(settings)
         runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
-        runner.run(_Node(settings, listeners, demo=demo, is_member=member is not None).run())
+        identity = _Identity(node_id, lines, is_member=member is not None)
+        runner.run(_Node(settings, listeners, identity, demo=demo).run())
     return 0
 
 
@@ -139,6 +148,11 @@ def _url_of(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+def _from_here(url: str) -> str:
+    """The address as a client on this machine asks for it; of a listener on every address that is loopback."""
+    return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+
+
 def _is_of_a_node(connection: Any) -> bool:
     """Whether what came over it last came from another node."""
     return connection.scope is not None and connection.scope.get(LET_IN) is BY_NODE  # uvicorn's: of the last request
@@ -192,13 +206,22 @@ class _Server(uvicorn.Server):
         yield
 
 
+class _Identity(NamedTuple):
+    """Which node runs, and where it writes what it is asked."""
+
+    node_id: str
+    lines: AccessLines
+    is_member: bool  # of a fleet
+
+
 class _Node:
     """One run of a node."""
 
     def __init__(
-        self, settings: Settings, listeners: Sequence[socket.socket], *, demo: bool, is_member: bool = False
+        self, settings: Settings, listeners: Sequence[socket.socket], identity: _Identity, *, demo: bool
     ) -> None:
-        self._settings, self._listeners, self._demo, self._is_member = settings, listeners, demo, is_member
+        self._settings, self._listeners, self._demo = settings, listeners, demo
+        self._node_id, self._lines, self._is_member = identity
         self._asked_to_stop = asyncio.Event()
         self._is_in_a_hurry = False
         self._server: _Server | None = None
@@ -210,8 +233,8 @@ class _Node:
             loop.add_signal_handler(number, self._signalled)
         if self._is_member:
             loop.add_reader(LIFELINE, self._answer_parent)
-        async with open_gateway(self._settings) as gateway:
-            front = create_app(gateway)
+        async with open_gateway(self._settings, self._node_id) as gateway:
+            front = create_app(gateway, self._lines)
             connections = _connections(self._settings, gateway.metrics)
             config = uvicorn.Config(
                 front,
@@ -262,6 +285,7 @@ class _Node:
     async def _drain_when_asked(self, gateway: Gateway) -> None:
         await self._asked_to_stop.wait()
         assert self._server is not None
+        log.info("draining: told to stop", extra={"sessions": len(gateway.registry), "drain_s": self._settings.drain_s})
         await gateway.say_it_leaves()
         await anyio.sleep(self._settings.drain_delay_s)
         ends_at = time.monotonic() + self._settings.drain_s
@@ -274,6 +298,7 @@ class _Node:
             tasks.start_soon(gateway.passing.end_streams, 0.0)
             cut_off += await gateway.passing.finish(max(0.0, ends_at - time.monotonic()))
             tasks.cancel_scope.cancel()
+        log.info("drained", extra={"sessions": len(gateway.registry), "calls_cut_off": cut_off})
         if cut_off:
             log.error("calls that did not finish in time were cut off: %d", cut_off)
         self._server.should_exit = True
@@ -288,7 +313,8 @@ class _Node:
         url = _url_of(self._listeners[0])
         print(f"listening on {url}", flush=True)
         if self._demo:
-            print(await prepare_demo(gateway, url), flush=True)
+            async for text in set_up_demo(gateway, self._settings.public_url or _from_here(url)):
+                print(text, flush=True)
 
 
 def _connections(settings: Settings, metrics: Metrics) -> Connections:
@@ -298,11 +324,15 @@ def _connections(settings: Settings, metrics: Metrics) -> Connections:
         per_address=settings.max_connections_per_address,
         descriptors=descriptors_for_connections(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
     )
+    thinned = logs.Thinned(log)
+
+    def refused(reason: str, client: str, request: str) -> None:
+        metrics.connections_refused.labels(reason).inc()
+        fields = {"reason": reason, "client": client, **({"request": request} if request else {})}
+        thinned.info(reason, "connection refused or ended", fields)
+
     connections = Connections(
-        limits,
-        TrustedProxies(settings.trusted_proxies),
-        free_descriptor=free_descriptor,
-        on_refused=lambda reason: metrics.connections_refused.labels(reason).inc(),
+        limits, TrustedProxies(settings.trusted_proxies), free_descriptor=free_descriptor, on_refused=refused
     )
     metrics.connections.set_function(connections.__len__)
     return connections

@@ -7,8 +7,10 @@ An empty variable counts as not set.
 import binascii
 import difflib
 import ipaddress
+import logging
 import math
 import os
+import pwd
 import re
 import secrets
 import tempfile
@@ -21,10 +23,15 @@ from typing import Any, TypeVar
 from app import urls
 from app.errors import SettingsError
 
+log = logging.getLogger(__name__)
+
 PREFIX = "TRUNKLINE_"
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
+ACCESS_LOGS = ("off", "errors", "all")
 SECRET_KEY_BYTES = 32
 MIB_PER_PROCESS = 100  # a small Python or node server with its imports done
+OLD_DATA_DIR = "trunkline-data"  # in the working directory: the default of the first version, kept where it exists
+COMMAND_LINE = ("URL", "KEY", "KEY_FILE")  # variables of commands that speak to a gateway; a node reads none of them
 IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 _T = TypeVar("_T")
 
@@ -135,6 +142,12 @@ def _from_base64(text: str) -> bytes:
     return b64decode(standard + "=" * (-len(standard) % 4), validate=True)
 
 
+def _access_log(text: str) -> str:
+    if text.lower() not in ACCESS_LOGS:
+        raise ValueError(f"{text[:40]!r} is none of {', '.join(ACCESS_LOGS)}")
+    return text.lower()
+
+
 def _log_level(text: str) -> str:
     if text.lower() not in LOG_LEVELS:
         raise ValueError(f"{text[:40]!r} is not a level; allowed are {', '.join(LOG_LEVELS)}")
@@ -142,6 +155,48 @@ def _log_level(text: str) -> str:
 
 
 # --- the settings
+
+
+def default_data_dir(environ: Mapping[str, str]) -> Path:
+    """Where data is kept when nobody says where: a place of the user, so that each command finds what the gateway has
+    made. Three cases, in this order: what an earlier version has made in the working directory, XDG_DATA_HOME, home.
+
+    Raises:
+        SettingsError: the user has no home, or the directory here is somebody else's.
+    """
+    old = _data_dir(OLD_DATA_DIR)
+    if old.is_dir():
+        # Whoever makes it decides which commands run: in a shared directory that could be anybody.
+        if old.stat().st_uid != os.getuid():
+            raise _wrong("data_dir", f"{str(old)!r} belongs to another user; if it is meant, name it (--data-dir)")
+        return old
+    base = environ.get("XDG_DATA_HOME", "")
+    if not os.path.isabs(base):  # the XDG specification: a relative path is to be ignored
+        home = environ.get("HOME") or _home_of_user()
+        if not (os.path.isabs(home) and os.path.isdir(home)):
+            raise _wrong("data_dir", f"must be set: this user has no home directory (it is {home!r})")
+        base = os.path.join(home, ".local", "share")
+    return Path(base, "trunkline")
+
+
+def is_in_working_directory(data_dir: Path) -> bool:
+    """Whether it is the one that goes before the default."""
+    return data_dir == _data_dir(OLD_DATA_DIR)
+
+
+def say_where_data_is(settings: "Settings") -> None:
+    """For the log of a node: who runs a command later needs to know."""
+    if is_in_working_directory(settings.data_dir):
+        log.info("data directory: %s (in the working directory, which goes before the default)", settings.data_dir)
+    else:
+        log.info("data directory: %s", settings.data_dir)
+
+
+def _home_of_user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:  # a container may run as a number that nobody has a name for
+        return ""
 
 
 def _setting(parse: Callable[[str], _T], *, default: Any = None, secret: bool = False) -> Any:
@@ -174,7 +229,8 @@ class Settings:
 
     host: str = _setting(_host, default="127.0.0.1")
     port: int = _setting(_whole(0, 65535), default=8080)
-    data_dir: Path = _setting(_data_dir, default=lambda _: _data_dir("trunkline-data"))
+    data_dir: Path = _setting(_data_dir)
+    homes_dir: Path | None = _setting(_data_dir)
     public_url: str | None = _setting(urls.public_url)
     allowed_hosts: tuple[str, ...] = _setting(_list_of(urls.AUTHORITY, "HOST or HOST:PORT"), default=())
     allowed_origins: tuple[str, ...] = _setting(_list_of(_ORIGIN, "https://HOST"), default=())
@@ -184,8 +240,9 @@ class Settings:
     redis_url: str | None = _setting(urls.redis_url, secret=True)
     node_url: str | None = _setting(urls.node_url)
     node_name: str | None = _setting(_node_name)
-    secret_key: bytes = _setting(_secret_key, default=lambda values: _kept_secret_key(values["data_dir"]), secret=True)
+    secret_key: bytes = _setting(_secret_key, secret=True)
     log_level: str = _setting(_log_level, default="info")
+    access_log: str = _setting(_access_log, default="errors")
     drain_s: float = _setting(_seconds, default=30.0)
     drain_delay_s: float = _setting(_delay, default=0.0)
     max_processes: int = _setting(_whole(1, 1_000_000), default=_default_max_processes)
@@ -202,10 +259,11 @@ class Settings:
     stream_after_s: float = _setting(_seconds, default=15.0)
 
     @classmethod
-    def from_env(cls, environ: Mapping[str, str], **overrides: object) -> "Settings":
+    def from_env(cls, environ: Mapping[str, str], *, make: bool = True, **overrides: object) -> "Settings":
         """Reads and checks everything; makes the data directory and, where none is set, the secret key in it.
 
-        `overrides` are settings by field name, from the command line or a test; None is no override.
+        `overrides` are settings by field name, from the command line or a test; None is no override. Without `make`
+        nothing is made, and `secret_key` is empty where none is set or kept yet.
 
         Raises:
             SettingsError: one line that names the variable and says what is allowed.
@@ -216,16 +274,25 @@ class Settings:
             text = _text_of(overrides.get(each.name)) or _read(environ, each.name, secret=each.metadata["secret"])
             if text:
                 values[each.name] = _parsed(each.name, each.metadata["parse"], text)
+            elif each.name == "data_dir":
+                values[each.name] = default_data_dir(environ)
             elif each.name == "secret_key":
                 _refuse_public_without_key(values["host"])
                 _refuse_shared_without_key(values["database_url"], values["redis_url"])
-                values[each.name] = each.metadata["default"](values)
+                values[each.name] = _kept_secret_key(values["data_dir"], values["database_url"], make=make)
             else:
                 default = each.metadata["default"]
                 values[each.name] = default(values) if callable(default) else default
-            if each.name == "data_dir":
+            if make and each.name == "data_dir":
                 _make_directory(values["data_dir"])
+        if values["homes_dir"] in (values["data_dir"], *values["data_dir"].parents):
+            raise _wrong("homes_dir", "must not be DATA_DIR or around it: what is in there is not for backends")
         return cls(**values)
+
+    @property
+    def homes(self) -> Path:
+        """Where the homes of the tenants' backends are."""
+        return self.homes_dir or self.data_dir / "homes"
 
 
 def is_wildcard(host: str) -> bool:
@@ -244,6 +311,10 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
+_LOST = (
+    "put it back from the backup, or set it. If it is lost, so is what was made with it: put another one there "
+    "(`openssl rand -hex 32`) and say so to the database with `trunkline secret-key accept`"
+)
 NAMES = tuple(each.name.upper() for each in fields(Settings))
 _SECRETS = frozenset(each.name.upper() for each in fields(Settings) if each.metadata["secret"])
 
@@ -278,10 +349,15 @@ def _read(environ: Mapping[str, str], name: str, *, secret: bool) -> str:
         text = Path(path).read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
         problem = getattr(error, "strerror", None) or "it is not text"
-        raise _wrong(name + "_file", f"cannot read {path!r}: {problem}") from None
+        raise _wrong(name + "_file", f"cannot read {_shown_path(path)}: {problem}") from None
     if not text:
         raise _wrong(name + "_file", f"{path!r} is empty")
     return text
+
+
+def _shown_path(path: str) -> str:
+    """A path, unless it could be the secret itself, set in the wrong variable."""
+    return repr(path) if path.startswith(("/", ".", "~")) else "the file that it names"
 
 
 def _refuse_unknown(environ: Mapping[str, str]) -> None:
@@ -289,7 +365,9 @@ def _refuse_unknown(environ: Mapping[str, str]) -> None:
     known = {*NAMES, *(name + "_FILE" for name in _SECRETS)}
     for variable in sorted(environ):
         name = variable.removeprefix(PREFIX)
-        if not variable.startswith(PREFIX) or name in known or variable.endswith("_BIN") or name.startswith("TEST"):
+        if not variable.startswith(PREFIX) or name in known or name in COMMAND_LINE:
+            continue
+        if variable.endswith("_BIN") or name.startswith("TEST"):
             continue
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
         suggestion = f"did you mean {PREFIX}{near[0]}?" if near else f"allowed are {', '.join(sorted(known))}"
@@ -319,14 +397,20 @@ def _make_directory(path: Path) -> None:
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise _wrong("data_dir", f"cannot make {str(path)!r}: {error.strerror}") from None
+        raise _wrong("data_dir", f"cannot make {str(path)!r}: {error.strerror}; set another (--data-dir)") from None
 
 
-def _kept_secret_key(data_dir: Path) -> bytes:
-    """The key of this data directory, made at the first start."""
+def _kept_secret_key(data_dir: Path, database_url: str, *, make: bool) -> bytes:
+    """The key of this data directory, made at the first start; empty if it is not made yet and must not be."""
     path = data_dir / "secret_key"
+    # Looked at first: who starts at the same time makes the key before the database.
+    has_database = Path(database_url.removeprefix("sqlite:///")).exists()
     try:
         if not path.exists():
+            if not make:
+                return b""
+            if has_database:
+                raise _wrong("secret_key", f"there is a database, but its key is not in {str(path)!r}; {_LOST}")
             _write_new(path, secrets.token_hex(SECRET_KEY_BYTES))
         return _secret_key(path.read_text(encoding="ascii").strip())
     except (OSError, ValueError) as error:

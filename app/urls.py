@@ -1,10 +1,11 @@
 """The forms of URL that settings may have: text in, checked text out; a ValueError says what is allowed instead.
 
-The URLs of the database and of Redis can hold a password: no message repeats them.
+The URLs of the database and of Redis can hold a password: no message repeats them, and none is taken that has more
+than one reading: what one reader takes for a password is a host or an option to the next, and stands in its messages.
 """
 
 import re
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 AUTHORITY = re.compile(r"(?:[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?")
 _NOWHERE = re.compile(r"(0\.0\.0\.0|\[[0:]+\])(:|$)|.*:0*$")  # every address of a machine, and no port
@@ -17,11 +18,16 @@ REDIS_OPTIONS = frozenset({
 _REDIS_SCHEMES = ("redis", "rediss", "redis+sentinel", "rediss+sentinel", "unix")
 _PORT = r"(?:[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 _REDIS_HOST = re.compile(r"(?:[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\])(?::" + _PORT + ")?", re.IGNORECASE)
+_UNENCODED = re.compile(r"[\s\[\]\\\0]|%(?![0-9a-fA-F]{2})|%00")
+_ENCODE = (
+    "a character of its user name or password must be encoded: @ as %40, : as %3A, / as %2F, ? as %3F, # as %23, "
+    "% as %25, a space as %20"
+)
 
 
 def public_url(text: str) -> str:
     """How clients reach the gateway: may have a path."""
-    parts = urlsplit(text)
+    parts = _split(text)
     if parts.scheme not in ("http", "https") or not AUTHORITY.fullmatch(parts.netloc.lower()):
         raise ValueError(f"{_shown(text)} is not an http or https URL without user name; like https://gw.example.com")
     if parts.query or parts.fragment:
@@ -31,7 +37,7 @@ def public_url(text: str) -> str:
 
 def node_url(text: str) -> str:
     """How one node reaches another: an address that can be connected to, and no path."""
-    parts = urlsplit(text)
+    parts = _split(text)
     is_address = AUTHORITY.fullmatch(parts.netloc.lower()) and not _NOWHERE.match(parts.netloc)
     if parts.scheme not in ("http", "https") or not is_address:
         raise ValueError(f"{_shown(text)} is not an http or https URL without user name; like http://10.0.0.5:8080")
@@ -42,6 +48,13 @@ def node_url(text: str) -> str:
     except ValueError:
         raise ValueError("its port is no number from 1 to 65535") from None
     return f"{parts.scheme}://{parts.netloc.lower()}"
+
+
+def _split(text: str) -> SplitResult:
+    try:
+        return urlsplit(text)
+    except ValueError:  # which repeats what it was given
+        raise ValueError("it is not a URL; like https://gw.example.com") from None
 
 
 def _shown(text: str) -> str:
@@ -60,7 +73,15 @@ def database_url(text: str) -> str:
     return f"sqlite:///{rest[1:]}"
 
 
+def _refuse_two_readings(rest: str) -> None:
+    """Of what follows the scheme: at most one @, before everything that ends the part with user and host."""
+    login, at, _ = re.split("[/?#]", rest, maxsplit=1)[0].rpartition("@")
+    if rest.count("@") > len(at) or _UNENCODED.search(login):
+        raise ValueError(_ENCODE)
+
+
 def _postgresql_url(rest: str) -> str:
+    _refuse_two_readings(rest)
     where, _, database = rest.partition("?")[0].rpartition("/")
     if not where or not database or re.search(r"[\s#\0]", rest):
         raise ValueError("it must name a host and a database: postgresql://USER:PASSWORD@HOST:PORT/DATABASE")
@@ -77,6 +98,7 @@ def redis_url(text: str) -> str:
     if not separator or scheme not in _REDIS_SCHEMES:
         allowed = "redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]"
         raise ValueError(f"allowed are {allowed}, the same with {', '.join(_REDIS_SCHEMES[1:])}; see docs/settings.md")
+    _refuse_two_readings(rest)
     if re.search(r"[\s#\0]", rest):
         raise ValueError("it has white space, # or NUL in it; write them as %20, %23, ... where a password has them")
     _check_redis_options(rest.partition("?")[2])

@@ -95,7 +95,7 @@ def new_route(node: str, tenant: int) -> Route:
 
 
 def node_record(node: str) -> NodeRecord:
-    return NodeRecord(node, "http://10.0.0.1:8080", "0.1.0", datetime.now(UTC), 1000, 1000)
+    return NodeRecord(node, "http://10.0.0.1:8080", "1.2.3", datetime.now(UTC), 1000, 1000)
 
 
 @dataclass

@@ -15,6 +15,7 @@ import httpcore2
 import pytest
 
 pytest_plugins = ["tests.postgres", "tests.redis"]
+os.environ.pop("COLUMNS", None)  # workers have one, and tables would be cut to it
 
 ROOT = Path(__file__).resolve().parent.parent
 OPTIONAL = {
@@ -23,7 +24,7 @@ OPTIONAL = {
     "fuzz": "generated input: pass --fuzz",
     "e2e": "a browser: pass --e2e",
 }
-REAL = ("integration", "differential", "conformance", "chaos", "test_docs.py")
+REAL = ("integration", "differential", "conformance", "chaos", "packaging", "test_docs.py")
 QUICK = ("auth", "http", "limits", "mutations", "protocol", "sessions", "transports")
 SERVERS = {"redis_url", "redis_server", "postgres_url", "gateway", "start_gateway"}  # fixtures that start one
 
@@ -134,8 +135,12 @@ def _one_tls_context() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _no_settings_from_outside() -> Iterator[None]:
+def _no_settings_from_outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A developer's own TRUNKLINE_… variables do not reach the tests."""
-    kept = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("TRUNKLINE_")}
+    names = [name for name in os.environ if name.startswith("TRUNKLINE_") or name == "XDG_DATA_HOME"]
+    kept = {name: os.environ.pop(name) for name in names}
+    # What a test starts without a data directory must not touch that of whoever runs the tests.
+    os.environ["XDG_DATA_HOME"] = str(tmp_path_factory.mktemp("xdg-data"))
     yield
+    del os.environ["XDG_DATA_HOME"]
     os.environ.update(kept)

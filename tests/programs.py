@@ -96,11 +96,11 @@ class Program:
 
 
 def run_program(
-    words: Sequence[str], env: Mapping[str, str], *, timeout: float = 60.0
+    words: Sequence[str], env: Mapping[str, str], *, timeout: float = 60.0, first: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """Runs `trunkline WORDS…` to its end and returns what it printed."""
+    """Runs `trunkline WORDS…` to its end and returns what it printed; `first` as for a `Program`."""
     with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
-        program = Program(words, env, stdout=stdout, stderr=stderr)
+        program = Program(words, env, stdout=stdout, stderr=stderr, first=first)
         try:
             program.wait(timeout)
         except subprocess.TimeoutExpired:

@@ -12,12 +12,14 @@ import pytest
 from app import __version__, cli
 from app.auth import ApiKeys, KeyMaker
 from app.settings import Settings
-from app.storage import ApiKeyRepository, Database
+from app.storage import ApiKeyRepository, Database, migrate
 
 
 @pytest.fixture(autouse=True)
 def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One with a database, as the gateway leaves it."""
     monkeypatch.setenv("TRUNKLINE_DATA_DIR", str(tmp_path / "data"))
+    migrate.upgrade(Settings.from_env(os.environ).database_url)
     return tmp_path / "data"
 
 
@@ -40,14 +42,13 @@ async def verify(text: str) -> frozenset[str]:
         await database.aclose()
 
 
-async def test_the_first_administrators_key_comes_from_a_fresh_directory(data_dir):
+async def test_the_first_administrators_key_comes_from_a_fresh_database(data_dir):
     done = run("keys", "create", "--tenant", "default", "--scope", "platform:admin", "--json")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, f"trunkline: database {data_dir}/trunkline.db\n")
     answer = json.loads(done.stdout)
     assert set(answer) == {"id", "key", "tenant", "scopes", "expires_at"}
     assert (answer["tenant"], answer["scopes"]) == ("default", ["platform:admin"])
     assert await verify(answer["key"]) == {"platform:admin"}
-    assert (data_dir / "trunkline.db").exists()
 
 
 def test_without_json_the_key_stands_alone_on_stdout(capsys):
@@ -73,9 +74,10 @@ def test_keys_are_listed_and_revoked(capsys):
     assert listed[made[0]["id"]]["revoked_at"] is not None
     assert listed[made[1]["id"]]["revoked_at"] is None
     assert cli.main(["keys", "list", "--tenant", "default"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split()[:5] == ["id", "name", "enabled", "scopes", "expires_at"]
     assert len(lines) == 2
-    assert any("revoked" in line and "mcp:connect:echo" in line for line in lines)
+    assert any(made[0]["id"] in line and "mcp:connect:echo" in line for line in lines)
     assert not any(each["key"] in str(lines) for each in made)
 
 
@@ -85,7 +87,7 @@ def test_long_lists_are_whole(capsys, monkeypatch):
         cli.main(["keys", "create", "--tenant", "default", "--scope", "mcp:connect"])
     capsys.readouterr()
     cli.main(["keys", "list", "--tenant", "default"])
-    assert len(capsys.readouterr().out.splitlines()) == 5
+    assert len(capsys.readouterr().out.splitlines()) == 1 + 5
 
 
 @pytest.mark.parametrize(
@@ -104,9 +106,10 @@ def test_a_failure_is_one_line_and_an_exit_code(capsys, arguments, code, message
     assert cli.main(arguments) == code
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("trunkline: ")
-    assert message in err
-    assert err.count("\n") == 1
+    lines = [line for line in err.splitlines() if not line.startswith("trunkline: database ")]
+    assert len(lines) == 1
+    assert lines[0].startswith("trunkline: ")
+    assert message in lines[0]
 
 
 @pytest.mark.parametrize(
@@ -133,11 +136,12 @@ def test_wrong_usage_is_exit_code_2(capsys, arguments):
 
 
 def test_migrate_checks_first_and_then_does(capsys, data_dir):
-    assert cli.main(["migrate", "--check"]) == 1
-    assert "Run `trunkline migrate`" in capsys.readouterr().err
-    assert cli.main(["migrate"]) == 0
-    assert cli.main(["migrate", "--check"]) == 0
-    assert cli.main(["migrate", "--data-dir", str(data_dir / "other")]) == 0
+    other = ["--data-dir", str(data_dir / "other")]
+    assert cli.main(["migrate", "--check", *other]) == 1
+    assert "so does `trunkline migrate`" in capsys.readouterr().err
+    assert not (data_dir / "other").exists()
+    assert cli.main(["migrate", *other]) == 0
+    assert cli.main(["migrate", "--check", *other]) == 0
     assert (data_dir / "other/trunkline.db").exists()
 
 

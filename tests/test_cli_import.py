@@ -16,7 +16,7 @@ from app import cli
 from app.domain import BackendSpec
 from app.importing import EXISTS
 from app.settings import Settings
-from app.storage import BackendRepository, Database
+from app.storage import BackendRepository, Database, migrate
 from tests.test_importing import CLAUDE, stdio
 
 
@@ -30,6 +30,12 @@ def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def mcp_json(tmp_path: Path) -> str:
     (tmp_path / "mcp.json").write_text(CLAUDE)
     return str(tmp_path / "mcp.json")
+
+
+@pytest.fixture
+def database(data_dir: Path) -> None:
+    """One as the gateway leaves it."""
+    migrate.upgrade(Settings.from_env(os.environ).database_url)
 
 
 def stored(tenant: str = "default") -> list[BackendSpec]:
@@ -50,6 +56,7 @@ def test_a_dry_run_changes_nothing(capsys, data_dir, mcp_json):
     assert not data_dir.exists()
 
 
+@pytest.mark.usefixtures("database")
 def test_apply_registers_and_a_second_time_finds_them(capsys, data_dir, mcp_json):
     assert cli.main(["import", mcp_json, "--apply"]) == 0
     weather, files = sorted(stored(), key=lambda spec: spec.name, reverse=True)
@@ -63,6 +70,7 @@ def test_apply_registers_and_a_second_time_finds_them(capsys, data_dir, mcp_json
     assert capsys.readouterr().out.count("would skip") == 2
 
 
+@pytest.mark.usefixtures("database")
 def test_the_validation_is_that_of_the_rest_api(capsys, data_dir, monkeypatch):
     env = {"BAD NAME": "s3cret"}
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(stdio(args=["ok", 7], env=env).encode())))
@@ -74,6 +82,7 @@ def test_the_validation_is_that_of_the_rest_api(capsys, data_dir, monkeypatch):
     assert stored() == []
 
 
+@pytest.mark.usefixtures("database")
 def test_values_come_from_the_command_line_or_the_environment(data_dir, monkeypatch, tmp_path):
     (tmp_path / "a.json").write_text(stdio(env={"A": "${ONE}", "B": "${TWO}"}))
     monkeypatch.setenv("TWO", "2")
@@ -81,6 +90,7 @@ def test_values_come_from_the_command_line_or_the_environment(data_dir, monkeypa
     assert dict(stored()[0].env) == {"A": "1=1", "B": "2"}
 
 
+@pytest.mark.usefixtures("database")
 def test_an_unknown_tenant_is_an_error(capsys, data_dir, mcp_json):
     assert cli.main(["import", mcp_json, "--apply", "--tenant", "nobody"]) == 1
     assert "Tenant not found" in capsys.readouterr().err
@@ -121,7 +131,9 @@ class _Rest(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self._note(body)
-        self._answer(403, {"detail": "this needs the scope platform:admin"} if body["name"] == "no" else {})
+        self._answer(
+            403, {"title": "Forbidden", "detail": "this needs the scope platform:admin"} if body["name"] == "no" else {}
+        )
 
     def log_message(self, *_: object) -> None:
         pass
@@ -146,7 +158,7 @@ def test_over_rest_the_gateway_is_asked_and_told(capsys, data_dir, tmp_path, res
     )
     out = capsys.readouterr().out
     assert code == 1
-    assert "403: this needs the scope platform:admin" in out
+    assert "Forbidden: this needs the scope platform:admin" in out
     assert EXISTS in out
     assert [(method, path.partition("?")[0], key) for method, path, key, _ in _Rest.requests] == [
         (method, "/api/v1/tenants/acme/backends", "Bearer tlk_admin") for method in ("GET", "GET", "POST")
@@ -157,4 +169,4 @@ def test_over_rest_the_gateway_is_asked_and_told(capsys, data_dir, tmp_path, res
 
 def test_over_rest_a_key_is_needed(capsys, data_dir, mcp_json):
     assert cli.main(["import", mcp_json, "--url", "http://127.0.0.1:1"]) == 2
-    assert "--key-env" in capsys.readouterr().err
+    assert "TRUNKLINE_KEY" in capsys.readouterr().err

@@ -60,7 +60,7 @@ def test_up_starts_two_nodes_with_all_they_need_and_the_single_node_waits_to_be_
 def test_every_service_is_hardened_pinned_and_watched(name):
     service = SERVICES[name]
     assert set(service) <= SERVICE_KEYS
-    assert re.fullmatch(r"[a-z/]+:v?[0-9]+\.[0-9]+(\.[0-9]+)?(-bookworm)?", service["image"])
+    assert re.fullmatch(r"trunkline:local|[a-z/]+:v?[0-9]+\.[0-9]+(\.[0-9]+)?(-bookworm)?", service["image"])
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]

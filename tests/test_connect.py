@@ -28,7 +28,7 @@ def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def rendered(client: str, url: str = URL, key: str | None = None) -> str:
-    return CLIENTS[client].render(Target("time", url, "MY_KEY", key))
+    return CLIENTS[client].render([Target("time", url, "MY_KEY", key)])
 
 
 def test_the_nine_clients_are_there():
@@ -94,7 +94,7 @@ def test_codex_is_toml():
 
 
 def test_a_backend_with_digits_and_hyphens_is_one_toml_key():
-    text = CLIENTS["codex"].render(Target("0-a-1", URL))
+    text = CLIENTS["codex"].render([Target("0-a-1", URL)])
     assert list(tomllib.loads(text)["mcp_servers"]) == ["0-a-1"]
 
 

@@ -17,7 +17,7 @@ import yaml  # type: ignore[import-untyped]
 from app import errors
 from app.http import edge_refusals
 from app.http.edge_refusals import Refusal
-from app.metrics import Metrics
+from app.metrics import FAULTS, Metrics
 from app.settings import NAMES, Settings
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -94,7 +94,8 @@ def test_what_the_image_copies_is_let_through_by_dockerignore():
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     assert "*" in lines
     allowed = {line[1:] for line in lines if line.startswith("!")}
-    copied = {rest.split()[0] for word, rest in instructions() if word == "COPY" and not rest.startswith("--from")}
+    ours = [rest for word, rest in instructions() if word == "COPY" and not rest.startswith("--from")]
+    copied = {rest.split()[0] for rest in ours}
     assert copied == allowed
     assert all((ROOT / each).exists() for each in allowed)
 
@@ -141,6 +142,50 @@ def test_every_rule_asks_for_metrics_and_labels_that_exist():
         selected = re.findall(r"[{,]\s*([a-z_]+)\s*(?:=~|!=|!~|=)", rule["expr"])
         grouped = [each.strip() for by in re.findall(r"\bby \(([^)]*)\)", rule["expr"]) for each in by.split(",")]
         assert {*selected, *grouped} <= known, rule
+
+
+def selected(expression: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """The series that a rule asks for by a pattern: name and pattern by label."""
+    for name, matchers in re.findall(r"\b((?:trunkline|mcp)_[a-z_]+)\{([^}]*)\}", expression):
+        yield name, dict(re.findall(r'([a-z_]+)=~?"([^"]*)"', matchers))
+
+
+def words_of(rule: str) -> set[str]:
+    (found,) = (each for each in rules() if rule in (each.get("record"), each.get("alert")))
+    return {
+        word for _, matchers in selected(found["expr"]) for pattern in matchers.values() for word in pattern.split("|")
+    }
+
+
+def test_every_series_that_must_increase_is_there_from_the_start():
+    """One that appears with its first event has not increased."""
+    samples = [sample for family in Metrics("1").registry.collect() for sample in family.samples]
+    asked = [each for rule in rules() if "increase(" in rule["expr"] for each in selected(rule["expr"])]
+    assert asked
+    for name, matchers in asked:
+        there = {value for sample in samples if sample.name == name for value in sample.labels.values()}
+        words = {word for pattern in matchers.values() for word in pattern.split("|")}
+        assert words <= there, (name, words - there)
+
+
+def test_errors_that_are_not_the_callers_are_all_counted_as_such():
+    on_purpose = {"shutting_down", "call_cut_off"}  # a drain; the end of a session
+    no_request = {"settings", "schema_mismatch"}  # the start of a node
+    ours = set(reasons()) - (set(reasons(errors.ClientError)) - {"internal_error"}) - on_purpose - no_request
+    assert words_of("trunkline:failed_operations:rate5m") - {"-32603", "trunkline"} == ours
+    in_calls_only = {
+        "timeout",
+        "node_lost",
+        "response_too_large",
+        "invalid_response",
+    }  # never with a status of 400 or more
+    assert words_of("trunkline:failed_refusals:rate5m") == ours - in_calls_only == set(FAULTS)
+    assert words_of("TrunklineRefuses") == set(FAULTS) - {"backend_busy", "overloaded"}  # TrunklineFull, TrunklineSheds
+
+
+def test_every_alert_is_tested_where_its_condition_is_brought_about():
+    tests = "".join(path.read_text() for path in (ROOT / "tests/integration").glob("test_alerts*.py"))
+    assert {rule["alert"] for rule in rules() if "alert" in rule} <= set(re.findall(r'"(Trunkline\w+)"', tests))
 
 
 def test_alerts_are_whole_and_explained():
@@ -209,7 +254,7 @@ def test_every_reason_is_explained_once_and_none_that_is_not_there():
 
 def test_every_setting_that_the_document_names_exists():
     words = set(re.findall(r"`([A-Z][A-Z_]+)`", OPERATIONS))
-    not_ours = {"ERROR", "WARNING", "SSL_CERT_FILE"}
+    not_ours = {"ERROR", "WARNING", "SSL_CERT_FILE", "HOME", "TMPDIR", "MADE", "TRUNKLINE_URL", "TRUNKLINE_KEY"}
     assert words - not_ours <= set(NAMES)
 
 

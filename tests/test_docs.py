@@ -1,8 +1,8 @@
 """docs/wire.md is true: its commands are run, in order, against a real gateway.
 
-Each fenced ```sh block is run, all of them in one bash that has in its environment GATEWAY_URL (of the backend
-`time` that `serve --demo` sets up, without the last word) and KEY. A ```text block after one holds lines that must all
-appear in its output; `...` stands for anything.
+Each fenced ```sh block is run (a word behind `sh` is its `kind`), all of them in one bash that has in its environment
+GATEWAY_URL (of the backend `time` that `serve --demo` sets up, without the last word) and KEY. A ```text block after
+one holds lines that must all appear in its output; `...` stands for anything.
 """
 
 import contextlib
@@ -19,8 +19,8 @@ import pytest
 from tests.integration.gateway import ROOT, running_gateway
 
 WIRE = ROOT / "docs/wire.md"
-BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)
-WITHIN_S = 60
+BLOCK = re.compile(r"^```(\w*) *(\w*)[^\n]*\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)
+WITHIN_S = 120
 SEPARATOR = "---8<--- end of block {} ---8<---"
 
 
@@ -31,16 +31,17 @@ class Step:
     line: int
     script: str
     expected: list[str]
+    kind: str = ""
 
 
 def steps_of(text: str) -> list[Step]:
     steps: list[Step] = []
     end_of_last = -1
     for block in BLOCK.finditer(text):
-        language, body = block.groups()
+        language, kind, body = block.groups()
         between = text[end_of_last : block.start()] if end_of_last >= 0 else ""
         if language == "sh":
-            steps.append(Step(text.count("\n", 0, block.start()) + 1, body, []))
+            steps.append(Step(text.count("\n", 0, block.start()) + 1, body, [], kind))
             end_of_last = block.end()
         elif language == "text" and end_of_last >= 0 and not re.search(r"^#", between, re.MULTILINE):
             steps[-1].expected += [line.strip() for line in body.splitlines() if line.strip()]
@@ -54,7 +55,7 @@ def appears(expected: str, output: str) -> bool:
     return re.search(pattern, output) is not None
 
 
-def run(steps: list[Step], environment: dict[str, str], directory: Path) -> list[str]:
+def run(steps: list[Step], environment: dict[str, str], directory: Path, within_s: float = WITHIN_S) -> list[str]:
     """The output of each step, all of them run by one bash."""
     script = "".join(f"{step.script}\necho '{SEPARATOR.format(number)}'\n" for number, step in enumerate(steps))
     with subprocess.Popen(
@@ -68,7 +69,7 @@ def run(steps: list[Step], environment: dict[str, str], directory: Path) -> list
         start_new_session=True,
     ) as bash:
         try:
-            rest, _ = bash.communicate(script, WITHIN_S)
+            rest, _ = bash.communicate(script, within_s)
         except subprocess.TimeoutExpired as error:
             rest = (error.stdout or b"").decode()
         finally:
@@ -77,7 +78,7 @@ def run(steps: list[Step], environment: dict[str, str], directory: Path) -> list
     outputs = []
     for number, step in enumerate(steps):
         output, found, rest = rest.partition(SEPARATOR.format(number) + "\n")
-        assert found, f"the block at line {step.line} did not come to its end within {WITHIN_S} s:\n{output}"
+        assert found, f"the block at line {step.line} did not come to its end within {within_s} s:\n{output}"
         outputs.append(output)
     return outputs
 
@@ -103,3 +104,17 @@ def test_a_document_is_read_as_commands_and_what_they_print(tmp_path: Path) -> N
         (12, "false\n", []),
     ]
     assert [appears("o...e", output) for output in run(steps, {}, tmp_path)] == [True, False]
+
+
+def test_every_command_of_the_page_about_the_command_line_prints_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    steps = steps_of((ROOT / "docs/cli.md").read_text())
+    assert sum(bool(step.expected) for step in steps) >= 4
+    with running_gateway(tmp_path / "data") as gateway:
+        environment = {"TRUNKLINE_URL": gateway.url, "TRUNKLINE_KEY": gateway.admin_key}
+        outputs = run(steps, environment, tmp_path)
+    for step, output in zip(steps, outputs, strict=True):
+        missing = [line for line in step.expected if not appears(line, output)]
+        assert not missing, f"docs/cli.md:{step.line}: missing {missing} in\n{output}"

@@ -14,8 +14,8 @@ import anyio
 import psutil
 import pytest
 
-from app.domain import BackendSpec, Principal
-from app.errors import StorageUnavailable
+from app.domain import BackendSpec, Principal, Tenant
+from app.errors import SettingsError, StorageUnavailable
 from app.gateway import Gateway, open_gateway
 from app.protocol.jsonrpc import Request, parse_client
 from app.routing.notice import Kind, Notice
@@ -103,9 +103,9 @@ async def test_a_node_is_ready_once_the_others_know_it(one_of_several: Settings)
     async with open_gateway(one_of_several) as gateway, open_gateway(one_of_several) as other:
         for node in (gateway, other):
             await becomes({"sessions": "ok", "database": "ok"}, partial(_ready, node))
-        await becomes(2, lambda: len(gateway.node.statuses()))
+        await becomes(2, lambda: 1 + len(gateway.heartbeat.peers))
         assert gateway.degraded() == {}
-        assert {each.id for each in gateway.node.statuses()} == {gateway.routing.node, other.routing.node}
+        assert {each.id for each in await gateway.node.statuses()} == {gateway.routing.node, other.routing.node}
 
 
 def _ready(gateway: Gateway) -> dict[str, str]:
@@ -210,3 +210,59 @@ async def test_a_node_that_says_it_leaves_gets_nothing_new_and_is_not_given_up(o
         gateway.effects.heard(Notice(Kind.NODE_LEAVING, (other.id,)))
         assert gateway.router.any_peer() is None
         assert gateway.heartbeat.peers[other.id].draining
+
+
+# --- homes
+
+
+async def _add(gateway: Gateway, *tenants: str) -> None:
+    for tenant in tenants:
+        await gateway.tenants.create(Tenant(tenant))
+        await gateway.backends.create(tenant, BackendSpec(tenant, "b", sys.executable))
+
+
+def _old_home(settings: Settings) -> Path:
+    old = settings.data_dir / "backends" / "home"
+    old.mkdir(parents=True)
+    (old / "memory.json").write_text("{}")
+    return old
+
+
+async def test_the_home_that_was_shared_goes_to_the_only_tenant_with_backends(alone: Make, caplog):
+    settings = alone()
+    async with open_gateway(settings) as gateway:
+        await _add(gateway, "acme")
+        spec = await gateway.backends.get("acme", "b")
+    old = _old_home(settings)
+    for _ in range(2):
+        async with open_gateway(settings):
+            assert (settings.homes / spec.home / "home" / "memory.json").read_text() == "{}"
+            assert (old / "memory.json").exists()
+    assert caplog.text.count("moved the home of all backends") == 1
+
+
+@pytest.mark.parametrize("tenants", [(), ("acme", "other")])
+async def test_the_home_that_was_shared_stays_where_nobody_knows_whose_it_is(alone: Make, caplog, tenants):
+    settings = alone()
+    async with open_gateway(settings) as gateway:
+        await _add(gateway, *tenants)
+    old = _old_home(settings)
+    async with open_gateway(settings):
+        assert (old / "memory.json").exists()
+        assert not old.is_symlink()
+        assert list(settings.homes.iterdir()) == []
+    assert f"backends no longer use {old}" in caplog.text
+
+
+async def test_a_place_for_homes_that_cannot_be_made_is_named_at_the_start(alone: Make, tmp_path):
+    (tmp_path / "file").write_text("")
+    settings = alone(HOMES_DIR=str(tmp_path / "file" / "homes"))
+    with pytest.raises(SettingsError, match="TRUNKLINE_HOMES_DIR: cannot make"):
+        async with open_gateway(settings):
+            pass
+
+
+@pytest.mark.parametrize("where", ["", ".."])
+def test_homes_are_not_beside_the_key(alone: Make, tmp_path, where):
+    with pytest.raises(SettingsError, match="TRUNKLINE_HOMES_DIR: must not be DATA_DIR"):
+        alone(DATA_DIR=str(tmp_path / "data"), HOMES_DIR=os.path.normpath(tmp_path / "data" / where))

@@ -81,7 +81,7 @@ class Client:
 
     async def ready(self) -> tuple[int, str]:
         response = await self.http.get("/readyz")
-        return response.status_code, response.json()["parts"]["database"]
+        return response.status_code, response.json()["parts"]["database"].partition(". ")[0]
 
     async def change(self) -> tuple[int, str]:
         self._burst += 1

@@ -239,7 +239,6 @@ def test_a_variable_that_changes_what_is_loaded_must_be_confirmed(name):
 @pytest.mark.parametrize(
     ("members", "problem"),
     [
-        ({"cwd": "/srv"}, "`cwd` is not supported"),
         ({"envFile": ".env"}, "`envFile` is not supported"),
         ({"command": ""}, "has no command"),
         ({"command": None}, "has no command"),
@@ -251,6 +250,16 @@ def test_a_variable_that_changes_what_is_loaded_must_be_confirmed(name):
 )
 def test_what_cannot_be_imported_says_why(members, problem):
     assert problem in one(stdio(**members)).problems[0]
+
+
+def test_a_working_directory_is_taken_over():
+    entry = one(stdio(cwd="/srv/${PLACE}"), supplied={"PLACE": "a b"})
+    assert (entry.problems, entry.notes, entry.members["cwd"]) == ((), (), "/srv/a b")
+    assert entry.command_line == "run (in /srv/a b)"
+    assert one(stdio(cwd="notes")).notes == ("`cwd` is below the tenant's home",)
+    for nothing in ("", None):
+        assert "cwd" not in one(stdio(cwd=nothing)).members
+    assert "PLACE" in one(stdio(cwd="${PLACE}")).problems[0]
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_nothing_is_defined_twice_and_the_overlay_changes_what_it_means_to(insta
     assert (
         gateway(example)["image"]
         == pod(example)["initContainers"][0]["image"]
-        == "registry.example.com/trunkline:0.1.0"
+        == "registry.example.com/trunkline:CHANGE-ME"
     )
     assert gateway(example)["resources"]["limits"] == {"memory": "16Gi"}
     assert gateway(example)["livenessProbe"] == gateway(INSTALLATIONS["base"])["livenessProbe"]

@@ -5,6 +5,7 @@ import json
 import logging
 from collections.abc import Iterator
 
+import anyio
 import pytest
 
 from app import logs
@@ -34,7 +35,7 @@ def test_a_record_is_one_line_with_time_level_logger_and_message(stream):
 
 
 def test_where_several_nodes_write_each_line_says_which(stream):
-    logs.configure("info", stream, node="2")
+    logs.configure("info", stream, of_every_line={"node": "2"})
     logging.getLogger("app").info("ready")
     assert lines(stream)[0]["node"] == "2"
 
@@ -59,18 +60,50 @@ def test_an_exception_is_one_member(stream):
     assert line["exception"].endswith("ValueError: first\nsecond")
 
 
-def test_ids_come_from_the_context_and_extra_wins(stream):
-    token = logs.tenant.set("acme")
+def test_a_line_says_what_is_known_of_its_request_until_that_is_over_and_extra_wins(stream):
+    context = logs.LogContext(lambda: {"request": "r1", "tenant": "acme"})
+    token = logs.current.set(context)
     try:
         logging.getLogger("app").info("one")
         logging.getLogger("app").info("two", extra={"tenant": "zenith", "session": "s1"})
+        context.end()
+        logging.getLogger("app").info("three")
     finally:
-        logs.tenant.reset(token)
-    logging.getLogger("app").info("three")
+        logs.current.reset(token)
     one, two, three = lines(stream)
-    assert one["tenant"] == "acme"
-    assert (two["tenant"], two["session"]) == ("zenith", "s1")
-    assert "tenant" not in three
+    assert (one["request"], one["tenant"]) == ("r1", "acme")
+    assert (two["request"], two["tenant"], two["session"]) == ("r1", "zenith", "s1")
+    assert not {"request", "tenant"} & set(three)
+
+
+async def test_of_lines_by_the_thousand_some_are_logged_and_the_rest_counted(stream, monkeypatch):
+    monkeypatch.setattr(logs.Thinned, "PER_S", 3)
+    thinned = logs.Thinned(logging.getLogger("app"))
+    for number in range(10):
+        thinned.info("a", "refused", {"number": number})
+    thinned.info("b", "another kind", {})
+    with anyio.fail_after(30):
+        while not any("more" in line for line in lines(stream)):
+            await anyio.sleep(0.01)
+    *first, other, told = lines(stream)
+    assert [line["number"] for line in first] == [0, 1, 2]
+    assert other["message"] == "another kind"
+    assert (told["message"], told["more"]) == ("refused (and 7 more within a second)", 7)
+
+
+async def test_a_field_may_be_called_like_a_member_of_every_record(stream):
+    logs.Thinned(logging.getLogger("app")).info("a", "refused", {"name": "x", "process": 1, "message": "m"})
+    (line,) = lines(stream)
+    assert (line["message"], line["name_"], line["process_"], line["message_"]) == ("refused", "x", 1, "m")
+
+
+async def test_kinds_that_strangers_make_up_are_bounded(stream, monkeypatch):
+    monkeypatch.setattr(logs.Thinned, "MAX_KINDS", 5)
+    monkeypatch.setattr(logs.Thinned, "PER_S", 1)
+    thinned = logs.Thinned(logging.getLogger("app"))
+    for number in range(1000):
+        thinned.info(number, "refused", {})
+    assert len(lines(stream)) <= 6
 
 
 def test_credentials_do_not_get_out(stream):

@@ -54,6 +54,16 @@ def test_the_document_shows_what_the_simulation_prints(printed):
     assert printed().lstrip("\n") == shown
 
 
+def test_what_the_document_says_of_one_node_was_measured():
+    """Its figures are those of performance.md, so that there is one place where they are changed."""
+    measured = (ROOT / "docs/performance.md").read_text()
+    taken = [line for line in DOCUMENT.splitlines() if line.startswith("|") and "[performance.md]" in line]
+    assert len(taken) >= 4
+    for line in taken:
+        for figure in re.findall(r"[0-9.]+ (?:µs|MiB|KiB)", line):
+            assert figure in measured, line
+
+
 def test_the_simulation_says_how_it_is_used(printed, capsys):
     with pytest.raises(SystemExit):
         printed("--help")

@@ -304,6 +304,18 @@ def test_a_kept_secret_key_that_is_broken_is_not_replaced(tmp_path):
     assert (tmp_path / "secret_key").read_text() == "oops"
 
 
+def test_a_secret_key_that_was_lost_is_not_silently_another_one(tmp_path):
+    (tmp_path / "trunkline.db").touch()
+    with pytest.raises(
+        SettingsError, match=r"^TRUNKLINE_SECRET_KEY: there is a database, but its key is not in"
+    ) as caught:
+        Settings.from_env({}, data_dir=tmp_path)
+    assert "trunkline secret-key accept" in str(caught.value)
+    assert not (tmp_path / "secret_key").exists()
+    assert Settings.from_env({}, make=False, data_dir=tmp_path).secret_key == b""
+    assert Settings.from_env({"TRUNKLINE_SECRET_KEY": KEY}, data_dir=tmp_path).secret_key == bytes.fromhex(KEY)
+
+
 def test_every_setting_has_a_name():
     assert "DATA_DIR" in NAMES
     assert all(name.isupper() for name in NAMES)

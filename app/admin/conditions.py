@@ -1,7 +1,7 @@
 """Entity tags: which state of an object an answer shows, and changes that are made to that state only.
 
 A tag covers the version and what is shown, so that an object made anew under an old name has another one. Of what
-changes by itself (when a key was used last) it knows nothing.
+changes by itself (when a key was used last, how much is used) it knows nothing.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from app.errors import ConcurrentChange, PreconditionFailed
 
 MAX_IF_MATCH = 1024
 
-_VOLATILE = {"last_used_at", "key"}
+_VOLATILE = {"last_used_at", "key", "use"}
 _M = TypeVar("_M", bound=BaseModel)
 _tags = re.compile(r'(W/)?"([!#-~\x80-\xff]*)"').findall
 

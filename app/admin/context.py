@@ -1,6 +1,7 @@
 """What the endpoints work with, and the one check that each of them starts with."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated
@@ -11,6 +12,7 @@ from app.admin.effects import NodeEffects
 from app.admin.idempotency import AnsweredOnce
 from app.admin.node import NodeView
 from app.auth import Authenticator, KeyMaker
+from app.auth.issuer_check import IssuerCheck
 from app.auth.policy import has_scope, is_platform_admin, may_see
 from app.auth.sealing import Sealer
 from app.domain import DEFAULT_TENANT, Principal, Scope, is_name
@@ -20,7 +22,11 @@ from app.limits.rate_limiter import RateLimiter
 from app.storage import ApiKeyRepository, BackendRepository, TenantRepository
 from app.storage.acts import Act
 from app.storage.audit import AuditLog
+from app.storage.changes import Change
 from app.storage.issuers import IssuerRepository
+from app.storage.switches import SwitchRepository
+
+ALL = "-"  # instead of a tenant's name in a path: all tenants
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,7 @@ class AdminContext:
     node: NodeView
     rates: RateLimiter
     answered_once: AnsweredOnce
+    switches: SwitchRepository
     checks_under_way: set[tuple[str, str]] = field(default_factory=set)
 
 
@@ -51,6 +58,20 @@ class IssuerContext:
     repository: IssuerRepository
     sealer: Sealer
     check_url: Callable[[str], object]
+    check: IssuerCheck
+    under_way: set[tuple[str, str]] = field(default_factory=set)
+
+    @contextmanager
+    def checking(self, tenant: str, what: str) -> Iterator[bool]:
+        """Around a look at other people's hosts. False: the same is being looked at already."""
+        if (tenant, what) in self.under_way:
+            yield False
+            return
+        self.under_way.add((tenant, what))
+        try:
+            yield True
+        finally:
+            self.under_way.discard((tenant, what))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +83,18 @@ class Access:
     admin: AdminContext
     request_id: str
 
-    def act(self, action: str, target: str, detail: str = "", *, tenant: str | None = None) -> Act:
+    @property
+    def reach(self) -> str | None:
+        """The tenant, or None for all tenants."""
+        return None if self.tenant == ALL else self.tenant
+
+    def act(
+        self, action: str, target: str, detail: str = "", *, tenant: str | None = None, changes: tuple[Change, ...] = ()
+    ) -> Act:
         """What this request does, for the audit trail. Nothing secret goes in here."""
         concerned = self.tenant if tenant is None else tenant
         now = self.admin.now()
-        return Act(concerned, self.principal.identity, action, target, now, self.request_id, detail)
+        return Act(concerned, self.principal.identity, action, target, now, self.request_id, detail, changes)
 
 
 def _needs(scope: Scope) -> Callable[[Request, Principal], Awaitable[Access]]:
@@ -78,10 +106,21 @@ def _needs(scope: Scope) -> Callable[[Request, Principal], Awaitable[Access]]:
             raise NotFound("Tenant not found")
         # 2. Within one's own, the answer says what is missing.
         if not has_scope(principal, tenant, scope):
-            raise Forbidden([scope])
+            raise Forbidden([scope], held=principal.scopes)
         # 3. Allowed; a tenant that is gone is gone for its own keys too, however fresh they are in memory.
         await admin.tenants.get(tenant)
         return Access(tenant, principal, admin, request.state.request_id)
+
+    return check
+
+
+def _needs_or_all(scope: Scope) -> Callable[[Request, Principal], Awaitable[Access]]:
+    of_tenant = _needs(scope)
+
+    async def check(request: Request, principal: CurrentPrincipal) -> Access:
+        if request.path_params.get("tenant") == ALL and is_platform_admin(principal):
+            return Access(ALL, principal, request.app.state.admin, request.state.request_id)
+        return await of_tenant(request, principal)  # for everybody else there is no tenant `-`
 
     return check
 
@@ -96,7 +135,7 @@ Issuers = Annotated[IssuerContext, Depends(_issuer_context)]
 
 async def _platform(request: Request, principal: CurrentPrincipal) -> Access:
     if not is_platform_admin(principal):
-        raise Forbidden([Scope.PLATFORM_ADMIN])
+        raise Forbidden([Scope.PLATFORM_ADMIN], held=principal.scopes)
     return Access(DEFAULT_TENANT, principal, request.app.state.admin, request.state.request_id)
 
 
@@ -104,6 +143,9 @@ Platform = Annotated[Access, Depends(_platform)]
 """For what belongs to no tenant."""
 
 MayRead = Annotated[Access, Depends(_needs(Scope.TENANT_READ))]
+MayReadOfAll = Annotated[Access, Depends(_needs_or_all(Scope.TENANT_READ))]
+"""The same; and of all tenants, under the name `-`, for platform administrators."""
+
 MayAudit = Annotated[Access, Depends(_needs(Scope.AUDIT_READ))]
 MayManage = Annotated[Access, Depends(_needs(Scope.TENANT_ADMIN))]
 MayRegister = Annotated[Access, Depends(_needs(Scope.PLATFORM_ADMIN))]

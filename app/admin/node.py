@@ -5,26 +5,44 @@ from typing import Protocol
 
 from app.backends.trial import Trial
 from app.domain import BackendSpec, Limits
-from app.sessions.overview import NodeStatus, ProcessView, SessionView
+from app.sessions.all_nodes import Gathered
+from app.sessions.limits_use import LimitsUse
+from app.sessions.listing import Listing, Window
+from app.sessions.views import AddressUse, BackendRunning, FailureView, NodeStatus, ProcessView, SessionView, TenantUse
 
 
 class NodeView(Protocol):
-    """The live objects as values. Always of one tenant; another tenant's are not there."""
+    """The live objects as values, of one tenant: another tenant's are not there. Lists are also of all tenants."""
 
     def status(self) -> NodeStatus:
         """The node itself."""
 
-    def statuses(self) -> Sequence[NodeStatus]:
+    async def statuses(self) -> Sequence[NodeStatus]:
         """Every node, by id."""
 
-    async def sessions(self, tenant: str) -> Sequence[SessionView]:
-        """The tenant's sessions, by their public ids."""
+    async def sessions(self, tenant: str | None, window: Window) -> Listing[SessionView]:
+        """The tenant's sessions, or those of all where it is None."""
 
     async def end_session(self, tenant: str, session: str) -> bool:
         """Ends the session with this public id; False if there is none."""
 
-    async def processes(self, tenant: str) -> Sequence[ProcessView]:
-        """The tenant's processes, by id."""
+    async def processes(self, tenant: str | None, window: Window) -> Listing[ProcessView]:
+        """The tenant's processes, or those of all where it is None."""
+
+    async def use(self, window: Window) -> Listing[TenantUse]:
+        """What each tenant uses."""
+
+    async def limits_use(self, tenant: str) -> tuple[LimitsUse, Sequence[str]]:
+        """What of the tenant's limits is taken; and which nodes have not told."""
+
+    async def backends(self, tenant: str, first: str, last: str) -> Gathered[BackendRunning]:
+        """What runs of the tenant's backends from this name to that, and has failed lately."""
+
+    async def credential_uses(self, identity: tuple[str, str, str]) -> Gathered[AddressUse]:
+        """From where this principal was let in."""
+
+    async def failures(self, tenant: str | None, window: Window) -> Listing[FailureView]:
+        """The last failures of the tenant's backends, or of all where it is None, the newest first."""
 
     async def stderr(self, tenant: str, process: str, lines: int) -> Sequence[str] | None:
         """The last lines of a process; None if there is no such process."""

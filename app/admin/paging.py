@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 200
-MAX_CURSOR = 128
+MAX_CURSOR = 256
 
 _T = TypeVar("_T")
 _M = TypeVar("_M", bound=BaseModel)

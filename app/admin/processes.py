@@ -7,11 +7,12 @@ from typing import Annotated, Self
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, Field
 
-from app.admin.context import MayManage, MayRead
-from app.admin.paging import AskedPage, Page
+from app.admin.context import MayManage, MayReadOfAll
 from app.admin.route import AdminRoute
+from app.admin.use import UseMembers, flat
+from app.admin.windows import AskedWindow, RunningPage
 from app.errors import NotFound
-from app.sessions.overview import ProcessView
+from app.sessions.views import ProcessView
 
 DEFAULT_LINES = 100
 MAX_LINES = 1000
@@ -22,24 +23,25 @@ ProcessId = Annotated[str, Path(description="The process's id as the list shows 
 Lines = Annotated[int, Query(ge=1, le=MAX_LINES, description="How many of the last lines.")]
 
 
-class ProcessAnswer(BaseModel):
-    """A backend's process."""
+class ProcessAnswer(UseMembers):
+    """A backend's process. Memory and processor time are measured every ten seconds, every two while somebody asks."""
 
     id: str
+    tenant: str
     backend: str
     pid: int
     state: str = Field(description="starting, warm, leased or stopping.")
     started_at: datetime
     age_s: float
-    resident_bytes: int = Field(description="With everything it started; measured every ten seconds, 0 before that.")
-    sessions: list[str] = Field(description="Those it serves: one, unless the backend is shared.")
+    sessions: list[str] = Field(description="Those it serves: one, unless the backend is shared; 100 at most.")
+    session_count: int
     stderr_lines: int = Field(description="How many are kept.")
     node: str = Field(description="Which node runs it.")
 
     @classmethod
     def of(cls, view: ProcessView) -> Self:
         """Shows the value."""
-        return cls(**{**asdict(view), "sessions": list(view.sessions)})
+        return cls(**{**asdict(view), **flat(view.use), "sessions": list(view.sessions)})
 
 
 class StderrAnswer(BaseModel):
@@ -49,9 +51,10 @@ class StderrAnswer(BaseModel):
 
 
 @router.get("")
-async def list_processes(access: MayRead, asked: AskedPage) -> Page[ProcessAnswer]:
-    """The processes of the tenant's backends on all nodes, warm ones included, by id; see the list of sessions."""
-    return asked.of_all(await access.admin.node.processes(access.tenant), lambda view: view.id, ProcessAnswer.of)
+async def list_processes(access: MayReadOfAll, asked: AskedWindow) -> RunningPage[ProcessAnswer]:
+    """The processes of a tenant's backends on all nodes, warm ones included, or of all tenants:
+    `/tenants/-/processes`, for platform administrators."""
+    return asked.page(await access.admin.node.processes(access.reach, asked.window), ProcessAnswer.of)
 
 
 @router.get("/{process}/stderr")

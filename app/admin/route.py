@@ -1,4 +1,5 @@
-"""AdminRoute: what a request to the REST API goes through once it is known who asks: a rate, UTF-8, once for a key."""
+"""AdminRoute: what a request to the REST API goes through once it is known who asks: a rate, known parameters, UTF-8,
+once for a key."""
 
 import codecs
 from collections.abc import Callable, Coroutine
@@ -9,6 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from app.admin.idempotency import AnsweredOnce
+from app.admin.parameters import known_parameters, require_known
 from app.errors import ParseError
 from app.http.dependencies import AuthenticatedRoute
 from app.limits.rate_limiter import RateLimiter
@@ -22,10 +24,12 @@ class AdminRoute(AuthenticatedRoute):
     def behind_authentication(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """The route's application, less what is too much and what is repeated."""
         handle = self._once(super().behind_authentication())
+        known = known_parameters(self.dependant)
 
         async def limited(request: Request) -> Response:
             rates: RateLimiter = request.app.state.admin.rates
             rates.spend(request.state.principal.identity, _cost(request.method, request.scope["path"]))
+            require_known(request, known)
             if request.method != "GET":
                 _require_utf8(await _body(request))
             return await handle(request)

@@ -5,7 +5,22 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path
 from fastapi.security import HTTPBearer
 
-from app.admin import api_keys, audit, backends, checks, imports, issuers, nodes, processes, sessions, tenants
+from app.admin import (
+    api_keys,
+    audit,
+    backends,
+    checks,
+    failures,
+    imports,
+    issuer_checks,
+    issuers,
+    nodes,
+    principals,
+    processes,
+    sessions,
+    tenants,
+    use,
+)
 from app.http.problems import responses
 
 PREFIX = "/api/v1"
@@ -20,9 +35,12 @@ _OF_TENANTS = (
     ("/backends", checks.router),
     ("/backends:import", imports.router),
     ("/keys", api_keys.router),
+    ("/principals", principals.router),
     ("/issuers", issuers.router),
+    ("/issuers", issuer_checks.router),
     ("/sessions", sessions.router),
     ("/processes", processes.router),
+    ("/failures", failures.router),
 )
 
 
@@ -31,7 +49,7 @@ def build_router() -> APIRouter:
     router = APIRouter(
         prefix=PREFIX, dependencies=[Depends(_bearer)], responses=responses(400, 401, 403, 422, 429, 503)
     )
-    for resource in (tenants.router, nodes.router, audit.router):
+    for resource in (tenants.router, nodes.router, use.router, audit.router):
         router.include_router(resource)
     for path, resource in _OF_TENANTS:
         router.include_router(resource, prefix=path, responses=responses(404))

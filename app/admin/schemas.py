@@ -1,6 +1,9 @@
 """The bodies of the REST API, without those about issuers: strict models, every string and list with its bound."""
 
 import json
+import os
+import re
+import shlex
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Annotated, Literal, Self
@@ -22,9 +25,11 @@ from app.auth.policy import is_scope
 from app.domain import NAME_PATTERN, BackendSpec, Limits, Tenant, Timeouts
 from app.storage import ApiKey
 
+MAX_REASON = 300
 HIDDEN = "***"  # what an answer shows of an env value; sent back in a PATCH it means "as it is"
 MAX_ARGS_BYTES = 64 * 1024
 MAX_ENV_BYTES = 64 * 1024
+MAX_QUOTED = 200  # characters of what a message repeats
 MAX_DOCUMENT_BYTES = 256 * 1024
 DEFAULT_KEY_LIFE = timedelta(days=90)
 MAX_KEY_LIFE = timedelta(days=3650)
@@ -58,6 +63,38 @@ def _is_text(value: object) -> object:
     return value
 
 
+def _one_program(command: str) -> str:
+    """The command, unless it is a command line: there is no shell to take it apart. A path may have spaces in it."""
+    if not any(each.isspace() for each in command) or (command.startswith("/") and os.path.isfile(command)):
+        return command
+    message = "is one program, without its arguments"
+    try:
+        program, *arguments = shlex.split(re.sub(r"\s", " ", command))
+    except ValueError:  # nothing in it, or a quotation mark without its end
+        pass
+    else:
+        split = f"{json.dumps(program)[:MAX_QUOTED]}, and {json.dumps(arguments)[1:-1][:MAX_QUOTED]}"
+        message += f": write {split} at the beginning of `args`" if arguments else f": write {split}"
+    raise PydanticCustomError("command_line", "{message}", {"message": message})
+
+
+def _directory(path: str) -> str:
+    """For a validator: the working directory, if it is absolute or stays below the tenant's home."""
+    if path.startswith("~"):
+        raise PydanticCustomError("cwd", "is relative to the tenant's home already: leave out `~`")
+    if not path.startswith("/") and ".." in path.split("/"):
+        raise PydanticCustomError("cwd", "leads out of the tenant's home: write an absolute path")
+    return path
+
+
+Reason = Annotated[
+    str,
+    StringConstraints(max_length=MAX_REASON),
+    AfterValidator(one_line),
+    Field(description="Why it is switched off, in one line; its callers are told. Gone when it is on again."),
+]
+
+
 class Strict(BaseModel):
     """What a client may send: nothing unknown, nothing converted, no NaN."""
 
@@ -65,7 +102,25 @@ class Strict(BaseModel):
 
 
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN), Field(description="Lower-case letters, digits, `-`.")]
-Command = Annotated[str, StringConstraints(min_length=1, max_length=4096), AfterValidator(_no_nul)]
+StoredCommand = Annotated[str, StringConstraints(min_length=1, max_length=4096), AfterValidator(_no_nul)]
+Command = Annotated[
+    StoredCommand,
+    AfterValidator(_one_program),
+    Field(
+        description="One program: a name that is on the gateway's PATH, or a path. Its arguments go into `args`: white "
+        "space is refused here, but for an absolute path that exists."
+    ),
+]
+Cwd = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=4096),
+    AfterValidator(_no_nul),
+    AfterValidator(_directory),
+    Field(
+        description="Where the processes work: an absolute path, or one below the tenant's home. It must be there, on "
+        "each node. null: the tenant's home."
+    ),
+]
 Argument = Annotated[str, StringConstraints(max_length=MAX_ARGS_BYTES), AfterValidator(_no_nul)]
 Arguments = Annotated[list[Argument], Field(max_length=256, description="At most 64 KiB in all.")]
 EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=128)]
@@ -114,6 +169,16 @@ Rate = Annotated[float, Field(ge=0, le=1_000_000)]
 Minutes10 = Annotated[float, Field(gt=0, le=600)]
 Day = Annotated[float, Field(gt=0, le=86400)]
 Month = Annotated[float, Field(gt=0, le=31 * 86400)]
+ReclaimIdle = Annotated[
+    float,
+    Field(
+        gt=0,
+        le=31 * 86400,
+        description="A session that has been idle for so long ends where somebody waits for its process, or would be "
+        "refused for want of its place. One with a call, an open question, a running task or an open stream is not "
+        "idle. As much as `idle_s`, or more: never.",
+    ),
+]
 
 
 # --- tenants
@@ -147,6 +212,8 @@ class TenantPatch(Strict):
     """A merge patch: a limit that is null becomes "no limit"; `limits` itself null brings all defaults back."""
 
     limits: LimitsBody | None = None
+    enabled: bool | None = None
+    reason: Reason | None = None
 
 
 class TenantAnswer(BaseModel):
@@ -154,12 +221,14 @@ class TenantAnswer(BaseModel):
 
     name: str
     limits: LimitsBody
+    enabled: bool
+    reason: str
     version: int
 
     @classmethod
     def of(cls, tenant: Tenant) -> Self:
         """Shows the value."""
-        return cls(name=tenant.name, limits=LimitsBody(**asdict(tenant.limits)), version=tenant.version)
+        return cls(**asdict(tenant))
 
 
 # --- backends
@@ -172,15 +241,17 @@ class TimeoutsBody(Strict):
     call_s: Day = _TIMEOUTS.call_s
     idle_s: Month = _TIMEOUTS.idle_s
     absolute_s: Month = _TIMEOUTS.absolute_s
+    reclaim_idle_s: ReclaimIdle = _TIMEOUTS.reclaim_idle_s
 
 
-class BackendBody(Strict):
-    """A new backend: which command to start, how many of it, and for how long."""
+class StoredBackend(Strict):
+    """A backend that may have been registered before a rule about its command was made."""
 
     name: Name
-    command: Command
+    command: StoredCommand
     args: Arguments = Field(default_factory=list)
     env: Env = Field(default_factory=dict)
+    cwd: Cwd | None = None
     isolation: Isolation = "session"
     recovery: Recovery = "end"
     broadcast: Broadcast = False
@@ -189,6 +260,13 @@ class BackendBody(Strict):
     calls_per_session: CallsPerSession = 128
     timeouts: TimeoutsBody = Field(default_factory=TimeoutsBody)
     enabled: bool = True
+    reason: Reason = ""
+
+    @model_validator(mode="after")
+    def _reason_of_what_is_off(self) -> Self:
+        if self.reason and self.enabled:
+            raise PydanticCustomError("reason", "a reason goes with `enabled: false`")
+        return self
 
     @model_validator(mode="after")
     def _bounded_in_all(self) -> Self:
@@ -203,7 +281,14 @@ class BackendBody(Strict):
     def spec(self, tenant: str, version: int = 1) -> BackendSpec:
         """The value."""
         values = {**dict(self), "args": tuple(self.args), "timeouts": Timeouts(**dict(self.timeouts))}
-        return BackendSpec(tenant=tenant, version=version, **values)
+        # Only the platform registers backends; who changes one says so behind this.
+        return BackendSpec(tenant=tenant, version=version, off_by_platform=not self.enabled, **values)
+
+
+class BackendBody(StoredBackend):
+    """A new backend: which command to start, how many of it, and for how long."""
+
+    command: Command
 
 
 class TimeoutsPatch(Strict):
@@ -213,6 +298,7 @@ class TimeoutsPatch(Strict):
     call_s: Day | None = None
     idle_s: Month | None = None
     absolute_s: Month | None = None
+    reclaim_idle_s: ReclaimIdle | None = None
 
 
 class BackendPatch(Strict):
@@ -221,6 +307,7 @@ class BackendPatch(Strict):
     command: Command | None = None
     args: Arguments | None = None
     env: dict[EnvName, EnvValue | None] | None = None
+    cwd: Cwd | None = None
     isolation: Isolation | None = None
     recovery: Recovery | None = None
     broadcast: Broadcast | None = None
@@ -229,6 +316,7 @@ class BackendPatch(Strict):
     calls_per_session: CallsPerSession | None = None
     timeouts: TimeoutsPatch | None = None
     enabled: bool | None = None
+    reason: Reason | None = None
 
 
 class BackendAnswer(BaseModel):
@@ -239,6 +327,7 @@ class BackendAnswer(BaseModel):
     command: str
     args: list[str]
     env: dict[str, str] = Field(description=f"Names only: every value is `{HIDDEN}`.")
+    cwd: str | None
     isolation: str
     recovery: str
     broadcast: bool
@@ -247,6 +336,8 @@ class BackendAnswer(BaseModel):
     calls_per_session: int
     timeouts: TimeoutsBody
     enabled: bool
+    reason: str
+    off_by_platform: bool = Field(description="Only a platform administrator can switch it on again.")
     version: int
 
     @classmethod
@@ -319,6 +410,13 @@ class KeyBody(Strict):
     expires_at: Annotated[AwareDatetime, Field(strict=False), BeforeValidator(_is_text)] | None = None
 
 
+class KeyPatch(Strict):
+    """A merge patch."""
+
+    enabled: bool | None = None
+    reason: Reason | None = None
+
+
 class KeyAnswer(BaseModel):
     """A key, as far as it can be shown again."""
 
@@ -330,6 +428,9 @@ class KeyAnswer(BaseModel):
     expires_at: datetime | None
     revoked_at: datetime | None
     last_used_at: datetime | None
+    enabled: bool
+    reason: str
+    off_by_platform: bool = Field(description="Only a platform administrator can switch it on again.")
 
     @classmethod
     def of(cls, record: ApiKey, **more: str) -> Self:

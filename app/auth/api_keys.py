@@ -16,10 +16,10 @@ from string import ascii_lowercase, ascii_uppercase, digits
 from typing import Protocol
 from zlib import crc32
 
-from app.domain import Principal
+from app.domain import KEY_ISSUER, Principal
 
 PREFIX = "tlk_"
-ISSUER = "key"  # what `Principal.issuer` says of a key's holder
+ISSUER = KEY_ISSUER
 PEPPER_VERSION = 1
 
 _ALPHABET = digits + ascii_uppercase + ascii_lowercase
@@ -58,11 +58,17 @@ class ApiKeyStore(Protocol):
 
 
 class KeyRefused(Exception):
-    """The key opens nothing. `reason` is for metrics; the caller is not told which it was."""
+    """The key opens nothing. `reason` is for metrics, `facts` for the log; the caller is told neither.
 
-    def __init__(self, reason: str) -> None:
+    The facts have the key's id, which is no secret, and only if it has the form of one.
+    """
+
+    def __init__(self, reason: str, expected: str, actual: object = None, *, key_id: str | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.facts: dict[str, object] = {"failure": reason, "rule": "key", "expected": expected, "actual": actual}
+        if key_id is not None:
+            self.facts["key_id"] = key_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,16 +130,16 @@ class ApiKeys:
         """
         identifier = key_id(text)
         if identifier is None:
-            raise KeyRefused("malformed")
+            raise KeyRefused("malformed", f"{PREFIX}, an id, a secret and their checksum", f"{len(text)} characters")
         record = await self._store.find(identifier)
         # The same work whether or not there is such an id.
         right = hmac.compare_digest(self._maker.digest(text), record.digest if record else _NO_DIGEST)
         if record is None or record.pepper_version != PEPPER_VERSION:
-            raise KeyRefused("unknown")
+            raise KeyRefused("unknown", "a key of this gateway and its SECRET_KEY", key_id=identifier)
         if not right:
-            raise KeyRefused("wrong_secret")
+            raise KeyRefused("wrong_secret", "the secret that belongs to this id", key_id=identifier)
         now = self._now()
-        _require_good(record, now)
+        _require_good(identifier, record, now)
         self._used[record.tenant, identifier] = now
         expires_at = None if record.expires_at is None else record.expires_at.timestamp()
         return Principal(record.tenant, ISSUER, identifier, record.scopes, expires_at)
@@ -147,8 +153,8 @@ class ApiKeys:
         """
         record = await self._store.find(principal.subject)
         if record is None or record.tenant != principal.tenant:
-            raise KeyRefused("unknown")
-        _require_good(record, self._now())
+            raise KeyRefused("unknown", f"a key of the tenant {principal.tenant}", key_id=principal.subject)
+        _require_good(principal.subject, record, self._now())
 
     async def flush_last_used(self) -> None:
         """Writes down which keys were used. Once a minute is enough; uses survive a store that is away.
@@ -164,11 +170,13 @@ class ApiKeys:
             raise
 
 
-def _require_good(record: KeyRecord, now: datetime) -> None:
+def _require_good(identifier: str, record: KeyRecord, now: datetime) -> None:
     if record.revoked_at is not None:
-        raise KeyRefused("revoked")
+        revoked_at = record.revoked_at.isoformat(timespec="seconds")
+        raise KeyRefused("revoked", "a key that is not revoked", f"revoked at {revoked_at}", key_id=identifier)
     if record.expires_at is not None and record.expires_at <= now:
-        raise KeyRefused("expired")
+        expired_at = record.expires_at.isoformat(timespec="seconds")
+        raise KeyRefused("expired", "a key that has not expired", f"expired at {expired_at}", key_id=identifier)
 
 
 def _random(length: int) -> str:

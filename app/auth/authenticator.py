@@ -9,7 +9,7 @@ because for another one it may be worth nothing.
 import math
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
 from typing import NamedTuple, Protocol, TypeVar
@@ -18,10 +18,11 @@ from prometheus_client import Counter
 
 from app.auth import tokens
 from app.auth.api_keys import ISSUER, PREFIX, ApiKeys, KeyRefused
+from app.auth.credential_uses import CredentialUses
 from app.auth.credential_watch import CredentialWatch
 from app.auth.tokens import Target, TokenRefused, Tokens
 from app.domain import Principal
-from app.errors import StorageUnavailable, Unauthenticated
+from app.errors import Disabled, StorageUnavailable, Unauthenticated
 from app.single_flight import SingleFlight
 
 REMEMBER_S = 30.0  # the longest time that a revocation no notice speaks of may go unseen
@@ -31,7 +32,19 @@ TABLE_SIZE = 10_000
 MAX_CREDENTIAL_BYTES = len(b"Bearer ") + tokens.MAX_TOKEN_BYTES
 
 # The label values of `auth_failures`.
-REASONS = ("missing", "scheme", "unknown", "wrong_secret", "revoked", *tokens.REASONS)
+REASONS = ("missing", "scheme", "unknown", "wrong_secret", "revoked", "disabled", *tokens.REASONS)
+
+Facts = Mapping[str, object]  # why a credential was refused; its `failure` is one of REASONS
+
+# Nothing of what was sent stands in them: a stranger's password is one too.
+_MISSING: Facts = {"failure": "missing", "rule": "form", "expected": "one Authorization header", "actual": "none"}
+_SCHEME: Facts = {"failure": "scheme", "rule": "form", "expected": "Bearer", "actual": "another scheme"}
+_MALFORMED: Facts = {
+    "failure": "malformed",
+    "rule": "form",
+    "expected": f"Bearer and one credential, {MAX_CREDENTIAL_BYTES} bytes at most",
+    "actual": "more than that, or several",
+}
 
 _bearer = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr] +([\x21-\x7e]+)", re.ASCII).fullmatch
 _Verify = Callable[[], Awaitable[Principal]]
@@ -57,6 +70,13 @@ class Storage(NamedTuple):
     trail_age_s: Callable[[], float]
 
 
+class Switches(Protocol):
+    """What administrators have switched off (`storage.switches.SwitchRepository`)."""
+
+    async def require_on(self, principal: Principal) -> None:
+        """Raises Disabled: the principal, its key or its tenant is."""
+
+
 class Authenticator:
     """Who is asking? Used from the event loop's thread only."""
 
@@ -70,15 +90,18 @@ class Authenticator:
         tokens: Tokens | None = None,
         tries: Tries | None = None,
         storage: Storage | None = None,
+        switches: Switches | None = None,
+        uses: CredentialUses | None = None,
     ) -> None:
         self._storage = storage or Storage(is_away=lambda: False, trail_age_s=lambda: math.inf)
         self._keys, self._tokens, self._clock, self._wall_clock = keys, tokens, clock, wall_clock
-        self._tries = tries
+        self._tries, self._switches = tries, switches
         self._failures = {reason: failures.labels(reason) for reason in REASONS}
         self._known: dict[bytes, tuple[Principal, float]] = {}  # both by a digest, whatever was sent
-        self._refused: dict[bytes, tuple[str, float]] = {}
+        self._refused: dict[bytes, tuple[Facts | Disabled, float]] = {}
         self._confirmed: dict[Principal, tuple[int, float]] = {}  # after so many revocations, and until when
         self.watch = CredentialWatch(clock, wall_clock)
+        self.uses = uses or CredentialUses()  # noted by whoever knows the address: each door
         self._verifying = SingleFlight[bytes]()
         self._confirming = SingleFlight[Principal]()
 
@@ -106,18 +129,19 @@ class Authenticator:
 
         Raises:
             Unauthenticated: no credential, or not a valid one, or not for this target.
+            Disabled: it is valid, and switched off.
             RateLimited: too many bad ones came from this address; one that was good before is not affected.
             StorageUnavailable: it would have to be looked up, and that is not possible now.
         """
         if header_value is None:
-            raise self._refusal("missing")
+            raise self._refusal(_MISSING)
         principal = self.remembered(header_value, None if target is None else lambda: target)
         if principal is not None:
             return principal
         match = _bearer(header_value) if len(header_value) <= MAX_CREDENTIAL_BYTES else None
         if match is None:
             with self._trying(address):
-                raise self._refusal("malformed" if header_value[:7].lower() == b"bearer " else "scheme")
+                raise self._refusal(_MALFORMED if header_value[:7].lower() == b"bearer " else _SCHEME)
         text, digest = match[1].decode("ascii"), sha256(header_value).digest()
         keys, tokens = self._keys, self._tokens
         if tokens is None or target is None or text.startswith(PREFIX) or "." not in text:
@@ -130,6 +154,7 @@ class Authenticator:
 
         Raises:
             Unauthenticated: it is gone, or has expired.
+            Disabled: it is switched off.
             StorageUnavailable: nobody can tell.
         """
         if self._is_confirmed(principal):
@@ -175,12 +200,16 @@ class Authenticator:
                 await self._keys.confirm(principal)
             elif self._tokens is not None:
                 await self._tokens.confirm(principal)
+            if self._switches is not None:
+                await self._switches.require_on(principal)
         except StorageUnavailable:
             if not self._was_confirmed(principal):
                 raise
             return
         except (KeyRefused, TokenRefused) as refusal:
-            raise self._refusal(refusal.reason) from None
+            raise self._refusal(refusal.facts) from None
+        except Disabled as off:
+            raise self._refusal(off) from None
         _remember(self._confirmed, principal, (revoked, self._clock() + REMEMBER_S))
 
     def forget(self, identity: tuple[str, str, str]) -> None:
@@ -254,16 +283,19 @@ class Authenticator:
         revoked = self.watch.count
         try:
             principal = await verify()
+            if self._switches is not None:
+                await self._switches.require_on(principal)
         except StorageUnavailable:
             kept = self._kept(key)
             if kept is None:
                 raise
             return kept
-        except (KeyRefused, TokenRefused) as refusal:
+        except (KeyRefused, TokenRefused, Disabled) as refusal:
+            why = refusal if isinstance(refusal, Disabled) else refusal.facts
             self._known.pop(key, None)
             if self.watch.count == revoked:
-                _remember(self._refused, key, (refusal.reason, self._clock() + REMEMBER_REFUSED_S))
-            raise self._refusal(refusal.reason) from None
+                _remember(self._refused, key, (why, self._clock() + REMEMBER_REFUSED_S))
+            raise self._refusal(why) from None
         remember_s = REMEMBER_S
         if principal.expires_at is not None:
             remember_s = min(remember_s, principal.expires_at - self._wall_clock())
@@ -294,9 +326,13 @@ class Authenticator:
         self._known = {key: entry for key, entry in self._known.items() if not is_meant(entry[0])}
         self._refused.clear()
 
-    def _refusal(self, reason: str) -> Unauthenticated:
+    def _refusal(self, why: Facts | Disabled) -> Unauthenticated | Disabled:
+        if isinstance(why, Disabled):
+            self._failures[why.reason].inc()
+            return why.again()
+        facts, reason = why, str(why["failure"])
         self._failures[reason].inc()
-        return Unauthenticated(token_was_sent=reason not in ("missing", "scheme"))
+        return Unauthenticated(token_was_sent=reason not in ("missing", "scheme"), facts=facts)
 
 
 def _of_token(digest: bytes, target: Target) -> bytes:

@@ -27,6 +27,7 @@ REFRESH_S = 300.0  # a key that the issuer took away is good for at most this lo
 KEEP_S = 3600.0  # and for this long, while it does not
 REFETCH_S = 30.0  # no more often, whatever key ids strangers make up
 MAX_KEYS = 100
+MAX_ISSUER_SHOWN = 200
 MIN_RSA_BITS, MAX_RSA_BITS = 2048, 8192  # a verification with the longest takes half a millisecond
 
 _RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
@@ -49,11 +50,16 @@ class KeySource(NamedTuple):
 
 
 class KeyNotFound(Exception):
-    """The issuer has no such key, as far as is known now. `unavailable`: because its host does not answer."""
+    """The issuer has no such key, as far as is known now: only those of `kids`. `problem`: its host does not answer."""
 
-    def __init__(self, *, unavailable: bool) -> None:
-        super().__init__("unavailable" if unavailable else "unknown")
-        self.unavailable = unavailable
+    def __init__(self, problem: str | None, kids: Sequence[str | None] = ()) -> None:
+        super().__init__(problem or "unknown")
+        self.problem, self.kids = problem, kids
+
+    @property
+    def unavailable(self) -> bool:
+        """Whether it may have the key, and cannot be asked."""
+        return self.problem is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +72,12 @@ class Key:
 
 @dataclass(slots=True)
 class _KeySet:
-    """What is known of one source. `failed` tells how the last fetch ended."""
+    """What is known of one source. `problem` tells why the last fetch failed, if it did."""
 
     keys: Mapping[str | None, Sequence[Key]] = field(default_factory=dict)
     loaded_at: float = -math.inf
     tried_at: float = -math.inf
-    failed: bool = False
+    problem: str | None = None
     flight: anyio.Event | None = None
 
     def find(self, kid: str | None, algorithm: str) -> PublicKey | None:
@@ -121,11 +127,11 @@ class KeySets:
         key = known.find(kid, algorithm)
         if key is None or age_s >= REFRESH_S:
             self._fetch_if_due(source, known)
-        if key is None and known.flight is not None and not known.failed:
+        if key is None and known.flight is not None and known.problem is None:
             await known.flight.wait()
             key = known.find(kid, algorithm)
         if key is None:
-            raise KeyNotFound(unavailable=known.failed)
+            raise KeyNotFound(known.problem, tuple(known.keys)[:MAX_KEYS])
         return key
 
     def forget(self, tenant: str, issuer: str) -> None:
@@ -145,29 +151,36 @@ class KeySets:
 
     async def _load(self, source: KeySource, known: _KeySet, flight: anyio.Event) -> None:
         try:
-            known.keys = parse_keys(await self._fetch(await self._key_url(source)))
-            known.loaded_at, known.failed = self._clock(), False
+            known.keys = parse_keys(await self._fetch(await key_url(source, self._fetch)))
+            known.loaded_at, known.problem = self._clock(), None
         except FetchFailed as problem:
-            known.failed = True
+            known.problem = str(problem)
             log.warning("the keys of an issuer cannot be had: tenant %s, %r: %s", *source[:2], problem)
-        except Exception:
-            known.failed = True
+        except Exception as problem:
+            known.problem = type(problem).__name__
             log.exception("the keys of an issuer cannot be had: tenant %s, %r", *source[:2])
         finally:
             known.flight = None
             flight.set()
 
-    async def _key_url(self, source: KeySource) -> str:
-        if source.jwks_url is not None:
-            return source.jwks_url
-        document = _object(await self._fetch(source.discovery_url or ""))
-        # OpenID Connect Discovery 1.0, 4.3: exactly the same, or the document is somebody else's.
-        if document.get("issuer") != source.issuer:
-            raise FetchFailed("the discovery document is of another issuer")
-        url = document.get("jwks_uri")
-        if not isinstance(url, str):
-            raise FetchFailed("the discovery document has no jwks_uri")
-        return url
+
+async def key_url(source: KeySource, fetch: Fetch) -> str:
+    """Where the issuer's JWK set is: as it was registered, or as its discovery document says.
+
+    Raises:
+        FetchFailed: that cannot be had, or is no such document.
+    """
+    if source.jwks_url is not None:
+        return source.jwks_url
+    document = _object(await fetch(source.discovery_url or ""))
+    # OpenID Connect Discovery 1.0, 4.3: exactly the same, or the document is somebody else's.
+    if document.get("issuer") != source.issuer:
+        named = repr(document.get("issuer"))[:MAX_ISSUER_SHOWN]
+        raise FetchFailed(f"the discovery document is of the issuer {named}; that of the tokens is {source.issuer!r}")
+    url = document.get("jwks_uri")
+    if not isinstance(url, str):
+        raise FetchFailed("the discovery document has no jwks_uri")
+    return url
 
 
 def parse_keys(text: bytes) -> dict[str | None, list[Key]]:
@@ -176,33 +189,45 @@ def parse_keys(text: bytes) -> dict[str | None, list[Key]]:
     Raises:
         FetchFailed: it is no JWK set.
     """
-    listed = _object(text).get("keys")
-    if not isinstance(listed, list):
-        raise FetchFailed("the document is no JWK set")
     found: dict[str | None, list[Key]] = defaultdict(list)
-    for each in listed[:MAX_KEYS]:
-        key = _usable(each) if isinstance(each, dict) else None
-        if key is not None:
-            kid = each.get("kid")
-            found[kid if isinstance(kid, str) else None].append(key)
+    for kid, key in listed_keys(text):
+        if isinstance(key, Key):
+            found[kid].append(key)
     return dict(found)
 
 
-def _usable(jwk: dict[str, Any]) -> Key | None:
+def listed_keys(text: bytes) -> list[tuple[str | None, Key | str]]:
+    """The keys of a JWK set in their order, with `kid`; for one that is not usable, why.
+
+    Raises:
+        FetchFailed: it is no JWK set.
+    """
+    listed = _object(text).get("keys")
+    if not isinstance(listed, list):
+        raise FetchFailed("the document is no JWK set")
+    objects = (each if isinstance(each, dict) else {} for each in listed[:MAX_KEYS])
+    return [(each["kid"] if isinstance(each.get("kid"), str) else None, _usable(each)) for each in objects]
+
+
+def _usable(jwk: dict[str, Any]) -> Key | str:
     """The key, if it is a public one for signatures. Never a secret: `oct` has no place in a public document."""
-    if jwk.get("use", "sig") != "sig" or "d" in jwk or "k" in jwk:
-        return None
+    if "d" in jwk or "k" in jwk:
+        return "it is private or secret, and does not belong here"
     operations = jwk.get("key_ops", ["verify"])
-    if not isinstance(operations, list) or "verify" not in operations:
-        return None
+    if jwk.get("use", "sig") != "sig" or not isinstance(operations, list) or "verify" not in operations:
+        return "it is not for signatures"
     try:
         public = _public_key(jwk)
     except (jwt.PyJWTError, ValueError, TypeError, AttributeError, OverflowError):
-        return None
+        return "it is no valid key"
+    if public is None:
+        return "it is of a kind that is not supported"
     algorithms = frozenset(_algorithms(public))
+    if not algorithms:
+        return f"its size or curve is not supported; RSA has {MIN_RSA_BITS} to {MAX_RSA_BITS} bits"
     if "alg" in jwk:
         algorithms &= {jwk["alg"]} if isinstance(jwk["alg"], str) else set()
-    return Key(public, algorithms) if algorithms else None
+    return Key(public, algorithms) if algorithms else "its `alg` is none that it can be used with"
 
 
 def _public_key(jwk: dict[str, Any]) -> Any:

@@ -22,6 +22,9 @@ MAX_URL = 2048
 MAX_ADDRESSES = 4  # of one name, that are tried
 PORTS = frozenset({443, 8443})  # of public hosts; listed networks may be asked on every port
 
+ALLOW_SETTING = "TRUNKLINE_OUTBOUND_ALLOW"
+_LISTED = f"a network that is listed in {ALLOW_SETTING}"
+
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
@@ -49,7 +52,11 @@ _ISATAP = frozenset({0x00005EFE, 0x02005EFE})
 
 
 class FetchFailed(Exception):
-    """There is no document to be had there now."""
+    """There is no document to be had there now. `setting` names the one of ours that could change it, if any."""
+
+    def __init__(self, message: str, *, setting: str | None = None) -> None:
+        super().__init__(message)
+        self.setting = setting
 
 
 class UrlRefused(FetchFailed):
@@ -96,7 +103,7 @@ class Outbound:
         """
         url = parse_url(text)
         if url.scheme != "https" and not self._allow:
-            raise UrlRefused("only https is fetched; other addresses must be listed in TRUNKLINE_OUTBOUND_ALLOW")
+            raise UrlRefused(f"only https is fetched; http is, from {_LISTED}", setting=ALLOW_SETTING)
         if url.literal is not None:
             self._require_allowed(url.literal, url)
         return url
@@ -137,11 +144,16 @@ class Outbound:
         if any(address in network for network in self._allow):
             return
         if url.scheme != "https":
-            raise UrlRefused("only https is fetched")
+            raise UrlRefused(f"only https is fetched; http is, from {_LISTED}", setting=ALLOW_SETTING)
         if not is_public(address):
-            raise UrlRefused(f"{url.host} is at an address that is not public")
+            raise UrlRefused(
+                f"{url.host} is at an address that is not public; others are asked if they are in {_LISTED}",
+                setting=ALLOW_SETTING,
+            )
         if url.port not in PORTS:
-            raise UrlRefused(f"only the ports {sorted(PORTS)} are asked")
+            raise UrlRefused(
+                f"only the ports {sorted(PORTS)} are asked; others are, in {_LISTED}", setting=ALLOW_SETTING
+            )
 
     async def _get_from_one_of(self, addresses: Sequence[Address], url: OutboundUrl) -> bytes:
         *others, last = addresses[:MAX_ADDRESSES]

@@ -70,6 +70,12 @@ def may_grant(principal: Principal, tenant: str, scopes: Iterable[str]) -> bool:
     )
 
 
+def may_switch(principal: Principal, tenant: str, *, off_by_platform: bool) -> bool:
+    """Whether the principal may switch something of the tenant off or on. A command that the platform has switched off
+    is none that it permits to run, so it is not the tenant's to switch on."""
+    return has_scope(principal, tenant, Scope.TENANT_ADMIN) and (not off_by_platform or is_platform_admin(principal))
+
+
 def may_revoke(principal: Principal, tenant: str, scopes: Iterable[str]) -> bool:
     """Whether the principal may revoke a credential with these scopes: those above oneself are out of reach."""
     return has_scope(principal, tenant, Scope.TENANT_ADMIN) and (

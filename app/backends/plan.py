@@ -9,6 +9,7 @@ REFILL_QUIET_S = 0.2  # a replacement starts only so long after the last lease: 
 REFILL_SPACING_S = 0.2  # between two replacements
 
 Key = tuple[str, str]
+TENANT, BACKEND = "tenant", "backend"
 
 
 class Queued:
@@ -71,6 +72,7 @@ class BackendNumbers:
 
     max_processes: int
     alive: int = 0
+    stopping: int = 0
     warm: int = 0
     starting: int = 0
     warm_target: int = 0
@@ -84,6 +86,7 @@ class TenantNumbers:
 
     limit: int | None
     used: int = 0
+    stopping: int = 0  # of those that are used
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +134,15 @@ class Stop:
     key: Key
 
 
-Action = HandOut | Start | Stop
+@dataclass(frozen=True, slots=True)
+class Reclaim:
+    """End so many sessions of this backend that are idle, if there are any: callers wait."""
+
+    key: Key
+    count: int
+
+
+Action = HandOut | Start | Stop | Reclaim
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +161,7 @@ def make_plan(view: View) -> Plan:
     planner.shed_surplus()
     planner.make_room()
     planner.refill()
+    planner.reclaim()
     return Plan(planner.actions, planner.look_again_at)
 
 
@@ -166,6 +178,8 @@ class _Planner:
         self._handed_out: Counter[Key] = Counter()
         self._taken: Counter[str] = Counter()
         self._short_of_room: list[Key] = []
+        self._held_up: list[tuple[str, Key]] = []  # callers, by whose limit it is
+        self._comes_free: Counter[tuple[str, Key | str]] = Counter()
         self._somebody_waits_for_a_start = False
 
     def serve(self, place: int, key: Key) -> None:
@@ -173,6 +187,7 @@ class _Planner:
         started: it will be for this caller. 4. There is room for one more: start it. 5. There is none: wait."""
         tenant = self._view.tenants[key[0]]
         if tenant.limit is not None and tenant.used + self._taken[key[0]] >= tenant.limit:
+            self._held_up.append((TENANT, key))
             return
         if self._warm[key]:
             self._warm[key] -= 1
@@ -190,6 +205,8 @@ class _Planner:
                 return
             self._start(key)
         else:
+            if self._view.backends[key].alive + self._new[key] >= self._view.backends[key].max_processes:
+                self._held_up.append((BACKEND, key))
             return
         self._taken[key[0]] += 1
 
@@ -212,6 +229,22 @@ class _Planner:
                 return
             self._warm[largest] -= 1
             self.actions.append(Stop(largest))
+
+    def reclaim(self) -> None:
+        """One idle session goes for each caller for whom nothing else makes room: no process that stops already."""
+        stops = sum(isinstance(action, Stop) for action in self.actions)
+        left = self._short_of_room[self._view.node.stopping + stops :]
+        wanted = Counter(left)
+        for whose, key in self._held_up:
+            scope = (whose, key if whose == BACKEND else key[0])
+            if scope not in self._comes_free:
+                numbers = self._view.backends[key] if whose == BACKEND else self._view.tenants[key[0]]
+                self._comes_free[scope] = numbers.stopping
+            if self._comes_free[scope] > 0:
+                self._comes_free[scope] -= 1
+            else:
+                wanted[key] += 1
+        self.actions += [Reclaim(key, count) for key, count in wanted.items()]
 
     def refill(self) -> None:
         """Starts one warm process, if nobody waits for a start and none is under way."""

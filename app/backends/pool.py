@@ -17,14 +17,19 @@ import anyio.abc
 
 from app.backends import plan
 from app.backends.backoff import Breaker
+from app.backends.failures import FailureLog
 from app.backends.process import BackendProcess
 from app.backends.stock import BackendSnapshot, BackendStock, Held, Lease, PoolSnapshot, take_snapshot
 from app.backends.supervisor import Supervisor
 from app.domain import BackendSpec, Limits
 from app.errors import BackendBusy, BackendExited, BackendNotFound, BackendUnavailable, GatewayError, ShuttingDown
+from app.logs import current
 from app.metrics import Metrics
+from app.reached import FIXED, Reached
 
 __all__ = ["BackendSnapshot", "Lease", "PoolOptions", "PoolSnapshot", "ProcessPool"]
+
+_NEVER_S = 3600.0  # nobody waits for so long
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +66,7 @@ class ProcessPool:
         metrics: Metrics,
         options: PoolOptions | None = None,
         *,
+        failures: FailureLog | None = None,
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
     ) -> None:
@@ -69,6 +75,7 @@ class ProcessPool:
         self._hits = metrics.warm_leases.labels("hit")
         self._misses = metrics.warm_leases.labels("miss")
         self._options = options or PoolOptions()
+        self.failures = failures or FailureLog("")
         self._clock = clock
         self._chance = chance
         self._stocks: dict[plan.Key, BackendStock] = {}
@@ -82,6 +89,8 @@ class ProcessPool:
         self._is_closed = False
         self._tasks: anyio.abc.TaskGroup | None = None
         self.prepare: Callable[[BackendProcess], Awaitable[Any]] | None = None
+        # Ends so many idle sessions, if it can; in how many seconds there may be more to end. Waits for nothing.
+        self.reclaim: Callable[[BackendSpec, int], float] = lambda spec, count: _NEVER_S
         self.used_elsewhere: Callable[[str], int] = lambda tenant: 0  # processes of a tenant on other nodes
 
     def __repr__(self) -> str:
@@ -126,7 +135,7 @@ class ProcessPool:
         if stock.warm and self._tenant_has_room(spec.tenant, limits):
             self._hits.inc()
             self._metrics.pool_wait_seconds.observe(0.0)
-            return self._hand_out(stock)
+            return self._hand_out(stock, was_warm=True)
         self._refuse_at_once(stock)
         self._misses.inc()
         waiter = _Waiter(spec.tenant, stock, limits, self._clock(), asyncio.get_running_loop().create_future())
@@ -138,19 +147,44 @@ class ProcessPool:
         except BaseException as error:
             self._give_up(waiter)
             if isinstance(error, TimeoutError):
-                raise BackendBusy("no process came free in time") from None
+                raise self._busy(waiter) from None
             raise
         finally:
             self._metrics.pool_wait_seconds.observe(self._clock() - waiter.since)
 
     def _tenant_has_room(self, tenant: str, limits: Limits) -> bool:
-        return limits.processes is None or self._used_of(tenant) < limits.processes
+        return limits.processes is None or self.used_of(tenant) < limits.processes
 
     def _refuse_at_once(self, stock: BackendStock) -> None:
         if stock.breaker.is_open and stock.allowance(self._clock()) == 0:
             raise self._unavailable(stock)
         if len(self._queue) >= self._options.max_waiting:
-            raise BackendBusy("too many sessions wait for a process")
+            used = len(self._queue)
+            self._metrics.rate_limited.labels("node_waiting").inc()
+            reached = Reached("node_waiting", "node", self._options.max_waiting, used, FIXED)
+            raise BackendBusy(f"{used} sessions wait for a process of this node, as many as may").at(reached)
+
+    def _busy(self, waiter: _Waiter) -> BackendBusy:
+        """For who has waited too long: what has kept a process from him, as the plan looks at it."""
+        waited = f"no process came free within {self._options.deadline_s:g} s"
+        reached = self._reached(waiter)
+        if reached is None:
+            return BackendBusy(f"{waited}: they take long to start, or many are being started")
+        self._metrics.rate_limited.labels(reached.name).inc()
+        whose = {"tenant": f"the tenant {waiter.tenant}", "backend": f"the backend {waiter.stock.spec.name}"}
+        has = f"{whose.get(reached.of, 'this node')} has {reached.used:g} processes"
+        return BackendBusy(f"{waited}: {has}; its limit is {reached.allowed:g}").at(reached)
+
+    def _reached(self, waiter: _Waiter) -> Reached | None:
+        tenant, spec, most = waiter.tenant, waiter.stock.spec, waiter.limits.processes
+        if most is not None and self.used_of(tenant) >= most:
+            return Reached.of_tenant("processes", tenant, most, self.used_of(tenant))
+        if waiter.stock.alive >= spec.max_processes:
+            return Reached.of_backend("max_processes", spec.key, spec.max_processes, waiter.stock.alive)
+        used = len(self._held) + self._starting
+        if used >= self._options.max_processes:
+            return Reached.of_node("node_processes", "MAX_PROCESSES", self._options.max_processes, used)
+        return None
 
     def _unavailable(self, stock: BackendStock) -> BackendUnavailable:
         # While a trial is under way the delay has passed already: its outcome is known soon.
@@ -174,11 +208,11 @@ class ProcessPool:
             if waiter.stock is stock:
                 self._refuse(waiter, error())
 
-    def _hand_out(self, stock: BackendStock) -> Lease:
+    def _hand_out(self, stock: BackendStock, *, was_warm: bool = False) -> Lease:
         process = stock.warm.popleft()
         process.lease()
         held = self._held[process]
-        lease = held.lease = Lease(self, stock, process, held.prepared)
+        lease = held.lease = Lease(self, stock, process, held.prepared, was_warm=was_warm)
         self._used[stock.spec.tenant] += 1
         stock.refill_at = self._clock() + plan.REFILL_QUIET_S
         self._settle(stock)
@@ -213,7 +247,7 @@ class ProcessPool:
         elif spec.version != stock.spec.version or stock.is_forgotten:
             self._stop_warm(stock)
             self._forget_breaker(stock)
-            stock.spec, stock.is_forgotten, stock.is_filled = spec, False, False
+            stock.spec, stock.is_forgotten, stock.is_filled, stock.reclaim_at = spec, False, False, 0.0
         self._settle(stock)
         self._plan_soon()
 
@@ -295,14 +329,30 @@ class ProcessPool:
                     stock = self._stocks[key]
                     self._supervisor.stop_soon(stock.warm.popleft())
                     self._settle(stock)
+                case plan.Reclaim(key, count):
+                    self._reclaim(self._stocks[key], count, now)
         if made.look_again_at is not None:
             self._look_again_at(made.look_again_at)
+
+    def _reclaim(self, stock: BackendStock, count: int, now: float) -> None:
+        """A shared process is not free because one of its sessions has ended."""
+        if stock.spec.isolation == "shared":
+            return
+        if now >= stock.reclaim_at:
+            stock.reclaim_at = now + self.reclaim(stock.spec, count)
+        self._look_again_at(stock.reclaim_at)
 
     def _view(self, waiters: list[_Waiter], now: float) -> plan.View:
         keys = {waiter.stock.key for waiter in waiters} | self._unsettled
         if waiters and len(self._held) + self._starting >= self._options.max_processes:
             keys.update(key for key, stock in self._stocks.items() if stock.warm)
-        tenants = {w.tenant: plan.TenantNumbers(w.limits.processes, self._used_of(w.tenant)) for w in waiters}
+        stopping = [held for process, held in self._held.items() if process.is_stopping()] if waiters else []
+        of_tenants = Counter(held.stock.spec.tenant for held in stopping if held.lease is not None)
+        of_backends = Counter(held.stock.key for held in stopping)
+        tenants = {
+            w.tenant: plan.TenantNumbers(w.limits.processes, self.used_of(w.tenant), of_tenants[w.tenant])
+            for w in waiters
+        }
         for key in keys:
             retry_after_s = self._stocks[key].breaker.retry_after_s(now)
             if retry_after_s > 0:
@@ -313,11 +363,11 @@ class ProcessPool:
                 limit=self._options.max_processes,
                 alive=len(self._held) + self._starting,
                 starting=self._starting,
-                stopping=sum(process.is_stopping() for process in self._held) if waiters else 0,
+                stopping=len(stopping),
                 max_starting=self._options.max_starting,
             ),
             tenants=tenants,
-            backends={key: self._stocks[key].numbers(now) for key in keys},
+            backends={key: self._stocks[key].numbers(now, of_backends[key]) for key in keys},
             waiting=[waiter.stock.key for waiter in waiters],
         )
 
@@ -352,10 +402,11 @@ class ProcessPool:
         self._tasks.start_soon(self._start, stock, is_refill, name="start a backend")
 
     async def _start(self, stock: BackendStock, is_refill: bool) -> None:
+        current.set(None)  # the process, and what it says, outlives the request that made it start
         process: BackendProcess | None = None
         spec, generation = stock.spec, stock.generation
         try:
-            process = await self._supervisor.spawn(spec, self._on_gone)
+            process = await self._supervisor.spawn(spec, self._on_gone, self._on_exit)
         except BackendExited as error:
             self._on_start_failed(stock, error)
         except GatewayError:
@@ -390,6 +441,7 @@ class ProcessPool:
             self._refuse_next(held.stock, error)
             if process.exit is None:  # else its end has been counted
                 held.stock.stderr = (str(error),)
+                self.failures.not_initialized(process, str(error))
                 self._on_early_death(held.stock)
             return False
         except Exception:
@@ -399,6 +451,7 @@ class ProcessPool:
 
     def _on_start_failed(self, stock: BackendStock, error: BackendExited) -> None:
         stock.stderr = (str(error),)
+        self.failures.not_started(stock.spec, str(error))
         self._refuse_next(stock, error)
         self._on_early_death(stock)
 
@@ -410,6 +463,11 @@ class ProcessPool:
                 break
 
     # --- ends
+
+    def _on_exit(self, process: BackendProcess) -> None:
+        """Its sessions have not heard of it yet, so that it can be said which they are."""
+        lease = self._held[process].lease
+        self.failures.ended(process, before_handshake=lease is None or not lease.has_shaken_hands)
 
     def _on_gone(self, process: BackendProcess) -> None:
         held = self._held.pop(process)
@@ -455,12 +513,21 @@ class ProcessPool:
         """Processes by tenant, without the warm ones."""
         return self._used
 
+    def processes_of_node(self) -> tuple[int, int]:
+        """How many there are, and may be."""
+        return len(self._held) + self._starting, self._options.max_processes
+
+    def waiting_of_node(self) -> tuple[int, int]:
+        """How many callers wait, and may."""
+        return len(self._queue), self._options.max_waiting
+
     def look_again(self) -> None:
         """There may be more room than before, on other nodes."""
         if len(self._queue):
             self._plan_soon()
 
-    def _used_of(self, tenant: str) -> int:
+    def used_of(self, tenant: str) -> int:
+        """Processes of the tenant over all nodes, without the warm ones."""
         return self._used[tenant] + self.used_elsewhere(tenant)
 
     def snapshot(self) -> PoolSnapshot:

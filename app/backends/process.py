@@ -15,6 +15,7 @@ from collections.abc import Callable
 import anyio
 
 from app.backends.link import BackendListener, Exit
+from app.backends.measuring import Measured
 from app.backends.pipes import Pause, PipeEnd, PipeLimits, Stderr, Stdin, Stdout, open_pipes
 from app.backends.states import ProcessState, ProcessStateMachine, Trigger
 from app.backends.stderr import StderrRing
@@ -30,22 +31,32 @@ _STDERR_LINES = 20  # how many go into an Exit
 
 
 class BackendProcess:
-    """Fulfils BackendLink. Made, stopped and looked after by the Supervisor."""
+    """Fulfils BackendLink. Made, stopped and looked after by the Supervisor.
+
+    When it has ended, `on_exit` hears it first: then it is still known whom it served. `on_gone` hears it last.
+    """
 
     def __init__(
-        self, spec: BackendSpec, spawner: SpawnerClient, limits: PipeLimits, on_gone: Callable[["BackendProcess"], None]
+        self,
+        spec: BackendSpec,
+        spawner: SpawnerClient,
+        limits: PipeLimits,
+        on_gone: Callable[["BackendProcess"], None],
+        on_exit: Callable[["BackendProcess"], None] = lambda process: None,
     ) -> None:
         self.spec = spec
         self.id = ""
         self.pid = 0
         self.started_at = time.time()
         self.spawn_seconds = 0.0
-        self.stderr = StderrRing()
-        self.resident_bytes = 0
+        self.stderr = StderrRing(spec.env.values())
+        self.resident_bytes, self.cpu_s = 0, 0.0
+        self.cpu_percent: float | None = None  # of one core, between the last two measurements, or since its start
+        self._measured_at = time.monotonic()
         self.exit: Exit | None = None
         self._spawner = spawner
         self._limits = limits
-        self._on_gone = on_gone
+        self._on_gone, self._on_exit = on_gone, on_exit
         self._states = ProcessStateMachine()
         self._stdin = Stdin()
         self._stdout = Stdout(limits, self.kill)
@@ -181,6 +192,13 @@ class BackendProcess:
             logger.warning("killing a backend's process", extra={"backend_process": self.id, "cause": cause})
         self._spawner.kill(self.id)
 
+    def used(self, measured: Measured, now: float) -> None:
+        """What it and all that it started have used, as it was measured now."""
+        cpu_s = max(self.cpu_s, measured.cpu_s)  # what a child has used is gone with it where nobody waits for it
+        if now > self._measured_at:
+            self.cpu_percent = 100 * (cpu_s - self.cpu_s) / (now - self._measured_at)
+        self.resident_bytes, self.cpu_s, self._measured_at = measured.resident_bytes, cpu_s, now
+
     async def wait_gone(self) -> None:
         """Waits until it has been reaped."""
         await self._gone.wait()
@@ -211,6 +229,10 @@ class BackendProcess:
         self._close_pipes()
         self._states.apply(Trigger.EXIT)
         self._gone.set()
+        try:
+            self._on_exit(self)
+        except Exception:
+            logger.exception("the end of a backend's process could not be noted")
         self._tell(self.exit)
         self._on_gone(self)
 

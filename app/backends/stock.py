@@ -22,6 +22,7 @@ class BackendStock:
     starting: int = 0
     unproven: int = 0  # leased, and the handshake has not succeeded yet
     refill_at: float = 0.0
+    reclaim_at: float = 0.0  # until then no session of it has been idle for long enough to make room
     is_filled: bool = False  # once: the first filling is not spaced out
     is_forgotten: bool = False
     generation: int = 0  # grows when processes of now are no longer those to hand out
@@ -42,11 +43,12 @@ class BackendStock:
         allowed = self.breaker.allowance(now, unproven=self.unproven, warm=len(self.warm))
         return allowed if allowed is None else max(0, allowed - self.starting)
 
-    def numbers(self, now: float) -> plan.BackendNumbers:
+    def numbers(self, now: float, stopping: int = 0) -> plan.BackendNumbers:
         """What a plan is made from."""
         return plan.BackendNumbers(
             max_processes=self.spec.max_processes,
             alive=self.alive,
+            stopping=stopping,
             warm=len(self.warm),
             starting=self.starting,
             warm_target=self.warm_target,
@@ -68,7 +70,7 @@ class LeaseHolder(Protocol):
 class Lease:
     """One claim on one process. Ends with `release`; the process serves nobody after that.
 
-    `prepared` is what the pool's `prepare` made of the process of a shared backend.
+    `prepared` is what the pool's `prepare` made of the process of a shared backend. `was_warm`: nobody had to wait.
     """
 
     __slots__ = (
@@ -80,10 +82,19 @@ class Lease:
         "link",
         "prepared",
         "stock",
+        "was_warm",
     )
 
-    def __init__(self, holder: LeaseHolder, stock: BackendStock, link: BackendProcess, prepared: Any = None) -> None:
-        self.link = link
+    def __init__(
+        self,
+        holder: LeaseHolder,
+        stock: BackendStock,
+        link: BackendProcess,
+        prepared: Any = None,
+        *,
+        was_warm: bool = False,
+    ) -> None:
+        self.link, self.was_warm = link, was_warm
         self.prepared = prepared
         self._generation = stock.generation
         self._holder = holder

@@ -13,8 +13,9 @@ from typing import Self
 import anyio
 import anyio.abc
 import anyio.to_thread
-import psutil
 
+from app.backends.homes import Home, Homes
+from app.backends.measuring import Measured, measure
 from app.backends.pipes import PipeLimits
 from app.backends.process import BackendProcess
 from app.backends.states import ProcessState
@@ -29,44 +30,48 @@ EOF_GRACE_S = 2.0  # a server that reads its stdin ends by itself
 TERM_GRACE_S = 2.0  # a server that handles SIGTERM cleans up
 KILL_WAIT_S = 5.0  # a process in the kernel's hands (disk, NFS) may take longer; then we stop waiting, not owning
 SWEEP_S = 0.25  # how late a stalled or a flooding process may be noticed
-MEMORY_SWEEPS = 40  # resident memory is read once in so many sweeps
+MEASURE_SWEEPS = 40  # memory and processor time are read once in so many sweeps
+WATCHED_SWEEPS = 8  # the same while somebody looks at them
+WATCHED_S = 15.0  # for so long after the last look
 
 _HINTS = {
     "No such file or directory": "Is the command installed, and on the gateway's PATH?",
     "Permission denied": "Is the command executable, and by the gateway's user?",
     "Exec format error": "Is it a program, or a script with a `#!` line?",
 }
+_CWD_HINT = (
+    "Is the directory there, on this node, and may the gateway's user enter it? A relative one is below the tenant's "
+    "home, which `trunkline homes` shows."
+)
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessEnvironment:
-    """What every backend gets before what it declares itself. Nothing of the gateway's own environment."""
+def environment_of(path: str, home: Home, declared: Mapping[str, str]) -> dict[str, str]:
+    """The whole environment of one process, nothing of the gateway's own but PATH; the spawner adds its marker."""
+    return {"PATH": path, "HOME": home.path, "TMPDIR": home.tmpdir, "LANG": "C.UTF-8", **declared}
 
-    path: str
-    home: str
-    tmpdir: str
 
-    @classmethod
-    def of_this_process(cls, home: str, tmpdir: str) -> Self:
-        """The gateway's PATH, and the given directories."""
-        return cls(os.environ.get("PATH", os.defpath), home, tmpdir)
-
-    def build(self, declared: Mapping[str, str]) -> dict[str, str]:
-        """The whole environment of one process; the spawner adds its marker."""
-        return {"PATH": self.path, "HOME": self.home, "TMPDIR": self.tmpdir, "LANG": "C.UTF-8", **declared}
+def _own_path() -> str:
+    return os.environ.get("PATH", os.defpath)
 
 
 @dataclass(frozen=True, slots=True)
 class SupervisorOptions:
     """How processes are started and stopped."""
 
-    environment: ProcessEnvironment
+    homes: Homes
+    path: str = field(default_factory=_own_path)
     limits: PipeLimits = field(default_factory=PipeLimits)
     sched_batch: bool = False
     eof_grace_s: float = EOF_GRACE_S
     term_grace_s: float = TERM_GRACE_S
     kill_wait_s: float = KILL_WAIT_S
     sweep_s: float = SWEEP_S
+
+
+@dataclass(frozen=True, slots=True)
+class _Owned:
+    home: Home
+    on_gone: Callable[[BackendProcess], None]
 
 
 class Supervisor:
@@ -79,9 +84,10 @@ class Supervisor:
         self._metrics = metrics
         self._options = options
         self._spawner = SpawnerClient()
-        self._processes: dict[BackendProcess, Callable[[BackendProcess], None]] = {}
+        self._processes: dict[BackendProcess, _Owned] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
         self._resources = AsyncExitStack()
+        self._watched_until = 0.0
         for state in ProcessState:
             if state is not ProcessState.GONE:
                 metrics.processes.labels(state.value).set_function(partial(self.count, state))
@@ -117,33 +123,40 @@ class Supervisor:
         """All that have not been reaped."""
         return list(self._processes)
 
+    def find(self, process_id: str) -> BackendProcess | None:
+        """The process with this id, until it has been reaped."""
+        return next((process for process in self._processes if process.id == process_id), None)
+
     def count(self, state: ProcessState) -> int:
         """How many processes are in this state."""
         return sum(process.state is state for process in list(self._processes))
 
     # --- starting
 
-    async def spawn(self, spec: BackendSpec, on_gone: Callable[[BackendProcess], None]) -> BackendProcess:
-        """Starts one process of this backend; `on_gone` is called once when it has ended.
+    async def spawn(
+        self,
+        spec: BackendSpec,
+        on_gone: Callable[[BackendProcess], None],
+        on_exit: Callable[[BackendProcess], None] = lambda process: None,
+    ) -> BackendProcess:
+        """Starts one process of this backend; when it has ended `on_exit` is called once before its listener hears of
+        it, and `on_gone` once after.
 
         Raises:
             BackendExited: it could not be started (`started` is False).
         """
         if self._tasks is None:
             raise ShuttingDown
-        options = self._options
-        process = BackendProcess(spec, self._spawner, options.limits, self._on_gone)
-        command = Command(
-            [spec.command, *spec.args],
-            options.environment.build(spec.env),
-            options.environment.home,
-            options.sched_batch,
-        )
-        self._processes[process] = on_gone
         try:
-            await process.start(command)
+            home = await self._options.homes.open(spec.home or spec.tenant)
+        except OSError as error:
+            self._metrics.process_spawns.labels("failed").inc()
+            raise _homeless(spec, error) from error
+        process = BackendProcess(spec, self._spawner, self._options.limits, self._on_gone, on_exit)
+        try:
+            await self._start(process, _Owned(home, on_gone))
         except BaseException as error:
-            del self._processes[process]
+            self._options.homes.close(home)
             if isinstance(error, SpawnFailed):
                 self._metrics.process_spawns.labels("failed").inc()
                 raise _not_started(spec, error) from error
@@ -152,8 +165,27 @@ class Supervisor:
         self._metrics.process_spawn_seconds.observe(process.spawn_seconds)
         return process
 
+    async def _start(self, process: BackendProcess, owned: _Owned) -> None:
+        """Starts it; from then on the home is closed when it has ended."""
+        if self._tasks is None:  # since the home was asked for
+            raise ShuttingDown
+        spec, home, options = process.spec, owned.home, self._options
+        command = Command(
+            [spec.command, *spec.args],
+            environment_of(options.path, home, spec.env),
+            os.path.join(home.path, spec.cwd or ""),
+            options.sched_batch,
+        )
+        self._processes[process] = owned
+        try:
+            await process.start(command)
+        except BaseException:
+            del self._processes[process]
+            raise
+
     def _on_gone(self, process: BackendProcess) -> None:
-        on_gone = self._processes.pop(process)
+        owned = self._processes.pop(process)
+        self._options.homes.close(owned.home)
         assert process.exit is not None
         reason = process.exit.reason
         self._metrics.process_exits.labels(reason).inc()
@@ -164,7 +196,7 @@ class Supervisor:
                 extra=_names(process) | {"reason": reason, "stderr": process.exit.stderr},
             )
         try:
-            on_gone(process)
+            owned.on_gone(process)
         except Exception:
             logger.exception("the end of a backend's process was not handled")
 
@@ -205,26 +237,32 @@ class Supervisor:
 
     # --- looking after
 
+    def watch(self) -> None:
+        """Somebody looks at what the processes use: it is measured more often for a while."""
+        self._watched_until = time.monotonic() + WATCHED_S
+
     async def _sweep(self) -> None:
-        sweeps = 0
+        since = 0
         while True:
             await anyio.sleep(self._options.sweep_s)
             now = time.monotonic()
             try:
                 for process in self.processes:
                     process.sweep(now)
-                sweeps += 1
-                if sweeps % MEMORY_SWEEPS == 0:
-                    await self._measure_memory()
+                since += 1
+                if since >= (WATCHED_SWEEPS if now < self._watched_until else MEASURE_SWEEPS):
+                    since = 0
+                    await self._measure()
             except Exception:
                 logger.exception("a sweep over the backends failed")
 
-    async def _measure_memory(self) -> None:
+    async def _measure(self) -> None:
         leaders = {process.pid: process for process in self._processes if process.pid}
-        resident = await anyio.to_thread.run_sync(_resident_bytes, frozenset(leaders))
+        used = await anyio.to_thread.run_sync(measure, frozenset(leaders))
+        now = time.monotonic()
         for pid, process in leaders.items():
-            process.resident_bytes = resident.get(pid, 0)
-        self._metrics.process_resident_bytes.set(sum(resident.values()))
+            process.used(used.get(pid, Measured()), now)
+        self._metrics.process_resident_bytes.set(sum(each.resident_bytes for each in used.values()))
 
 
 async def _gone_within(process: BackendProcess, seconds: float) -> bool:
@@ -234,27 +272,29 @@ async def _gone_within(process: BackendProcess, seconds: float) -> bool:
     return False
 
 
-def _resident_bytes(leaders: frozenset[int]) -> dict[int, int]:
-    """Resident memory by leader, everything in its session included. Slow: for a thread."""
-    total: Counter[int] = Counter()
-    for pid in psutil.pids() if leaders else ():
-        try:
-            session = os.getsid(pid)
-            if session in leaders:
-                total[session] += psutil.Process(pid).memory_info().rss
-        except (OSError, psutil.Error):  # it ended meanwhile
-            continue
-    return dict(total)
-
-
 def _not_started(spec: BackendSpec, error: SpawnFailed) -> BackendExited:
     logger.warning(
         "a backend's process could not be started: %s",
         error.message,
         extra={"backend": spec.name, "backend_tenant": spec.tenant, "stage": error.stage},
     )
+    if error.stage == "chdir":  # what was registered rather than what it is here: that is nobody's who uses it
+        message = f"{os.strerror(error.errno)}: cwd {spec.cwd!r}" if spec.cwd else "the home of the tenant is gone"
+        return BackendExited(message, started=False, hint=_CWD_HINT)
     hint = next((hint for beginning, hint in _HINTS.items() if error.message.startswith(beginning)), None)
     return BackendExited(error.message, started=False, hint=hint)
+
+
+def _homeless(spec: BackendSpec, error: OSError) -> BackendExited:
+    # Where it is says the log; who uses a backend need not know.
+    logger.warning(
+        "a tenant's home cannot be used: %s",
+        error,
+        extra={"backend": spec.name, "backend_tenant": spec.tenant, "home": spec.home},
+    )
+    problem = error.strerror or "it cannot be made"
+    hint = "The node's log names the directory; `trunkline doctor`, run as the gateway's user, looks at HOMES_DIR."
+    return BackendExited(f"the home of the tenant cannot be used: {problem}", started=False, hint=hint)
 
 
 def _names(process: BackendProcess) -> dict[str, object]:

@@ -1,19 +1,21 @@
-"""The command `trunkline`. Exit codes: 0 done, 1 failed, 2 wrong usage or settings."""
+"""The command `trunkline`. Exit codes: 0 done, 1 failed or refused, 2 wrong usage or settings, 130 interrupted."""
 
+import os
 import sys
 from collections.abc import Sequence
 
-from app.cli.parser import make_parser
+from app.cli.parser import make_parser, parse
 from app.errors import GatewayError, InvalidRequest, SettingsError
 
-__all__ = ["main"]
+__all__ = ["main", "make_parser"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns the process's exit code."""
-    options = make_parser().parse_args(arguments)
+    options = parse(sys.argv[1:] if arguments is None else arguments)
     try:
         code: int = options.run(options)
+        sys.stdout.flush()
     except SettingsError as error:
         print(f"trunkline: {error}", file=sys.stderr)
         return 2
@@ -22,4 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2 if isinstance(error, InvalidRequest) else 1
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # whoever reads has seen enough, as `head` has; Python would complain at the end once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     return code

@@ -27,9 +27,11 @@ def _subject(settings: Settings) -> doctor.Subject:
         data_dir=settings.data_dir,
         database_url=settings.database_url,
         secret_key_is_set=is_set,
+        secret_key=settings.secret_key,
         max_processes=settings.max_processes,
         redis_url=settings.redis_url,
         node_url=settings.node_url,
         host_is_wildcard=is_wildcard(settings.host),
         host_is_loopback=is_loopback(settings.host),
+        homes=settings.homes,
     )

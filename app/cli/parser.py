@@ -2,21 +2,21 @@
 
 import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from app import __version__
-from app.cli.connect import print_configuration
+from app.cli.connect import configure_client
 from app.cli.doctor import examine_machine
+from app.cli.homes import show_homes
 from app.cli.importing import import_servers
-from app.cli.keys import create_key, list_keys, revoke_key
 from app.cli.migrate import migrate_database
+from app.cli.resource_parser import add_resource_commands, split_command, tenant_name
+from app.cli.secret_key import accept_secret_key, check_secret_key
 from app.cli.serve import run_nodes
+from app.cli.top import MAX_ROWS, SORTS, VIEWS, show_top
 from app.connect import CLIENTS, DEFAULT_KEY_ENV
 from app.domain import DEFAULT_TENANT, is_name
 
-DEFAULT_EXPIRY_DAYS = 90
-MAX_EXPIRY_DAYS = 3650
-MAX_KEY_NAME = 200
 MAX_NODES = 64  # of one command: more than the cores of most machines
 _LAYOUT = argparse.RawDescriptionHelpFormatter
 
@@ -29,30 +29,33 @@ examples:
                                                    the first administrator's key
   trunkline keys create --tenant acme --scope mcp:connect --expires-days 30
   trunkline keys list --tenant acme
+  trunkline backends list --tenant acme            over REST: TRUNKLINE_URL and TRUNKLINE_KEY say where
   trunkline connect cursor --backend time          what to put into a client
   trunkline import ~/.cursor/mcp.json              which backends that file would give; --apply makes them
+  trunkline top                                    who takes how much of the machine, live
   trunkline doctor                                 what works on this machine
 
 Settings are environment variables TRUNKLINE_<NAME>, for example TRUNKLINE_DATA_DIR; see docs/settings.md.
 """
-_KEYS_EXAMPLES = """
-scopes:
-  mcp:connect             use every backend of the tenant
-  mcp:connect:BACKEND     use this one
-  tenant:read             look at the tenant's backends and keys
-  tenant:admin            all of these, and manage the tenant's keys
-  audit:read              read the audit trail
-  metrics:read            read /metrics from another machine
-  platform:admin          everything, in every tenant; only in the tenant `default`
+_TOP_EXAMPLES = """
+examples:
+  trunkline top                                    all tenants, live; keys change view and order, q quits
+  trunkline top --tenant acme --view sessions --sort calls
+  trunkline top --once --json --rows 5             for scripts
 
-The commands work on the database directly, also while the gateway runs; a revocation
-reaches every running node within 5 seconds.
+The gateway is asked over REST: TRUNKLINE_URL or --url says where it is, TRUNKLINE_KEY, TRUNKLINE_KEY_FILE or --key-file
+has the key (never an argument: every user of the machine can read those). Without a terminal that can be drawn on, one
+look is printed below the other. Memory and processor time are measured every two seconds while somebody looks.
 """
 _CONNECT_EXAMPLES = f"""
 clients: {", ".join(CLIENTS)}
 
-The configuration alone is on stdout; where it goes is said on stderr:
-  trunkline connect vscode --backend time > .vscode/mcp.json
+  trunkline connect cursor --backend time --backend notes --write    into ~/.cursor/mcp.json
+  trunkline connect vscode --backend time --write                    into .vscode/mcp.json of this project
+  trunkline connect cline --backend time --write --key-env NAME       the key that is in NAME goes into the file
+
+Without --write the configuration alone is on stdout, and where it goes on stderr. --write keeps what else is in the
+file (other servers, members, comments), replaces a server of the same name, and leaves a copy FILE.TIME.bak beside it.
 
 Clients read the key from the environment variable NAME (default {DEFAULT_KEY_ENV}) where they can. For those that
 cannot (claude-desktop, cline) --key-env NAME writes the key that is in NAME into the output.
@@ -87,18 +90,27 @@ def make_parser() -> argparse.ArgumentParser:
     )
     several.add_argument("--member", type=int, help=argparse.SUPPRESS)  # how --nodes starts each of them
 
-    migrate = _command(commands, "migrate", migrate_database, "bring the database up to date")
+    migrate = _command(commands, "migrate", migrate_database, "bring the database up to date, or make it")
     migrate.add_argument("--check", action="store_true", help="only look; exit code 1 if it is not up to date")
 
-    keys = commands.add_parser(
-        "keys", help="make, list and revoke API keys", epilog=_KEYS_EXAMPLES, formatter_class=_LAYOUT
-    )
-    _add_key_commands(keys.add_subparsers(required=True, metavar="COMMAND"))
+    secret_key = commands.add_parser("secret-key", help="whether the database was made with this SECRET_KEY")
+    _add_secret_key_commands(secret_key.add_subparsers(required=True, metavar="COMMAND"))
 
-    connect = _command(commands, "connect", print_configuration, "print the configuration of a client")
+    add_resource_commands(commands)
+
+    _add_top_command(commands)
+
+    connect = _command(commands, "connect", configure_client, "print the configuration of a client, or write it")
     connect.add_argument("client", metavar="CLIENT", choices=[*CLIENTS], help=", ".join(CLIENTS))
-    connect.add_argument("--tenant", type=_tenant_name, default=DEFAULT_TENANT, help="default: default")
-    connect.add_argument("--backend", type=_backend_name, help="can be left out if the tenant has just one")
+    connect.add_argument("--tenant", type=tenant_name, default=DEFAULT_TENANT, help="default: default")
+    connect.add_argument(
+        "--backend", type=_backend_name, action="append", metavar="BACKEND",
+        help="can be given repeatedly; can be left out if the tenant has just one",
+    )  # fmt: skip
+    connect.add_argument(
+        "--write", nargs="?", const="", metavar="FILE",
+        help="merge it into the client's configuration file (or into FILE), with a copy of what was there",
+    )  # fmt: skip
     connect.add_argument("--url", help="how clients reach the gateway (default PUBLIC_URL, else HOST and PORT)")
     connect.add_argument("--key-env", type=_variable, metavar="NAME", help="the environment variable with the key")
 
@@ -107,36 +119,70 @@ def make_parser() -> argparse.ArgumentParser:
     examine = _command(commands, "doctor", examine_machine, "say what works here, and what is missing")
     examine.add_argument("--json", action="store_true", help="print one JSON object")
 
+    homes = _command(commands, "homes", show_homes, "list the homes of the tenants' backends on this machine")
+    homes.add_argument(
+        "--remove",
+        action="append",
+        default=[],
+        metavar="HOME",
+        help="remove this home of a deleted tenant, by its name",
+    )
+    homes.add_argument("--json", action="store_true", help="print a JSON list")
+
     _command(commands, "version", _version, "print the version")
     return parser
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """The options of a command line; wrong usage ends the process."""
+    parser = make_parser()
+    words, command_line = split_command(words)
+    options, left = parser.parse_known_args(words)
+    # argparse takes `NAME=VALUE…` only in one piece; between them may stand options.
+    takes_them = getattr(options, "takes_members", False) and not any(word.startswith("-") for word in left)
+    if left and not takes_them:
+        parser.error(f"unrecognized arguments: {' '.join(left)}")
+    if left:
+        options.members = [*options.members, *left]
+    options.command_line = command_line
+    return options
+
+
+def _add_top_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    text = "show who takes how much of the machine, live"
+    top = commands.add_parser("top", help=text, description=f"{text.capitalize()}.", epilog=_TOP_EXAMPLES)
+    top.formatter_class = _LAYOUT
+    top.set_defaults(run=show_top)
+    top.add_argument("--url", help="the gateway's address (default TRUNKLINE_URL)")
+    top.add_argument("--key-file", metavar="FILE", help="holds the key; - is stdin (default TRUNKLINE_KEY, _KEY_FILE)")
+    top.add_argument("--tenant", type=tenant_name, help="only this one; without it the key needs platform:admin")
+    top.add_argument("--view", choices=VIEWS, default=VIEWS[0], help="default: processes")
+    top.add_argument("--sort", choices=SORTS, default=SORTS[0], help="the most first; default: memory")
+    top.add_argument("--interval", type=_interval, default=2.0, metavar="S", help="between two looks; default 2")
+    top.add_argument("--rows", type=_rows, metavar="N", help="at most so many; default: what fits, or 20")
+    top.add_argument("--once", action="store_true", help="look once, and print it")
+    top.add_argument("--json", action="store_true", help="print one JSON object a line for each look")
 
 
 def _add_import_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     reading = _command(commands, "import", import_servers, "register backends from a client's configuration")
     reading.add_argument("file", metavar="FILE", help="JSON or TOML; - is stdin")
-    reading.add_argument("--tenant", type=_tenant_name, default=DEFAULT_TENANT, help="default: default")
+    reading.add_argument("--tenant", type=tenant_name, default=DEFAULT_TENANT, help="default: default")
     reading.add_argument("--apply", action="store_true", help="register them; without it nothing is changed")
     reading.add_argument(
         "--env", type=_assignment, action="append", default=[], metavar="NAME[=VALUE]",
         help="a value for a placeholder or a variable; without =VALUE from the environment",
     )  # fmt: skip
-    reading.add_argument("--url", help="a running gateway's address, instead of the database here")
-    reading.add_argument("--key-env", type=_variable, metavar="NAME", help="with --url: the variable with an admin key")
+    reading.add_argument("--url", help="a gateway's address, instead of the database here (default TRUNKLINE_URL)")
+    key = reading.add_mutually_exclusive_group()
+    key.add_argument("--key-env", type=_variable, metavar="NAME", help="the variable with a key, if not TRUNKLINE_KEY")
+    key.add_argument("--key-file", metavar="FILE", help="holds the key; - is stdin")
     reading.add_argument("--json", action="store_true", help="print a JSON list")
 
 
-def _add_key_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    create = _command(commands, "create", create_key, "make a key and show it once")
-    create.add_argument("--scope", action="append", required=True, help="what it allows; can be given repeatedly")
-    create.add_argument("--name", type=_key_name, default="", help="what it is for")
-    create.add_argument("--expires-days", type=_days, default=DEFAULT_EXPIRY_DAYS, metavar="N", help="default 90")
-    create.add_argument("--json", action="store_true", help="print one JSON object")
-    listing = _command(commands, "list", list_keys, "list the keys of a tenant")
-    listing.add_argument("--json", action="store_true", help="print a JSON list")
-    revoke = _command(commands, "revoke", revoke_key, "make a key worthless")
-    revoke.add_argument("id", metavar="ID", help="the key's id: its 8 characters after tlk_")
-    for each in (create, listing, revoke):
-        each.add_argument("--tenant", type=_tenant_name, required=True, help="whose keys")
+def _add_secret_key_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    _command(commands, "check", check_secret_key, "say whether the database was made with it; exit code 1 if not")
+    _command(commands, "accept", accept_secret_key, "tell the database that SECRET_KEY was changed on purpose")
 
 
 def _command(
@@ -145,14 +191,16 @@ def _command(
     run: Callable[[argparse.Namespace], int],
     text: str,
 ) -> argparse.ArgumentParser:
-    epilogs = {"create": _KEYS_EXAMPLES, "connect": _CONNECT_EXAMPLES, "import": _IMPORT_EXAMPLES}
+    epilogs = {"connect": _CONNECT_EXAMPLES, "import": _IMPORT_EXAMPLES}
     description = f"{text[:1].upper()}{text[1:]}."
     parser = commands.add_parser(name, help=text, description=description, epilog=epilogs.get(name))
     parser.formatter_class = _LAYOUT
     parser.set_defaults(run=run)
     if run is not _version:
         parser.add_argument(
-            "--data-dir", metavar="DIR", help="instead of TRUNKLINE_DATA_DIR (default ./trunkline-data)"
+            "--data-dir",
+            metavar="DIR",
+            help="instead of TRUNKLINE_DATA_DIR (default ~/.local/share/trunkline, or ./trunkline-data if it is there)",
         )
     return parser
 
@@ -162,16 +210,26 @@ def _version(_: argparse.Namespace) -> int:
     return 0
 
 
-def _tenant_name(text: str) -> str:
-    if not is_name(text):
-        raise argparse.ArgumentTypeError("a tenant's name is lower-case letters, digits and hyphens, 63 at most")
-    return text
-
-
 def _backend_name(text: str) -> str:
     if not is_name(text):
         raise argparse.ArgumentTypeError("a backend's name is lower-case letters, digits and hyphens, 63 at most")
     return text
+
+
+def _interval(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.5 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError("allowed are 0.5 to 3600 seconds")
+    return seconds
+
+
+def _rows(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 4 and 1 <= int(text) <= MAX_ROWS):
+        raise argparse.ArgumentTypeError(f"allowed are 1 to {MAX_ROWS}")
+    return int(text)
 
 
 def _variable(text: str) -> str:
@@ -187,19 +245,7 @@ def _assignment(text: str) -> tuple[str, str]:
     return name, value if has_value else os.environ[name]
 
 
-def _key_name(text: str) -> str:
-    if len(text) > MAX_KEY_NAME or not text.isprintable():
-        raise argparse.ArgumentTypeError(f"a name is up to {MAX_KEY_NAME} printable characters")
-    return text
-
-
 def _node_count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 4 and 1 <= int(text) <= MAX_NODES):
         raise argparse.ArgumentTypeError(f"allowed are 1 to {MAX_NODES}")
-    return int(text)
-
-
-def _days(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 6 and 1 <= int(text) <= MAX_EXPIRY_DAYS):
-        raise argparse.ArgumentTypeError(f"allowed are 1 to {MAX_EXPIRY_DAYS}")
     return int(text)

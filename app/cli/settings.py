@@ -2,22 +2,25 @@
 
 import argparse
 import os
-import tempfile
-from dataclasses import replace
-from pathlib import Path
 
-from app.settings import PREFIX, Settings
+from app.settings import PREFIX, Settings, is_in_working_directory
 
 
-def settings_from(options: argparse.Namespace, **overrides: object) -> Settings:
-    """The settings of a node here; its data directory and its key are made if need be."""
-    return Settings.from_env(os.environ, data_dir=options.data_dir, **overrides)
+def settings_from(options: argparse.Namespace, *, host: str | None = None, port: str | None = None) -> Settings:
+    """The settings of a node here; its data directory and its key are made if need be: for `serve` and `migrate`."""
+    return Settings.from_env(os.environ, data_dir=options.data_dir, host=host, port=port)
 
 
 def settings_only_read(options: argparse.Namespace) -> Settings:
-    """The settings of a node here, without its data directory or key being made."""
-    with tempfile.TemporaryDirectory() as aside:
-        settings = Settings.from_env(os.environ, data_dir=aside)
-    named = options.data_dir or os.environ.get(PREFIX + "DATA_DIR", "").strip() or "trunkline-data"
-    data_dir = Path(named).expanduser().absolute()
-    return replace(settings, data_dir=data_dir, database_url=settings.database_url.replace(aside, str(data_dir)))
+    """The settings of a node here, without its data directory or key being made: `secret_key` is empty if there is
+    none."""
+    return Settings.from_env(os.environ, make=False, data_dir=options.data_dir)
+
+
+def why_this_data_dir(options: argparse.Namespace, settings: Settings) -> str:
+    """Who has chosen the data directory, where nobody has named it."""
+    if options.data_dir or os.environ.get(PREFIX + "DATA_DIR", "").strip():
+        return ""
+    if is_in_working_directory(settings.data_dir):
+        return "in the working directory, which goes before the default"
+    return "the default"

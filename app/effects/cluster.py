@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 
 import anyio
 
-from app.domain import BackendSpec, Tenant
+from app.domain import KEY_ISSUER, BackendSpec, Tenant
 from app.effects.local import Identity, Key, LocalEffects
-from app.effects.settling import KEY_ISSUER, Settling
+from app.effects.settling import Settling
+from app.errors import Disabled
 from app.routing.notice import RESYNC, Kind, Notice
 from app.routing.notices import Notices
 from app.routing.once import Once, Way
@@ -26,6 +27,7 @@ _BACKENDS = {
     "backend.restart": Kind.BACKEND_RESTARTED,
 }
 _TENANTS = {"tenant.change": Kind.TENANT_CHANGED, "tenant.delete": Kind.TENANT_REMOVED}
+_LOOKED_UP = {Kind.BACKEND_CHANGED, Kind.TENANT_CHANGED, Kind.PRINCIPAL_CHANGED}
 _ISSUERS = {"issuer.create", "issuer.change", "issuer.delete"}
 
 
@@ -38,6 +40,11 @@ def notice_of(act: Act) -> Notice | None:
         return Notice(_TENANTS[act.action], (act.tenant,))
     if act.action in _ISSUERS:
         return Notice(Kind.ISSUER_CHANGED, (act.tenant, act.detail))
+    if act.action == "key.change":
+        return Notice(Kind.PRINCIPAL_CHANGED, (act.tenant, KEY_ISSUER, name))
+    if act.action == "principal.change":
+        issuer, _, subject = act.detail.partition(" ")
+        return Notice(Kind.PRINCIPAL_CHANGED, (act.tenant, issuer, subject))
     if act.action == "key.revoke":
         return Notice(Kind.KEY_REVOKED, (act.tenant, KEY_ISSUER, name))
     return None
@@ -72,9 +79,12 @@ class ClusterEffects:
     # --- done here
 
     def tenant_changed(self, tenant: Tenant) -> None:
-        """New sessions get the new limits."""
+        """New sessions get the new limits; those of a tenant that is switched off end."""
+        was_off = self._local.is_off(tenant.name)
         self._local.tenant_changed(tenant)
         self._done_here(Notice(Kind.TENANT_CHANGED, (tenant.name,)))
+        if was_off and tenant.enabled:
+            self._settling.came_back(tenant.name)
 
     def tenant_removed(self, tenant: str) -> None:
         """Everything of it ends."""
@@ -100,6 +110,11 @@ class ClusterEffects:
         """The key's sessions end, and its next request is refused."""
         self._local.key_revoked(identity)
         self._done_here(Notice(Kind.KEY_REVOKED, identity))
+
+    def principal_changed(self, identity: Identity, off: Disabled | None) -> None:
+        """A key or a principal was switched off, or on again."""
+        self._local.principal_changed(identity, off)
+        self._done_here(Notice(Kind.PRINCIPAL_CHANGED, identity))
 
     def issuer_changed(self, tenant: str, issuer: str) -> None:
         """The sessions of its principals end, and their next requests are looked at anew."""
@@ -152,6 +167,8 @@ class ClusterEffects:
         match notice:
             case Notice(Kind.KEY_REVOKED, (tenant, issuer, subject)):
                 self._local.key_revoked((tenant, issuer, subject))
+            case Notice(Kind.PRINCIPAL_CHANGED, (tenant, issuer, subject)):
+                self._local.forget_principal((tenant, issuer, subject))
             case Notice(Kind.ISSUER_CHANGED, (tenant, issuer)):
                 self._local.issuer_changed(tenant, issuer)
             case Notice(Kind.BACKEND_RESTARTED, (tenant, name)):
@@ -164,7 +181,7 @@ class ClusterEffects:
                 self._local.tenant_removed(tenant)
             case Notice(Kind.TENANT_CHANGED, (tenant,)):
                 self._local.forget_tenant(tenant)
-        if _settled_as(notice) != notice or notice.kind in (Kind.BACKEND_CHANGED, Kind.TENANT_CHANGED):
+        if _settled_as(notice) != notice or notice.kind in _LOOKED_UP:
             self._settling.add(_settled_as(notice))
 
 

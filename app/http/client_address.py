@@ -24,6 +24,12 @@ def client_address(scope: Scope) -> str:
     return client[0] if client else UNKNOWN
 
 
+def named_address(text: str) -> str:
+    """The address that this is, as another node of ours writes it."""
+    parsed = _parse(text)
+    return UNKNOWN if parsed is None else str(parsed)
+
+
 def limited_address(address: str) -> str:
     """What limits per address count: an IPv4 address, or the /64 of an IPv6 address."""
     parsed = _parse(address)

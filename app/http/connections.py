@@ -19,6 +19,7 @@ from app.http.client_address import TrustedProxies, is_loopback, limited_address
 from app.http.edge_refusals import ADDRESS_LIMIT, CONNECTION_LIMIT, DESCRIPTORS_SHORT, MADE_ROOM, Refusal
 
 LET_IN = "trunkline.let_in"  # in the ASGI scope: whose credential was accepted for this request, one of these two
+AT_ONCE = "trunkline.at_once"  # likewise: writes a whole answer, `HttpProtocol.answer_at_once`
 BY_KEY, BY_NODE = "key", "node"
 NO_LIMIT = 1 << 30
 MAX_NODES = 1_000
@@ -90,12 +91,13 @@ class Connections:
         limits: ConnectionLimits | None = None,
         proxies: TrustedProxies | None = None,
         *,
-        on_refused: Callable[[str], None] = lambda reason: None,
+        on_refused: Callable[[str, str, str], None] = lambda reason, client, request: None,
         clock: Callable[[], float] = time.monotonic,
         free_descriptor: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`on_refused` hears of each connection that was refused, or ended for what its client did; `free_descriptor`
-        is the number that whatever is opened next would get."""
+        """`on_refused` hears of each connection that was refused, or ended for what its client did: why, whose, and the
+        X-Request-Id of the answer where there is one. `free_descriptor` is the number that whatever is opened next
+        would get."""
         self.limits, self.proxies = limits or ConnectionLimits(), proxies or TrustedProxies()
         self.on_refused = on_refused
         self._clock, self._looked_at, self._free_descriptor = clock, clock(), free_descriptor

@@ -1,23 +1,19 @@
 """What FastAPI endpoints share: who is asking, found out before anything else of a request is looked at."""
 
-import re
-import secrets
 from collections.abc import Callable, Coroutine
 from typing import Annotated, Any
 
 from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
 
-from app import logs
 from app.auth import Authenticator
 from app.auth.tokens import Target
 from app.domain import DEFAULT_TENANT, Principal
 from app.http.client_address import client_address, limited_address
 from app.http.connections import BY_KEY, LET_IN
+from app.http.request_ids import named
 
 BASE_URL = "trunkline.base_url"  # the front's word in the ASGI scope: under which URL the client reaches us
-
-_is_request_id = re.compile(r"[A-Za-z0-9._:-]{1,64}\Z").match
 
 
 async def authenticate(request: Request) -> Principal:
@@ -35,9 +31,11 @@ async def authenticate(request: Request) -> Principal:
     tenant = request.path_params.get("tenant", DEFAULT_TENANT)
     target = None if base_url is None else Target(tenant, "", base_url)
     # Two headers become one with a comma, which is no credential.
-    address = limited_address(client_address(request.scope))
-    principal = await authenticator.authenticate(b", ".join(values) if values else None, target, address)
+    address = client_address(request.scope)
+    header_value = b", ".join(values) if values else None
+    principal = await authenticator.authenticate(header_value, target, limited_address(address))
     request.scope[LET_IN] = BY_KEY
+    authenticator.uses.note(principal, address)
     return principal
 
 
@@ -45,12 +43,11 @@ class AuthenticatedRoute(APIRoute):
     """A route that authenticates before FastAPI reads the body, so that strangers cost and learn nothing."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The route's application. Gives the request its id: the client's own, or one made here."""
+        """The route's application. Its request has an id, which the front has given it."""
         handle = self.behind_authentication()
 
         async def authenticated(request: Request) -> Response:
             request.state.request_id = _request_id(request)
-            logs.request_id.set(request.state.request_id)
             request.state.principal = await authenticate(request)
             return await handle(request)
 
@@ -62,8 +59,7 @@ class AuthenticatedRoute(APIRoute):
 
 
 def _request_id(request: Request) -> str:
-    given = request.headers.get("x-request-id", "")
-    return given if _is_request_id(given) else secrets.token_hex(8)
+    return named(request.scope).request
 
 
 def _principal(request: Request) -> Principal:

@@ -14,7 +14,7 @@ What a head may be is in `LimitedParser`.
 import asyncio
 import math
 import random
-from typing import Any
+from typing import Any, cast
 
 import httptools
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
@@ -36,6 +36,7 @@ from app.http.edge_refusals import (
 )  # fmt: skip
 from app.http.limited_parser import LimitedParser, Refused
 from app.http.reading import Reading, StrangersReader
+from app.http.request_ids import RequestIds, named, request_ids
 
 MAX_WAITING = 16  # requests of a connection behind the one that is being answered
 MAX_FRAMING_BYTES = 8 << 10  # what stands between chunks, beyond the following part of what stands in them
@@ -173,7 +174,7 @@ class EdgeProtocol(LimitedParser):
         self._current = cycle
         if cycle.scope["http_version"] not in _VERSIONS:
             cycle.keep_alive, app = False, VERSION.answer
-            self._among.on_refused(VERSION.reason)
+            self._tell_of(VERSION, named(cast(dict[str, Any], cycle.scope)))
         # A request that has waited is complete, or goes on arriving now.
         self.deadline = self._among.now + self._among.limits.body_s if cycle.more_body else math.inf
         if self._is_proxied:
@@ -181,7 +182,7 @@ class EdgeProtocol(LimitedParser):
             self._counted = self._among.counted_as(cycle.scope["client"][0])
             if self._counted is not None and not self._among.take(self._counted):
                 self._counted, app = None, ADDRESS_LIMIT.answer
-                self._among.on_refused(ADDRESS_LIMIT.reason)
+                self._tell_of(ADDRESS_LIMIT, named(cast(dict[str, Any], cycle.scope)))
         if self._was_let_in:
             super()._start_asgi_task(cycle, app)
         else:
@@ -267,7 +268,7 @@ class EdgeProtocol(LimitedParser):
 
     def give_up(self, refusal: Refusal) -> None:
         """Ends it at once."""
-        self._among.on_refused(refusal.reason)
+        self._tell_of(refusal)
         self._leave()
         self.pipeline.clear()
         self._socket.abort()
@@ -282,16 +283,17 @@ class EdgeProtocol(LimitedParser):
     def _refuse(self, refusal: Refusal) -> None:
         """Ends the connection, with an answer where one is due; what came before on it is answered first."""
         current, self._is_over = self._current, True
-        self._among.on_refused(refusal.reason)
+        ids = request_ids({})  # its own are in a head that nobody has read
+        self._tell_of(refusal, None if refusal.status is None else ids)
         if refusal.status is None:
             self._forget()
             self._linger(refusal)
         elif current is None:
             # Where the rest of a body is at fault that nobody waits for, its request has had its answer.
-            self._finish(refusal, is_answered=self._in_body)
+            self._finish(refusal, ids, is_answered=self._in_body)
         elif self._in_body and current is self.cycle:  # the body of the request that is being answered
             self._tell_it_is_over(current)
-            self._finish(refusal, is_answered=current.response_started)
+            self._finish(refusal, ids, is_answered=current.response_started)
         else:
             current.keep_alive = False
             self.pipeline.clear()
@@ -305,10 +307,14 @@ class EdgeProtocol(LimitedParser):
             self._tell_it_is_over(self._current)
         self._current = None
 
-    def _finish(self, refusal: Refusal, *, is_answered: bool) -> None:
+    def _tell_of(self, refusal: Refusal, ids: RequestIds | None = None) -> None:
+        client = self.scope.get("client") if self.cycle is not None else self.client
+        self._among.on_refused(refusal.reason, (client or ("",))[0], "" if ids is None else ids.request)
+
+    def _finish(self, refusal: Refusal, ids: RequestIds, *, is_answered: bool) -> None:
         """Says why, unless something else was said already."""
         if not (is_answered or self._socket.is_closing()):
-            self._socket.write(refusal.response(self.url))
+            self._socket.write(refusal.response(self.url, ids))
         self._linger(refusal)
 
     def _linger(self, refusal: Refusal) -> None:

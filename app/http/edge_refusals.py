@@ -8,6 +8,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.http.errors import HttpRefusal, rpc_error
 from app.http.problems import MEDIA_TYPE, ProblemResponse
+from app.http.request_ids import RequestIds
 
 _MCP_PATHS = b"/t/"
 
@@ -23,7 +24,7 @@ class Refusal:
     retry_after_s: int | None = None
     is_flood: bool = False
 
-    def response(self, url: bytes) -> bytes:
+    def response(self, url: bytes, ids: RequestIds) -> bytes:
         """A whole response of HTTP/1.1, after which the connection ends."""
         assert self.status is not None
         media_type, body = self._content(url)
@@ -36,7 +37,7 @@ class Refusal:
         ]
         if self.retry_after_s is not None:
             head.append(f"retry-after: {self.retry_after_s}")
-        return "\r\n".join([*head, "", ""]).encode("ascii") + body
+        return "\r\n".join([*head, ""]).encode("ascii") + ids.lines + b"\r\n" + body
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The application that answers so; whether the connection goes on is not said here."""

@@ -21,6 +21,10 @@ TIMEOUT = -32015
 QUOTA_EXCEEDED = -32016
 
 
+# Refusals of these are the same bytes for whatever is not there, and for whatever is another's.
+ALIKE = frozenset({401, 403, 404, 421})
+
+
 class HttpRefusal(errors.ClientError):
     """A request that HTTP itself answers: wrong method, media type, size.
 
@@ -49,6 +53,7 @@ _TABLE: tuple[tuple[type[errors.GatewayError], int, int], ...] = (
     (errors.InvalidRequest, 422, INVALID_REQUEST),
     (errors.Unauthenticated, 401, INVALID_REQUEST),
     (errors.Forbidden, 403, INVALID_REQUEST),
+    (errors.Disabled, 403, INVALID_REQUEST),
     (errors.NotFound, 404, INVALID_REQUEST),
     (errors.Conflict, 409, INVALID_REQUEST),
     (errors.PreconditionFailed, 412, INVALID_REQUEST),
@@ -91,6 +96,8 @@ def http_status(error: errors.GatewayError) -> int:
 
 def rpc_code(error: errors.GatewayError) -> int:
     """The JSON-RPC error code."""
+    if isinstance(error, errors.Disabled) and error.outcome is not None:  # a call was cut off, for this reason
+        return BACKEND_EXITED
     return _row(error)[1]
 
 
@@ -106,9 +113,12 @@ def retry_after(error: errors.GatewayError) -> float | None:
     return seconds * random.uniform(0.75, 1.25)  # noqa: S311 - no secret
 
 
-def rpc_error(error: errors.GatewayError, request_id: bytes = b"null", *, with_stderr: bool = False) -> bytes:
+def rpc_error(
+    error: errors.GatewayError, request_id: bytes = b"null", *, http_request: str = "", with_stderr: bool = False
+) -> bytes:
     """The error as a JSON-RPC response to the request with these id bytes.
 
+    `http_request` is the X-Request-Id, for people whose client shows them no headers.
     `with_stderr` adds a backend's last lines: only for principals that administer its tenant.
     """
     data: dict[str, object] = {"reason": error.reason}
@@ -116,8 +126,14 @@ def rpc_error(error: errors.GatewayError, request_id: bytes = b"null", *, with_s
         data |= error.data
     if error.outcome is not None:
         data["outcome"] = error.outcome
+    if error.cause is not None:
+        data["cause"] = error.cause
+    if error.reached is not None:
+        data["limit"] = error.reached.shown()
     if error.hint:
         data["hint"] = error.hint
     if with_stderr and isinstance(error, errors.BackendError) and error.stderr:
         data["stderr"] = list(error.stderr)
+    if http_request:
+        data["request_id"] = http_request
     return error_response(request_id, rpc_code(error), str(error), data)

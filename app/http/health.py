@@ -27,7 +27,7 @@ class Readiness(Protocol):
         """Each part by name: "ok", or why it is not. Must answer within a second or so."""
 
     def degraded(self) -> dict[str, str]:
-        """What does not work, and does not keep new work away."""
+        """What does not work, and does not keep new work away: by part, in words, with what to do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from app.memo import memo
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _PORT_DIGITS = 5
 _REMEMBERED = 256
+_MAX_SHOWN, _MAX_SHOWN_NAMES = 200, 20
 
 
 class HostPolicy:
@@ -25,7 +26,8 @@ class HostPolicy:
     def require_host(self, host: bytes | None) -> None:
         """Raises HttpRefusal (421) unless this Host is ours."""
         if host is None or not self._is_ours(host):
-            raise HttpRefusal(421, "misdirected_request", "this Host is not served here")
+            message = "this Host is not served here; those that are stand in TRUNKLINE_ALLOWED_HOSTS"
+            raise _with_facts(HttpRefusal(421, "misdirected_request", message), "host", self._hosts, host)
 
     def require_host_or_address(self, host: bytes | None) -> None:
         """The same, for what is asked of a node by its address, or as the other nodes call it.
@@ -42,11 +44,21 @@ class HostPolicy:
         scheme, _, host = origin.partition(b"://")
         is_listed = origin.decode("latin-1") in self._origins
         if not is_listed and (scheme not in (b"http", b"https") or not self._is_ours(host)):
-            raise HttpRefusal(403, "origin_not_allowed", "this Origin may not call the gateway")
+            message = "this Origin may not call the gateway; those that may stand in TRUNKLINE_ALLOWED_ORIGINS"
+            known = {*self._origins, *self._hosts}
+            # Without a name here: an error that its own frame names is kept, and what was sent with it.
+            raise _with_facts(HttpRefusal(403, "origin_not_allowed", message), "origin", known, origin)
 
     def _allows(self, host: bytes) -> bool:
         text = host.decode("latin-1").lower()
         return text in self._hosts or _without_port(text) in self._hosts
+
+
+def _with_facts(refusal: HttpRefusal, rule: str, expected: Iterable[str], sent: bytes | None) -> HttpRefusal:
+    """For the log: by which name the client called, and which there are."""
+    actual = None if sent is None else sent[:_MAX_SHOWN].decode("latin-1").encode("unicode_escape").decode()
+    refusal.facts = {"rule": rule, "expected": sorted(expected)[:_MAX_SHOWN_NAMES], "actual": actual}
+    return refusal
 
 
 def _is_address(host: str) -> bool:

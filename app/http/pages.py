@@ -4,19 +4,21 @@ would spend many times as much on finding the route and encoding the answer anew
 from collections.abc import Callable, Mapping
 
 from fastapi import FastAPI
-from fastapi.openapi.docs import get_swagger_ui_html
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.http.health import ALIVE, Health, readiness
+from app.http.reader import reader_pages
+
+READER = "/api/docs"
 
 
 class _Once:
     """An answer that is made when it is asked for first: the document takes a fifth of a second."""
 
-    def __init__(self, make: Callable[[], Response]) -> None:
+    def __init__(self, make: Callable[[], ASGIApp]) -> None:
         self._make = make
-        self._made: Response | None = None
+        self._made: ASGIApp | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._made is None:
@@ -26,9 +28,8 @@ class _Once:
 
 def pages(api: FastAPI, health: Health) -> Mapping[str, ASGIApp]:
     """What answers a GET, by path."""
-    document, reader = api.openapi_url, api.docs_url
+    document = api.openapi_url
     assert document is not None
-    assert reader is not None
 
     async def ready(scope: Scope, receive: Receive, send: Send) -> None:
         await (await readiness(health))(scope, receive, send)
@@ -37,5 +38,5 @@ def pages(api: FastAPI, health: Health) -> Mapping[str, ASGIApp]:
         "/livez": ALIVE,
         "/readyz": ready,
         document: _Once(lambda: JSONResponse(api.openapi())),
-        reader: _Once(lambda: get_swagger_ui_html(openapi_url=document, title=api.title)),
+        **{path: _Once(make) for path, make in reader_pages(READER, document, api.title).items()},
     }

@@ -12,11 +12,13 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
+from app import logs
 from app.errors import Forbidden, GatewayError, InvalidRequest, StorageUnavailable, Unauthenticated
-from app.http.errors import http_status, retry_after
+from app.http.errors import ALIKE, http_status, retry_after
 from app.logs import Seldom
 
 MEDIA_TYPE = "application/problem+json"
+TOLD = "trunkline.told"  # in the ASGI scope: the GatewayError that the client is told
 MAX_ERRORS = 20  # a body of a million unknown members is not answered with a million complaints
 
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
@@ -37,6 +39,19 @@ SCHEMA: dict[str, Any] = {
         "detail": _STRING,
         "reason": {**_STRING, "description": "A stable word for machines."},
         "hint": {**_STRING, "description": "What a person can do next."},
+        "limit": {
+            "type": "object",
+            "description": "The limit that the request has run into.",
+            "required": ["name", "of", "allowed", "raised_by"],
+            "properties": {
+                "name": _STRING,
+                "of": {"enum": ["address", "principal", "session", "tenant", "backend", "node"]},
+                "allowed": {"type": "number"},
+                "used": {"type": "number"},
+                "raised_by": {**_STRING, "description": "Who can raise it, and how."},
+            },
+        },
+        "request_id": {**_STRING, "description": "As in the log and the `X-Request-Id` of the answer."},
         "errors": {
             "type": "array",
             "maxItems": MAX_ERRORS,
@@ -77,7 +92,7 @@ def install(app: FastAPI) -> None:
 
 
 class ProblemResponse(Response):
-    """One problem. Never cached."""
+    """One problem. Never cached. It names the request that is served now, unless it must be the same bytes for all."""
 
     media_type = MEDIA_TYPE
 
@@ -86,12 +101,16 @@ class ProblemResponse(Response):
     ) -> None:
         content = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "reason": reason}
         content |= {name: value for name, value in members.items() if value}
+        served = logs.current.get()
+        if status not in ALIKE and served is not None and "request" in (fields := served.fields()):
+            content["request_id"] = fields["request"]
         # ASCII, because a name that a client made up, quoted in here, may not be encodable otherwise.
         super().__init__(json.dumps(content), status, {"Cache-Control": "no-store", **(headers or {})})
 
 
-def _gateway_error(_: Request, error: Exception) -> Response:
+def _gateway_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, GatewayError)
+    request.scope[TOLD] = error
     # Where a JSON-RPC answer says 200 and puts the error inside, REST says whose fault it was.
     status = http_status(error) if http_status(error) >= HTTPStatus.BAD_REQUEST else HTTPStatus.BAD_GATEWAY
     if isinstance(error, StorageUnavailable):
@@ -99,8 +118,9 @@ def _gateway_error(_: Request, error: Exception) -> Response:
     errors = None
     if isinstance(error, InvalidRequest) and error.field is not None:
         errors = [{"detail": str(error), "pointer": f"#/{error.field}"}]
+    limit = None if error.reached is None else error.reached.shown()
     return ProblemResponse(
-        status, error.reason, detail=str(error), hint=error.hint, errors=errors, headers=_headers(error)
+        status, error.reason, detail=str(error), hint=error.hint, limit=limit, errors=errors, headers=_headers(error)
     )
 
 

@@ -11,7 +11,6 @@ _URLS = ("url", "serverUrl", "httpUrl")
 _REMOTE_TYPES = ("http", "streamableHttp", "streamable-http", "sse", "remote")
 _UNDERSTOOD = {"command", "args", "env", "environment", "env_vars", "cwd", "envFile", "disabled", "enabled", "type"}
 _UNSUPPORTED = {
-    "cwd": "; a command can change there itself: `env -C DIRECTORY COMMAND …`",
     "envFile": f"; give its variables with {ASK} and name them in `env`",
 }
 
@@ -29,6 +28,8 @@ def from_client(source: str, entry: Any, supplied: Mapping[str, str]) -> Entry:
     members, problems = _members(entry, values)
     if ignored := sorted(str(key) for key in entry if key not in _UNDERSTOOD):
         notes.append("ignored: " + ascii(", ".join(ignored))[1:-1])
+    if (cwd := members.get("cwd")) and isinstance(cwd, str) and not cwd.startswith("/"):
+        notes.append("`cwd` is below the tenant's home")
     if not members["enabled"]:
         notes.append("disabled")
     found = (*empty.problems, *problems, *values.problems())
@@ -49,4 +50,5 @@ def _members(entry: dict[str, Any], values: Values) -> tuple[dict[str, Any], lis
         problems += refused
     args = [values.fill(each) for each in args] if isinstance(args, list) else args
     is_enabled = entry.get("enabled", True) is not False and entry.get("disabled", False) is not True
-    return {"command": values.fill(command), "args": args, "env": env, "enabled": is_enabled}, problems
+    members = {"command": values.fill(command), "args": args, "env": env, "enabled": is_enabled}
+    return {**members, **({"cwd": values.fill(entry["cwd"])} if entry.get("cwd") else {})}, problems

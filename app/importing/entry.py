@@ -31,7 +31,8 @@ class Entry:
     def command_line(self) -> str:
         """What would be started, for people: quoted as a shell would want it, and nothing unprintable."""
         words = [self.members.get("command"), *self.members.get("args", ())]
-        return ascii(shlex.join(map(str, words)))[1:-1] if words[0] else ""
+        where = f" (in {self.members['cwd']})" if self.members.get("cwd") else ""
+        return ascii(shlex.join(map(str, words)) + where)[1:-1] if words[0] else ""
 
 
 def settle(entries: Sequence[Entry], taken: Collection[str]) -> list[Entry]:

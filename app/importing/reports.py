@@ -25,6 +25,7 @@ def report_json(entries: Sequence[Entry], *, applied: bool) -> str:
             "name": entry.name,
             "command": entry.members.get("command"),
             "args": entry.members.get("args", []),
+            "cwd": entry.members.get("cwd"),
             "env": sorted(entry.members.get("env") or ()),
             "enabled": entry.members.get("enabled"),
             "problems": entry.problems,

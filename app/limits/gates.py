@@ -8,14 +8,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from app.domain import Limits
-from app.errors import QuotaExceeded, RateLimited
+from app.domain import DEFAULT_TENANT, Limits
+from app.errors import QuotaExceeded, RateLimited, SessionLimit, session_quota
 from app.limits.bucket import TokenBucket
 from app.limits.overload import Overload
 from app.metrics import Metrics
+from app.reached import Reached
 
 Identity = tuple[str, str, str]
-SESSION_RETRY_S = 5.0  # sessions end in minutes rather than milliseconds
 MAX_LINGERING = 64  # gates without sessions; above it those that count nothing are looked for
 
 
@@ -23,13 +23,17 @@ class TenantGate:
     """Counts sessions and calls of one tenant, and refuses what is over its limits."""
 
     __slots__ = (
-        "_limits", "_metrics", "_overload", "_per_principal", "bucket", "in_flight", "in_flight_elsewhere", "sessions",
+        "_limits", "_metrics", "_overload", "_per_principal", "_tenant", "bucket", "in_flight", "in_flight_elsewhere",
+        "sessions", "sessions_elsewhere",
     )  # fmt: skip
 
-    def __init__(self, limits: Limits, metrics: Metrics, overload: Overload | None = None) -> None:
-        self._metrics, self._overload = metrics, overload or Overload(metrics)
+    def __init__(
+        self, limits: Limits, metrics: Metrics, overload: Overload | None = None, *, tenant: str = DEFAULT_TENANT
+    ) -> None:
+        self._metrics, self._overload, self._tenant = metrics, overload or Overload(metrics), tenant
         self._per_principal: Counter[Identity] = Counter()
-        self.sessions = self.in_flight = self.in_flight_elsewhere = 0
+        self.sessions = self.sessions_elsewhere = 0  # the latter to be shown: the store decides who is let in
+        self.in_flight = self.in_flight_elsewhere = 0
         self.bucket: TokenBucket | None = None
         self.configure(limits)
 
@@ -44,6 +48,11 @@ class TenantGate:
         else:
             self.bucket.configure(rate, burst if burst is not None else rate)
 
+    @property
+    def limits(self) -> Limits:
+        """Those of the tenant, now."""
+        return self._limits
+
     def open_session(self, identity: Identity) -> None:
         """Counts a session; `close_session` gives it back.
 
@@ -52,10 +61,10 @@ class TenantGate:
         """
         limits = self._limits
         if limits.sessions is not None and self.sessions >= limits.sessions:
-            raise self._refusal("sessions", f"the tenant has {self.sessions} sessions open, its limit")
+            raise self._refusal("sessions", limits.sessions, self.sessions)
         mine = self._per_principal[identity]
         if limits.sessions_per_principal is not None and mine >= limits.sessions_per_principal:
-            raise self._refusal("sessions_per_principal", f"this principal has {mine} sessions open, its limit")
+            raise self._refusal("sessions_per_principal", limits.sessions_per_principal, mine)
         self.sessions += 1
         self._per_principal[identity] += 1
 
@@ -78,8 +87,7 @@ class TenantGate:
             raise self._overload.refusal("call", self._overload.calls)
         limit = self._limits.in_flight
         if limit is not None and self.in_flight + self.in_flight_elsewhere >= limit:
-            self._metrics.rate_limited.labels("in_flight").inc()
-            raise QuotaExceeded("in_flight", f"the tenant has {limit} calls in flight, its limit")
+            raise self._too_many_calls(limit)
         self.check_rate(now)
         self.in_flight += 1
 
@@ -93,12 +101,10 @@ class TenantGate:
             raise self._overload.refusal("call", self._overload.calls)
         limit = self._limits.in_flight
         if limit is not None and calls and self.in_flight + self.in_flight_elsewhere + calls > limit:
-            self._metrics.rate_limited.labels("in_flight").inc()
-            raise QuotaExceeded("in_flight", f"the tenant may have {limit} calls in flight")
+            raise self._too_many_calls(limit)
         wait_s = 0.0 if self.bucket is None else self.bucket.wait_for(messages, now)
         if wait_s:
-            self._metrics.rate_limited.labels("requests_per_second").inc()
-            raise RateLimited("requests_per_second", "the tenant sends too many requests", retry_after_s=wait_s)
+            raise self._too_fast(wait_s)
 
     def end_call(self) -> None:
         """Undoes `begin_call`."""
@@ -114,12 +120,31 @@ class TenantGate:
             return
         wait_s = self.bucket.take(now)
         if wait_s:
-            self._metrics.rate_limited.labels("requests_per_second").inc()
-            raise RateLimited("requests_per_second", "the tenant sends too many requests", retry_after_s=wait_s)
+            raise self._too_fast(wait_s)
 
-    def _refusal(self, limit: str, message: str) -> QuotaExceeded:
-        self._metrics.rate_limited.labels(limit).inc()
-        return QuotaExceeded(limit, message, retry_after_s=SESSION_RETRY_S)
+    def most_of_one(self, most: int) -> dict[Identity, int]:
+        """The principals with the most sessions."""
+        return dict(self._per_principal.most_common(most))
+
+    def _refusal(self, limit: SessionLimit, allowed: int, used: int) -> QuotaExceeded:
+        return session_quota(limit, self._tenant, allowed, used)  # counted where no room can be made
+
+    def _too_many_calls(self, limit: int) -> QuotaExceeded:
+        self._metrics.rate_limited.labels("in_flight").inc()
+        used = self.in_flight + self.in_flight_elsewhere
+        message = f"the tenant {self._tenant} has {used} calls in flight; its limit is {limit}"
+        return QuotaExceeded("in_flight", message, reached=Reached.of_tenant("in_flight", self._tenant, limit, used))
+
+    def _too_fast(self, wait_s: float) -> RateLimited:
+        self._metrics.rate_limited.labels("requests_per_second").inc()
+        rate, burst = self._limits.requests_per_second or 0.0, self._limits.burst
+        at_once = "" if burst is None else f", {burst} at once"
+        return RateLimited(
+            "requests_per_second",
+            f"the tenant {self._tenant} sends more than {rate:g} requests a second{at_once}",
+            retry_after_s=wait_s,
+            reached=Reached.of_tenant("requests_per_second", self._tenant, rate, None),
+        )
 
     def __repr__(self) -> str:
         return f"<TenantGate [{self.sessions} sessions, {self.in_flight} calls]>"
@@ -133,18 +158,24 @@ class TenantGates:
         self._gates: dict[str, TenantGate] = {}
         self._lingering: set[str] = set()
         self._in_flight_elsewhere: Mapping[str, int] = {}
+        self._sessions_elsewhere: Mapping[str, int] = {}
         self.are_shared = False  # what is spent here is told to other nodes
 
     def of(self, tenant: str, limits: Limits) -> TenantGate:
         """The tenant's gate, with these limits from now on."""
         gate = self._gates.get(tenant)
         if gate is None:
-            gate = self._gates[tenant] = TenantGate(limits, self._metrics, self._overload)
+            gate = self._gates[tenant] = TenantGate(limits, self._metrics, self._overload, tenant=tenant)
             gate.in_flight_elsewhere = self._in_flight_elsewhere.get(tenant, 0)
+            gate.sessions_elsewhere = self._sessions_elsewhere.get(tenant, 0)
         else:
             gate.configure(limits)
         self._lingering.discard(tenant)
         return gate
+
+    def find(self, tenant: str) -> TenantGate | None:
+        """The gate of a tenant that uses this node."""
+        return self._gates.get(tenant)
 
     def configure(self, tenant: str, limits: Limits) -> None:
         """New limits, if the tenant uses this node at all."""
@@ -168,11 +199,12 @@ class TenantGates:
             self._lingering.discard(tenant)
             del self._gates[tenant]
 
-    def set_elsewhere(self, in_flight: Mapping[str, int]) -> None:
-        """So many calls are in flight on other nodes, by tenant."""
-        self._in_flight_elsewhere = in_flight
+    def set_elsewhere(self, in_flight: Mapping[str, int], sessions: Mapping[str, int]) -> None:
+        """So many calls are in flight on other nodes, and so many sessions open, by tenant."""
+        self._in_flight_elsewhere, self._sessions_elsewhere = in_flight, sessions
         for tenant, gate in self._gates.items():
             gate.in_flight_elsewhere = in_flight.get(tenant, 0)
+            gate.sessions_elsewhere = sessions.get(tenant, 0)
 
     def _counts_nothing(self, gate: TenantGate, now: float) -> bool:
         bucket = gate.bucket

@@ -16,6 +16,7 @@ from app.errors import Overloaded
 from app.limits.machine import Machine, Use
 from app.limits.waiting_line import WaitingLine
 from app.metrics import Metrics
+from app.reached import Reached
 
 TICK_S = 0.1
 LOOK_EVERY = 5  # ticks between two looks at memory and descriptors
@@ -26,6 +27,8 @@ CALLS_LAG = 3  # times as late as for new sessions
 RELAX = 0.95  # of a mark; it must be below that for HOLD_S before it counts as passed
 HOLD_S = 2.0
 CALL_RETRY_S = 2.0
+
+SESSIONS, CALLS = 1, 2  # levels
 
 MarkName = Literal["loop_lag", "memory", "descriptors"]
 What = Literal["session", "call"]
@@ -43,10 +46,12 @@ class Marks:
 
 
 class Passed(NamedTuple):
-    """A mark that is passed, in words."""
+    """A mark that is passed, in words and in numbers: seconds of lag, percent of memory or of descriptors."""
 
     mark: MarkName
     words: str
+    allowed: float = 0.0
+    used: float = 0.0
 
 
 class Level:
@@ -93,7 +98,7 @@ class Overload:
             "descriptors": Level(*shares),
         }
         self._chance = chance
-        self._memory = self._descriptors = Use(0, 0)
+        self.memory = self.descriptors = Use(0, 0)
         self.lag_s = 0.0
         self.line = WaitingLine(chance)
         self.sessions: Passed | None = None
@@ -121,35 +126,43 @@ class Overload:
     def look_at_machine(self) -> None:
         """Reads how much memory and how many descriptors there are."""
         metrics = self._metrics
-        self._memory, self._descriptors = self._machine.memory(), self._machine.descriptors()
+        self.memory, self.descriptors = self._machine.memory(), self._machine.descriptors()
         metrics.loop_lag_seconds.set(self.lag_s)
-        metrics.memory_used_bytes.set(self._memory.used)
-        metrics.memory_limit_bytes.set(self._memory.limit)
-        metrics.descriptors_used.set(self._descriptors.used)
-        metrics.descriptors_limit.set(self._descriptors.limit)
+        metrics.memory_used_bytes.set(self.memory.used)
+        metrics.memory_limit_bytes.set(self.memory.limit)
+        metrics.descriptors_used.set(self.descriptors.used)
+        metrics.descriptors_limit.set(self.descriptors.limit)
 
     def decide(self, now: float) -> None:
         """What is refused from now on."""
         measures: dict[MarkName, float] = {
             "loop_lag": self.lag_s,
-            "memory": self._memory.share,
-            "descriptors": self._descriptors.share,
+            "memory": self.memory.share,
+            "descriptors": self.descriptors.share,
         }
         passed = {mark: self._levels[mark].look(measure, now) for mark, measure in measures.items()}
-        sessions, calls = self._first(passed, 1), self._first(passed, 2)
+        sessions, calls = self._first(passed, SESSIONS), self._first(passed, CALLS)
         _tell("new sessions", self.sessions, sessions)
         _tell("calls", self.calls, calls)
         self.sessions, self.calls = sessions, calls
 
     def _first(self, passed: dict[MarkName, int], level: int) -> Passed | None:
-        return next((Passed(mark, self._words(mark)) for mark, its in passed.items() if its >= level), None)
+        return next((self._passed(mark, level) for mark, its in passed.items() if its >= level), None)
+
+    def _passed(self, mark: MarkName, level: int) -> Passed:
+        marks, words = self._marks, self._words(mark)
+        if mark == "loop_lag":
+            return Passed(mark, words, marks.lag_s * (CALLS_LAG if level == CALLS else 1), round(self.lag_s, 3))
+        used = (self.memory if mark == "memory" else self.descriptors).share
+        share = marks.calls_share if level == CALLS else marks.sessions_share
+        return Passed(mark, words, round(share * 100, 1), round(used * 100, 1))
 
     def _words(self, mark: MarkName) -> str:
         if mark == "loop_lag":
             return f"the event loop is {self.lag_s:.1f} s late"
         if mark == "memory":
-            return f"{self._memory.share:.0%} of memory is used"
-        return f"{self._descriptors.used} of {self._descriptors.limit} file descriptors are used"
+            return f"{self.memory.share:.0%} of memory is used"
+        return f"{self.descriptors.used} of {self.descriptors.limit} file descriptors are used"
 
     # --- admitting
 
@@ -161,9 +174,13 @@ class Overload:
     def refusal(self, what: What, passed: Passed) -> Overloaded:
         """Counts it, and says when to come back."""
         self._metrics.shed.labels(what, passed.mark).inc()
-        if what == "session":
-            return Overloaded("This node takes no new sessions now", retry_after_s=self.come_back_after_s())
-        return Overloaded("This node takes no calls now", retry_after_s=CALL_RETRY_S)
+        is_session = what == "session"
+        setting = "SHED_LAG_S" if passed.mark == "loop_lag" else f"SHED_{what.upper()}S_PERCENT"
+        error = Overloaded(
+            f"This node takes no {'new sessions' if is_session else 'calls'} now: {passed.words}",
+            retry_after_s=self.come_back_after_s() if is_session else CALL_RETRY_S,
+        )
+        return error.at(Reached.of_node(passed.mark, setting, passed.allowed, passed.used))
 
     def come_back_after_s(self) -> float:
         """When a client should try again whose session could not be opened, for whatever want of room."""

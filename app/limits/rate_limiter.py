@@ -12,21 +12,32 @@ from hashlib import blake2b
 from prometheus_client import Counter
 
 from app.errors import RateLimited
+from app.reached import FIXED, Reached, Whose
 
 MAX_KEYS = (
     10_000  # of one limiter; above it the one heard of longest ago is forgotten, which forgives what it has spent
 )
 _KEY_BYTES = 16  # whatever a key says, so much of it is kept
 
-# limit -> (per second, at once, what the refusal says)
-_LIMITS = {
+# limit -> (per second, at once, of whom, what the refusal says)
+_LIMITS: dict[str, tuple[float, float, Whose, str]] = {
     # A cluster of clients whose key has expired, or the tests of an evaluation, stay below what is let through at once.
-    "bad_credentials": (10.0, 300.0, "too many requests with bad credentials come from this address"),
+    "bad_credentials": (10.0, 300.0, "address", "too many requests with bad credentials come from this address"),
     # After a restart every client of a key asks once for a session that is gone.
-    "unknown_sessions": (100.0, 1000.0, "too many requests name sessions that this credential does not have"),
+    "unknown_sessions": (
+        100.0,
+        1000.0,
+        "principal",
+        "too many requests name sessions that this credential does not have",
+    ),
     # Which of its issuers a tenant's clients may go to: anybody may ask, and what is not remembered asks the database.
-    "resource_metadata": (10.0, 100.0, "too many requests for the metadata of tenants come from this address"),
-    "rest": (50.0, 1000.0, "this credential sends too many requests to the API"),
+    "resource_metadata": (
+        10.0,
+        100.0,
+        "address",
+        "too many requests for the metadata of tenants come from this address",
+    ),
+    "rest": (50.0, 1000.0, "principal", "this credential sends too many requests to the API"),
 }
 LIMITS = frozenset(_LIMITS)
 
@@ -36,7 +47,7 @@ class RateLimiter:
 
     def __init__(self, limit: str, refused: Counter, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit, self._clock = limit, clock
-        self._rate, self._burst, self._message = _LIMITS[limit]
+        self._rate, self._burst, self._whose, self._message = _LIMITS[limit]
         self._refused = refused.labels(limit)
         self._levels: dict[
             bytes, tuple[float, float]
@@ -53,7 +64,8 @@ class RateLimiter:
         if left < cost:
             self._keep(digest, left, now)
             self._refused.inc()
-            raise RateLimited(self._limit, self._message, retry_after_s=(cost - left) / self._rate)
+            reached = Reached(self._limit, self._whose, self._rate, None, FIXED)
+            raise RateLimited(self._limit, self._message, retry_after_s=(cost - left) / self._rate, reached=reached)
         self._keep(digest, left - cost, now)
 
     def give_back(self, key: Hashable, cost: float = 1.0) -> None:

@@ -1,4 +1,4 @@
-"""SharedUse: what each tenant uses at this moment on other nodes: processes, and calls in flight.
+"""SharedUse: what each tenant uses at this moment on other nodes: processes, calls in flight, and sessions.
 
 Each node writes what it counts into one key of its own, sealed, and reads those of the others in the same breath. What
 is known is a tenth of a second old, and among more than READ_A_ROUND nodes as many times that as they are times more:
@@ -29,8 +29,10 @@ KEY = "trunkline:use:"
 Pipeline = Callable[[Sequence[Sequence[Any]]], Awaitable[Sequence[Any]]]
 """Carries out several commands. Raises RoutesUnavailable."""
 
+Used = tuple[int, int, int]  # processes, calls in flight, sessions
+
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(dict[str, tuple[int, int]]).decode
+_decode = msgspec.msgpack.Decoder(dict[str, Used]).decode
 log = logging.getLogger(__name__)
 
 
@@ -74,7 +76,7 @@ class SharedUse:
         self._key, self._others = KEY + node, others
         self._elsewhere: Mapping[str, int] = {}
         self._heard_at = self._said_at = 0.0
-        self._said: dict[str, tuple[int, int]] = {}
+        self._said: dict[str, Used] = {}
         self._rounds = 0
         self._complained_at = -COMPLAIN_EVERY_S
 
@@ -108,31 +110,32 @@ class SharedUse:
         except GatewayError:
             self._said_at = 0.0
             if now - self._heard_at >= LAPSES_S:
-                self._adopt({}, {})
+                self._adopt({}, {}, {})
             return
         self._heard_at = now
         if is_turn:
             self._hear(keys, answers[0] if keys else ())
 
     def _hear(self, keys: Sequence[str], answers: Sequence[bytes | None]) -> None:
-        processes, in_flight = Counter[str](), Counter[str]()
+        processes, in_flight, sessions = Counter[str](), Counter[str](), Counter[str]()
         for key, sealed in zip(keys, answers, strict=True):
-            for tenant, (its_processes, its_calls) in self._read(key, sealed).items():
+            for tenant, (its_processes, its_calls, its_sessions) in self._read(key, sealed).items():
                 processes[tenant] += its_processes
                 in_flight[tenant] += its_calls
-        self._adopt(processes, in_flight)
+                sessions[tenant] += its_sessions
+        self._adopt(processes, in_flight, sessions)
 
-    def _mine(self) -> dict[str, tuple[int, int]]:
-        used = {tenant: (count, 0) for tenant, count in self._processes.used().items()}
+    def _mine(self) -> dict[str, Used]:
+        used = {tenant: (count, 0, 0) for tenant, count in self._processes.used().items()}
         for tenant, gate in self._gates:
-            if gate.in_flight:
-                used[tenant] = (used.get(tenant, (0, 0))[0], gate.in_flight)
+            if gate.in_flight or gate.sessions:
+                used[tenant] = (used.get(tenant, (0, 0, 0))[0], gate.in_flight, gate.sessions)
         return used
 
-    def _sealed(self, mine: dict[str, tuple[int, int]]) -> bytes:
+    def _sealed(self, mine: dict[str, Used]) -> bytes:
         return self._seals.seal(_encode(mine), self._key)
 
-    def _read(self, key: str, sealed: bytes | None) -> dict[str, tuple[int, int]]:
+    def _read(self, key: str, sealed: bytes | None) -> dict[str, Used]:
         if sealed is None:
             return {}
         try:
@@ -143,13 +146,13 @@ class SharedUse:
                 log.error("what a node uses was not written by a node of ours")
             return {}
 
-    def _open(self, key: str, sealed: bytes) -> dict[str, tuple[int, int]]:
+    def _open(self, key: str, sealed: bytes) -> dict[str, Used]:
         try:
             return _decode(self._seals.open(sealed, key))
         except Exception as problem:  # the seal's own kind is not known here
             raise _Foreign from problem
 
-    def _adopt(self, processes: Mapping[str, int], in_flight: Mapping[str, int]) -> None:
+    def _adopt(self, processes: Mapping[str, int], in_flight: Mapping[str, int], sessions: Mapping[str, int]) -> None:
         self._elsewhere = processes
-        self._gates.set_elsewhere(in_flight)
+        self._gates.set_elsewhere(in_flight, sessions)
         self._processes.look_again()

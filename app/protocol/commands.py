@@ -33,6 +33,9 @@ class Call(msgspec.Struct, gc=True, eq=False):
     cancelled: bool = False
     task: str | None = None  # whose result a `tasks/result` waits for
     waited_s: float = 0.0  # for its turn, before it was sent
+    tool: msgspec.Raw | None = None  # which one is called, as the client wrote it
+    error_type: str = ""  # what its answer is counted as, once there is one that is no success
+    about_task: bool = False  # its answer may say that a task has begun, or ended
 
 
 class Answer(msgspec.Struct, gc=True):

@@ -55,10 +55,12 @@ from app.protocol.jsonrpc import (
     several,
     string_of,
 )
+from app.protocol.running_tasks import ABOUT_TASKS, RunningTasks
 
 # Bytes of params that a session, its link or its record keep for as long as they live.
 MAX_KEPT = {"initialize": 64 << 10, "logging/setLevel": 2048, "resources/subscribe": 4096}
 MAX_TOKEN_BYTES = MAX_ID_CHARACTERS + 2  # of a progress token, quotes included
+MAX_TOOL_BYTES = 2048  # of a tool's name that is remembered while it is called, or of a message that is kept for it
 MIN_WAITING = 8  # calls that may wait for their turn, where fewer may run
 MAX_WAITING_BYTES = 4 << 20  # of the lines of calls that wait; one alone may be longer
 LINE_OVERHEAD = 64  # by so much may a line for the backend be longer than the message it is made of
@@ -114,6 +116,8 @@ class Exchange:
         self._call_s, self._initialize_s = call_s, initialize_s
         self.listening = False  # whether somebody reads the Listen stream
         self.reserved = 0
+        self.running_tasks = RunningTasks()
+        self.may_make_tasks = False  # of any call: so does a server of 2026-07-28 with that extension
 
     def number_from(self, number: int) -> None:
         """Ids begin after this one: smaller ones were another node's, and no late answer to them may fit here."""
@@ -158,14 +162,28 @@ class Exchange:
             params, token = _replace_token(params, gateway_id)
         patience = self._patience(message.method)
         call = Call(message.id, gateway_id, message.method, stream, may_stream, now, now + patience, token)
-        if message.method == "tasks/result" and params is not None:
-            call.task = string_of(params.get("taskId"))
+        line = dump_request(gateway_id, message.method, params)
+        if params is not None:
+            self._note(call, params, len(line))
         limit = self._max_calls if is_own else self._max_calls - self.reserved
         if len(self.calls) >= limit and message.method != "initialize":  # which everything else waits for
-            self._wait(call, dump_request(gateway_id, message.method, params), is_own=is_own)
+            self._wait(call, line, is_own=is_own)
             return call, None
         self.calls[gateway_id] = self._by_client_id[message.id] = call
-        return call, dump_request(gateway_id, message.method, params)
+        return call, line
+
+    def _note(self, call: Call, params: Params, size: int) -> None:
+        """What has to be known of a call later on, beside its ids."""
+        if call.method == "tools/call":
+            name = params.get("name")
+            # A view of the message, all of which it keeps: of a long one a copy is kept.
+            call.tool = name if size <= MAX_TOOL_BYTES else _short_copy(name)
+            if self.may_make_tasks or "task" in params:
+                call.about_task = True
+        elif call.method in ABOUT_TASKS:
+            call.about_task = True
+            if call.method == "tasks/result":
+                call.task = string_of(params.get("taskId"))
 
     def require_room(self, calls: int, size: int) -> None:
         """Looks whether so many calls of `size` bytes in all would run or wait, every one of them.
@@ -187,7 +205,7 @@ class Exchange:
         is_alone = is_one and not self.waiting
         if would_wait > self.max_waiting or (self._waiting_bytes + size > MAX_WAITING_BYTES and not is_alone):
             places = f"{self._max_calls} calls with its backend, {self.max_waiting} waiting, with 4 MiB"
-            raise QuotaExceeded("calls_per_session", f"a session has at most {places}")
+            raise QuotaExceeded("calls_per_session", f"a session has at most {places}; this one has {self.in_flight}")
 
     def next_turn(self, now: float) -> tuple[Call, bytes] | None:
         """The call that has waited longest, and its line, if it may run now; it counts as sent: its clock starts."""
@@ -262,6 +280,8 @@ class Exchange:
             if call is None:
                 return Dropped("unknown_answer")
             del self._by_client_id[call.id]
+            if call.about_task and message.member == "result":
+                self.running_tasks.answered(call.method, call.task, message.value, now)
             return Answer(call, message)
         if type(message) is Request:
             return self._receive_question(message, now)
@@ -350,6 +370,8 @@ class Exchange:
         payload = dump_notification(method, message.params)
         if "_meta" in params and (call := self._subscription(params)) is not None:
             return ToStream(call.stream, payload)
+        if method.startswith("notifications/tasks"):
+            self.running_tasks.seen(params, now)
         if method == "notifications/message":
             return ToStream(self._stream_for_feedback(message.params), payload)
         if method in _COALESCED:
@@ -458,6 +480,10 @@ class Exchange:
 
     def __repr__(self) -> str:
         return f"<Exchange [{len(self.calls)} calls, {len(self.waiting)} waiting, {len(self._questions)} questions]>"
+
+
+def _short_copy(name: msgspec.Raw | None) -> msgspec.Raw | None:
+    return name.copy() if name is not None and len(name) <= MAX_TOOL_BYTES else None
 
 
 def _require_short(message: Request) -> None:

@@ -40,9 +40,10 @@ from app.protocol.jsonrpc import (
 )
 from app.protocol.log_levels import LogLevels
 from app.protocol.modern import LEVELS
+from app.protocol.running_tasks import task_made
 from app.protocol.shared_call import FailCall, Member, Out, SharedCall, ToAll, ToMember, ToProcess
 from app.protocol.subscriptions import Subscriptions
-from app.protocol.task_owners import NotYours, TaskOwners, task_made, task_named
+from app.protocol.task_owners import NotYours, TaskOwners, task_named
 from app.protocol.turns import Turns, Verdict
 
 MAX_RUNNING = 128  # calls of one process; above it only a session that has none running gets another

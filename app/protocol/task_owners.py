@@ -11,11 +11,11 @@ import msgspec
 
 from app.protocol.exchange import RELATED_TASK_KEY
 from app.protocol.jsonrpc import ABSENT, Params, Request, encode, members_of, string_of
+from app.protocol.running_tasks import task_id_of
 
 MAX_TASKS = 2048  # of one process; for one more, who has most forgets the oldest
 MAX_OF_ONE = 256  # of one principal; one more and the oldest is forgotten
 MAX_TASK_ID = 256  # characters; a task with a longer id is nobody's
-MAX_HANDLE_BYTES = 64 << 10  # of a result that says which task was made
 MAX_CURSORS = 16  # of one session, to go on with a list; the oldest is forgotten
 MAX_CURSOR_BYTES = 1024
 _LISTED = ("tasks", "nextCursor", "resultType", "_meta")  # whatever else a list says may be about others' tasks
@@ -155,32 +155,18 @@ class TaskOwners(Generic[Maker]):
         """The result of `tasks/list`, with this principal's tasks only."""
         members = {name: value for name, value in members_of(result).items() if name in _LISTED}
         listed = _items(members.get("tasks", ABSENT))
-        members["tasks"] = _list_of([raw for raw in listed if self.is_of(principal, _id_of(raw))])
+        members["tasks"] = _list_of([raw for raw in listed if self.is_of(principal, task_id_of(raw))])
         cursor = cursors.close(members.pop("nextCursor", ABSENT))
         if cursor is not None:
             members["nextCursor"] = msgspec.Raw(encode(cursor))
         return msgspec.Raw(encode(members))
 
 
-def task_made(result: msgspec.Raw) -> str | None:
-    """The task that a call has become: `task` in 2025-11-25, the result itself in 2026-07-28."""
-    if len(result) > MAX_HANDLE_BYTES or b'"taskId"' not in bytes(result):
-        return None
-    members = members_of(result)
-    if string_of(members.get("resultType")) == "task":
-        return string_of(members.get("taskId"))
-    return _id_of(members["task"]) if "task" in members else None
-
-
 def task_named(method: str, params: Params, meta: Params) -> str | None:
     """The task that a notification is about."""
     if RELATED_TASK_KEY in meta:
-        return _id_of(meta[RELATED_TASK_KEY])
+        return task_id_of(meta[RELATED_TASK_KEY])
     return string_of(params.get("taskId")) if method.startswith("notifications/tasks") else None
-
-
-def _id_of(raw: msgspec.Raw) -> str | None:
-    return string_of(members_of(raw).get("taskId"))
 
 
 def _items(raw: msgspec.Raw) -> list[msgspec.Raw]:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from app.routing import quota as quotas
+from app.errors import SessionLimit, session_quota
 from app.routing.routes import CALLER, ENDED, LEASE_S, Found, NodeRecord, Quota, Route
 
 _Count = tuple[object, str]  # whose sessions, and on which node
@@ -100,14 +100,14 @@ class MemoryStore:
         lease = self._leases.get(node)
         return lease is not None and lease[1] > self._clock()
 
-    def _check(self, route: Route, limit: str, most: int | None) -> None:
+    def _check(self, route: Route, limit: SessionLimit, most: int | None) -> None:
         if most is None:
             return
         whose = _whose(route)[limit]
         nodes = {route.node, *filter(self._lives, self._leases)}
         used = sum(self._sessions[whose, node] for node in nodes)
         if used >= most:
-            raise quotas.exceeded(limit, used)
+            raise session_quota(limit, route.tenant, most, used)
 
     def _write(self, route: Route, *, counts: bool) -> None:
         self._forget(route.key)

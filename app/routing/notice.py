@@ -16,6 +16,7 @@ class Kind(StrEnum):
     BACKEND_REMOVED = "backend_removed"  # tenant, backend
     BACKEND_RESTARTED = "backend_restarted"  # tenant, backend
     KEY_REVOKED = "key_revoked"  # tenant, issuer, subject
+    PRINCIPAL_CHANGED = "principal_changed"  # tenant, issuer, subject
     ISSUER_CHANGED = "issuer_changed"  # tenant, issuer
     NODE_LEAVING = "node_leaving"  # node
     RESYNC = "resync"  # some notices may have been missed: nothing that is remembered may be believed
@@ -28,6 +29,7 @@ WORDS = {
     Kind.BACKEND_REMOVED: 2,
     Kind.BACKEND_RESTARTED: 2,
     Kind.KEY_REVOKED: 3,
+    Kind.PRINCIPAL_CHANGED: 3,
     Kind.ISSUER_CHANGED: 2,
     Kind.NODE_LEAVING: 1,
     Kind.RESYNC: 0,

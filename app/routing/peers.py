@@ -28,6 +28,7 @@ PROBLEM_S = 60.0  # one that was not seen for so long is none any more
 MAX_GREETING_BYTES = 4096
 MAX_PROBLEMS = 64  # addresses whose problem is remembered
 SESSION = b"mcp-session-id"
+CLIENT_ADDRESS = b"trunkline-client-address"  # from where the client has asked; to be shown, and for nothing else
 
 FORWARDED = b"trunkline-forwarded"
 GREETING_PATH, CHALLENGE, PROOF = b"/internal/node", b"trunkline-challenge", b"trunkline-node"

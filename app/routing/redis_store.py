@@ -9,9 +9,8 @@ from dataclasses import replace
 import anyio
 from prometheus_client import Counter
 
-from app.errors import RoutesUnavailable
+from app.errors import RoutesUnavailable, SessionLimit, session_quota
 from app.routing import key_check, scripts
-from app.routing import quota as quotas
 from app.routing.counts import SessionCounts
 from app.routing.node_list import NodeList
 from app.routing.overdue import Overdue
@@ -26,7 +25,7 @@ LOT = 500  # routes in one script: two milliseconds in which Redis does nothing 
 MAX_LOTS = 100  # in one beat; what is left comes with the next one
 CLAIM_TRIES = 4  # each but the first after somebody else's change
 
-_LIMITS = ("sessions", "sessions_per_principal")
+_LIMITS: tuple[SessionLimit, SessionLimit] = ("sessions", "sessions_per_principal")
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +75,7 @@ class RedisStore:
                 case [b"won"]:
                     return asked
                 case [b"full", (2 | 3) as which, int(used)]:
-                    raise quotas.exceeded(_LIMITS[which - 2], used)
+                    raise session_quota(_LIMITS[which - 2], route.tenant, limits[which - 2], used)
                 case [b"owned" | b"stale" as outcome, bytes(node), bytes(token), bytes(value)]:
                     found = await self._opened(route.key, node, token, value)
                 case _:

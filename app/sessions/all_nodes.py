@@ -2,7 +2,8 @@
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Generic, Protocol, TypeVar
 from urllib.parse import urlencode
 
 import anyio
@@ -11,18 +12,42 @@ import msgspec
 from app.backends.trial import Trial
 from app.domain import BackendSpec, Limits, Principal
 from app.errors import GatewayError
+from app.logs import current
 from app.routing.node_credentials import Word
 from app.routing.peers import PeerRequest, PeerResponse
 from app.routing.routes import NodeRecord
-from app.sessions.overview import NodeOverview, NodeStatus, ProcessView, SessionView
+from app.sessions.limits_use import LimitsUse, added
+from app.sessions.listing import Listing, Window, merged
+from app.sessions.overview import NodeOverview
+from app.sessions.views import (
+    AddressUse,
+    BackendRunning,
+    FailureView,
+    NodeLoad,
+    NodeStatus,
+    ProcessView,
+    SessionView,
+    TenantUse,
+)
 
 ANSWER_S = 1.0  # a node that takes longer is left out
 MAX_ANSWER_BYTES = 16 << 20
 OVERVIEW = "/internal/overview/"
+CREDENTIAL = "credential"
+ALL = "-"  # instead of a tenant's name: it is none
 _NOBODY = Principal("", "node", "", frozenset())  # whom a node speaks for when it asks on its own account
 
 T = TypeVar("T")
+
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered(Generic[T]):
+    """What all nodes have told; the `silent` ones, by id, have not."""
+
+    rows: Sequence[T]
+    silent: Sequence[str]
 
 
 class Sends(Protocol):
@@ -39,16 +64,19 @@ class Sends(Protocol):
 class AllNodes:
     """Fulfils `admin.node.NodeView`. What a silent node has is missing from the lists, and the log says so."""
 
-    def __init__(self, own: NodeOverview, peers: Callable[[], Iterable[NodeRecord]], sends: Sends) -> None:
-        self._own, self._peers, self._sends = own, peers, sends
+    def __init__(
+        self, own: NodeOverview, peers: Callable[[], Iterable[NodeRecord]], sends: Sends, url: str = ""
+    ) -> None:
+        self._own, self._peers, self._sends, self._url = own, peers, sends, url
 
     def status(self) -> NodeStatus:
         """The node that was asked."""
         return self._own.status()
 
-    def statuses(self) -> Sequence[NodeStatus]:
-        """Every node, as it described itself at its last beat."""
-        problems = self._sends.problems
+    async def statuses(self) -> Sequence[NodeStatus]:
+        """Every node: as it described itself at its last beat, and how it is now, if it answers."""
+        loads = {load.node: load for load in (await self._gather("load", list[NodeLoad])).rows}
+        problems, own = self._sends.problems, self._own.status()
         others = (
             NodeStatus(
                 each.id,
@@ -58,20 +86,55 @@ class AllNodes:
                 each.processes,
                 each.draining,
                 problems.get(each.url),
+                each.url,
+                loads.get(each.id),
             )
             for each in self._peers()
         )
-        return sorted([self._own.status(), *others], key=lambda status: status.id)
+        mine = replace(own, url=self._url or None, load=self._own.load())
+        return sorted([mine, *others], key=lambda status: status.id)
 
-    async def sessions(self, tenant: str) -> Sequence[SessionView]:
-        """The tenant's sessions on all nodes, by public id."""
-        found = await self._of_all("sessions", list[SessionView], tenant=tenant)
-        return sorted([*self._own.sessions(tenant), *found], key=lambda view: view.id)
+    async def sessions(self, tenant: str | None, window: Window) -> Listing[SessionView]:
+        """The sessions of a tenant, or of all, on all nodes."""
+        found = await self._gather("sessions", list[Listing[SessionView]], **_asked(tenant, window))
+        return merged([self._own.sessions(tenant, window), *found.rows], window, found.silent)
 
-    async def processes(self, tenant: str) -> Sequence[ProcessView]:
-        """The tenant's processes on all nodes, by id."""
-        found = await self._of_all("processes", list[ProcessView], tenant=tenant)
-        return sorted([*self._own.processes(tenant), *found], key=lambda view: view.id)
+    async def processes(self, tenant: str | None, window: Window) -> Listing[ProcessView]:
+        """The processes of a tenant, or of all, on all nodes."""
+        found = await self._gather("processes", list[Listing[ProcessView]], **_asked(tenant, window))
+        return merged([self._own.processes(tenant, window), *found.rows], window, found.silent)
+
+    async def use(self, window: Window) -> Listing[TenantUse]:
+        """What each tenant uses on all nodes."""
+        found = await self._gather("use", list[Listing[TenantUse]], **_asked(None, window))
+        sums: dict[str, TenantUse] = {}
+        for listing in [self._own.use(window), *found.rows]:
+            for each in listing.rows:
+                sums[each.tenant] = sums[each.tenant] + each if each.tenant in sums else each
+        rows = window.first(sums.values(), lambda each: each.position(window.sort))
+        return Listing(rows, len(sums), found.silent)
+
+    async def failures(self, tenant: str | None, window: Window) -> Listing[FailureView]:
+        """The last failures of a tenant's backends, or of all, on all nodes, the newest first."""
+        found = await self._gather("failures", list[Listing[FailureView]], **_asked(tenant, window))
+        return merged([self._own.failures(tenant, window), *found.rows], window, found.silent)
+
+    async def limits_use(self, tenant: str) -> tuple[LimitsUse, Sequence[str]]:
+        """What of the tenant's limits is taken on all nodes; and those that have not told, by id."""
+        found = await self._gather("limits", list[LimitsUse], tenant=tenant)
+        return added([self._own.limits_use(tenant), *found.rows]), found.silent
+
+    async def backends(self, tenant: str, first: str, last: str) -> Gathered[BackendRunning]:
+        """What the nodes run of the tenant's backends from this name to that, see `NodeOverview.backends`."""
+        asked = {"tenant": tenant, "first": first, "last": last}
+        found = await self._gather("backends", list[BackendRunning], **asked)
+        return Gathered([*self._own.backends(tenant, first, last), *found.rows], found.silent)
+
+    async def credential_uses(self, identity: tuple[str, str, str]) -> Gathered[AddressUse]:
+        """From where this principal was let in, at any node."""
+        tenant, issuer, subject = identity
+        found = await self._gather(CREDENTIAL, list[AddressUse], tenant=tenant, issuer=issuer, subject=subject)
+        return Gathered([*self._own.credential_uses(identity), *found.rows], found.silent)
 
     async def end_session(self, tenant: str, session: str) -> bool:
         """Ends the tenant's session with this public id, wherever it is; whether there was one."""
@@ -94,24 +157,33 @@ class AllNodes:
 
     async def _of_all(self, what: str, kind: type[list[T]], **query: str) -> list[T]:
         """What each other node answers, one list after the other."""
+        return [*(await self._gather(what, kind, **query)).rows]
+
+    async def _gather(self, what: str, kind: type[list[T]], **query: str) -> Gathered[T]:
         found: list[T] = []
+        silent: list[str] = []
 
         async def ask(node: NodeRecord) -> None:
             try:
                 with anyio.fail_after(ANSWER_S):
                     found.extend(msgspec.json.decode(await self._ask(node, what, query), type=kind))
             except (GatewayError, TimeoutError, msgspec.DecodeError) as problem:
+                silent.append(node.id)
                 log.warning("node %s is missing from a list: %s", node.id, str(problem) or "it does not answer")
 
         async with anyio.create_task_group() as tasks:
             for node in self._peers():
                 tasks.start_soon(ask, node)
-        return found
+        return Gathered(found, sorted(silent))
 
     async def _ask(self, node: NodeRecord, what: str, query: dict[str, str]) -> bytes:
-        target = f"{OVERVIEW}{what}?{urlencode(query)}".encode()
+        asked = f"?{urlencode(query)}" if query else ""
+        target = f"{OVERVIEW}{what}{asked}".encode()
         method = "POST" if what == "end" else "GET"
-        response = await self._sends.send(node, PeerRequest(method, target, (), Word(_NOBODY, "")))
+        served = current.get()
+        named = None if served is None else served.fields().get("request")
+        headers = [(b"x-request-id", named.encode("ascii"))] if isinstance(named, str) else []
+        response = await self._sends.send(node, PeerRequest(method, target, headers, Word(_NOBODY, "")))
         try:
             if response.status != 200:
                 raise GatewayError(f"status {response.status}")
@@ -123,13 +195,38 @@ class AllNodes:
 def answer_for(own: NodeOverview, what: str, query: dict[str, str]) -> Any:
     """What this node tells another that asks for its part; None for a question that there is not."""
     tenant = query.get("tenant", "")
-    if what == "sessions":
-        return own.sessions(tenant)
-    if what == "processes":
-        return own.processes(tenant)
+    if what in ("sessions", "processes", "use", "failures"):
+        return [_listed(own, what, None if tenant == ALL else tenant, query)]
+    if what == "limits":
+        return [own.limits_use(tenant)]
+    if what == "load":
+        return [own.load()]
+    if what == "backends":
+        return own.backends(tenant, query.get("first", ""), query.get("last", ""))
+    if what == CREDENTIAL:
+        return own.credential_uses((tenant, query.get("issuer", ""), query.get("subject", "")))
     if what == "end":
         return [own.end_session(tenant, query.get("session", ""))]
     if what == "stderr":
         lines = own.stderr(tenant, query.get("process", ""), int(query.get("lines", "0")))
         return [] if lines is None else [list(lines)]
     return None
+
+
+def _asked(tenant: str | None, window: Window) -> dict[str, str]:
+    return {"tenant": ALL if tenant is None else tenant, **{name: str(each) for name, each in asdict(window).items()}}
+
+
+def _listed(own: NodeOverview, what: str, tenant: str | None, query: dict[str, str]) -> Any:
+    window = Window(
+        query.get("sort", "id"),
+        query.get("after", ""),
+        int(query.get("limit", "0")),
+        query.get("backend", ""),
+        query.get("only", ""),
+    )
+    if what == "use":
+        return own.use(window)
+    if what == "failures":
+        return own.failures(tenant, window)
+    return own.sessions(tenant, window) if what == "sessions" else own.processes(tenant, window)

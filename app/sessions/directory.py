@@ -4,7 +4,7 @@ import time
 from typing import Protocol, TypeGuard
 
 from app.domain import BackendSpec, Limits, Tenant
-from app.errors import BackendNotFound, StorageUnavailable
+from app.errors import Disabled, StorageUnavailable
 from app.single_flight import SingleFlight
 
 MAX_AGE_S = 5.0  # the second path of invalidation, for changes made by another process
@@ -12,7 +12,7 @@ MAX_ENTRIES = 10_000
 MAX_LOADS = 5  # while changes come in between
 
 
-_Entry = tuple[BackendSpec, Limits, float]  # and until when it may be believed
+_Entry = tuple[BackendSpec, Tenant, float]  # and until when they may be believed
 
 
 def _is_fresh(entry: _Entry | None) -> TypeGuard[_Entry]:
@@ -41,22 +41,45 @@ class BackendDirectory:
         self._entries: dict[tuple[str, str], _Entry] = {}
         self._loading = SingleFlight[tuple[str, str]]()
         self._forgotten = 0
+        self._told_off: dict[tuple[str, str], Disabled] = {}
 
     async def find(self, tenant: str, backend: str) -> tuple[BackendSpec, Limits]:
         """The backend and its tenant's limits.
 
         Raises:
-            BackendNotFound: there is none, or it is disabled.
+            NotFound: there is none.
+            Disabled: it is switched off, or its tenant is.
             StorageUnavailable: nobody can tell.
         """
         key = (tenant, backend)
         entry = self._entries.get(key)
         if not _is_fresh(entry):
             entry = await self._load_once(key)
-        spec, limits, _ = entry
+        spec, owner, _ = entry
+        if not owner.enabled:
+            raise Disabled("tenant", tenant, owner.reason)
         if not spec.enabled:
-            raise BackendNotFound
-        return spec, limits
+            raise Disabled("backend", backend, spec.reason)
+        return spec, owner.limits
+
+    def told(self, spec: BackendSpec, off: Disabled | None) -> None:
+        """The backend is switched off, or is not: as far as this node was told, which counts for `require_on` only."""
+        self.forget(*spec.key)
+        self._told_off.pop(spec.key, None)
+        if off is not None:
+            if len(self._told_off) >= MAX_ENTRIES:
+                del self._told_off[next(iter(self._told_off))]
+            self._told_off[spec.key] = off
+
+    def require_on(self, tenant: str, backend: str) -> None:
+        """Asks nobody.
+
+        Raises:
+            Disabled: this node was told that the backend is switched off.
+        """
+        off = self._told_off.get((tenant, backend))
+        if off is not None:
+            raise off.again()
 
     async def _load_once(self, key: tuple[str, str]) -> _Entry:
         """Of many that ask at once, one asks the stores."""
@@ -68,8 +91,7 @@ class BackendDirectory:
         for _ in range(MAX_LOADS):
             forgotten = self._forgotten
             spec = await self._backends.get(*key)
-            limits = (await self._tenants.get(key[0])).limits
-            entry = (spec, limits, time.monotonic() + MAX_AGE_S)
+            entry = (spec, await self._tenants.get(key[0]), time.monotonic() + MAX_AGE_S)
             # A change may have come while the stores were asked: then what they said is asked again.
             if self._forgotten == forgotten:
                 if len(self._entries) >= MAX_ENTRIES:

@@ -20,7 +20,7 @@ from app.errors import BackendExited, BackendTimeout, GatewayError, InvalidRespo
 from app.protocol.commands import Answer, Failed, ToStream
 from app.protocol.jsonrpc import Notification, Params, Request, Response, dump_response, encode, members_of
 from app.protocol.lifecycle import SessionState
-from app.protocol.modern import MODERN, Envelope, across_eras, own_envelope, refuses_handshake
+from app.protocol.modern import MODERN, TASKS, Envelope, across_eras, own_envelope, refuses_handshake
 from app.protocol.revisions import Revision
 from app.routing.routes import Identity
 from app.sessions.line import Group, Line, Need, reserved_of
@@ -32,18 +32,25 @@ from app.sessions.unasked import Unasked
 TRANSPORT = "modern"
 MAX_CAPABILITY_SETS = 4  # of one principal and backend; the one used least recently goes first
 PROBE_S = 3.0  # some handshake-era servers never answer `server/discover`
+MAX_CLIENT_INFO_BYTES = 4 << 10  # of what a client says of itself, kept to be shown
 LEGACY_CAPABILITIES = ("roots", "sampling", "elicitation")
 
 CallerKey = tuple[Identity, str, str]
 
 
+def _unknown() -> str:
+    return ""
+
+
 class Caller(NamedTuple):
-    """Who calls which backend. `still_allowed` raises where they may not any more; it is asked after waits."""
+    """Who calls which backend, and from where. `still_allowed` raises where they may not any more; it is asked after
+    waits."""
 
     principal: Principal
     tenant: str
     backend: str
     still_allowed: AskAgain = for_nobody
+    address: Callable[[], str] = _unknown
 
     @property
     def key(self) -> CallerKey:
@@ -111,6 +118,7 @@ class Lines:
             while True:
                 group = self.group(caller, envelope)
                 if (line := group.pick(need)) is not None:
+                    line.session.last_seen = time.monotonic()  # what comes before the request may take a moment
                     return line
                 if group.opens_at_once(need):
                     return self._keep(caller, envelope, await self._open(caller, envelope))
@@ -156,6 +164,7 @@ class Lines:
         for _ in range(2):
             session = await self._registry.open(*caller[:3], TRANSPORT, caller.still_allowed)
             session.become_line(Unasked(session, self._said, self.closed), reserved_of(session.spec))
+            session.address, session.client_info = caller.address(), _kept(envelope.client_info)
             try:
                 await self._registry.connect(session)
                 await caller.still_allowed()
@@ -193,6 +202,7 @@ class Lines:
             if about is not None:
                 self._eras[key] = (version, True)
                 session.adopt(MODERN)
+                session.exchange.may_make_tasks = TASKS.encode() in bytes(about.get("capabilities", msgspec.Raw()))
                 return Line(session, True, about, members_of(about.get("capabilities", msgspec.Raw(b"{}"))))
         about = await self._initialize(session, envelope)
         if about is None or (probe is not None and _discovered(probe) is not None):
@@ -352,6 +362,11 @@ class Lines:
 
     def __len__(self) -> int:
         return sum(len(group.lines) for mine in self._callers.values() for group in mine.groups.values())
+
+
+def _kept(client_info: msgspec.Raw | None) -> msgspec.Raw | None:
+    """What the client says of itself, without the request that it stands in; nothing where that is long."""
+    return None if client_info is None or len(client_info) > MAX_CLIENT_INFO_BYTES else client_info.copy()
 
 
 def may_be_asked(envelope: Envelope) -> bool:

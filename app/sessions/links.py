@@ -26,6 +26,10 @@ class LinkLease(Protocol):
     def link(self) -> ProcessLink:
         """What the session talks to."""
 
+    @property
+    def was_warm(self) -> bool:
+        """Whether the process ran already when somebody asked for one."""
+
     def handshake_succeeded(self) -> None:
         """The backend has answered `initialize`. Idempotent."""
 

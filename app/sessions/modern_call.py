@@ -360,6 +360,7 @@ class ModernCall:
             error_type = error_type_of(self.message.method, outcome.response)
         else:
             error_type = outcome.error.reason
+        outcome.call.error_type = error_type if isinstance(outcome, Answer) else ""
         self.line.count_request(self.message.method, error_type, time.monotonic() - self._asked_at)
         reply.answer(outcome)
 

@@ -10,8 +10,11 @@ from anyio.abc import TaskGroup
 
 from app.domain import BackendSpec, Limits, Principal
 from app.errors import (
+    SESSION_RETRY_S,
+    UNKNOWN,
     BackendBusy,
     BackendNotFound,
+    Disabled,
     NotFound,
     OwnershipUnknown,
     QuotaExceeded,
@@ -22,22 +25,29 @@ from app.errors import (
 from app.limits.gates import TenantGates
 from app.limits.overload import Overload
 from app.metrics import Metrics
+from app.protocol.commands import Failed
 from app.protocol.event_ids import EventId
 from app.protocol.lifecycle import SessionState
+from app.reached import Reached
 from app.routing.routes import session_key
 from app.sessions.directory import BackendDirectory
 from app.sessions.draining import Draining, HandOver
 from app.sessions.ended import EndedSessions
+from app.sessions.endings import Endings
 from app.sessions.fence import Fence
 from app.sessions.journal_writer import NotDurable
 from app.sessions.links import LinkSource
 from app.sessions.ownership import Ownership
+from app.sessions.reclaiming import RECLAIMED, longest_idle
 from app.sessions.restoring import Durability
 from app.sessions.session import BACKEND_EXITED, HANDED_OVER, SHUTDOWN, TAKEN_OVER, Session, Surroundings
+from app.sessions.session_log import SessionLog
 
 SWEEP_S = 0.25  # how late a deadline may be noticed
 STREAM_AFTER_S = 15.0  # of silence; until then a call can still be answered with JSON and with the right HTTP status
 AGES_EVERY = 4  # sweeps between two looks at the ages of sessions
+RELEASED_WITHIN_S = 1.0  # how long a new session waits until the store knows of a place that has come free for it
+ROOM_OF_SESSIONS = ("sessions", "sessions_per_principal", "node_sessions")
 
 FIRST_TOKEN = 1
 PROOFS = 3  # for a node that stands still again while it proves; then it goes on with what it knows
@@ -69,13 +79,16 @@ class SessionRegistry:
         max_sessions: int,
         stream_after_s: float = STREAM_AFTER_S,
         overload: Overload | None = None,
+        on_timeout: Callable[[Session, Failed], None] = lambda session, failed: None,
     ) -> None:
         self._directory, self._links, self._metrics = directory, links, metrics
+        self._on_timeout = on_timeout
         self.overload = overload or Overload(metrics)
         self._ownership, self._max_sessions, self._stream_after_s = ownership, max_sessions, stream_after_s
         self._sessions: dict[str, Session] = {}
         self._hidden: dict[str, Session] = {}  # on their way to another node
-        self._ended = EndedSessions()
+        self._ended, self._endings = EndedSessions(), Endings()
+        self._log = SessionLog()
         self.gates = TenantGates(metrics, self.overload)
         self._tasks: TaskGroup | None = None
         self.leaving = False  # told to stop: not ready any more, though everything is still accepted
@@ -113,28 +126,40 @@ class SessionRegistry:
 
         Raises:
             What `still_allowed` raises.
-            BackendNotFound: no such backend, or it is disabled.
+            BackendNotFound: no such backend.
+            Disabled: it, or its tenant, is switched off.
             QuotaExceeded: the tenant, the principal or the node has its number of sessions.
             ShuttingDown: this node takes no new ones.
             Overloaded: likewise, for the moment.
             RoutesUnavailable: the other nodes would not find it.
         """
         self.overload.require_room_for_session()
-        spec, limits = await self._find_backend(tenant, backend)
+        is_second_try = False
+        while True:
+            spec, limits = await self._find_backend(tenant, backend)
+            try:
+                return await self._open(principal, spec, limits, transport, still_allowed)
+            except QuotaExceeded as error:
+                if is_second_try or not await self._has_made_room(error.limit, principal, spec):
+                    self._metrics.rate_limited.labels(error.limit).inc()
+                    raise
+            is_second_try = True
+
+    async def _open(
+        self, principal: Principal, spec: BackendSpec, limits: Limits, transport: str, still_allowed: AskAgain
+    ) -> Session:
         session_id = self._ownership.new_session_id()
         session = self._admit(session_id, principal, spec, limits, transport)
         try:
-            await self._ownership.claim_session(session_id, principal, tenant, backend, transport, limits)
+            await self._ownership.claim_session(session_id, principal, *spec.key, transport, limits)
             await still_allowed()
-        except BaseException as error:
-            if isinstance(error, QuotaExceeded):
-                self._metrics.rate_limited.labels(error.limit).inc()
+        except BaseException:
             session.close("not_claimed")
             self._ownership.release(session_key(session_id))  # it may have been closed before it was claimed
             raise
         if session.state is SessionState.CLOSED:  # by the drain, an administrator
             self._ownership.release(session_key(session_id))
-            raise ShuttingDown
+            raise session.refusal or ShuttingDown()
         if self.durability is not None:
             self.durability.start(session, session_key(session_id), FIRST_TOKEN)
         return session
@@ -148,7 +173,11 @@ class SessionRegistry:
             QuotaExceeded: as `open`; the tenant's count is that of this node alone.
             ShuttingDown: this node takes none.
         """
-        return self._admit(session_id, principal, spec, limits, transport)
+        try:
+            return self._admit(session_id, principal, spec, limits, transport)
+        except QuotaExceeded as error:
+            self._metrics.rate_limited.labels(error.limit).inc()
+            raise
 
     def _admit(
         self, session_id: str, principal: Principal, spec: BackendSpec, limits: Limits, transport: str
@@ -156,15 +185,63 @@ class SessionRegistry:
         if self.draining:
             raise ShuttingDown
         if len(self._sessions) >= self._max_sessions:
-            self._metrics.rate_limited.labels("node_sessions").inc()
-            raise QuotaExceeded("node_sessions", "this node has as many sessions as it may", retry_after_s=5.0)
+            used = len(self._sessions)
+            raise QuotaExceeded(
+                "node_sessions",
+                f"this node has {used} sessions open; its limit is {self._max_sessions}",
+                retry_after_s=SESSION_RETRY_S,
+                reached=Reached.of_node("node_sessions", "MAX_SESSIONS", self._max_sessions, used),
+            )
         gate = self.gates.of(spec.tenant, limits)
         gate.open_session(principal.identity)
-        surroundings = Surroundings(transport, gate, self._metrics, self._closed, self.fence, self._stream_after_s)
+        surroundings = Surroundings(
+            transport,
+            gate,
+            self._metrics,
+            self._closed,
+            self.fence,
+            self._stream_after_s,
+            self._on_timeout,
+            self._log.opened,
+        )
         session = self._sessions[session_id] = Session(session_id, principal, spec, surroundings)
         self._metrics.sessions.labels(transport).inc()
         self._metrics.sessions_opened.labels(transport).inc()
         return session
+
+    # --- room for others
+
+    def reclaim(self, spec: BackendSpec, count: int) -> float:
+        """Ends up to so many sessions of the backend for whoever waits for a process of it: those that have been idle
+        for longest, and for its `reclaim_idle_s`. They are looked at and ended in one breath: none has begun a call.
+
+        Returns:
+            In how many seconds there may be another one to end.
+        """
+        return self._end_idle(spec, count, None)[1]
+
+    def _end_idle(self, spec: BackendSpec, count: int, whose: Principal | None) -> tuple[int, float]:
+        """How many have ended, and the same. `whose` narrows it to one principal's."""
+        if self.draining or self.fence.is_closed():  # some may be other nodes' by now
+            return 0, SWEEP_S
+        candidates = (
+            session
+            for session in self._sessions.values()
+            if session.spec.key == spec.key and (whose is None or session.principal.identity == whose.identity)
+        )
+        doomed, next_s = longest_idle(candidates, count, spec.timeouts.reclaim_idle_s, time.monotonic())
+        for session in doomed:
+            session.close(RECLAIMED)
+        return len(doomed), next_s
+
+    async def _has_made_room(self, limit: str, principal: Principal, spec: BackendSpec) -> bool:
+        """Whether a session has ended whose place a new one of the same backend may take."""
+        if limit not in ROOM_OF_SESSIONS:
+            return False
+        ended, _ = self._end_idle(spec, 1, principal if limit == "sessions_per_principal" else None)
+        if ended:
+            await self._ownership.flush(RELEASED_WITHIN_S)  # until then the store counts its place as taken
+        return ended > 0
 
     async def connect(self, session: Session) -> None:
         """Gives the session its process; where there is none to be had, the caller closes it.
@@ -207,6 +284,10 @@ class SessionRegistry:
         if session is None or session.principal.identity != principal.identity:
             return None
         return session if session.spec.key == (tenant, backend) else None
+
+    def why_ended(self, session_id: str, principal: Principal, tenant: str, backend: str) -> SessionNotFound:
+        """What a client hears whose session is on no node: why it has ended, if it was here, and its own."""
+        return self._endings.of(session_id, principal, (tenant, backend))
 
     def __contains__(self, session_id: str) -> bool:
         """Whether it is on this node, whoever's it is."""
@@ -264,12 +345,13 @@ class SessionRegistry:
         """New limits for what the tenant does from now on."""
         self.gates.configure(tenant, limits)
 
-    def close_where(self, matches: Callable[[Session], bool], reason: str) -> int:
-        """Closes the sessions that match; how many there were."""
+    def close_where(self, matches: Callable[[Session], bool], reason: str, off: Disabled | None = None) -> int:
+        """Closes the sessions that match; how many there were. Their clients hear what is switched `off`, if that is
+        why."""
         self._ended.drop(matches)
         doomed = [session for session in self if matches(session)]
         for session in doomed:
-            session.close(reason)
+            session.close(reason, off and off.again(outcome=UNKNOWN), refusal=off and off.again())
         return len(doomed)
 
     async def drain(self, seconds: float) -> int:
@@ -303,6 +385,10 @@ class SessionRegistry:
         finally:
             self._ownership.release(session_key(session.id), hand_over=goes_on)
 
+    def sessions_of_node(self) -> tuple[int, int]:
+        """How many there are, and may be."""
+        return len(self._sessions), self._max_sessions
+
     def calls_in_flight(self) -> int:
         """How many requests of clients wait for their answer."""
         return sum(session.exchange.in_flight for session in self)
@@ -317,9 +403,14 @@ class SessionRegistry:
         """The backend as it is registered now.
 
         Raises:
-            BackendNotFound: no such backend, or it is disabled.
+            BackendNotFound: no such backend.
+            Disabled: it, or its tenant, is switched off.
         """
         return (await self._find_backend(tenant, backend))[0]
+
+    def require_on(self, tenant: str, backend: str) -> None:
+        """See BackendDirectory."""
+        self._directory.require_on(tenant, backend)
 
     async def _find_backend(self, tenant: str, backend: str) -> tuple[BackendSpec, Limits]:
         try:
@@ -332,6 +423,7 @@ class SessionRegistry:
             del self._hidden[session.id]
         if reason == BACKEND_EXITED:
             self._ended.keep(session)
+        self._endings.note(session.id, session.principal, session.spec.key, reason)
         if reason != HANDED_OVER:
             self._ownership.release(session_key(session.id))
         session.gate.close_session(session.principal.identity)
@@ -339,6 +431,7 @@ class SessionRegistry:
         self._metrics.sessions.labels(session.transport).dec()
         self._metrics.sessions_closed.labels(reason).inc()
         self._metrics.session_seconds.observe(time.monotonic() - session.opened_at)
+        self._log.ended(session, reason)
 
     async def _sweep_for_ever(self) -> None:
         tick = 0

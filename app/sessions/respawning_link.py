@@ -42,7 +42,7 @@ class LinkState(Enum):
 class _NoProcess:
     """The lease of a link whose first process is still to come, and its link."""
 
-    id = ""
+    id, was_warm = "", False
 
     @property
     def link(self) -> "_NoProcess":
@@ -106,6 +106,11 @@ class RespawningLink:
     def link(self) -> "RespawningLink":
         """Itself."""
         return self
+
+    @property
+    def was_warm(self) -> bool:
+        """See LinkLease."""
+        return self._lease.was_warm
 
     def handshake_succeeded(self) -> None:
         """See LinkLease."""

@@ -110,7 +110,8 @@ class Durability:
         _Streams(session, resumption, head.streams).restore(events, self._clock() - self._wall_clock(), owners)
         assert session.journal is not None
         session.journal.attach(lease)
-        session.restore(lease, head.version, self._clock() - max(0.0, self._wall_clock() - head.opened_at))
+        opened_at = self._clock() - max(0.0, self._wall_clock() - head.opened_at)
+        session.restore(lease, head.version, opened_at, record.hello)
         session.journal.changed()
         return session
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import anyio
+import msgspec
 
 from app.auth.api_keys import ISSUER as KEY
 from app.backends.link import BackendLink, Exit
@@ -14,14 +15,14 @@ from app.domain import BackendSpec, Limits, Principal
 from app.errors import (
     BackendError,
     BackendExited,
-    CallCutOff,
+    BackendTimeout,
     Conflict,
     CredentialExpired,
     GatewayError,
     InvalidMessage,
     NodeLost,
+    QuotaExceeded,
     RoutesUnavailable,
-    SessionNotFound,
     ShuttingDown,
 )
 from app.limits.gates import TenantGate
@@ -33,7 +34,9 @@ from app.protocol.jsonrpc import Notification, Request, Response, answered_id, m
 from app.protocol.lifecycle import Lifecycle, SessionState, Trigger
 from app.protocol.modern import MODERN, SUPPORTED, refuses_handshake
 from app.protocol.revisions import ASSUMED
+from app.reached import Reached
 from app.sessions.bridged_link import BridgedLink
+from app.sessions.endings import call_not_sent, call_under_way, later_request
 from app.sessions.fence import Fence
 from app.sessions.journal import Journal
 from app.sessions.links import LinkLease, LinkSource
@@ -62,6 +65,8 @@ class Surroundings(NamedTuple):
     on_closed: Callable[["Session", str], None]
     fence: Fence
     stream_after_s: float
+    on_timeout: Callable[["Session", Failed], None] = lambda session, failed: None
+    on_opened: Callable[["Session", str], None] = lambda session, how: None  # how: as SessionLog.opened
 
 
 class Session:
@@ -73,7 +78,8 @@ class Session:
     def __init__(self, session_id: str, principal: Principal, spec: BackendSpec, around: "Surroundings") -> None:
         self.id = session_id
         self.principal, self.spec = principal, spec
-        self.transport, self.gate, self._metrics, self._on_closed, self._fence, self._stream_after_s = around
+        self.transport, self.gate, self._metrics, self._on_closed, self._fence, self._stream_after_s = around[:6]
+        self._on_timeout, self._on_opened = around.on_timeout, around.on_opened
         self.version: str = ASSUMED
         call_s, initialize_s = spec.timeouts.call_s, spec.timeouts.initialize_s
         self.exchange = Exchange(call_s, initialize_s=initialize_s, max_calls=spec.calls_per_session)
@@ -91,8 +97,13 @@ class Session:
         self.journal: Journal | None = None  # of a session that can go on at another node
         self._held: list[bytes] | None = None  # what the process said behind a closed fence
         self._closed_for = ""
+        self.refusal: GatewayError | None = None  # what is said to whoever asks after the end, where that is known
         self._connecting: anyio.CancelScope | None = None
         self.is_line = False  # of 2026-07-28 clients: what it is asked is not what a client asked
+        self.waited_s = 0.0  # for its process
+        self.calls_begun = self.bytes_sent = self.bytes_received = 0  # to and from its process
+        self.address = ""  # the client's that opened it, where this node knows it
+        self.client_info: msgspec.Raw | None = None  # what that client says of itself, where that is not in `hello`
 
     @property
     def state(self) -> SessionState:
@@ -103,6 +114,16 @@ class Session:
     def is_held_up(self) -> bool:
         """Whether the process is not read, because somebody does not read what it said."""
         return self._full_streams > 0
+
+    @property
+    def hello(self) -> bytes | None:
+        """`initialize` as its process got it, where it had one."""
+        return self._hello
+
+    @property
+    def found_warm(self) -> bool:
+        """Whether its process ran already when the session asked for one."""
+        return self._lease is not None and self._lease.was_warm
 
     @property
     def process(self) -> str | None:
@@ -123,20 +144,22 @@ class Session:
         Raises:
             InvalidMessage: the session has, or waits for, a process already.
             BackendError: there is none to be had.
-            SessionNotFound, ShuttingDown: the session was closed meanwhile.
+            SessionNotFound, ShuttingDown, Disabled: the session was closed meanwhile.
         """
         if not self._lifecycle.allows(Trigger.CONNECT):
             raise InvalidMessage("the session is initialized already")
         self._lifecycle.follow(Trigger.CONNECT)
+        asked_at = time.monotonic()
         lease: LinkLease | None = None
         with anyio.CancelScope() as self._connecting:  # whoever waits for nothing keeps no place in the line
             lease = await source.lease(self.spec, limits, self.principal)
         if lease is None or self.state is SessionState.CLOSED:
             if lease is not None:
                 lease.release("session_closed")
-            raise ShuttingDown if self._closed_for in LEAVING else SessionNotFound
+            raise self.refusal or (ShuttingDown() if self._closed_for in LEAVING else later_request(self._closed_for))
         self._lifecycle.follow(Trigger.PROCESS)
         self._lease, self._link, self.last_seen = lease, lease.link, time.monotonic()
+        self.waited_s = self.last_seen - asked_at
         self._link.attach(self)
         if self.journal is not None:
             self.journal.attach(lease)
@@ -147,12 +170,14 @@ class Session:
         journal.log = self._resumption.log
         return self._resumption
 
-    def restore(self, lease: LinkLease, version: str, opened_at: float) -> None:
-        """Opens the session as it was on another node; the lease's process may be on its way."""
+    def restore(self, lease: LinkLease, version: str, opened_at: float, hello: bytes | None = None) -> None:
+        """Opens the session as it was on another node, which had sent `hello`; its process may be on its way."""
         self._lifecycle.follow(Trigger.RESTORE)
+        self._hello = hello
         self.version, self.opened_at = version, opened_at
         self._lease, self._link = lease, lease.link
         self._link.attach(self)
+        self._on_opened(self, "taken over")
 
     def adopt(self, version: str) -> None:
         """Opens the session without a handshake: its process speaks a revision that has none."""
@@ -160,6 +185,7 @@ class Session:
         self.version = version
         assert self._lease is not None
         self._lease.handshake_succeeded()
+        self._on_opened(self, "no handshake")
 
     # --- from the client
 
@@ -186,12 +212,15 @@ class Session:
             try:
                 if line is not None:
                     self._require_link().send(line)
+                    self.bytes_sent += len(line)
             except BackendError:
                 self.exchange.abandon(call)
                 raise
-        except BaseException:
+        except BaseException as error:
             self.gate.end_call()
+            self._note_limit(error)
             raise
+        self.calls_begun += 1
         if message.method == "initialize":
             self._lifecycle.follow(Trigger.INITIALIZE)
             self._hello = line
@@ -202,8 +231,19 @@ class Session:
         Raises:
             QuotaExceeded, RateLimited, Overloaded: it does not.
         """
-        self.exchange.require_room(calls, size)
+        try:
+            self.exchange.require_room(calls, size)
+        except QuotaExceeded as error:
+            self._note_limit(error)
+            raise
         self.gate.require_room(messages, calls, time.monotonic())
+
+    def _note_limit(self, error: BaseException) -> None:
+        """The exchange knows its limit, and not whose it is."""
+        if isinstance(error, QuotaExceeded) and error.reached is None:
+            self._metrics.rate_limited.labels(error.limit).inc()
+            allowed, used = self.spec.calls_per_session, self.exchange.in_flight
+            error.at(Reached.of_backend(error.limit, self.spec.key, allowed, used, of="session"))
 
     def _give_turns(self, now: float) -> None:
         """Sends the calls whose turn has come. Some are answered while they are sent, so this is not begun twice."""
@@ -221,6 +261,7 @@ class Session:
             if call.stream is not Listen.STREAM and _is_over(call.stream.expires_at):
                 raise CredentialExpired
             self._require_link().send(line)
+            self.bytes_sent += len(line)
         except GatewayError as error:
             self.exchange.abandon(call)
             self._carry_out(Failed(call, error, was_sent=False))
@@ -291,7 +332,7 @@ class Session:
             if not self._lifecycle.allows(Trigger.INITIALIZE):
                 raise InvalidMessage("the session is initialized already")
         elif self._lifecycle.state is SessionState.CLOSED:
-            raise SessionNotFound
+            raise self.refusal or later_request(self._closed_for)
         elif message.method not in _BEFORE_OPEN or self._link is None:
             raise InvalidMessage("the first request of a session is `initialize`")
 
@@ -310,6 +351,7 @@ class Session:
             self._hold(line)
             return
         now = self.heard_at = time.monotonic()
+        self.bytes_received += len(line)
         command = self.exchange.receive(line, now)
         if type(command) is Answer:
             self._answered(command, now)
@@ -340,13 +382,12 @@ class Session:
 
     def _bridges(self, line: bytes) -> bool:
         """Whether the process has just refused `initialize` because it speaks 2026-07-28 only: then it is bridged."""
-        if self._hello is None or self.is_line or not refuses_handshake(line):
+        if self._hello is None or self.is_line or isinstance(self._link, BridgedLink) or not refuses_handshake(line):
             return False
-        hello, self._hello = self._hello, None
         if self.journal is not None:
             self.journal.end()  # what the bridge knows is not written down
         self._link = BridgedLink(self._require_link(), self)
-        self._tell_backend(hello)
+        self._tell_backend(self._hello)
         return True
 
     def backend_sent_too_much(self, beginning: bytes, end: bytes = b"") -> None:
@@ -377,7 +418,8 @@ class Session:
         call, response = answer.call, answer.response
         if call.method == "initialize":
             self._initialized(response)
-        self._done(call, error_type_of(call.method, response), now)
+        call.error_type = error_type_of(call.method, response)
+        self._done(call, call.error_type, now)
         size = len(response.value)
         if size > LARGE_ANSWER_BYTES:
             self._require_link().asked_for(size)
@@ -399,6 +441,7 @@ class Session:
         self.version = negotiated_version(response.value) or ASSUMED
         assert self._lease is not None
         self._lease.handshake_succeeded()
+        self._on_opened(self, "handshake")
 
     def _carry_out(self, command: Command) -> None:
         match command:
@@ -525,7 +568,11 @@ class Session:
             self.exchange.client_is_there(self._is_read, now)
         for command in list(self.exchange.expire(now)):
             self._carry_out(command)
-            if isinstance(command, Failed) and command.call.method == "initialize":
+            if not isinstance(command, Failed):
+                continue
+            if isinstance(command.error, BackendTimeout):
+                self._on_timeout(self, command)
+            if command.call.method == "initialize":
                 self.close("initialize_timeout", command.error)
                 return
         self._stream_silent_calls(now)
@@ -599,19 +646,30 @@ class Session:
             return None
         return "idle" if now - self.last_seen > timeouts.idle_s else None
 
-    def close(self, reason: str, error: GatewayError | None = None) -> None:
+    def idle_since(self, now: float) -> float | None:
+        """Since when its client has been silent; None while anything goes on: a call, a question, a task, somebody who
+        reads its stream. Whoever ends it for that asks and ends it without waiting in between."""
+        if self.exchange.in_flight or self.exchange.has_questions or self.listen.attached:
+            return None
+        if self.state in (SessionState.CONNECTING, SessionState.CLOSED) or self.exchange.running_tasks.is_any(now):
+            return None
+        return self.last_seen
+
+    def close(self, reason: str, error: GatewayError | None = None, *, refusal: GatewayError | None = None) -> None:
         """Ends the session: calls in flight get `error`, streams end, the process is given back.
 
         Without an error they hear that nobody knows what has become of them: a 404 would say so of the session, which
         may go on elsewhere, and a 503 that they can be sent again. Those that waited for their turn hear what a request
-        would hear that came now: nothing of them was sent.
+        would hear that came now, which is `refusal` if there is one: nothing of them was sent.
         """
         if self.state is SessionState.CLOSED:
             return
         if reason == DELETED:
             self._end_as_streams()
-        lost = NodeLost() if reason in (*LEAVING, TAKEN_OVER) else CallCutOff()
-        for failed in self.exchange.fail_all(error or lost, waiting=_too_late(reason, is_line=self.is_line)):
+        self.refusal = refusal
+        lost = NodeLost() if reason in (*LEAVING, TAKEN_OVER) else call_under_way(reason)
+        too_late = refusal or _too_late(reason, is_line=self.is_line)
+        for failed in self.exchange.fail_all(error or lost, waiting=too_late):
             self._carry_out(failed)
         self._lifecycle.follow(Trigger.CLOSE)
         self._closed_for = reason
@@ -647,7 +705,7 @@ def _too_late(reason: str, *, is_line: bool) -> GatewayError:
         return ShuttingDown()
     if reason == TAKEN_OVER:
         return RoutesUnavailable()
-    return BackendExited("the process ended before the call was sent") if is_line else SessionNotFound()
+    return call_not_sent(reason) if is_line else later_request(reason)
 
 
 def _is_over(expires_at: float | None) -> bool:

@@ -230,6 +230,11 @@ class SharedLink:
         """Itself."""
         return self
 
+    @property
+    def was_warm(self) -> bool:
+        """See LinkLease: it is there for others."""
+        return True
+
     def handshake_succeeded(self) -> None:
         """See LinkLease. The process's own handshake is over since long."""
 

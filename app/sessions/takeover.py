@@ -6,8 +6,8 @@ from typing import Protocol
 
 import anyio
 
-from app.domain import BackendSpec, Limits
-from app.errors import NotFound, SessionNotFound
+from app.domain import BackendSpec, Limits, public_id
+from app.errors import Disabled, NotFound, SessionNotFound
 from app.metrics import Metrics
 from app.routing.routes import Route
 from app.sessions.directory import BackendDirectory
@@ -79,26 +79,37 @@ class TakeOver:
             self._takeovers.labels("failed").inc()
             raise
         self._takeovers.labels("restored").inc()
-        log.info("took over session %s of backend %s/%s", route.key[:12], route.tenant, route.backend)
+        log.info("took over a session", extra=_names(session_id, route))
         return session
 
     async def _restore(self, session_id: str, route: Route) -> Session:
         try:
             spec, limits = await self._directory.find(route.tenant, route.backend)
-        except NotFound:
-            raise self._end(route, "its backend is gone") from None
+        except (NotFound, Disabled):
+            raise self._end(session_id, route, "its backend is gone or switched off") from None
         if not is_durable(spec, route.transport):
-            raise self._end(route, f"its transport is {route.transport}, its backend's recovery {spec.recovery}")
+            raise self._end(
+                session_id, route, f"its transport is {route.transport}, its backend's recovery {spec.recovery}"
+            )
         session = await self._rebuild(session_id, route, spec, limits)
         if session is None:
-            raise self._end(route, "nothing was written down of it")
+            raise self._end(session_id, route, "nothing was written down of it")
         try:
             await self._directory.find(route.tenant, route.backend)  # asks nobody unless something has changed
-        except NotFound:
+        except (NotFound, Disabled):
             session.close("backend_removed")
-            raise self._end(route, "its backend is gone") from None
+            raise self._end(session_id, route, "its backend is gone or switched off") from None
         return session
 
-    def _end(self, route: Route, why: str) -> SessionNotFound:
-        log.info("a session of %s/%s has ended with its node: %s", route.tenant, route.backend, why)
+    def _end(self, session_id: str, route: Route, why: str) -> SessionNotFound:
+        log.info("a session has ended with its node: %s", why, extra=_names(session_id, route))
         return SessionNotFound()
+
+
+def _names(session_id: str, route: Route) -> dict[str, str]:
+    return {
+        "session": public_id(session_id),
+        "tenant": route.tenant,
+        "backend": route.backend,
+        "from_node": route.node,
+    }

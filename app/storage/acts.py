@@ -6,6 +6,7 @@ from datetime import datetime
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from app.storage.changes import Change, kept_of
 from app.storage.tables import audit
 
 MAX_DETAIL = 1000
@@ -13,7 +14,7 @@ MAX_DETAIL = 1000
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """Who did what to which object. Holds no secret and nothing of a body but names of its members.
+    """Who did what to which object, and what was otherwise before. Holds no secret.
 
     `tenant` is the one it concerns, `actor` the identity of a principal; `action` is a word such as
     `backend.create`, `target` the object's path below its tenant, `request_id` that of the log.
@@ -26,6 +27,7 @@ class Act:
     at: datetime
     request_id: str = ""
     detail: str = ""
+    changes: tuple[Change, ...] = ()
 
 
 async def record(connection: AsyncConnection, act: Act) -> None:
@@ -41,5 +43,6 @@ async def record(connection: AsyncConnection, act: Act) -> None:
         "target": act.target,
         "request_id": act.request_id,
         "detail": act.detail[:MAX_DETAIL],
+        "changes": kept_of(act.changes),
     }
     await connection.execute(insert(audit).values(values))

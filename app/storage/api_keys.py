@@ -5,9 +5,10 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Row, and_, false, func, insert, or_, select, true, update
 
-from app.errors import NotFound, QuotaExceeded
+from app.errors import ConcurrentChange, NotFound, QuotaExceeded
+from app.reached import FIXED, Reached
 from app.storage.acts import Act
 from app.storage.engine import Database
 from app.storage.tables import api_keys
@@ -29,6 +30,9 @@ class ApiKey:
     expires_at: datetime | None = None
     revoked_at: datetime | None = None
     last_used_at: datetime | None = None
+    enabled: bool = True
+    reason: str = ""
+    off_by_platform: bool = False
 
     def __repr__(self) -> str:
         return f"<ApiKey {self.id} of {self.tenant}>"
@@ -82,7 +86,9 @@ class ApiKeyRepository:
         count = select(func.count()).select_from(api_keys).where(api_keys.c.tenant == tenant)
         async with self._database.write(act) as connection:
             if (await connection.execute(count)).scalar_one() >= MAX_KEYS_PER_TENANT:
-                raise QuotaExceeded("keys", f"a tenant has at most {MAX_KEYS_PER_TENANT} keys, revoked ones included")
+                message = f"a tenant has at most {MAX_KEYS_PER_TENANT} keys, revoked ones included"
+                reached = Reached("keys", "tenant", MAX_KEYS_PER_TENANT, MAX_KEYS_PER_TENANT, FIXED)
+                raise QuotaExceeded("keys", message, reached=reached)
             await connection.execute(insert(api_keys).values(values))
 
     async def revoke(self, tenant: str, key_id: str, at: datetime, *, act: Act | None = None) -> None:
@@ -96,6 +102,25 @@ class ApiKeyRepository:
             result = await connection.execute(update(api_keys).where(valid).values(revoked_at=at))
             if not result.rowcount:
                 await self.get(tenant, key_id)
+
+    async def switch(self, old: ApiKey, new: ApiKey, *, act: Act | None = None) -> None:
+        """Switches the key on or off, or changes why it is off.
+
+        Raises:
+            ConcurrentChange: it is not as it was read any more.
+        """
+        column = api_keys.c
+        unchanged = and_(
+            _is(old.tenant, old.id),
+            column.enabled.is_(true() if old.enabled else false()),
+            column.off_by_platform.is_(true() if old.off_by_platform else false()),
+            column.reason == old.reason,
+            column.revoked_at.is_(None),
+        )
+        values = {"enabled": new.enabled, "reason": new.reason, "off_by_platform": new.off_by_platform}
+        async with self._database.write(act) as connection:
+            if not (await connection.execute(update(api_keys).where(unchanged).values(values))).rowcount:
+                raise ConcurrentChange("the key was changed by somebody else; read it again")
 
     async def touch(self, used: Mapping[tuple[str, str], datetime]) -> None:
         """Notes when keys, by (tenant, id), were used last; never turns a date back."""

@@ -5,13 +5,14 @@ from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, delete, insert, select, update
+from sqlalchemy import ColumnElement, Row, Select, and_, delete, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.domain import BackendSpec, Timeouts
+from app.domain import BackendSpec, Timeouts, home_of
 from app.errors import BackendNotFound, ConcurrentChange
 from app.storage.acts import Act
 from app.storage.engine import Database
-from app.storage.tables import backends
+from app.storage.tables import backends, tenants
 
 _TIMEOUTS = frozenset(each.name for each in fields(Timeouts))
 
@@ -29,7 +30,7 @@ class BackendRepository:
             BackendNotFound: the tenant has none of this name.
         """
         async with self._database.read() as connection:
-            row = (await connection.execute(select(backends).where(_is(tenant, name)))).one_or_none()
+            row = (await connection.execute(_select().where(_is(tenant, name)))).one_or_none()
         if row is None:
             raise BackendNotFound
         return _spec(row)
@@ -38,14 +39,22 @@ class BackendRepository:
         """Up to `limit` backends by name, beginning behind `after`."""
         behind = (backends.c.tenant == tenant) & (backends.c.name > after)
         async with self._database.read() as connection:
-            query = select(backends).where(behind).order_by(backends.c.name).limit(limit)
+            query = _select().where(behind).order_by(backends.c.name).limit(limit)
             return [_spec(row) for row in await connection.execute(query)]
 
-    async def list_warm(self) -> Sequence[BackendSpec]:
-        """The enabled backends of all tenants that keep warm processes: what a node starts with."""
-        query = select(backends).where(backends.c.enabled, backends.c.warm > 0)
+    async def list_warm(self, tenant: str | None = None) -> Sequence[BackendSpec]:
+        """The enabled backends, of all tenants or of this one, that keep warm processes: what a node starts with."""
+        query = _select().where(backends.c.enabled, backends.c.warm > 0, tenants.c.enabled)
+        if tenant is not None:
+            query = query.where(backends.c.tenant == tenant)
         async with self._database.read() as connection:
             return [_spec(row) for row in await connection.execute(query)]
+
+    async def homes(self, *, limit: int) -> Sequence[str]:
+        """Up to `limit` homes of tenants that have backends."""
+        query = select(tenants.c.name, tenants.c.created_at).where(tenants.c.name.in_(select(backends.c.tenant)))
+        async with self._database.read() as connection:
+            return [home_of(*row) for row in await connection.execute(query.order_by(tenants.c.name).limit(limit))]
 
     async def create(self, tenant: str, spec: BackendSpec, *, act: Act | None = None) -> BackendSpec:
         """Adds the backend.
@@ -58,7 +67,7 @@ class BackendRepository:
         values = {**_values(created), "created_at": datetime.now(UTC)}
         async with self._database.write(act) as connection:
             await connection.execute(insert(backends).values(values))
-        return created
+            return replace(created, home=await _home(connection, tenant))
 
     async def replace(self, tenant: str, spec: BackendSpec, *, act: Act | None = None) -> BackendSpec:
         """Writes a backend that was read before; its version grows.
@@ -74,7 +83,7 @@ class BackendRepository:
             if not result.rowcount:
                 await self.get(tenant, spec.name)
                 raise ConcurrentChange("the backend was changed by somebody else; read it again")
-        return changed
+            return replace(changed, home=await _home(connection, tenant))
 
     async def delete(self, tenant: str, name: str, *, version: int | None = None, act: Act | None = None) -> None:
         """Removes the backend; with a `version`, only that one.
@@ -93,15 +102,29 @@ class BackendRepository:
                 raise ConcurrentChange("the backend was changed by somebody else; read it again")
 
 
+async def _home(connection: AsyncConnection, tenant: str) -> str:
+    created_at = await connection.scalar(select(tenants.c.created_at).where(tenants.c.name == tenant))
+    assert created_at is not None  # it is what its backends refer to
+    return home_of(tenant, created_at)
+
+
+def _select() -> Select[Any]:
+    made = tenants.c.created_at.label("tenant_created_at")
+    return select(backends, made).join(tenants, tenants.c.name == backends.c.tenant)
+
+
 def _is(tenant: str, name: str) -> ColumnElement[bool]:
     return and_(backends.c.tenant == tenant, backends.c.name == name)
 
 
 def _values(spec: BackendSpec) -> dict[str, Any]:
-    return {**asdict(spec), "args": list(spec.args), "env": dict(spec.env)}
+    values = {**asdict(spec), "args": list(spec.args), "env": dict(spec.env)}
+    return {name: value for name, value in values.items() if name != "home"}
 
 
 def _spec(row: Row[Any]) -> BackendSpec:
-    values = {name: value for name, value in row._asdict().items() if name != "created_at"}
+    values = row._asdict()
+    del values["created_at"]
+    values["home"] = home_of(row.tenant, values.pop("tenant_created_at"))
     timeouts = {name: value for name, value in row.timeouts.items() if name in _TIMEOUTS}
     return BackendSpec(**{**values, "args": tuple(row.args), "timeouts": Timeouts(**timeouts)})

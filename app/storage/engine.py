@@ -5,13 +5,14 @@ Everything that only one of the two needs is in this file and in migrate.py.
 """
 
 import math
+import os
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import anyio
-from sqlalchemy import Engine, event, exc
+from sqlalchemy import URL, Engine, event, exc
 from sqlalchemy.engine import Connection, make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
@@ -61,7 +62,13 @@ class Database:
         self._answer_within_s = math.inf if is_sqlite else ANSWER_S
 
     def __repr__(self) -> str:
-        return f"<Database {self._engine.url.render_as_string(hide_password=True)}>"
+        url = self._engine.url.set(query={})  # options can hold a password as well
+        return f"<Database {url.render_as_string(hide_password=True)}>"
+
+    @property
+    def place(self) -> str:
+        """Where it is, for people."""
+        return place_of(self._engine.url)
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncConnection]:
@@ -74,10 +81,10 @@ class Database:
             yield connection
 
     @asynccontextmanager
-    async def write(self, act: Act | None = None) -> AsyncIterator[AsyncConnection]:
+    async def write(self, *acts: Act | None) -> AsyncIterator[AsyncConnection]:
         """A transaction that may write; commits at the end, rolls back on an exception.
 
-        `act` is what the change is to the audit trail, which gets it in the same transaction.
+        `acts` are what the change is to the audit trail, which gets them in the same transaction.
 
         Raises:
             Conflict: a name is taken.
@@ -93,8 +100,9 @@ class Database:
         try:
             async with self._transaction(self._engine.execution_options(**{_BUSY_TIMEOUT_MS: left_ms})) as connection:
                 yield connection
-                if act is not None:
-                    await record(connection, act)
+                for act in acts:
+                    if act is not None:
+                        await record(connection, act)
         finally:
             self._writers.release()
 
@@ -135,6 +143,15 @@ class Database:
         with _translated(), anyio.fail_after(self._answer_within_s, shield=True):
             async with engine.begin() as connection:
                 yield connection
+
+
+def place_of(url: URL | str) -> str:
+    """Where a database is, for people: a file, or server and name without user and password."""
+    parsed = make_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        return os.path.abspath(str(parsed.database))
+    port = "" if parsed.port is None else f":{parsed.port}"
+    return f"postgresql://{parsed.host or ''}{port}/{parsed.database or ''}"
 
 
 def prepare_postgresql(engine: Engine) -> None:

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import and_, delete, func, insert, or_, select, update
 
 from app.errors import Conflict, QuotaExceeded
+from app.reached import FIXED, Reached
 from app.storage.engine import Database
 from app.storage.tables import idempotency
 
@@ -44,7 +45,10 @@ class IdempotencyRepository:
             if (row := before.one_or_none()) is not None:
                 return Begun(bytes(row.body), None if row.answer is None else bytes(row.answer))
             if (await connection.execute(count)).scalar_one() >= MAX_PER_CALLER:
-                raise QuotaExceeded("idempotency_keys", f"at most {MAX_PER_CALLER} idempotency keys a day")
+                reached = Reached("idempotency_keys", "principal", MAX_PER_CALLER, MAX_PER_CALLER, FIXED)
+                raise QuotaExceeded(
+                    "idempotency_keys", f"at most {MAX_PER_CALLER} idempotency keys a day", reached=reached
+                )
             values = {"digest": digest, "tenant": tenant, "caller": caller, "body": body, "created_at": now}
             await connection.execute(insert(idempotency).values(values))
         return None

@@ -19,7 +19,11 @@ import app
 from app.errors import SchemaMismatch, StorageUnavailable
 from app.storage.engine import prepare_sqlite
 
-MIGRATIONS = Path(app.__file__).parent.parent / "migrations"
+_PACKAGE = Path(app.__file__).parent
+# Inside the package where that was installed from a wheel, beside it in a checkout and in the image.
+MIGRATIONS = next(
+    each / "migrations" for each in (_PACKAGE, _PACKAGE.parent) if (each / "migrations" / "env.py").exists()
+)
 CONNECT_S = 5
 
 _ADVISORY_LOCK = 0x7472756E6B6C696E  # "trunklin": any number that nobody else locks

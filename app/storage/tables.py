@@ -21,9 +21,11 @@ from sqlalchemy import (
     TypeDecorator,
     UniqueConstraint,
     false,
+    true,
 )  # fmt: skip
 
 NAME_LENGTH = 63
+REASON_LENGTH = 300
 
 metadata = MetaData(
     naming_convention={
@@ -56,6 +58,8 @@ tenants = Table(
     metadata,
     Column("name", String(NAME_LENGTH), primary_key=True),
     Column("limits", JSON, nullable=False),
+    Column("enabled", Boolean, nullable=False, server_default=true()),
+    Column("reason", String(REASON_LENGTH), nullable=False, server_default=""),
     Column("version", Integer, nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
 )
@@ -68,6 +72,7 @@ backends = Table(
     Column("command", Text, nullable=False),
     Column("args", JSON, nullable=False),
     Column("env", JSON, nullable=False),
+    Column("cwd", Text),
     Column("isolation", String(16), nullable=False),
     Column("recovery", String(16), nullable=False),
     Column("broadcast", Boolean, nullable=False, server_default=false()),
@@ -76,6 +81,8 @@ backends = Table(
     Column("calls_per_session", Integer, nullable=False, server_default="128"),
     Column("timeouts", JSON, nullable=False),
     Column("enabled", Boolean, nullable=False),
+    Column("reason", String(REASON_LENGTH), nullable=False, server_default=""),
+    Column("off_by_platform", Boolean, nullable=False, server_default=false()),
     Column("version", Integer, nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
 )
@@ -93,6 +100,22 @@ api_keys = Table(
     Column("expires_at", UtcDateTime),
     Column("revoked_at", UtcDateTime),
     Column("last_used_at", UtcDateTime),
+    Column("enabled", Boolean, nullable=False, server_default=true()),
+    Column("reason", String(REASON_LENGTH), nullable=False, server_default=""),
+    Column("off_by_platform", Boolean, nullable=False, server_default=false()),
+)
+
+# Principals come from issuers and are not stored: only those are that were switched off.
+principals_off = Table(
+    "principals_off",
+    metadata,
+    Column("tenant", String(NAME_LENGTH), ForeignKey("tenants.name", ondelete="CASCADE"), primary_key=True),
+    Column("id", String(32), primary_key=True),
+    Column("issuer", String(512), nullable=False),
+    Column("subject", String(255), nullable=False),
+    Column("reason", String(REASON_LENGTH), nullable=False),
+    Column("off_by_platform", Boolean, nullable=False),
+    Column("at", UtcDateTime, nullable=False),
 )
 
 issuers = Table(
@@ -110,7 +133,18 @@ issuers = Table(
     Column("jwks_url", Text),
     Column("discovery_url", Text),
     Column("version", Integer, nullable=False),
+    Column("tenants_claim", String(256)),  # set: it is the platform's, and opens the tenants below, not its own
     UniqueConstraint("tenant", "issuer"),
+)
+
+# Which tenants an issuer of the platform opens. Of a removed tenant nothing stays that another of its name would get.
+issuer_tenants = Table(
+    "issuer_tenants",
+    metadata,
+    Column("issuer_id", String(16), ForeignKey("issuers.id", ondelete="CASCADE"), primary_key=True),
+    Column("value", String(256), primary_key=True),
+    Column("tenant", String(NAME_LENGTH), ForeignKey("tenants.name", ondelete="CASCADE"), nullable=False, index=True),
+    Column("scopes", JSON, nullable=False),
 )
 
 # Tenants are named here, not referred to: what was done to one outlives it.
@@ -127,7 +161,13 @@ audit = Table(
     Column("target", String(255), nullable=False),
     Column("request_id", String(64), nullable=False),
     Column("detail", Text, nullable=False),
+    Column("changes", JSON(none_as_null=True)),
     Index("ix_audit_tenant_id", "tenant", "id"),
+    Index("ix_audit_at", "at"),
+    Index("ix_audit_request_id", "request_id"),
+    Index("ix_audit_action_id", "action", "id"),
+    Index("ix_audit_target_id", "target", "id"),
+    Index("ix_audit_actor_subject_id", "actor_subject", "id"),
 )
 
 idempotency = Table(
@@ -139,4 +179,12 @@ idempotency = Table(
     Column("body", LargeBinary(32), nullable=False),
     Column("answer", LargeBinary),
     Column("created_at", UtcDateTime, nullable=False, index=True),
+)
+
+secret_key_check = Table(
+    "secret_key_check",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("value", LargeBinary(48), nullable=False),
+    Column("made_at", UtcDateTime, nullable=False),
 )

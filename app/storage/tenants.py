@@ -1,13 +1,13 @@
 """Tenants in the database."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Row, delete, insert, select, update
 
-from app.domain import DEFAULT_TENANT, Limits, Tenant
+from app.domain import DEFAULT_TENANT, Limits, Tenant, home_of
 from app.errors import ConcurrentChange, Conflict, NotFound
 from app.storage.acts import Act
 from app.storage.engine import Database
@@ -39,6 +39,12 @@ class TenantRepository:
         query = select(tenants).where(tenants.c.name > after).order_by(tenants.c.name).limit(limit)
         async with self._database.read() as connection:
             return [_tenant(row) for row in await connection.execute(query)]
+
+    async def homes(self) -> Mapping[str, str]:
+        """The home of every tenant, and whose it is."""
+        async with self._database.read() as connection:
+            rows = await connection.execute(select(tenants.c.name, tenants.c.created_at).order_by(tenants.c.name))
+            return {home_of(*row): row.name for row in rows}
 
     async def create(self, tenant: Tenant, *, act: Act | None = None) -> Tenant:
         """Adds the tenant.
@@ -89,10 +95,10 @@ class TenantRepository:
 
 
 def _values(tenant: Tenant) -> dict[str, Any]:
-    return {"name": tenant.name, "limits": asdict(tenant.limits), "version": tenant.version}
+    return {**asdict(tenant), "limits": asdict(tenant.limits)}
 
 
 def _tenant(row: Row[Any]) -> Tenant:
     # A limit that the row does not know has its default; one that this version does not know is left out.
     limits = {name: value for name, value in row.limits.items() if name in _LIMITS}
-    return Tenant(name=row.name, limits=Limits(**limits), version=row.version)
+    return Tenant(row.name, Limits(**limits), row.enabled, row.reason, row.version)

@@ -58,7 +58,7 @@ class Elsewhere:
         """The session, if it is ours now; None once another node has answered the request.
 
         Raises:
-            SessionNotFound: there is no such session for this principal.
+            SessionNotFound: there is no such session for this principal; SessionEnded where it is known why.
             RateLimited: this principal has asked for too many that there are not.
             RoutesUnavailable, NodeUnavailable: its node cannot be found or reached now.
             NodeLost: its node died with the request.
@@ -74,7 +74,7 @@ class Elsewhere:
         try:
             found = await self._session(attempt, key, session_id)
         except SessionNotFound:
-            raise
+            raise self._registry.why_ended(session_id, request.principal, request.tenant, request.backend) from None
         except BaseException:
             self._unknown.give_back(request.principal.identity)
             raise

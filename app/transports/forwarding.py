@@ -19,7 +19,7 @@ from app.protocol.jsonrpc import Request, parse_client
 from app.protocol.sse import encode_message, encode_retry
 from app.routing.node_credentials import Word
 from app.routing.passing import Kind, Passing
-from app.routing.peers import PeerClient, PeerLost, PeerRefused, PeerRequest, PeerResponse
+from app.routing.peers import CLIENT_ADDRESS, SESSION, PeerClient, PeerLost, PeerRefused, PeerRequest, PeerResponse
 from app.routing.routes import NodeRecord
 from app.sessions.session import DRAIN_RETRY_MS
 from app.transports.event_stream import STALLED_S
@@ -117,6 +117,10 @@ class Forwarding:
         """The node's answer, once its head is there."""
         began_at = time.monotonic()
         headers = [pair for pair in request.scope["headers"] if pair[0] in _PASSED_ON or pair[0].startswith(b"mcp-")]
+        headers += request.ids.headers
+        request.sent_to = node.id
+        if SESSION not in request.headers:  # what opens one
+            headers.append((CLIENT_ADDRESS, request.client_address().encode("latin-1")))
         word = Word(request.principal, request.base_url())
         response = await self._peers.begin(node, PeerRequest(request.method, request.raw_target(), headers, word), body)
         passage.has_begun(response)

@@ -1,47 +1,45 @@
 """Front: the pure-ASGI door. Checks Host and Origin on everything, and takes `/t/…` before Starlette sees it."""
 
 import asyncio
-import time
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
-import anyio
-from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.auth.authenticator import Authenticator
 from app.auth.policy import may_connect
 from app.domain import Principal
 from app.domain import Scope as Permission
-from app.errors import BackendNotFound, Forbidden, GatewayError, NodeLost, ShuttingDown
+from app.errors import BackendNotFound, ClientError, Forbidden, GatewayError, NodeLost, ShuttingDown
 from app.http.client_address import client_address, limited_address
 from app.http.connections import BY_KEY, LET_IN
-from app.http.dependencies import BASE_URL
-from app.http.errors import HttpRefusal, http_status
+from app.http.errors import HttpRefusal
 from app.http.health import ALIVE
 from app.http.hosts import HostPolicy
-from app.http.problems import ProblemResponse
+from app.logs import LogContext, current
 from app.routing.peers import FORWARDED
 from app.sessions.registry import SessionRegistry
 from app.transports.forwarding import forward_refused
 from app.transports.inside import Inside
 from app.transports.late_heads import LateSend
-from app.transports.request import BODY_DEADLINE_S, ClientGone, McpRequest
+from app.transports.request import ClientGone, McpRequest
+from app.transports.request_log import RequestLog, Seen
+from app.transports.rest import Rest, last_word
 from app.transports.sse import HttpSse
 from app.transports.streamable_http import StreamableHttp
 
 Endpoint = Callable[[McpRequest], Awaitable[None]]
 
-_UNCHECKED = frozenset({"/livez", "/readyz"})  # asked by address or by any name, and they tell nothing
-_METRICS = "/metrics"
-_READING = frozenset({"GET", "HEAD", "OPTIONS"})
-LAST_WORD_S = 1.0  # for a client to take the answer to what was cancelled
 _PAGES: Mapping[str, ASGIApp] = {"/livez": ALIVE}
 _REQUEST_HEADERS = (
-    b"Authorization, Content-Type, Accept, Mcp-Session-Id, MCP-Protocol-Version, Mcp-Method, Mcp-Name, Last-Event-ID"
+    b"Authorization, Content-Type, Accept, Mcp-Session-Id, MCP-Protocol-Version, Mcp-Method, Mcp-Name, Last-Event-ID, "
+    b"X-Request-Id, traceparent"
 )
 _NO_NAMES = ("", "", "")
-_EXPOSED_HEADERS = b"Mcp-Session-Id, WWW-Authenticate, Retry-After"
+_EXPOSED_HEADERS = b"Mcp-Session-Id, WWW-Authenticate, Retry-After, X-Request-Id, traceparent"
+
+log = logging.getLogger(__name__)
 
 
 class Front:
@@ -59,12 +57,21 @@ class Front:
         public_url: str | None = None,
         inside: Inside | None = None,
         registry: SessionRegistry | None = None,
+        requests: RequestLog | None = None,  # None: nothing is counted or logged
         pages: Mapping[str, ASGIApp] = _PAGES,
     ) -> None:
-        self._app, self._hosts, self._authenticator = app, hosts, authenticator
-        self._max_body_bytes, self._public_url = max_body_bytes, public_url
+        self._app, self._hosts, self._authenticator, self._public_url = app, hosts, authenticator, public_url
         self._inside = inside  # None: there are no other nodes, so nothing can come from one
-        self._registry, self._pages = registry, pages
+        self._registry, self._requests = registry, requests
+        self._rest = Rest(
+            app,
+            hosts,
+            pages,
+            max_body_bytes=max_body_bytes,
+            public_url=public_url,
+            inside=inside,
+            requests=requests,
+        )
         self._endpoints: dict[str, dict[str, Endpoint]] = {
             "mcp": {"POST": streamable.post, "GET": streamable.get, "DELETE": streamable.delete},
             "sse": {"GET": sse.stream},
@@ -80,20 +87,46 @@ class Front:
         if is_nowhere:
             path = scope["path"] = scope["raw_path"].decode("ascii")  # no route has an encoded character
         if not path.startswith("/t/"):
-            await self._elsewhere(scope, receive, send)
+            await self._rest(scope, receive, send)
             return
         request = McpRequest(scope, receive, send, *(_NO_NAMES if is_nowhere else _names(path)))
         request.public_url = self._public_url
         if self._registry is not None and self._registry.leaving:
             request.send = _with_close(request.send)
-        await self._answer(request)
+        current.set(context := LogContext(request.log_fields))
+        requests = self._requests
+        if requests is None:
+            await self._answer(request, context)
+        elif requests.has_every_request:
+            await self._answer_seen(request, requests, context)
+        else:
+            request.on_error = requests.error
+            await self._answer(request, context)
 
-    async def _answer(self, request: McpRequest) -> None:
+    async def _answer_seen(self, request: McpRequest, requests: RequestLog, context: LogContext) -> None:
+        """Answers a request of which there is to be a line, whatever comes of it."""
+        seen = Seen(request)
+        request.watch(seen.send, seen.at_once)
+
+        def told(request: McpRequest, error: GatewayError) -> None:
+            seen.told(error)
+            requests.error(request, error)
+
+        request.on_error = told
+        try:
+            await self._answer(request, context)
+        finally:
+            requests.over(request, seen)
+
+    async def _answer(self, request: McpRequest, context: LogContext) -> None:
+        """Answers it, and be it that something is wrong with us."""
         late = None
         try:
             if FORWARDED in request.headers:
                 late = await self._taken_from_a_node(request)
             await self._serve(request)
+            if request.outcome and self._requests is not None:
+                self._requests.backend_error(request)
         except ClientGone:
             return
         except GatewayError as error:
@@ -103,8 +136,13 @@ class Front:
             # to be let in, and then nothing was done; or later, and how far that has come is not known here.
             stops = "This node stops, and waits no longer; the request may have been carried out"
             with suppress(RuntimeError):  # an answer has begun, and ends here
-                await _last_word(request.answer_error(NodeLost(stops) if request.is_let_in else ShuttingDown()))
+                await last_word(request.answer_error(NodeLost(stops) if request.is_let_in else ShuttingDown()))
+        except Exception:
+            log.exception("a request could not be answered: this is a mistake in the gateway")
+            with suppress(RuntimeError):  # an answer has begun, and ends here
+                await request.answer_error(GatewayError("Something went wrong here; the log says what."))
         finally:
+            context.end()
             if late is not None:
                 await late.done()
 
@@ -142,7 +180,7 @@ class Front:
         watch = self._authenticator.watch
         if request.is_forwarded:
             since = self._authenticator.known_good_since(request.principal)
-            request.admit(request.principal, watch, since, self._confirm)
+            request.admit(request.principal, watch, since, self._confirm, self._require_on)
         else:
             seen = watch.count  # before anything is looked up
             authorization = request.headers.get(b"authorization")
@@ -150,8 +188,9 @@ class Front:
             if principal is None:
                 address = limited_address(client_address(request.scope))
                 principal = await self._authenticator.authenticate(authorization, request.target(), address)
-            request.admit(principal, watch, seen, self._authenticate)
+            request.admit(principal, watch, seen, self._authenticate, self._require_on)
             request.scope[LET_IN] = BY_KEY
+            self._authenticator.uses.note(principal, client_address(request.scope))
         _require_access(request.principal, request)
 
     async def _authenticate(self, request: McpRequest) -> Principal:
@@ -166,6 +205,15 @@ class Front:
         await self._authenticator.confirm(request.principal)
         return request.principal
 
+    async def _require_on(self, request: McpRequest, error: GatewayError) -> None:
+        """Raises Disabled where the backend or its tenant is switched off. Nobody hears it who may not connect."""
+        if self._registry is None or not may_connect(request.principal, request.tenant, request.backend):
+            return
+        self._registry.require_on(request.tenant, request.backend)
+        # Where the backend is missing that was asked; and what is our fault is answered without waiting for a database.
+        if isinstance(error, ClientError) and not isinstance(error, BackendNotFound):
+            await self._registry.backend(request.tenant, request.backend)
+
     def _check_names(self, request: McpRequest) -> None:
         """By which name the client calls us, and from which web page; a page that may is told so."""
         self._hosts.require_host(request.headers.get(b"host"))
@@ -173,78 +221,6 @@ class Front:
         if origin is not None:
             self._hosts.require_origin(origin)
             request.send = _with_cors(request.send, origin)
-
-    async def _elsewhere(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """What FastAPI answers: its routes know one spelling, and have no limit for a body."""
-        path: str = scope["path"]
-        if len(path) > 1 and path.endswith("/"):
-            scope["path"] = path = path[:-1]
-        page = self._pages.get(path) if scope["method"] == "GET" else None
-        if path in _UNCHECKED:
-            await (page or self._app)(scope, receive, send)
-            return
-        request = McpRequest(scope, receive, send, "", "", "")
-        request.public_url = self._public_url
-        if self._inside is not None and path.startswith("/internal/") and await self._is_answered(request, path):
-            return
-        try:
-            if len(request.headers) != len(scope["headers"]):
-                request.refuse_repeated_headers()
-            self._check_names_elsewhere(request, path)
-            request.refuse_declared_size(self._max_body_bytes)
-        except GatewayError as error:
-            if http_status(error) == 413:
-                await request.discard_body()
-            await ProblemResponse(http_status(error), error.reason, detail=str(error))(scope, receive, send)
-            return
-        if page is not None:
-            await page(scope, receive, send)
-            return
-        await self._asked(scope, _limited(receive, self._max_body_bytes), send)
-
-    async def _asked(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """What FastAPI says; at the end of a drain, when uvicorn waits for nobody any more, that there is no answer."""
-        has_begun = False
-
-        async def noted(message: Message) -> None:
-            nonlocal has_begun
-            has_begun = True
-            await send(message)
-
-        try:
-            await self._app(scope, receive, noted)
-        except asyncio.CancelledError:
-            if has_begun:
-                raise
-            stops = ShuttingDown()
-            if scope["method"] in _READING:
-                problem = ProblemResponse(503, stops.reason, detail=str(stops))
-            else:
-                detail = "this node stopped before it knew whether the change was made: look first"
-                problem = ProblemResponse(500, stops.reason, detail=detail)
-            await _last_word(problem(scope, receive, send))
-
-    def _check_names_elsewhere(self, request: McpRequest, path: str) -> None:
-        """As `_check_names`; the metrics may be asked for by address, and then no token is meant for us."""
-        host, origin = request.headers.get(b"host"), request.headers.get(b"origin")
-        if path == _METRICS:
-            self._hosts.require_host_or_address(host)
-        else:
-            self._hosts.require_host(host)
-            request.scope[BASE_URL] = request.base_url()
-        if origin is not None:
-            self._hosts.require_origin(origin)
-
-    async def _is_answered(self, request: McpRequest, path: str) -> bool:
-        """Whether another node has asked this."""
-        assert self._inside is not None
-        try:
-            return await self._inside.has_answered(request, path)
-        except ClientGone:
-            return True
-        except GatewayError as error:
-            await request.answer_error(error)
-            return True
 
 
 def _is_nowhere(path: str, raw_path: bytes) -> bool:
@@ -266,36 +242,7 @@ def _require_access(principal: Principal, request: McpRequest) -> None:
         return
     if principal.tenant != request.tenant:
         raise BackendNotFound  # another tenant's backends do not exist
-    raise Forbidden([f"{Permission.CONNECT}", f"{Permission.CONNECT}:{request.backend}"])
-
-
-def _limited(receive: Receive, limit: int) -> Receive:
-    """A `receive` that ends a request whose body is too long or too slow; nothing is read before it is asked for."""
-    size, deadline = 0, time.monotonic() + BODY_DEADLINE_S
-
-    async def limited() -> Message:
-        nonlocal size
-        with anyio.move_on_after(max(0.0, deadline - time.monotonic()) if size >= 0 else None):
-            message = await receive()
-            if message["type"] == "http.request":
-                size += len(message.get("body", b""))
-                if size > limit:
-                    raise HTTPException(413, f"the body is over the limit of {limit} bytes")
-                if not message.get("more_body"):
-                    size = -1  # complete: what comes next is the client leaving, and may take its time
-            return message
-        raise HTTPException(408, f"the body did not arrive within {BODY_DEADLINE_S:.0f} s")
-
-    return limited
-
-
-async def _last_word(answer: Awaitable[None]) -> None:
-    """The answer of a request that was cancelled; a client that does not take it leaves it cancelled."""
-    try:
-        async with asyncio.timeout(LAST_WORD_S):
-            await answer
-    except TimeoutError:
-        raise asyncio.CancelledError from None
+    raise Forbidden([f"{Permission.CONNECT}", f"{Permission.CONNECT}:{request.backend}"], held=principal.scopes)
 
 
 async def _preflight(request: McpRequest, methods: dict[str, Endpoint]) -> None:

@@ -57,7 +57,9 @@ class ModernHttp:
             raise _refusal(envelope)
         if message.method in REMOVED:
             raise HttpRefusal(404, "method_not_found", "this revision has no such method", code=METHOD_NOT_FOUND)
-        caller = Caller(request.principal, request.tenant, request.backend, request.require_still_allowed)
+        caller = Caller(
+            request.principal, request.tenant, request.backend, request.require_still_allowed, request.client_address
+        )
         calls: list[ModernCall] = []  # at most one
         with self._implicit.expecting(caller):
             if not await self._is_ours(request, caller, message, body):
@@ -176,7 +178,9 @@ class ModernHttp:
                 await send_events(request, reply.stream, options, reply.stream.end, on_expired=expire)
                 return
         finally:
+            request.outcome = reply.error_type
             for call in calls:
+                request.session_id = call.line.id
                 call.leave(reply)
         outcome = reply.outcomes[0]
         if not isinstance(outcome, Answer):

@@ -3,18 +3,36 @@
 import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
+from urllib.parse import parse_qs
 
 import anyio
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Message as AsgiMessage
+from starlette.types import Receive, Scope, Send
 
 from app.auth.credential_watch import CredentialWatch
 from app.auth.policy import has_scope
 from app.auth.tokens import Target
-from app.domain import Principal
+from app.domain import Principal, public_id
 from app.domain import Scope as Permission
-from app.errors import CredentialExpired, Forbidden, GatewayError, NotFound, Unauthenticated
-from app.http.errors import HttpRefusal, http_status, retry_after, rpc_error
+from app.errors import (
+    CredentialExpired,
+    Disabled,
+    Forbidden,
+    GatewayError,
+    NodeUnavailable,
+    NotFound,
+    RoutesUnavailable,
+    StateRefused,
+    Unauthenticated,
+)
+from app.http.client_address import UNKNOWN, client_address, named_address
+from app.http.connections import AT_ONCE
+from app.http.errors import ALIKE, HttpRefusal, http_status, retry_after, rpc_error
+from app.http.request_ids import IDS, request_ids
 from app.http.resource_metadata import challenge
+from app.memo import memo
+from app.protocol.jsonrpc import Message
+from app.routing.peers import CLIENT_ADDRESS
 
 BODY_DEADLINE_S = 30.0
 DISCARD_S, MAX_DISCARDED_BYTES = 1.0, 8 << 20
@@ -23,38 +41,60 @@ _UNIQUE = (
     b"authorization", b"content-length", b"content-type", b"host", b"idempotency-key", b"if-match", b"mcp-session-id",
 )  # fmt: skip
 
+_UNFOUND = NotFound | StateRefused | RoutesUnavailable | NodeUnavailable
+
 RawHeaders = list[tuple[bytes, bytes]]
 AskAgain = Callable[["McpRequest"], Awaitable[Principal]]
+RequireOn = Callable[["McpRequest", GatewayError], Awaitable[None]]
 
 
 class ClientGone(Exception):
     """The client hung up before its request was complete; there is nobody to answer."""
 
 
+def _tell_nobody(request: "McpRequest", error: GatewayError) -> None:
+    """For a request of which there is no log."""
+
+
 class McpRequest:
-    """A request to `/t/{tenant}/{backend}/{kind}`. The front sets `public_url` and `principal` before others look."""
+    """A request to `/t/{tenant}/{backend}/{kind}`. The front sets `public_url` and `principal` before others look.
+
+    For the log: `message` is what the body was read as, `session_id` that of a session which was opened for it,
+    `sent_to` the node that it was sent on to, `outcome` what the backend's answer is counted as, where that is no
+    success. `on_error` hears of each error that the client is told.
+    """
 
     __slots__ = (
-        "_ask_again", "_kept_body", "_seen", "_watch", "backend", "headers", "is_forwarded", "kind", "method",
-        "principal", "public_url", "receive", "scope", "send", "tenant",
+        "_ask_again", "_kept_body", "_plain_send", "_require_on", "_seen", "_watch", "backend", "headers", "ids",
+        "is_forwarded", "kind", "message", "method", "on_error", "outcome", "principal", "public_url", "receive",
+        "scope", "send", "sent_to", "session_id", "tenant",
     )  # fmt: skip
     principal: Principal
     public_url: str | None
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, tenant: str, backend: str, kind: str) -> None:
-        self.scope, self.receive, self.send = scope, receive, send
+        self.scope, self.receive = scope, receive
+        self.send = self._plain_send = send
         self.tenant, self.backend, self.kind = tenant, backend, kind
         self.is_forwarded = False  # whether another node has sent it, and vouches for its principal
         self.method: str = scope["method"]
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.ids = scope[IDS] = request_ids(self.headers)
         self._kept_body: bytes | None = None
         self._watch: CredentialWatch | None = None  # None: nobody was let in yet
+        self.message: Message | list[Message] | None = None
+        self.session_id = self.sent_to = self.outcome = ""
+        self.on_error: Callable[[McpRequest, GatewayError], None] = _tell_nobody
 
     # --- who asks
 
-    def admit(self, principal: Principal, watch: CredentialWatch, seen: int, ask_again: AskAgain) -> None:
-        """Lets the principal in, who was found when `watch` had seen so many revocations; `ask_again` asks anew."""
+    def admit(
+        self, principal: Principal, watch: CredentialWatch, seen: int, ask_again: AskAgain, require_on: RequireOn
+    ) -> None:
+        """Lets the principal in, who was found when `watch` had seen so many revocations; `ask_again` asks anew.
+        `require_on` raises Disabled where what is not found is switched off, for who may know."""
         self.principal, self._watch, self._seen, self._ask_again = principal, watch, seen, ask_again
+        self._require_on = require_on
 
     @property
     def is_let_in(self) -> bool:
@@ -65,7 +105,7 @@ class McpRequest:
         """Asks again after a wait, before anything is made or sent; free while nothing was revoked or has expired.
 
         Raises:
-            CredentialExpired, Unauthenticated, Forbidden, BackendNotFound: the client may not any more.
+            CredentialExpired, Unauthenticated, Forbidden, Disabled, BackendNotFound: the client may not any more.
             StorageUnavailable: nobody can tell.
         """
         watch = self._watch
@@ -90,6 +130,14 @@ class McpRequest:
             return
         with self._watch.hold(self.principal, end):
             yield
+
+    def client_address(self) -> str:
+        """From where the client asks, also where another node has sent the request on; empty where nobody knows."""
+        if self.is_forwarded:
+            address = named_address(self.headers.get(CLIENT_ADDRESS, b"").decode("latin-1"))
+        else:
+            address = client_address(self.scope)
+        return "" if address == UNKNOWN else address
 
     # --- what is asked
 
@@ -158,7 +206,7 @@ class McpRequest:
         await self.require_still_allowed()
         return body
 
-    async def _rest_of_body(self, message: Message, limit: int) -> bytes:
+    async def _rest_of_body(self, message: AsgiMessage, limit: int) -> bytes:
         chunks, size = [], 0
         with anyio.move_on_after(BODY_DEADLINE_S):
             while True:
@@ -216,8 +264,17 @@ class McpRequest:
 
     # --- answers
 
+    def watch(self, send: Send, at_once: Callable[[Scope, bytes], bool]) -> None:
+        """Who looks at all that goes out as the answer, in either way."""
+        self.send = self._plain_send = send
+        self.scope[AT_ONCE] = at_once
+
     async def answer(self, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
         """Sends a JSON body."""
+        if status == 200 and not headers and self.send is self._plain_send:  # nobody wants to see it on its way
+            at_once = self.scope.get(AT_ONCE)
+            if at_once is not None and at_once(self.scope, body):
+                return
         raw: RawHeaders = [JSON_TYPE, (b"content-length", b"%d" % len(body)), *headers]
         await self.send({"type": "http.response.start", "status": status, "headers": raw})
         await self.send({"type": "http.response.body", "body": body})
@@ -232,7 +289,7 @@ class McpRequest:
 
     async def answer_error(self, error: GatewayError, request_id: bytes = b"null") -> None:
         """Sends a JSON-RPC error with its HTTP status and the headers that go with it."""
-        if isinstance(error, NotFound):
+        if isinstance(error, _UNFOUND):
             error = await self._refusal_or(error)
         headers: RawHeaders = list(error.headers) if isinstance(error, HttpRefusal) else []
         if isinstance(error, HttpRefusal) and error.status == 413:
@@ -245,22 +302,61 @@ class McpRequest:
         await self.answer(http_status(error), self.error_body(error, request_id), headers)
 
     async def _refusal_or(self, error: GatewayError) -> GatewayError:
-        """What ended with its credential while the request waited is not missing: the credential is."""
+        """What ended with its credential while the request waited is not missing: the credential is. And what ended
+        because something was switched off will not be found by beginning anew."""
+        if self._watch is None:
+            return error
         try:
             await self.require_still_allowed()
-        except (Unauthenticated, Forbidden) as refusal:
+            await self._require_on(self, error)
+        except (Unauthenticated, Forbidden, Disabled) as refusal:
             return refusal
         except GatewayError:
             pass
         return error
 
     def error_body(self, error: GatewayError, request_id: bytes = b"null") -> bytes:
-        """The JSON-RPC error; those who administer the tenant see the backend's last lines in it."""
+        """The JSON-RPC error that the client is told now; those who administer the tenant see the backend's last lines
+        in it."""
+        self.on_error(self, error)
         principal = getattr(self, "principal", None)
         is_admin = principal is not None and has_scope(principal, self.tenant, Permission.TENANT_ADMIN)
-        return rpc_error(error, request_id, with_stderr=is_admin)
+        # Who may not know what there is gets the same bytes each time; the header has the id all the same.
+        named = "" if http_status(error) in ALIKE else self.ids.request
+        return rpc_error(error, request_id, http_request=named, with_stderr=is_admin)
+
+    # --- what is logged
+
+    def log_fields(self) -> dict[str, object]:
+        """What every line that concerns this request says of it. A session stands there by its public id."""
+        fields = self.ids.fields()
+        if self.tenant:
+            fields |= {"tenant": self.tenant, "backend": self.backend}
+        if session := self.public_session:
+            fields["session"] = session
+        if principal := self.principal_name:
+            fields["principal"] = principal
+        return fields
+
+    @property
+    def public_session(self) -> str:
+        """The public id of the session that it opened or names; empty where it does neither."""
+        session_id = self.session_id or self._named_session()
+        return _public_id(session_id) if session_id else ""
+
+    @property
+    def principal_name(self) -> str:
+        """Who asks; empty until that is known."""
+        return self.principal.name if self._watch is not None or self.is_forwarded else ""
+
+    def _named_session(self) -> str:
+        """The session that the client says it is for."""
+        if self.kind == "messages":
+            return next(iter(parse_qs(self.scope["query_string"].decode("latin-1")).get("sessionId", ())), "")
+        return self.headers.get(b"mcp-session-id", b"").decode("latin-1")
 
 
+_public_id = memo(4096)(public_id)
 _CLOSE = ((b"connection", b"close"),)
 
 

@@ -44,6 +44,8 @@ class HttpSse:
         session = await self._registry.open(
             request.principal, request.tenant, request.backend, TRANSPORT, request.require_still_allowed
         )
+        request.session_id = session.id
+        session.address = request.client_address()
         endpoint = f"/t/{request.tenant}/{request.backend}/messages?sessionId={session.id}"
         options = StreamOptions(self._streams, self._keepalive_s, first=encode_endpoint(endpoint))
         listener, expired = session.open_listener(), partial(session.close, "credential_expired")
@@ -60,7 +62,7 @@ class HttpSse:
             session = await self._elsewhere.session(request, session_id, body)
         if session is None:
             return
-        message = parse_client(body)
+        message = request.message = parse_client(body)
         if isinstance(message, list):
             raise InvalidMessage("HTTP+SSE has no batches")
         if isinstance(message, Request):

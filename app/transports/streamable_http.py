@@ -57,7 +57,7 @@ class StreamableHttp:
         body = await request.body(self._max_body_bytes)
         if self._is_for_another(request, body) and await self._is_answered(request, body):
             return
-        message = parse_client(body)
+        message = request.message = parse_client(body)
         if type(message) is Request:
             try:
                 if _is_modern(request, message):
@@ -136,12 +136,15 @@ class StreamableHttp:
         outcome = reply.outcomes[0]
         if type(outcome) is not Answer:
             raise outcome.error  # type: ignore[union-attr]
+        request.outcome = reply.error_type
         await request.answer(200, outcome.payload())
 
     async def _initialize(self, request: McpRequest, message: Request, *, takes_json: bool, takes_events: bool) -> None:
         session = await self._registry.open(
             request.principal, request.tenant, request.backend, TRANSPORT, request.require_still_allowed
         )
+        request.session_id = session.id
+        session.address = request.client_address()
         reply = session.reply(1, may_stream=takes_events)
         try:
             await request.unless_gone(partial(self._handshake, request, session, message, reply))
@@ -157,6 +160,7 @@ class StreamableHttp:
             session.close("not_initialized")
             raise
         if outcome.response.member == "error":
+            request.outcome = reply.error_type
             session.close("not_initialized")
             await request.answer(200, outcome.payload())
             return
@@ -213,12 +217,14 @@ class StreamableHttp:
             outcome.payload() if isinstance(outcome, Answer) else request.error_body(outcome.error, outcome.call.id)
             for outcome in reply.outcomes
         ]
+        request.outcome = reply.error_type
         await request.answer(200, b"[" + b",".join(answers) + b"]")
 
     async def _send_stream(self, request: McpRequest, session: Session, reply: Reply) -> None:
         """The reply as a stream. It outlives its connection: in the handshake era disconnecting is not cancelling."""
         assert reply.stream is not None
         await self._send(request, session, session.read(reply.stream), self._post_streams)
+        request.outcome = reply.error_type
 
     async def _send(self, request: McpRequest, session: Session, reader: Reader, gauge: Gauge) -> None:
         primed = is_primed(session.version)

@@ -12,7 +12,7 @@ HERE = Path(__file__).parent
 
 # Where the answer is made by the database: transactions, constraints, order, times. All others on both with --long;
 # the repositories are tested on both in tests/storage.
-ON_BOTH = {"test_audit", "test_conditions", "test_idempotency", "test_live", "test_tenants"}
+ON_BOTH = {"test_audit", "test_switches", "test_conditions", "test_idempotency", "test_live", "test_tenants"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

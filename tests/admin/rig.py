@@ -4,7 +4,7 @@ import copy
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -18,21 +18,39 @@ from starlette.datastructures import State
 from app.admin.context import AdminContext, IssuerContext
 from app.admin.idempotency import AnsweredOnce
 from app.auth import ApiKeys, Authenticator, KeyMaker
+from app.auth.issuer_check import IssuerCheck
+from app.auth.jwks import KeySets
 from app.auth.outbound import Outbound
 from app.auth.sealing import Sealer
+from app.auth.tokens import Tokens
 from app.backends.trial import Trial
 from app.domain import BackendSpec, Limits, Tenant
+from app.errors import Disabled
 from app.http import health
 from app.limits.rate_limiter import RateLimiter
 from app.main import build_api
 from app.metrics import Metrics
-from app.sessions.overview import NodeStatus, ProcessView, SessionView
+from app.sessions.all_nodes import Gathered
+from app.sessions.limits_use import LimitsUse
+from app.sessions.listing import NO_USE, Listing, Use, Window
+from app.sessions.views import (
+    AddressUse,
+    BackendRunning,
+    FailureView,
+    NodeLoad,
+    NodeStatus,
+    ProcessView,
+    SessionView,
+    TenantUse,
+)
 from app.storage import ApiKey, ApiKeyRepository, BackendRepository, Database, TenantRepository
 from app.storage.acts import Act
-from app.storage.audit import AuditLog
+from app.storage.audit import AuditLog, Which
 from app.storage.idempotency import IdempotencyRepository
 from app.storage.issuers import IssuerRepository
 from app.storage.migrate import upgrade
+from app.storage.switches import SwitchRepository
+from tests.auth.test_jwks import Host
 
 
 @dataclass
@@ -59,6 +77,9 @@ class Effects:
     def key_revoked(self, identity: tuple[str, str, str]) -> None:
         self.heard.append(("key_revoked", identity))
 
+    def principal_changed(self, identity: tuple[str, str, str], off: Disabled | None) -> None:
+        self.heard.append(("principal_changed", (identity, None if off is None else str(off))))
+
     def issuer_changed(self, tenant: str, issuer: str) -> None:
         self.heard.append(("issuer_changed", (tenant, issuer)))
 
@@ -72,25 +93,55 @@ class Node:
 
     running: dict[str, list[SessionView]] = field(default_factory=dict)
     started: dict[str, list[ProcessView]] = field(default_factory=dict)
+    ran: dict[str, list[BackendRunning]] = field(default_factory=dict)
+    used: list[TenantUse] = field(default_factory=list)
+    came: dict[tuple[str, str, str], list[AddressUse]] = field(default_factory=dict)
+    failed: list[FailureView] = field(default_factory=list)
+    taken: dict[str, LimitsUse] = field(default_factory=dict)
+    silent: list[str] = field(default_factory=list)
     trial: Trial = field(default_factory=Trial)
     checked: list[BackendSpec] = field(default_factory=list)
 
     def status(self) -> NodeStatus:
         return NodeStatus("n1", "test", AT, len(self.running), len(self.started), False)
 
-    def statuses(self) -> list[NodeStatus]:
-        return [self.status()]
+    async def statuses(self) -> list[NodeStatus]:
+        load = NodeLoad("n1", "host", 1, 0.0, 1, 2, 3, 4, 5, 6, 7, 8.0, None)
+        return [replace(self.status(), url="http://10.0.0.1:8080", load=load)]
 
-    async def sessions(self, tenant: str) -> list[SessionView]:
-        return self.running.get(tenant, [])
+    async def sessions(self, tenant: str | None, window: Window) -> Listing[SessionView]:
+        found = [view for name, views in self.running.items() for view in views if tenant in (None, name)]
+        chosen = [view for view in found if window.only in ("", view.id)]
+        return self._listing(chosen, window)
+
+    def _listing(self, found: list[Any], window: Window) -> Listing[Any]:
+        rows = window.first(found, lambda row: row.position(window.sort))
+        return Listing(rows, len(found), self.silent)
+
+    async def failures(self, tenant: str | None, window: Window) -> Listing[FailureView]:
+        return self._listing([each for each in self.failed if tenant in (None, each.tenant)], window)
+
+    async def use(self, window: Window) -> Listing[TenantUse]:
+        return self._listing(self.used, window)
+
+    async def limits_use(self, tenant: str) -> tuple[LimitsUse, list[str]]:
+        return self.taken.get(tenant, LimitsUse()), self.silent
 
     async def end_session(self, tenant: str, session: str) -> bool:
         before = self.running.get(tenant, [])
         self.running[tenant] = [view for view in before if view.id != session]
         return len(before) != len(self.running[tenant])
 
-    async def processes(self, tenant: str) -> list[ProcessView]:
-        return self.started.get(tenant, [])
+    async def processes(self, tenant: str | None, window: Window) -> Listing[ProcessView]:
+        found = [view for name, views in self.started.items() for view in views if tenant in (None, name)]
+        return self._listing(found, window)
+
+    async def backends(self, tenant: str, first: str, last: str) -> Gathered[BackendRunning]:
+        found = [each for each in self.ran.get(tenant, []) if first <= each.name <= last]
+        return Gathered(found, self.silent)
+
+    async def credential_uses(self, identity: tuple[str, str, str]) -> Gathered[AddressUse]:
+        return Gathered(self.came.get(identity, []), self.silent)
 
     async def stderr(self, tenant: str, process: str, lines: int) -> list[str] | None:
         known = any(view.id == process for view in self.started.get(tenant, []))
@@ -100,12 +151,15 @@ class Node:
         self.checked.append(spec)
         return self.trial
 
-    def add_session(self, tenant: str, name: str) -> None:
-        view = SessionView(name, "echo", "key", "AAAAAAAA", "streamable", "open", "2025-11-25", AT, 1.0, 0, "p1", "n1")
+    def add_session(self, tenant: str, name: str, use: Use = NO_USE) -> None:
+        view = SessionView(
+            name, tenant, "echo", tenant, "key", "AAAAAAAA", "streamable", "open", "2025-11-25", AT, 2.0, 1.0, "p1",
+            "n1", "cursor", "1.2", "192.0.2.7", use,
+        )  # fmt: skip
         self.running.setdefault(tenant, []).append(view)
 
-    def add_process(self, tenant: str, name: str) -> None:
-        view = ProcessView(name, "echo", 1234, "leased", AT, 1.0, 4096, ("s1",), 3, "n1")
+    def add_process(self, tenant: str, name: str, use: Use = NO_USE) -> None:
+        view = ProcessView(name, tenant, "echo", 1234, "leased", AT, 1.0, ("s1",), 1, 3, "n1", use)
         self.started.setdefault(tenant, []).append(view)
 
 
@@ -132,6 +186,7 @@ class Rig:
     effects: Effects
     ready: Ready
     node: Node
+    idp: Host  # of every issuer
     root: str = ""
 
     async def key(self, tenant: str, *scopes: str) -> str:
@@ -163,7 +218,7 @@ class Rig:
 
     async def trail(self, tenant: str | None = None) -> list[Act]:
         """The audit trail, oldest first."""
-        return [entry.act for entry in reversed(await self.admin.audit.list(tenant, limit=1000))]
+        return [entry.act for entry in reversed(await self.admin.audit.list(Which(tenant), limit=1000))]
 
 
 @cache
@@ -192,7 +247,8 @@ async def open_rig(url: str) -> AsyncIterator[Rig]:
     """On an empty database. Tenants acme and zenith, each with a backend `echo`."""
     database, metrics, maker, effects = Database(url), Metrics("test"), KeyMaker(b"s" * 32), Effects()
     keys = ApiKeyRepository(database)
-    authenticator = Authenticator(ApiKeys(keys, maker), metrics.auth_failures)
+    switches = SwitchRepository(database)
+    authenticator = Authenticator(ApiKeys(keys, maker), metrics.auth_failures, switches=switches)
     tenants, backends = TenantRepository(database), BackendRepository(database)
     app, ready, node = _own_api(), Ready(), Node()
     context = AdminContext(
@@ -206,15 +262,18 @@ async def open_rig(url: str) -> AsyncIterator[Rig]:
         audit=AuditLog(database),
         node=node,
         rates=RateLimiter("rest", metrics.rate_limited),
+        switches=switches,
         answered_once=AnsweredOnce(IdempotencyRepository(database), b"s" * 32, _now),
     )
     app.state.admin = context
-    app.state.issuers = IssuerContext(IssuerRepository(database), Sealer(b"s" * 32), Outbound(()).check)
+    issuers, sealer, idp = IssuerRepository(database), Sealer(b"s" * 32), Host()
+    check = IssuerCheck(Tokens(issuers, sealer, KeySets(idp.fetch)), idp.fetch, switches.off)
+    app.state.issuers = IssuerContext(issuers, sealer, Outbound(()).check, check)
     app.state.health = health.Health(ready, metrics.registry)
     for name in ("acme", "zenith"):
         await tenants.create(Tenant(name))
         await backends.create(name, BackendSpec(name, "echo", "/bin/cat", env={"TOKEN": "s3cret"}))
-    rig = Rig(app, context, effects, ready, node)
+    rig = Rig(app, context, effects, ready, node, idp)
     rig.root = await rig.key("default", "platform:admin")
     try:
         yield rig

@@ -20,7 +20,7 @@ ROUTES = [(method.upper(), path) for path, methods in DOCUMENT["paths"].items() 
 OF_A_TENANT = [route for route in ROUTES if "{tenant}" in route[1]]
 OF_AN_OBJECT = [route for route in OF_A_TENANT if "{" in route[1].replace("{tenant}", "")]
 # These exist for everybody and for no tenant; each other path speaks of a tenant, if only of `default`.
-OF_THE_PLATFORM = {f"/api/v1/{name}" for name in ("tenants", "nodes", "audit")}
+OF_THE_PLATFORM = {f"/api/v1/{name}" for name in ("tenants", "nodes", "use", "audit")}
 OF_DEFAULT = [route for route in ROUTES if "{tenant}" not in route[1] and route[1] not in OF_THE_PLATFORM]
 
 # One that could exist, for each kind of object.
@@ -158,9 +158,9 @@ async def test_a_database_that_is_away_is_503_and_nothing_happens(untouched, met
 async def test_a_tenant_administrator_reads_backends_and_registers_none(untouched, path):
     admin = await untouched.key("acme", "tenant:admin")
     assert (await untouched.ask("GET", path, key=admin)).status_code == 200
-    body = {"name": "sh", "command": "/bin/sh"}
-    for method in ("POST", "PATCH", "DELETE"):
-        assert (await untouched.ask(method, path, body, key=admin)).status_code in (403, 405)
+    body = {"command": "/bin/sh"}
+    for method, sent in (("POST", {"name": "sh", **body}), ("PATCH", body), ("DELETE", None)):
+        assert (await untouched.ask(method, path, sent, key=admin)).status_code in (403, 405)
     assert untouched.effects.heard == []
 
 

@@ -4,10 +4,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from app.auth.api_keys import key_id
+from app.auth.api_keys import ISSUER, key_id
 from app.errors import Unauthenticated
+from app.sessions.views import AddressUse
 
 PATH = "/api/v1/tenants/acme/keys"
+NOWHERE: dict[str, list[str]] = {"used_from": [], "silent_nodes": []}
 SCOPES = ["mcp:connect", "mcp:connect:echo", "tenant:read", "tenant:admin", "audit:read", "metrics:read",
           "platform:admin"]  # fmt: skip
 
@@ -22,7 +24,7 @@ async def test_a_new_key_is_shown_once_works_and_expires_after_ninety_days(rig):
     assert (shown["tenant"], shown["name"], shown["scopes"]) == ("acme", "bench", ["mcp:connect", "tenant:read"])
     life = datetime.fromisoformat(shown["expires_at"]) - datetime.fromisoformat(shown["created_at"])
     assert life == timedelta(days=90)
-    assert (await rig.ask("GET", answer.headers["Location"], key=key)).json() == shown
+    assert (await rig.ask("GET", answer.headers["Location"], key=key)).json() == shown | NOWHERE
     listed = (await rig.ask("GET", PATH, key=key)).json()["items"]
     assert shown in listed
     assert key not in str(listed)
@@ -122,6 +124,39 @@ async def test_last_use_is_shown_once_it_is_written_down(rig):
     await rig.admin.authenticator.flush_last_used()
     answer = (await rig.ask("GET", f"{PATH}/{key_id(key)}")).json()
     assert datetime.now(UTC) - datetime.fromisoformat(answer["last_used_at"]) < timedelta(minutes=1)
+
+
+async def test_from_where_a_key_was_used_is_shown_the_last_use_first_and_changes_no_tag(rig):
+    key, other = await rig.key("acme", "tenant:read"), await rig.key("acme", "mcp:connect")
+    path, holder = f"{PATH}/{key_id(key)}", ("acme", ISSUER, key_id(key) or "")
+    tag = (await rig.ask("GET", path, key=key)).headers["ETag"]
+    began = datetime(2026, 1, 1, tzinfo=UTC)
+    rig.node.came[holder] = [
+        AddressUse(f"10.0.{number // 250}.{number % 250}", number, began, began + timedelta(seconds=number), "n1")
+        for number in range(300)
+    ]
+    rig.node.silent = ["n2"]
+    answer = await rig.ask("GET", path, key=key)
+    shown = answer.json()
+    assert answer.headers["ETag"] == tag
+    assert shown["silent_nodes"] == ["n2"]
+    assert [use["requests"] for use in shown["used_from"]] == list(range(299, 99, -1))
+    assert shown["used_from"][0] == {
+        "address": "10.0.1.49", "requests": 299, "first_at": "2026-01-01T00:00:00Z", "last_at": "2026-01-01T00:04:59Z",
+        "node": "n1",
+    }  # fmt: skip
+    assert (await rig.ask("GET", f"{PATH}/{key_id(other)}", key=key)).json()["used_from"] == []
+    assert all("used_from" not in item for item in (await rig.ask("GET", PATH, key=key)).json()["items"])
+    assert (await rig.ask("GET", path, key=other)).status_code == 403
+
+
+async def test_a_request_is_noted_with_the_address_that_it_came_from(rig):
+    key = await rig.key("acme", "tenant:read")
+    for _ in range(3):
+        await rig.ask("GET", PATH, key=key, client=("192.0.2.7", 1))
+    assert (await rig.ask("GET", PATH, key=key + "x", client=("198.51.100.7", 1))).status_code == 401
+    uses = rig.admin.authenticator.uses.of(("acme", ISSUER, key_id(key)))
+    assert {address: use.requests for address, use in uses.items()} == {"192.0.2.7": 3}
 
 
 async def test_pages_follow_each_other_by_cursor(rig):

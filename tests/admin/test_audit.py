@@ -1,7 +1,9 @@
 """The audit trail: each act is in it, with who did it, and nothing secret; who may read it."""
 
+import json
 import re
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -32,9 +34,18 @@ ACTS = {
     ("POST", "/tenants/{tenant}/keys"): (
         {"scopes": ["tenant:read", "mcp:connect"]}, "key.create", "keys/{id}", "mcp:connect tenant:read",
     ),
+    ("PATCH", "/tenants/{tenant}/keys/{key}"): (
+        {"enabled": False, "reason": "lost"}, "key.change", "keys/{key}", "enabled reason",
+    ),
+    ("PATCH", "/tenants/{tenant}/principals"): (
+        {"issuer": "https://i", "subject": "al/ice", "enabled": False}, "principal.change", None, "https://i al/ice",
+    ),
     ("DELETE", "/tenants/{tenant}/keys/{key}"): (None, "key.revoke", "keys/{key}", ""),
     ("POST", "/tenants/{tenant}/issuers"): (ISSUER, "issuer.create", "issuers/{id}", None),
     ("PATCH", "/tenants/{tenant}/issuers/{issuer}"): ({"audience": ["x"]}, "issuer.change", "issuers/{issuer}", None),
+    ("POST", "/tenants/{tenant}/issuers/{issuer}:check"): (
+        {"token": SECRET}, "issuer.check", "issuers/{issuer}", None,
+    ),
     ("DELETE", "/tenants/{tenant}/issuers/{issuer}"): (None, "issuer.delete", "issuers/{issuer}", None),
     ("DELETE", "/tenants/{tenant}/sessions/{session}"): (None, "session.end", "sessions/s1", ""),
     ("DELETE", "/tenants/{tenant}/backends/{backend}"): (None, "backend.delete", "backends/echo", ""),
@@ -70,7 +81,7 @@ async def test_every_act_is_written_down_once_with_who_what_and_when_and_no_secr
         (act,) = (await rig.trail())[before:]
         assert act.actor == ("default", "key", key_id(rig.root))
         assert (act.action, act.tenant) == (action, "new" if action == "tenant.create" else "acme")
-        assert act.target == target.format(**{**names, "id": shown.get("id")})
+        assert target is None or act.target == target.format(**{**names, "id": shown.get("id")})
         assert act.request_id == f"req-{before}"
         assert detail is None or act.detail == detail
         assert abs(act.at - datetime.now(UTC)) < timedelta(seconds=30)
@@ -168,4 +179,168 @@ async def test_a_request_id_that_is_none_is_replaced(rig, given):
     headers = {"X-Request-Id": given}
     await rig.ask("POST", "/api/v1/tenants/acme/keys", {"scopes": ["mcp:connect"]}, headers=headers)
     (act,) = await rig.trail()
-    assert re.fullmatch("[0-9a-f]{16}", act.request_id)
+    assert re.fullmatch("[0-9a-f]{32}", act.request_id)
+
+
+# --- filters
+
+
+async def found(rig: Rig, query: str, base: str = "/api/v1/audit") -> list[dict[str, Any]]:
+    answer = await rig.ask("GET", f"{base}?{query}")
+    assert answer.status_code == 200, answer.text
+    items: list[dict[str, Any]] = answer.json()["items"]
+    return items
+
+
+async def some_acts(rig: Rig) -> str:
+    """Makes acts of four kinds in two tenants by two people; returns the second one's key id."""
+    small = await rig.key("acme", "tenant:admin", "mcp:connect")
+    headers = {"X-Request-Id": "the-one"}
+    await rig.ask("POST", "/api/v1/tenants/acme/keys", {"scopes": ["mcp:connect"]}, key=small, headers=headers)
+    await rig.ask("POST", "/api/v1/tenants/acme/backends", {"name": "time", "command": "cat"})
+    await rig.ask("PATCH", "/api/v1/tenants/acme/backends/time", {"warm": 1})
+    await rig.ask("PATCH", "/api/v1/tenants/zenith/backends/echo", {"warm": 1})
+    await rig.ask("PATCH", "/api/v1/tenants/acme", {"limits": {"burst": 5}})
+    return key_id(small) or ""
+
+
+async def test_each_filter_finds_what_fits_and_nothing_else(rig):
+    actor = await some_acts(rig)
+    for query, actions in {
+        "action=backend.change": ["backend.change", "backend.change"],
+        "action=backend.*": ["backend.change", "backend.change", "backend.create"],
+        "action=BACKEND.*": [],
+        "action=backend": [],
+        "target=backends/time": ["backend.change", "backend.create"],
+        "target=backends/*": ["backend.change", "backend.change", "backend.create"],
+        "target=": ["tenant.change"],
+        "target=backends/t%25": [],
+        f"actor={actor}": ["key.create"],
+        f"actor={actor[:3]}*": ["key.create"],
+        "actor=uid *": [],
+        "request_id=the-one": ["key.create"],
+        "request_id=the": [],
+        "action=backend.change&tenant=zenith": ["backend.change"],
+        "action=backend.change&target=backends/time": ["backend.change"],
+        f"action=backend.change&actor={actor}": [],
+    }.items():
+        assert [each["action"] for each in await found(rig, query)] == actions, query
+    mine = await found(rig, "action=backend.change", "/api/v1/tenants/acme/audit")
+    assert [(each["tenant"], each["target"]) for each in mine] == [("acme", "backends/time")]
+
+
+async def test_since_belongs_to_the_time_and_until_does_not(rig):
+    await some_acts(rig)
+    first, *_, last = reversed(await found(rig, ""))
+    for query, count in {
+        f"since={last['at']}": 1,
+        f"until={last['at']}": 4,
+        f"since={first['at']}&until={last['at']}": 4,
+        f"until={first['at']}": 0,
+        "since=2020-01-01T00:00:00Z": 5,
+        "since=2020-01-01T02:00:00%2B02:00&until=9999-12-31T23:59:59Z": 5,
+        "since=9999-12-31T00:00:00Z": 0,
+    }.items():
+        assert len(await found(rig, query)) == count, query
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["since=yesterday", "since=2026-01-01T00:00:00", "until=0001-01-01T00:00:00%2B14:00", "since=2026-01-01",
+     "action=" + "x" * 66, "target=" + "x" * 257, "actor=a%00b", "request_id=%0a"],
+)  # fmt: skip
+async def test_a_filter_that_cannot_be_meant_is_refused_by_its_name(rig, query):
+    answer = await rig.ask("GET", f"/api/v1/audit?{query}")
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["parameter"] == query.partition("=")[0]
+
+
+async def test_pages_of_a_filter_stay_as_they_are_while_the_trail_grows(rig):
+    for number in range(5):
+        await rig.ask("PATCH", "/api/v1/tenants/acme/backends/echo", {"warm": number + 1})
+        await rig.ask("PATCH", "/api/v1/tenants/zenith/backends/echo", {"warm": number + 1})
+    before, seen, cursor = await found(rig, "action=backend.*&tenant=acme"), list[int](), ""
+    while cursor is not None:
+        page = (await rig.ask("GET", f"/api/v1/audit?action=backend.*&tenant=acme&limit=2&cursor={cursor}")).json()
+        seen += [each["id"] for each in page["items"]]
+        cursor = page["next_cursor"]
+        await rig.ask("PATCH", "/api/v1/tenants/acme/backends/echo", {"warm": 100 + len(seen)})
+    assert seen == [each["id"] for each in before]
+
+
+# --- what was before, and after
+
+
+def changes_of(entry: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    return {each["member"]: (each["old"], each["new"]) for each in entry["changes"]}
+
+
+async def newest(rig: Rig) -> dict[str, Any]:
+    return (await found(rig, "limit=1"))[0]
+
+
+async def test_a_change_shows_what_was_and_what_is(rig):
+    body = {"command": "/bin/tac", "args": ["-s", ","], "timeouts": {"call_s": 5.0}, "warm": 2}
+    await rig.ask("PATCH", "/api/v1/tenants/acme/backends/echo", body)
+    assert changes_of(await newest(rig)) == {
+        "command": ("/bin/cat", "/bin/tac"),
+        "args": ([], ["-s", ","]),
+        "timeouts.call_s": (60.0, 5.0),
+        "warm": (0, 2),
+    }
+    await rig.ask("PATCH", "/api/v1/tenants/acme", {"limits": {"burst": 5, "sessions": None}})
+    assert changes_of(await newest(rig)) == {"limits.burst": (100, 5), "limits.sessions": (100, None)}
+
+
+async def test_of_variables_the_names_are_shown_and_no_value(rig):
+    await rig.ask("PATCH", "/api/v1/tenants/acme/backends/echo", {"env": {"TOKEN": SECRET, "MORE": SECRET}})
+    assert changes_of(await newest(rig)) == {"env.TOKEN": ("***", "***"), "env.MORE": (None, "***")}
+    await rig.ask("PATCH", "/api/v1/tenants/acme/backends/echo", {"env": {"MORE": None}})
+    assert changes_of(await newest(rig)) == {"env.MORE": ("***", None)}
+    everything = (await rig.ask("GET", "/api/v1/audit?limit=200")).text
+    assert SECRET not in everything
+    assert "s3cret" not in everything
+
+
+async def test_what_is_made_and_what_is_removed_shows_what_it_is_and_was(rig):
+    made = await rig.ask("POST", "/api/v1/tenants/acme/keys", {"name": "laptop", "scopes": ["mcp:connect"]})
+    created = changes_of(await newest(rig))
+    assert created["scopes"] == (None, ["mcp:connect"])
+    assert created["name"] == (None, "laptop")
+    assert made.json()["key"] not in str(created)
+    await rig.ask("DELETE", f"/api/v1/tenants/acme/keys/{made.json()['id']}")
+    ((was, now),) = [changes_of(await newest(rig))["revoked_at"]]
+    assert was is None
+    assert now is not None
+    await rig.ask("DELETE", "/api/v1/tenants/acme/backends/echo")
+    assert changes_of(await newest(rig))["command"] == ("/bin/cat", None)
+
+
+async def test_a_new_secret_of_an_issuer_is_a_change_and_not_shown(rig):
+    made = await rig.ask("POST", "/api/v1/tenants/acme/issuers", ISSUER)
+    assert changes_of(await newest(rig))["secret"] == (None, "***")
+    path = f"/api/v1/tenants/acme/issuers/{made.json()['id']}"
+    await rig.ask("PATCH", path, {"secret": SECRET + "!", "claims": {"subject": "email"}})
+    changes = changes_of(await newest(rig))
+    assert changes.pop("secret") == ("***", "***")
+    assert [(member, new) for member, (_, new) in changes.items()] == [("claims.subject", "email")]
+    assert SECRET not in (await rig.ask("GET", "/api/v1/audit?limit=200")).text
+
+
+async def test_what_an_entry_keeps_is_bounded(rig):
+    env, args = {f"V{number:03}": "x" for number in range(127)}, ["a" * 60_000]
+    body = {"args": args, "env": env, "command": "c" * 4096}
+    answer = await rig.ask("PATCH", "/api/v1/tenants/acme/backends/echo", body)
+    assert answer.is_success, answer.text
+    entry = await newest(rig)
+    assert len(json.dumps(entry)) < 12_000
+    changes = changes_of(entry)
+    assert changes["command"] == ("/bin/cat", "c" * 500 + "…")
+    assert changes["args"][1] == '["' + "a" * 498 + "…"
+    many = {f"W{number:03}{'x' * 100}": "x" for number in range(128)}
+    await rig.ask("PATCH", "/api/v1/tenants/acme/backends/echo", {"env": None})
+    await rig.ask("PATCH", "/api/v1/tenants/acme/backends/echo", {"env": many})
+    entry = await newest(rig)
+    assert len(entry["changes"]) + entry["changes_left_out"] == 128
+    assert entry["changes_left_out"] > 0
+    assert len(json.dumps(entry["changes"])) < 16_000

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from app.domain import BackendSpec
+
 PATH = "/api/v1/tenants/acme/backends"
 FULL: dict[str, Any] = {
     "name": "full",
@@ -16,17 +18,20 @@ FULL: dict[str, Any] = {
     "warm": 3,
     "max_processes": 1000,
     "calls_per_session": 4,
-    "timeouts": {"initialize_s": 1, "call_s": 0.5, "idle_s": 60, "absolute_s": 600},
+    "cwd": "/srv/x",
+    "timeouts": {"initialize_s": 1, "call_s": 0.5, "idle_s": 60, "absolute_s": 600, "reclaim_idle_s": 20},
     "enabled": False,
+    "reason": "not yet",
 }
 
 
 async def test_a_full_backend_is_stored_told_to_the_node_and_shown_without_its_secrets(rig):
     answer = await rig.ask("POST", PATH, FULL)
     assert answer.status_code == 201
-    shown = {**FULL, "tenant": "acme", "version": 1, "env": {"TOKEN": "***", "EMPTY": "***"}}
+    shown = {**FULL, "tenant": "acme", "version": 1, "env": {"TOKEN": "***", "EMPTY": "***"}, "off_by_platform": True}
     assert answer.json() == shown
-    assert (await rig.ask("GET", answer.headers["Location"])).json() == shown
+    got = (await rig.ask("GET", answer.headers["Location"])).json()
+    assert {name: value for name, value in got.items() if name in shown} == shown
     spec = await rig.admin.backends.get("acme", "full")
     assert rig.effects.heard == [("backend_changed", spec)]
     assert spec.env == FULL["env"]
@@ -36,7 +41,9 @@ async def test_a_full_backend_is_stored_told_to_the_node_and_shown_without_its_s
 async def test_the_body_of_the_benchmark_fits(rig):
     body = {"name": "e", "command": "cat", "args": [], "isolation": "session", "warm": 0, "max_processes": 1000}
     answer = (await rig.ask("POST", PATH, body)).json()
-    assert answer["timeouts"] == {"initialize_s": 30.0, "call_s": 60.0, "idle_s": 1800.0, "absolute_s": 86400.0}
+    assert answer["timeouts"] == {
+        "initialize_s": 30.0, "call_s": 60.0, "idle_s": 1800.0, "absolute_s": 86400.0, "reclaim_idle_s": 300.0,
+    }  # fmt: skip
     assert answer["enabled"] is True
 
 
@@ -45,7 +52,8 @@ async def test_paths_without_tenant_are_the_default_tenants(rig):
     assert answer.headers["Location"] == "/api/v1/tenants/default/backends/e"
     short = await rig.ask("GET", "/api/v1/backends/e")
     assert short.json() == (await rig.ask("GET", answer.headers["Location"])).json()
-    assert (await rig.ask("GET", "/api/v1/backends")).json()["items"] == [short.json()]
+    (listed,) = (await rig.ask("GET", "/api/v1/backends")).json()["items"]
+    assert {**short.json(), **listed} == short.json()
 
 
 async def test_a_taken_name_is_409_and_an_unknown_tenant_404(rig):
@@ -77,6 +85,12 @@ async def test_a_taken_name_is_409_and_an_unknown_tenant_404(rig):
         ({"env": {f"A{number}": "" for number in range(129)}}, "#/env"),
         ({"env": {"A": "x" * 60_000, "B": "x" * 6_000}}, "#"),
         ({"env": {"A": "***"}}, "#"),
+        ({"cwd": ""}, "#/cwd"),
+        ({"cwd": "a\0"}, "#/cwd"),
+        ({"cwd": "~/notes"}, "#/cwd"),
+        ({"cwd": "notes/../.."}, "#/cwd"),
+        ({"cwd": ["/srv"]}, "#/cwd"),
+        ({"cwd": "/" + "x" * 4096}, "#/cwd"),
         ({"warm": -1}, "#/warm"),
         ({"warm": 1001}, "#/warm"),
         ({"warm": 1.0}, "#/warm"),
@@ -115,6 +129,61 @@ async def test_a_server_without_state_may_be_said_to_have_none(rig, member, valu
     assert error["pointer"] == f"#/{member}"
 
 
+SPLIT = 'write "npx", and "-y", "a b" at the beginning of `args`'
+
+
+@pytest.mark.parametrize(
+    ("command", "advice"),
+    [
+        ("npx -y 'a b'", SPLIT),
+        (" npx\t-y\u00a0'a b' ", SPLIT),
+        ("npx ", 'write "npx"'),
+        ("/no/such/Program Files/node", 'write "/no/such/Program", and "Files/node"'),
+        ("don't do", "without its arguments"),
+        ("  ", "without its arguments"),
+        ("x {message} %s", 'write "x", and "{message}", "%s"'),
+    ],
+)
+async def test_a_command_line_is_told_to_be_split(rig, command, advice):
+    created = await rig.ask("POST", PATH, {"name": "x", "command": command})
+    await rig.ask("POST", PATH, {"name": "y", "command": "cat"})
+    for answer in (created, await rig.ask("PATCH", PATH + "/y", {"command": command})):
+        assert answer.status_code == 422
+        (error,) = answer.json()["errors"]
+        assert error["pointer"] == "#/command"
+        assert advice in error["detail"]
+    imported = await rig.ask("POST", PATH + ":import", {"document": {"mcpServers": {"x": {"command": command}}}})
+    (entry,) = imported.json()["entries"]
+    assert entry["outcome"] == "skipped"
+    assert advice in entry["problems"][0]
+
+
+async def test_a_path_with_a_space_is_one_program_if_it_is_there(rig, tmp_path):
+    program = tmp_path / "my program"
+    program.write_text("#!/bin/sh\n")
+    assert (await rig.ask("POST", PATH, {"name": "x", "command": str(program)})).status_code == 201
+    assert (await rig.ask("POST", PATH, {"name": "y", "command": str(tmp_path)[1:] + "/my program"})).status_code == 422
+    (tmp_path / "a folder").mkdir()
+    assert (await rig.ask("POST", PATH, {"name": "z", "command": f"{tmp_path}/a folder"})).status_code == 422
+
+
+async def test_a_backend_of_before_keeps_its_command_line(rig):
+    await rig.admin.backends.create("acme", BackendSpec("acme", "old", "npx -y foo"))
+    answer = await rig.ask("PATCH", PATH + "/old", {"warm": 1, "cwd": "notes"})
+    assert answer.status_code == 200, answer.text
+    assert (answer.json()["command"], answer.json()["warm"], answer.json()["cwd"]) == ("npx -y foo", 1, "notes")
+
+
+async def test_a_working_directory_is_set_and_taken_away(rig):
+    created = await rig.ask("POST", PATH, {"name": "x", "command": "cat", "cwd": "notes/./a..b"})
+    assert created.json()["cwd"] == "notes/./a..b"
+    changed = await rig.ask("PATCH", PATH + "/x", {"cwd": "/srv/.."})
+    assert changed.json()["cwd"] == (await rig.ask("GET", PATH + "/x")).json()["cwd"] == "/srv/.."
+    assert (await rig.ask("PATCH", PATH + "/x", {"cwd": None})).json()["cwd"] is None
+    for body in ({"cwd": "/srv"}, {"cwd": None}):
+        assert (await rig.ask("PATCH", PATH + "/x", body, key=await rig.key("acme", "tenant:admin"))).status_code == 403
+
+
 async def test_a_merge_patch_changes_what_it_names_and_null_is_the_default(rig):
     await rig.ask("POST", PATH, FULL)
     patch = {"warm": None, "args": ["new"], "timeouts": {"call_s": None, "idle_s": 5}, "enabled": True}
@@ -122,6 +191,7 @@ async def test_a_merge_patch_changes_what_it_names_and_null_is_the_default(rig):
     assert answer.status_code == 200
     spec = await rig.admin.backends.get("acme", "full")
     assert (spec.warm, spec.args, spec.enabled, spec.version) == (0, ("new",), True, 2)
+    assert (spec.reason, spec.off_by_platform) == ("", False)
     assert (spec.timeouts.call_s, spec.timeouts.idle_s, spec.timeouts.initialize_s) == (60, 5, 1)
     assert spec.env == FULL["env"]
     assert rig.effects.heard[1:] == [("backend_changed", spec)]

@@ -22,21 +22,23 @@ async def create(rig, body=None, path=PATH, **more):
 async def test_an_issuer_is_made_shown_listed_changed_and_removed_and_the_node_hears_of_each_change(rig):
     made = await create(rig)
     shown = made.json()
+    assert shown.pop("warnings") == []
     assert shown == {
         **RS, "id": shown["id"], "tenant": "acme", "discovery_url": None, "audience": [], "version": 1,
-        "claims": {"subject": "sub", "scopes": "scope", "tenant": None}, "max_scopes": ["mcp:connect"],
-        "created_at": shown["created_at"],
+        "claims": {"subject": "sub", "scopes": "scope", "tenant": None, "groups": None, "map": None},
+        "max_scopes": ["mcp:connect"], "tenants": None, "created_at": shown["created_at"],
     }  # fmt: skip
     path = made.headers["Location"]
     assert (await rig.ask("GET", path)).json() == shown
     assert (await rig.ask("GET", PATH)).json() == {"items": [shown], "next_cursor": None}
     changed = (await rig.ask("PATCH", path, {"audience": ["api://gw"], "claims": {"tenant": "org"}})).json()
     assert changed == {
-        **shown, "audience": ["api://gw"], "claims": {**shown["claims"], "tenant": "org"}, "version": 2,
+        **shown, "audience": ["api://gw"], "claims": {**shown["claims"], "tenant": "org"}, "version": 2, "warnings": [],
     }  # fmt: skip
     assert (await rig.ask("PATCH", path, {"audience": None, "claims": {"tenant": None}})).json() == {
         **shown,
         "version": 3,
+        "warnings": [],
     }
     assert (await rig.ask("PATCH", path, {})).json()["version"] == 3
     assert (await rig.ask("DELETE", path)).status_code == 204
@@ -143,8 +145,55 @@ async def test_a_patch_that_does_not_fit_the_rest_changes_nothing(rig, patch):
     made = await create(rig)
     answer = await rig.ask("PATCH", made.headers["Location"], patch)
     assert answer.status_code == 422, answer.text
-    assert (await rig.ask("GET", made.headers["Location"])).json() == made.json()
+    assert {**(await rig.ask("GET", made.headers["Location"])).json(), "warnings": []} == made.json()
     assert len(rig.effects.heard) == 1
+
+
+GROUPS = {"groups": "realm_access.roles", "map": {"team": ["mcp:connect"], "ops": ["tenant:read"]}}
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"groups": "groups"},
+        {"map": {"a": ["mcp:connect"]}},
+        {"groups": "groups", "map": {"a": ["everything"]}},
+        {"groups": "groups", "map": {"a": "mcp:connect"}},
+        {"groups": "groups", "map": {"": ["mcp:connect"]}},
+        {"groups": "groups", "map": {"a\n": ["mcp:connect"]}},
+        {"groups": "groups", "map": {"a" * 257: ["mcp:connect"]}},
+        {"groups": "groups", "map": {str(n): [] for n in range(101)}},
+        {"groups": "groups", "map": {"a": ["mcp:connect"] * 17}},
+        {"groups": "groups", "map": {f"{n:0255}": ["mcp:connect:" + "a" * 63] * 16 for n in range(40)}},
+        {"groups": "groups", "map": {"a": ["tenant:admin"]}},
+        {"groups": "groups", "map": {"a": ["mcp:connect", "platform:admin"]}},
+        {"groups": 7, "map": {}},
+    ],
+)
+async def test_groups_that_do_not_fit_are_422(rig, claims):
+    answer = await rig.ask("POST", PATH, {**RS, "claims": claims})
+    assert answer.status_code == 422, answer.text
+
+
+async def test_a_map_of_groups_is_kept_and_patched_member_by_member(rig):
+    made = await create(rig, claims=GROUPS, max_scopes=["mcp:connect", "tenant:read"])
+    path = made.headers["Location"]
+    assert {**GROUPS}.items() <= made.json()["claims"].items()
+    patch = {"claims": {"map": {"ops": None, "new": ["mcp:connect:echo"]}}}
+    changed = (await rig.ask("PATCH", path, patch)).json()
+    assert changed["claims"]["map"] == {"team": ["mcp:connect"], "new": ["mcp:connect:echo"]}
+    assert (await rig.ask("PATCH", path, {"max_scopes": ["tenant:read"]})).status_code == 422
+    assert (await rig.ask("PATCH", path, {"claims": {"map": None}})).status_code == 422
+    without = (await rig.ask("PATCH", path, {"claims": {"map": None, "groups": None}})).json()
+    assert without["claims"]["map"] is without["claims"]["groups"] is None
+    assert (await rig.ask("PATCH", path, {"claims": GROUPS})).json()["claims"]["map"] == GROUPS["map"]
+
+
+async def test_an_issuer_of_before_there_were_groups_is_not_changed_by_an_empty_patch(rig):
+    path = (await create(rig)).headers["Location"]
+    repository = rig.app.state.issuers.repository
+    assert set((await repository.find("acme", ISS)).claims) == {"subject", "scopes", "tenant"}
+    assert (await rig.ask("PATCH", path, {"claims": {}})).json()["version"] == 1
 
 
 async def test_one_name_stands_once_in_a_tenant(rig):

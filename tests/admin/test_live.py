@@ -1,12 +1,20 @@
 """…/sessions, …/processes, /nodes, :check and :restart: what the endpoints make of what a node shows them."""
 
+from datetime import UTC, datetime
+from typing import Any
+
 import anyio
 import pytest
 
+from app.backends.failures import Affected, BackendFailure
 from app.backends.trial import Failure, Step, Trial
 from app.errors import ShuttingDown
+from app.sessions.listing import Use
+from app.sessions.views import BackendRunning, FailureView, TenantUse
 
 TENANT = "/api/v1/tenants/acme"
+ALL = "/api/v1/tenants/-"
+NOTHING = {"resident_bytes": 0, "cpu_s": 0.0, "cpu_percent": None, "calls": 0, "calls_total": 0}
 
 
 async def test_sessions_are_listed_in_pages_by_their_public_ids_and_ended(rig):
@@ -18,10 +26,12 @@ async def test_sessions_are_listed_in_pages_by_their_public_ids_and_ended(rig):
     assert [each["id"] for each in first["items"] + second["items"]] == ["s1", "s2", "s3"]
     assert second["next_cursor"] is None
     assert first["items"][0] == {
-        "id": "s1", "backend": "echo", "issuer": "key", "subject": "AAAAAAAA", "transport": "streamable",
-        "state": "open", "protocol_version": "2025-11-25", "opened_at": "2026-01-01T00:00:00Z", "idle_s": 1.0,
-        "calls": 0, "process": "p1", "node": "n1",
+        "id": "s1", "tenant": "acme", "backend": "echo", "principal_tenant": "acme", "issuer": "key",
+        "subject": "AAAAAAAA", "client_name": "cursor", "client_version": "1.2", "address": "192.0.2.7",
+        "transport": "streamable", "state": "open", "protocol_version": "2025-11-25",
+        "opened_at": "2026-01-01T00:00:00Z", "age_s": 2.0, "idle_s": 1.0, "process": "p1", "node": "n1", **NOTHING,
     }  # fmt: skip
+    assert (first["total"], second["total"], first["silent_nodes"]) == (3, 3, [])
     assert (await rig.ask("DELETE", TENANT + "/sessions/s2")).status_code == 204
     again = await rig.ask("DELETE", TENANT + "/sessions/s2")
     assert (again.status_code, again.json()["reason"]) == (404, "session_not_found")
@@ -33,8 +43,9 @@ async def test_processes_are_listed_and_their_last_words_are_for_administrators(
     rig.node.add_process("acme", "p1")
     (shown,) = (await rig.ask("GET", TENANT + "/processes")).json()["items"]
     assert shown == {
-        "id": "p1", "backend": "echo", "pid": 1234, "state": "leased", "started_at": "2026-01-01T00:00:00Z",
-        "age_s": 1.0, "resident_bytes": 4096, "sessions": ["s1"], "stderr_lines": 3, "node": "n1",
+        "id": "p1", "tenant": "acme", "backend": "echo", "pid": 1234, "state": "leased",
+        "started_at": "2026-01-01T00:00:00Z", "age_s": 1.0, "sessions": ["s1"], "session_count": 1, "stderr_lines": 3,
+        "node": "n1", **NOTHING,
     }  # fmt: skip
     path = TENANT + "/processes/p1/stderr"
     assert (await rig.ask("GET", path)).json() == {"lines": ["first", "second", "third"]}
@@ -51,7 +62,74 @@ async def test_the_node_is_shown(untouched):
     answer = (await untouched.ask("GET", "/api/v1/nodes")).json()
     assert answer["next_cursor"] is None
     (node,) = answer["items"]
-    assert set(node) == {"id", "version", "started_at", "sessions", "processes", "draining", "problem"}
+    assert set(node) == {
+        "id", "url", "version", "started_at", "sessions", "processes", "draining", "problem", "load",
+    }  # fmt: skip
+    assert node["url"] == "http://10.0.0.1:8080"
+    assert (node["load"]["host"], node["load"]["connections"], node["load"]["descriptors_limit"]) == ("host", 5, 4)
+
+
+def uses() -> dict[str, Use]:
+    """Each the first of another order."""
+    return {
+        "a": Use(resident_bytes=5, cpu_s=9.0, cpu_percent=None, calls=1, calls_total=7),
+        "b": Use(resident_bytes=9, cpu_s=1.0, cpu_percent=1.5, calls=1, calls_total=8),
+        "c": Use(resident_bytes=5, cpu_s=2.0, cpu_percent=99.0, calls=0, calls_total=99),
+    }
+
+
+@pytest.mark.parametrize(
+    ("sort", "order"), [("memory", "bac"), ("cpu", "cba"), ("calls", "bac"), ("id", "abc"), ("age", "abc")]
+)
+async def test_processes_and_sessions_of_all_tenants_come_in_the_order_that_is_asked_for(rig, sort, order):
+    for (name, use), tenant in zip(uses().items(), ("acme", "zenith", "acme"), strict=True):
+        rig.node.add_process(tenant, name, use)
+        rig.node.add_session(tenant, name, use)
+        rig.node.used.append(TenantUse(name, 1, 1, use))
+    rig.node.silent = ["n7"]
+    for path in (f"{ALL}/processes", f"{ALL}/sessions", "/api/v1/use"):
+        found, cursor = [], ""
+        while cursor is not None:
+            page = (await rig.ask("GET", f"{path}?sort={sort}&limit=1&cursor={cursor}")).json()
+            found += [each.get("id", each["tenant"]) for each in page["items"]]
+            assert (page["total"], page["silent_nodes"]) == (3, ["n7"])
+            cursor = page["next_cursor"]
+        assert "".join(found) == order
+    (shown,) = (await rig.ask("GET", f"{ALL}/processes?sort=cpu&limit=1")).json()["items"]
+    assert (shown["tenant"], shown["cpu_s"], shown["cpu_percent"], shown["resident_bytes"]) == ("acme", 2.0, 99.0, 5)
+
+
+async def test_all_tenants_are_for_platform_administrators(rig):
+    rig.node.add_process("acme", "p1")
+    rig.node.add_session("zenith", "s1")
+    admin = await rig.key("acme", "tenant:admin")
+    for resource in ("processes", "sessions"):
+        refused = await rig.ask("GET", f"{ALL}/{resource}", key=admin)
+        unknown = await rig.ask("GET", f"/api/v1/tenants/nobody/{resource}", key=admin)
+        assert (refused.status_code, refused.json()["detail"]) == (404, unknown.json()["detail"])
+        assert (await rig.ask("GET", f"{TENANT}/{resource}?sort=cpu", key=admin)).status_code == 200
+    assert (await rig.ask("GET", "/api/v1/use", key=admin)).status_code == 403
+    for method, path in (
+        ("DELETE", "/sessions/s1"),
+        ("GET", "/processes/p1/stderr"),
+        ("GET", "/backends"),
+        ("GET", ""),
+    ):
+        assert (await rig.ask(method, ALL + path)).status_code == 404
+
+
+@pytest.mark.parametrize("query", ["sort=size", "sort=", "backend=UP", "sort=memory&sort=cpu"])
+async def test_odd_orders_are_refused(untouched, query):
+    assert (await untouched.ask("GET", f"{ALL}/processes?{query}")).status_code == 422
+
+
+async def test_a_cursor_belongs_to_its_order(rig):
+    for name in ("a", "b"):
+        rig.node.add_process("acme", name)
+    cursor = (await rig.ask("GET", f"{ALL}/processes?sort=memory&limit=1")).json()["next_cursor"]
+    refused = await rig.ask("GET", f"{ALL}/processes?sort=cpu&cursor={cursor}")
+    assert refused.status_code == 422
+    assert "sort=memory" in refused.text
 
 
 async def test_a_check_that_goes_well_says_what_is_offered(rig):
@@ -115,3 +193,82 @@ async def test_odd_names_are_not_found(untouched, name):
         assert (await untouched.ask("POST", f"{TENANT}/backends/{name}:{action}")).status_code == 404
     assert (await untouched.ask("POST", TENANT + "/backends/echo:fly")).status_code in (404, 405)
     assert untouched.effects.heard == []
+
+
+def failure(node: str, day: int, **more: Any) -> BackendFailure:
+    at = datetime(2026, 1, day, tzinfo=UTC)
+    return BackendFailure("exited", "exit status 3", True, 1, at, at, node, **more)
+
+
+async def test_a_backend_is_what_it_is_on_all_nodes(rig):
+    path = TENANT + "/backends/echo"
+    assert (await rig.ask("GET", path)).json()["state"] == "idle"
+    for numbers, state in (
+        ({"starting": 1}, "starting"), ({"starting": 1, "warm": 1}, "running"), ({"leased": 1}, "running"),
+        ({"leased": 1, "breaker_open": True, "retry_after_s": 9.0}, "breaker_open"), ({"stopping": 1}, "idle"),
+    ):  # fmt: skip
+        rig.node.ran["acme"] = [BackendRunning("echo", "n1", **numbers), BackendRunning("echo", "n2", waiting=2)]
+        for answer in ((await rig.ask("GET", path)).json(), (await rig.ask("GET", TENANT + "/backends")).json()):
+            (shown,) = answer.get("items", [answer])
+            assert (shown["state"], shown["waiting"]) == (state, 2)
+            assert (shown["breaker_open_until"] is not None) == (state == "breaker_open")
+    await rig.ask("PATCH", path, {"enabled": False})
+    assert (await rig.ask("GET", path)).json()["state"] == "disabled"
+
+
+async def test_failures_of_all_nodes_come_newest_first_and_their_details_are_for_administrators(rig):
+    affected = (Affected("s1", "acme", "key", "AAAA"),)
+    details: dict[str, Any] = {"stderr": ("oh no",), "affected": affected, "affected_count": 1, "tool": "dig"}
+    rig.node.ran["acme"] = [
+        BackendRunning("echo", "n1", failures=(failure("n1", 3), failure("n1", 1))),
+        BackendRunning("echo", "n2", failures=(failure("n2", 2, **details),)),
+    ]
+    rig.node.silent = ["n3"]
+    shown = (await rig.ask("GET", TENANT + "/backends/echo")).json()
+    assert [each["node"] for each in shown["failures"]] == ["n1", "n2", "n1"]
+    assert (shown["last_failure"]["node"], shown["silent_nodes"]) == ("n1", ["n3"])
+    second = shown["failures"][1]
+    assert (second["stderr"], second["tool"], second["affected"][0]["subject"]) == (["oh no"], "dig", "AAAA")
+    reader = await rig.key("acme", "tenant:read")
+    second = (await rig.ask("GET", TENANT + "/backends/echo", key=reader)).json()["failures"][1]
+    assert (second["stderr"], second["tool"], second["affected"], second["affected_count"]) == ([], None, [], 1)
+
+
+async def test_what_went_wrong_anywhere_comes_newest_first(rig):
+    details: dict[str, Any] = {"stderr": ("oh no",), "tool": "dig"}
+    for day, tenant in ((2, "acme"), (5, "zenith"), (3, "acme"), (4, "acme")):
+        rig.node.failed.append(FailureView(tenant, "echo", failure("n1", day, **details)))
+    found, cursor = [], ""
+    while cursor is not None:
+        page = (await rig.ask("GET", f"{ALL}/failures?limit=2&cursor={cursor}")).json()
+        found += [(each["at"][:10], each["tenant"], each["backend"], each["stderr"]) for each in page["items"]]
+        assert page["total"] == 4
+        cursor = page["next_cursor"]
+    assert found == [
+        ("2026-01-05", "zenith", "echo", ["oh no"]), ("2026-01-04", "acme", "echo", ["oh no"]),
+        ("2026-01-03", "acme", "echo", ["oh no"]), ("2026-01-02", "acme", "echo", ["oh no"]),
+    ]  # fmt: skip
+    reader, admin = await rig.key("acme", "tenant:read"), await rig.key("acme", "tenant:admin")
+    shown = (await rig.ask("GET", TENANT + "/failures", key=reader)).json()
+    assert (shown["total"], shown["items"][0]["stderr"], shown["items"][0]["tool"]) == (3, [], None)
+    assert (await rig.ask("GET", TENANT + "/failures", key=admin)).json()["items"][0]["stderr"] == ["oh no"]
+    assert (await rig.ask("GET", ALL + "/failures", key=admin)).status_code == 404
+
+
+async def test_pages_go_on_behind_the_longest_names(rig):
+    names = [letter * 63 for letter in "abc"]
+    rig.node.used = [TenantUse(name, 1, 1, Use(calls=1, calls_total=2)) for name in names]
+    found, cursor = [], ""
+    while cursor is not None:
+        answer = await rig.ask("GET", f"/api/v1/use?sort=calls&limit=1&cursor={cursor}")
+        found += [each["tenant"] for each in answer.json()["items"]]
+        cursor = answer.json()["next_cursor"]
+    assert found == names
+
+
+async def test_what_runs_does_not_change_the_tag_of_a_backend(rig):
+    path = TENANT + "/backends/echo"
+    before = (await rig.ask("GET", path)).headers["etag"]
+    rig.node.ran["acme"] = [BackendRunning("echo", "n1", warm=1, failures=(failure("n1", 3),))]
+    assert (await rig.ask("GET", path)).headers["etag"] == before
+    assert (await rig.ask("PATCH", path, {"warm": 2}, headers={"If-Match": before})).status_code == 200

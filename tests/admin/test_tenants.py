@@ -2,9 +2,12 @@
 
 import pytest
 
+from app.sessions.limits_use import LimitsUse
+
 NO_LIMITS = dict.fromkeys(
     ("sessions", "processes", "in_flight", "requests_per_second", "burst", "memory_mb", "spawns_per_minute")
 )
+ON = {"enabled": True, "reason": ""}
 DEFAULTS = {
     "sessions": 100,
     "sessions_per_principal": None,
@@ -16,12 +19,34 @@ DEFAULTS = {
     "spawns_per_minute": None,
 }
 
+UNUSED = {
+    "sessions": 0, "sessions_per_principal": 0, "processes": 0, "in_flight": 0, "memory_mb": 0.0, "silent_nodes": [],
+}  # fmt: skip
+
 
 async def test_creating_answers_201_with_the_object_and_its_address(rig):
     answer = await rig.ask("POST", "/api/v1/tenants", {"name": "bench", "limits": NO_LIMITS})
     assert answer.status_code == 201
-    assert answer.json() == {"name": "bench", "limits": {**NO_LIMITS, "sessions_per_principal": None}, "version": 1}
-    assert (await rig.ask("GET", answer.headers["Location"])).json() == answer.json()
+    limits = {**NO_LIMITS, "sessions_per_principal": None}
+    assert answer.json() == {"name": "bench", "limits": limits, **ON, "version": 1}
+    assert (await rig.ask("GET", answer.headers["Location"])).json() == {**answer.json(), "use": UNUSED}
+
+
+async def test_what_is_taken_of_the_limits_stands_beside_them_and_changes_no_tag(rig):
+    before = await rig.ask("GET", "/api/v1/tenants/acme")
+    rig.node.taken["acme"] = LimitsUse(3, 2, 1, 3 << 19, (("a", 2), ("b", 1)))
+    rig.node.silent.append("n2")
+    answer = await rig.ask("GET", "/api/v1/tenants/acme")
+    assert answer.json()["use"] == {
+        "sessions": 3, "sessions_per_principal": 2, "processes": 2, "in_flight": 1, "memory_mb": 1.5,
+        "silent_nodes": ["n2"],
+    }  # fmt: skip
+    assert answer.headers["etag"] == before.headers["etag"]
+    changed = await rig.ask(
+        "PATCH", "/api/v1/tenants/acme", {"limits": {"burst": 1}}, headers={"If-Match": answer.headers["etag"]}
+    )
+    assert changed.status_code == 200
+    assert "use" not in changed.json()
 
 
 async def test_what_is_left_out_has_its_default(rig):
@@ -63,8 +88,8 @@ async def test_a_body_that_does_not_fit_is_422_and_says_where(untouched, body, p
 async def test_a_merge_patch_changes_what_it_names_and_null_is_no_limit(rig):
     path = "/api/v1/tenants/acme"
     changed = (await rig.ask("PATCH", path, {"limits": {"sessions": None, "burst": 5}})).json()
-    assert changed == {"name": "acme", "limits": {**DEFAULTS, "sessions": None, "burst": 5}, "version": 2}
-    assert (await rig.ask("GET", path)).json() == changed
+    assert changed == {"name": "acme", "limits": {**DEFAULTS, "sessions": None, "burst": 5}, **ON, "version": 2}
+    assert (await rig.ask("GET", path)).json() == {**changed, "use": UNUSED}
     assert (await rig.ask("PATCH", path, {})).json() == changed
     assert (await rig.ask("PATCH", path, {"limits": {"burst": 5}})).json() == changed
     assert (await rig.ask("PATCH", path, {"limits": None})).json()["limits"] == DEFAULTS

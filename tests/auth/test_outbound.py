@@ -310,3 +310,19 @@ def test_parts_are_normalised():
 @pytest.mark.parametrize(("address", "expected"), [("1.1.1.1", True), ("2606:4700::1111", True), ("192.0.2.1", False)])
 def test_public_is_what_anybody_can_reach(address, expected):
     assert is_public(ip_address(address)) is expected
+
+
+@pytest.mark.parametrize(
+    ("url", "addresses"),
+    [
+        ("http://idp.example.com/jwks", ["93.184.216.34"]),
+        ("https://idp.example.com/jwks", ["10.0.0.7"]),
+        ("https://idp.example.com:9443/jwks", ["93.184.216.34"]),
+        ("https://10.0.0.7/jwks", []),
+    ],
+)
+async def test_what_is_out_of_bounds_names_the_setting_and_no_address_that_the_asker_did_not_write(url, addresses):
+    for allow in ([], [ip_network("192.168.7.0/24")]):
+        with pytest.raises(UrlRefused, match="TRUNKLINE_OUTBOUND_ALLOW") as caught:
+            await Outbound(allow, resolve=Names(addresses)).get(url)
+        assert not [each for each in addresses if each in str(caught.value)]

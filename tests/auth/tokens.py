@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from app.auth.sealing import Sealer
 from app.auth.tokens import Target, TokenRefused, place_of
+from app.domain import ServedTenants
 from app.errors import StorageUnavailable
 from tests.auth.test_jwks import RSA, Host
 
@@ -53,9 +54,10 @@ class Record:
     jwks_url: str | None = "https://idp.example.com/jwks"
     discovery_url: str | None = None
     audience: tuple[str, ...] = ()
-    claims: Mapping[str, str | None] = field(default_factory=dict)
+    claims: Mapping[str, Any] = field(default_factory=dict)
     max_scopes: frozenset[str] = frozenset({"mcp:connect"})
     id: str = "issuer1"
+    tenants: ServedTenants | None = None
 
 
 HS = Record(

@@ -10,11 +10,12 @@ from typing import Any
 import anyio
 import pytest
 
+from app.backends.homes import Homes
 from app.backends.link import Exit
 from app.backends.pipes import PipeLimits
 from app.backends.pool import PoolOptions, ProcessPool
 from app.backends.process import BackendProcess
-from app.backends.supervisor import ProcessEnvironment, Supervisor, SupervisorOptions
+from app.backends.supervisor import Supervisor, SupervisorOptions
 from app.domain import BackendSpec, Limits
 from app.metrics import Metrics
 
@@ -107,9 +108,7 @@ class Running:
 
 
 def options_of(tmp_path: Path, **fields: Any) -> SupervisorOptions:
-    return SupervisorOptions(
-        ProcessEnvironment.of_this_process(str(tmp_path), str(tmp_path)), **{**QUICK, "limits": PipeLimits(), **fields}
-    )
+    return SupervisorOptions(Homes(tmp_path), **{**QUICK, "limits": PipeLimits(), **fields})
 
 
 @pytest.fixture

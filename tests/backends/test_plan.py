@@ -8,6 +8,7 @@ from app.backends.plan import (
     HandOut,
     NodeNumbers,
     Queued,
+    Reclaim,
     Start,
     Stop,
     TenantNumbers,
@@ -73,19 +74,19 @@ def test_without_a_warm_one_a_process_is_started_once_for_each_caller():
 
 
 def test_a_backend_keeps_its_maximum():
-    assert decide({A: BackendNumbers(3, alive=2)}, [A, A]).actions == [Start(A)]
-    assert decide({A: BackendNumbers(3, alive=3)}, [A]).actions == []
+    assert decide({A: BackendNumbers(3, alive=2)}, [A, A]).actions == [Start(A), Reclaim(A, 1)]
+    assert decide({A: BackendNumbers(3, alive=3)}, [A]).actions == [Reclaim(A, 1)]
 
 
 def test_a_tenant_keeps_its_limit_even_before_warm_processes():
     backends = {A: BackendNumbers(10, alive=5, warm=5, warm_target=5), C: BackendNumbers(10)}
     plan = decide(backends, [A, A, C], tenants={"acme": TenantNumbers(3, used=2)})
-    assert plan.actions == [HandOut(0, A), Start(C)]
+    assert plan.actions == [HandOut(0, A), Start(C), Reclaim(A, 1)]
 
 
 def test_starts_under_way_count_for_their_tenant():
     backends = {A: BackendNumbers(10, alive=1, starting=1)}
-    assert decide(backends, [A, A], tenants={"acme": TenantNumbers(1, used=0)}).actions == []
+    assert decide(backends, [A, A], tenants={"acme": TenantNumbers(1, used=0)}).actions == [Reclaim(A, 1)]
 
 
 def test_only_a_few_start_at_once():
@@ -105,12 +106,12 @@ def test_a_process_that_is_stopping_already_makes_room():
 
 def test_a_warm_process_that_somebody_waits_for_is_not_stopped_for_another():
     backends = {A: BackendNumbers(10), B: BackendNumbers(10, alive=1, warm=1, warm_target=1)}
-    assert decide(backends, [A, B], node=NodeNumbers(limit=1, alive=1)).actions == [HandOut(1, B)]
+    assert decide(backends, [A, B], node=NodeNumbers(limit=1, alive=1)).actions == [HandOut(1, B), Reclaim(A, 1)]
 
 
 def test_one_backends_full_house_does_not_hold_up_the_next_in_line():
     backends = {A: BackendNumbers(1, alive=1), B: BackendNumbers(10)}
-    assert decide(backends, [A, B]).actions == [Start(B)]
+    assert decide(backends, [A, B]).actions == [Start(B), Reclaim(A, 1)]
 
 
 def test_surplus_is_stopped():
@@ -151,3 +152,34 @@ def test_a_process_handed_out_counts_against_the_allowance():
     backends = {A: BackendNumbers(50, alive=8, warm=8, start_allowance=8)}
     plan = decide(backends, [A] * 20)
     assert plan.actions == [HandOut(place, A) for place in range(8)]
+
+
+# --- room that idle sessions can make
+
+
+def test_who_waits_for_a_process_of_a_full_backend_asks_for_an_idle_session_of_it():
+    made = decide({A: BackendNumbers(max_processes=2, alive=2)}, [A, A])
+    assert made.actions == [Reclaim(A, 2)]
+
+
+def test_a_process_that_stops_already_makes_room_for_one():
+    made = decide({A: BackendNumbers(max_processes=2, alive=2, stopping=1)}, [A, A])
+    assert made.actions == [Reclaim(A, 1)]
+
+
+def test_a_full_tenant_asks_for_sessions_of_the_backend_that_is_waited_for():
+    backends = {A: BackendNumbers(10, alive=1), B: BackendNumbers(10, alive=1)}
+    made = decide(backends, [A, B], tenants={"acme": TenantNumbers(2, used=2, stopping=1)})
+    assert made.actions == [Reclaim(B, 1)]
+
+
+def test_a_full_node_stops_warm_processes_first_and_asks_for_sessions_then():
+    node = NodeNumbers(limit=3, alive=3)
+    backends = {A: BackendNumbers(10, alive=2), C: BackendNumbers(10, alive=1, warm=1, warm_target=1)}
+    assert decide(backends, [A], node=node).actions == [Stop(C)]
+    assert decide(backends, [A, A], node=node).actions == [Stop(C), Reclaim(A, 1)]
+
+
+def test_nobody_is_ended_for_who_waits_for_a_start_or_for_a_broken_command():
+    assert decide({A: BackendNumbers(10, alive=1, starting=1)}, [A]).actions == []
+    assert decide({A: BackendNumbers(10, alive=1, start_allowance=0)}, [A]).actions == []

@@ -29,6 +29,11 @@ async def start_waiting(tasks, pool, spec, done, name, limits=NO_LIMITS):
     await eventually(lambda: pool.snapshot().waiting > waiting)
 
 
+def limit_of(error):
+    reached = error.reached
+    return reached.name, reached.of, reached.allowed, reached.used
+
+
 class Done(list[tuple[str, Lease]]):
     """Who was served, in order."""
 
@@ -200,8 +205,9 @@ async def test_the_queue_is_bounded(make_pool):
     (lease,) = await lease_all(pool, [spec])
     async with anyio.create_task_group() as tasks:
         await start_waiting(tasks, pool, spec, done, "queued")
-        with pytest.raises(BackendBusy, match="too many"):
+        with pytest.raises(BackendBusy, match="1 sessions wait") as caught:
             await pool.lease(spec, NO_LIMITS)
+        assert limit_of(caught.value) == ("node_waiting", "node", 1, 1)
         lease.release("done")
     assert len(done) == 1
 
@@ -211,10 +217,79 @@ async def test_waiting_has_a_deadline(make_pool, running, monkeypatch):
     spec = spec_of("echo")
     await lease_all(pool, [spec])
     monkeypatch.setattr(pool, "_options", replace(pool._options, deadline_s=0.05))
-    with pytest.raises(BackendBusy, match="in time"):
+    with pytest.raises(BackendBusy, match=r"no process came free within 0\.05 s: this node has 1 processes") as caught:
         await pool.lease(spec, NO_LIMITS)
+    assert limit_of(caught.value) == ("node_processes", "node", 1, 1)
+    assert "MAX_PROCESSES" in caught.value.reached.raised_by
     assert pool.snapshot().waiting == 0
     assert running.value("trunkline_pool_wait_seconds_count") == 2
+    assert running.value("trunkline_rate_limited_total", limit="node_processes") == 1
+
+
+async def test_who_waits_asks_for_idle_sessions_and_again_when_there_may_be_one(make_pool):
+    pool = await make_pool()
+    spec, asked, done = spec_of("echo", max_processes=1), [], Done()
+    (lease,) = await lease_all(pool, [spec])
+
+    def reclaim(spec, count):
+        asked.append((spec.key, count))
+        if len(asked) == 2:
+            lease.release("reclaimed")
+        return 0.05 if len(asked) == 1 else 60.0
+
+    pool.reclaim = reclaim
+    async with anyio.create_task_group() as tasks:
+        await start_waiting(tasks, pool, spec, done, "newcomer")
+        await done.have_been(1)
+    assert asked == [(spec.key, 1)] * 2
+    assert lease.link.exit is not None
+
+
+async def test_who_waits_asks_again_when_a_session_will_have_been_idle_for_long_enough(make_pool):
+    pool = await make_pool()
+    spec, done, loop = spec_of("echo", max_processes=1), Done(), asyncio.get_running_loop()
+    (lease,) = await lease_all(pool, [spec])
+    pool.reclaim = lambda spec, count: 60.0
+    async with anyio.create_task_group() as tasks:
+        await start_waiting(tasks, pool, spec, done, "newcomer")
+        # Sooner timers, for the stock, have rung by then.
+        await eventually(lambda: pool._timer is not None and pool._timer.when() - loop.time() > 50)
+        lease.release("done")
+        await done.have_been(1)
+
+
+async def test_a_changed_backend_may_have_sessions_to_end_sooner(make_pool):
+    pool = await make_pool()
+    spec, asked, done = spec_of("echo", max_processes=1), [], Done()
+    (lease,) = await lease_all(pool, [spec])
+
+    def reclaim(spec, count):
+        asked.append(spec.version)
+        return 3600.0
+
+    pool.reclaim = reclaim
+    async with anyio.create_task_group() as tasks:
+        await start_waiting(tasks, pool, spec, done, "newcomer")
+        await eventually(lambda: asked == [spec.version])
+        pool.configure(replace(spec, version=spec.version + 1))
+        await eventually(lambda: asked == [spec.version, spec.version + 1])
+        lease.release("done")
+        await done.have_been(1)
+
+
+async def test_who_has_waited_too_long_hears_whose_limit_it_was(make_pool, monkeypatch):
+    pool = await make_pool(max_processes=10)
+    spec = spec_of("echo", max_processes=1)
+    await lease_all(pool, [spec])
+    monkeypatch.setattr(pool, "_options", replace(pool._options, deadline_s=0.05))
+    with pytest.raises(BackendBusy, match="the backend echo has 1 processes; its limit is 1") as caught:
+        await pool.lease(spec, NO_LIMITS)
+    assert limit_of(caught.value) == ("max_processes", "backend", 1, 1)
+    assert caught.value.facts == {"limit": "max_processes", "limit_of": "backend", "allowed": 1, "used": 1}
+    with pytest.raises(BackendBusy, match="the tenant acme has 1 processes; its limit is 1") as caught:
+        await pool.lease(spec, Limits(processes=1))
+    assert limit_of(caught.value) == ("processes", "tenant", 1, 1)
+    assert "PATCH /api/v1/tenants/acme" in caught.value.reached.raised_by
 
 
 async def test_a_cancelled_caller_leaks_nothing_at_any_moment(make_pool, running):

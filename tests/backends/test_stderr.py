@@ -1,5 +1,7 @@
 """The ring of last lines."""
 
+import pytest
+
 from app.backends.stderr import LINE_BYTES, RING_BYTES, StderrRing
 
 
@@ -44,3 +46,37 @@ def test_one_large_piece_leaves_its_end():
 def test_a_long_line_is_shortened():
     (line,) = ring_of(b"x" * 50_000).last_lines()
     assert line == "x" * LINE_BYTES + " [...]"
+
+
+def test_what_is_secret_is_masked_wherever_it_stands():
+    ring = StderrRing(["hunter22", "hunter22-and-more", "first line\nsecond line", "1", ""])
+    ring.feed(b"hunter22-and-more hunter22 xhunter22x 1\n")
+    ring.feed(b"x" * LINE_BYTES + b"hunter22\n")
+    ring.feed(b"key: first line\nsecond line\nAuthorization: Bearer abc.def tlk_abcdefgh_0123456789\n")
+    first, cut, key, header = ring.last_lines()
+    assert first == "*** *** x***x 1"
+    assert "hunter" not in cut
+    assert key == "key: ***"
+    assert header == "Authorization: Bearer *** tlk_abcdefgh_***"
+
+
+@pytest.mark.parametrize("pieces", [1, 3, 7], ids="{} pieces".format)
+@pytest.mark.parametrize("end", [b"", b"\n", b"\nmore\n"])
+@pytest.mark.parametrize("gone", [0, 1, 5, 17, 18, 19])
+def test_of_a_secret_that_is_half_forgotten_the_other_half_is_masked_too(gone, end, pieces):
+    secret = b"0123456789-abcdefgh"
+    ring = StderrRing([secret.decode()])
+    written = b"x" * 1000 + b" " + secret
+    written += b"." * (RING_BYTES - len(secret) + gone - len(end)) + end
+    size = len(written) // pieces + 1
+    for at in range(0, len(written), size):
+        ring.feed(written[at : at + size])
+    shown = "".join(ring.last_lines(1000))
+    assert shown
+    assert not [at for at in range(len(secret) - 1) if secret[at:].decode() in shown]
+
+
+def test_a_key_whose_beginning_is_forgotten_goes_with_its_line():
+    ring = StderrRing()
+    ring.feed(b"tlk_abcdefgh_" + b"k" * 40 + b"\n" + b"line\n" * (RING_BYTES // 5 - 6) + b"." * 3)
+    assert "k" not in "".join(ring.last_lines(100_000))

@@ -5,13 +5,19 @@ import logging
 import os
 import resource
 import signal
+import sys
 import time
+from typing import Any, cast
 
 import anyio
 import pytest
 
+from app.backends.homes import Home
+from app.backends.measuring import Measured
+from app.backends.pipes import PipeLimits
+from app.backends.process import BackendProcess
 from app.backends.states import ProcessState
-from app.backends.supervisor import ProcessEnvironment, Supervisor
+from app.backends.supervisor import Supervisor, environment_of
 from app.errors import BackendExited, ShuttingDown
 from app.spawner import tree
 from tests.backends.conftest import Listener, eventually, options_of, spec_of
@@ -56,11 +62,12 @@ async def test_the_environment_is_built_from_nothing(running, tmp_path, monkeypa
     report = json.loads(await listener.line())
     environment = report["environment"]
     environment.pop("LC_CTYPE", None)  # Python's own
+    home = tmp_path / process.spec.tenant / "home"
     assert environment == {
-        "PATH": os.environ["PATH"], "HOME": str(tmp_path), "TMPDIR": str(tmp_path), "LANG": "de_DE.UTF-8",
+        "PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(home.with_name("tmp")), "LANG": "de_DE.UTF-8",
         "API_KEY": "k", tree.MARKER: process.id,
     }  # fmt: skip
-    assert report["cwd"] == str(tmp_path)
+    assert report["cwd"] == str(home)
     assert report["descriptors"] == [0, 1, 2]
 
 
@@ -203,9 +210,33 @@ async def test_metrics_count_processes_by_state(running):
 async def test_memory_is_measured_with_descendants(running):
     process, listener = await running.start("family")
     await listener.line()
-    await running.supervisor._measure_memory()
+    await running.supervisor._measure()
     assert process.resident_bytes > 4 << 20
     assert running.value("trunkline_process_resident_bytes") == process.resident_bytes
+
+
+async def test_processor_time_is_measured_with_descendants_and_more_often_while_somebody_looks(running, monkeypatch):
+    monkeypatch.setattr("app.backends.supervisor.MEASURE_SWEEPS", 1 << 30)
+    busy = "import os, time\nif os.fork():\n  time.sleep(60)\nwhile True: pass"
+    process, _ = await running.start("echo", command=sys.executable, args=("-I", "-S", "-c", busy))
+    quiet, _ = await running.start("echo")
+    assert (process.cpu_s, process.cpu_percent) == (0.0, None)
+    running.supervisor.watch()
+    await eventually(lambda: process.cpu_s > 0.3, 30)
+    assert process.cpu_percent > 1
+    assert quiet.cpu_percent < process.cpu_percent
+    assert quiet.cpu_s < process.cpu_s
+
+
+def test_processor_time_never_falls_and_its_share_is_of_the_time_between_two_measurements():
+    process = BackendProcess(spec_of("echo"), cast("Any", None), PipeLimits(), lambda process: None)
+    began = time.monotonic()
+    process.used(Measured(4096, 1.0), began + 10)
+    assert process.cpu_percent == pytest.approx(10, rel=0.01)
+    process.used(Measured(4096, 3.0), began + 14)
+    assert process.cpu_percent == pytest.approx(50, rel=0.01)
+    process.used(Measured(0, 2.0), began + 18)
+    assert (process.resident_bytes, process.cpu_s, process.cpu_percent) == (0, 3.0, 0.0)
 
 
 async def test_two_hundred_processes_leak_no_descriptor(running):
@@ -224,5 +255,5 @@ async def test_two_hundred_processes_leak_no_descriptor(running):
 
 
 def test_declared_variables_win_over_the_defaults():
-    environment = ProcessEnvironment("/bin", "/home", "/tmp").build({"PATH": "/opt/bin", "X": "1"})
+    environment = environment_of("/bin", Home("acme.1", "/home", "/tmp"), {"PATH": "/opt/bin", "X": "1"})
     assert environment == {"PATH": "/opt/bin", "HOME": "/home", "TMPDIR": "/tmp", "LANG": "C.UTF-8", "X": "1"}

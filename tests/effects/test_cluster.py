@@ -3,6 +3,7 @@
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,12 @@ from prometheus_client import CollectorRegistry, Counter
 from app import cli
 from app.auth import ApiKeys, Authenticator, KeyMaker
 from app.auth.sealing import Sealer
+from app.backends.failures import FailureLog
 from app.domain import BackendSpec, Limits, Principal, Tenant
 from app.effects.cluster import ClusterEffects, notice_of
 from app.effects.local import LocalEffects
 from app.effects.settling import Settling
-from app.errors import Unauthenticated
+from app.errors import Disabled, Unauthenticated
 from app.metrics import Metrics
 from app.routing.notice import Kind, Notice
 from app.routing.notices import Notices
@@ -32,6 +34,7 @@ from app.storage.acts import Act
 from app.storage.audit import AuditEntry, AuditLog
 from app.storage.following import POLL_S, ActFollower
 from app.storage.issuers import IssuerRepository
+from app.storage.switches import PrincipalOff, SwitchRepository
 from tests.admin.rig import migrated_file
 from tests.redis import RedisServer
 from tests.sessions.fakes import alone
@@ -46,6 +49,7 @@ class Pool:
     def __init__(self) -> None:
         self.specs: dict[tuple[str, str], BackendSpec] = {}
         self.restarted: list[tuple[str, str]] = []
+        self.failures = FailureLog("")
 
     def configure(self, spec: BackendSpec) -> None:
         self.specs[spec.key] = spec
@@ -81,14 +85,18 @@ class Node:
         self.keys, self.backends = ApiKeyRepository(self.database), BackendRepository(self.database)
         self.tenants, self.audit = TenantRepository(self.database), AuditLog(self.database)
         self.maker = KeyMaker(SECRET)
-        self.authenticator = Authenticator(ApiKeys(self.keys, self.maker), self.metrics.auth_failures)
+        self.switches = SwitchRepository(self.database)
+        self.authenticator = Authenticator(
+            ApiKeys(self.keys, self.maker), self.metrics.auth_failures, switches=self.switches
+        )
         self.directory = BackendDirectory(self.backends, self.tenants)
         unused: Any = None
         self.registry = SessionRegistry(self.directory, unused, self.metrics, alone(), max_sessions=100)
         pool: Any = self.pool
         lines: Any = NoLines()
         local = LocalEffects(self.authenticator, self.directory, pool, self.registry, lines)
-        settling = Settling(local, self.backends, self.tenants, self.keys, IssuerRepository(self.database))
+        issuers = IssuerRepository(self.database)
+        settling = Settling(local, self.backends, self.tenants, self.keys, issuers, self.switches)
         errors = self.metrics.route_store_errors
         self.notices = None if connection is None else Notices(connection, Sealer(SECRET), name, errors)
         self.effects = ClusterEffects(local, settling, ActFollower(self.database), self.notices)
@@ -257,6 +265,73 @@ async def test_changed_and_removed_backends_and_tenants_are_so_on_every_node(url
         assert not await two.knows(key)
 
 
+@pytest.mark.parametrize("has_redis", [True, False], ids=["by notice", "by the trail"])
+async def test_what_is_switched_off_and_on_is_so_on_every_node(url, empty_redis, has_redis):
+    async with nodes(url, empty_redis if has_redis else None) as (one, two):
+        key_id, key = await one.new_key()
+        record = await one.keys.get("acme", key_id)
+        off = replace(record, enabled=False, reason="lost")
+        session = await two.session(key)
+        await one.keys.switch(record, off, act=act("key.change", f"keys/{key_id}"))
+        one.effects.principal_changed(("acme", "key", key_id), Disabled("key", key_id, "lost"))
+        await until(lambda: not len(two.registry))
+        assert "this key is switched off: lost" in str(session.refusal)
+        with pytest.raises(Disabled, match="this key is switched off: lost"):
+            await two.who(key)
+        await one.keys.switch(off, record, act=act("key.change", f"keys/{key_id}"))
+        one.effects.principal_changed(("acme", "key", key_id), None)
+        await until(lambda: not two.authenticator._refused)
+        session = await two.session(key)
+        tenant = await one.tenants.get("acme")
+        tenant = await one.tenants.replace(replace(tenant, enabled=False), act=act("tenant.change", ""))
+        one.effects.tenant_changed(tenant)
+        await until(lambda: not len(two.registry) and not two.pool.specs)
+        assert not one.pool.specs
+        with pytest.raises(Disabled, match="the tenant `acme` is switched off"):
+            await two.who(key)
+        changed = await one.backends.replace("acme", session.spec, act=act("backend.change", "backends/echo"))
+        one.effects.backend_changed(changed)
+        tenant = await one.tenants.replace(replace(tenant, enabled=True), act=act("tenant.change", ""))
+        one.effects.tenant_changed(tenant)
+        await until(lambda: all(node.pool.specs.get(changed.key) == changed for node in (one, two)))
+        await two.session(key)
+
+
+async def test_a_changed_backend_of_a_tenant_that_is_off_is_not_started(url):
+    async with nodes(url, None, 1) as (node,):
+        tenant = await node.tenants.replace(replace(await node.tenants.get("acme"), enabled=False))
+        node.effects.tenant_changed(tenant)
+        assert not node.pool.specs
+        spec = await node.backends.replace("acme", await node.backends.get("acme", "echo"))
+        node.effects.backend_changed(spec)
+        assert not node.pool.specs
+
+
+@pytest.mark.parametrize("what", ["key", "principal", "tenant", "backend"])
+async def test_what_was_switched_off_during_a_gap_is_found(url, empty_redis, what):
+    async with nodes(url, empty_redis) as (one, two):
+        key_id, key = await one.new_key()
+        session = await two.session(key)
+        if what == "key":
+            record = await one.keys.get("acme", key_id)
+            await one.keys.switch(record, replace(record, enabled=False))
+        elif what == "tenant":
+            await one.tenants.replace(replace(await one.tenants.get("acme"), enabled=False))
+        elif what == "backend":
+            await one.backends.replace("acme", replace(await one.backends.get("acme", "echo"), enabled=False))
+        else:
+            alice = Principal("acme", "https://i", "alice", frozenset({"mcp:connect"}))
+            session = await two.registry.open(alice, "acme", "echo", "streamable")
+            off = PrincipalOff("acme", "https://i", "alice", "", False, datetime.now(UTC))
+            await one.switches.change(None, off)
+        two.effects.heard(Notice(Kind.RESYNC))  # no act is written, no notice sent
+        await until(lambda: len(two.registry) == (1 if what == "principal" else 0))
+        assert isinstance(session.refusal, Disabled)
+        assert session.refusal.what == what
+        if what in ("tenant", "backend"):
+            await until(lambda: not two.pool.specs)
+
+
 async def test_a_backend_of_the_command_line_is_started_warm(url):
     async with nodes(url, None, 1) as (node,):
         new = BackendSpec("acme", "imported", "/bin/cat", warm=1)
@@ -283,6 +358,11 @@ async def test_a_node_that_leaves_says_so(url, empty_redis):
         (act("tenant.delete", ""), Notice(Kind.TENANT_REMOVED, ("acme",))),
         (act("issuer.create", "issuers/1", "https://i"), Notice(Kind.ISSUER_CHANGED, ("acme", "https://i"))),
         (act("issuer.delete", "issuers/1", "https://i"), Notice(Kind.ISSUER_CHANGED, ("acme", "https://i"))),
+        (act("key.change", "keys/k"), Notice(Kind.PRINCIPAL_CHANGED, ("acme", "key", "k"))),
+        (
+            act("principal.change", "principals/1", "https://i a l/ice"),
+            Notice(Kind.PRINCIPAL_CHANGED, ("acme", "https://i", "a l/ice")),
+        ),
         (act("key.revoke", "keys/k"), Notice(Kind.KEY_REVOKED, ("acme", "key", "k"))),
         (act("key.create", "keys/k"), None),
         (act("tenant.create", ""), None),

@@ -12,8 +12,10 @@ import pytest
 from app.domain import BackendSpec, Limits, Tenant
 from app.effects import settling
 from app.effects.settling import Settling
-from app.errors import BackendNotFound, NotFound, StorageUnavailable
+from app.errors import BackendNotFound, Disabled, NotFound, StorageUnavailable
 from app.routing.notice import RESYNC, Kind, Notice
+
+Identity = tuple[str, str, str]
 
 ECHO = BackendSpec("acme", "echo", "/bin/cat", version=3)
 CHANGED = Notice(Kind.BACKEND_CHANGED, ECHO.key)
@@ -27,6 +29,7 @@ class Node:
         self.told: list[tuple[Any, ...]] = []
         self.known: dict[tuple[str, str], BackendSpec] = {}
         self.sessions: list[tuple[BackendSpec, tuple[str, str, str]]] = []
+        self.off = set[str]()
 
     def __getattr__(self, name: str) -> Any:
         return lambda *arguments: self.told.append((name, *arguments))
@@ -38,6 +41,12 @@ class Node:
     def backend_removed(self, key: tuple[str, str]) -> None:
         self.told.append(("backend_removed", key))
         self.known.pop(key, None)
+
+    def tenants_off(self) -> set[str]:
+        return self.off
+
+    def is_off(self, tenant: str) -> bool:
+        return tenant in self.off
 
     def current(self, key: tuple[str, str]) -> BackendSpec | None:
         return self.known.get(key)
@@ -60,6 +69,7 @@ class Stores:
         self.tenants = {"acme": Tenant("acme", Limits(sessions=7))}
         self.valid = {("acme", "good")}
         self.issuers = {("acme", "https://good")}
+        self.switched_off = dict[Identity, Disabled]()
         self.is_away = False
         self.fails_at = 0  # the number of the question that gets no answer
         self.asked: list[Any] = []
@@ -79,9 +89,20 @@ class Stores:
             raise BackendNotFound
         return found
 
-    async def list_warm(self) -> Sequence[BackendSpec]:
+    async def list_warm(self, tenant: str | None = None) -> Sequence[BackendSpec]:
         await self._ask("warm")
-        return [spec for spec in self.specs.values() if spec.warm]
+        return [spec for spec in self.specs.values() if spec.warm and tenant in (None, spec.tenant)]
+
+    async def off(self, identity: Identity) -> Disabled | None:
+        await self._ask(identity)
+        return self.switched_off.get(identity)
+
+    async def off_among(self, identities: Collection[Identity]) -> dict[Identity, Disabled]:
+        return {each: self.switched_off[each] for each in identities if each in self.switched_off}
+
+    async def tenants_off(self) -> dict[str, Disabled]:
+        off = (tenant for tenant in self.tenants.values() if not tenant.enabled)
+        return {tenant.name: Disabled("tenant", tenant.name, tenant.reason) for tenant in off}
 
     async def tenant(self, name: str) -> Tenant:
         await self._ask(name)
@@ -109,6 +130,7 @@ class Rig:
             _Methods(get=stores.tenant),
             _Methods(standing=stores.standing),
             _Methods(find=stores.issuer),
+            _Methods(off=stores.off, off_among=stores.off_among, tenants_off=stores.tenants_off),
         )
 
     async def has_asked(self, count: int) -> None:
@@ -168,6 +190,12 @@ async def test_one_that_was_removed_and_made_again_is_another_one(rig, where):
     assert await rig.settle() == [("backend_removed", ECHO.key), ("backend_changed", ECHO)]
 
 
+async def test_one_of_a_tenant_that_was_made_anew_is_another_one_whatever_its_version(rig):
+    rig.node.sessions = [(replace(ECHO, version=ECHO.version - 1, home="acme.1"), ("acme", "key", "good"))]
+    rig.settling.add(CHANGED)
+    assert await rig.settle() == [("backend_removed", ECHO.key), ("backend_changed", ECHO)]
+
+
 async def test_sessions_of_an_older_version_go_on(rig):
     rig.node.sessions = [(replace(ECHO, version=2), ("acme", "key", "good"))]
     rig.settling.add(CHANGED)
@@ -180,6 +208,32 @@ async def test_a_tenant_is_read_again(rig):
     rig.stores.tenants.clear()
     rig.settling.add(TENANT)
     assert await rig.settle() == [("tenant_removed", "acme")]
+
+
+async def test_what_a_tenant_keeps_warm_is_looked_up_when_it_is_on_again_and_not_else(rig):
+    warm = replace(ECHO, name="warm", warm=1)
+    rig.stores.specs[warm.key] = warm
+    rig.node.off = {"acme"}
+    rig.settling.add(TENANT)
+    told = await rig.settle()
+    assert told == [("tenant_changed", rig.stores.tenants["acme"]), ("backend_changed", warm)]
+    rig.node.off = set()
+    rig.settling.add(TENANT)
+    assert await rig.settle() == [("tenant_changed", rig.stores.tenants["acme"])]
+    rig.settling.came_back("acme")
+    rig.stores.fails_at = len(rig.stores.asked) + 2  # the look at what is warm
+    await rig.settle()
+    assert rig.stores.asked[-2:] == [("warm",), warm.key]
+
+
+async def test_a_principal_is_looked_up(rig):
+    identity = ("acme", "https://idp", "al ice")
+    notice = Notice(Kind.PRINCIPAL_CHANGED, identity)
+    rig.settling.add(notice)
+    assert await rig.settle() == [("principal_changed", identity, None)]
+    off = rig.stores.switched_off[identity] = Disabled("principal", "al ice")
+    rig.settling.add(notice)
+    assert await rig.settle() == [("principal_changed", identity, off)]
 
 
 async def test_what_changes_while_it_is_read_is_read_again(rig):

@@ -100,7 +100,9 @@ class Edge:
 
     def __init__(self, limits: ConnectionLimits, proxies: TrustedProxies | None) -> None:
         self.app, self.refused, self.time = App(), list[str](), 0.0
-        self.connections = Connections(limits, proxies, on_refused=self.refused.append, clock=lambda: self.time)
+        self.connections = Connections(
+            limits, proxies, on_refused=lambda reason, *_: self.refused.append(reason), clock=lambda: self.time
+        )
         self.host = ""
 
     def pass_time(self, seconds: float) -> None:

@@ -52,6 +52,16 @@ def test_the_backends_last_words_are_for_administrators_only() -> None:
     assert with_stderr["error"]["data"]["stderr"] == ["secret path"]
 
 
+def test_a_limit_is_named_with_its_number_its_use_and_who_can_raise_it() -> None:
+    error = errors.session_quota("sessions", "acme", 3, 4)
+    data = json.loads(rpc_error(error, b"1"))["error"]["data"]
+    assert data["limit"] == {
+        "name": "sessions", "of": "tenant", "allowed": 3, "used": 4,
+        "raised_by": "a platform administrator: PATCH /api/v1/tenants/acme, limits.sessions",
+    }  # fmt: skip
+    assert data["hint"] == f"Who can raise `sessions`: {data['limit']['raised_by']}."
+
+
 def test_reasons_are_words_for_machines() -> None:
     assert all(kind.reason.replace("_", "").isalpha() for kind in _every_error() if kind is not HttpRefusal)
 

@@ -99,3 +99,17 @@ def test_other_origins_may_not(policy: HostPolicy, origin: bytes) -> None:
     with pytest.raises(HttpRefusal) as caught:
         policy.require_origin(origin)
     assert caught.value.status == 403
+
+
+def test_a_refusal_names_the_setting_and_leaves_both_names_for_the_log(policy: HostPolicy) -> None:
+    with pytest.raises(HttpRefusal, match="TRUNKLINE_ALLOWED_HOSTS") as caught:
+        policy.require_host(b"evil.example.com\x1b[2J" + b"e" * 1000)
+    facts = caught.value.facts
+    assert (facts["rule"], facts["expected"]) == ("host", sorted(policy._hosts))
+    assert str(facts["actual"]).startswith("evil.example.com\\x1b[2Jeee")
+    assert len(str(facts["actual"])) < 300
+    with pytest.raises(HttpRefusal, match="TRUNKLINE_ALLOWED_ORIGINS") as caught:
+        policy.require_origin(b"https://evil.example.com")
+    assert caught.value.facts["actual"] == "https://evil.example.com"
+    assert "https://app.example.org" in str(caught.value.facts["expected"])
+    assert "example.org" not in str(caught.value)

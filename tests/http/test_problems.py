@@ -42,7 +42,7 @@ async def test_a_wrong_method_names_all_the_right_ones(untouched):
     for path, allow in (
         ("/api/v1/tenants", "GET, POST"),
         ("/api/v1/tenants/acme", "GET, PATCH, DELETE"),
-        ("/api/v1/tenants/acme/keys/x", "GET, DELETE"),
+        ("/api/v1/tenants/acme/keys/x", "GET, PATCH, DELETE"),
         ("/api/v1/backends/x", "GET, PATCH, DELETE"),
         ("/readyz", "GET"),
     ):

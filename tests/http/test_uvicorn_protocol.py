@@ -3,9 +3,11 @@
 import asyncio
 from typing import Any
 
+import httpx2
 import pytest
 
 from app.http import uvicorn_protocol
+from app.http.connections import AT_ONCE
 from tests.routing.peer_servers import until
 from tests.transports.nodes import served
 
@@ -88,6 +90,61 @@ async def test_a_body_that_looks_like_a_head_arrives_where_it_belongs(joining: A
     assert b"".join(wire.writes) == HEAD + b"aHTTP/1.1 bc"
 
 
+async def test_the_first_head_has_the_ids_of_its_request_and_no_body_ever_has(joining: Any, wire: Wire) -> None:
+    joining.scope = {"headers": [(b"x-request-id", b"mine")]}
+    joining.write(HEAD)
+    joining.write(b"body")
+    joining.write(HEAD)
+    joining.flush()
+    (first, looks_like_a_head) = wire.writes
+    assert first.startswith(HEAD[:-2] + b"x-request-id: mine\r\ntraceparent: 00-")
+    assert first.endswith(b"\r\n\r\nbody")
+    assert looks_like_a_head == HEAD
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("ends", [b"", b"connection: close\r\n"])
+async def test_an_answer_that_is_written_at_once_is_one_as_any_other(ends: bytes) -> None:
+    said: list[bool] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] == "/begun":
+            await send({"type": "http.response.start", "status": 200, "headers": [LENGTH]})
+        said.append(scope[AT_ONCE](scope, b"body"))
+        if not said[-1]:
+            if scope["path"] != "/begun":
+                await send({"type": "http.response.start", "status": 200, "headers": [LENGTH]})
+            await send({"type": "http.response.body", "body": b"body"})
+        elif scope["path"] == "/twice":
+            said.append(scope[AT_ONCE](scope, b"body"))
+
+    async with served(app) as url, httpx2.AsyncClient(base_url=url) as client:
+        headers = {"connection": "close"} if ends else {}
+        for method, path in [("GET", "/"), ("GET", "/begun"), ("HEAD", "/"), ("GET", "/twice"), ("GET", "/")]:
+            got = await client.request(method, path, headers=headers)
+            assert got.status_code == 200
+            assert got.text == ("" if method == "HEAD" else "body")
+            assert got.headers["content-length"] == "4"
+            assert len(got.headers["x-request-id"]) == 32
+        assert said == ([False] * 5 if ends else [True, False, False, True, False, True])
+
+
+@pytest.mark.real
+async def test_requests_on_one_connection_are_answered_at_once_in_their_order() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        assert scope[AT_ONCE](scope, scope["path"].encode())
+
+    async with served(app) as url:
+        host, port = url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"".join(b"GET /%d HTTP/1.1\r\nhost: a\r\n\r\n" % number for number in range(10)))
+        for number in range(10):
+            async with asyncio.timeout(10):
+                assert b"content-length: 2\r\n" in await reader.readuntil(b"\r\n\r\n")
+                assert await reader.readexactly(2) == b"/%d" % number
+        writer.close()
+
+
 @pytest.mark.real
 async def test_a_served_answer_comes_in_one_piece_whatever_it_is() -> None:
     is_asked_for_more = asyncio.Event()
@@ -118,7 +175,10 @@ async def test_a_served_answer_comes_in_one_piece_whatever_it_is() -> None:
         host, port = url.removeprefix("http://").split(":")
         transport, _ = await asyncio.get_running_loop().create_connection(Client, host, int(port))
         assert (await ask(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")).endswith(b"\r\n\r\nbody")
-        assert (await ask(b"HEAD / HTTP/1.1\r\nhost: a\r\n\r\n")).endswith(b"content-length: 4\r\n\r\n")
+        head = await ask(b"HEAD / HTTP/1.1\r\nhost: a\r\nx-request-id: mine\r\n\r\n")
+        assert head.endswith(b"\r\n\r\n")
+        assert b"content-length: 4\r\n" in head
+        assert head.count(b"x-request-id: mine\r\n") == head.count(b"\r\ntraceparent: ") == 1
         waits = b"POST /asks HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\nexpect: 100-continue\r\n\r\n"
         assert await ask(waits) == b"HTTP/1.1 100 Continue\r\n\r\n"
         assert (await ask(b"x")).endswith(b"\r\n\r\nbody")

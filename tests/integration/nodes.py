@@ -1,7 +1,7 @@
 """Several real nodes on one Redis and one PostgreSQL."""
 
+import hashlib
 import itertools
-import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -26,7 +26,7 @@ class Nodes:
         self._settings = {
             "DATABASE_URL": database_url,
             "REDIS_URL": redis.url,
-            "SECRET_KEY": secrets.token_hex(32),
+            "SECRET_KEY": hashlib.sha256(database_url.encode()).hexdigest(),  # a database is made for one key
             "MAX_PROCESSES": "2000",
             **settings,
         }

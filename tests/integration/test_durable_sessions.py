@@ -14,8 +14,9 @@ import anyio
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
+from app.backends.homes import Homes
 from app.backends.pool import PoolOptions, ProcessPool
-from app.backends.supervisor import ProcessEnvironment, Supervisor, SupervisorOptions
+from app.backends.supervisor import Supervisor, SupervisorOptions
 from app.domain import BackendSpec, Limits, Principal
 from app.limits.gates import TenantGates
 from app.metrics import Metrics
@@ -74,8 +75,7 @@ async def real_node(url: str, directory: Path) -> AsyncIterator[RealNode]:
         metrics = Metrics("test")
         redis = RedisConnection(url, Counter("errors", "for tests", ["reason"], registry=CollectorRegistry()))
         await stack.enter_async_context(redis)
-        environment = ProcessEnvironment.of_this_process(str(directory), str(directory))
-        options = SupervisorOptions(environment=environment)
+        options = SupervisorOptions(Homes(directory))
         supervisor = await stack.enter_async_context(Supervisor(metrics, options))
         pool = await stack.enter_async_context(ProcessPool(supervisor, metrics, PoolOptions()))
         lender = await stack.enter_async_context(Lender(pool, metrics))

@@ -285,9 +285,69 @@ async def test_keys_are_not_fetched_from_this_machine_unless_that_is_allowed(sta
     before = len(idp.asked)
     guarded.api("POST", path, {**body, "jwks_url": idp.url + "/jwks"}, expect=422)
     port = idp.url.rpartition(":")[2]
-    guarded.api("POST", path, {**body, "jwks_url": f"https://localhost:{port}/jwks"}, expect=201)
+    made = guarded.api("POST", path, {**body, "jwks_url": f"https://localhost:{port}/jwks"}, expect=201)
+    assert "TRUNKLINE_OUTBOUND_ALLOW" in made["warnings"][0]
+    checked = guarded.api("POST", f"{path}/{made['id']}:check")
+    assert (checked["ok"], checked["keys"]["setting"]) == (False, "TRUNKLINE_OUTBOUND_ALLOW")
     assert post(endpoint.mcp, token(idp, endpoint.mcp)).status_code == 401
     assert len(idp.asked) == before
+
+
+# --- why a token is refused
+
+
+async def test_who_administers_the_tenant_finds_out_why_a_token_is_refused(echo: Endpoint, idp: Idp) -> None:
+    issuer = trust(echo, idp, jwks_url=..., discovery_url=idp.url + "/.well-known/openid-configuration")
+    gateway, admin = echo.gateway, echo.gateway.key(echo.tenant, ["tenant:admin"])
+    good = token(idp, echo.mcp)
+    checked = gateway.api("POST", issuer + ":check", {"token": good, "backend": echo.name}, key=admin, expect=200)
+    assert (checked["ok"], checked["granted_scopes"]) == (True, ["mcp:connect"])
+    assert {key["kid"] for key in checked["keys"]["found"]} == set(idp.keys)
+    assert checked["keys"]["urls"] == [idp.url + "/.well-known/openid-configuration", idp.url + "/jwks"]
+    for bad, rule in (
+        (token(idp, "https://other.example.com"), "audience"),
+        (token(idp, echo.mcp, exp=int(time.time()) - 31, iat=int(time.time()) - 100), "expiry"),
+        (token(idp, echo.mcp, kid="rotated"), "key"),
+        (token(idp, echo.mcp, iss=idp.url + "/"), "issuer"),
+    ):
+        refused = post(echo.mcp, bad)
+        assert (refused.status_code, refused.json()["error"]["data"]["reason"]) == (401, "unauthenticated")
+        checked = gateway.api("POST", issuer + ":check", {"token": bad}, key=admin, expect=200)
+        wrong = [each for each in checked["rules"] if each["passed"] is False]
+        assert [each["rule"] for each in wrong] == [rule]
+        assert wrong[0]["expected"] != wrong[0]["actual"]
+
+
+async def test_the_log_says_why_a_token_was_refused_also_in_a_flood_of_others(echo: Endpoint, idp: Idp) -> None:
+    issuer = trust(echo, idp).rpartition("/")[2]
+    jti = uuid.uuid4().hex
+    bad = token(idp, f"https://other.example.com/{jti}")
+    async with httpx2.AsyncClient(timeout=30) as http:
+
+        async def nobody() -> None:
+            assert (await http.post(echo.mcp, json=INITIALIZE)).status_code == 401
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(STORM):
+                tasks.start_soon(nobody)
+        assert post(echo.mcp, bad).status_code == 401
+    gateway = echo.gateway
+
+    def lines() -> list[dict[str, Any]]:
+        text = gateway.log.read_text()
+        return [json.loads(line) for line in text.splitlines() if line.startswith("{") and jti in line]
+
+    await until(lambda: bool(lines()))
+    (line,) = lines()
+    assert line["message"] == "request refused"
+    told = {
+        name: line[name] for name in ("reason", "failure", "rule", "issuer", "issuer_id", "kid", "expected", "actual")
+    }
+    assert told == {
+        "reason": "unauthenticated", "failure": "audience", "rule": "audience", "issuer": idp.url, "issuer_id": issuer,
+        "kid": "RS256", "expected": [echo.mcp], "actual": f"https://other.example.com/{jti}",
+    }  # fmt: skip
+    assert not [part for part in bad.split(".") if part in gateway.log.read_text()]
 
 
 # --- challenges and metadata (RFC 9728, RFC 6750)

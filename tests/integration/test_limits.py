@@ -1,5 +1,6 @@
 """A tenant's limits over real sockets: exact caps, refusals that say when to come again, others unharmed."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -31,6 +32,60 @@ async def refused(endpoint: Endpoint, *, key: str | None = None) -> str:
     error = error_of(response)
     assert error.code == -32016
     return str(error.reason)
+
+
+async def limit_of(endpoint: Endpoint, body: Any = INITIALIZE, *, session: Wire | None = None) -> dict[str, Any]:
+    """Which limit a refusal names, in its message as well, and who can raise it."""
+    async with httpx2.AsyncClient(timeout=30) as http:
+        response = await (session or Wire(http, endpoint)).post(body)
+    error = response.json()["error"]
+    limit: dict[str, Any] = error["data"]["limit"]
+    assert error["data"]["hint"] == f"Who can raise `{limit['name']}`: {limit['raised_by']}."
+    assert f"{limit['allowed']:g}" in error["message"]
+    return limit
+
+
+async def test_refusals_say_which_limit_it_is_and_who_can_raise_it(gateway: Gateway) -> None:
+    endpoint = limited(gateway, sessions=1, in_flight=1)
+    where = f"a platform administrator: PATCH /api/v1/tenants/{endpoint.tenant}"
+    async with wire(endpoint) as session, anyio.create_task_group() as tasks:
+        assert gateway.metrics()['trunkline_tenants_at_limit{limit="sessions"}'] == 1
+        assert await limit_of(endpoint) == {
+            "name": "sessions", "of": "tenant", "allowed": 1, "used": 1, "raised_by": f"{where}, limits.sessions"
+        }  # fmt: skip
+        tasks.start_soon(partial(session.call, "sleep", ms=1500))
+        await until(lambda: gateway.api("GET", f"/tenants/{endpoint.tenant}/sessions")["items"][0]["calls"] == 1)
+        ask = {"jsonrpc": "2.0", "id": "x", "method": "tools/list"}
+        assert await limit_of(endpoint, ask, session=session) == {
+            "name": "in_flight", "of": "tenant", "allowed": 1, "used": 1, "raised_by": f"{where}, limits.in_flight"
+        }  # fmt: skip
+
+
+async def test_a_session_says_how_many_calls_it_may_have(gateway: Gateway) -> None:
+    endpoint = gateway.endpoint(ECHO, calls_per_session=1)
+    async with wire(endpoint) as session, anyio.create_task_group() as tasks:
+        for _ in range(9):  # one with the backend, eight that wait
+            tasks.start_soon(partial(session.call, "sleep", ms=300))
+        await until(lambda: gateway.api("GET", f"/tenants/{endpoint.tenant}/sessions")["items"][0]["calls"] == 9)
+        limit = await limit_of(endpoint, {"jsonrpc": "2.0", "id": "x", "method": "tools/list"}, session=session)
+        assert (limit["name"], limit["of"], limit["allowed"], limit["used"]) == ("calls_per_session", "session", 1, 9)
+        assert f"/backends/{endpoint.name}, calls_per_session" in limit["raised_by"]
+
+
+async def test_a_backend_without_a_free_process_says_so_and_nothing_of_other_tenants(
+    start_gateway: Callable[..., Gateway],
+) -> None:
+    gateway = start_gateway(POOL_WAIT_S="1", MAX_PROCESSES="2")
+    full, other = gateway.endpoint(ECHO, max_processes=1), gateway.endpoint(ECHO)
+    async with wire(full), wire(other):
+        assert gateway.metrics()['trunkline_node_used{limit="node_processes"}'] == 2
+        assert gateway.metrics()['trunkline_node_limit{limit="node_processes"}'] == 2
+        limit = await limit_of(full)
+        assert (limit["name"], limit["of"], limit["allowed"], limit["used"]) == ("max_processes", "backend", 1, 1)
+        limit = await limit_of(other)
+        assert (limit["name"], limit["of"], limit["allowed"], limit["used"]) == ("node_processes", "node", 2, 2)
+        assert limit["raised_by"] == "the operator of the gateway: the setting MAX_PROCESSES, or another node"
+    assert gateway.metrics()['trunkline_rate_limited_total{limit="max_processes"}'] == 1
 
 
 async def test_a_tenant_has_exactly_its_number_of_sessions(gateway: Gateway) -> None:

@@ -107,7 +107,8 @@ async def test_connections_are_spread_over_the_nodes(fleet: Gateway) -> None:
 
 async def test_log_lines_say_which_node(fleet: Gateway) -> None:
     lines = [json.loads(line) for line in fleet.log.read_text().splitlines()]
-    assert {line["node"] for line in lines if line["message"].startswith("node ")} == {"1", "2"}
+    assert {line["member"] for line in lines if line["message"].startswith("node ")} == {1, 2}
+    assert len({line["node"] for line in lines if "member" in line}) == 2
 
 
 async def test_a_node_that_is_killed_is_started_again_and_the_others_serve_meanwhile(own_fleet: Gateway) -> None:
@@ -211,7 +212,7 @@ def test_the_demonstration_is_printed_once_after_the_ready_line(tmp_path: Path, 
 
 async def test_where_one_node_cannot_start_none_does(tmp_path: Path, settings: dict[str, str]) -> None:
     (tmp_path / "data").mkdir(mode=0o700)
-    (tmp_path / "data/backends").write_text("no directory")
+    (tmp_path / "data/homes").write_text("no directory")
     done = run("--nodes", "2", data_dir=tmp_path / "data", **settings)
     assert (done.returncode, done.stdout) == (1, "")
     assert "could not be started" in done.stderr.splitlines()[-1]

@@ -67,7 +67,9 @@ async def test_descriptors_that_run_out_cost_new_sessions_first_and_calls_last(a
             assert await session.call("echo", text="sessions go on") == "sessions go on"
             ready = await http.get(gateway.url + "/readyz")
             assert ready.status_code == 200
-            assert ready.json()["degraded"]["overload"].startswith("new sessions are refused: ")
+            words = ready.json()["degraded"]["overload"]
+            assert words.startswith("New sessions are refused: ")
+            assert "LimitNOFILE" in words
 
         with descriptors(gateway, node.num_fds()):
             refused = await comes_to(503, lambda: session.post(rpc("tools/list", 1000)))

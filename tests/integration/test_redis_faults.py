@@ -90,6 +90,9 @@ async def test_a_node_starts_without_redis_and_is_ready_once_it_is_there(
             await session.open()
             nodes.redis.kill()
             await becomes(http, node, {"redis"})
+            words = (await http.get(node.url + "/readyz")).json()["degraded"]["redis"]
+            assert words.startswith("Redis cannot be used (")
+            assert "`trunkline doctor`" in words
             assert await session.call("mark", token="alone") == "alone"
             await anyio.to_thread.run_sync(nodes.redis.start)
             assert await becomes(http, node, set()) < RECOVERED_WITHIN_S

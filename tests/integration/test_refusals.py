@@ -1,6 +1,7 @@
 """Requests that are wrong in one way: each gets its exact status, its reason, and no more than its time."""
 
 import sys
+import uuid
 
 import anyio
 import httpx2
@@ -197,7 +198,7 @@ async def test_a_session_of_someone_else_is_as_unknown_as_one_that_never_was(gat
 
 
 def _without_date(response: httpx2.Response) -> dict[str, str]:
-    changing = {"date", "x-request-id"}
+    changing = {"date", "x-request-id", "traceparent"}
     return {name: value for name, value in response.headers.items() if name not in changing}
 
 
@@ -375,16 +376,35 @@ async def test_answers_carry_no_traceback_path_or_library(session: Wire) -> None
         assert "uvicorn" not in response.headers.get("server", "")
 
 
+def warnings(gateway: Gateway) -> list[str]:
+    """What is logged above INFO, and what is no line of ours."""
+    return [line for line in gateway.log.read_text().splitlines() if '"level":"info"' not in line]
+
+
 @pytest.mark.parametrize("protocol", ["websocket", "h2c"])
-async def test_who_offers_another_protocol_is_served_as_ever_and_nothing_is_logged(
+async def test_who_offers_another_protocol_is_served_as_ever_without_a_warning(
     gateway: Gateway, session: Wire, protocol: str
 ) -> None:
     """Java's HttpClient offers h2c with every request."""
-    before = gateway.log.stat().st_size
+    before = warnings(gateway)
     offer = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": protocol, "HTTP2-Settings": "AAEAAEAAAAIAAAAB"}
     session.headers |= offer
     assert (await session.http.get(gateway.url + "/livez", headers=offer)).status_code == 200
     assert answer(await session.post(rpc("tools/list")))["tools"]
     assert await session.call("echo", text="x" * 100_000) == "x" * 100_000
     assert (await session.http.post(gateway.url + "/t/default/x/mcp", headers=offer)).status_code == 401
-    assert gateway.log.stat().st_size == before
+    assert warnings(gateway) == before
+
+
+async def test_who_asks_for_tenants_without_end_fills_no_log(
+    gateway: Gateway, echo: Endpoint, http: httpx2.AsyncClient
+) -> None:
+    made_up, count = f"none-{uuid.uuid4().hex[:8]}", 150
+    for number in range(count):
+        path = f"{made_up}-{number}"
+        answer = await http.get(f"{gateway.url}/t/{path}/b/mcp", headers=echo.headers)
+        assert answer.status_code == 404
+        answer = await http.get(f"{gateway.url}/api/v1/tenants/{path}", headers=echo.headers)
+        assert answer.status_code == 404
+    told = [line for line in gateway.log.read_text().splitlines() if made_up in line]
+    assert 0 < len(told) < count, len(told)  # of 300; 20 a second for each of two reasons

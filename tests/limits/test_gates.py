@@ -14,7 +14,7 @@ ALICE, BOB = ("acme", "key", "alice"), ("acme", "key", "bob")
 
 def gate(**limits: float | None) -> TenantGate:
     nothing = dict.fromkeys(("sessions", "processes", "requests_per_second", "burst", "memory_mb"))
-    return TenantGate(Limits(**{**nothing, **limits}), Metrics("test"))  # type: ignore[arg-type]
+    return TenantGate(Limits(**{**nothing, **limits}), Metrics("test"), tenant="acme")  # type: ignore[arg-type]
 
 
 def test_sessions_are_counted_exactly() -> None:
@@ -24,6 +24,9 @@ def test_sessions_are_counted_exactly() -> None:
     with pytest.raises(QuotaExceeded) as caught:
         one.open_session(ALICE)
     assert caught.value.limit == "sessions"
+    assert str(caught.value) == "the tenant acme has 2 sessions open; its limit is 2"
+    assert caught.value.facts == {"limit": "sessions", "limit_of": "tenant", "allowed": 2, "used": 2}
+    assert "PATCH /api/v1/tenants/acme" in (caught.value.hint or "")
     one.close_session(BOB)
     one.open_session(ALICE)
 
@@ -34,14 +37,17 @@ def test_one_principal_cannot_take_them_all() -> None:
     with pytest.raises(QuotaExceeded) as caught:
         one.open_session(ALICE)
     assert caught.value.limit == "sessions_per_principal"
+    assert caught.value.reached is not None
+    assert (caught.value.reached.of, caught.value.reached.allowed, caught.value.reached.used) == ("principal", 1, 1)
     one.open_session(BOB)
 
 
 def test_calls_in_flight_are_counted_exactly() -> None:
     one = gate(in_flight=1)
     one.begin_call(0.0)
-    with pytest.raises(QuotaExceeded):
+    with pytest.raises(QuotaExceeded) as caught:
         one.begin_call(0.0)
+    assert caught.value.facts == {"limit": "in_flight", "limit_of": "tenant", "allowed": 1, "used": 1}
     one.end_call()
     one.begin_call(0.0)
 
@@ -108,9 +114,9 @@ def test_gates_without_sessions_do_not_pile_up() -> None:
 def test_calls_on_other_nodes_count() -> None:
     gates = TenantGates(Metrics("test"))
     one = gates.of("acme", Limits(in_flight=2))
-    gates.set_elsewhere({"acme": 1})
+    gates.set_elsewhere({"acme": 1}, {"acme": 4})
     one.begin_call(time.monotonic())
     with pytest.raises(QuotaExceeded):
         one.begin_call(time.monotonic())
-    gates.set_elsewhere({})
+    gates.set_elsewhere({}, {})
     one.begin_call(time.monotonic())

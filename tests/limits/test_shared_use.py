@@ -81,6 +81,16 @@ async def test_calls_in_flight_count_on_every_node(empty_redis):
         assert two.gates.of("acme", LIMITS).in_flight_elsewhere == 1
 
 
+async def test_sessions_are_told_to_be_shown(empty_redis):
+    async with nodes(empty_redis) as (one, two):
+        for _ in range(3):
+            one.gate.open_session(("acme", "key", "alice"))
+        await until(lambda: two.gate.sessions_elsewhere == 3)
+        assert two.gate.sessions == 0
+        two.gates.drop_unused("acme")
+        assert two.gates.of("acme", LIMITS).sessions_elsewhere == 3
+
+
 async def test_a_gate_that_is_made_later_knows_too(empty_redis):
     async with nodes(empty_redis) as (one, two):
         one.gate.begin_call(time.monotonic())

@@ -7,14 +7,19 @@ found exactly once is an error.
 
 from tests.mutations.fault import Fault
 from tests.mutations.faults_of_dialogues import FAULTS_OF_DIALOGUES
+from tests.mutations.faults_of_limits import FAULTS_OF_LIMITS
 from tests.mutations.faults_of_nodes import FAULTS_OF_NODES
 from tests.mutations.faults_of_streams import FAULTS_OF_STREAMS
+from tests.mutations.faults_of_switches import FAULTS_OF_SWITCHES
 from tests.mutations.faults_of_the_edge import FAULTS_OF_THE_EDGE
 from tests.mutations.faults_of_the_eras import FAULTS_OF_THE_ERAS
 from tests.mutations.faults_of_the_home import FAULTS_OF_THE_HOME
+from tests.mutations.faults_of_the_log import FAULTS_OF_THE_LOG
 
 PROTOCOL = ("tests/protocol/test_exchange.py",)
 TOKENS = ("tests/auth/test_tokens.py", "tests/auth/test_refused_tokens.py")
+PLATFORM = ("tests/auth/test_platform_issuers.py",)
+PLATFORM_STORED = ("tests/storage/test_platform_issuers.py",)
 KEYS = ("tests/auth/test_api_keys.py",)
 POLICY = ("tests/auth/test_policy.py",)
 GATES = ("tests/limits/test_gates.py", "tests/limits/test_bucket.py")
@@ -27,8 +32,8 @@ FAULTS = (
     Fault(
         "an answer is matched by the client's own id",
         "app/protocol/exchange.py",
-        "return call, dump_request(gateway_id, message.method, params)",
-        "return call, dump_request(message.id, message.method, params)",
+        "line = dump_request(gateway_id, message.method, params)",
+        "line = dump_request(message.id, message.method, params)",
         PROTOCOL,
     ),
     Fault(
@@ -48,8 +53,8 @@ FAULTS = (
     Fault(
         "the client's id of an answered call stays taken",
         "app/protocol/exchange.py",
-        "            del self._by_client_id[call.id]\n            return Answer(call, message)",
-        "            return Answer(call, message)",
+        "            del self._by_client_id[call.id]\n            if call.about_task",
+        "            if call.about_task",
         PROTOCOL,
     ),
     Fault(
@@ -225,63 +230,98 @@ FAULTS = (
     # --- who is let in
     Fault(
         "the algorithm of a token is the token's choice",
-        "app/auth/tokens.py",
-        "if not isinstance(algorithm, str) or algorithm not in issuer.algorithms:",
-        "if not isinstance(algorithm, str):",
+        "app/auth/token_rules.py",
+        "is_right = isinstance(name, str) and name in known",
+        "is_right = isinstance(name, str)",
         TOKENS,
     ),
     Fault(
         "a public key is a secret for HS256",
         "app/auth/tokens.py",
-        "if algorithm == HMAC:  # a public key is never an HMAC secret",
-        "if False:",
+        "(name == HMAC) != isinstance(key, bytes)",
+        "False",
         TOKENS,
     ),
     Fault(
         "a token is good for any audience",
-        "app/auth/tokens.py",
-        "audience=list(issuer.audience) or [target.resource],",
-        'audience=_json(text.split(".")[1])["aud"],',
+        "app/auth/token_rules.py",
+        "and not set(expected).isdisjoint(listed)",
+        "and listed",
         TOKENS,
     ),
     Fault(
         "a token that has expired is let in",
-        "app/auth/tokens.py",
+        "app/auth/token_rules.py",
         "if now >= exp + LEEWAY_S:",
         "if now >= exp + 10 * LEEWAY_S:",
         TOKENS,
     ),
     Fault(
         "a token lives as long as it says",
-        "app/auth/tokens.py",
-        "if exp is None or iat is None or not 0 < exp - iat <= MAX_LIFE_S:",
-        "if exp is None or iat is None or not 0 < exp - iat:",
+        "app/auth/token_rules.py",
+        "is_right = 0 < exp - iat <= MAX_LIFE_S",
+        "is_right = 0 < exp - iat",
         TOKENS,
     ),
     Fault(
         "headers that name keys are taken",
-        "app/auth/tokens.py",
-        "if not _REFUSED_HEADERS.isdisjoint(header):",
-        "if False:",
+        "app/auth/token_rules.py",
+        "    if refused:\n",
+        "    if False:\n",
         TOKENS,
     ),
     Fault(
         "the tenant claim of a token is not compared",
-        "app/auth/tokens.py",
-        "if tenant is not None and _claim(claims, tenant) != issuer.tenant:",
-        "if tenant is not None and _claim(claims, tenant) is None:",
+        "app/auth/token_rules.py",
+        "None if named == case.tenant else",
+        "None if named else",
         TOKENS,
     ),
     Fault(
+        "a token of the platform's issuer opens every tenant of its list",
+        "app/auth/token_rules.py",
+        "claim(case.sent.claims, served.claim), served.within(case.tenant).map",
+        "claim(case.sent.claims, served.claim), served.map",
+        PLATFORM,
+    ),
+    Fault(
+        "what a value confers in its tenant it confers in all",
+        "app/auth/token_rules.py",
+        "here = case.issuer.tenants.within(case.tenant)",
+        "here = case.issuer.tenants",
+        PLATFORM,
+    ),
+    Fault(
+        "a tenant that the token does not name is open to it",
+        "app/auth/token_rules.py",
+        "if here.keys().isdisjoint(named):",
+        "if not named:",
+        PLATFORM,
+    ),
+    Fault(
+        "a tenant's own issuer goes before the platform's",
+        "app/storage/issuers.py",
+        "query.order_by(issuers.c.tenants_claim.is_(None))",
+        "query.order_by(issuers.c.tenants_claim.is_not(None))",
+        PLATFORM_STORED,
+    ),
+    Fault(
+        "an issuer of the platform opens the tenant that it stands in",
+        "app/storage/issuers.py",
+        "own = and_(issuers.c.tenant == tenant, issuers.c.tenants_claim.is_(None))",
+        "own = issuers.c.tenant == tenant",
+        PLATFORM_STORED,
+    ),
+    Fault(
         "a token confers what its issuer may not",
-        "app/auth/tokens.py",
-        "scopes = capped(asked, issuer.tenant, issuer.max_scopes)",
-        "scopes = frozenset(asked)",
+        "app/auth/token_rules.py",
+        "return capped(asked, case.tenant, case.issuer.max_scopes)",
+        "return frozenset(asked)",
         TOKENS,
     ),
     Fault(
         "names that stand twice in a token are taken",
-        "app/auth/tokens.py",
+        "app/auth/token_rules.py",
         "if len(members) != len(pairs):",
         "if len(members) > len(pairs):",
         TOKENS,
@@ -460,8 +500,8 @@ FAULTS = (
     Fault(
         "a call that was sent is refused as if it had not been",
         "app/sessions/session.py",
-        "lost = NodeLost() if reason in (*LEAVING, TAKEN_OVER) else CallCutOff()",
-        "lost = ShuttingDown() if reason in (*LEAVING, TAKEN_OVER) else CallCutOff()",
+        "lost = NodeLost() if reason in (*LEAVING, TAKEN_OVER) else call_under_way(reason)",
+        "lost = ShuttingDown() if reason in (*LEAVING, TAKEN_OVER) else call_under_way(reason)",
         ("tests/sessions/test_outcomes.py",),
     ),
     Fault(
@@ -493,9 +533,12 @@ FAULTS = (
         ("tests/sessions/test_bridged_link.py",),
     ),
     *FAULTS_OF_THE_HOME,
+    *FAULTS_OF_THE_LOG,
     *FAULTS_OF_THE_ERAS,
     *FAULTS_OF_THE_EDGE,
+    *FAULTS_OF_LIMITS,
     *FAULTS_OF_NODES,
     *FAULTS_OF_DIALOGUES,
     *FAULTS_OF_STREAMS,
+    *FAULTS_OF_SWITCHES,
 )

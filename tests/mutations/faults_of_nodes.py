@@ -364,7 +364,7 @@ FAULTS_OF_NODES = (
     Fault(
         "use that lapsed holds on while Redis is away",
         "app/limits/shared_use.py",
-        "            if now - self._heard_at >= LAPSES_S:\n                self._adopt({}, {})\n",
+        "            if now - self._heard_at >= LAPSES_S:\n                self._adopt({}, {}, {})\n",
         "",
         ("tests/limits/test_shared_use.py",),
     ),

@@ -78,8 +78,8 @@ FAULTS_OF_THE_HOME = (
     Fault(
         "a call that waited at home hears that a session is not found",
         "app/sessions/session.py",
-        "waiting=_too_late(reason, is_line=self.is_line)",
-        "waiting=_too_late(reason, is_line=False)",
+        "refusal or _too_late(reason, is_line=self.is_line)",
+        "refusal or _too_late(reason, is_line=False)",
         HOME,
     ),
 )

@@ -54,7 +54,7 @@ class Rig:
 
 
 def record(node: str, sessions: int = 0) -> NodeRecord:
-    return NodeRecord(node, f"http://{node}:8080", "0.1.0", datetime(2026, 1, 1, tzinfo=UTC), sessions)
+    return NodeRecord(node, f"http://{node}:8080", "1.2.3", datetime(2026, 1, 1, tzinfo=UTC), sessions)
 
 
 def route(key: str, node: str = NODES[0], **changes: object) -> Route:

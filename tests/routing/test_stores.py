@@ -212,7 +212,7 @@ async def test_the_quota_of_a_tenant_is_exact_over_all_nodes(rig: Rig):
     refused = [outcome for outcome in outcomes if isinstance(outcome, QuotaExceeded)]
     assert len(refused) == 150
     assert not [each for each in outcomes if isinstance(each, BaseException) and each not in refused]
-    assert (refused[0].limit, str(refused[0])) == ("sessions", "the tenant has 50 sessions open, its limit")
+    assert (refused[0].limit, str(refused[0])) == ("sessions", "the tenant acme has 50 sessions open; its limit is 50")
     await rig[A].claim(route("other", tenant="zenith"), quota)
 
 
@@ -222,7 +222,7 @@ async def test_the_quota_of_a_principal_is_exact_over_all_nodes(rig: Rig):
     outcomes = await asyncio.gather(*claims, return_exceptions=True)
     refused = [outcome for outcome in outcomes if isinstance(outcome, QuotaExceeded)]
     assert {(each.limit, str(each)) for each in refused} == {
-        ("sessions_per_principal", "this principal has 10 sessions open, its limit")
+        ("sessions_per_principal", "this principal has 10 sessions open; its limit is 10")
     }
     assert len(refused) == 50
     await rig[A].claim(route("bob", identity=BOB), quota)

@@ -19,6 +19,8 @@ from app.sessions.ownership import Ownership
 class FakeLink:
     """A process that writes down what it is sent; `say` is its stdout."""
 
+    id = "p1"
+
     def __init__(self) -> None:
         self.sent: list[dict[str, Any]] = []
         self.paused = False
@@ -60,6 +62,8 @@ class FakeLink:
 
 
 class FakeLease:
+    was_warm = False
+
     def __init__(self, link: FakeLink) -> None:
         self.link = link
         self.released: list[str] = []
@@ -79,6 +83,7 @@ class FakePool:
         self.leases: list[FakeLease] = []
         self.error: BackendError | None = None
         self.waiting = 0
+        self.counts: dict[str, int] = {}
         self.gate: anyio.Event | None = None  # until it is set, whoever wants a process waits
 
     async def lease(self, spec: BackendSpec, limits: Limits, principal: Principal) -> FakeLease:
@@ -92,6 +97,9 @@ class FakePool:
 
     def _link(self) -> FakeLink:
         return FakeLink()
+
+    def used(self) -> dict[str, int]:
+        return self.counts
 
 
 class FakeStore:

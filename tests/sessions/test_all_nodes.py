@@ -3,8 +3,8 @@
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, cast
 
@@ -12,12 +12,24 @@ import anyio
 import httpx2
 import pytest
 
+from app.backends.failures import Affected, BackendFailure
 from app.http.errors import HttpRefusal
 from app.routing.peers import PeerClient
 from app.routing.routes import NodeRecord
 from app.sessions import all_nodes
 from app.sessions.all_nodes import AllNodes, answer_for
-from app.sessions.overview import NodeStatus, ProcessView, SessionView
+from app.sessions.limits_use import LimitsUse
+from app.sessions.listing import MAX_ROWS, Listing, Use, Window
+from app.sessions.views import (
+    AddressUse,
+    BackendRunning,
+    FailureView,
+    NodeLoad,
+    NodeStatus,
+    ProcessView,
+    SessionView,
+    TenantUse,
+)
 from app.transports.inside import Inside
 from app.transports.late_heads import LateHeads
 from app.transports.request import McpRequest
@@ -30,12 +42,25 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 A, B, C = "node-a", "node-b", "node-c"
 
 
+USE = Use(1 << 20, 2.5, 50.0, 1, 7)
+HOLDER = ("acme", "https://idp.example.com/?a=1&b=2", "Zoë & sons")
+LOAD = NodeLoad("", "host", 1, 0.5, 1, 2, 3, 4, 5, 6, 7, 8.0, "new sessions are refused")
+
+
 def session(public_id: str, node: str) -> SessionView:
-    return SessionView(public_id, "echo", "key", "k1", "sse", "open", "2025-11-25", NOW, 0.5, 1, "p1", node)
+    return SessionView(
+        public_id, "acme", "echo", "acme", "key", "k1", "sse", "open", "2025-11-25", NOW, 2.0, 0.5, "p1", node,
+        "cursor", "1", "192.0.2.1", USE,
+    )  # fmt: skip
 
 
 def process(process_id: str, node: str) -> ProcessView:
-    return ProcessView(process_id, "echo", 17, "leased", NOW, 2.0, 1 << 20, ("s1",), 3, node)
+    return ProcessView(process_id, "acme", "echo", 17, "leased", NOW, 2.0, ("s1",), 1, 3, node, USE)
+
+
+FAILURE = BackendFailure(
+    "exited", "exit status 3", False, 1, NOW, NOW, "n", affected=(Affected("s1", "acme", "key", "k1"),), stderr=("oh",)
+)
 
 
 @dataclass
@@ -45,15 +70,47 @@ class Overview:
     id: str
     has: list[str] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
+    sent: int = 0  # rows
 
     def status(self) -> NodeStatus:
         return NodeStatus(self.id, "1", NOW, len(self.has), 0, draining=False)
 
-    def sessions(self, tenant: str) -> list[SessionView]:
-        return [session(each, self.id) for each in self.has] if tenant == "acme" else []
+    def sessions(self, tenant: str | None, window: Window) -> Listing[SessionView]:
+        found = [session(each, self.id) for each in self.has if tenant in (None, "acme")]
+        return self._told(found, window)
 
-    def processes(self, tenant: str) -> list[ProcessView]:
-        return [process(each, self.id) for each in self.has] if tenant == "acme" else []
+    def processes(self, tenant: str | None, window: Window) -> Listing[ProcessView]:
+        found = [process(each, self.id) for each in self.has if tenant in (None, "acme")]
+        return self._told(found, window)
+
+    def _told(self, found: list[Any], window: Window) -> Listing[Any]:
+        rows = window.first(found, lambda row: row.position(window.sort))
+        self.sent += len(rows)
+        return Listing(rows, len(found))
+
+    def use(self, window: Window) -> Listing[TenantUse]:
+        rows = [TenantUse("acme", len(self.has), 1, USE), TenantUse(self.id, 1, 0)]
+        return self._told(rows, window)
+
+    def failures(self, tenant: str | None, window: Window) -> Listing[FailureView]:
+        at = NOW + timedelta(seconds=len(self.has))
+        found = [FailureView("acme", each, replace(FAILURE, at=at, node=self.id)) for each in self.has]
+        return self._told(found, window)
+
+    def limits_use(self, tenant: str) -> LimitsUse:
+        if tenant != "acme":
+            return LimitsUse()
+        return LimitsUse(len(self.has), 2, 1, 1 << 20, (("alice", len(self.has)), (self.id, 1)))
+
+    def load(self) -> NodeLoad:
+        return replace(LOAD, node=self.id)
+
+    def backends(self, tenant: str, first: str, last: str) -> list[BackendRunning]:
+        failures = () if first != last else (FAILURE,)
+        return [BackendRunning("echo", self.id, warm=2, failures=failures)] if first <= "echo" <= last else []
+
+    def credential_uses(self, identity: tuple[str, str, str]) -> list[AddressUse]:
+        return [AddressUse("192.0.2.1", 7, NOW, NOW, self.id)] if identity == HOLDER else []
 
     def end_session(self, tenant: str, public_id: str) -> bool:
         if tenant != "acme" or public_id not in self.has:
@@ -124,11 +181,93 @@ async def others(asking: Node, *asked: Node) -> AsyncIterator[None]:
 async def test_lists_are_of_all_nodes_in_order():
     a, b, c = Node(A, "s3"), Node(B, "s1", "s4"), Node(C)
     async with others(a, b, c):
-        assert await a.all.sessions("acme") == [session("s1", B), session("s3", A), session("s4", B)]
-        assert await a.all.processes("acme") == [process("s1", B), process("s3", A), process("s4", B)]
-        assert await a.all.sessions("zenith") == []
-        assert [(each.id, each.sessions) for each in a.all.statuses()] == [(A, 1), (B, 9), (C, 9)]
+        for tenant in ("acme", None):
+            found = await a.all.sessions(tenant, Window())
+            assert found == Listing([session("s1", B), session("s3", A), session("s4", B)], 3, [])
+            processes = await a.all.processes(tenant, Window())
+            assert processes == Listing([process("s1", B), process("s3", A), process("s4", B)], 3, [])
+        assert await a.all.sessions("zenith", Window()) == Listing([], 0, [])
+        assert [(each.id, each.sessions) for each in await a.all.statuses()] == [(A, 1), (B, 9), (C, 9)]
         assert a.all.status().id == A
+
+
+async def test_what_a_tenant_has_taken_of_its_limits_is_that_of_all_nodes():
+    a, b = Node(A, "s1"), Node(B, "s2", "s3")
+    async with others(a, b):
+        use, silent = await a.all.limits_use("acme")
+        assert (use.sessions, use.processes, use.in_flight, use.memory_bytes) == (3, 4, 2, 2 << 20)
+        assert (use.sessions_of_one, silent) == (3, [])
+        assert await a.all.limits_use("zenith") == (LimitsUse(), [])
+
+
+async def test_a_node_sends_no_more_rows_than_a_page_has():
+    names = [f"s{number:03d}" for number in range(300)]
+    a, b, c = Node(A), Node(B, *names[::2]), Node(C, *names[1::2])
+    async with others(a, b, c):
+        found, after = [], ""
+        while True:
+            b.overview.sent = c.overview.sent = 0
+            page = await a.all.sessions(None, Window("calls", after, 21))
+            assert b.overview.sent <= 21
+            assert c.overview.sent <= 21
+            assert page.total == 300
+            found += [row.id for row in page.rows]
+            if len(page.rows) < 21:
+                break
+            after = page.rows[-1].position("calls")
+        assert found == names
+        b.overview.sent = 0
+        await a.all.sessions(None, Window(limit=100_000))
+        assert b.overview.sent <= MAX_ROWS
+
+
+async def test_use_is_summed_by_tenant_over_all_nodes():
+    a, b = Node(A, "s1"), Node(B, "s2", "s3")
+    async with others(a, b):
+        a.peers[C] = NodeRecord(C, "http://127.0.0.1:1", "1", NOW)
+        found = await a.all.use(Window("memory"))
+        assert found.rows[0] == TenantUse("acme", 3, 2, Use(2 << 20, 5.0, 100.0, 2, 14))
+        assert [each.tenant for each in found.rows] == ["acme", A, B]
+        assert (found.total, found.silent) == (3, [C])
+
+
+async def test_failures_of_all_nodes_come_newest_first():
+    a, b = Node(A, "s1"), Node(B, "s2", "s3")
+    async with others(a, b):
+        found = await a.all.failures(None, Window(limit=2))
+        assert ({row.failure.node for row in found.rows}, found.total) == ({B}, 3)
+        found = await a.all.failures(None, Window(after=found.rows[-1].position("id")))
+        assert [row.backend for row in found.rows] == ["s1"]
+        assert found.rows[0].failure.stderr == ("oh",)
+
+
+async def test_nodes_are_shown_with_address_and_load_and_silent_ones_without():
+    a, b = Node(A), Node(B)
+    async with others(a, b):
+        a.peers[C] = NodeRecord(C, "http://127.0.0.1:1", "1", NOW)
+        own, other, silent = await a.all.statuses()
+        assert (own.load, other.load, silent.load) == (replace(LOAD, node=A), replace(LOAD, node=B), None)
+        assert (own.url, other.url, silent.url) == (None, a.peers[B].url, "http://127.0.0.1:1")
+
+
+async def test_what_runs_of_backends_and_their_failures_come_from_all_nodes_but_those_that_are_silent():
+    a, b, c = Node(A), Node(B), Node(C)
+    async with others(a, b):
+        found = await a.all.backends("acme", "a", "z")
+        assert found.rows == [BackendRunning("echo", A, warm=2), BackendRunning("echo", B, warm=2)]
+        a.peers[C] = NodeRecord(C, "http://127.0.0.1:1", "1", NOW)
+        found = await a.all.backends("acme", "echo", "echo")
+        assert [each.failures for each in found.rows] == [(FAILURE,), (FAILURE,)]
+        assert found.silent == [c.overview.id]
+        assert (await a.all.backends("acme", "time", "time")).rows == []
+
+
+async def test_from_where_a_principal_comes_is_told_by_all_nodes():
+    a, b = Node(A), Node(B)
+    async with others(a, b):
+        found = await a.all.credential_uses(HOLDER)
+        assert found.rows == [AddressUse("192.0.2.1", 7, NOW, NOW, each) for each in (A, B)]
+        assert (await a.all.credential_uses(("acme", "key", "k1"))).rows == []
 
 
 async def test_a_session_is_ended_where_it_is():
@@ -161,7 +300,8 @@ async def test_a_node_that_does_not_answer_is_left_out_and_named(monkeypatch, ca
         a.peers[C] = NodeRecord(C, url, "1", NOW)
         a.peers["gone"] = NodeRecord("gone", "http://127.0.0.1:1", "1", NOW)
         with anyio.fail_after(2):
-            assert await a.all.sessions("acme") == [session("s1", A), session("s2", B)]
+            found = await a.all.sessions("acme", Window())
+    assert found == Listing([session("s1", A), session("s2", B)], 2, ["gone", C])
     assert f"node {C} is missing" in caplog.text
     assert "node gone is missing" in caplog.text
     assert f"node {B} is missing" not in caplog.text
@@ -170,7 +310,7 @@ async def test_a_node_that_does_not_answer_is_left_out_and_named(monkeypatch, ca
 async def test_a_node_with_another_secret_is_left_out():
     a, stranger = Node(A, "s1"), Node(B, "s2", key=b"x" * 32)
     async with others(a, stranger):
-        assert await a.all.sessions("acme") == [session("s1", A)]
+        assert (await a.all.sessions("acme", Window())).rows == [session("s1", A)]
 
 
 async def test_what_is_no_list_is_left_out():
@@ -181,7 +321,7 @@ async def test_what_is_no_list_is_left_out():
     a = Node(A, "s1")
     async with others(a), served(Odd(B, nonsense)) as url:
         a.peers[B] = NodeRecord(B, url, "1", NOW)
-        assert await a.all.sessions("acme") == [session("s1", A)]
+        assert (await a.all.sessions("acme", Window())).rows == [session("s1", A)]
 
 
 async def test_a_node_that_does_not_work_together_with_this_one_is_shown_with_the_reason():
@@ -189,7 +329,7 @@ async def test_a_node_that_does_not_work_together_with_this_one_is_shown_with_th
     async with others(a, b, stranger):
         for node in (B, C):
             await a.client.probe(a.peers[node].url)
-        assert [(each.id, each.problem) for each in a.all.statuses()] == [
+        assert [(each.id, each.problem) for each in await a.all.statuses()] == [
             (A, None),
             (B, None),
             (C, "it has another SECRET_KEY"),

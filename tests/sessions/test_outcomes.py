@@ -13,9 +13,11 @@ import pytest
 
 from app.domain import Principal
 from app.errors import (
+    UNKNOWN,
     BackendExited,
     BackendUnavailable,
     CallCutOff,
+    Disabled,
     GatewayError,
     NodeUnavailable,
     RoutesUnavailable,
@@ -224,6 +226,8 @@ def test_the_other_rows_are_as_written() -> None:
         16: [PeerLost()],
         18: [CallCutOff()],
         19: [StateRefused("state_lost")],
+        23: [Disabled("tenant", "acme", "unpaid"), Disabled("key")],
+        24: [Disabled("backend", "echo").again(outcome=UNKNOWN)],
     }
     for row, errors in others.items():
         for error in errors:

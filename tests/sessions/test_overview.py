@@ -1,38 +1,63 @@
 """NodeOverview: the live objects as values, of one tenant at a time."""
 
+import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
-from app.domain import Principal
-from app.sessions.overview import NodeOverview, public_id
+from app.domain import Principal, public_id
+from app.sessions.listing import Listing, Use, Window
+from app.sessions.overview import NodeOverview
 from tests.sessions.fakes import FakePool
 
 
 @pytest.fixture
 def overview(registry: Any, pool: FakePool) -> NodeOverview:
-    nothing: Any = SimpleNamespace(processes=[])
+    nothing: Any = SimpleNamespace(processes=[], watch=lambda: None)
     typed_pool: Any = pool
     return NodeOverview("n1", "test", registry, typed_pool, nothing)
 
 
 async def test_a_session_is_shown_to_its_tenant_under_a_public_id_and_ended_by_it(overview, registry, principal):
     session = await registry.open(principal, "acme", "echo", "streamable")
-    (shown,) = overview.sessions("acme")
+    session.address = "192.0.2.1"
+    ((shown,), total) = (listing := overview.sessions("acme", Window())).rows, listing.total
     assert shown.id == public_id(session.id)
     assert len(shown.id) == 12
     assert shown.id not in session.id
-    assert (shown.backend, shown.subject, shown.process, shown.calls) == ("echo", "k1", None, 0)
-    assert overview.sessions("zenith") == []
+    assert (shown.tenant, shown.backend, shown.subject, shown.process) == ("acme", "echo", "k1", None)
+    assert (shown.address, shown.client_name, shown.use, total) == ("192.0.2.1", None, Use(), 1)
+    assert overview.sessions("zenith", Window()) == Listing([], 0)
+    for tenant, window in ((None, Window()), ("acme", Window(only=shown.id)), (None, Window(backend="echo"))):
+        assert [
+            replace(each, age_s=shown.age_s, idle_s=shown.idle_s) for each in overview.sessions(tenant, window).rows
+        ] == [shown]
+    assert overview.sessions("acme", Window(only="other")).rows == []
+    assert overview.sessions("acme", Window(backend="other")) == Listing([], 0)
     for tenant, name in (("zenith", shown.id), ("acme", session.id), ("acme", "")):
         assert not overview.end_session(tenant, name)
     assert overview.status().sessions == 1
     assert overview.end_session("acme", shown.id)
     assert not overview.end_session("acme", shown.id)
     assert overview.status().sessions == 0
-    assert overview.processes("acme") == []
+    assert overview.processes("acme", Window()) == Listing([], 0)
     assert overview.stderr("acme", "p", 1) is None
+
+
+async def test_what_a_tenant_has_taken_of_its_limits_is_counted_as_they_are(overview, registry, pool, principal):
+    bob = Principal("acme", "key", "bob", frozenset())
+    for each in (principal, principal, bob):
+        session = await registry.open(each, "acme", "echo", "streamable")
+    session.gate.begin_call(time.monotonic())
+    pool.counts["acme"] = 2
+    use = overview.limits_use("acme")
+    assert (use.sessions, use.processes, use.in_flight, use.sessions_of_one) == (3, 2, 1, 2)
+    assert "bob" not in str(use)
+    assert overview.limits_use("zenith").sessions == 0
+    session.gate.end_call()
 
 
 async def test_a_node_that_drains_says_so(overview, registry):
@@ -44,6 +69,34 @@ async def test_a_node_that_drains_says_so(overview, registry):
 async def test_sessions_of_several_principals_are_in_order_of_their_ids(overview, registry):
     for number in range(4):
         await registry.open(Principal("acme", "key", f"k{number}", frozenset()), "acme", "echo", "sse")
-    ids = [each.id for each in overview.sessions("acme")]
+    ids = [each.id for each in overview.sessions("acme", Window()).rows]
     assert ids == sorted(ids)
     assert len(set(ids)) == 4
+
+
+async def test_what_runs_is_measured_more_often_while_somebody_looks(registry, pool):
+    looks: list[int] = []
+    supervisor: Any = SimpleNamespace(processes=[], watch=lambda: looks.append(1))
+    overview = NodeOverview("n1", "test", registry, pool, supervisor, lambda: 12)
+    overview.processes(None, Window())
+    overview.sessions("acme", Window())
+    overview.use(Window())
+    load = overview.load()
+    assert len(looks) == 4
+    assert (load.node, load.connections, load.calls, load.refuses) == ("n1", 12, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("info", "shown"),
+    [
+        (b'{"name":"cursor","version":"1.2"}', ("cursor", "1.2")),
+        (b'{"name":"a\\u001b[2Jb","version":3}', ("a?[2Jb", None)),
+        (b'{"name":"' + b"x" * 100 + b'"}', ("x" * 80, None)),
+        (b"[]", (None, None)),
+    ],
+)
+async def test_the_program_of_a_client_is_what_it_calls_itself(overview, registry, principal, info, shown):
+    session = await registry.open(principal, "acme", "echo", "modern")
+    session.client_info = msgspec.Raw(info)
+    (row,) = overview.sessions(None, Window()).rows
+    assert (row.client_name, row.client_version) == shown

@@ -14,6 +14,7 @@ from app.errors import (
     BackendTimeout,
     CallCutOff,
     Conflict,
+    Disabled,
     GatewayError,
     InvalidMessage,
     RoutesUnavailable,
@@ -222,6 +223,51 @@ async def test_a_session_that_is_closed_waits_no_longer_for_a_process(
         session.close(reason)
     assert [type(each) for each in heard] == [error]
     assert pool.leases == []
+
+
+async def test_who_waits_for_a_process_of_what_is_switched_off_hears_so(
+    registry: SessionRegistry, principal: Principal, pool: FakePool
+) -> None:
+    session = await registry.open(principal, "acme", "echo", "streamable_http")
+    pool.gate, heard = anyio.Event(), list[GatewayError]()
+
+    async def connect() -> None:
+        with pytest.raises(GatewayError) as caught:
+            await registry.connect(session)
+        heard.append(caught.value)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(connect)
+        await anyio.wait_all_tasks_blocked()
+        off = Disabled("backend", "echo", "ask Kim")
+        assert registry.close_where(lambda each: True, "backend_disabled", off) == 1
+    (error,) = heard
+    assert isinstance(error, Disabled)
+    assert (str(error), error.outcome) == ("the backend `echo` is switched off: ask Kim", None)
+    assert error is not off  # whoever raises it adds to it
+
+
+async def test_what_is_switched_off_while_a_session_is_claimed_is_not_opened(
+    registry: SessionRegistry, principal: Principal
+) -> None:
+    async def switched_off_meanwhile() -> None:
+        registry.close_where(lambda each: True, "backend_disabled", Disabled("backend", "echo"))
+
+    with pytest.raises(Disabled):
+        await registry.open(principal, "acme", "echo", "streamable_http", switched_off_meanwhile)
+    assert len(registry) == 0
+
+
+async def test_calls_of_what_is_switched_off_hear_so_whether_sent_or_not(
+    opened: Session, registry: SessionRegistry
+) -> None:
+    reply = ask(opened)
+    registry.close_where(lambda each: True, "key_disabled", Disabled("key", "k1", "lost"))
+    error = reply.outcomes[0].error  # type: ignore[union-attr]
+    assert (type(error), error.outcome, str(error)) == (Disabled, "unknown", "this key is switched off: lost")
+    with pytest.raises(Disabled) as caught:
+        ask(opened)
+    assert caught.value.outcome is None
 
 
 async def test_silence_makes_a_call_a_stream_but_not_initialize(session: Session, link: FakeLink) -> None:

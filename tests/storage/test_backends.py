@@ -4,11 +4,31 @@ from dataclasses import replace
 
 import pytest
 
+from app.domain import Tenant, is_home
 from app.errors import BackendNotFound, Conflict, NotFound
 
 
 async def test_a_backend_comes_back_as_it_was_stored(backends, spec):
-    assert await backends.create("acme", spec) == spec == await backends.get("acme", "echo")
+    created = await backends.create("acme", spec)
+    assert replace(created, home="") == spec
+    assert await backends.get("acme", "echo") == created
+
+
+async def test_a_backend_knows_the_home_of_its_tenant(backends, tenants, spec):
+    created = await backends.create("acme", spec)
+    changed = await backends.replace("acme", replace(created, enabled=False, home=""))
+    other = await backends.create("zenith", spec)
+    (listed,) = await backends.list("acme", limit=9)
+    assert created.home == changed.home == listed.home == (await backends.get("acme", "echo")).home
+    assert is_home(created.home)
+    names = {each.home: each.tenant for each in (created, other)}
+    assert len(names) == 2
+    assert names.items() <= (await tenants.homes()).items()
+    assert list(await backends.homes(limit=9)) == [created.home, other.home]
+    await tenants.delete("acme")
+    await tenants.create(Tenant("acme"))
+    again = await backends.create("acme", spec)
+    assert again.home not in names
 
 
 async def test_the_same_name_in_another_tenant_is_another_backend(backends, spec):
@@ -35,7 +55,7 @@ async def test_another_tenants_backend_is_out_of_reach(backends, spec):
         with pytest.raises(BackendNotFound):
             await attempt
     assert await backends.list("zenith", limit=9) == []
-    assert await backends.get("acme", "echo") == spec
+    assert replace(await backends.get("acme", "echo"), home="") == spec
 
 
 async def test_a_change_needs_the_version_that_was_read(backends, spec):

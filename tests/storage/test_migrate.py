@@ -105,7 +105,7 @@ def test_down_and_up_again(url, dialect):
 
 
 def test_one_step_down_and_up_keeps_every_row_of_the_step_before(url):
-    run(url, f"INSERT INTO tenants VALUES ('acme', '{{}}', 7, '{AT}')")
+    run(url, f"INSERT INTO tenants (name, limits, version, created_at) VALUES ('acme', '{{}}', 7, '{AT}')")
     for _ in range(2):
         with migrate._connection(url) as connection:
             command.downgrade(migrate.config(connection), "-1")
@@ -113,8 +113,26 @@ def test_one_step_down_and_up_keeps_every_row_of_the_step_before(url):
     assert run(url, "SELECT name, version FROM tenants ORDER BY name") == [("acme", 7), ("default", 1)]
 
 
+def test_going_back_leaves_no_issuer_of_the_platform_that_would_open_the_default_tenant(url):
+    """The older version knows no list: to it such a row is an issuer of the tenant `default`, for everybody."""
+    row = f"'default', '{{}}', '[\"RS256\"]', '[]', '{{}}', '[\"platform:admin\"]', '{AT}', 1"
+    columns = "tenant, issuer, algorithms, audience, claims, max_scopes, created_at, version"
+    plain, listed = (row.replace("{}", name, 1) for name in ("plain", "listed"))
+    run(
+        url,
+        f"INSERT INTO issuers (id, {columns}) VALUES ('a', {plain})",
+        f"INSERT INTO issuers (id, {columns}, tenants_claim) VALUES ('b', {listed}, 'groups')",
+        "INSERT INTO issuer_tenants (issuer_id, value, tenant, scopes) VALUES ('b', 'x', 'default', '[]')",
+    )
+    with migrate._connection(url) as connection:
+        command.downgrade(migrate.config(connection), "0008")
+    assert run(url, "SELECT id FROM issuers") == [("a",)]
+    migrate.upgrade(url)
+    assert run(url, "SELECT id, tenants_claim FROM issuers") == [("a", None)]
+
+
 def test_the_audit_trail_only_grows(url, dialect):
-    values = f"'{AT}', 'acme', 'default', 'key', 'k', 'tenant.create', '', '', ''"
+    values = f"'{AT}', 'acme', 'default', 'key', 'k', 'tenant.create', '', '', '', NULL"
     columns = [column.name for column in metadata.tables["audit"].columns if column.name != "id"]
     run(url, f"INSERT INTO audit ({', '.join(columns)}) VALUES ({values})")
     attempts = ["UPDATE audit SET action = 'x'", "DELETE FROM audit"]

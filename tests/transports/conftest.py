@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
+from app.auth.credential_uses import CredentialUses
 from app.auth.credential_watch import CredentialWatch
 from app.auth.sealing import Sealer
 from app.domain import BackendSpec, Principal
@@ -42,7 +43,7 @@ class FakeAuthenticator:
         self.known = dict(KNOWN)
         self.now = LONG_AHEAD
         self.watch = CredentialWatch(wall_clock=lambda: self.now)
-        self.asked = 0
+        self.asked, self.uses = 0, CredentialUses()
 
     def remembered(self, value: bytes, *_: object) -> Principal | None:
         return self.known.get(value)

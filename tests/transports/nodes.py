@@ -12,6 +12,7 @@ from typing import Any
 import anyio
 import uvicorn
 
+from app.auth.credential_uses import CredentialUses
 from app.auth.credential_watch import CredentialWatch
 from app.domain import Principal
 from app.errors import GatewayError, Unauthenticated
@@ -41,7 +42,7 @@ class OneKey:
     """Knows `Bearer alice`."""
 
     def __init__(self) -> None:
-        self.watch = CredentialWatch()
+        self.watch, self.uses = CredentialWatch(), CredentialUses()
 
     def remembered(self, value: bytes, *_: object) -> Principal | None:
         return ALICE if value == b"Bearer alice" else None

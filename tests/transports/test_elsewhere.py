@@ -11,6 +11,7 @@ import pytest
 from app.auth.credential_watch import CredentialWatch
 from app.domain import BackendSpec, Principal
 from app.errors import (
+    GatewayError,
     NodeUnavailable,
     RateLimited,
     RoutesUnavailable,
@@ -440,8 +441,11 @@ def watched(rig: Rig, gone: list[bool]) -> McpRequest:
             raise Unauthenticated
         return request.principal
 
+    async def require_on(request: McpRequest, error: GatewayError) -> None:
+        """All is on."""
+
     request = rig.client.request(rig.cluster.principal)
-    request.admit(rig.cluster.principal, rig.watch, rig.watch.count, ask_again)
+    request.admit(rig.cluster.principal, rig.watch, rig.watch.count, ask_again, require_on)
     return request
 
 

@@ -219,7 +219,7 @@ async def test_a_node_without_the_session_says_so_and_nothing_is_answered(sender
     async with two_nodes(sender, refuses) as client:
         response = await client.post(MCP, content=PING)
         assert isinstance(sender.errors[0], NotOwner)
-        assert response.json()["error"]["data"] == {"reason": "not_owner"}  # of this test's endpoint
+        assert response.json()["error"]["data"]["reason"] == "not_owner"  # of this test's endpoint
         await until(lambda: sender.results() == {"not_owner": 1})
 
 

@@ -1,0 +1,41 @@
+"""What the audit trail says of a change: the object as answers showed it before and after, which is without secrets."""
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from app.admin.issuer_schemas import IssuerAnswer
+from app.admin.schemas import HIDDEN, BackendAnswer
+from app.domain import BackendSpec
+from app.storage.changes import Change, between
+from app.storage.issuers import Issuer
+
+# What the act's target says already, and what changes by itself.
+_LEFT_OUT = {"id", "tenant", "version", "created_at", "last_used_at", "key"}
+
+
+def changes_of(old: BaseModel | None, new: BaseModel | None) -> tuple[Change, ...]:
+    """Between two answers; None is an object that was not there, or is not any more."""
+    return between(_members(old), _members(new))
+
+
+def changes_of_backend(old: BackendSpec | None, new: BackendSpec | None) -> tuple[Change, ...]:
+    """With variables that have another value now, which nobody is told."""
+    before, after = ({} if spec is None else _members(BackendAnswer.of(spec)) for spec in (old, new))
+    env = {} if old is None or new is None else {name: (old.env[name], new.env.get(name)) for name in old.env}
+    return between(before, after, [f"env.{name}" for name, (was, now) in env.items() if was != now])
+
+
+def changes_of_issuer(old: Issuer | None, new: Issuer | None) -> tuple[Change, ...]:
+    """With a secret that is another one now."""
+    before, after = ({} if each is None else _issuer(each) for each in (old, new))
+    has_new = old is not None and new is not None and old.sealed_secret != new.sealed_secret
+    return between(before, after, ["secret"] if has_new else [])
+
+
+def _issuer(issuer: Issuer) -> dict[str, Any]:
+    return {**_members(IssuerAnswer.of(issuer)), "secret": None if issuer.sealed_secret is None else HIDDEN}
+
+
+def _members(answer: BaseModel | None) -> dict[str, Any]:
+    return {} if answer is None else answer.model_dump(mode="json", exclude=_LEFT_OUT)

@@ -1,0 +1,202 @@
+"""FailureLog: the last failures of each backend on this node, kept after their processes are gone.
+
+In memory, and bounded. Knows no sessions: whom a failure concerned it is told.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from app.backends.process import BackendProcess
+from app.domain import BackendSpec, is_name
+
+MAX_KEPT = 10  # of one backend
+MAX_TIMEOUTS = 5  # of them calls: tools that hang must not push out what a process has said at its end
+MAX_BYTES = 2 << 20  # of one node; above it the backend that has not failed for the longest time loses its oldest
+STDERR_BYTES = 4 << 10  # of one failure, the end of it
+MAX_NAMED = 10  # sessions of one failure; above it they are counted
+MAX_TEXT = 300
+
+NOT_STARTED, NOT_INITIALIZED, TIMEOUT = "not_started", "not_initialized", "timeout"
+_ENDS = frozenset({"exited", "signaled", "killed", "spawner_lost"})  # not "stopped": somebody had asked for that
+
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Affected:
+    """A session that a failure concerned, by its public id, and whose it was."""
+
+    session: str
+    tenant: str
+    issuer: str
+    subject: str
+
+
+@dataclass(frozen=True, slots=True)
+class BackendFailure:
+    """One failure, or several that are told as one. What can differ among those is that of the last.
+
+    `kind` says what happened: "not_started"; how the process ended (see `Exit`, "killed" is by the gateway);
+    "not_initialized", while the process lived; or "timeout" of a call, which `method` and `tool` name.
+    """
+
+    kind: str
+    detail: str  # for people
+    before_handshake: bool
+    version: int  # of the backend's configuration
+    first_at: datetime
+    at: datetime
+    node: str
+    times: int = 1
+    process: str | None = None
+    pid: int | None = None
+    lived_s: float | None = None
+    method: str | None = None
+    tool: str | None = None
+    affected: tuple[Affected, ...] = ()
+    affected_count: int = 0  # of the last time; `affected` names the first few
+    stderr: tuple[str, ...] = ()
+
+    def repeats(self, other: "BackendFailure") -> bool:
+        """Whether the two are told as one: a call that hangs again, a process that dies at its start over and over.
+
+        Not the ends of processes that have served somebody: each concerned others.
+        """
+        return (self.kind == TIMEOUT or self.before_handshake) and self.cause == other.cause
+
+    @property
+    def cause(self) -> tuple[object, ...]:
+        """What is the same in failures that are told as one."""
+        detail = None if self.kind == TIMEOUT else self.detail  # which says how long it took
+        return (self.kind, detail, self.before_handshake, self.version, self.method, self.tool)
+
+    def in_short(self) -> "BackendFailure":
+        """Without what takes room, or is for administrators."""
+        return replace(self, method=None, tool=None, affected=(), stderr=())
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes in memory, and more than in JSON."""
+        named = sum(len(each.issuer) + len(each.subject) + 200 for each in self.affected)
+        return 1000 + sum(len(line) + 60 for line in self.stderr) + len(self.detail) + named
+
+
+UsersOf = Callable[[BackendSpec, str | None], Sequence[Affected]]
+
+
+class FailureLog:
+    """Of each backend the last failures, the newest last.
+
+    `users_of` names the sessions of a process by its id; of none: those that wait for a process of the backend.
+    """
+
+    def __init__(self, node: str, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._node, self._now = node, now
+        self._kept: dict[Key, list[BackendFailure]] = {}  # the backend that has failed last is last
+        self._bytes = 0
+        self.users_of: UsersOf = lambda spec, process: ()
+
+    # --- what has gone wrong
+
+    def ended(self, process: BackendProcess, *, before_handshake: bool) -> None:
+        """A process has ended; to be told before its sessions are. What was stopped has not failed."""
+        exit = process.exit
+        if exit is not None and exit.reason in _ENDS:
+            failure = self._new(process.spec, exit.reason, exit.description, process, before_handshake=before_handshake)
+            self._add(process.spec, failure, self.users_of(process.spec, process.id))
+
+    def not_started(self, spec: BackendSpec, why: str) -> None:
+        """The command could not be executed."""
+        self._add(spec, self._new(spec, NOT_STARTED, why), self.users_of(spec, None))
+
+    def not_initialized(self, process: BackendProcess, why: str) -> None:
+        """A process that is to be shared has not answered `initialize` as it should."""
+        failure = self._new(process.spec, NOT_INITIALIZED, why, process)
+        self._add(process.spec, failure, self.users_of(process.spec, None))
+
+    def timed_out(
+        self, spec: BackendSpec, process: BackendProcess | None, why: str, *, method: str, tool: str | None,
+        affected: Affected,
+    ) -> None:  # fmt: skip
+        """A call had no answer in time."""
+        failure = self._new(spec, TIMEOUT, why, process, before_handshake=method == "initialize")
+        self._add(spec, replace(failure, method=method[:MAX_TEXT], tool=tool), [affected])
+
+    def _new(
+        self, spec: BackendSpec, kind: str, why: str, process: BackendProcess | None = None, *,
+        before_handshake: bool = True,
+    ) -> BackendFailure:  # fmt: skip
+        at = self._now()
+        failure = BackendFailure(kind, why[:MAX_TEXT], before_handshake, spec.version, at, at, self._node)
+        if process is None:
+            return failure
+        lived_s = round(max(0.0, at.timestamp() - process.started_at), 3)
+        stderr = _end_of(process.stderr.last_lines())
+        return replace(failure, process=process.id, pid=process.pid, lived_s=lived_s, stderr=stderr)
+
+    def _add(self, spec: BackendSpec, failure: BackendFailure, affected: Sequence[Affected]) -> None:
+        if not is_name(spec.name):
+            return  # a check's: it tells whoever has asked for it
+        failure = replace(failure, affected=tuple(affected[:MAX_NAMED]), affected_count=len(affected))
+        kept = self._kept[spec.key] = self._kept.pop(spec.key, [])
+        for like in (each for each in kept if failure.repeats(each)):
+            failure = replace(failure, first_at=like.first_at, times=like.times + 1)
+            self._drop(spec.key, like)
+            break
+        kept.append(failure)
+        self._bytes += failure.size
+        self._make_room(spec.key)
+
+    # --- bounds
+
+    def _make_room(self, key: Key) -> None:
+        kept = self._kept[key]
+        timeouts = [each for each in kept if each.kind == TIMEOUT]
+        if len(timeouts) > MAX_TIMEOUTS:
+            self._drop(key, timeouts[0])
+        if len(kept) > MAX_KEPT:
+            self._drop(key, kept[0])
+        while self._bytes > MAX_BYTES:
+            longest_ago = next(iter(self._kept))
+            self._drop(longest_ago, self._kept[longest_ago][0])
+            if not self._kept[longest_ago]:
+                del self._kept[longest_ago]
+
+    def _drop(self, key: Key, failure: BackendFailure) -> None:
+        self._kept[key].remove(failure)
+        self._bytes -= failure.size
+
+    def forget(self, key: Key) -> None:
+        """The backend has been removed."""
+        for failure in self._kept.pop(key, ()):
+            self._bytes -= failure.size
+
+    # --- looking
+
+    def of(self, key: Key) -> Sequence[BackendFailure]:
+        """The backend's, the newest first."""
+        return tuple(reversed(self._kept.get(key, ())))
+
+    def every(self) -> Iterator[tuple[Key, BackendFailure]]:
+        """All of them, with whose they are."""
+        return ((key, failure) for key, kept in self._kept.items() for failure in kept)
+
+    def backends(self) -> set[Key]:
+        """The backends that have failed."""
+        return set(self._kept)
+
+    def __repr__(self) -> str:
+        return f"<FailureLog [{sum(map(len, self._kept.values()))} failures, {len(self._kept)} backends]>"
+
+
+def _end_of(lines: Sequence[str]) -> tuple[str, ...]:
+    """The last lines that fit; of a longer one its end."""
+    kept: list[str] = []
+    left = STDERR_BYTES
+    for line in reversed(lines):
+        if left <= 0:
+            break
+        kept.append(line[-left:])
+        left -= len(line)
+    return tuple(reversed(kept))

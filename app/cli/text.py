@@ -1,0 +1,31 @@
+"""Text that comes from files named on the command line, and text of others that a terminal is shown."""
+
+import sys
+
+from app.errors import InvalidRequest
+
+
+def read_text(path: str, most: int) -> str:
+    """What stands in the file; - is stdin.
+
+    Raises:
+        InvalidRequest: it cannot be read, is too large, or no text.
+    """
+    try:
+        if path == "-":
+            content = sys.stdin.buffer.read(most + 1)
+        else:
+            with open(path, "rb") as file:
+                content = file.read(most + 1)
+        if len(content) > most:
+            raise InvalidRequest(f"{path!r} is larger than {most} bytes")
+        return content.decode("utf-8")
+    except OSError as error:
+        raise InvalidRequest(f"cannot read {path!r}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InvalidRequest(f"{path!r} is not UTF-8 text") from None
+
+
+def printable(text: str) -> str:
+    """The text as it can be shown on a terminal: what others have made up could steer it."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)

@@ -1,0 +1,80 @@
+"""SecretKeyCheck: whether the database was made with this secret key. Another one opens nothing of what is in it, and
+would answer every API key as if it were forged.
+
+One row holds a salted PBKDF2 of the key. It is slow on purpose: a key that somebody made up can be guessed from a copy
+of the database, and this must not be the quickest way to try one. It takes a node some 25 ms, once.
+"""
+
+import contextlib
+import hashlib
+import hmac
+import secrets
+from datetime import UTC, datetime
+
+from sqlalchemy import insert, select, update
+
+from app.errors import Conflict, SettingsError, StorageReadOnly
+from app.storage.acts import Act
+from app.storage.engine import Database
+from app.storage.tables import secret_key_check
+
+ITERATIONS = 100_000
+SALT_BYTES = 16
+_LABEL = b"trunkline database key check 1"
+_ROW = 1  # there is no other
+
+
+class SecretKeyCheck:
+    """The one row, for one secret key."""
+
+    def __init__(self, database: Database, secret_key: bytes) -> None:
+        self._database, self._key = database, secret_key
+
+    async def fits(self) -> bool | None:
+        """Whether it is the key of this database; None if the database does not know its key yet."""
+        async with self._database.read() as connection:
+            known = (await connection.execute(select(secret_key_check.c.value))).scalar_one_or_none()
+        return None if known is None else hmac.compare_digest(known, _value(self._key, known[:SALT_BYTES]))
+
+    async def require(self) -> None:
+        """Refuses another key than that of the database; a database that has none yet takes any.
+
+        Raises:
+            SettingsError: it is another one. The message says what to do.
+            StorageUnavailable: the database does not answer.
+        """
+        if await self.fits() is False:
+            raise SettingsError(
+                f"TRUNKLINE_SECRET_KEY: the database at {self._database.place} was made with another one. Start with "
+                "that one: without it every API key and every sealed secret is worthless. If the key has been changed "
+                'on purpose, `trunkline secret-key accept` says so to the database: docs/operations.md, "Keys and '
+                'rotation"'
+            )
+
+    async def claim(self) -> None:
+        """Makes this the key of a database that has none: whoever comes first decides.
+
+        Raises:
+            SettingsError, StorageUnavailable: as `require`.
+        """
+        if await self.fits() is None:
+            # Conflict: somebody was quicker. Read-only: a standby learns the key once it takes changes.
+            with contextlib.suppress(Conflict, StorageReadOnly):
+                async with self._database.write() as connection:
+                    await connection.execute(insert(secret_key_check).values(self._row()))
+        await self.require()
+
+    async def accept(self, act: Act) -> None:
+        """Makes this the key of the database, whatever it was before. Nodes that run have checked already."""
+        async with self._database.write(act) as connection:
+            changed = await connection.execute(update(secret_key_check).values(self._row()))
+            if not changed.rowcount:
+                await connection.execute(insert(secret_key_check).values(self._row()))
+
+    def _row(self) -> dict[str, object]:
+        return {"id": _ROW, "value": _value(self._key, secrets.token_bytes(SALT_BYTES)), "made_at": datetime.now(UTC)}
+
+
+def _value(secret_key: bytes, salt: bytes) -> bytes:
+    """The salt, and what only this key makes of it."""
+    return salt + hashlib.pbkdf2_hmac("sha256", secret_key, _LABEL + salt, ITERATIONS)

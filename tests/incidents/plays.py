@@ -1,0 +1,119 @@
+"""The nine incidents: each function brings one about, and returns what the person on call was told (environment)."""
+
+import time
+from collections.abc import Callable
+
+from tests.auth.test_jwks import jwk
+from tests.incidents.stage import TROUBLE, Stage
+from tests.integration.gateway import ECHO
+from tests.integration.test_jwt import KEYS, token
+
+Play = Callable[[Stage], dict[str, str]]
+WITHIN_S = 30.0
+
+
+def crash_loop(stage: Stage) -> dict[str, str]:
+    """A backend of a tenant ends whenever it is started."""
+    stage.add_backend(stage.tenant, "billing", [*TROUBLE, "needs", "BILLING_TOKEN"])
+    client = stage.client(stage.first, stage.tenant, "billing")
+    stage.wait(lambda: client.open().json()["error"]["data"]["reason"] == "backend_unavailable")
+    return {}
+
+
+def memory(stage: Stage) -> dict[str, str]:
+    """One process of many takes what there is."""
+    stage.add_backend(stage.tenant, "reports", TROUBLE)
+    greedy, modest = (stage.client(node, stage.tenant, "reports") for node in (stage.second, stage.first))
+    assert greedy.open().status_code == modest.open().status_code == 200
+    assert greedy.call("eat", mib=256).status_code == 200
+    return {}
+
+
+def hanging_tool(stage: Stage) -> dict[str, str]:
+    """One tool of a backend never answers, the others do."""
+    stage.add_backend(stage.tenant, "search", TROUBLE, timeouts={"call_s": 1.0})
+    client = stage.client(stage.second, stage.tenant, "search")
+    assert client.open().status_code == 200
+    assert "error" not in client.call("fine").json()
+    for _ in range(3):
+        assert client.call("hang").json()["error"]["data"]["reason"] == "timeout"
+    return {}
+
+
+def stolen_key(stage: Stage) -> dict[str, str]:
+    """A key that one machine has used is used from elsewhere, a thousand times."""
+    stage.add_backend(stage.tenant, "notes", ECHO)
+    key = stage.first.key(stage.tenant)
+    owner = stage.client(stage.first, stage.tenant, "notes", key)
+    thief = stage.client(stage.first, stage.tenant, "notes", key, address="198.51.100.23", program="curl")
+    assert owner.open().status_code == thief.open().status_code == 200
+    assert owner.call("echo", text="x").status_code == 200
+    for _ in range(1000):
+        assert thief.call("echo", text="x").status_code == 200
+    return {}
+
+
+def rotated_keys(stage: Stage) -> dict[str, str]:
+    """An identity provider signs with a key that it does not publish."""
+    idp = stage.identity_provider()
+    stage.add_backend(stage.tenant, "crm", ECHO)
+    body = {"issuer": idp.url, "algorithms": ["RS256"], "jwks_url": idp.url + "/jwks", "audience": ["crm"]}
+    stage.first.api("POST", f"/tenants/{stage.tenant}/issuers", body)
+    good = token(idp, "crm")
+    assert stage.client(stage.second, stage.tenant, "crm", good).open().status_code == 200
+    forgotten = dict(idp.documents())
+    forgotten["/jwks"] = {"keys": [{**jwk(KEYS["RS256"], "RS256"), "kid": "2026-10"}]}
+    idp.documents = lambda: forgotten  # type: ignore[method-assign]
+    new = token(idp, "crm", kid="2026-11")
+    refused = stage.client(stage.second, stage.tenant, "crm", new)
+    assert refused.open().status_code == 401
+    (stage.directory / "token.jwt").write_text(new)
+    return {"TOKEN_FILE": str(stage.directory / "token.jwt")}
+
+
+def no_redis(stage: Stage) -> dict[str, str]:
+    """Redis is away."""
+    stage.nodes.redis.kill()
+    stage.wait(lambda: "redis" in stage.first.http.get("/readyz").json().get("degraded", {}))
+    return {}
+
+
+def draining_node(stage: Stage) -> dict[str, str]:
+    """One node of two was told to stop, and still has a call that takes its time."""
+    stage.add_backend(stage.tenant, "jobs", ECHO)
+    client = stage.client(stage.second, stage.tenant, "jobs")
+    assert client.open().status_code == 200
+    stage.in_background(lambda: client.call("sleep", ms=25_000))
+    stage.wait(lambda: stage.second.metrics().get("trunkline_sessions", 1) >= 0)
+    stage.second.terminate()
+    stage.wait(lambda: any(node["draining"] for node in stage.first.api("GET", "/nodes")["items"]))
+    return {}
+
+
+def too_many_sessions(stage: Stage) -> dict[str, str]:
+    """A tenant has as many sessions as it may."""
+    stage.first.api("PATCH", f"/tenants/{stage.tenant}", {"limits": {"sessions": 3}})
+    stage.add_backend(stage.tenant, "chat", ECHO)
+    answers = [stage.client(node, stage.tenant, "chat").open() for node in (stage.first, stage.second) * 2]
+    assert [answer.status_code for answer in answers].count(429) == 1
+    return {}
+
+
+def changed_command(stage: Stage) -> dict[str, str]:
+    """Somebody has changed what a backend starts, and now it does something else."""
+    stage.add_backend(stage.tenant, "mail", ECHO)
+    body = {"command": "/bin/sleep", "args": ["3600"], "timeouts": {"initialize_s": 1.0}}
+    stage.second.api("PATCH", f"/tenants/{stage.tenant}/backends/mail", body)
+    time.sleep(0.1)
+    answer = stage.client(stage.first, stage.tenant, "mail").open()
+    assert answer.json()["error"]["data"]["reason"] == "timeout", answer.text
+    return {}
+
+
+PLAYS: dict[str, Play] = {
+    play.__name__: play
+    for play in (
+        crash_loop, memory, hanging_tool, stolen_key, rotated_keys, no_redis, draining_node, too_many_sessions,
+        changed_command,
+    )
+}  # fmt: skip

@@ -1,0 +1,123 @@
+"""Faults of what refusals say, and of who makes room for whom."""
+
+from tests.mutations.fault import Fault
+
+RECLAIMING = ("tests/sessions/test_reclaiming.py",)
+PLAN = ("tests/backends/test_plan.py",)
+POOL = ("tests/backends/test_pool.py",)
+TASKS = ("tests/protocol/test_running_tasks.py",)
+
+FAULTS_OF_LIMITS = (
+    Fault(
+        "a session with a call in flight makes room",
+        "app/sessions/session.py",
+        "        if self.exchange.in_flight or self.exchange.has_questions or self.listen.attached:\n            return None\n        if self.state in (",
+        "        if self.exchange.has_questions or self.listen.attached:\n            return None\n        if self.state in (",
+        RECLAIMING,
+    ),
+    Fault(
+        "a session whose server waits for an answer makes room",
+        "app/sessions/session.py",
+        "self.exchange.in_flight or self.exchange.has_questions or self.listen.attached",
+        "self.exchange.in_flight or self.listen.attached",
+        RECLAIMING,
+    ),
+    Fault(
+        "a session with a running task makes room",
+        "app/sessions/session.py",
+        " or self.exchange.running_tasks.is_any(now)",
+        "",
+        RECLAIMING,
+    ),
+    Fault(
+        "a session that waits for its process makes room",
+        "app/sessions/session.py",
+        "if self.state in (SessionState.CONNECTING, SessionState.CLOSED) or",
+        "if self.state is SessionState.CLOSED or",
+        RECLAIMING,
+    ),
+    Fault(
+        "the session that was idle last makes room",
+        "app/sessions/reclaiming.py",
+        "longest = nsmallest(count + 1, since)",
+        "longest = sorted(since, reverse=True)[: count + 1]",
+        RECLAIMING,
+    ),
+    Fault(
+        "sessions make room however short they were idle",
+        "app/sessions/reclaiming.py",
+        "if now - at >= idle_s][:count]",
+        "][:count]",
+        RECLAIMING,
+    ),
+    Fault(
+        "sessions of any backend make room",
+        "app/sessions/registry.py",
+        "if session.spec.key == spec.key and (whose is None",
+        "if (whose is None",
+        RECLAIMING,
+    ),
+    Fault(
+        "others make room for a principal that has all it may have",
+        "app/sessions/registry.py",
+        'principal if limit == "sessions_per_principal" else None',
+        "None",
+        RECLAIMING,
+    ),
+    Fault(
+        "a node that stood still ends what may be another's",
+        "app/sessions/registry.py",
+        "if self.draining or self.fence.is_closed():  # some may be",
+        "if self.draining:  # some may be",
+        RECLAIMING,
+    ),
+    Fault(
+        "a caller ends a session though a process stops already",
+        "app/backends/plan.py",
+        "            if self._comes_free[scope] > 0:\n                self._comes_free[scope] -= 1\n            else:",
+        "            if True:",
+        PLAN,
+    ),
+    Fault(
+        "nobody looks again when a session has been idle for long enough",
+        "app/backends/pool.py",
+        "        self._look_again_at(stock.reclaim_at)\n",
+        "",
+        POOL,
+    ),
+    Fault(
+        "a changed backend is not asked for idle sessions",
+        "app/backends/pool.py",
+        "stock.spec, stock.is_forgotten, stock.is_filled, stock.reclaim_at = spec, False, False, 0.0",
+        "stock.spec, stock.is_forgotten, stock.is_filled = spec, False, False",
+        POOL,
+    ),
+    Fault(
+        "a task that has ended keeps its session for ever",
+        "app/protocol/running_tasks.py",
+        '        if string_of(members.get("status")) in _OVER:\n            self._until.pop(task, None)\n        elif',
+        "        if",
+        TASKS,
+    ),
+    Fault(
+        "sessions of other nodes are left out of how full a tenant is",
+        "app/limits/use_metrics.py",
+        "gate.sessions + gate.sessions_elsewhere",
+        "gate.sessions",
+        ("tests/limits/test_use_metrics.py",),
+    ),
+    Fault(
+        "what is used changes the entity tag of a tenant",
+        "app/admin/conditions.py",
+        ', "use"}',
+        "}",
+        ("tests/admin/test_tenants.py",),
+    ),
+    Fault(
+        "who has waited in vain for a process hears of the backend's limit, whoever's it was",
+        "app/backends/pool.py",
+        "        if most is not None and self.used_of(tenant) >= most:\n            return Reached",
+        "        if False and most is not None:\n            return Reached",
+        POOL,
+    ),
+)

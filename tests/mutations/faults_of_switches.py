@@ -1,0 +1,80 @@
+"""Faults of what is switched off, and of the audit trail's answers."""
+
+from tests.mutations.fault import Fault
+
+SWITCHES = ("tests/admin/test_switches.py",)
+BOTH_NODES = "tests/integration/test_switched_off.py::test_what_is_switched_off_ends_at_both_nodes_within_a_second"
+ON_EVERY_NODE = "tests/effects/test_cluster.py::test_what_is_switched_off_and_on_is_so_on_every_node"
+
+FAULTS_OF_SWITCHES = (
+    Fault(
+        "a credential that is switched off is let in",
+        "app/auth/authenticator.py",
+        "principal = await verify()\n            if self._switches is not None:",
+        "principal = await verify()\n            if False and self._switches is not None:",
+        SWITCHES,
+    ),
+    Fault(
+        "an administrator of the tenant switches on what the platform has switched off",
+        "app/auth/policy.py",
+        "(not off_by_platform or is_platform_admin(principal))",
+        "(not off_by_platform or True)",
+        SWITCHES,
+    ),
+    Fault(
+        "an administrator of the tenant changes a command",
+        "app/admin/backends.py",
+        'if patch.model_fields_set - {"enabled", "reason"} and not is_platform_admin(access.principal):',
+        "if False:",
+        SWITCHES,
+    ),
+    Fault(
+        "a platform administrator switches off the key that he uses",
+        "app/admin/api_keys.py",
+        "if not switch.enabled and (key.tenant, ISSUER, key.id) == access.principal.identity:",
+        "if False:",
+        SWITCHES,
+    ),
+    Fault(
+        "a stranger hears that a backend is switched off",
+        "app/transports/front.py",
+        "if self._registry is None or not may_connect(request.principal, request.tenant, request.backend):",
+        "if self._registry is None:",
+        (f"{BOTH_NODES}_and_says_so[backend]",),
+    ),
+    Fault(
+        "the sessions of a tenant that is switched off go on",
+        "app/effects/local.py",
+        'self._end_tenant(tenant.name, "tenant_disabled", off)',
+        "pass",
+        (ON_EVERY_NODE,),
+    ),
+    Fault(
+        "a changed backend of a tenant that is off is started",
+        "app/effects/local.py",
+        "elif not self.is_off(spec.tenant):",
+        "else:",
+        ("tests/effects/test_cluster.py::test_a_changed_backend_of_a_tenant_that_is_off_is_not_started",),
+    ),
+    Fault(
+        "what was switched off during a gap is not found",
+        "app/effects/settling.py",
+        "await self._end_sessions_of_who_is_off()",
+        "pass",
+        ("tests/effects/test_cluster.py::test_what_was_switched_off_during_a_gap_is_found",),
+    ),
+    Fault(
+        "a parameter that nobody knows is ignored",
+        "app/admin/route.py",
+        "require_known(request, known)",
+        "pass",
+        ("tests/admin/test_parameters.py",),
+    ),
+    Fault(
+        "the audit trail shows no variable whose value has changed",
+        "app/admin/changes.py",
+        "if was != now])",
+        "if False])",
+        ("tests/admin/test_audit.py",),
+    ),
+)

@@ -1,0 +1,103 @@
+"""Faults of what whoever is called at night goes by: ids, lines, what is left out."""
+
+from tests.mutations.fault import Fault
+
+IDS = ("tests/http/test_request_ids.py",)
+LINES = ("tests/test_logs.py",)
+FOLLOWED = ("tests/integration/test_followed_requests.py",)
+WRITTEN = ("tests/http/test_uvicorn_protocol.py",)
+FRONT = ("tests/transports/test_front.py",)
+
+FAULTS_OF_THE_LOG = (
+    Fault(
+        "a client's request id is taken over whatever it is",
+        "app/http/request_ids.py",
+        "request = given if _is_request_id(given) else made",
+        "request = given or made",
+        IDS,
+    ),
+    Fault(
+        "a process that was forked makes the ids of the one that it was forked from",
+        "app/http/request_ids.py",
+        "os.register_at_fork(after_in_child=_source.forget)",
+        "assert os",
+        IDS,
+    ),
+    Fault(
+        "a trace is broken off at the front",
+        "app/http/request_ids.py",
+        "        trace, flags = found[2], found[3]",
+        "        assert trace, flags",
+        IDS,
+    ),
+    Fault(
+        "the ids are not passed on to the node that has the session",
+        "app/transports/forwarding.py",
+        "        headers += request.ids.headers\n        request.sent_to = node.id",
+        "        request.sent_to = node.id",
+        FOLLOWED,
+    ),
+    Fault(
+        "answers have no ids",
+        "app/http/uvicorn_protocol.py",
+        "data if scope is None else data[:-2] + named(scope).lines + _CRLF",
+        "data",
+        FOLLOWED,
+    ),
+    Fault(
+        "a piece of a body that looks like a head gets ids",
+        "app/http/uvicorn_protocol.py",
+        "            scope, self.scope = self.scope, None  # what",
+        "            scope = self.scope  # what",
+        WRITTEN,
+    ),
+    Fault(
+        "an answer is written at once behind one that has begun",
+        "app/http/uvicorn_protocol.py",
+        "            or cycle.response_started\n",
+        "",
+        WRITTEN,
+    ),
+    Fault(
+        "an answer that is written at once leaves a connection open that was to end with it",
+        "app/http/uvicorn_protocol.py",
+        "            or not cycle.keep_alive\n",
+        "",
+        WRITTEN,
+    ),
+    Fault(
+        "a task that outlives its request logs in its name",
+        "app/logs.py",
+        "        self._fields = None",
+        "        assert self._fields",
+        LINES,
+    ),
+    Fault(
+        "what a flood leaves out is not counted",
+        "app/logs.py",
+        "            self._left_out[kind] = message, count - self.PER_S",
+        "            assert message",
+        LINES,
+    ),
+    Fault(
+        "kinds of lines are not bounded",
+        "app/logs.py",
+        "        if kind not in self._lines and len(self._lines) >= self.MAX_KINDS:",
+        "        if False:",
+        LINES,
+    ),
+    Fault(
+        "a field that is called like a member of every record breaks the line",
+        "app/logs.py",
+        'return f"{name}_" if name in _OF_EVERY_RECORD else name',
+        "return name",
+        LINES,
+    ),
+    Fault(
+        "what is missing and what is another's are told apart by the id in the body",
+        "app/http/errors.py",
+        "ALIKE = frozenset({401, 403, 404, 421})",
+        "ALIKE = frozenset({401, 403, 421})",
+        FRONT,
+    ),
+)

@@ -1,0 +1,72 @@
+"""`name=value` words as the JSON body of a request."""
+
+import io
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from app.cli.members import members_of, secrets_given_openly
+from app.errors import InvalidRequest
+
+
+@pytest.mark.parametrize(
+    ("words", "body"),
+    [
+        (["limits.sessions=100", "limits.burst=null"], {"limits": {"sessions": 100, "burst": None}}),
+        (["timeouts.call_s=1.5", "enabled=false"], {"timeouts": {"call_s": 1.5}, "enabled": False}),
+        (["reason=unpaid, ask = billing"], {"reason": "unpaid, ask = billing"}),
+        (["reason=2026", "command=7"], {"reason": "2026", "command": "7"}),
+        (["env.PORT=8080", "env.EMPTY=", "env.NO=null"], {"env": {"PORT": "8080", "EMPTY": "", "NO": "null"}}),
+        (["args[]=--port", "args[]=80", "args[]="], {"args": ["--port", "80", ""]}),
+        (['args=["a", "b"]', 'claims={"subject": "sub"}'], {"args": ["a", "b"], "claims": {"subject": "sub"}}),
+        (["claims.scopes=realm.roles"], {"claims": {"scopes": "realm.roles"}}),
+        (["new=NaN", "other=Infinity", "third=1e999x"], {"new": "NaN", "other": "Infinity", "third": "1e999x"}),
+        (["reason=@@home", 'note="7"'], {"reason": "@home", "note": "7"}),
+        ([], {}),
+    ],
+)
+def test_words_are_members(words, body):
+    assert members_of(words) == body
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["sessions"], "not of the form name=value"),
+        (["=1"], "not of the form name=value"),
+        (["a=1", "a=2"], "stands twice"),
+        (["a=1", "a.b=2"], "one value elsewhere"),
+        (["a.b=2", "a=1"], "members elsewhere"),
+        (["a..b=1"], "is no name"),
+        ([".".join("abcdefghij") + "=1"], "is no name"),
+        (["args=[1"], "begins like JSON"),
+        (["a=@-", "b=@-"], "only one value can come from stdin"),
+        (["a=@/nowhere/at/all"], "cannot read"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(words, problem):
+    with pytest.raises(InvalidRequest, match=problem):
+        members_of(words)
+
+
+def test_secrets_come_from_files_and_stdin(tmp_path, monkeypatch):
+    (tmp_path / "token").write_text("s3cret\n")
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"from stdin\r\n")))
+    words = [f"env.TOKEN=@{tmp_path}/token", "secret=@-"]
+    assert members_of(words) == {"env": {"TOKEN": "s3cret"}, "secret": "from stdin"}
+    assert secrets_given_openly([*words, "env.A=b", "token=c", "env.EMPTY=", "reason=d"]) == ["env.A", "token"]
+
+
+def test_what_is_in_a_file_is_never_taken_for_json(tmp_path):
+    (tmp_path / "number").write_text("7")
+    assert members_of([f"note=@{tmp_path}/number"]) == {"note": "7"}
+
+
+def test_a_file_with_members_has_words_on_top_of_it(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps({"warm": 1, "timeouts": {"call_s": 5, "idle_s": 60}}))
+    body = members_of(["timeouts.call_s=9"], unset=["warm"], file=str(tmp_path / "a.json"))
+    assert body == {"warm": None, "timeouts": {"call_s": 9, "idle_s": 60}}
+    (tmp_path / "a.json").write_text("[]")
+    with pytest.raises(InvalidRequest, match="does not hold a JSON object"):
+        members_of([], file=str(tmp_path / "a.json"))
