@@ -40,7 +40,7 @@ class BackendDirectory:
         self._backends, self._tenants = backends, tenants
         self._entries: dict[tuple[str, str], _Entry] = {}
         self._loading = SingleFlight[tuple[str, str]]()
-        self._forgotten = 0
+        self._loads: dict[tuple[str, str], bool] = {}  # those that go on, and whether a change has overtaken them
         self._told_off: dict[tuple[str, str], Disabled] = {}
 
     async def find(self, tenant: str, backend: str) -> tuple[BackendSpec, Limits]:
@@ -88,25 +88,33 @@ class BackendDirectory:
             return entry if _is_fresh(entry) else await self._load(key)
 
     async def _load(self, key: tuple[str, str]) -> _Entry:
-        for _ in range(MAX_LOADS):
-            forgotten = self._forgotten
-            spec = await self._backends.get(*key)
-            entry = (spec, await self._tenants.get(key[0]), time.monotonic() + MAX_AGE_S)
-            # A change may have come while the stores were asked: then what they said is asked again.
-            if self._forgotten == forgotten:
-                if len(self._entries) >= MAX_ENTRIES:
-                    self._entries.clear()
-                self._entries[key] = entry
-                return entry
-        raise StorageUnavailable("backends change faster than they can be looked up")
+        try:
+            for _ in range(MAX_LOADS):
+                self._loads[key] = False
+                spec = await self._backends.get(*key)
+                entry = (spec, await self._tenants.get(key[0]), time.monotonic() + MAX_AGE_S)
+                # It may have changed while the stores were asked: then what they said is asked again.
+                if not self._loads[key]:
+                    if len(self._entries) >= MAX_ENTRIES:
+                        self._entries.clear()
+                    self._entries[key] = entry
+                    return entry
+        finally:
+            del self._loads[key]
+        tenant, backend = key
+        raise StorageUnavailable(f"backend {backend!r} of {tenant!r} changes faster than it can be looked up")
 
     def forget_everything(self) -> None:
         """Nothing that was remembered may be believed."""
-        self._forgotten += 1
+        self._loads = dict.fromkeys(self._loads, True)
         self._entries.clear()
 
     def forget(self, tenant: str, backend: str | None = None) -> None:
         """What was remembered of this backend, or of every backend of the tenant, is out of date."""
-        self._forgotten += 1
-        for key in [key for key in self._entries if key[0] == tenant and backend in (None, key[1])]:
+
+        def is_meant(key: tuple[str, str]) -> bool:
+            return key[0] == tenant and backend in (None, key[1])
+
+        self._loads = {key: is_overtaken or is_meant(key) for key, is_overtaken in self._loads.items()}
+        for key in [key for key in self._entries if is_meant(key)]:
             del self._entries[key]

@@ -13,12 +13,20 @@ from app.sessions.fence import GAP_S
 from app.sessions.reclaiming import longest_idle
 from app.sessions.registry import SWEEP_S, SessionRegistry
 from app.sessions.session import Session
-from tests.sessions.conftest import SPEC
+from tests.sessions import conftest
 from tests.sessions.fakes import FakePool, FakeStore
 from tests.sessions.test_session import ask, message
 
-IDLE_S = SPEC.timeouts.reclaim_idle_s
+# Whoever is idle for long enough to be reclaimed is not yet so for the registry's own sweep, which runs beside the test.
+TIMEOUTS = replace(conftest.SPEC.timeouts, idle_s=3600.0, absolute_s=36_000.0)
+SPEC = replace(conftest.SPEC, timeouts=TIMEOUTS)
+IDLE_S = TIMEOUTS.reclaim_idle_s
 BOB = Principal("acme", "key", "bob", frozenset({"mcp:connect"}))
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    return FakeStore(SPEC)
 
 
 async def opened(registry: SessionRegistry, pool: FakePool, principal: Principal, *, idle_s: float = 0.0) -> Session:
