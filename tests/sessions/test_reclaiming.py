@@ -17,7 +17,7 @@ from tests.sessions import conftest
 from tests.sessions.fakes import FakePool, FakeStore
 from tests.sessions.test_session import ask, message
 
-# Whoever is idle for long enough to be reclaimed is not yet so for the registry's own sweep, which runs beside the test.
+# Whoever is idle for long enough to be reclaimed is not yet idle for the registry, whose sweep runs beside the test.
 TIMEOUTS = replace(conftest.SPEC.timeouts, idle_s=3600.0, absolute_s=36_000.0)
 SPEC = replace(conftest.SPEC, timeouts=TIMEOUTS)
 IDLE_S = TIMEOUTS.reclaim_idle_s
