@@ -6,7 +6,6 @@ package keeps what it was called with.
 """
 
 from collections.abc import Callable
-from functools import lru_cache, wraps
 from typing import TypeVar
 
 MAX_BYTES = 200
@@ -16,18 +15,31 @@ Value = TypeVar("Value")
 
 
 def memo(entries: int) -> Callable[[Callable[[Key], Value]], Callable[[Key], Value]]:
-    """Remembers the answers to the `entries` short arguments used last. For pure functions of one argument."""
+    """Remembers the answers to the `entries` short arguments that were new last. For pure functions of one argument."""
 
     def keep(function: Callable[[Key], Value]) -> Callable[[Key], Value]:
-        kept = lru_cache(maxsize=entries)(function)
-
-        @wraps(function)
-        def answer(argument: Key) -> Value:
-            return kept(argument) if _is_short(argument) else function(argument)
-
-        return answer
+        return _Kept(function, entries).__getitem__
 
     return keep
+
+
+class _Kept(dict[Key, Value]):
+    """The answers. A look-up that finds one runs no line of Python, and there are several for each call."""
+
+    __slots__ = ("_entries", "_function")
+
+    def __init__(self, function: Callable[[Key], Value], entries: int) -> None:
+        super().__init__()
+        self._function: Callable[[Key], Value] = function
+        self._entries = entries
+
+    def __missing__(self, argument: Key) -> Value:
+        value: Value = self._function(argument)
+        if _is_short(argument):
+            if len(self) >= self._entries:
+                del self[next(iter(self))]
+            self[argument] = value
+        return value
 
 
 def _is_short(argument: bytes | str | tuple[bytes, ...] | None) -> bool:

@@ -216,6 +216,7 @@ def terminal(words: list[str], settings: dict[str, str]) -> Iterator[Terminal]:
     program = "import sys; from app.cli import main; sys.exit(main())"
     pid, descriptor = pty.fork()
     if pid == 0:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # which a suite that was started with `&` ignores, and a shell not
         os.execve(sys.executable, [sys.executable, "-c", program, "top", *words], settings)
     screen = Terminal(descriptor, pid)
     try:

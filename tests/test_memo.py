@@ -41,9 +41,9 @@ def test_what_is_long_or_of_another_kind_is_worked_out_each_time(value):
 
 def test_the_oldest_goes_first():
     double, calls = counted()
-    for value in (b"a", b"b", b"a", b"c", b"a", b"b"):
+    for value in (b"a", b"b", b"a", b"c", b"b", b"a"):
         assert double(value) == (value, value)
-    assert calls == [b"a", b"b", b"c", b"b"]
+    assert calls == [b"a", b"b", b"c", b"a"]
 
 
 def keepers_in(source: str) -> list[int]:
