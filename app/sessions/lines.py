@@ -243,7 +243,7 @@ class Lines:
         """
         reply = self.send(session, method, params)
         await reply.outcome
-        outcome = reply.outcomes[0]
+        (outcome,) = reply.take()
         if isinstance(outcome, Failed):
             raise outcome.error
         return outcome.response

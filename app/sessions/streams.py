@@ -333,7 +333,8 @@ class Reply:
     """The answer to one POST: one JSON body, unless something else comes first or it takes long; then a stream.
 
     `outcome` is done when the head can be sent: with None once `stream` carries everything, else `outcomes`
-    holds what every request of the POST came to.
+    holds what every request of the POST came to. Whoever sends that takes it: an outcome names its call, and that this
+    reply, which would be a circle.
     """
 
     __slots__ = ("_expected", "_make_stream", "error_type", "expires_at", "may_stream", "outcome", "outcomes", "stream")
@@ -373,6 +374,11 @@ class Reply:
         if not self._expected and not self.outcome.done():
             self.outcome.set_result(None)
 
+    def take(self) -> list[Answer | Failed]:
+        """The outcomes, once."""
+        outcomes, self.outcomes = self.outcomes, []
+        return outcomes
+
     def push(self, command: ToStream) -> None:
         """Something else comes first: from now on this is a stream."""
         self.become_stream().push(command)
@@ -382,9 +388,8 @@ class Reply:
         if self.stream is None:
             self.stream = self._make_stream()
             self.stream.attached = True
-            for outcome in self.outcomes:
+            for outcome in self.take():
                 self.stream.answer(outcome)
-            self.outcomes = []
             if not self._expected:
                 self.stream.end()
             if not self.outcome.done():

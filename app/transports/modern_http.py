@@ -182,7 +182,7 @@ class ModernHttp:
             for call in calls:
                 request.session_id = call.line.id
                 call.leave(reply)
-        outcome = reply.outcomes[0]
+        (outcome,) = reply.take()
         if not isinstance(outcome, Answer):
             raise outcome.error
         await request.answer(_status(outcome), outcome.payload())

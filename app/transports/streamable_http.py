@@ -133,7 +133,7 @@ class StreamableHttp:
         if reply.stream is not None:
             await self._send_stream(request, session, reply)
             return
-        outcome = reply.outcomes[0]
+        (outcome,) = reply.take()
         if type(outcome) is not Answer:
             raise outcome.error  # type: ignore[union-attr]
         request.outcome = reply.error_type
@@ -153,7 +153,7 @@ class StreamableHttp:
             if reply.stream is not None:
                 await self._send_stream(request, session, reply)
                 return
-            outcome = reply.outcomes[0]
+            (outcome,) = reply.take()
             if isinstance(outcome, Failed):
                 raise outcome.error
         except BaseException:
@@ -215,7 +215,7 @@ class StreamableHttp:
             return
         answers = [
             outcome.payload() if isinstance(outcome, Answer) else request.error_body(outcome.error, outcome.call.id)
-            for outcome in reply.outcomes
+            for outcome in reply.take()
         ]
         request.outcome = reply.error_type
         await request.answer(200, b"[" + b",".join(answers) + b"]")

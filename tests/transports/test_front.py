@@ -17,13 +17,13 @@ MCP = "/t/acme/echo/mcp"
 INITIALIZE = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18"}}'
 
 
-async def initialize(http: Http, pool: FakePool) -> str:
+async def initialize(http: Http, pool: FakePool, version: str = "2025-06-18") -> str:
     got = Exchanged()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(lambda: http.ask("POST", MCP, INITIALIZE, into=got))
         while not (pool.leases and pool.leases[-1].link.sent):
             await anyio.lowlevel.checkpoint()
-        pool.leases[-1].link.answer({"protocolVersion": "2025-06-18"})
+        pool.leases[-1].link.answer({"protocolVersion": version})
     assert got.status == 200
     return got.headers["mcp-session-id"]
 

@@ -1,5 +1,6 @@
 """Which messages are read here, and which by the node that has their session; how a session ends under its calls."""
 
+import gc
 import json
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -10,7 +11,9 @@ import anyio.lowlevel
 import pytest
 
 from app.errors import NodeLost
+from app.protocol.commands import Answer, Call
 from app.sessions.registry import SessionRegistry
+from app.sessions.streams import Reply
 from app.transports.streamable_http import StreamableHttp
 from tests.sessions.fakes import FakeLink, FakePool
 from tests.transports.conftest import Exchanged, Http
@@ -134,3 +137,44 @@ async def test_a_call_whose_client_ends_the_session_is_answered_as_a_stream(http
     (data,) = [line for line in got.body.split(b"\n") if line.startswith(b"data: {")]
     error = json.loads(data.removeprefix(b"data: "))
     assert (error["id"], error["error"]["data"]["reason"]) == (7, "call_cut_off")
+
+
+# --- what stays
+
+
+def call_of(number: int) -> bytes:
+    return b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"echo"}}' % number
+
+
+def parts_of_calls() -> int:
+    """How many there are; some may be kept, to be asked for again."""
+    return sum(isinstance(each, Answer | Call | Reply) for each in gc.get_objects())
+
+
+@pytest.mark.parametrize("kind", ["answer", "error", "stream", "batch"])
+async def test_of_an_answered_call_nothing_waits_for_the_garbage_collection(
+    http: Http, pool: FakePool, kind: str
+) -> None:
+    """It would run twice as often, in the middle of other calls."""
+    session = await initialize(http, pool, version="2025-03-26")
+    link = pool.leases[-1].link
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(2, 12):
+            body = b"[%b]" % call_of(number) if kind == "batch" else call_of(number)
+            got, count = Exchanged(), len(link.sent)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(lambda: http.ask("POST", MCP, body, into=got, mcp_session_id=session))  # noqa: B023
+                await sent_to(pool, count + 1)
+                if kind == "stream":
+                    link.say(method="notifications/message", params={"level": "info", "data": "well"})
+                if kind == "error":
+                    link.say(id=link.sent[-1]["id"], error={"code": -32602, "message": "no"})
+                else:
+                    link.answer()
+            assert got.status == 200
+        before, _, after = parts_of_calls(), gc.collect(), parts_of_calls()
+    finally:
+        gc.enable()
+    assert before == after
