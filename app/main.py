@@ -17,6 +17,7 @@ from app.limits.rate_limiter import RateLimiter
 from app.sessions.all_nodes import answer_for
 from app.storage.audit import AuditLog
 from app.storage.idempotency import IdempotencyRepository
+from app.transports.access_lines import AccessLines
 from app.transports.callers import Callers
 from app.transports.elsewhere import Elsewhere
 from app.transports.forwarding import Forwarding
@@ -24,7 +25,7 @@ from app.transports.front import Front
 from app.transports.inside import Inside
 from app.transports.late_heads import LateHeads
 from app.transports.modern_http import ModernHttp
-from app.transports.request_log import AccessLines, RequestLog
+from app.transports.request_log import RequestLog
 from app.transports.sse import HttpSse
 from app.transports.streamable_http import StreamableHttp
 

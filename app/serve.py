@@ -45,7 +45,7 @@ from app.routing.routes import new_node_id
 from app.settings import Settings, is_wildcard, say_where_data_is
 from app.spawner.syscalls import refuse_inspection
 from app.storage import migrate
-from app.transports.request_log import AccessLines
+from app.transports.access_lines import AccessLines
 
 log = logging.getLogger(__name__)
 

@@ -71,14 +71,14 @@ class RequestIds:
         """The client's X-Request-Id, or one made here."""
         return self._request.decode("ascii")
 
-    @property
-    def trace(self) -> str:
-        """The id of the trace."""
-        return self.traceparent[3:35].decode("ascii")
+    def names(self) -> tuple[str, str]:
+        """The same, and the id of the trace."""
+        request = self.request
+        return request, request if self._traceparent is None else self._traceparent[3:35].decode("ascii")
 
     def fields(self) -> dict[str, object]:
         """As they stand in a log line."""
-        return {"request": self.request, "trace": self.trace}
+        return dict(zip(("request", "trace"), self.names(), strict=True))
 
 
 def request_ids(headers: Mapping[bytes, bytes]) -> RequestIds:

@@ -94,31 +94,10 @@ class Front:
         if self._registry is not None and self._registry.leaving:
             request.send = _with_close(request.send)
         current.set(context := LogContext(request.log_fields))
-        requests = self._requests
-        if requests is None:
-            await self._answer(request, context)
-        elif requests.has_every_request:
-            await self._answer_seen(request, requests, context)
-        else:
-            request.on_error = requests.error
-            await self._answer(request, context)
+        seen = None if self._requests is None else self._requests.watch(request)
+        await self._answer(request, context, seen)
 
-    async def _answer_seen(self, request: McpRequest, requests: RequestLog, context: LogContext) -> None:
-        """Answers a request of which there is to be a line, whatever comes of it."""
-        seen = Seen(request)
-        request.watch(seen.send, seen.at_once)
-
-        def told(request: McpRequest, error: GatewayError) -> None:
-            seen.told(error)
-            requests.error(request, error)
-
-        request.on_error = told
-        try:
-            await self._answer(request, context)
-        finally:
-            requests.over(request, seen)
-
-    async def _answer(self, request: McpRequest, context: LogContext) -> None:
+    async def _answer(self, request: McpRequest, context: LogContext, seen: Seen | None) -> None:
         """Answers it, and be it that something is wrong with us."""
         late = None
         try:
@@ -142,6 +121,8 @@ class Front:
             with suppress(RuntimeError):  # an answer has begun, and ends here
                 await request.answer_error(GatewayError("Something went wrong here; the log says what."))
         finally:
+            if seen is not None:
+                seen.over(request)
             context.end()
             if late is not None:
                 await late.done()

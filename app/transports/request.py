@@ -3,6 +3,7 @@
 import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 from urllib.parse import parse_qs
 
 import anyio
@@ -56,6 +57,16 @@ def _tell_nobody(request: "McpRequest", error: GatewayError) -> None:
     """For a request of which there is no log."""
 
 
+class Watcher(Protocol):
+    """Who looks at an answer."""
+
+    async def send(self, message: AsgiMessage) -> None:
+        """Stands where the request's `send` was, and hands on."""
+
+    def sent(self, status: int, size: int) -> None:
+        """A whole answer with so many bytes went out another way."""
+
+
 class McpRequest:
     """A request to `/t/{tenant}/{backend}/{kind}`. The front sets `public_url` and `principal` before others look.
 
@@ -65,8 +76,8 @@ class McpRequest:
     """
 
     __slots__ = (
-        "_ask_again", "_kept_body", "_plain_send", "_require_on", "_seen", "_watch", "backend", "headers", "ids",
-        "is_forwarded", "kind", "message", "method", "on_error", "outcome", "principal", "public_url", "receive",
+        "_ask_again", "_kept_body", "_plain_send", "_require_on", "_seen", "_watch", "_watcher", "backend", "headers",
+        "ids", "is_forwarded", "kind", "message", "method", "on_error", "outcome", "principal", "public_url", "receive",
         "scope", "send", "sent_to", "session_id", "tenant",
     )  # fmt: skip
     principal: Principal
@@ -82,6 +93,7 @@ class McpRequest:
         self.ids = scope[IDS] = request_ids(self.headers)
         self._kept_body: bytes | None = None
         self._watch: CredentialWatch | None = None  # None: nobody was let in yet
+        self._watcher: Watcher | None = None
         self.message: Message | list[Message] | None = None
         self.session_id = self.sent_to = self.outcome = ""
         self.on_error: Callable[[McpRequest, GatewayError], None] = _tell_nobody
@@ -264,16 +276,20 @@ class McpRequest:
 
     # --- answers
 
-    def watch(self, send: Send, at_once: Callable[[Scope, bytes], bool]) -> None:
+    def watch(self, watcher: "Watcher") -> None:
         """Who looks at all that goes out as the answer, in either way."""
-        self.send = self._plain_send = send
-        self.scope[AT_ONCE] = at_once
+        is_plain = self.send is self._plain_send
+        self.send, self._watcher = watcher.send, watcher
+        if is_plain:
+            self._plain_send = self.send
 
     async def answer(self, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
         """Sends a JSON body."""
         if status == 200 and not headers and self.send is self._plain_send:  # nobody wants to see it on its way
             at_once = self.scope.get(AT_ONCE)
             if at_once is not None and at_once(self.scope, body):
+                if self._watcher is not None:
+                    self._watcher.sent(200, len(body))
                 return
         raw: RawHeaders = [JSON_TYPE, (b"content-length", b"%d" % len(body)), *headers]
         await self.send({"type": "http.response.start", "status": status, "headers": raw})
@@ -341,22 +357,25 @@ class McpRequest:
     @property
     def public_session(self) -> str:
         """The public id of the session that it opened or names; empty where it does neither."""
-        session_id = self.session_id or self._named_session()
-        return _public_id(session_id) if session_id else ""
+        if self.session_id:
+            return public_id(self.session_id)
+        if self.kind == "messages":
+            named = parse_qs(self.scope["query_string"].decode("latin-1")).get("sessionId", ("",))[0].encode()
+        else:
+            named = self.headers.get(b"mcp-session-id", b"")
+        return _public_id(named) if named else ""
 
     @property
     def principal_name(self) -> str:
         """Who asks; empty until that is known."""
         return self.principal.name if self._watch is not None or self.is_forwarded else ""
 
-    def _named_session(self) -> str:
-        """The session that the client says it is for."""
-        if self.kind == "messages":
-            return next(iter(parse_qs(self.scope["query_string"].decode("latin-1")).get("sessionId", ())), "")
-        return self.headers.get(b"mcp-session-id", b"").decode("latin-1")
+
+@memo(4096)
+def _public_id(named: bytes) -> str:
+    return public_id(named.decode("latin-1"))
 
 
-_public_id = memo(4096)(public_id)
 _CLOSE = ((b"connection", b"close"),)
 
 

@@ -1,32 +1,24 @@
 """RequestLog: counts and logs what clients are refused, and where the operator wants it, every request."""
 
-import asyncio
 import logging
-import re
-import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import BinaryIO
 
-import msgspec
-from starlette.types import Message, Scope
+from starlette.types import Message, Scope, Send
 
 from app.domain import Principal
 from app.errors import GatewayError
-from app.http.connections import AT_ONCE
 from app.http.errors import http_status
 from app.http.request_ids import RequestIds
-from app.logs import Thinned, without_credentials
+from app.logs import Thinned
 from app.metrics import Metrics
 from app.protocol.jsonrpc import Notification, Request, string_of
+from app.transports.access_lines import NOT_YET, AccessLine, AccessLines
 from app.transports.request import McpRequest
 
 OFF, ERRORS, ALL = "off", "errors", "all"
 MAX_NAME = 128  # characters of a method or a tool in a line; what clients make up is no longer
 _NAMED = frozenset({"tools/call", "prompts/get"})
-
-# Beside what JSON escapes: the other control characters, ends of lines, and what turns the direction of reading.
-_steering = re.compile("[\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +30,7 @@ class RequestLog:
     `errors` on so is what failed otherwise. At `all` each request has one line of its own instead, when it is over.
     """
 
-    def __init__(self, metrics: Metrics, level: str, lines: "AccessLines") -> None:
+    def __init__(self, metrics: Metrics, level: str, lines: AccessLines) -> None:
         self._refusals, self._level, self._lines = metrics.refusals, level, lines
         self.has_every_request = level == ALL  # `over` wants to hear of each
         self._thinned = Thinned(log)
@@ -66,35 +58,42 @@ class RequestLog:
             kind = request.outcome, request.tenant, request.backend
             self._thinned.info(kind, "a backend answered with an error", {"outcome": request.outcome, **_call(request)})
 
+    def watch(self, request: McpRequest) -> "Seen | None":
+        """Hears of the errors that a client of an MCP endpoint is told; and at `all` of everything that goes out:
+        whoever answers says when that is `over`."""
+        if self._level != ALL:
+            request.on_error = self.error
+            return None
+        seen = Seen(request.send, self)
+        request.watch(seen)
+        request.on_error = seen.told
+        return seen
+
     def over(self, request: McpRequest, seen: "Seen") -> None:
         """At `all`: the request to an MCP endpoint has been answered, or its client has left."""
-        line = self._line(request, seen)
-        line.endpoint, line.sent_to, line.outcome = request.kind, request.sent_to, seen.outcome_of(request)
-        line.tenant, line.backend = request.tenant, request.backend
-        line.session, line.principal = request.public_session, request.principal_name
-        message = request.message
-        if isinstance(message, Request | Notification):
-            line.method = message.method if len(message.method) <= MAX_NAME else message.method[:MAX_NAME]
-            if message.method in _NAMED and message.params:
-                line.tool = (string_of(message.params.get("name")) or "")[:MAX_NAME]
-        elif isinstance(message, list):
-            line.batch = len(message)
-        self._lines.write(line, {} if seen.error is None else seen.error.facts)
+        message, error, ids = request.message, seen.error, request.ids
+        method, tool, batch = "", "", 0
+        if type(message) is Request or type(message) is Notification:
+            method = message.method[:MAX_NAME]
+            if method in _NAMED and message.params:
+                tool = (string_of(message.params.get("name")) or "")[:MAX_NAME]
+        elif type(message) is list:
+            batch = len(message)
+        line = AccessLine(
+            "", NOT_YET, *ids.names(), request.method, seen.status, seen.ms(), _size_of(request), seen.bytes_out,
+            seen.outcome_of(request), request.kind, request.tenant, request.backend, request.public_session,
+            request.principal_name, method, tool, batch, request.sent_to, "" if error is None else str(error),
+        )  # fmt: skip
+        self._lines.write(line, None if error is None else error.facts)
 
     def rest_over(self, request: McpRequest, fields: Mapping[str, object], seen: "Seen") -> None:
         """The same of a request to the REST API. `fields` are of its context."""
-        line = self._line(request, seen)
-        line.outcome = seen.outcome_of(request)
-        facts = {} if seen.error is None else seen.error.facts
-        self._lines.write(line, {**fields, **facts})
-
-    def _line(self, request: McpRequest, seen: "Seen") -> "AccessLine":
-        ids = request.ids
-        ms = round((time.monotonic() - seen.began_at) * 1000, 1)
-        line = AccessLine(ids.request, ids.trace, request.method, seen.status, ms, seen.bytes_in, seen.bytes_out)
-        if seen.error is not None:
-            line.detail = str(seen.error)
-        return line
+        error, ids = seen.error, request.ids
+        line = AccessLine(
+            "", NOT_YET, *ids.names(), request.method, seen.status, seen.ms(), _size_of(request), seen.bytes_out,
+            seen.outcome_of(request), detail="" if error is None else str(error),
+        )  # fmt: skip
+        self._lines.write(line, {**fields, **({} if error is None else error.facts)})
 
     def _counts(self, reason: str, status: int) -> bool:
         """Counts a refusal; whether there is to be a line of it at this level."""
@@ -113,13 +112,12 @@ class RequestLog:
 class Seen:
     """At `all`: what goes out as the answer of one request; stands where its `send` was."""
 
-    __slots__ = ("_at_once", "_send", "began_at", "bytes_in", "bytes_out", "error", "is_complete", "status")
+    __slots__ = ("_began_at", "_requests", "_send", "bytes_out", "error", "is_complete", "status")
 
-    def __init__(self, request: McpRequest) -> None:
-        self.began_at = time.monotonic()
-        self._send, self.status, self.is_complete = request.send, 0, False
-        self._at_once = request.scope.get(AT_ONCE)
-        self.bytes_in, self.bytes_out = int(request.headers.get(b"content-length", b"0") or b"0"), 0
+    def __init__(self, send: Send, requests: RequestLog) -> None:
+        self._began_at = time.monotonic()
+        self._send, self._requests = send, requests
+        self.status, self.bytes_out, self.is_complete = 0, 0, False
         self.error: GatewayError | None = None
 
     async def send(self, message: Message) -> None:
@@ -131,16 +129,22 @@ class Seen:
             self.is_complete = not message.get("more_body")
         await self._send(message)
 
-    def at_once(self, scope: Scope, body: bytes) -> bool:
-        """What is found in the scope as `AT_ONCE`."""
-        if self._at_once is None or not self._at_once(scope, body):
-            return False
-        self.status, self.bytes_out, self.is_complete = 200, len(body), True
-        return True
+    def sent(self, status: int, size: int) -> None:
+        """The whole answer went out another way."""
+        self.status, self.bytes_out, self.is_complete = status, size, True
 
-    def told(self, error: GatewayError) -> None:
+    def told(self, request: McpRequest, error: GatewayError) -> None:
         """The answer is, or ends with, this error."""
         self.error = error
+        self._requests.error(request, error)
+
+    def over(self, request: McpRequest) -> None:
+        """See RequestLog."""
+        self._requests.over(request, self)
+
+    def ms(self) -> float:
+        """Since the request began, to a tenth."""
+        return int((time.monotonic() - self._began_at) * 10_000) / 10
 
     def outcome_of(self, request: McpRequest) -> str:
         """`ok`, or why not in one word."""
@@ -151,77 +155,8 @@ class Seen:
         return "left" if not self.is_complete else "ok" if self.status < 400 else "refused"
 
 
-class AccessLine(msgspec.Struct, omit_defaults=True):
-    """What a line says of one request; what is empty is left out."""
-
-    request: str
-    trace: str
-    http: str
-    status: int
-    ms: float
-    bytes_in: int
-    bytes_out: int
-    outcome: str = ""
-    endpoint: str = ""
-    tenant: str = ""
-    backend: str = ""
-    session: str = ""
-    principal: str = ""
-    method: str = ""
-    tool: str = ""  # or the prompt
-    batch: int = 0
-    sent_to: str = ""
-    detail: str = ""
-
-
-class AccessLines:
-    """Lines on stderr that are many: collected for FLUSH_S, then written at once, and at the end by `close`.
-
-    Bounded at FLUSH_BYTES: what is more is written in the same moment. The owner closes it.
-    """
-
-    FLUSH_S, FLUSH_BYTES = 0.1, 64 << 10
-
-    def __init__(self, of_every_line: Mapping[str, object], stream: BinaryIO | None = None) -> None:
-        same: dict[str, object] = {"level": "info", "logger": "access", "message": "request", **of_every_line}
-        self._same, self._stream = msgspec.json.encode(same)[1:-1], stream
-        self._encode = msgspec.json.Encoder(enc_hook=str).encode
-        self._second, self._date = 0, b""
-        self._lines: list[bytes] = []
-        self._bytes = 0
-        self._timer: asyncio.TimerHandle | None = None
-
-    def write(self, line: AccessLine, more: Mapping[str, object]) -> None:
-        """One line. Non-ASCII stays as it is, in UTF-8; what steers a terminal or ends a line leaves escaped."""
-        now = time.time()
-        second = int(now)
-        if second != self._second:
-            self._second, self._date = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)).encode()
-        said = self._encode(line)[1:-1]
-        if more:
-            said += b"," + self._encode(dict(more))[1:-1]
-        text = b'{"time":"%b.%03dZ",%b,%b}\n' % (self._date, int((now - second) * 1000), self._same, said)
-        if b"tlk_" in said or b"earer " in said:
-            text = without_credentials(text.decode()).encode()
-        if not text.isascii() or b"\x7f" in text:
-            text = _steering.sub(lambda found: f"\\u{ord(found[0]):04x}", text.decode()).encode()
-        self._lines.append(text)
-        self._bytes += len(text)
-        if self._bytes >= self.FLUSH_BYTES:
-            self.close()
-        elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self.FLUSH_S, self.close)
-
-    def close(self) -> None:
-        """Writes what there is. More may come."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        lines, self._lines, self._bytes = self._lines, [], 0
-        if lines:
-            stream = self._stream or sys.stderr.buffer
-            stream.write(b"".join(lines))
-            stream.flush()
+def _size_of(request: McpRequest) -> int:
+    return int(request.headers.get(b"content-length", b"0") or b"0")
 
 
 def _ends_with(request: McpRequest) -> bool:

@@ -62,13 +62,12 @@ class Rest:
             context.end()
             return
         requests = self._requests
-        seen = Seen(request) if requests is not None and requests.has_every_request else None
+        seen = Seen(send, requests) if requests is not None and requests.has_every_request else None
         try:
             await self._answer(request, path, self._told_of(request, request.send if seen is None else seen.send))
         finally:
             if requests is not None and seen is not None:
-                if (told := scope.get(TOLD)) is not None:
-                    seen.told(told)
+                seen.error = scope.get(TOLD)
                 about = {name: value for name, value in context.fields().items() if name not in ("request", "trace")}
                 requests.rest_over(request, about, seen)
             context.end()

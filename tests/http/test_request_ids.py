@@ -17,7 +17,7 @@ def parent_of(ids: RequestIds) -> bytes:
 
 def test_who_brings_nothing_has_one_number_for_both() -> None:
     first, second = request_ids({}), request_ids({})
-    assert first.trace == first.request
+    assert first.names() == (first.request, first.request)
     assert re.fullmatch(rb"00-[0-9a-f]{32}-[0-9a-f]{16}-00", parent_of(first))
     assert first.request != second.request
 
@@ -52,7 +52,7 @@ def test_a_request_id_of_the_client_is_taken_over_if_it_is_one(given: bytes, is_
 def test_no_two_requests_have_the_same_ids_and_the_end_of_a_trace_is_spread() -> None:
     made = [request_ids({}) for _ in range(10_000)]
     assert len({ids.request for ids in made}) == len({parent_of(ids) for ids in made}) == len(made)
-    low = sum(int(ids.trace[-14:], 16) < 1 << 55 for ids in made)  # samplers keep those below a mark
+    low = sum(int(ids.names()[1][-14:], 16) < 1 << 55 for ids in made)  # samplers keep those below a mark
     assert 4_500 < low < 5_500
 
 

@@ -200,7 +200,7 @@ async def forwarded(http: Http, *, rest: anyio.Event | None = None) -> int:
     request = McpRequest(scope, receive, send, "acme", "echo", "mcp")
     request.public_url, request.principal, request.is_forwarded = "http://127.0.0.1", ALICE, True
     with anyio.move_on_after(5):
-        await http.app._answer(request, LogContext(dict))
+        await http.app._answer(request, LogContext(dict), None)
     return statuses[0]
 
 
