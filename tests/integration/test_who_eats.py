@@ -50,7 +50,11 @@ async def becomes_first(node: Gateway, what: str, sort: str, tenant: str) -> Non
     await until(is_first, 60, lambda: running(node, what, sort=sort))
 
 
-@pytest.mark.timeout(120)
+def is_seen_to_spin(process: dict[str, Any], tenant: str) -> bool:
+    return process["tenant"] == tenant and process["cpu_s"] > 0.1 and process["cpu_percent"] > 5
+
+
+@pytest.mark.timeout(240)
 async def test_who_eats_memory_and_who_eats_the_processor_is_first_on_either_node(own_nodes: Nodes) -> None:
     one, two = own_nodes.all
     quiet, spins, holds = one.endpoint(ECHO), one.endpoint(greedy(SPINS)), two.endpoint(greedy(HOLDS))
@@ -58,10 +62,10 @@ async def test_who_eats_memory_and_who_eats_the_processor_is_first_on_either_nod
         for node, what in itertools.product((one, two), ("tenants/-/processes", "tenants/-/sessions", "use")):
             await becomes_first(node, what, "memory", holds.tenant)
             await becomes_first(node, what, "cpu", spins.tenant)
-        process = first(two, "tenants/-/processes", "cpu")
-        assert process["cpu_s"] > 0.1
-        assert process["cpu_percent"] > 5
-        assert process["node"] != first(two, "tenants/-/processes", "memory")["node"]
+        # On a busy machine even who spins gets little in the time between two looks.
+        await until(lambda: is_seen_to_spin(first(two, "tenants/-/processes", "cpu"), spins.tenant), 60)
+        nodes = {first(two, "tenants/-/processes", sort)["node"] for sort in ("cpu", "memory")}
+        assert len(nodes) == 2
         # It may have been looked at while it took its memory; and is again, soon.
         await until(lambda: first(two, "tenants/-/processes", "memory")["resident_bytes"] > 200 << 20, 30)
         use = {each["tenant"]: each for each in running(one, "use")["items"]}
