@@ -34,7 +34,7 @@ from app.storage import Database, migrate
 from app.storage.secret_key import SecretKeyCheck
 
 if TYPE_CHECKING:
-    from app.routing.redis_survey import Survey
+    from app.redis.survey import Survey
 
 PROBE_S = 2.0  # for whatever could hang: a child process, a peer that does not answer
 SPAWN_S = 10.0
@@ -231,7 +231,7 @@ def _database(url: str) -> Check:
 
 def _redis(url: str) -> Check:
     # Here, because redis-py takes a quarter of a second to import, and every command imports this module.
-    from app.routing.redis_survey import survey  # noqa: PLC0415
+    from app.redis.survey import survey  # noqa: PLC0415
 
     try:
         return _judge(asyncio.run(survey(url)))

@@ -27,14 +27,14 @@ from prometheus_client import CollectorRegistry, Counter
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # tests.redis, wherever this is started
 
 from app.auth.sealing import Sealer
-from app.limits import shared_use
+from app.cluster import cluster_use as shared_use
 from app.limits.gates import TenantGates
-from app.limits.shared_use import SharedUse
+from app.cluster.cluster_use import SharedUse
 from app.metrics import Metrics
 from app.routing.heartbeat import LOT
 from app.routing.journal_store import JournalWrite, RedisJournalStore
 from app.routing.records import principal_count_name
-from app.routing.redis_connection import RedisConnection
+from app.redis.connection import RedisConnection
 from app.routing.redis_store import RedisStore
 from app.routing.routes import NodeRecord, Quota, Route, session_key
 from tests.redis import RedisServer

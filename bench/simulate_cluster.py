@@ -24,18 +24,18 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from app.errors import NodeUnavailable
-from app.limits.shared_use import EVERY_S, READ_A_ROUND
+from app.cluster.cluster_use import EVERY_S, READ_A_ROUND
 from app.routing.heartbeat import LOT
 from app.routing.node_list import beats_between
-from app.routing.peers import PROBE_S
-from app.routing.redis_connection import DEADLINE_S
+from app.peers.client import PROBE_S
+from app.redis.connection import DEADLINE_S
 from app.routing.redis_store import ROUTE_TTL_MS, SETTLING_MS
-from app.routing.rotation import TURN_BEATS
+from app.routing.session_counts import TURN_BEATS
 from app.routing.routes import BEAT_S, LEASE_S
 from app.sessions.draining import TICK_S, streams_per_tick
 from app.sessions.session import DRAIN_RETRY_MS
-from app.settings import Settings
-from app.transports.elsewhere import AGAIN_S, MAX_WAITING, PATIENCE_S
+from app.config.settings import Settings
+from app.transports.remote.remote_sessions import AGAIN_S, MAX_WAITING, PATIENCE_S
 
 SIZES = (10_000, 100_000, 1_000_000)
 COSTS = Path(__file__).with_name("cluster_costs.json")

@@ -5,7 +5,7 @@ import os
 from alembic import context
 from sqlalchemy import Connection, create_engine
 
-from app.settings import Settings
+from app.config.settings import Settings
 from app.storage.tables import metadata
 
 

@@ -241,7 +241,7 @@ class _Forks:
 
 
 def _main(descriptor: int) -> int:
-    import app.serve  # noqa: F401
+    import app.node.serve  # noqa: F401
     from app.cli import main
 
     assert threading.active_count() == 1

@@ -11,7 +11,7 @@ import pytest
 
 from app import __version__, cli
 from app.auth import ApiKeys, KeyMaker
-from app.settings import Settings
+from app.config.settings import Settings
 from app.storage import ApiKeyRepository, Database, migrate
 
 

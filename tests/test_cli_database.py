@@ -9,8 +9,8 @@ import pytest
 
 from app import cli
 from app.cli import settings as cli_settings
+from app.config.settings import Settings, default_data_dir
 from app.errors import SettingsError
-from app.settings import Settings, default_data_dir
 from tests.test_cli import run
 
 CREATE = ("keys", "create", "--tenant", "default", "--scope", "platform:admin")

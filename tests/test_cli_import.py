@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from app import cli
+from app.config.settings import Settings
 from app.domain import BackendSpec
 from app.importing import EXISTS
-from app.settings import Settings
 from app.storage import BackendRepository, Database, migrate
 from tests.test_importing import CLAUDE, stdio
 

@@ -117,7 +117,7 @@ def test_an_answer_of_no_gateway_is_an_error_like_others(capsys, monkeypatch, wo
     status, body = (200, DEEP[what]) if what in DEEP else (HOSTILE[what][0], json.dumps(HOSTILE[what][1]).encode())
     answer = httpx2.Response(status, content=body, headers={"Content-Type": "application/json"})
     monkeypatch.setattr(httpx2.Client, "request", lambda *_, **__: answer)
-    monkeypatch.setattr("app.cli.top.MEASURE_S", 0.0)
+    monkeypatch.setattr("app.cli.top.top.MEASURE_S", 0.0)
     monkeypatch.setenv("TRUNKLINE_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("TRUNKLINE_KEY", "tlk_x")
     assert code_of(words) in (0, 1)

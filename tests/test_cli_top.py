@@ -21,7 +21,7 @@ import httpx2
 import pytest
 
 from app.cli.tables import columns_of
-from app.cli.top_frame import MAX_NODES, Look, Wanted, cut, frame, title_line
+from app.cli.top.frame import MAX_NODES, Look, Wanted, cut, frame, title_line
 from tests.integration.gateway import ECHO, Endpoint, Gateway, running_gateway
 from tests.integration.wire import initialize
 from tests.programs import run_program

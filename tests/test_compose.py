@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
+from app.cluster.journal_writer import MAX_STORED_BYTES
+from app.config.settings import Settings
 from app.errors import SettingsError
-from app.sessions.journal_writer import MAX_STORED_BYTES
-from app.settings import Settings
 from tests.test_deploy import UNIT, is_setting
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from app import cli
-from app.connect import CLIENTS, DEFAULT_KEY_ENV, PASTE_HERE, Target, endpoint, instructions, local_url
+from app.client_config import CLIENTS, DEFAULT_KEY_ENV, PASTE_HERE, Target, endpoint, instructions, local_url
+from app.config.settings import Settings
 from app.domain import BackendSpec
 from app.errors import InvalidRequest
-from app.settings import Settings
 from app.storage import BackendRepository, Database
 from app.storage.migrate import upgrade
 

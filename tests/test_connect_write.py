@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from app import cli
-from app.connect import CLIENTS, PASTE_HERE, Target, files, merged_json, merged_toml, put
-from app.connect.jsonc import read
+from app.client_config import CLIENTS, PASTE_HERE, Target, files, merged_json, merged_toml, put
+from app.client_config.jsonc import read
 from app.errors import Conflict, GatewayError, InvalidRequest
 
 BASE = "https://gw.example.com"

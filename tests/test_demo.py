@@ -12,12 +12,12 @@ from typing import Any
 import anyio
 import pytest
 
-from app import demo, demo_clock, serve
+from app.config.settings import Settings
 from app.errors import StorageReadOnly
-from app.gateway import Gateway, open_gateway
-from app.settings import Settings
+from app.node import demo, demo_clock, serve
+from app.node.gateway import Gateway, open_gateway
 from app.storage import migrate
-from app.storage.acts import Act
+from app.storage.audit_act import Act
 
 BASE = "http://127.0.0.1:1"
 

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import pytest
 
-from app import demo_clock
+from app.node import demo_clock
 from app.protocol.revisions import HANDSHAKE
 
 INITIALIZE = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}

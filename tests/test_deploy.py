@@ -15,10 +15,10 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from app import errors
-from app.http import edge_refusals
-from app.http.edge_refusals import Refusal
+from app.config.settings import NAMES, Settings
+from app.edge import refusals as edge_refusals
+from app.edge.refusals import Refusal
 from app.metrics import FAULTS, Metrics
-from app.settings import NAMES, Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 OPERATIONS = (ROOT / "docs/operations.md").read_text()

@@ -17,9 +17,9 @@ import psutil
 import pytest
 
 from app import cli, doctor
+from app.config.settings import is_loopback, is_wildcard
 from app.doctor import Check, State
-from app.routing.redis_survey import Survey
-from app.settings import is_loopback, is_wildcard
+from app.redis.survey import Survey
 from app.spawner.client import SpawnerClient, SpawnFailed
 from app.storage.migrate import upgrade
 from tests.redis import RedisServer

@@ -12,10 +12,10 @@ import anyio
 import psutil
 import pytest
 
-from app import fleet
+from app.config.settings import Settings
 from app.errors import GatewayError
-from app.fleet import ASK_EVERY_S, AT_ONCE_S, GIVE_UP_AFTER, HUNG_AFTER, SILENT_FOR, STARVED, Fate, Silence
-from app.settings import Settings
+from app.node import fleet
+from app.node.fleet import ASK_EVERY_S, AT_ONCE_S, GIVE_UP_AFTER, HUNG_AFTER, SILENT_FOR, STARVED, Fate, Silence
 
 ENDS_WELL = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); "
 SAY_READY = "import os; print('listening on http://x', flush=True)"

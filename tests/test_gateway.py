@@ -14,15 +14,15 @@ import anyio
 import psutil
 import pytest
 
+from app.config.settings import Settings
 from app.domain import BackendSpec, Principal, Tenant
 from app.errors import SettingsError, StorageUnavailable
-from app.gateway import Gateway, open_gateway
+from app.node.gateway import Gateway, open_gateway
 from app.protocol.jsonrpc import Request, parse_client
 from app.routing.notice import Kind, Notice
 from app.routing.routes import NodeRecord, session_key
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
-from app.settings import Settings
 from app.storage import ApiKey, migrate
 from app.storage.backends import BackendRepository
 from tests.redis import client_of

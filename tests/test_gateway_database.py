@@ -15,11 +15,11 @@ import psycopg
 import pytest
 
 from app.auth.authenticator import REMEMBER_S
+from app.config.settings import Settings
 from app.domain import BackendSpec
-from app.gateway import Gateway, open_gateway
-from app.main import create_app
-from app.settings import Settings
-from app.storage import ApiKey, following, migrate, watch
+from app.node.application import create_app
+from app.node.gateway import Gateway, open_gateway
+from app.storage import ApiKey, audit_follower, migrate, watch
 from tests.postgres import postgres_server
 from tests.test_gateway import SERVER
 
@@ -36,7 +36,7 @@ def server() -> Iterator[Any]:
 @pytest.fixture
 def settings(server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     monkeypatch.setattr(watch, "EVERY_S", 0.05)
-    monkeypatch.setattr(following, "POLL_S", 0.05)
+    monkeypatch.setattr(audit_follower, "POLL_S", 0.05)
     values = {"DATA_DIR": str(tmp_path), "DATABASE_URL": server[0], "SECRET_KEY": "ab" * 32, "MAX_PROCESSES": "20"}
     return Settings.from_env({f"TRUNKLINE_{name}": value for name, value in values.items()})
 

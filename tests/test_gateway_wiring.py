@@ -13,19 +13,20 @@ from typing import Any
 import anyio
 import pytest
 
-from app import gateway as module
+from app.config.settings import Settings
 from app.domain import BackendSpec, Principal
 from app.errors import SessionNotFound
-from app.gateway import Gateway, open_gateway
+from app.node import gateway as module
+from app.node.gateway import Gateway, open_gateway
+from app.peers import dead_peers as departures
+from app.peers.client import PeerClient
 from app.protocol.lifecycle import SessionState
-from app.routing import departures, heartbeat, router
-from app.routing.peers import PeerClient
+from app.routing import heartbeat, router
 from app.routing.routes import Quota, Route, caller_key, session_key
-from app.sessions.lines import Caller
+from app.sessionless.pooled_sessions import Caller
 from app.sessions.session import Session
-from app.settings import Settings
-from app.storage import following
-from app.storage.acts import Act
+from app.storage import audit_follower as following
+from app.storage.audit_act import Act
 from tests.redis import client_of
 from tests.test_gateway import SERVER, Make, alone, open_session, somebody
 

@@ -15,8 +15,8 @@ NOBODY = 65534
 # Runs the function until it would do something, and says whether its process can be inspected by then.
 STOPPED_EARLY = """
 import ctypes
-from app import {module} as module
-from app.settings import Settings
+from app.node import {module} as module
+from app.config.settings import Settings
 
 settings = Settings.from_env({{
     "TRUNKLINE_REDIS_URL": "redis://127.0.0.1:1", "TRUNKLINE_SECRET_KEY": "ab" * 32, "TRUNKLINE_PORT": "0",

@@ -77,12 +77,12 @@ def test_nothing_else_here_keeps_what_it_was_called_with():
 
 # The standard library's urlsplit keeps the last 128 texts it was given, however long they are.
 PARSED_AT_START = {
-    "urls.py",
-    "connect/snippets.py",
+    "config/urls.py",
+    "client_config/snippets.py",
     "doctor.py",
     "cli/importing.py",
     "cli/rest.py",
-    "routing/peer_pool.py",
+    "peers/pool.py",
 }  # settings, words of a user
 BOUNDED = {"auth/outbound.py"}  # looks at the length first
 

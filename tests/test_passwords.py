@@ -11,9 +11,9 @@ from urllib.parse import quote
 import pytest
 
 from app import cli, doctor
+from app.config.settings import Settings
 from app.errors import GatewayError, SettingsError
-from app.routing.redis_survey import survey
-from app.settings import Settings
+from app.redis.survey import survey
 from app.storage import Database, migrate
 from tests.integration.gateway import ROOT
 

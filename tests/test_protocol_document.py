@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from app.protocol import modern
-from app.protocol.modern import SUPPORTED
+from app.protocol.eras import modern
+from app.protocol.eras.modern import SUPPORTED
 from app.transports.modern_http import _STATUS
 
 TEXT = (Path(__file__).parents[1] / "docs/protocol.md").read_text()

@@ -5,9 +5,9 @@ from typing import get_args
 
 import pytest
 
+from app.config.settings import NAMES
 from app.limits.overload import MarkName
-from app.readiness import database_words, nodes_words, overload_words, redis_words, routes_words
-from app.settings import NAMES
+from app.node.readiness import database_words, nodes_words, overload_words, redis_words, routes_words
 
 REFUSED = "Error 111 connecting to 127.0.0.1:6379. Connection refused."
 OTHER_KEY = "it is used by nodes with another TRUNKLINE_SECRET_KEY"

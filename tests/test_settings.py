@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from app import urls
+from app.config import urls
+from app.config.settings import NAMES, Settings, is_loopback, is_postgresql, is_wildcard
 from app.errors import SettingsError
-from app.routing import redis_address
-from app.settings import NAMES, Settings, is_loopback, is_postgresql, is_wildcard
+from app.redis import address as redis_address
 
 KEY = "5e" * 32
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import app
-from app.main import build_api
+from app.node.application import build_api
 
 ROOT = Path(app.__file__).parents[1]
 VERSION = re.compile(rf"(?<![\w.]){re.escape(app.__version__)}(?![\w.])")

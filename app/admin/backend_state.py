@@ -7,11 +7,11 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, Field
 
-from app.admin.schemas import BackendAnswer
+from app.admin.schemas.schemas import BackendAnswer
 from app.backends.failures import MAX_KEPT, NOT_STARTED, BackendFailure
 from app.domain import BackendSpec
-from app.sessions.all_nodes import Gathered
-from app.sessions.views import BackendRunning
+from app.this_node.listing import Gathered
+from app.this_node.views import BackendRunning
 
 State = Literal["disabled", "breaker_open", "running", "starting", "idle"]
 

@@ -4,10 +4,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from app.admin.issuer_schemas import IssuerAnswer
-from app.admin.schemas import HIDDEN, BackendAnswer
+from app.admin.schemas.issuers import IssuerAnswer
+from app.admin.schemas.schemas import HIDDEN, BackendAnswer
 from app.domain import BackendSpec
-from app.storage.changes import Change, between
+from app.storage.audit_act import Change, between
 from app.storage.issuers import Issuer
 
 # What the act's target says already, and what changes by itself.

@@ -4,27 +4,54 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Protocol
 
 from fastapi import Depends, Request
 
-from app.admin.effects import NodeEffects
 from app.admin.idempotency import AnsweredOnce
 from app.admin.node import NodeView
 from app.auth import Authenticator, KeyMaker
 from app.auth.issuer_check import IssuerCheck
 from app.auth.policy import has_scope, is_platform_admin, may_see
 from app.auth.sealing import Sealer
-from app.domain import DEFAULT_TENANT, Principal, Scope, is_name
-from app.errors import Forbidden, NotFound
+from app.domain import DEFAULT_TENANT, BackendSpec, Principal, Scope, Tenant, is_name
+from app.errors import Disabled, Forbidden, NotFound
 from app.http.dependencies import CurrentPrincipal
 from app.limits.rate_limiter import RateLimiter
 from app.storage import ApiKeyRepository, BackendRepository, TenantRepository
-from app.storage.acts import Act
 from app.storage.audit import AuditLog
-from app.storage.changes import Change
+from app.storage.audit_act import Act, Change
 from app.storage.issuers import IssuerRepository
 from app.storage.switches import SwitchRepository
+
+
+class NodeEffects(Protocol):
+    """Hears of stored changes. The methods start what has to be done and return at once; they do not raise."""
+
+    def tenant_changed(self, tenant: Tenant) -> None:
+        """Its limits are others now, or it is switched off, or on again."""
+
+    def tenant_removed(self, tenant: str) -> None:
+        """It is gone with its backends and keys: end its sessions and processes."""
+
+    def backend_changed(self, spec: BackendSpec) -> None:
+        """It is new, or something about it is: start nothing any more from older versions."""
+
+    def backend_removed(self, key: tuple[str, str]) -> None:
+        """It is gone: end its sessions and processes."""
+
+    def backend_restarted(self, key: tuple[str, str]) -> None:
+        """Nothing is stored, but its sessions end, and its warm processes are replaced."""
+
+    def key_revoked(self, identity: tuple[str, str, str]) -> None:
+        """Its holder is nobody any more: end the sessions. The authenticator has forgotten it already."""
+
+    def principal_changed(self, identity: tuple[str, str, str], off: Disabled | None) -> None:
+        """A key or a principal is switched `off`: end its sessions; or it is on again."""
+
+    def issuer_changed(self, tenant: str, issuer: str) -> None:
+        """It is new, changed or gone: end the sessions of its principals. The authenticator has forgotten them."""
+
 
 ALL = "-"  # instead of a tenant's name in a path: all tenants
 

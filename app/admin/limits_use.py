@@ -5,8 +5,8 @@ from typing import Self
 
 from pydantic import BaseModel, Field
 
-from app.admin.schemas import TenantAnswer
-from app.sessions.limits_use import LimitsUse
+from app.admin.schemas.schemas import TenantAnswer
+from app.this_node.limits_use import LimitsUse
 
 
 class LimitsUseAnswer(BaseModel):

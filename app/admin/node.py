@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from app.backends.trial import Trial
+from app.backends.backend_check import Trial
 from app.domain import BackendSpec, Limits
-from app.sessions.all_nodes import Gathered
-from app.sessions.limits_use import LimitsUse
-from app.sessions.listing import Listing, Window
-from app.sessions.views import AddressUse, BackendRunning, FailureView, NodeStatus, ProcessView, SessionView, TenantUse
+from app.this_node.limits_use import LimitsUse
+from app.this_node.listing import Gathered, Listing, Window
+from app.this_node.views import AddressUse, BackendRunning, FailureView, NodeStatus, ProcessView, SessionView, TenantUse
 
 
 class NodeView(Protocol):

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path
 from fastapi.security import HTTPBearer
 
-from app.admin import (
+from app.admin.resources import (
     api_keys,
     audit,
     backends,

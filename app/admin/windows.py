@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from app.admin.paging import AskedPage, Page, PageQuery
 from app.domain import NAME_PATTERN
-from app.sessions.listing import SORTS, Listing, Ranked, Sort, Window
+from app.this_node.listing import SORTS, Listing, Ranked, Sort, Window
 
 _M = TypeVar("_M", bound=BaseModel)
 _R = TypeVar("_R", bound=Ranked)

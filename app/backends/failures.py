@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from app.backends.process import BackendProcess
 from app.domain import BackendSpec, is_name
+from app.processes.process import BackendProcess
 
 MAX_KEPT = 10  # of one backend
 MAX_TIMEOUTS = 5  # of them calls: tools that hang must not push out what a process has said at its end

@@ -16,15 +16,15 @@ import anyio
 import anyio.abc
 
 from app.backends import plan
-from app.backends.backoff import Breaker
+from app.backends.backend_stock import BackendSnapshot, BackendStock, Held, Lease, PoolSnapshot, take_snapshot
+from app.backends.breaker import Breaker
 from app.backends.failures import FailureLog
-from app.backends.process import BackendProcess
-from app.backends.stock import BackendSnapshot, BackendStock, Held, Lease, PoolSnapshot, take_snapshot
-from app.backends.supervisor import Supervisor
 from app.domain import BackendSpec, Limits
 from app.errors import BackendBusy, BackendExited, BackendNotFound, BackendUnavailable, GatewayError, ShuttingDown
 from app.logs import current
 from app.metrics import Metrics
+from app.processes.process import BackendProcess
+from app.processes.supervisor import Supervisor
 from app.reached import FIXED, Reached
 
 __all__ = ["BackendSnapshot", "Lease", "PoolOptions", "PoolSnapshot", "ProcessPool"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from app.cli.database import backend_names, find_database
 from app.cli.settings import settings_only_read
-from app.connect import (
+from app.client_config import (
     CLIENTS,
     DEFAULT_KEY_ENV,
     PASTE_HERE,
@@ -23,8 +23,8 @@ from app.connect import (
     merged_toml,
     put,
 )
+from app.config.settings import Settings
 from app.errors import InvalidRequest
-from app.settings import Settings
 
 _FOR_ALL = 0o644  # of a file in a project, which others work on too
 

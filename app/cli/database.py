@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from app.cli.settings import settings_only_read, why_this_data_dir
+from app.config.settings import Settings
 from app.domain import DEFAULT_TENANT
 from app.errors import GatewayError
-from app.settings import Settings
 from app.storage import BackendRepository, Database, TenantRepository
-from app.storage.acts import Act
-from app.storage.changes import Change
+from app.storage.audit_act import Act, Change
 from app.storage.engine import place_of
 from app.storage.migrate import check
 from app.storage.secret_key import SecretKeyCheck

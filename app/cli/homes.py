@@ -5,9 +5,9 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from app.backends import homes
 from app.cli.database import database_here
 from app.errors import Conflict, GatewayError, NotFound
+from app.processes import homes
 from app.storage import TenantRepository
 
 

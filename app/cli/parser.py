@@ -6,15 +6,13 @@ from collections.abc import Callable, Sequence
 
 from app import __version__
 from app.cli.connect import configure_client
-from app.cli.doctor import examine_machine
 from app.cli.homes import show_homes
 from app.cli.importing import import_servers
-from app.cli.migrate import migrate_database
+from app.cli.keys import accept_secret_key, check_secret_key
+from app.cli.node import examine_machine, migrate_database, run_nodes
 from app.cli.resource_parser import add_resource_commands, split_command, tenant_name
-from app.cli.secret_key import accept_secret_key, check_secret_key
-from app.cli.serve import run_nodes
-from app.cli.top import MAX_ROWS, SORTS, VIEWS, show_top
-from app.connect import CLIENTS, DEFAULT_KEY_ENV
+from app.cli.top.top import MAX_ROWS, SORTS, VIEWS, show_top
+from app.client_config import CLIENTS, DEFAULT_KEY_ENV
 from app.domain import DEFAULT_TENANT, is_name
 
 MAX_NODES = 64  # of one command: more than the cores of most machines

@@ -14,9 +14,9 @@ import httpx2
 
 from app.cli.tables import one_line
 from app.cli.text import printable, read_text
-from app.connect import endpoint
+from app.client_config import endpoint
+from app.config.settings import PREFIX, is_loopback
 from app.errors import GatewayError, InvalidRequest
-from app.settings import PREFIX, is_loopback
 
 TIMEOUT = httpx2.Timeout(30.0, connect=5.0, read=100.0)  # a check takes a minute at most
 ATTEMPTS = 3

@@ -3,7 +3,7 @@
 import argparse
 import os
 
-from app.settings import PREFIX, Settings, is_in_working_directory
+from app.config.settings import PREFIX, Settings, is_in_working_directory
 
 
 def settings_from(options: argparse.Namespace, *, host: str | None = None, port: str | None = None) -> Settings:

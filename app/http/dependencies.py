@@ -10,8 +10,8 @@ from app.auth import Authenticator
 from app.auth.tokens import Target
 from app.domain import DEFAULT_TENANT, Principal
 from app.http.client_address import client_address, limited_address
-from app.http.connections import BY_KEY, LET_IN
 from app.http.request_ids import named
+from app.http.scope import BY_KEY, LET_IN
 
 BASE_URL = "trunkline.base_url"  # the front's word in the ASGI scope: under which URL the client reaches us
 

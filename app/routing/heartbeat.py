@@ -8,8 +8,8 @@ from typing import Protocol
 import anyio
 
 from app.errors import OwnershipUnknown, RoutesUnavailable
-from app.routing.rotation import TURN_BEATS, Rotation
 from app.routing.routes import BEAT_S, CALLER, LEASE_S, NodeRecord, NodeStore, Route, RouteStore
+from app.routing.session_counts import TURN_BEATS, Rotation
 
 LOT = 500  # routes per command, and of each kind per beat: 300,000 within the time that routes are kept
 HURRY_S = 0.25  # between beats while another node's lease is about to end: whoever waits for it waits for that

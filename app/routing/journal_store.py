@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
 from app.errors import RoutesUnavailable
-from app.routing.redis_connection import Script
+from app.redis.connection import Script
 
 KEPT_S = 600.0  # after the last write or touch; a client that comes back later starts anew
 PAGE = 64  # entries that are read at once

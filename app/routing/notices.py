@@ -16,8 +16,7 @@ from prometheus_client import Counter
 from redis.exceptions import RedisError
 
 from app.errors import GatewayError
-from app.routing.notice import RESYNC, Notice, Received, Seals, Unreadable, read, write
-from app.routing.once import Numbers
+from app.routing.notice import RESYNC, Notice, Numbers, Received, Seals, Unreadable, read, write
 
 STREAM = "trunkline:notices"
 KEPT = 10_000  # entries; more than any node is behind while its connection lives

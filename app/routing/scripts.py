@@ -4,8 +4,8 @@ A route is a hash: `n` its node ("" where it was handed over, or has ended under
 of it, sealed. Names of other keys are made inside the scripts, which is why Redis Cluster is not supported.
 """
 
-from app.routing import key_check
-from app.routing.redis_connection import Script
+from app.redis import key_check
+from app.redis.connection import Script
 
 PREFIX = "trunkline:"
 

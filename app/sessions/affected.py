@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from app.backends.failures import Affected, FailureLog
-from app.backends.process import BackendProcess
 from app.domain import BackendSpec, public_id
+from app.processes.process import BackendProcess
 from app.protocol.commands import Failed
 from app.protocol.jsonrpc import string_of
 from app.protocol.lifecycle import SessionState

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Self
+from typing import Protocol, Self
 
 import anyio
 from anyio.abc import TaskGroup
@@ -24,6 +24,7 @@ from app.errors import (
 )
 from app.limits.gates import TenantGates
 from app.limits.overload import Overload
+from app.links.source import LinkSource
 from app.metrics import Metrics
 from app.protocol.commands import Failed
 from app.protocol.event_ids import EventId
@@ -34,14 +35,12 @@ from app.sessions.directory import BackendDirectory
 from app.sessions.draining import Draining, HandOver
 from app.sessions.ended import EndedSessions
 from app.sessions.endings import Endings
-from app.sessions.fence import Fence
-from app.sessions.journal_writer import NotDurable
-from app.sessions.links import LinkSource
 from app.sessions.ownership import Ownership
 from app.sessions.reclaiming import RECLAIMED, longest_idle
-from app.sessions.restoring import Durability
 from app.sessions.session import BACKEND_EXITED, HANDED_OVER, SHUTDOWN, TAKEN_OVER, Session, Surroundings
 from app.sessions.session_log import SessionLog
+from app.sessions.standstill import Fence
+from app.streams.journal import NotDurable
 
 SWEEP_S = 0.25  # how late a deadline may be noticed
 STREAM_AFTER_S = 15.0  # of silence; until then a call can still be answered with JSON and with the right HTTP status
@@ -64,6 +63,23 @@ async def for_nobody() -> None:
 
 async def _nothing_to_prove(stood_still_at: float) -> None:
     """A node that is alone owns what it has."""
+
+
+class Durability(Protocol):
+    """What keeps sessions so that another node can go on with them, where there are other nodes."""
+
+    def start(self, session: Session, key: str, token: int) -> None:
+        """Writes this new session down from now on, if it is of the kind that may go on elsewhere."""
+
+    async def make_safe(self, session: Session) -> None:
+        """Waits a moment until it is written down."""
+
+    async def hand_over(self, session: Session) -> None:
+        """Writes what is left of one that is closed here, for its next owner.
+
+        Raises:
+            NotDurable, RoutesUnavailable: it cannot.
+        """
 
 
 class SessionRegistry:

@@ -10,7 +10,6 @@ import anyio
 import msgspec
 
 from app.auth.api_keys import ISSUER as KEY
-from app.backends.link import BackendLink, Exit
 from app.domain import BackendSpec, Limits, Principal
 from app.errors import (
     BackendError,
@@ -26,23 +25,24 @@ from app.errors import (
     ShuttingDown,
 )
 from app.limits.gates import TenantGate
+from app.links.bridged import BridgedLink
+from app.links.source import LinkLease, LinkSource
 from app.metrics import Metrics, error_label, method_label
+from app.processes.link import BackendLink, Exit
 from app.protocol.commands import Answer, Call, Command, Dropped, Failed, Listen, Several, ToBackend, ToStream
+from app.protocol.eras.modern import MODERN, SUPPORTED, refuses_handshake
 from app.protocol.event_ids import EventId, is_primed, listen_name
 from app.protocol.exchange import Exchange, negotiated_version
 from app.protocol.jsonrpc import Notification, Request, Response, answered_id, members_of
 from app.protocol.lifecycle import Lifecycle, SessionState, Trigger
-from app.protocol.modern import MODERN, SUPPORTED, refuses_handshake
 from app.protocol.revisions import ASSUMED
 from app.reached import Reached
-from app.sessions.bridged_link import BridgedLink
 from app.sessions.endings import call_not_sent, call_under_way, later_request
-from app.sessions.fence import Fence
-from app.sessions.journal import Journal
-from app.sessions.links import LinkLease, LinkSource
-from app.sessions.replay import ReplayLog
-from app.sessions.resumption import Reader, Resumption
-from app.sessions.streams import EventStream, Reply, Sink
+from app.sessions.standstill import Fence
+from app.streams.journal import Journal
+from app.streams.replay import ReplayLog
+from app.streams.resumption import Reader, Resumption
+from app.streams.streams import EventStream, Reply, Sink
 
 DRAIN_RETRY_MS = (1000, 5000)  # clients of a node that stops come back spread over this
 HANDED_OVER, SHUTDOWN, TAKEN_OVER = "handed_over", "shutdown", "taken_over"

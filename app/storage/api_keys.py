@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Row, and_, false, func, insert, or_, selec
 
 from app.errors import ConcurrentChange, NotFound, QuotaExceeded
 from app.reached import FIXED, Reached
-from app.storage.acts import Act
+from app.storage.audit_act import Act
 from app.storage.engine import Database
 from app.storage.tables import api_keys
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from sqlalchemy import Column, ColumnElement, Row, Select, func, select
 
-from app.storage.acts import Act
-from app.storage.changes import changes_in
+from app.storage.audit_act import Act, changes_in
 from app.storage.engine import Database
 from app.storage.tables import audit
 

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.domain import BackendSpec, Timeouts, home_of
 from app.errors import BackendNotFound, ConcurrentChange
-from app.storage.acts import Act
+from app.storage.audit_act import Act
 from app.storage.engine import Database
 from app.storage.tables import backends, tenants
 

@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection, make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from app.errors import Conflict, NotFound, StorageReadOnly, StorageUnavailable
-from app.storage.acts import Act, record
+from app.storage.audit_act import Act, record
 
 WAIT_S = 5.0  # how long a transaction may wait for others, in this process and elsewhere; it takes milliseconds
 ANSWER_S = 10.0  # a server that has not answered by then has frozen: its own time-outs have passed

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from app.domain import DEFAULT_TENANT, ServedTenants, TenantGrant
 from app.errors import ConcurrentChange, Conflict, NotFound, QuotaExceeded
 from app.reached import FIXED, Reached
-from app.storage.acts import Act
+from app.storage.audit_act import Act
 from app.storage.engine import Database
 from app.storage.tables import issuer_tenants, issuers
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from sqlalchemy import insert, select, update
 
 from app.errors import Conflict, SettingsError, StorageReadOnly
-from app.storage.acts import Act
+from app.storage.audit_act import Act
 from app.storage.engine import Database
 from app.storage.tables import secret_key_check
 

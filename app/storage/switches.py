@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Row, and_, delete, false, func, insert, se
 
 from app.domain import KEY_ISSUER, Principal
 from app.errors import ConcurrentChange, Disabled, QuotaExceeded
-from app.storage.acts import Act
+from app.storage.audit_act import Act
 from app.storage.engine import Database
 from app.storage.tables import api_keys, principals_off, tenants
 
@@ -47,7 +47,7 @@ def principal_id(issuer: str, subject: str) -> str:
 
 
 class SwitchRepository:
-    """Fulfils `auth.authenticator.Switches` and `effects.settling.SwitchesOf`."""
+    """Fulfils `auth.authenticator.Switches` and `cluster.reconcile.SwitchesOf`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -9,7 +9,7 @@ from sqlalchemy import Row, delete, insert, select, update
 
 from app.domain import DEFAULT_TENANT, Limits, Tenant, home_of
 from app.errors import ConcurrentChange, Conflict, NotFound
-from app.storage.acts import Act
+from app.storage.audit_act import Act
 from app.storage.engine import Database
 from app.storage.tables import tenants
 

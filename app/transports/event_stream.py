@@ -11,7 +11,7 @@ from sse_starlette.sse import AppStatus, SendTimeoutError
 
 from app.protocol.commands import Failed
 from app.protocol.sse import FIRST_BYTE, encode_message, encode_retry
-from app.sessions.streams import Item
+from app.streams.streams import Item
 from app.transports.request import McpRequest
 
 STALLED_S = 30.0  # a client that accepts nothing for this long loses its stream

@@ -13,16 +13,16 @@ from app.domain import Principal
 from app.domain import Scope as Permission
 from app.errors import BackendNotFound, ClientError, Forbidden, GatewayError, NodeLost, ShuttingDown
 from app.http.client_address import client_address, limited_address
-from app.http.connections import BY_KEY, LET_IN
 from app.http.errors import HttpRefusal
 from app.http.health import ALIVE
 from app.http.hosts import HostPolicy
+from app.http.scope import BY_KEY, LET_IN
 from app.logs import LogContext, current
-from app.routing.peers import FORWARDED
+from app.peers.client import FORWARDED
 from app.sessions.registry import SessionRegistry
-from app.transports.forwarding import forward_refused
-from app.transports.inside import Inside
-from app.transports.late_heads import LateSend
+from app.transports.remote.forwarding import forward_refused
+from app.transports.remote.inside import Inside
+from app.transports.remote.late_heads import LateSend
 from app.transports.request import ClientGone, McpRequest
 from app.transports.request_log import RequestLog, Seen
 from app.transports.rest import Rest, last_word

@@ -9,6 +9,16 @@ from app.errors import ClientError, GatewayError
 from app.http.errors import HttpRefusal
 from app.metrics import Metrics
 from app.protocol.commands import Answer
+from app.protocol.eras.modern import (
+    MODERN,
+    REMOVED,
+    Envelope,
+    Rejection,
+    RoutingHeaders,
+    check_mirrors,
+    climb,
+    unsupported,
+)
 from app.protocol.headers import Accepted, parse_version
 from app.protocol.jsonrpc import (
     INVALID_PARAMS,
@@ -20,12 +30,11 @@ from app.protocol.jsonrpc import (
     members_of,
     string_of,
 )
-from app.protocol.modern import MODERN, REMOVED, Envelope, Rejection, RoutingHeaders, check_mirrors, climb, unsupported
-from app.sessions.implicit import Caller, ImplicitSessions
-from app.sessions.modern_call import ModernCall
-from app.sessions.streams import EventStream, Reply
-from app.transports.callers import Callers
+from app.sessionless.call import ModernCall
+from app.sessionless.requests import Caller, ImplicitSessions
+from app.streams.streams import EventStream, Reply
 from app.transports.event_stream import StreamOptions, send_events
+from app.transports.remote.caller_routing import Callers
 from app.transports.request import McpRequest
 
 LOOK_AGAIN_S = 1.0  # a call that does not fit its tool is held against a description at most this old

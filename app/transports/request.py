@@ -27,13 +27,13 @@ from app.errors import (
     Unauthenticated,
 )
 from app.http.client_address import UNKNOWN, client_address, named_address
-from app.http.connections import AT_ONCE
 from app.http.errors import ALIKE, HttpRefusal, http_status, retry_after, rpc_error
 from app.http.request_ids import IDS, request_ids
 from app.http.resource_metadata import challenge
+from app.http.scope import AT_ONCE
 from app.memo import memo
+from app.peers.client import CLIENT_ADDRESS
 from app.protocol.jsonrpc import Message
-from app.routing.peers import CLIENT_ADDRESS
 
 BODY_DEADLINE_S = 30.0
 DISCARD_S, MAX_DISCARDED_BYTES = 1.0, 8 << 20

@@ -16,7 +16,7 @@ from app.http.hosts import HostPolicy
 from app.http.problems import TOLD, ProblemResponse
 from app.http.request_ids import named
 from app.logs import LogContext, current
-from app.transports.inside import Inside
+from app.transports.remote.inside import Inside
 from app.transports.request import BODY_DEADLINE_S, ClientGone, McpRequest
 from app.transports.request_log import RequestLog, Seen, rest_fields
 

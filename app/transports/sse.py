@@ -12,8 +12,8 @@ from app.protocol.jsonrpc import Notification, Request, parse_client
 from app.protocol.sse import encode_endpoint
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
-from app.transports.elsewhere import Elsewhere
 from app.transports.event_stream import StreamOptions, send_events
+from app.transports.remote.remote_sessions import Elsewhere
 from app.transports.request import McpRequest
 
 TRANSPORT = "sse"

@@ -8,19 +8,19 @@ from app.errors import GatewayError, InvalidMessage
 from app.http.errors import HttpRefusal
 from app.metrics import Metrics
 from app.protocol.commands import Answer, Call, Failed
+from app.protocol.eras.modern import MODERN, envelope_version, unsupported
 from app.protocol.event_ids import EventId, is_primed, parse_event_id
 from app.protocol.headers import is_json, parse_accept, parse_version
 from app.protocol.jsonrpc import Message, Notification, Request, Response, parse_client
-from app.protocol.modern import MODERN, envelope_version, unsupported
 from app.protocol.revisions import HANDSHAKE, allows_batches, is_handshake
 from app.protocol.sse import FIRST_BYTE, encode_primer
 from app.sessions.registry import SessionRegistry
-from app.sessions.resumption import Reader
 from app.sessions.session import DELETED, Session
-from app.sessions.streams import Reply
-from app.transports.elsewhere import Elsewhere
+from app.streams.resumption import Reader
+from app.streams.streams import Reply
 from app.transports.event_stream import StreamOptions, send_events
 from app.transports.modern_http import ModernHttp
+from app.transports.remote.remote_sessions import Elsewhere
 from app.transports.request import McpRequest
 
 TRANSPORT = "streamable_http"

@@ -23,17 +23,23 @@ from app.auth.jwks import KeySets
 from app.auth.outbound import Outbound
 from app.auth.sealing import Sealer
 from app.auth.tokens import Tokens
-from app.backends.trial import Trial
+from app.backends.backend_check import Trial
 from app.domain import BackendSpec, Limits, Tenant
 from app.errors import Disabled
 from app.http import health
 from app.limits.rate_limiter import RateLimiter
-from app.main import build_api
 from app.metrics import Metrics
-from app.sessions.all_nodes import Gathered
-from app.sessions.limits_use import LimitsUse
-from app.sessions.listing import NO_USE, Listing, Use, Window
-from app.sessions.views import (
+from app.node.application import build_api
+from app.storage import ApiKey, ApiKeyRepository, BackendRepository, Database, TenantRepository
+from app.storage.audit import AuditLog, Which
+from app.storage.audit_act import Act
+from app.storage.idempotency import IdempotencyRepository
+from app.storage.issuers import IssuerRepository
+from app.storage.migrate import upgrade
+from app.storage.switches import SwitchRepository
+from app.this_node.limits_use import LimitsUse
+from app.this_node.listing import NO_USE, Gathered, Listing, Use, Window
+from app.this_node.views import (
     AddressUse,
     BackendRunning,
     FailureView,
@@ -43,13 +49,6 @@ from app.sessions.views import (
     SessionView,
     TenantUse,
 )
-from app.storage import ApiKey, ApiKeyRepository, BackendRepository, Database, TenantRepository
-from app.storage.acts import Act
-from app.storage.audit import AuditLog, Which
-from app.storage.idempotency import IdempotencyRepository
-from app.storage.issuers import IssuerRepository
-from app.storage.migrate import upgrade
-from app.storage.switches import SwitchRepository
 from tests.auth.test_jwks import Host
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from app.auth.api_keys import ISSUER, key_id
 from app.errors import Unauthenticated
-from app.sessions.views import AddressUse
+from app.this_node.views import AddressUse
 
 PATH = "/api/v1/tenants/acme/keys"
 NOWHERE: dict[str, list[str]] = {"used_from": [], "silent_nodes": []}

@@ -9,7 +9,7 @@ from pathlib import Path
 from string import Template
 
 import app
-from app import admin
+from app.admin import resources
 from app.admin.idempotency import ONCE
 from app.admin.route import AdminRoute
 from app.admin.router import PREFIX
@@ -68,7 +68,8 @@ def test_the_guide_has_a_command_for_every_route():
 
 
 def test_every_route_authenticates_first_and_every_post_can_be_repeated():
-    modules = [importlib.import_module(f"app.admin.{found.name}") for found in pkgutil.iter_modules(admin.__path__)]
+    names = [found.name for found in pkgutil.iter_modules(resources.__path__)]
+    modules = [importlib.import_module(f"app.admin.resources.{name}") for name in names]
     routes = [route for module in modules if hasattr(module, "router") for route in module.router.routes]
     assert len(routes) >= len({path for _, path in ROUTES}) / 2
     for route in routes:

@@ -337,7 +337,7 @@ async def test_a_change_of_where_the_keys_are_is_looked_at_and_no_other(rig):
 
 
 async def test_a_slow_host_holds_nothing_up_but_its_own_request(rig, monkeypatch):
-    monkeypatch.setattr("app.admin.issuers.LOOK_S", 0.05)
+    monkeypatch.setattr("app.admin.resources.issuers.LOOK_S", 0.05)
     rig.idp.gate = anyio.Event()
     with anyio.fail_after(5):
         answer = await rig.ask("POST", PATH, RS)

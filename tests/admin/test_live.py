@@ -6,11 +6,11 @@ from typing import Any
 import anyio
 import pytest
 
+from app.backends.backend_check import Failure, Step, Trial
 from app.backends.failures import Affected, BackendFailure
-from app.backends.trial import Failure, Step, Trial
 from app.errors import ShuttingDown
-from app.sessions.listing import Use
-from app.sessions.views import BackendRunning, FailureView, TenantUse
+from app.this_node.listing import Use
+from app.this_node.views import BackendRunning, FailureView, TenantUse
 
 TENANT = "/api/v1/tenants/acme"
 ALL = "/api/v1/tenants/-"

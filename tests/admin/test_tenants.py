@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.sessions.limits_use import LimitsUse
+from app.this_node.limits_use import LimitsUse
 
 NO_LIMITS = dict.fromkeys(
     ("sessions", "processes", "in_flight", "requests_per_second", "burst", "memory_mb", "spawns_per_minute")

@@ -5,7 +5,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from app.admin.issuer_checks import IssuerCheckAnswer
+from app.admin.resources.issuer_checks import IssuerCheckAnswer
 from app.auth.issuer_check import Asked, Checked, IssuerCheck
 from app.auth.token_rules import TokenRefused
 from app.auth.tokens import place_of

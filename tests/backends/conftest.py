@@ -10,14 +10,14 @@ from typing import Any
 import anyio
 import pytest
 
-from app.backends.homes import Homes
-from app.backends.link import Exit
-from app.backends.pipes import PipeLimits
 from app.backends.pool import PoolOptions, ProcessPool
-from app.backends.process import BackendProcess
-from app.backends.supervisor import Supervisor, SupervisorOptions
 from app.domain import BackendSpec, Limits
 from app.metrics import Metrics
+from app.processes.homes import Homes
+from app.processes.link import Exit
+from app.processes.pipes import PipeLimits
+from app.processes.process import BackendProcess
+from app.processes.supervisor import Supervisor, SupervisorOptions
 
 SERVERS = Path(__file__).resolve().parent.parent / "servers"
 QUICK = {"eof_grace_s": 0.3, "term_grace_s": 0.3, "kill_wait_s": 5.0, "sweep_s": 0.02}

@@ -13,10 +13,10 @@ from app.backends.failures import (
     Affected,
     FailureLog,
 )
-from app.backends.link import Exit
-from app.backends.process import BackendProcess
-from app.backends.stderr import StderrRing
 from app.domain import BackendSpec
+from app.processes.link import Exit
+from app.processes.process import BackendProcess
+from app.processes.stderr import StderrRing
 
 SPEC = BackendSpec("acme", "time", "/bin/time")
 START = datetime(2026, 1, 1, tzinfo=UTC)

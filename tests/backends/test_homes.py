@@ -12,10 +12,10 @@ from datetime import UTC, datetime, timedelta
 import anyio
 import pytest
 
-from app.backends import homes
-from app.backends.homes import Homes
 from app.domain import home_of, is_home
 from app.errors import BackendExited
+from app.processes import homes
+from app.processes.homes import Homes
 from tests.backends.conftest import eventually, spec_of
 
 NAME = "acme.64f2a8c1b3d40"

@@ -10,9 +10,9 @@ import anyio
 import pytest
 
 from app.backends.pool import Lease
-from app.backends.states import ProcessState
 from app.domain import Limits
 from app.errors import BackendBusy, BackendExited, BackendNotFound, ShuttingDown
+from app.processes.states import ProcessState
 from tests.backends.conftest import NO_LIMITS, Listener, eventually, lease_all, spec_of
 
 

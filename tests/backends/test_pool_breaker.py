@@ -23,7 +23,7 @@ async def crash(pool, spec):
 
 @pytest.fixture
 def quick_delays(monkeypatch):
-    monkeypatch.setattr("app.backends.backoff.FIRST_DELAY_S", 0.005)
+    monkeypatch.setattr("app.backends.breaker.FIRST_DELAY_S", 0.005)
 
 
 async def test_after_five_early_deaths_callers_are_refused_at_once_with_last_lines(make_pool, running, quick_delays):

@@ -9,11 +9,11 @@ import time
 import anyio
 import pytest
 
-from app.backends.link import Exit
-from app.backends.pipes import PipeLimits
-from app.backends.states import ProcessState
-from app.backends.supervisor import Supervisor
 from app.errors import BackendBusy, BackendExited
+from app.processes.link import Exit
+from app.processes.pipes import PipeLimits
+from app.processes.states import ProcessState
+from app.processes.supervisor import Supervisor
 from tests.backends.conftest import Listener, Running, eventually, options_of, spec_of
 
 
@@ -194,7 +194,7 @@ async def test_a_flood_of_stderr_never_blocks_and_never_grows(running):
 
 
 async def test_a_process_that_closed_its_output_is_ended(running, monkeypatch):
-    monkeypatch.setattr("app.backends.process._MUTE_GRACE_S", 0.05)
+    monkeypatch.setattr("app.processes.process._MUTE_GRACE_S", 0.05)
     _, listener = await running.start("closes_stdout")
     assert (await listener.exit()).description == "killed: it closed its input or output and lived on"
 

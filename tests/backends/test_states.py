@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.backends.states import TRANSITIONS, ImpossibleTransition, ProcessState, ProcessStateMachine, Trigger
+from app.processes.states import TRANSITIONS, ImpossibleTransition, ProcessState, ProcessStateMachine, Trigger
 
 
 def walk(*triggers: Trigger) -> ProcessStateMachine:

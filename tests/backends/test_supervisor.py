@@ -12,13 +12,13 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from app.backends.homes import Home
-from app.backends.measuring import Measured
-from app.backends.pipes import PipeLimits
-from app.backends.process import BackendProcess
-from app.backends.states import ProcessState
-from app.backends.supervisor import Supervisor, environment_of
 from app.errors import BackendExited, ShuttingDown
+from app.processes.homes import Home
+from app.processes.measuring import Measured
+from app.processes.pipes import PipeLimits
+from app.processes.process import BackendProcess
+from app.processes.states import ProcessState
+from app.processes.supervisor import Supervisor, environment_of
 from app.spawner import tree
 from tests.backends.conftest import Listener, eventually, options_of, spec_of
 
@@ -216,7 +216,7 @@ async def test_memory_is_measured_with_descendants(running):
 
 
 async def test_processor_time_is_measured_with_descendants_and_more_often_while_somebody_looks(running, monkeypatch):
-    monkeypatch.setattr("app.backends.supervisor.MEASURE_SWEEPS", 1 << 30)
+    monkeypatch.setattr("app.processes.supervisor.MEASURE_SWEEPS", 1 << 30)
     busy = "import os, time\nif os.fork():\n  time.sleep(60)\nwhile True: pass"
     process, _ = await running.start("echo", command=sys.executable, args=("-I", "-S", "-c", busy))
     quiet, _ = await running.start("echo")

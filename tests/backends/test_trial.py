@@ -6,8 +6,8 @@ from dataclasses import replace
 import anyio
 import pytest
 
-from app.backends import trial as trials
-from app.backends.trial import try_backend
+from app.backends import backend_check as trials
+from app.backends.backend_check import try_backend
 from app.domain import BackendSpec, Limits, Timeouts
 from app.errors import ShuttingDown
 from tests.backends.conftest import NO_LIMITS, eventually, spec_of

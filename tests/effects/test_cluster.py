@@ -17,24 +17,24 @@ from app import cli
 from app.auth import ApiKeys, Authenticator, KeyMaker
 from app.auth.sealing import Sealer
 from app.backends.failures import FailureLog
+from app.cluster.effects import ClusterEffects, notice_of
+from app.cluster.reconcile import Settling
 from app.domain import BackendSpec, Limits, Principal, Tenant
-from app.effects.cluster import ClusterEffects, notice_of
-from app.effects.local import LocalEffects
-from app.effects.settling import Settling
 from app.errors import Disabled, Unauthenticated
 from app.metrics import Metrics
+from app.redis.connection import RedisConnection
 from app.routing.notice import Kind, Notice
 from app.routing.notices import Notices
-from app.routing.redis_connection import RedisConnection
 from app.sessions.directory import BackendDirectory
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
 from app.storage import ApiKey, ApiKeyRepository, BackendRepository, Database, TenantRepository
-from app.storage.acts import Act
 from app.storage.audit import AuditEntry, AuditLog
-from app.storage.following import POLL_S, ActFollower
+from app.storage.audit_act import Act
+from app.storage.audit_follower import POLL_S, ActFollower
 from app.storage.issuers import IssuerRepository
 from app.storage.switches import PrincipalOff, SwitchRepository
+from app.this_node.effects import LocalEffects
 from tests.admin.rig import migrated_file
 from tests.redis import RedisServer
 from tests.sessions.fakes import alone

@@ -9,9 +9,9 @@ from typing import Any
 import anyio
 import pytest
 
+from app.cluster import reconcile as settling
+from app.cluster.reconcile import Settling
 from app.domain import BackendSpec, Limits, Tenant
-from app.effects import settling
-from app.effects.settling import Settling
 from app.errors import BackendNotFound, Disabled, NotFound, StorageUnavailable
 from app.routing.notice import RESYNC, Kind, Notice
 

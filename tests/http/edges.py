@@ -8,8 +8,9 @@ from typing import Any
 
 import anyio
 
+from app.edge.connections import ConnectionLimits, Connections
 from app.http.client_address import TrustedProxies
-from app.http.connections import BY_KEY, LET_IN, ConnectionLimits, Connections
+from app.http.scope import BY_KEY, LET_IN
 from tests.http.serving import serving
 
 GET = b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n"

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import uvicorn
 
-from app.http.uvicorn_protocol import HttpProtocol
+from app.edge.uvicorn_protocol import HttpProtocol
 
 STOPPED_S = 10
 

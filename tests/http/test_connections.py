@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from app.edge.connections import TURNS_PER_ROUND, ConnectionLimits, Connections, descriptors_for_connections
+from app.edge.refusals import Refusal
 from app.http.client_address import TrustedProxies
-from app.http.connections import TURNS_PER_ROUND, ConnectionLimits, Connections, descriptors_for_connections
-from app.http.edge_refusals import Refusal
 
 
 class Line:

@@ -13,12 +13,12 @@ from contextlib import AsyncExitStack
 import anyio
 import pytest
 
-from app.http import connections, edge_protocol, limited_parser
+from app.edge import connections, edge_protocol, limited_parser
+from app.edge.connections import PIECE_BYTES, TURNS_PER_ROUND
+from app.edge.edge_protocol import EdgeProtocol
+from app.edge.reading import AT_ONCE_BYTES, StrangersReader
+from app.edge.refusals import MADE_ROOM
 from app.http.client_address import TrustedProxies
-from app.http.connections import PIECE_BYTES, TURNS_PER_ROUND
-from app.http.edge_protocol import EdgeProtocol
-from app.http.edge_refusals import MADE_ROOM
-from app.http.reading import AT_ONCE_BYTES, StrangersReader
 from tests.http.edges import GET, POST, Edge, open_edge, until
 
 pytestmark = pytest.mark.real

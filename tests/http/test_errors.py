@@ -6,7 +6,7 @@ import pytest
 
 from app import errors
 from app.http.errors import HttpRefusal, http_status, retry_after, rpc_code, rpc_error
-from app.routing.peers import PeerLost
+from app.peers.client import PeerLost
 
 
 def _every_error(kind: type[errors.GatewayError] = errors.GatewayError) -> list[type[errors.GatewayError]]:

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from app.http.health import Health
 from app.http.pages import pages
-from app.main import build_api
+from app.node.application import build_api
 
 
 async def _ready() -> dict[str, str]:

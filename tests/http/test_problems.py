@@ -7,7 +7,7 @@ import pytest
 
 from app.errors import BackendExited, Forbidden, GatewayError, QuotaExceeded, ShuttingDown, StorageUnavailable
 from app.http.problems import MAX_ERRORS
-from app.main import build_api
+from app.node.application import build_api
 from tests.admin.rig import Rig
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from app.http import reader
 from app.http.pages import pages
-from app.main import build_api
+from app.node.application import build_api
 
 DOCUMENT, PAGE = "/api/v1/openapi.json", "/api/docs"
 ADDRESS = re.compile(r'(?:src|href|data-document)="([^"]*)"')

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from app.http.connections import PIECE_BYTES, TURNS_PER_ROUND, Connections
-from app.http.reading import AT_ONCE_BYTES, Reading, StrangersReader
+from app.edge.connections import PIECE_BYTES, TURNS_PER_ROUND, Connections
+from app.edge.reading import AT_ONCE_BYTES, Reading, StrangersReader
 
 LONG = bytes(AT_ONCE_BYTES + 1)
 

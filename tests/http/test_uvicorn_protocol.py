@@ -6,8 +6,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from app.http import uvicorn_protocol
-from app.http.connections import AT_ONCE
+from app.edge import uvicorn_protocol
+from app.http.scope import AT_ONCE
 from tests.routing.peer_servers import until
 from tests.transports.nodes import served
 

@@ -115,7 +115,7 @@ async def test_sessions_that_nobody_can_take_over(tmp_path: Path, postgres_datab
 class OfAnotherRelease(Gateway):
     """A gateway of a version that is to come."""
 
-    FIRST = "import app.gateway as gateway; gateway.__version__ = '99.0'"
+    FIRST = "import app.node.gateway as gateway; gateway.__version__ = '99.0'"
 
 
 def test_nodes_of_different_versions(tmp_path: Path, judge: Judge) -> None:

@@ -10,7 +10,7 @@ import httpx2
 import psutil
 import pytest
 
-from app.backends.backoff import OPENING_DEATHS
+from app.backends.breaker import OPENING_DEATHS
 from tests.integration.gateway import Endpoint, Gateway, until
 from tests.integration.wire import RpcError, Wire
 

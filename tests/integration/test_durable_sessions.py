@@ -14,23 +14,23 @@ import anyio
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from app.backends.homes import Homes
 from app.backends.pool import PoolOptions, ProcessPool
-from app.backends.supervisor import Supervisor, SupervisorOptions
+from app.cluster.durability import Durability
+from app.cluster.journal_writer import JournalWriter
 from app.domain import BackendSpec, Limits, Principal
 from app.limits.gates import TenantGates
+from app.links.leasing import Lender
 from app.metrics import Metrics
+from app.processes.homes import Homes
+from app.processes.supervisor import Supervisor, SupervisorOptions
 from app.protocol.event_ids import EventId, parse_event_id
 from app.protocol.jsonrpc import parse_client
+from app.redis.connection import RedisConnection
 from app.routing.journal_store import RedisJournalStore
-from app.routing.redis_connection import RedisConnection
 from app.routing.routes import Route, session_key
-from app.sessions.fence import Fence
-from app.sessions.journal_writer import JournalWriter
-from app.sessions.lender import Lender
-from app.sessions.restoring import Durability
 from app.sessions.session import Session, Surroundings
-from app.sessions.streams import Reply
+from app.sessions.standstill import Fence
+from app.streams.streams import Reply
 from tests.redis import RedisServer
 from tests.sessions.durable import ALICE, SEALER
 

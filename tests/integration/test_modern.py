@@ -15,7 +15,7 @@ import psutil
 import pytest
 from mcp import types
 
-from app.backends.supervisor import EOF_GRACE_S
+from app.processes.supervisor import EOF_GRACE_S
 from app.protocol.exchange import CANCEL_GRACE_S
 from app.sessions.registry import SWEEP_S
 from tests.integration.gateway import ROOT, Endpoint, Gateway, running_gateway, until
@@ -142,7 +142,7 @@ def impatient(suspended_s: float) -> type[Gateway]:
 
     class Impatient(Gateway):
         FIRST = (
-            "from app.sessions.implicit import ImplicitSessions\n"
+            "from app.sessionless.requests import ImplicitSessions\n"
             f"ImplicitSessions.__init__.__kwdefaults__['suspended_s'] = {suspended_s}"
         )
 

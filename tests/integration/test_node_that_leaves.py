@@ -10,8 +10,8 @@ import anyio
 import httpx2
 import pytest
 
-from app.routing.node_credentials import NodeCredentials, Word
-from app.routing.peers import PeerClient, PeerRequest
+from app.peers.client import PeerClient, PeerRequest
+from app.peers.credentials import NodeCredentials, Word
 from tests.integration.gateway import ECHO, Gateway, until
 from tests.integration.nodes import Nodes, running_nodes
 from tests.integration.wire import Wire, answer

@@ -15,8 +15,8 @@ import httpx2
 import psutil
 import pytest
 
-from app import fleet as fleet_module
-from app.settings import Settings
+from app.config.settings import Settings
+from app.node import fleet as fleet_module
 from app.storage import migrate
 from tests.integration.gateway import ROOT, Gateway, is_alive, running_gateway, until
 from tests.programs import run_program

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from app.routing.key_check import NAME, check_value
+from app.redis.key_check import NAME, check_value
 from tests.integration.gateway import ROOT, running_gateway
 from tests.programs import run_program
 from tests.redis import client_of

@@ -11,12 +11,12 @@ import anyio
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
+from app.cluster.cluster_rates import EVERY_S, SCRIPT, SharedRates
 from app.domain import Limits
 from app.errors import QuotaExceeded, RoutesUnavailable
 from app.limits.gates import TenantGate, TenantGates
-from app.limits.shared_rates import EVERY_S, SCRIPT, SharedRates
 from app.metrics import Metrics
-from app.routing.redis_connection import RedisConnection, Script
+from app.redis.connection import RedisConnection, Script
 from tests.redis import RedisServer
 
 ALICE = ("acme", "key", "alice")

@@ -10,13 +10,13 @@ import prometheus_client
 import pytest
 
 from app.auth.sealing import Sealer
+from app.cluster import cluster_use as shared_use
+from app.cluster.cluster_use import SharedUse
 from app.domain import Limits
 from app.errors import QuotaExceeded
-from app.limits import shared_use
 from app.limits.gates import TenantGates
-from app.limits.shared_use import SharedUse
 from app.metrics import Metrics
-from app.routing.redis_connection import RedisConnection
+from app.redis.connection import RedisConnection
 from tests.redis import RedisServer, client_of
 
 SEALS = Sealer(b"s" * 32)

@@ -1,14 +1,14 @@
-"""Faults of what several nodes share, and of the wiring in `app/gateway.py`. See `faults.py`."""
+"""Faults of what several nodes share, and of the wiring in `app/node/gateway.py`. See `faults.py`."""
 
 from tests.mutations.fault import Fault
 
 WIRING = "tests/test_gateway_wiring.py::"
-GATEWAY = "app/gateway.py"
+GATEWAY = "app/node/gateway.py"
 W = "tests/sessions/test_woken_node.py"
 T = "tests/routing/test_counted_truth.py"
 
 FAULTS_OF_NODES = (
-    # --- app/gateway.py, a line each
+    # --- app/node/gateway.py, a line each
     Fault(
         "wiring: no session is told that another node has it",
         GATEWAY,
@@ -252,7 +252,7 @@ FAULTS_OF_NODES = (
     ),
     Fault(
         "a journal that was let go of counts for ever",
-        "app/sessions/journal.py",
+        "app/streams/journal.py",
         "        self._owner.has_let_go(self)\n",
         "",
         ("tests/sessions/test_restoring.py", "tests/sessions/test_journal_writer.py"),
@@ -302,14 +302,14 @@ FAULTS_OF_NODES = (
     ),
     Fault(
         "a route that is lost leaves no doubt about its counts",
-        "app/routing/counts.py",
+        "app/routing/session_counts.py",
         "                del self._sessions[name]\n        self.doubt(names)\n",
         "                del self._sessions[name]\n",
         (T, "tests/routing/test_counts.py"),
     ),
     Fault(
         "a change that came twice is not said again",
-        "app/routing/counts.py",
+        "app/routing/session_counts.py",
         "                yield\n            finally:\n                self.doubt(names)",
         "                yield\n            finally:\n                pass",
         (T, "tests/routing/test_counts.py"),
@@ -334,7 +334,7 @@ FAULTS_OF_NODES = (
     # --- keys
     Fault(
         "another secret key is let into Redis",
-        "app/routing/key_check.py",
+        "app/redis/key_check.py",
         "    if not fits:\n",
         "    if False:\n",
         ("tests/routing/test_key_check.py",),
@@ -363,14 +363,14 @@ FAULTS_OF_NODES = (
     ),
     Fault(
         "use that lapsed holds on while Redis is away",
-        "app/limits/shared_use.py",
+        "app/cluster/cluster_use.py",
         "            if now - self._heard_at >= LAPSES_S:\n                self._adopt({}, {}, {})\n",
         "",
         ("tests/limits/test_shared_use.py",),
     ),
     Fault(
         "use that has not changed is never said again",
-        "app/limits/shared_use.py",
+        "app/cluster/cluster_use.py",
         "if mine != self._said or now - self._said_at >= SAY_AGAIN_S:",
         "if mine != self._said:",
         ("tests/limits/test_shared_use.py",),
@@ -399,21 +399,21 @@ FAULTS_OF_NODES = (
     # --- a node that stops
     Fault(
         "a drain does not wait for requests that wait for another node",
-        "app/routing/passing.py",
+        "app/peers/passing.py",
         "            while len(self):",
         "            while self._under_way:",
         ("tests/transports/test_elsewhere.py",),
     ),
     Fault(
         "requests wait for another node when the drain is over",
-        "app/routing/passing.py",
+        "app/peers/passing.py",
         "        if self._is_closed:",
         "        if False and self._is_closed:",
         ("tests/transports/test_elsewhere.py",),
     ),
     Fault(
         "a node that was told to stop opens sessions",
-        "app/transports/elsewhere.py",
+        "app/transports/remote/remote_sessions.py",
         "if not (self._registry.leaving or self._registry.draining):",
         "if not self._registry.draining:",
         ("tests/transports/test_elsewhere.py",),
@@ -427,7 +427,7 @@ FAULTS_OF_NODES = (
     ),
     Fault(
         "a client hears of its session before it is written down",
-        "app/sessions/restoring.py",
+        "app/cluster/durability.py",
         "            await self._writer.flush(session.journal)",
         "            await anyio.lowlevel.checkpoint()",
         ("tests/sessions/test_registry.py",),

@@ -5,14 +5,14 @@ from tests.mutations.fault import Fault
 FAULTS_OF_THE_ERAS = (
     Fault(
         "tasks of one era are offered to the other",
-        "app/protocol/modern.py",
+        "app/protocol/eras/modern.py",
         "if extensions.pop(TASKS, None) is not None:",
         "if False:",
         ("tests/integration/test_between_eras.py",),
     ),
     Fault(
         "forms are sent to clients that have declared only URLs",
-        "app/protocol/modern.py",
+        "app/protocol/eras/modern.py",
         'return mode in declared or (mode == "form" and "url" not in declared)',
         'return mode in declared or mode == "form"',
         ("tests/sessions/test_modern_call.py",),
@@ -33,14 +33,14 @@ FAULTS_OF_THE_ERAS = (
     ),
     Fault(
         "a list of tools that does not come is waited for without end",
-        "app/sessions/mirrors.py",
+        "app/sessionless/mirrored_headers.py",
         "if self._look is not None and (is_leaving or self._asked_at + LOOK_S < now):",
         "if False:",
         ("tests/sessions/test_mirrors.py",),
     ),
     Fault(
         "a round that is over already is cancelled in the pause after it",
-        "app/protocol/bridge.py",
+        "app/protocol/eras/bridge.py",
         "                if call.is_paused:\n",
         "                if False:\n",
         ("tests/protocol/test_bridge_calls.py",),

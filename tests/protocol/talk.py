@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from app.protocol.bridge import Bridge, Out, Pause, ToServer
+from app.protocol.eras.bridge import Bridge, Out, Pause, ToServer
 
 META = "io.modelcontextprotocol/"
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.errors import InvalidMessage, ParseError
-from app.protocol.bridge import MAX_URIS
+from app.protocol.eras.bridge import MAX_URIS
 from tests.protocol.talk import INFO, LISTS, META, Talk, envelope, one
 
 # --- opening

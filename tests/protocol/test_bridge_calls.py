@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.protocol.bridge import MAX_ASKED, MAX_ROUNDS, ToSession
+from app.protocol.eras.bridge import MAX_ASKED, MAX_ROUNDS, ToSession
 from tests.protocol.talk import ACCEPT, INFO, META, SAY, TOOL, Talk, envelope, one
 
 # --- calls

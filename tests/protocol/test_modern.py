@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.protocol.jsonrpc import Request, parse_client
-from app.protocol.modern import (
+from app.protocol.eras.modern import (
     CACHEABLE,
     CAPABILITIES_KEY,
     CLIENT_INFO_KEY,
@@ -33,6 +32,7 @@ from app.protocol.modern import (
     tagged,
     without_envelope,
 )
+from app.protocol.jsonrpc import Request, parse_client
 
 ENVELOPE = {VERSION_KEY: MODERN, CAPABILITIES_KEY: {}}
 

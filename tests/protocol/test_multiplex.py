@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from app.errors import BackendBusy, InvalidResponse, ResponseTooLarge
-from app.protocol import multiplex as module
-from app.protocol import task_owners
 from app.protocol.commands import Dropped
-from app.protocol.multiplex import MAX_LATE, MAX_URIS, Multiplex
-from app.protocol.shared_call import FailCall, Member, ToAll, ToMember, ToProcess
-from app.protocol.subscriptions import MAX_DEPTH, concerns
+from app.protocol.shared import multiplex as module
+from app.protocol.shared import task_owners
+from app.protocol.shared.multiplex import MAX_LATE, MAX_URIS, Multiplex
+from app.protocol.shared.shared_call import FailCall, Member, ToAll, ToMember, ToProcess
+from app.protocol.shared.subscriptions import MAX_DEPTH, concerns
 
 
 def line(**message: Any) -> bytes:

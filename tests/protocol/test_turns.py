@@ -1,6 +1,6 @@
 """Turns: places, order and fairness."""
 
-from app.protocol.turns import Party, Turns, Verdict
+from app.protocol.shared.fair_turns import Party, Turns, Verdict
 
 
 def make(max_running: int = 2, max_waiting_bytes: int = 100) -> tuple[Turns[str], Party[str], Party[str]]:

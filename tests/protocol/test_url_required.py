@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from app.protocol.eras.url_required import MAX_URLS, is_url_required, required_urls, was_opened
 from app.protocol.jsonrpc import Response
-from app.protocol.url_required import MAX_URLS, is_url_required, required_urls, was_opened
 
 
 def refusal(data: Any, code: int = -32042) -> Response:

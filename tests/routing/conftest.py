@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from app.routing.peers import PeerClient
+from app.peers.client import PeerClient
 from tests.routing.peer_servers import NOTHING, credentials, until
 
 

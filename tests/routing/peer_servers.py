@@ -15,9 +15,9 @@ import anyio
 import uvicorn
 
 from app.domain import Principal
-from app.http.uvicorn_protocol import HttpProtocol
-from app.routing.node_credentials import NodeCredentials, Word
-from app.routing.peers import CHALLENGE, GREETING_PATH, OTHER_KEY, PROOF, PeerClient, PeerRequest, PeerResponse
+from app.edge.uvicorn_protocol import HttpProtocol
+from app.peers.client import CHALLENGE, GREETING_PATH, OTHER_KEY, PROOF, PeerClient, PeerRequest, PeerResponse
+from app.peers.credentials import NodeCredentials, Word
 from app.routing.routes import NodeRecord
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry, Counter
 
 from app.auth.sealing import Sealer
 from app.errors import RoutesUnavailable
+from app.redis.connection import TURN_S, RedisConnection
 from app.routing.memory_store import MemoryStore
-from app.routing.redis_connection import TURN_S, RedisConnection
 from app.routing.redis_store import RedisStore
 from app.routing.routes import NodeRecord, NodeStore, Route, RouteStore
 from tests.redis import client_of

@@ -5,8 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from app.routing.counts import SessionCounts
-from app.routing.rotation import TURN_BEATS
+from app.routing.session_counts import TURN_BEATS, SessionCounts
 
 T, P, Q = "tenant", "principal-p", "principal-q"
 

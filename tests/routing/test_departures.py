@@ -8,8 +8,8 @@ from functools import partial
 import anyio
 import pytest
 
-from app.routing import departures
-from app.routing.departures import (
+from app.peers import dead_peers as departures
+from app.peers.dead_peers import (
     BELIEVED_S,
     LOOK_S,
     SUSPECTED_S,

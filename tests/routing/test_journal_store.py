@@ -8,6 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from app.errors import RoutesUnavailable
+from app.redis.connection import RedisConnection
 from app.routing.journal_store import (
     PAGE,
     REPLACES,
@@ -18,7 +19,6 @@ from app.routing.journal_store import (
     RedisJournalStore,
     Target,
 )
-from app.routing.redis_connection import RedisConnection
 from tests.redis import RedisServer
 
 WRITTEN, GAP, FENCED = Outcome.WRITTEN, Outcome.GAP, Outcome.FENCED

@@ -7,11 +7,11 @@ import anyio
 import pytest
 
 from app.auth.sealing import Sealer
+from app.cluster.opening import open_routing
 from app.errors import RoutesUnavailable, SettingsError
 from app.metrics import Metrics
-from app.routing.key_check import KEPT_MS, NAME, check_value
-from app.routing.opening import open_routing
-from app.routing.redis_connection import RedisConnection
+from app.redis.connection import RedisConnection
+from app.redis.key_check import KEPT_MS, NAME, check_value
 from app.routing.redis_store import RedisStore
 from app.routing.routes import Quota
 from tests.redis import RedisServer, client_of

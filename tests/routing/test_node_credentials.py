@@ -3,8 +3,8 @@
 import pytest
 
 from app.domain import Principal
-from app.routing import node_credentials
-from app.routing.node_credentials import (
+from app.peers import credentials as node_credentials
+from app.peers.credentials import (
     GENERATION_S,
     HOP_VERSION,
     MAX_SKEW_S,

@@ -9,10 +9,10 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from app.auth.sealing import Sealer
+from app.redis.connection import RedisConnection
 from app.routing import notices
 from app.routing.notice import RESYNC, Kind, Notice
 from app.routing.notices import STREAM, Notices
-from app.routing.redis_connection import RedisConnection
 from tests.redis import RedisServer, client_of
 
 SEALS = Sealer(b"s" * 32)

@@ -3,9 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.routing import once
-from app.routing.notice import Kind, Notice
-from app.routing.once import Numbers, Once, Way
+from app.routing import notice as module
+from app.routing.notice import Kind, Notice, Numbers, Once, Way
 
 RESTARTED = Notice(Kind.BACKEND_RESTARTED, ("acme", "echo"))
 OTHER = {Way.NOTICE: Way.TRAIL, Way.TRAIL: Way.NOTICE}
@@ -45,7 +44,7 @@ def test_a_database_that_was_away_for_long_is_no_second_restart():
 
 
 def test_what_is_owed_is_bounded(monkeypatch):
-    monkeypatch.setattr(once, "MAX_REMEMBERED", 10)
+    monkeypatch.setattr(module, "MAX_REMEMBERED", 10)
     heard = Once()
     for number in range(100):
         heard.owe(Way.TRAIL, Notice(Kind.TENANT_REMOVED, (f"t{number}",)), 0.0)
@@ -60,7 +59,7 @@ def test_numbers_tell_the_next_the_repeated_and_the_missing():
 
 
 def test_the_sender_not_heard_for_longest_is_forgotten(monkeypatch):
-    monkeypatch.setattr(once, "MAX_SENDERS", 2)
+    monkeypatch.setattr(module, "MAX_SENDERS", 2)
     numbers = Numbers()
     for sender in "abac":
         numbers.step(sender, 7)

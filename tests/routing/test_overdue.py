@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from app.routing.heartbeat import HURRY_S, Heartbeat
-from app.routing.overdue import Overdue
+from app.routing.redis_store import Overdue
 from app.routing.routes import BEAT_S, LEASE_S
 from tests.routing.rig import NODES, open_store, record
 

@@ -9,9 +9,10 @@ import anyio
 import pytest
 
 from app.errors import NodeLost, NodeUnavailable
-from app.routing import peer_connection, peer_pool
-from app.routing.late_head import encode_late_head
-from app.routing.peers import Deadlines, PeerClient, PeerLost, PeerUnreachable, PoolLimits
+from app.peers import connection as peer_connection
+from app.peers import pool as peer_pool
+from app.peers.client import Deadlines, PeerClient, PeerLost, PeerUnreachable, PoolLimits
+from app.peers.late_head import encode_late_head
 from tests.certificates import self_signed
 from tests.routing.peer_servers import (
     NOTHING,

@@ -3,7 +3,7 @@
 import pytest
 from redis.asyncio.connection import SSLConnection, UnixDomainSocketConnection
 
-from app.routing.redis_address import parse
+from app.redis.address import parse
 
 
 def test_a_server_with_a_login_and_a_database():

@@ -12,7 +12,7 @@ import pytest
 from redis.asyncio import Connection
 
 from app.errors import RoutesUnavailable
-from app.routing.redis_connection import DEADLINE_S, OPENS_AFTER, Deadlines, RedisConnection, Script
+from app.redis.connection import DEADLINE_S, OPENS_AFTER, Deadlines, RedisConnection, Script
 from tests.redis import RedisServer
 from tests.routing.faulty_line import faulty_line
 from tests.routing.rig import counted, errors, refused_after

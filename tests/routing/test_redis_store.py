@@ -11,8 +11,8 @@ import pytest
 
 from app.auth.sealing import Sealer
 from app.errors import QuotaExceeded, RoutesUnavailable
+from app.redis.connection import RedisConnection
 from app.routing.node_list import READ_A_BEAT
-from app.routing.redis_connection import RedisConnection
 from app.routing.redis_store import LEASE_MS, ROUTE_TTL_MS, RedisStore
 from app.routing.routes import NodeRecord, NodeStore, Quota
 from tests.redis import RedisServer, client_of

@@ -4,7 +4,7 @@ import anyio
 import pytest
 
 from app.errors import RoutesUnavailable
-from app.routing.redis_survey import survey
+from app.redis.survey import survey
 from tests.redis import RedisServer
 
 

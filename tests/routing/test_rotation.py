@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.routing.rotation import TURN_BEATS, Rotation
+from app.routing.session_counts import TURN_BEATS, Rotation
 
 
 def names(count: int, prefix: str = "n") -> list[str]:

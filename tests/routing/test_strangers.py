@@ -9,8 +9,8 @@ import anyio
 import pytest
 
 from app.errors import NodeUnavailable
-from app.routing import node_credentials
-from app.routing.peers import Deadlines, PeerClient, PeerRefused, PeerUnreachable
+from app.peers import credentials as node_credentials
+from app.peers.client import Deadlines, PeerClient, PeerRefused, PeerUnreachable
 from app.routing.routes import UNPROVEN, is_there
 from tests.routing.peer_servers import (
     NOTHING,

@@ -8,17 +8,17 @@ from typing import Any
 
 import anyio
 
+from app.cluster.durability import Durability
+from app.cluster.journal_writer import JournalWriter
+from app.cluster.takeover import TakeOver
 from app.domain import Principal
 from app.metrics import Metrics
 from app.routing.memory_store import MemoryStore
 from app.routing.routes import Quota, Route, session_key
 from app.sessions.directory import BackendDirectory
-from app.sessions.journal_writer import JournalWriter
 from app.sessions.ownership import Ownership
 from app.sessions.registry import SessionRegistry
-from app.sessions.restoring import Durability
 from app.sessions.session import Session
-from app.sessions.takeover import TakeOver
 from tests.routing.rig import record
 from tests.sessions.durable import HELLO, SEALER, FakeLinks, FlakyStore, message, request
 from tests.sessions.fakes import FakeLink, HeldStore

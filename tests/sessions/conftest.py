@@ -15,8 +15,8 @@ from app.auth.sealing import Sealer
 from app.domain import BackendSpec, Principal, Timeouts
 from app.metrics import Metrics
 from app.protocol.exchange import CANCEL_GRACE_S
+from app.sessionless.requests import ImplicitSessions
 from app.sessions.directory import BackendDirectory
-from app.sessions.implicit import ImplicitSessions
 from app.sessions.registry import SessionRegistry
 from tests.sessions.cluster import Cluster, running_cluster
 from tests.sessions.fakes import FakePool, FakeStore, alone

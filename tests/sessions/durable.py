@@ -11,23 +11,23 @@ import anyio.abc
 from anyio.lowlevel import checkpoint
 
 from app.auth.sealing import Sealer
+from app.cluster.durability import Durability
+from app.cluster.journal_writer import JournalWriter
 from app.domain import BackendSpec, Limits, Principal
 from app.errors import GatewayError, RoutesUnavailable
 from app.limits.gates import TenantGates
+from app.links.respawning import RespawningLink
+from app.links.source import LinkLease
 from app.metrics import Metrics
 from app.protocol.event_ids import EventId, parse_event_id
 from app.protocol.handshake_record import HandshakeRecord
 from app.protocol.jsonrpc import parse_client
 from app.routing.journal_store import Journaled, JournalStore, JournalWrite, MemoryJournalStore, Outcome
 from app.routing.routes import Route, session_key
-from app.sessions.fence import Fence
-from app.sessions.journal_writer import JournalWriter
-from app.sessions.links import LinkLease
-from app.sessions.respawning_link import RespawningLink
-from app.sessions.restoring import Durability
-from app.sessions.resumption import Reader
 from app.sessions.session import Session, Surroundings
-from app.sessions.streams import Reply
+from app.sessions.standstill import Fence
+from app.streams.resumption import Reader
+from app.streams.streams import Reply
 from tests.sessions.fakes import FakeLease, FakeLink
 
 SPEC = BackendSpec("acme", "echo", "echo-server", recovery="respawn")

@@ -10,12 +10,20 @@ import pytest
 from app.domain import Principal
 from app.errors import StateRefused
 from app.protocol.commands import Failed
+from app.protocol.eras.modern import (
+    CAPABILITIES_KEY,
+    LOG_LEVEL_KEY,
+    MODERN,
+    VERSION_KEY,
+    Envelope,
+    RoutingHeaders,
+    climb,
+)
 from app.protocol.jsonrpc import Request, parse_client
-from app.protocol.modern import CAPABILITIES_KEY, LOG_LEVEL_KEY, MODERN, VERSION_KEY, Envelope, RoutingHeaders, climb
-from app.sessions.implicit import ImplicitSessions
-from app.sessions.lines import Caller
-from app.sessions.modern_call import ModernCall
-from app.sessions.streams import Reply
+from app.sessionless.call import ModernCall
+from app.sessionless.pooled_sessions import Caller
+from app.sessionless.requests import ImplicitSessions
+from app.streams.streams import Reply
 from tests.sessions.servers import FakeServer, ServerPool
 
 ELICITS: dict[str, Any] = {"elicitation": {}}

@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 
-from app.protocol.modern import MODERN
+from app.protocol.eras.modern import MODERN
 from tests.sessions.fakes import FakeLink, FakePool
 
 CAPABILITIES = {

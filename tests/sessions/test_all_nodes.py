@@ -13,14 +13,14 @@ import httpx2
 import pytest
 
 from app.backends.failures import Affected, BackendFailure
+from app.cluster import all_nodes
+from app.cluster.all_nodes import AllNodes, answer_for
 from app.http.errors import HttpRefusal
-from app.routing.peers import PeerClient
+from app.peers.client import PeerClient
 from app.routing.routes import NodeRecord
-from app.sessions import all_nodes
-from app.sessions.all_nodes import AllNodes, answer_for
-from app.sessions.limits_use import LimitsUse
-from app.sessions.listing import MAX_ROWS, Listing, Use, Window
-from app.sessions.views import (
+from app.this_node.limits_use import LimitsUse
+from app.this_node.listing import MAX_ROWS, Listing, Use, Window
+from app.this_node.views import (
     AddressUse,
     BackendRunning,
     FailureView,
@@ -30,8 +30,8 @@ from app.sessions.views import (
     SessionView,
     TenantUse,
 )
-from app.transports.inside import Inside
-from app.transports.late_heads import LateHeads
+from app.transports.remote.inside import Inside
+from app.transports.remote.late_heads import LateHeads
 from app.transports.request import McpRequest
 from tests.routing.peer_servers import request_of
 from tests.transports.nodes import KEY, credentials, served

@@ -10,9 +10,9 @@ from app.auth.sealing import Sealer
 from app.domain import Principal
 from app.errors import StateRefused
 from app.protocol.jsonrpc import Response
-from app.sessions.backend_states import BackendStates
-from app.sessions.implicit import ImplicitSessions
-from app.sessions.lines import Caller
+from app.sessionless.backend_states import BackendStates
+from app.sessionless.pooled_sessions import Caller
+from app.sessionless.requests import ImplicitSessions
 from tests.sessions.modern_client import ACCEPT, TEXT, Client, start
 from tests.sessions.servers import FakeServer, ServerPool, modern_server
 

@@ -8,12 +8,12 @@ import pytest
 
 from app.domain import Principal
 from app.errors import BackendBusy, CallCutOff, GatewayError, InvalidResponse, ResponseTooLarge
+from app.links.bridged import BridgedLink
 from app.protocol.commands import Answer, Failed
 from app.protocol.jsonrpc import Notification, Request, parse_client
-from app.sessions.bridged_link import BridgedLink
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
-from app.sessions.streams import Reply
+from app.streams.streams import Reply
 from tests.sessions.fakes import FakeLink, FakePool
 
 REFUSAL = {"code": -32022, "message": "no", "data": {"supported": ["2026-07-28"]}}

@@ -18,16 +18,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from app.cluster.journal_writer import JournalWriter
 from app.errors import RoutesUnavailable
 from app.protocol.commands import Failed
 from app.protocol.event_ids import EventId
 from app.routing.journal_store import JournalWrite, MemoryJournalStore, Outcome, Target
 from app.routing.routes import session_key
-from app.sessions import journal, replay, streams
-from app.sessions.journal_writer import JournalWriter
-from app.sessions.resumption import Reader
 from app.sessions.session import Session
-from app.sessions.streams import FAILED_SIZE, Entry, Item
+from app.streams import journal, replay, streams
+from app.streams.resumption import Reader
+from app.streams.streams import FAILED_SIZE, Entry, Item
 from tests.sessions.durable import SEALER, Node, nodes, place_of, stream_call
 
 LISTEN = 0  # the other streams have the numbers of their calls

@@ -12,8 +12,8 @@ from app.protocol.event_ids import EventId, parse_event_id
 from app.protocol.jsonrpc import Request, parse_client
 from app.sessions import ended
 from app.sessions.registry import SessionRegistry
-from app.sessions.replay import MAX_AGE_S
 from app.sessions.session import Session
+from app.streams.replay import MAX_AGE_S
 from tests.sessions.fakes import FakePool
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from app.domain import Principal
 from app.errors import BackendExited, BackendUnavailable, InvalidResponse
-from app.sessions import lines
+from app.sessionless import pooled_sessions as lines
+from app.sessionless.requests import ImplicitSessions
 from app.sessions.directory import BackendDirectory
-from app.sessions.implicit import ImplicitSessions
 from app.sessions.registry import SessionRegistry
 from tests.sessions.conftest import SPEC
 from tests.sessions.fakes import FakeStore

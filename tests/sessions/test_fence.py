@@ -13,10 +13,10 @@ from app.domain import Principal
 from app.errors import OwnershipUnknown, RoutesUnavailable
 from app.protocol.lifecycle import SessionState
 from app.routing.routes import Route, session_key
-from app.sessions.fence import GAP_S, Fence, since_boot
 from app.sessions.registry import PROOFS, SessionRegistry
 from app.sessions.session import Session
-from app.sessions.streams import Reply
+from app.sessions.standstill import GAP_S, Fence, since_boot
+from app.streams.streams import Reply
 from tests.sessions.fakes import FakeLink, FakePool
 from tests.sessions.test_session import ask, message
 

@@ -10,9 +10,9 @@ import pytest
 from app.domain import Principal
 from app.errors import BackendExited, BackendTimeout, QuotaExceeded
 from app.protocol.exchange import CANCEL_GRACE_S
+from app.sessionless.call import ASK_ANYBODY_S, ASK_ELSEWHERE_S
+from app.sessionless.requests import ImplicitSessions
 from app.sessions import session as sessions
-from app.sessions.implicit import ImplicitSessions
-from app.sessions.modern_call import ASK_ANYBODY_S, ASK_ELSEWHERE_S
 from app.sessions.registry import SessionRegistry
 from tests.sessions.conftest import SPEC
 from tests.sessions.fakes import FakeStore

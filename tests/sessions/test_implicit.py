@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from app.protocol.modern import SUPPORTED
+from app.protocol.eras.modern import SUPPORTED
 from tests.sessions.modern_client import Client
 from tests.sessions.servers import ServerPool
 

@@ -11,10 +11,10 @@ import anyio
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
+from app.redis.connection import RedisConnection
 from app.routing.journal_store import JournalStore, RedisJournalStore
-from app.routing.redis_connection import RedisConnection
-from app.sessions import journal, replay
 from app.sessions.session import Session
+from app.streams import journal, replay
 from tests.sessions.durable import Node, nodes, place_of, stream_call, take
 
 

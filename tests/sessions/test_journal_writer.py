@@ -9,14 +9,14 @@ from typing import Any
 import anyio
 import pytest
 
+from app.cluster import journal_writer
+from app.cluster.journal_writer import JournalWriter
 from app.domain import Limits
 from app.errors import RoutesUnavailable
 from app.routing.journal_store import REPLACES
 from app.routing.routes import session_key
-from app.sessions import journal_writer
-from app.sessions.journal import SLACK_ENTRIES, WRITE_BYTES
-from app.sessions.journal_writer import JournalWriter, NotDurable
-from app.sessions.replay import MAX_AGE_S, MAX_EVENTS
+from app.streams.journal import SLACK_ENTRIES, WRITE_BYTES, NotDurable
+from app.streams.replay import MAX_AGE_S, MAX_EVENTS
 from tests.sessions.durable import SEALER, FlakyStore, Node, nodes, stream_call, take
 
 

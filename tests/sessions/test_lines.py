@@ -8,9 +8,9 @@ import pytest
 
 from app.domain import Principal
 from app.errors import NodeLost, NodeUnavailable
-from app.sessions.implicit import ImplicitSessions
-from app.sessions.line import max_shared
-from app.sessions.lines import MAX_CAPABILITY_SETS, CallerKey
+from app.sessionless.pooled_session import max_shared
+from app.sessionless.pooled_sessions import MAX_CAPABILITY_SETS, CallerKey
+from app.sessionless.requests import ImplicitSessions
 from app.sessions.registry import SessionRegistry
 from tests.sessions.conftest import SPEC
 from tests.sessions.fakes import FakeStore

@@ -9,8 +9,8 @@ import pytest
 from app.domain import Principal
 from app.errors import BackendExited
 from app.protocol.jsonrpc import Request
-from app.sessions.implicit import ImplicitSessions
-from app.sessions.listeners import MAX_LISTENERS, Listener
+from app.sessionless.requests import ImplicitSessions
+from app.sessionless.subscriptions import MAX_LISTENERS, Listener
 from app.sessions.registry import SessionRegistry
 from tests.sessions.modern_client import Client, run
 from tests.sessions.servers import (

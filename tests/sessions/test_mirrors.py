@@ -9,8 +9,8 @@ import pytest
 
 from app.errors import InvalidResponse
 from app.protocol.exchange import CANCEL_GRACE_S
-from app.sessions import mirrors
-from app.sessions.implicit import ImplicitSessions
+from app.sessionless import mirrored_headers as mirrors
+from app.sessionless.requests import ImplicitSessions
 from app.sessions.registry import SessionRegistry
 from tests.sessions.modern_client import TEXT, Client, run
 from tests.sessions.servers import ERROR, FakeServer, ServerPool, legacy_server, modern_server

@@ -6,8 +6,8 @@ import anyio
 import pytest
 
 from app.domain import Principal
-from app.sessions.implicit import ImplicitSessions
-from app.sessions.streams import MAX_EVENTS
+from app.sessionless.requests import ImplicitSessions
+from app.streams.streams import MAX_EVENTS
 from tests.sessions.modern_client import (
     ACCEPT,
     ELICITS,

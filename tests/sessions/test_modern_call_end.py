@@ -8,9 +8,9 @@ import pytest
 
 from app.domain import Principal
 from app.errors import BackendExited, BackendTimeout, CallCutOff, GatewayError, ResponseTooLarge
+from app.protocol.eras.modern import LOG_LEVEL_KEY
 from app.protocol.exchange import CANCEL_GRACE_S
-from app.protocol.modern import LOG_LEVEL_KEY
-from app.sessions.implicit import ImplicitSessions
+from app.sessionless.requests import ImplicitSessions
 from app.sessions.registry import SessionRegistry
 from tests.sessions.modern_client import ACCEPT, ELICITS, TEXT, Client, finish, held, keys, refused, start, suspend
 from tests.sessions.servers import FakeServer, ServerPool

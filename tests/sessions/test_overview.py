@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from app.domain import Principal, public_id
-from app.sessions.listing import Listing, Use, Window
-from app.sessions.overview import NodeOverview
+from app.this_node.listing import Listing, Use, Window
+from app.this_node.overview import NodeOverview
 from tests.sessions.fakes import FakePool
 
 

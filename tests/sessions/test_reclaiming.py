@@ -9,10 +9,10 @@ from app.domain import Limits, Principal
 from app.errors import QuotaExceeded, SessionEnded
 from app.metrics import Metrics
 from app.protocol.lifecycle import SessionState
-from app.sessions.fence import GAP_S
 from app.sessions.reclaiming import longest_idle
 from app.sessions.registry import SWEEP_S, SessionRegistry
 from app.sessions.session import Session
+from app.sessions.standstill import GAP_S
 from tests.sessions import conftest
 from tests.sessions.fakes import FakePool, FakeStore
 from tests.sessions.test_session import ask, message

@@ -5,6 +5,7 @@ from typing import Any
 import anyio
 import pytest
 
+from app.cluster import durability as restoring
 from app.domain import Limits, Principal
 from app.errors import (
     BackendBusy,
@@ -19,7 +20,6 @@ from app.limits.overload import Overload, Passed
 from app.metrics import Metrics
 from app.protocol.jsonrpc import Request, parse_client
 from app.protocol.lifecycle import SessionState
-from app.sessions import restoring
 from app.sessions.directory import BackendDirectory
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session

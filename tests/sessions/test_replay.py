@@ -5,8 +5,8 @@ import pytest
 from app.errors import ResponseTooLarge
 from app.protocol.commands import Call, Failed
 from app.protocol.event_ids import EventId
-from app.sessions.replay import MAX_AGE_S, MAX_BYTES, MAX_EVENTS, ReplayLog
-from app.sessions.streams import Entry, Fate
+from app.streams.replay import MAX_AGE_S, MAX_BYTES, MAX_EVENTS, ReplayLog
+from app.streams.streams import Entry, Fate
 
 A, B = "a" * 12, "b" * 12
 

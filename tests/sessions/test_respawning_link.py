@@ -9,10 +9,10 @@ import anyio.abc
 import pytest
 from anyio.lowlevel import checkpoint
 
-from app.backends.link import Exit
 from app.errors import BackendBusy, BackendExited, BackendUnavailable, GatewayError
-from app.sessions import respawning_link
-from app.sessions.respawning_link import MAX_WAITING, RespawningLink
+from app.links import respawning as respawning_link
+from app.links.respawning import MAX_WAITING, RespawningLink
+from app.processes.link import Exit
 from tests.sessions.fakes import FakeLease, FakeLink
 
 

@@ -8,14 +8,14 @@ from typing import Any
 import anyio
 import pytest
 
+from app.cluster.durability import LEAP
 from app.domain import BackendSpec, Limits
 from app.errors import BackendExited, QuotaExceeded, RoutesUnavailable
 from app.protocol.lifecycle import SessionState
 from app.routing.routes import session_key
-from app.sessions.journal_writer import NotDurable
-from app.sessions.restoring import LEAP
-from app.sessions.resumption import Reader
 from app.sessions.session import Session
+from app.streams.journal import NotDurable
+from app.streams.resumption import Reader
 from tests.sessions.durable import (
     ALICE,
     SPEC,

@@ -11,12 +11,12 @@ import pytest
 from app.protocol.commands import Answer, Call, Failed, Listen, ToStream
 from app.protocol.event_ids import EventId, parse_event_id
 from app.protocol.jsonrpc import parse_backend, parse_client
-from app.sessions import resumption
 from app.sessions.registry import SessionRegistry
-from app.sessions.replay import MAX_AGE_S, MAX_BYTES, MAX_EVENTS
-from app.sessions.resumption import POLL_RETRY_MS, Reader, Resumption
 from app.sessions.session import Session
-from app.sessions.streams import EventStream
+from app.streams import resumption
+from app.streams.replay import MAX_AGE_S, MAX_BYTES, MAX_EVENTS
+from app.streams.resumption import POLL_RETRY_MS, Reader, Resumption
+from app.streams.streams import EventStream
 from tests.sessions.fakes import FakeLink, FakePool
 
 ANSWER = b'{"jsonrpc":"2.0","id":1,"result":{}}'

@@ -24,10 +24,10 @@ from app.errors import (
 from app.protocol.commands import Failed, Listen
 from app.protocol.jsonrpc import Notification, Request, Response, parse_client
 from app.protocol.lifecycle import SessionState
-from app.sessions.fence import GAP_S
 from app.sessions.registry import STREAM_AFTER_S, SessionRegistry
 from app.sessions.session import UNREAD_S, Session
-from app.sessions.streams import MAX_EVENTS, Reply
+from app.sessions.standstill import GAP_S
+from app.streams.streams import MAX_EVENTS, Reply
 from tests.sessions.fakes import FakeLink, FakePool
 
 

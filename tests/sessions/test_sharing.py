@@ -6,12 +6,12 @@ from typing import Any
 import anyio
 import pytest
 
-from app.backends.link import Exit
 from app.domain import BackendSpec, Principal
 from app.errors import BackendBusy, BackendExited, BackendTimeout
+from app.links.shared_process import SharedLink, SharedProcess
+from app.links.shared_processes import ENOUGH_CALLS, ENOUGH_SESSIONS, Choice, choose
 from app.metrics import Metrics
-from app.sessions.shared_process import SharedLink, SharedProcess
-from app.sessions.sharing import ENOUGH_CALLS, ENOUGH_SESSIONS, Choice, choose
+from app.processes.link import Exit
 from tests.sessions.fakes import FakeLink
 from tests.sessions.test_respawning_link import Listener
 

@@ -6,7 +6,7 @@ import pytest
 from app.errors import BackendExited
 from app.protocol.commands import Answer, Call, Failed, Listen, ToStream
 from app.protocol.jsonrpc import parse_backend
-from app.sessions.streams import MAX_BYTES, MAX_EVENTS, EventStream, Reply
+from app.streams.streams import MAX_BYTES, MAX_EVENTS, EventStream, Reply
 
 
 class Owner:

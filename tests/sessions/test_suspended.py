@@ -9,10 +9,10 @@ import pytest
 from app.domain import Principal
 from app.errors import CallCutOff, StateRefused
 from app.protocol.exchange import CANCEL_GRACE_S
-from app.sessions import suspended
-from app.sessions.implicit import ImplicitSessions
+from app.sessionless import suspended_calls as suspended
+from app.sessionless.requests import ImplicitSessions
+from app.sessionless.suspended_calls import SUSPENDED_S
 from app.sessions.registry import SessionRegistry
-from app.sessions.suspended import SUSPENDED_S
 from tests.sessions.modern_client import (
     ACCEPT,
     ELICITS,
@@ -141,7 +141,7 @@ async def test_a_state_that_is_too_old_is_lost(
 ) -> None:
     result, _ = await suspend(client, pool)
     later = time.time() + SUSPENDED_S + 2
-    monkeypatch.setattr("app.sessions.suspended.time.time", lambda: later)
+    monkeypatch.setattr("app.sessionless.suspended_calls.time.time", lambda: later)
     await refused(client, result, "state_lost")
     implicit.sweep(time.monotonic() + SUSPENDED_S + 1)
 

@@ -9,8 +9,8 @@ from app.domain import Principal
 from app.errors import QuotaExceeded, RoutesUnavailable, SessionNotFound
 from app.protocol.lifecycle import SessionState
 from app.routing.routes import Route, session_key
+from app.sessionless.pooled_sessions import Caller
 from app.sessions import ownership
-from app.sessions.lines import Caller
 from app.sessions.session import Session
 from tests.sessions.cluster import HERE, THERE, Cluster
 from tests.sessions.fakes import FakeStore

@@ -13,11 +13,11 @@ from app.protocol.commands import Answer, Call, Listen, ToStream
 from app.protocol.event_ids import parse_event_id
 from app.protocol.jsonrpc import parse_backend, parse_client
 from app.sessions.registry import SessionRegistry
-from app.sessions.replay import MAX_BYTES as LOG_BYTES
-from app.sessions.replay import MAX_EVENTS as LOG_EVENTS
-from app.sessions.resumption import Reader, Resumption
 from app.sessions.session import UNREAD_S, Session
-from app.sessions.streams import MAX_EVENTS, EventStream, Reply
+from app.streams.replay import MAX_BYTES as LOG_BYTES
+from app.streams.replay import MAX_EVENTS as LOG_EVENTS
+from app.streams.resumption import Reader, Resumption
+from app.streams.streams import MAX_EVENTS, EventStream, Reply
 from tests.sessions.fakes import FakeLink, FakePool
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from app.domain import Principal
-from app.protocol.bridge import MAX_ROUNDS
-from app.sessions.implicit import ImplicitSessions
-from app.sessions.suspended import SUSPENDED_S
+from app.protocol.eras.bridge import MAX_ROUNDS
+from app.sessionless.requests import ImplicitSessions
+from app.sessionless.suspended_calls import SUSPENDED_S
 from tests.sessions.modern_client import ELICITS, TEXT, Client, held, refused, start
 from tests.sessions.servers import FakeServer, ServerPool
 

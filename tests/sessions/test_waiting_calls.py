@@ -21,10 +21,10 @@ from app.errors import (
 )
 from app.protocol.commands import Answer, Failed
 from app.protocol.exchange import MIN_WAITING, QUESTION_S
-from app.sessions.fence import GAP_S
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import HANDED_OVER, SHUTDOWN, TAKEN_OVER, Session
-from app.sessions.streams import Reply
+from app.sessions.standstill import GAP_S
+from app.streams.streams import Reply
 from tests.sessions.conftest import SPEC
 from tests.sessions.fakes import FakeLink, FakePool, FakeStore
 from tests.sessions.test_session import message

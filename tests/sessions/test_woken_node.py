@@ -11,23 +11,23 @@ from typing import Any
 import anyio
 import pytest
 
+from app.cluster.durability import Durability
+from app.cluster.journal_writer import JournalWriter
+from app.cluster.takeover import TakeOver
 from app.domain import Principal
 from app.errors import RoutesUnavailable
 from app.metrics import Metrics
 from app.protocol.lifecycle import SessionState
+from app.redis.connection import RedisConnection
 from app.routing.heartbeat import Heartbeat
 from app.routing.journal_store import RedisJournalStore
-from app.routing.redis_connection import RedisConnection
 from app.routing.redis_store import RedisStore
 from app.routing.routes import session_key
+from app.sessionless.pooled_sessions import Caller
 from app.sessions.directory import BackendDirectory
-from app.sessions.journal_writer import JournalWriter
-from app.sessions.lines import Caller
 from app.sessions.ownership import Ownership
 from app.sessions.registry import SessionRegistry
-from app.sessions.restoring import Durability
 from app.sessions.session import Session
-from app.sessions.takeover import TakeOver
 from tests.redis import client_of
 from tests.routing.faulty_line import FaultyLine, faulty_line
 from tests.routing.rig import errors, record

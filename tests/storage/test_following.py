@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.errors import StorageUnavailable
-from app.storage import Database, following
-from app.storage.acts import Act, record
+from app.storage import Database, audit_follower
 from app.storage.audit import AuditEntry, AuditLog
-from app.storage.following import SETTLED_S, ActFollower, Window
+from app.storage.audit_act import Act, record
+from app.storage.audit_follower import SETTLED_S, ActFollower, Window
 from tests.postgres import empty
 
 only_postgresql = pytest.mark.parametrize("dialect", ["postgresql"], indirect=True)
@@ -73,7 +73,7 @@ async def test_the_first_act_of_an_empty_trail_is_told(database, look, heard):
 
 
 async def test_more_than_a_page_is_told_whole_and_in_order(database, look, heard, monkeypatch):
-    monkeypatch.setattr(following, "PAGE", 3)
+    monkeypatch.setattr(audit_follower, "PAGE", 3)
     await look()
     names = [f"{number:02}" for number in range(20)]
     await write(database, *names)
@@ -83,9 +83,9 @@ async def test_more_than_a_page_is_told_whole_and_in_order(database, look, heard
 
 
 async def test_who_is_too_far_behind_is_told_that_something_is_missing(database, look, heard, monkeypatch):
-    monkeypatch.setattr(following, "PAGE", 3)
-    monkeypatch.setattr(following, "MAX_PAGES", 2)
-    monkeypatch.setattr(following, "FIRST_LOOK", 2)
+    monkeypatch.setattr(audit_follower, "PAGE", 3)
+    monkeypatch.setattr(audit_follower, "MAX_PAGES", 2)
+    monkeypatch.setattr(audit_follower, "FIRST_LOOK", 2)
     await look()
     await write(database, *map(str, range(10)))
     await look()
@@ -132,7 +132,7 @@ async def test_what_was_being_written_at_the_start_is_told(database, look, heard
 
 
 async def test_it_goes_on_after_the_database_was_away(database, heard, monkeypatch):
-    monkeypatch.setattr(following, "POLL_S", 0.01)
+    monkeypatch.setattr(audit_follower, "POLL_S", 0.01)
     follower, is_away = ActFollower(database), True
     read = follower._read
 

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import select
 
 from app.errors import SettingsError
-from app.storage.acts import Act
+from app.storage.audit_act import Act
 from app.storage.engine import Database, place_of
 from app.storage.secret_key import SALT_BYTES, SecretKeyCheck
 from app.storage.tables import audit, secret_key_check

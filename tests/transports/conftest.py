@@ -17,13 +17,13 @@ from app.http.hosts import HostPolicy
 from app.limits.rate_limiter import RateLimiter
 from app.metrics import Metrics
 from app.routing.router import Router
+from app.sessionless.requests import ImplicitSessions
 from app.sessions.directory import BackendDirectory
-from app.sessions.implicit import ImplicitSessions
 from app.sessions.registry import SessionRegistry
-from app.transports.callers import Callers
-from app.transports.elsewhere import Elsewhere
 from app.transports.front import Front
 from app.transports.modern_http import ModernHttp
+from app.transports.remote.caller_routing import Callers
+from app.transports.remote.remote_sessions import Elsewhere
 from app.transports.sse import HttpSse
 from app.transports.streamable_http import StreamableHttp
 from tests.sessions.fakes import FakePool, FakeRoutes, FakeStore, alone

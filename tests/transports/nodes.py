@@ -15,18 +15,18 @@ import uvicorn
 from app.auth.credential_uses import CredentialUses
 from app.auth.credential_watch import CredentialWatch
 from app.domain import Principal
+from app.edge.uvicorn_protocol import HttpProtocol
 from app.errors import GatewayError, Unauthenticated
 from app.http.hosts import HostPolicy
-from app.http.uvicorn_protocol import HttpProtocol
 from app.metrics import Metrics
-from app.routing.node_credentials import NodeCredentials
-from app.routing.passing import Passing
-from app.routing.peers import Deadlines, PeerClient
+from app.peers.client import Deadlines, PeerClient
+from app.peers.credentials import NodeCredentials
+from app.peers.passing import Passing
 from app.routing.routes import NodeRecord
-from app.transports.forwarding import Forwarding
 from app.transports.front import Front
-from app.transports.inside import Inside
-from app.transports.late_heads import LateHeads
+from app.transports.remote.forwarding import Forwarding
+from app.transports.remote.inside import Inside
+from app.transports.remote.late_heads import LateHeads
 from app.transports.request import ClientGone, McpRequest
 from tests.routing.peer_servers import PromptServer
 

@@ -10,11 +10,11 @@ from app.domain import BackendSpec, Principal
 from app.errors import NodeUnavailable, StateRefused
 from app.http.errors import HttpRefusal
 from app.routing.routes import CALLER, Found, NodeRecord, Route, caller_key
+from app.sessionless.suspended_calls import Place
 from app.sessions.directory import BackendDirectory
-from app.sessions.suspended import Place
-from app.transports import elsewhere
-from app.transports.callers import Callers
-from app.transports.forwarding import NotOwner
+from app.transports.remote import remote_sessions as elsewhere
+from app.transports.remote.caller_routing import Callers
+from app.transports.remote.forwarding import NotOwner
 from tests.routing.rig import record
 from tests.sessions.cluster import HERE, THERE, Cluster, running_cluster
 from tests.sessions.fakes import FakeStore

@@ -22,16 +22,16 @@ from app.errors import (
 from app.http.errors import HttpRefusal
 from app.limits.rate_limiter import RateLimiter
 from app.metrics import Metrics
+from app.peers.client import PeerUnreachable
+from app.peers.passing import Passing
 from app.protocol.lifecycle import SessionState
-from app.routing.passing import Passing
-from app.routing.peers import PeerUnreachable
 from app.routing.router import Router
 from app.routing.routes import NodeRecord, session_key
 from app.sessions.directory import BackendDirectory
 from app.sessions.session import Session
-from app.transports import elsewhere
-from app.transports.elsewhere import Attempt, Elsewhere
-from app.transports.forwarding import NotOwner
+from app.transports.remote import remote_sessions as elsewhere
+from app.transports.remote.forwarding import NotOwner
+from app.transports.remote.remote_sessions import Attempt, Elsewhere
 from app.transports.request import ClientGone, McpRequest
 from tests.routing.rig import record
 from tests.sessions.cluster import HERE, THERE, Cluster, running_cluster

@@ -13,10 +13,10 @@ import pytest
 
 from app.domain import Principal
 from app.errors import NodeLost
-from app.routing.node_credentials import Sent, Word
-from app.routing.peers import Deadlines, PeerClient, PeerRefused, PeerUnreachable
-from app.transports.forwarding import NotOwner, not_owner
-from app.transports.late_heads import LateHeads
+from app.peers.client import Deadlines, PeerClient, PeerRefused, PeerUnreachable
+from app.peers.credentials import Sent, Word
+from app.transports.remote.forwarding import NotOwner, not_owner
+from app.transports.remote.late_heads import LateHeads
 from app.transports.request import ClientGone, McpRequest
 from tests.routing.peer_servers import asked, process, scripted, stands_still, until
 from tests.transports.nodes import ALICE, LIMIT, MCP, Endpoint, SendingNode, credentials, front, served

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.transports.late_heads import LateHeads
+from app.transports.remote.late_heads import LateHeads
 
 START: Any = {"type": "http.response.start", "status": 200, "headers": []}
 BODY: Any = {"type": "http.response.body", "body": b"answer"}

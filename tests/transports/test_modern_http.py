@@ -6,7 +6,7 @@ from typing import Any
 import anyio
 import pytest
 
-from app.protocol.modern import CAPABILITIES_KEY, MODERN, VERSION_KEY
+from app.protocol.eras.modern import CAPABILITIES_KEY, MODERN, VERSION_KEY
 from tests.sessions.servers import FakeServer, ServerPool, legacy_server
 from tests.transports.conftest import Exchanged, Http
 

@@ -8,7 +8,7 @@ import anyio
 import httpx2
 import pytest
 
-from app.routing.passing import Kind, Passing
+from app.peers.passing import Kind, Passing
 from tests.routing.peer_servers import asked, scripted, until
 from tests.transports.nodes import MCP, SendingNode
 from tests.transports.test_forwarding import PING, Streaming, client_of, two_nodes

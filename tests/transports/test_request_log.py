@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.http.connections import AT_ONCE
+from app.http.scope import AT_ONCE
 from app.metrics import Metrics
 from app.transports.access_lines import AccessLines
 from app.transports.request import McpRequest

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from app.logs import LogContext
-from app.protocol.modern import MODERN
+from app.protocol.eras.modern import MODERN
 from app.sessions.registry import SessionRegistry
 from app.transports.request import McpRequest
 from tests.sessions.servers import ServerPool

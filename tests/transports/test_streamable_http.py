@@ -13,7 +13,7 @@ import pytest
 from app.errors import NodeLost
 from app.protocol.commands import Answer, Call
 from app.sessions.registry import SessionRegistry
-from app.sessions.streams import Reply
+from app.streams.streams import Reply
 from app.transports.streamable_http import StreamableHttp
 from tests.sessions.fakes import FakeLink, FakePool
 from tests.transports.conftest import Exchanged, Http

@@ -1,0 +1,87 @@
+"""/api/v1/tenants"""
+
+from dataclasses import replace
+
+from fastapi import APIRouter, Response
+
+from app.admin.changes import changes_of
+from app.admin.conditions import AskedState, tagged
+from app.admin.context import Access, MayRead, MayRegister, Platform
+from app.admin.idempotency import ONCE
+from app.admin.limits_use import LimitsUseAnswer, TenantInUse
+from app.admin.paging import AskedPage, Page
+from app.admin.route import AdminRoute
+from app.admin.schemas.schemas import TenantAnswer, TenantBody, TenantPatch
+from app.admin.switches import Switch, switched
+from app.domain import DEFAULT_TENANT, Limits, Tenant
+from app.errors import Conflict
+from app.http.problems import responses
+
+router = APIRouter(route_class=AdminRoute, tags=["tenants"])
+
+
+@router.post("/tenants", status_code=201, dependencies=[ONCE], responses=responses(409))
+async def create_tenant(access: Platform, body: TenantBody, response: Response) -> TenantAnswer:
+    """Adds a tenant."""
+    tenant = Tenant(body.name, body.limits.limits())
+    act = access.act("tenant.create", "", tenant=tenant.name, changes=changes_of(None, TenantAnswer.of(tenant)))
+    tenant = await access.admin.tenants.create(tenant, act=act)
+    response.headers["Location"] = f"/api/v1/tenants/{tenant.name}"
+    return tagged(response, TenantAnswer.of(tenant))
+
+
+@router.get("/tenants")
+async def list_tenants(access: Platform, asked: AskedPage) -> Page[TenantAnswer]:
+    """All tenants, by name."""
+    found = await access.admin.tenants.list(after=asked.after, limit=asked.fetch)
+    return asked.page(found, lambda tenant: tenant.name, TenantAnswer.of)
+
+
+@router.get("/tenants/{tenant}", responses=responses(404))
+async def get_tenant(access: MayRead, response: Response) -> TenantInUse:
+    """One tenant, for whoever may read in it: its limits, and beside them what is taken of each."""
+    tenant = await access.admin.tenants.get(access.tenant)
+    use = LimitsUseAnswer.of(*await access.admin.node.limits_use(access.tenant))
+    return tagged(response, TenantInUse(**dict(TenantAnswer.of(tenant)), use=use))
+
+
+@router.patch("/tenants/{tenant}", responses=responses(404, 409, 412))
+async def change_tenant(
+    access: MayRegister, patch: TenantPatch, response: Response, if_match: AskedState
+) -> TenantAnswer:
+    """Changes limits: sessions that are open stay open. Or switches the tenant off, or on again: off, its sessions end
+    within a second on every node, nothing of it runs, and its keys and tokens open nothing, here neither. The tenant
+    `default` stays on: platform administrators belong to it."""
+    tenant = await access.admin.tenants.get(access.tenant)
+    if_match.require(TenantAnswer.of(tenant))
+    changed = _patched(access, tenant, patch)
+    if changed != tenant:
+        changes = changes_of(TenantAnswer.of(tenant), TenantAnswer.of(changed))
+        act = access.act("tenant.change", "", " ".join(sorted(patch.model_fields_set)), changes=changes)
+        with if_match.still():
+            tenant = await access.admin.tenants.replace(changed, act=act)
+        access.admin.effects.tenant_changed(tenant)
+    return tagged(response, TenantAnswer.of(tenant))
+
+
+@router.delete("/tenants/{tenant}", status_code=204, responses=responses(404, 409, 412))
+async def delete_tenant(access: MayRegister, if_match: AskedState) -> None:
+    """Removes a tenant with its backends and keys, and ends its sessions. The tenant `default` stays."""
+    tenant = await access.admin.tenants.get(access.tenant)
+    if_match.require(TenantAnswer.of(tenant))
+    version = tenant.version if if_match.is_given else None
+    with if_match.still():
+        act = access.act("tenant.delete", "", changes=changes_of(TenantAnswer.of(tenant), None))
+        await access.admin.tenants.delete(access.tenant, version=version, act=act)
+    access.admin.authenticator.forget_tenant(access.tenant)
+    access.admin.effects.tenant_removed(access.tenant)
+
+
+def _patched(access: Access, tenant: Tenant, patch: TenantPatch) -> Tenant:
+    limits = tenant.limits
+    if "limits" in patch.model_fields_set:
+        limits = replace(limits, **patch.limits.model_dump(exclude_unset=True)) if patch.limits else Limits()
+    switch = switched(access, Switch(tenant.enabled, tenant.reason), patch)
+    if not switch.enabled and tenant.name == DEFAULT_TENANT:
+        raise Conflict("the tenant `default` cannot be switched off: platform administrators belong to it")
+    return replace(tenant, limits=limits, enabled=switch.enabled, reason=switch.reason)

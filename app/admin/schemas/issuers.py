@@ -1,0 +1,240 @@
+"""The bodies of the REST API about issuers of tokens, as strict as those in schemas.py."""
+
+import json
+from datetime import datetime
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, BaseModel, Field, StringConstraints, model_validator
+from pydantic_core import PydanticCustomError
+
+from app.admin.schemas.schemas import Name, Strict, known_scope, one_line
+from app.auth.jwks import ALGORITHMS
+from app.auth.tokens import HMAC, MAX_ISSUER, capped, is_issuer, is_secret
+from app.domain import DEFAULT_TENANT, Scope, ServedTenants, TenantGrant
+from app.storage.issuers import Issuer
+
+
+def _issuer_name(text: str) -> str:
+    if not is_issuer(text):
+        raise PydanticCustomError("issuer", "must be printable ASCII without spaces, exactly as in the claim `iss`")
+    return text
+
+
+def _known_algorithm(text: str) -> str:
+    if text != HMAC and text not in ALGORITHMS:
+        known = ", ".join(sorted(ALGORITHMS))
+        raise PydanticCustomError("algorithm", "must be HS256, or some of {known}", {"known": known})
+    return text
+
+
+def _strong(text: str) -> str:
+    if not is_secret(text):
+        raise PydanticCustomError("secret", "must have 32 bytes or more, and be no public key")
+    return text
+
+
+MAX_GROUPS = 100
+MAX_TENANTS = 200  # entries of a list
+MAX_CLAIMS_BYTES = 32 * 1024
+
+Claim = Annotated[str, StringConstraints(min_length=1, max_length=256), AfterValidator(one_line)]
+Algorithms = Annotated[list[Annotated[str, AfterValidator(_known_algorithm)]], Field(min_length=1, max_length=16)]
+Secret = Annotated[
+    str,
+    StringConstraints(max_length=1024),
+    AfterValidator(_strong),
+    Field(description="Write-only: no answer shows it. Its UTF-8 bytes are the key."),
+]
+Url = Annotated[str, StringConstraints(min_length=1, max_length=2048)]
+Audience = Annotated[
+    list[Annotated[str, StringConstraints(min_length=1, max_length=512), AfterValidator(one_line)]],
+    Field(max_length=16, description="One of these must be in `aud`; empty: the URL of the endpoint itself."),
+]
+MaxScopes = Annotated[
+    list[Annotated[str, AfterValidator(known_scope)]],
+    Field(min_length=1, max_length=32, description="The most that tokens of this issuer can confer."),
+]
+
+
+Group = Annotated[str, StringConstraints(min_length=1, max_length=256), AfterValidator(one_line)]
+Granted = Annotated[list[Annotated[str, AfterValidator(known_scope)]], Field(max_length=16)]
+_MAP = "What each group confers beside the token's own scopes, `max_scopes` at most."
+
+
+class ClaimsBody(Strict):
+    """Which claim says what: a name, or a path with dots (`realm_access.roles`). `tenant` is only compared with that of
+    the path; `groups` goes with a `map` of what they confer."""
+
+    subject: Claim = "sub"
+    scopes: Claim = "scope"
+    tenant: Claim | None = None
+    groups: Claim | None = None
+    map: dict[Group, Granted] | None = Field(default=None, max_length=MAX_GROUPS, description=_MAP)
+
+    @model_validator(mode="after")
+    def _both(self) -> Self:
+        if (self.groups is None) != (self.map is None):
+            raise PydanticCustomError("groups", "`groups` and `map` go together")
+        if self.map is not None and len(json.dumps(self.map)) > MAX_CLAIMS_BYTES:
+            raise PydanticCustomError("map", "`map` is at most {n} bytes of JSON", {"n": MAX_CLAIMS_BYTES})
+        return self
+
+    def kept(self) -> dict[str, Any]:
+        """What is stored: rows of before there were groups look the same."""
+        return {**self.model_dump(include={"subject", "scopes", "tenant"}), **self.model_dump(exclude_none=True)}
+
+
+class TenantGrantBody(Strict):
+    """A tenant, and what is conferred there beside the token's own scopes, `max_scopes` at most."""
+
+    tenant: Name
+    scopes: Granted = Field(default_factory=list)
+
+
+class TenantsBody(Strict):
+    """Which tenants an issuer of the platform opens: those that the values of a claim stand for, and no other."""
+
+    claim: Claim
+    map: dict[Group, Name | TenantGrantBody] = Field(
+        max_length=MAX_TENANTS,
+        description="What each value stands for: a tenant, perhaps with scopes of its own there.",
+    )
+
+    @classmethod
+    def of(cls, served: ServedTenants) -> Self:
+        """Shows the value."""
+        entries = sorted(served.map.items())
+        grants = {value: TenantGrantBody(tenant=each.tenant, scopes=list(each.scopes)) for value, each in entries}
+        return cls(claim=served.claim, map=dict(grants))
+
+    def served(self) -> ServedTenants:
+        """What is stored."""
+        entries = {value: _grant(each) for value, each in sorted(self.map.items())}
+        return ServedTenants(self.claim, entries)
+
+
+def _grant(entry: str | TenantGrantBody) -> TenantGrant:
+    return TenantGrant(entry) if isinstance(entry, str) else TenantGrant(entry.tenant, tuple(entry.scopes))
+
+
+class IssuerBody(Strict):
+    """A new issuer: HS256 alone with a `secret`, or other algorithms with a `jwks_url` or a `discovery_url`.
+
+    With `tenants` it is one of the platform: only in the tenant `default`, only by its administrators.
+    """
+
+    issuer: Annotated[str, StringConstraints(max_length=MAX_ISSUER), AfterValidator(_issuer_name)]
+    algorithms: Algorithms
+    secret: Secret | None = None
+    jwks_url: Url | None = None
+    discovery_url: Url | None = None
+    audience: Audience = Field(default_factory=list)
+    claims: ClaimsBody = Field(default_factory=ClaimsBody)
+    max_scopes: MaxScopes = Field(default_factory=lambda: [str(Scope.CONNECT)])
+    tenants: TenantsBody | None = None
+
+    @model_validator(mode="after")
+    def _one_family(self) -> Self:
+        if sum(each is not None for each in (self.secret, self.jwks_url, self.discovery_url)) != 1:
+            raise PydanticCustomError("source", "needs exactly one of secret, jwks_url and discovery_url")
+        if (self.secret is not None) != (HMAC in self.algorithms):
+            raise PydanticCustomError("family", "HS256 goes with a secret, every other algorithm with a URL")
+        if HMAC in self.algorithms and set(self.algorithms) != {HMAC}:
+            raise PydanticCustomError("family", "HS256 stands alone: who knows a secret must not sign for a key pair")
+        return self
+
+    @model_validator(mode="after")
+    def _within_the_cap(self) -> Self:
+        cap = frozenset(self.max_scopes)
+        for scope in dict.fromkeys(scope for granted in (self.claims.map or {}).values() for scope in granted):
+            if not capped([scope], DEFAULT_TENANT, cap):
+                raise PydanticCustomError("map", "`map` grants {scope}, which is not in `max_scopes`", {"scope": scope})
+        return self
+
+    @model_validator(mode="after")
+    def _of_the_platform(self) -> Self:
+        if self.tenants is None:
+            return self
+        if self.claims.tenant is not None:
+            raise PydanticCustomError("tenants", "`claims.tenant` names one tenant: it does not go with `tenants`")
+        cap = frozenset(self.max_scopes)
+        for grant in self.tenants.served().map.values():
+            for scope in grant.scopes:
+                if not capped([scope], grant.tenant, cap):
+                    wrong = {"scope": scope, "tenant": grant.tenant}
+                    raise PydanticCustomError("tenants", "{scope} in {tenant} is beyond `max_scopes`", wrong)
+        return self
+
+
+class ClaimsPatch(Strict):
+    """A merge patch."""
+
+    subject: Claim | None = None
+    scopes: Claim | None = None
+    tenant: Claim | None = None
+    groups: Claim | None = None
+    map: dict[Group, Granted | None] | None = Field(default=None, max_length=2 * MAX_GROUPS, description=_MAP)
+
+
+class TenantGrantPatch(Strict):
+    """A merge patch."""
+
+    tenant: Name | None = None
+    scopes: Granted | None = None
+
+
+class TenantsPatch(Strict):
+    """A merge patch: an entry of `map` that is null is taken away."""
+
+    claim: Claim | None = None
+    map: dict[Group, Name | TenantGrantPatch | None] | None = Field(default=None, max_length=2 * MAX_TENANTS)
+
+
+class IssuerPatch(Strict):
+    """A merge patch (RFC 7396): null removes a member, or brings its default back. `issuer` itself stays, as does
+    whether it is one of the platform."""
+
+    algorithms: Algorithms | None = None
+    secret: Secret | None = None
+    jwks_url: Url | None = None
+    discovery_url: Url | None = None
+    audience: Audience | None = None
+    claims: ClaimsPatch | None = None
+    max_scopes: MaxScopes | None = None
+    tenants: TenantsPatch | None = None
+
+
+class IssuerAnswer(BaseModel):
+    """An issuer, without its secret. With `tenants` it is the platform's, and a tenant is shown what concerns it."""
+
+    id: str
+    tenant: str
+    issuer: str
+    algorithms: list[str]
+    jwks_url: str | None
+    discovery_url: str | None
+    audience: list[str]
+    claims: ClaimsBody
+    max_scopes: list[str]
+    tenants: TenantsBody | None
+    created_at: datetime
+    version: int
+
+    @classmethod
+    def of(cls, record: Issuer) -> Self:
+        """Shows the value."""
+        shown = {name: getattr(record, name) for name in cls.model_fields}
+        tenants = None if record.tenants is None else TenantsBody.of(record.tenants)
+        lists = {"algorithms": list(record.algorithms), "audience": list(record.audience), "tenants": tenants}
+        return cls(**{**shown, **lists, "claims": dict(record.claims), "max_scopes": sorted(record.max_scopes)})
+
+
+class IssuerMade(IssuerAnswer):
+    """An issuer that was made or changed, and what keeps its tokens from being believed now."""
+
+    warnings: list[str]
+
+    @classmethod
+    def with_warnings(cls, answer: IssuerAnswer, warnings: list[str]) -> Self:
+        """The answer, and beside it what does not belong to the object."""
+        return cls(**dict(answer), warnings=warnings)

@@ -1,0 +1,306 @@
+"""What to put into an MCP client so that it uses this gateway: one pure function per client, and one table of them.
+
+Knows no settings and no database: the command line finds out where the gateway is.
+"""
+
+import json
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from app.client_config.merging import PASTE_HERE, merged_json, merged_toml
+from app.errors import InvalidRequest
+
+DEFAULT_KEY_ENV = "GATEWAY_KEY"  # not TRUNKLINE_…: the gateway refuses variables of that prefix that it does not know
+_LOCAL = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The backend as its client sees it. `key` is the key itself, where the user wants it written out."""
+
+    name: str
+    url: str
+    key_env: str = DEFAULT_KEY_ENV
+    key: str | None = None
+
+    @property
+    def literal_bearer(self) -> str:
+        """For clients that read no environment."""
+        return f"Bearer {self.key or PASTE_HERE}"
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """Where a client looks for its servers. `document` is what goes in there; its members are merged with those of the
+    file. Of several `paths` it is the one that exists. One may begin with `~`; a relative one is of a project, and read
+    by all who work on it."""
+
+    paths: Callable[[Mapping[str, str], str], Sequence[str]]
+    document: Callable[[Target], Mapping[str, Any]]
+    is_toml: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """One client: how its configuration is written, and what a person does with it.
+
+    `key`: how it comes by the key. `key_in_text`: it reads no variable, so that the text holds the key or the place for
+    it.
+    """
+
+    render: Callable[[Sequence[Target]], str]
+    where: str
+    key: str = ""
+    key_in_text: bool = False
+    file: ConfigFile | None = None
+
+
+def local_url(host: str, port: int) -> str:
+    """The address of a gateway that listens there, as a client on the same machine sees it.
+
+    Raises:
+        InvalidRequest: the port is chosen only when it starts.
+    """
+    if port == 0:
+        raise InvalidRequest("the port is chosen at the start; give --url with the one it printed", field="url")
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 (this is what it is called when bound)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def endpoint(base: str, tenant: str, backend: str) -> str:
+    """The URL of a backend's Streamable HTTP endpoint.
+
+    Raises:
+        InvalidRequest: `base` is not the address of a gateway.
+    """
+    try:
+        parts = urlsplit(base)
+    except ValueError:  # a bracket that is not closed
+        parts = urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or "@" in base:
+        raise InvalidRequest(f"{base[:200]!r} is not an http or https URL like https://gw.example.com", field="url")
+    if not base.isprintable() or " " in base:
+        raise InvalidRequest("the URL has a space or a control character", field="url")
+    return f"{base.rstrip('/')}/t/{tenant}/{backend}/mcp"
+
+
+def _bearer(placeholder: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {placeholder}"}
+
+
+def _claude_code(targets: Sequence[Target]) -> str:
+    # The shell puts the key in; Claude Code keeps it in its own configuration.
+    return "".join(
+        f"claude mcp add --transport http {shlex.quote(target.name)} {shlex.quote(target.url)} "
+        f'--header "Authorization: Bearer ${target.key_env}"\n'
+        for target in targets
+    )
+
+
+def _claude_code_project(target: Target) -> dict[str, Any]:
+    entry = {"type": "http", "url": target.url, "headers": _bearer(f"${{{target.key_env}}}")}
+    return {"mcpServers": {target.name: entry}}
+
+
+def _claude_desktop(target: Target) -> dict[str, Any]:
+    arguments = ["-y", "mcp-remote", target.url, "--header", "Authorization:${AUTH}"]  # a space there breaks on Windows
+    parts = urlsplit(target.url)
+    if parts.scheme == "http" and parts.hostname not in _LOCAL:
+        arguments.append("--allow-http")
+    entry = {"command": "npx", "args": arguments, "env": {"AUTH": target.literal_bearer}}
+    return {"mcpServers": {target.name: entry}}
+
+
+def _cursor(target: Target) -> dict[str, Any]:
+    entry = {"url": target.url, "headers": _bearer(f"${{env:{target.key_env}}}")}
+    return {"mcpServers": {target.name: entry}}
+
+
+def _vscode(target: Target) -> dict[str, Any]:
+    asked = f"{target.name}-key"
+    question = {"type": "promptString", "id": asked, "description": f"API key for {target.name}", "password": True}
+    entry = {"type": "http", "url": target.url, "headers": _bearer(f"${{input:{asked}}}")}
+    return {"inputs": [question], "servers": {target.name: entry}}
+
+
+def _windsurf(target: Target) -> dict[str, Any]:
+    entry = {"serverUrl": target.url, "headers": _bearer(f"${{env:{target.key_env}}}")}
+    return {"mcpServers": {target.name: entry}}
+
+
+def _cline(target: Target) -> dict[str, Any]:
+    headers = {"Authorization": target.literal_bearer}
+    entry = {"type": "streamableHttp", "url": target.url, "headers": headers, "disabled": False, "autoApprove": []}
+    return {"mcpServers": {target.name: entry}}
+
+
+def _codex(target: Target) -> dict[str, Any]:
+    return {"mcp_servers": {target.name: {"url": target.url, "bearer_token_env_var": target.key_env}}}
+
+
+def _openai_agents(targets: Sequence[Target]) -> str:
+    return f"""\
+import asyncio
+import os
+from contextlib import AsyncExitStack
+
+from agents import Agent, Runner
+from agents.mcp import MCPServerStreamableHttp
+
+SERVERS = {_python_dict(targets)}
+KEY = os.environ[{json.dumps(targets[0].key_env)}]
+
+
+def server(name: str, url: str) -> MCPServerStreamableHttp:
+    return MCPServerStreamableHttp(
+        name=name,
+        params={{"url": url, "headers": {{"Authorization": f"Bearer {{KEY}}"}}, "timeout": 60}},
+        cache_tools_list=True,
+    )
+
+
+async def main() -> None:
+    async with AsyncExitStack() as stack:
+        servers = [await stack.enter_async_context(server(*each)) for each in SERVERS.items()]
+        agent = Agent(name="Assistant", instructions="Use the tools.", mcp_servers=servers)
+        result = await Runner.run(agent, "What can your tools do?")
+        print(result.final_output)
+
+
+asyncio.run(main())
+"""
+
+
+def _langchain(targets: Sequence[Target]) -> str:
+    return f"""\
+import asyncio
+import os
+
+from langchain_mcp_adapters.client import MultiServerMCPClient
+
+SERVERS = {_python_dict(targets)}
+KEY = os.environ[{json.dumps(targets[0].key_env)}]
+
+
+async def main() -> None:
+    headers = {{"Authorization": f"Bearer {{KEY}}"}}
+    client = MultiServerMCPClient(
+        {{name: {{"transport": "http", "url": url, "headers": headers}} for name, url in SERVERS.items()}}
+    )
+    for tool in await client.get_tools():
+        print(tool.name)
+
+
+asyncio.run(main())
+"""
+
+
+def _python_dict(targets: Sequence[Target]) -> str:
+    """JSON's strings are Python's too."""
+    return json.dumps({target.name: target.url for target in targets}, indent=4)
+
+
+def _written(document: Callable[[Target], Mapping[str, Any]], *, is_toml: bool = False) -> Callable[..., str]:
+    """What stands in a file that has nothing else in it."""
+    merge = merged_toml if is_toml else merged_json
+
+    def render(targets: Sequence[Target]) -> str:
+        return merge("", [document(target) for target in targets]).text
+
+    return render
+
+
+def _of_file(
+    where: str, key: str, file: ConfigFile, *, key_in_text: bool = False, render: Callable[..., str] | None = None
+) -> Client:
+    render = render or _written(file.document, is_toml=file.is_toml)
+    return Client(render, where, key, key_in_text, file)
+
+
+def _at(path: str) -> Callable[[Mapping[str, str], str], Sequence[str]]:
+    return lambda environ, platform: [path]
+
+
+def _settings_of_programs(environ: Mapping[str, str], platform: str) -> str:
+    return "~/Library/Application Support" if platform == "darwin" else environ.get("XDG_CONFIG_HOME") or "~/.config"
+
+
+def _claude_desktop_paths(environ: Mapping[str, str], platform: str) -> Sequence[str]:
+    return [f"{_settings_of_programs(environ, platform)}/Claude/claude_desktop_config.json"]
+
+
+def _cline_paths(environ: Mapping[str, str], platform: str) -> Sequence[str]:
+    """That of the extension in VS Code, and that of the command line."""
+    if named := environ.get("CLINE_MCP_SETTINGS_PATH"):
+        return [named]
+    extension = f"{_settings_of_programs(environ, platform)}/Code/User/globalStorage/saoudrizwan.claude-dev"
+    command_line = f"{environ.get('CLINE_DIR') or '~/.cline'}/data"
+    return [f"{each}/settings/cline_mcp_settings.json" for each in (extension, command_line)]
+
+
+def _codex_paths(environ: Mapping[str, str], platform: str) -> Sequence[str]:
+    return [f"{environ.get('CODEX_HOME') or '~/.codex'}/config.toml"]
+
+
+CLIENTS: Mapping[str, Client] = {
+    "claude-code": _of_file(
+        "Run this in a shell that has the key in {key_env}. With `--scope user` it counts in every project; --write "
+        "puts it into .mcp.json of this project instead.",
+        "Claude Code reads the key from {key_env}.",
+        ConfigFile(_at(".mcp.json"), _claude_code_project),
+        render=_claude_code,
+    ),
+    "claude-desktop": _of_file(
+        "Goes into claude_desktop_config.json (Settings, Developer, Edit Config): --write merges it with what is "
+        "there.",
+        "Restart Claude. Needs Node, for mcp-remote.",
+        ConfigFile(_claude_desktop_paths, _claude_desktop),
+        key_in_text=True,
+    ),
+    "cursor": _of_file(
+        "Goes into ~/.cursor/mcp.json (--write merges it with what is there), or .cursor/mcp.json of a project.",
+        "Cursor reads the key from {key_env}.",
+        ConfigFile(_at("~/.cursor/mcp.json"), _cursor),
+    ),
+    "vscode": _of_file(
+        "Goes into .vscode/mcp.json: --write merges it with what is there.",
+        "VS Code asks for the key once and keeps it.",
+        ConfigFile(_at(".vscode/mcp.json"), _vscode),
+    ),
+    "windsurf": _of_file(
+        "Goes into ~/.codeium/windsurf/mcp_config.json: --write merges it with what is there.",
+        "Windsurf reads the key from {key_env}.",
+        ConfigFile(_at("~/.codeium/windsurf/mcp_config.json"), _windsurf),
+    ),
+    "cline": _of_file(
+        "Goes into cline_mcp_settings.json (MCP Servers, Configure): --write merges it with what is there.",
+        "",
+        ConfigFile(_cline_paths, _cline),
+        key_in_text=True,
+    ),
+    "codex": _of_file(
+        "Goes into ~/.codex/config.toml: --write merges it with what is there.",
+        "Codex reads the key from {key_env}.",
+        ConfigFile(_codex_paths, _codex, is_toml=True),
+    ),
+    "openai-agents": Client(
+        _openai_agents, "A Python program (pip install openai-agents).", "It reads the key from {key_env}."
+    ),
+    "langchain": Client(
+        _langchain, "A Python program (pip install langchain-mcp-adapters).", "It reads the key from {key_env}."
+    ),
+}
+
+
+def instructions(client: Client, target: Target, *, is_written: bool = False, needs_key: bool = True) -> str:
+    """What a person does with the text, in a line or two; or does next, once it stands in the file."""
+    key = client.key.format(key_env=target.key_env)
+    lines = [key] if is_written else [f"{client.where.format(key_env=target.key_env)} {key}".strip()]
+    if client.key_in_text and target.key:
+        lines.append("It contains the key: keep the file to yourself.")
+    elif client.key_in_text and needs_key:
+        lines.append(f"Put the key in the place of {PASTE_HERE}; with --key-env NAME it is taken from the environment.")
+    return "\n".join(filter(None, lines))

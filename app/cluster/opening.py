@@ -1,0 +1,85 @@
+"""open_routing: what a node needs to be one of several, or to be alone."""
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from app.errors import SettingsError
+from app.metrics import Metrics
+from app.peers.client import Deadlines, PeerClient
+from app.peers.credentials import NodeCredentials
+from app.redis.connection import RedisConnection
+from app.redis.key_check import check_value
+from app.routing.heartbeat import Store
+from app.routing.journal_store import JournalStore, MemoryJournalStore, RedisJournalStore
+from app.routing.memory_store import MemoryStore
+from app.routing.notices import Notices
+from app.routing.records import Seal
+from app.routing.redis_store import RedisStore
+
+FIRST_ATTEMPT_S = 2.5  # to connect and ask; a Redis that is away refuses at once
+OTHER_KEY = (
+    "TRUNKLINE_SECRET_KEY: the nodes that use this Redis have another one; all must have the same. To change it, stop "
+    "every node, and start them with the new key ten minutes later, or at once after `redis-cli DEL trunkline:key`"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """`redis` and `notices` are None on a node that is alone."""
+
+    node: str
+    url: str
+    store: Store
+    journals: JournalStore
+    credentials: NodeCredentials
+    peers: PeerClient
+    redis: RedisConnection | None
+    notices: Notices | None
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there cannot be other nodes."""
+        return self.redis is None
+
+
+@asynccontextmanager
+async def open_routing(  # noqa: PLR0913 - once, of plain values
+    node: str,
+    url: str,
+    redis_url: str | None,
+    secret_key: bytes,
+    seal: Seal,
+    metrics: Metrics,
+    *,
+    claim_wait_s: float | None = None,
+    deadlines: Deadlines = Deadlines(),  # noqa: B008 - immutable
+) -> AsyncIterator[Routing]:
+    """Opens the connections; whether Redis is there or not. Leaving closes them.
+
+    `claim_wait_s` is how long a new session may wait for a Redis that is slow and answers, `deadlines` how long
+    another node may take.
+
+    Raises:
+        SettingsError: the nodes in this Redis have another secret key.
+    """
+    credentials = NodeCredentials(secret_key, node, time.time)
+    peers = PeerClient(credentials, deadlines)
+    try:
+        if redis_url is None:
+            yield Routing(node, url, MemoryStore(), MemoryJournalStore(), credentials, peers, None, None)
+            return
+        errors, check = metrics.route_store_errors, check_value(secret_key)
+        async with (
+            RedisConnection(redis_url, errors, check=check) as redis,
+            RedisConnection(redis_url, errors, check=check) as for_journals,
+        ):
+            await redis.first_attempt(FIRST_ATTEMPT_S)
+            if redis.has_other_key:
+                raise SettingsError(OTHER_KEY)
+            store = RedisStore(redis, seal, errors, patience_s=claim_wait_s)
+            journals = RedisJournalStore(for_journals)
+            yield Routing(node, url, store, journals, credentials, peers, redis, Notices(redis, seal, node, errors))
+    finally:
+        await peers.aclose()

@@ -1,1 +1,0 @@
-"""What a change of the configuration or of a credential does to the nodes that run."""

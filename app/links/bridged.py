@@ -1,0 +1,141 @@
+"""BridgedLink: a process that speaks 2026-07-28 only, as a session of the handshake era sees it."""
+
+import asyncio
+from typing import Protocol
+
+from app.errors import (
+    CallCutOff,
+    GatewayError,
+    InvalidMessage,
+    InvalidResponse,
+    ResponseTooLarge,
+    is_refusal,
+)
+from app.processes.link import BackendLink, BackendListener, Exit
+from app.protocol import tolerant
+from app.protocol.eras.bridge import Bridge, Out, Pause, ToServer
+from app.protocol.jsonrpc import answered_id, several
+
+
+class BridgedSession(BackendListener, Protocol):
+    """The session's side."""
+
+    def backend_asked(self, line: bytes, related: bytes) -> None:
+        """A question that belongs to this call, by our id of it."""
+
+    def backend_failed(self, call: bytes, error: GatewayError) -> None:
+        """See CallListener."""
+
+
+class BridgedLink:
+    """Stands between a Session and its link, and translates both ways. Owns nothing: the session's lease does."""
+
+    def __init__(self, link: BackendLink, session: BridgedSession) -> None:
+        self._link, self._session = link, session
+        self._bridge = Bridge()
+        self._pauses: dict[bytes, asyncio.TimerHandle] = {}
+        link.attach(self)
+
+    # --- BackendLink
+
+    def attach(self, listener: BackendListener) -> None:
+        """See BackendLink. The session is there from the beginning."""
+
+    def send(self, line: bytes) -> None:
+        """See BackendLink. What the bridge answers itself comes soon, not from within this call."""
+        for out in self._bridge.from_session(line):
+            if isinstance(out, ToServer):
+                self._send(out)
+            else:
+                asyncio.get_running_loop().call_soon(self._tell, out)
+
+    def _send(self, out: ToServer) -> None:
+        """Three cases where it cannot be written: 1. it belongs to no call; 2. it is the call itself: who sends it is
+        told; 3. it is a later round of a call: that comes to nothing."""
+        try:
+            self._link.send(out.line)
+        except GatewayError as error:
+            call = None if out.call is None else self._bridge.abandon(out.call)
+            if call is None or call == out.call:
+                raise
+            asyncio.get_running_loop().call_soon(self._session.backend_failed, call, _of_a_later_round(error))
+
+    def end(self) -> None:
+        """The session is over. Idempotent."""
+        for pause in self._pauses.values():
+            pause.cancel()
+        self._pauses.clear()
+
+    def pause_reading(self) -> None:
+        """See BackendLink."""
+        self._link.pause_reading()
+
+    def resume_reading(self) -> None:
+        """See BackendLink."""
+        self._link.resume_reading()
+
+    def asked_for(self, size: int) -> None:
+        """See BackendLink."""
+        self._link.asked_for(size)
+
+    def answering(self) -> bytes | None:
+        """See BackendLink."""
+        named = self._link.answering()
+        return self._bridge.call_of(answered_id(named)) if named else named
+
+    # --- BackendListener
+
+    def backend_sent(self, line: bytes) -> None:
+        """See BackendListener."""
+        try:
+            for out in self._bridge.from_server(line):
+                self._tell(out)
+        except InvalidMessage as error:
+            messages = several(line)
+            for each in messages:
+                self.backend_sent(each)
+            why = InvalidResponse(f"the backend's answer is no JSON-RPC response: {error}")
+            if not messages and not self._fail(tolerant.broken(line).answers, why):
+                self._session.backend_sent(line)  # which counts it
+
+    def backend_sent_too_much(self, beginning: bytes, end: bytes = b"") -> None:
+        """See BackendListener."""
+        if not self._fail(tolerant.answered(beginning, end), ResponseTooLarge()):
+            self._session.backend_sent_too_much(beginning, end)
+
+    def backend_failed(self, call: bytes, error: GatewayError) -> None:
+        """See CallListener: the call has another id above, and what is none there is nobody's."""
+        self._fail(call, error)
+
+    def _fail(self, inner_id: bytes | None, error: GatewayError) -> bool:
+        call = None if inner_id is None else self._bridge.abandon(inner_id)
+        if call is not None:
+            self._session.backend_failed(call, error if call == inner_id else _of_a_later_round(error))
+        return call is not None
+
+    def backend_exited(self, exit: Exit) -> None:
+        """See BackendListener."""
+        self._session.backend_exited(exit)
+
+    def _tell(self, out: Out) -> None:
+        if isinstance(out, ToServer):
+            try:
+                self._send(out)
+            except GatewayError:
+                return  # a subscription, or the handshake, which ends by its deadline or with the process
+        elif isinstance(out, Pause):
+            self._pauses[out.call] = asyncio.get_running_loop().call_later(out.seconds, self._go_on, out.call)
+        elif out.related is None:
+            self._session.backend_sent(out.line)
+        else:
+            self._session.backend_asked(out.line, out.related)
+
+    def _go_on(self, call: bytes) -> None:
+        del self._pauses[call]
+        for out in self._bridge.go_on(call):
+            self._tell(out)
+
+
+def _of_a_later_round(error: GatewayError) -> GatewayError:
+    """A refusal would say that the call was not sent, but an earlier round of it was."""
+    return CallCutOff(f"the call could not go on: {error}") if is_refusal(error) else error

@@ -1,0 +1,304 @@
+"""SharedProcess: one process behind many sessions, and SharedLink, what each of them sees of it.
+
+What must not happen between sessions is decided in `protocol/shared/multiplex.py`; this carries it out. A session
+that does not read, asks too much or fails is held up, refused or dropped alone: the process is read on.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+
+import anyio
+
+from app.backends.backend_stock import Lease
+from app.domain import Principal
+from app.errors import BackendError, BackendExited, BackendTimeout, GatewayError, InvalidResponse
+from app.links.source import fail_call
+from app.metrics import Metrics
+from app.processes.link import BackendListener, Exit
+from app.processes.process import BackendProcess
+from app.protocol.shared.cached_handshake import INITIALIZED
+from app.protocol.shared.multiplex import Multiplex
+from app.protocol.shared.shared_call import FailCall, Out, ToAll, ToMember, ToProcess
+
+FAN_OUT_S = 0.05  # changes of lists and resources are told to all at most so often: one process cannot flood many
+
+log = logging.getLogger(__name__)
+
+
+class SharedProcess:
+    """Listens to the process. Made before the pool has it warm (`greet`); belongs to its lease afterwards."""
+
+    def __init__(self, process: BackendProcess, metrics: Metrics) -> None:
+        self.id = process.id
+        self.exit: Exit | None = None
+        self.on_gone: Callable[[SharedProcess], None] = lambda process: None
+        self._process, self._metrics = process, metrics
+        self._lease: Lease | None = None
+        self._multiplex = Multiplex(broadcast=process.spec.broadcast)
+        self._greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._for_all: dict[bytes, ToAll] = {}
+        self.empty_since = time.monotonic()
+
+    # --- its life
+
+    async def greet(self, within_s: float) -> None:
+        """Initialises the process on behalf of all sessions to come.
+
+        Raises:
+            BackendError: it died, did not answer, or refused.
+        """
+        self._process.attach(self)
+        self._process.send(self._multiplex.hello())
+        try:
+            with anyio.fail_after(within_s):
+                await self._greeted
+        except TimeoutError:
+            raise BackendTimeout(f"the backend did not answer `initialize` within {within_s:.0f} s") from None
+        greeting = self._multiplex.greeting
+        if greeting is not None and not greeting.is_modern:
+            self._process.send(INITIALIZED)
+
+    def adopt(self, lease: Lease) -> None:
+        """The pool's lease of the process, given back with `release`."""
+        self._lease = lease
+        lease.handshake_succeeded()
+
+    @property
+    def may_be_joined(self) -> bool:
+        """Whether it serves new sessions: it lives, and the backend has not been changed or restarted since."""
+        return self.exit is None and self._lease is not None and self._lease.is_current
+
+    @property
+    def busyness(self) -> tuple[int, int]:
+        """Calls that run or wait, and sessions."""
+        return self._multiplex.busyness
+
+    def join(self, principal: Principal) -> "SharedLink":
+        """A link for one session more of this principal; it leaves by `release`."""
+        return SharedLink(self, self._multiplex, principal)
+
+    def tick(self) -> None:
+        """To be called every few seconds."""
+        self._multiplex.tick()
+
+    def release(self, reason: str) -> None:
+        """Stops the process. Idempotent."""
+        if self._lease is not None:
+            self._lease.release(reason)
+
+    # --- from its sessions
+
+    def send(self, link: "SharedLink", line: bytes) -> None:
+        """See BackendLink. What fails later than at once is told to the listener."""
+        if self.exit is not None:
+            raise BackendExited(f"the backend has ended: {self.exit.description}", stderr=self.exit.stderr)
+        self._carry_out_soon(self._multiplex.from_session(link.member, line))
+
+    def pause(self, link: "SharedLink") -> None:
+        """The session cannot take more at the moment."""
+        self._multiplex.pause(link.member)
+
+    def resume(self, link: "SharedLink") -> None:
+        """It can."""
+        if self.exit is None:
+            self._carry_out_soon(self._multiplex.resume(link.member))
+
+    def leave(self, link: "SharedLink") -> None:
+        """The session is over. Idempotent."""
+        if self.exit is None:
+            self._carry_out_soon(self._multiplex.leave(link.member))
+            self.empty_since = time.monotonic()
+
+    def asked_for(self, size: int) -> None:
+        """See BackendLink."""
+        self._process.asked_for(size)
+
+    def answering(self, link: "SharedLink") -> bytes | None:
+        """See BackendLink: a call of this session, or one that may be."""
+        named = self._process.answering()
+        return self._multiplex.call_of(link.member, named) if named else named
+
+    def _carry_out_soon(self, outs: list[Out]) -> None:
+        """The process is written to at once; who has just called is not called back from within."""
+        for out in outs:
+            if type(out) is ToProcess:
+                self._write(out)
+            else:
+                asyncio.get_running_loop().call_soon(self._carry_out, out)
+
+    # --- from the process (BackendListener)
+
+    def backend_sent(self, line: bytes) -> None:
+        """See BackendListener."""
+        if not self._greeted.done():
+            self._hear_greeting(partial(self._multiplex.from_process, line))
+            return
+        for out in self._multiplex.from_process(line):
+            self._carry_out(out)
+
+    def backend_sent_too_much(self, beginning: bytes, end: bytes = b"") -> None:
+        """See BackendListener."""
+        if not self._greeted.done():
+            self._hear_greeting(partial(self._multiplex.oversized, beginning, end))
+            return
+        for out in self._multiplex.oversized(beginning, end):
+            self._carry_out(out)
+
+    def backend_exited(self, exit: Exit) -> None:
+        """See BackendListener: every session hears it."""
+        self.exit = exit
+        if not self._greeted.done():
+            self._greeted.set_exception(
+                BackendExited(
+                    f"the backend ended: {exit.description}",
+                    started=False,
+                    stderr=exit.stderr,
+                    hint="It ended before it answered `initialize`.",
+                )
+            )
+            self._greeted.exception()  # it may be that nobody waits any more
+        for member in list(self._multiplex.members):
+            link: SharedLink = member.owner
+            link.tell_exit(exit)
+        self.on_gone(self)
+
+    def _hear_greeting(self, receive: Callable[[], list[Out]]) -> None:
+        try:
+            outs = receive()
+        except InvalidResponse as error:
+            self._greeted.set_exception(error)
+            self._greeted.exception()
+            return
+        if self._multiplex.greeting is not None:
+            self._greeted.set_result(None)
+        for out in outs:
+            self._carry_out(out)
+
+    # --- what is to be done
+
+    def _carry_out(self, out: Out) -> None:
+        match out:
+            case ToMember(member=member, line=line):
+                member.owner.tell(line)
+            case ToProcess():
+                self._write(out)
+            case FailCall(member=member):
+                member.owner.tell_failed(out.id, out.error)
+            case ToAll(key=key):
+                if not self._for_all:
+                    asyncio.get_running_loop().call_later(FAN_OUT_S, self._tell_all)
+                self._for_all[key] = out
+            case _:
+                self._metrics.messages_dropped.labels(out.reason).inc()
+
+    def _write(self, out: ToProcess) -> None:
+        try:
+            self._process.send(out.line)
+        except BackendError as error:
+            call = out.call
+            if call is None or call.member is None:
+                self._metrics.messages_dropped.labels("backend_deaf").inc()
+                return
+            asyncio.get_running_loop().call_soon(self._carry_out, FailCall(call.member, call.id, error))
+            self._carry_out_soon(self._multiplex.abandon(call))
+
+    def _tell_all(self) -> None:
+        for_all, self._for_all = self._for_all, {}
+        for out in for_all.values():
+            for member in out.members:
+                member.owner.tell(out.line)
+
+    def __repr__(self) -> str:
+        return f"<SharedProcess {self.id} {self._multiplex!r}>"
+
+
+class SharedLink:
+    """One session's view of a shared process; fulfils ProcessLink, and is its own lease."""
+
+    def __init__(self, process: SharedProcess, multiplex: Multiplex, principal: Principal) -> None:
+        self.member = multiplex.join(self, principal.identity)
+        self._process = process
+        self._listener: BackendListener | None = None
+
+    # --- LinkLease
+
+    @property
+    def link(self) -> "SharedLink":
+        """Itself."""
+        return self
+
+    @property
+    def was_warm(self) -> bool:
+        """See LinkLease: it is there for others."""
+        return True
+
+    def handshake_succeeded(self) -> None:
+        """See LinkLease. The process's own handshake is over since long."""
+
+    def release(self, reason: str) -> None:
+        """See LinkLease. The process stays for the others."""
+        self._listener = None
+        self._process.leave(self)
+
+    # --- ProcessLink
+
+    @property
+    def id(self) -> str:
+        """See ProcessLink."""
+        return self._process.id
+
+    def attach(self, listener: BackendListener) -> None:
+        """See BackendLink."""
+        self._listener = listener
+        if self._process.exit is not None:
+            asyncio.get_running_loop().call_soon(self.tell_exit, self._process.exit)
+
+    def send(self, line: bytes) -> None:
+        """See BackendLink."""
+        self._process.send(self, line)
+
+    def pause_reading(self) -> None:
+        """See BackendLink. The process is read on; it is this session's calls that wait."""
+        self._process.pause(self)
+
+    def resume_reading(self) -> None:
+        """See BackendLink."""
+        self._process.resume(self)
+
+    def asked_for(self, size: int) -> None:
+        """See BackendLink."""
+        self._process.asked_for(size)
+
+    def answering(self) -> bytes | None:
+        """See BackendLink."""
+        return self._process.answering(self)
+
+    # --- from the process; a listener that fails must not keep the others from hearing
+
+    def tell(self, line: bytes) -> None:
+        """A line for the session."""
+        if self._listener is not None:
+            try:
+                self._listener.backend_sent(line)
+            except Exception:
+                log.exception("a session failed on a shared backend's line")
+
+    def tell_failed(self, call: bytes, error: GatewayError) -> None:
+        """One of its calls comes to nothing."""
+        if self._listener is not None:
+            try:
+                fail_call(self._listener, call, error)
+            except Exception:
+                log.exception("a session failed on the end of a call")
+
+    def tell_exit(self, exit: Exit) -> None:
+        """The process is gone."""
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            try:
+                listener.backend_exited(exit)
+            except Exception:
+                log.exception("a session failed on a shared backend's end")

@@ -1,0 +1,190 @@
+"""What `serve --demo` adds to a node: one backend, a key for it, and ready-made snippets; and what of that fails."""
+
+import importlib.util
+import json
+import logging
+import os
+import shlex
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from app.backends.backend_check import Failure
+from app.domain import DEFAULT_TENANT, BackendSpec, Scope
+from app.errors import GatewayError, NotFound, Unauthenticated
+from app.node import demo_clock
+from app.node.gateway import Gateway
+from app.storage import ApiKey
+from app.storage.audit_act import Act
+
+BACKEND = "time"
+KEY_DAYS = 30
+STDERR_LINES = 5  # of a backend that does not work
+
+_TEXT = """
+  One MCP server ({server}) is behind this gateway:
+
+    Streamable HTTP  {url}
+    HTTP+SSE         {sse}
+    API key          {key}
+
+  Claude Code:
+    claude mcp add --transport http time {url} --header "Authorization: Bearer {key}"
+
+  Cursor, ~/.cursor/mcp.json:
+    {{"mcpServers": {{"time": {{"url": "{url}", "headers": {{"Authorization": "Bearer {key}"}}}}}}}}
+
+  VS Code, .vscode/mcp.json:
+    {{"servers": {{"time": {{"type": "http", "url": "{url}", "headers": {{"Authorization": "Bearer {key}"}}}}}}}}
+
+  Python (pip install mcp):
+----8<----
+import asyncio
+import httpx2
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+
+async def main():
+    headers, timeout = {{"Authorization": "Bearer {key}"}}, httpx2.Timeout(30, read=300)
+    async with httpx2.AsyncClient(headers=headers, timeout=timeout) as http:
+        async with Client(streamable_http_client("{url}", http_client=http)) as client:
+            print(await client.call_tool("get_current_time", {{"timezone": "Europe/Zurich"}}))
+
+asyncio.run(main())
+---->8----
+
+  Administration: {base}/api/docs, with a key of
+    trunkline keys create --tenant default --scope platform:admin --data-dir {data_dir}
+  URL and key are in {demo_json} too. Ctrl-C stops.
+"""
+_INSTALLED = "mcp-server-time"
+_OWN = "a clock of Trunkline's own; with `pip install 'trunkline[demo]'` it is mcp-server-time"
+
+log = logging.getLogger(__name__)
+
+
+async def set_up_demo(gateway: Gateway, base: str) -> AsyncIterator[str]:
+    """Registers the backend, makes or keeps a key, writes `demo.json`, and tries the backend once. What there is to
+    print, as soon as it is known: the addresses, and whatever does not work. The node goes on without."""
+    data_dir: Path = gateway.settings.data_dir
+    demo_json, url = data_dir / "demo.json", f"{base}/t/{DEFAULT_TENANT}/{BACKEND}/mcp"
+    notes = list[str]()
+    try:
+        spec = await _register(gateway)
+        key = await _working_key(gateway, _read_key(demo_json, notes), notes) or await _new_key(gateway)
+    except GatewayError as error:
+        yield _reported(f"The demo could not be set up: {error}", error.hint)
+        return
+    try:
+        _write_private(demo_json, json.dumps({"url": url, "key": key}) + "\n")
+    except OSError as error:
+        hint = "The next start makes a new key."
+        notes.append(_reported(f"URL and key could not be written to {demo_json}: {error.strerror}", hint))
+    sse, server = url.removesuffix("mcp") + "sse", _OWN if demo_clock.__file__ in spec.args else _INSTALLED
+    shown = shlex.quote(str(data_dir))
+    text = _TEXT.format(url=url, sse=sse, key=key, base=base, data_dir=shown, demo_json=demo_json, server=server)
+    yield "\n".join([text, *notes])
+    problem = await _problem(gateway, spec)
+    if problem is not None:
+        yield problem
+
+
+async def _problem(gateway: Gateway, spec: BackendSpec) -> str | None:
+    """What is wrong with the backend, if it does not answer."""
+    try:
+        limits = (await gateway.tenants.get(DEFAULT_TENANT)).limits
+        failure = (await gateway.overview.check(spec, limits)).failure
+    except GatewayError as error:  # of the database; or the node stops already
+        return _reported(f"Whether the demo's backend works is not known: {error}", error.hint)
+    return None if failure is None else _words(failure)
+
+
+def _words(failure: Failure) -> str:
+    text = f"The demo's backend does not work. Step `{failure.step}` failed: {failure.detail}"
+    return "\n".join([_reported(text, failure.hint), *(f"    {line}" for line in failure.stderr[-STDERR_LINES:])])
+
+
+def _reported(text: str, hint: str | None = None) -> str:
+    """The text for whoever looks at the terminal, and for the log."""
+    text = f"{text}. {hint}" if hint else text
+    log.error("%s", text)
+    return f"  {text}"
+
+
+def _command() -> tuple[str, ...]:
+    if importlib.util.find_spec("mcp_server_time") is None:
+        return ("-I", demo_clock.__file__)
+    return ("-m", "mcp_server_time", "--local-timezone", "UTC")
+
+
+async def _register(gateway: Gateway) -> BackendSpec:
+    spec = BackendSpec(DEFAULT_TENANT, BACKEND, sys.executable, _command(), warm=2)
+    try:
+        known = await gateway.backends.get(DEFAULT_TENANT, BACKEND)
+    except NotFound:
+        spec = await gateway.backends.create(DEFAULT_TENANT, spec, act=_act("backend.create", f"backends/{BACKEND}"))
+    else:
+        changed = replace(known, command=spec.command, args=spec.args, enabled=True)
+        if changed == known:
+            spec = known
+        else:
+            act = _act("backend.change", f"backends/{BACKEND}")
+            spec = await gateway.backends.replace(DEFAULT_TENANT, changed, act=act)
+    gateway.effects.backend_changed(spec)
+    return spec
+
+
+def _read_key(demo_json: Path, notes: list[str]) -> str | None:
+    """The key of an earlier run, if there was one."""
+    try:
+        return str(json.loads(demo_json.read_text())["key"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        why = getattr(error, "strerror", None) or "it is not what an earlier run has written"
+        notes.append(_reported(f"The key of {demo_json} could not be read: {why}. This is a new one"))
+        return None
+
+
+async def _working_key(gateway: Gateway, key: str | None, notes: list[str]) -> str | None:
+    """The key, if it still opens the door."""
+    if key is None:
+        return None
+    try:
+        await gateway.authenticator.authenticate(f"Bearer {key}".encode())
+    except Unauthenticated:
+        notes.append("  The key of the last time has expired or was revoked; this is a new one.")
+        return None
+    return key
+
+
+async def _new_key(gateway: Gateway) -> str:
+    made, now = gateway.key_maker.make(), datetime.now(UTC)
+    scopes = frozenset({f"{Scope.CONNECT}:{BACKEND}"})
+    expires_at = now + timedelta(days=KEY_DAYS)
+    await gateway.keys.create(
+        DEFAULT_TENANT,
+        ApiKey(
+            id=made.id,
+            tenant=DEFAULT_TENANT,
+            name="demo",
+            digest=made.digest,
+            pepper_version=made.pepper_version,
+            scopes=scopes,
+            created_at=now,
+            expires_at=expires_at,
+        ),
+        act=_act("key.create", f"keys/{made.id}"),
+    )
+    return made.text
+
+
+def _act(action: str, target: str) -> Act:
+    return Act(DEFAULT_TENANT, (DEFAULT_TENANT, "demo", "serve --demo"), action, target, datetime.now(UTC))
+
+
+def _write_private(path: Path, text: str) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)

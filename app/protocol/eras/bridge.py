@@ -1,0 +1,409 @@
+"""Bridge: lets a session of the handshake era talk to a server that speaks 2026-07-28 only. Pure.
+
+Toward the session it is a handshake-era server: it answers `initialize`, `ping` and `logging/setLevel` itself,
+asks the client's questions as ordinary requests and sends list changes unasked. Toward the server it is a
+client of 2026-07-28: every request gets its envelope, `input_required` results are looped with the client's
+answers, and one subscription carries what a handshake-era client would simply be told.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from app.protocol.eras.modern import (
+    CAPABILITIES_KEY,
+    CLIENT_INFO_KEY,
+    HEADER_MISMATCH,
+    LEVELS,
+    LOG_LEVEL_KEY,
+    MISSING_CAPABILITY,
+    MODERN,
+    SERVER_INFO_KEY,
+    VERSION_KEY,
+    across_eras,
+    takes_mode,
+)
+from app.protocol.exchange import SUBSCRIPTION_KEY
+from app.protocol.jsonrpc import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    UNSUPPORTED_PROTOCOL_VERSION,
+    Notification,
+    Params,
+    Request,
+    Response,
+    dump_notification,
+    dump_request,
+    dump_response,
+    encode,
+    error_response,
+    members_of,
+    parse_backend,
+    result_response,
+    string_of,
+)
+from app.protocol.revisions import Revision, is_handshake
+
+USUAL_LEVEL = "info"  # of a client that has asked for none
+MAX_ROUNDS = 10  # of one call's questions; a server that asks for ever is told so
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.05, 5.0  # before a server that has no question is asked again; each is twice the last
+MAX_ASKED = 16  # questions of one round
+MAX_URIS = 256  # that one session may subscribe to
+NEEDS = {"sampling/createMessage": "sampling", "elicitation/create": "elicitation", "roots/list": "roots"}
+_HANDSHAKE_ONLY = frozenset({"notifications/progress", "notifications/roots/list_changed"})  # of clients
+_MODERN_ONLY = ("resultType", "ttlMs", "cacheScope")
+_OF_CLIENTS = (*NEEDS.values(), "experimental", "extensions")
+_OF_SERVERS = ("tools", "prompts", "resources", "logging", "completions", "experimental", "extensions")
+_LISTS = {"tools": "toolsListChanged", "prompts": "promptsListChanged", "resources": "resourcesListChanged"}
+
+
+class ToServer(msgspec.Struct, gc=False):
+    """A line for the server. A round of a call has its id there: if it cannot be written, `abandon` the call."""
+
+    line: bytes
+    call: bytes | None = None
+
+
+class ToSession(msgspec.Struct, gc=False):
+    """A line for the session, as if the server had written it; a question names the call it belongs to."""
+
+    line: bytes
+    related: bytes | None = None
+
+
+class Pause(msgspec.Struct, gc=False):
+    """Nothing for so long; then this round of a call is to `go_on`."""
+
+    call: bytes
+    seconds: float
+
+
+Out = ToServer | ToSession | Pause
+
+
+class _Call(msgspec.Struct):
+    """One request of the session, through all its rounds."""
+
+    id: bytes
+    method: str
+    params: Params
+    inner_id: bytes
+    round: int = 0
+    pauses: int = 0  # one after the other
+    is_paused: bool = False
+    state: msgspec.Raw | None = None
+    waiting: dict[bytes, str] = {}  # our question's id -> the server's key
+    answers: dict[str, msgspec.Raw] = {}
+
+
+class Bridge:
+    """One session's translation; feed it lines from either side, carry out what it returns, in order."""
+
+    def __init__(self) -> None:
+        self._client: Params = {}
+        self._version = Revision.R2025_11_25.value
+        self._client_capabilities: Params = {}
+        self._server_capabilities: Params = {}
+        self._log_level: str | None = None
+        self._calls: dict[bytes, _Call] = {}  # by the id of their round toward the server
+        self._initialize_id: bytes | None = None
+        self._listening: bytes | None = None  # the id of the subscription
+        self._uris: dict[str, None] = {}
+        self._serial = 0
+
+    # --- from the session
+
+    def from_session(self, line: bytes) -> Iterator[Out]:
+        """One line of the session."""
+        message = parse_backend(line)
+        if isinstance(message, Request):
+            yield from self._request(message)
+        elif isinstance(message, Notification):
+            yield from self._notification(message)
+        else:
+            yield from self._answered(message)
+
+    def _request(self, message: Request) -> Iterator[Out]:
+        params = message.params or {}
+        if message.method == "initialize":
+            yield self._discover(message.id, params)
+        elif message.method == "ping":
+            yield ToSession(result_response(message.id, {}))
+        elif message.method == "logging/setLevel":
+            yield self._set_level(message.id, string_of(params.get("level")))
+        elif message.method in ("resources/subscribe", "resources/unsubscribe"):
+            yield from self._subscribe(message, string_of(params.get("uri")))
+        else:
+            call = _Call(message.id, message.method, params, message.id)
+            yield self._send(call)
+
+    def _set_level(self, request_id: bytes, level: str | None) -> Out:
+        if level not in LEVELS:
+            return ToSession(error_response(request_id, INVALID_PARAMS, "unknown log level"))
+        self._log_level = level
+        return ToSession(result_response(request_id, {}))
+
+    def _discover(self, request_id: bytes, params: Params) -> Out:
+        self._initialize_id = request_id
+        asked = string_of(params.get("protocolVersion")) or ""
+        self._version = asked if is_handshake(asked) else Revision.R2025_11_25.value
+        self._client = params
+        self._client_capabilities = members_of(params.get("capabilities", msgspec.Raw(b"{}")))
+        return ToServer(dump_request(request_id, "server/discover", {"_meta": self._envelope(None)}))
+
+    def _subscribe(self, message: Request, uri: str | None) -> Iterator[Out]:
+        if uri is None or (len(self._uris) >= MAX_URIS and uri not in self._uris):
+            yield ToSession(error_response(message.id, INVALID_PARAMS, "no uri, or too many subscriptions"))
+            return
+        if message.method == "resources/subscribe":
+            self._uris[uri] = None
+        else:
+            self._uris.pop(uri, None)
+        yield from self._listen()
+        yield ToSession(result_response(message.id, {}))
+
+    def _notification(self, message: Notification) -> Iterator[Out]:
+        params = message.params or {}
+        if message.method == "notifications/initialized":
+            yield from self._listen()
+        elif message.method == "notifications/cancelled":
+            cancelled = bytes(params.get("requestId", msgspec.Raw()))
+            for call in [call for call in self._calls.values() if call.id == cancelled]:
+                del self._calls[call.inner_id]
+                if call.is_paused:
+                    continue
+                if call.waiting:  # the server has answered this round: only the client's questions are open
+                    yield from self._withdraw(call)
+                    continue
+                yield ToServer(
+                    dump_notification("notifications/cancelled", {**params, "requestId": msgspec.Raw(call.inner_id)})
+                )
+        elif message.method not in _HANDSHAKE_ONLY:
+            yield ToServer(dump_notification(message.method, message.params))
+
+    def _answered(self, response: Response) -> Iterator[Out]:
+        """The client's answer to a question; with the last one of a round the server is asked again."""
+        for call in list(self._calls.values()):
+            key = call.waiting.pop(response.id, None)
+            if key is None:
+                continue
+            if response.member == "error":
+                del self._calls[call.inner_id]
+                yield ToSession(dump_response(call.id, response))
+                yield from self._withdraw(call)
+                return
+            call.answers[key] = response.value
+            if not call.waiting:
+                yield self._send(call)
+
+    def _withdraw(self, call: _Call) -> Iterator[Out]:
+        for question in call.waiting:
+            yield ToSession(dump_notification("notifications/cancelled", {"requestId": msgspec.Raw(question)}))
+
+    # --- toward the server
+
+    def _send(self, call: _Call) -> Out:
+        """The call's next round."""
+        self._calls.pop(call.inner_id, None)
+        call.is_paused = False
+        if call.round:
+            call.inner_id = encode(f"{call.id.decode()}.{call.round}")
+        self._calls[call.inner_id] = call
+        params: Params = {**call.params, "_meta": self._envelope(call.params.get("_meta"))}
+        if call.answers:
+            params["inputResponses"] = msgspec.Raw(encode(call.answers))
+        if call.state is not None:
+            params["requestState"] = call.state
+        return ToServer(dump_request(call.inner_id, call.method, params), call.inner_id)
+
+    def go_on(self, inner_id: bytes) -> Iterator[Out]:
+        """The pause of this round is over; the call may be by now, too."""
+        call = self._calls.get(inner_id)
+        if call is not None and call.is_paused:
+            yield self._send(call)
+
+    def abandon(self, inner_id: bytes) -> bytes | None:
+        """Forgets a call that comes to nothing, by the id of its round; its id of the session, None if it is none."""
+        call = self._calls.pop(inner_id, None)
+        return None if call is None else call.id
+
+    def call_of(self, inner_id: bytes) -> bytes | None:
+        """The session's id of the call whose present round has this one."""
+        call = self._calls.get(inner_id)
+        return None if call is None else call.id
+
+    def _envelope(self, meta: msgspec.Raw | None) -> msgspec.Raw:
+        members = members_of(meta) if meta is not None else {}
+        members[VERSION_KEY] = msgspec.Raw(encode(MODERN))
+        members[CAPABILITIES_KEY] = msgspec.Raw(encode(across_eras(self._client_capabilities, _OF_CLIENTS)))
+        if "clientInfo" in self._client:
+            members[CLIENT_INFO_KEY] = self._client["clientInfo"]
+        if self._log_level is not None or "logging" in self._server_capabilities:
+            members[LOG_LEVEL_KEY] = msgspec.Raw(encode(self._log_level or USUAL_LEVEL))
+        return msgspec.Raw(encode(members))
+
+    def _listen(self) -> Iterator[Out]:
+        """A subscription with what is wanted now; the one before ends once this one is on its way."""
+        wanted: dict[str, Any] = {}
+        for name, flag in _LISTS.items():
+            offered = members_of(self._server_capabilities.get(name, msgspec.Raw(b"{}")))
+            if bytes(offered.get("listChanged", msgspec.Raw())) == b"true":
+                wanted[flag] = True
+        if self._uris:
+            wanted["resourceSubscriptions"] = list(self._uris)
+        before, self._listening = self._listening, None
+        if wanted:
+            self._serial += 1
+            self._listening = encode(f"listen-{self._serial}")
+            params: Params = {"_meta": self._envelope(None), "notifications": msgspec.Raw(encode(wanted))}
+            yield ToServer(dump_request(self._listening, "subscriptions/listen", params))
+        if before is not None:
+            yield ToServer(dump_notification("notifications/cancelled", {"requestId": msgspec.Raw(before)}))
+
+    # --- from the server
+
+    def from_server(self, line: bytes) -> Iterator[Out]:
+        """One line of the server.
+
+        Raises:
+            InvalidMessage, ParseError: it is none; the caller counts it.
+        """
+        message = parse_backend(line)
+        if isinstance(message, Response):
+            yield from self._response(message)
+        elif isinstance(message, Notification):
+            yield from self._told(message, line)
+        else:  # which this revision forbids
+            yield ToServer(error_response(message.id, METHOD_NOT_FOUND, "this revision has no requests from servers"))
+
+    def _response(self, response: Response) -> Iterator[Out]:
+        if response.id == self._initialize_id:
+            self._initialize_id = None
+            yield self._initialized(response)
+            return
+        call = self._calls.get(response.id)
+        if call is None and response.id == b"null" and response.member == "error" and len(self._calls) == 1:
+            call = next(iter(self._calls.values()))  # whose id it could not read
+        if call is None or call.is_paused:
+            return
+        result = members_of(response.value) if response.member == "result" else {}
+        if string_of(result.get("resultType")) == "input_required":
+            yield from self._input_required(call, result)
+            return
+        del self._calls[call.inner_id]
+        yield ToSession(dump_response(call.id, _as_handshake_era(response)))
+
+    def _initialized(self, response: Response) -> Out:
+        if response.member == "error":
+            return ToSession(dump_response(response.id, response))
+        about = members_of(response.value)
+        self._server_capabilities = members_of(about.get("capabilities", msgspec.Raw(b"{}")))
+        meta = members_of(about.get("_meta", msgspec.Raw(b"{}")))
+        result: dict[str, Any] = {
+            "protocolVersion": self._version,
+            "capabilities": across_eras(self._server_capabilities, _OF_SERVERS),
+            "serverInfo": meta.get(SERVER_INFO_KEY, msgspec.Raw(b'{"name":"unnamed","version":"0"}')),
+        }
+        if "instructions" in about:
+            result["instructions"] = about["instructions"]
+        return ToSession(result_response(response.id, result))
+
+    def _input_required(self, call: _Call, result: Params) -> Iterator[Out]:
+        """Asks the client what the server wants to know; without a question the next round begins after a pause."""
+        call.round += 1
+        call.state = result.get("requestState")
+        call.answers, call.waiting = {}, {}
+        asked = members_of(result.get("inputRequests", msgspec.Raw(b"{}")))
+        refusal = self._refusal(call, asked)
+        if refusal is not None:
+            del self._calls[call.inner_id]
+            yield ToSession(error_response(call.id, INTERNAL_ERROR, refusal))
+            return
+        for key, raw in asked.items():
+            question = members_of(raw)
+            method = string_of(question.get("method")) or ""
+            self._serial += 1
+            question_id = encode(f"ask-{self._serial}")
+            call.waiting[question_id] = key
+            params = self._for_client(method, members_of(question.get("params", msgspec.Raw(b"{}"))))
+            yield ToSession(dump_request(question_id, method, params), related=call.id)
+        if asked:
+            call.pauses = 0
+            return
+        call.is_paused = True
+        yield Pause(call.inner_id, min(FIRST_PAUSE_S * 2**call.pauses, MAX_PAUSE_S))
+        call.pauses += 1
+
+    def _refusal(self, call: _Call, asked: Params) -> str | None:
+        """Why the client cannot be asked this, if so."""
+        if call.round > MAX_ROUNDS:
+            return "the backend asks without end"
+        if len(asked) > MAX_ASKED:
+            return f"the backend asks {len(asked)} things at once"
+        for raw in asked.values():
+            question = members_of(raw)
+            method = string_of(question.get("method")) or ""
+            need = NEEDS.get(method)
+            if need is None or need not in self._client_capabilities:
+                return f"the backend needs {method or 'something'}, which the client does not support"
+            mode = string_of(members_of(question.get("params", msgspec.Raw(b"{}"))).get("mode"))
+            if need == "elicitation" and not self._takes("url" if mode == "url" else "form"):
+                return f"the backend needs an elicitation by {mode or 'form'}, which the client does not support"
+        return None
+
+    def _takes(self, mode: str) -> bool:
+        """Whether the client has this mode of elicitation; before 2025-11-25 there were only forms."""
+        if self._version != Revision.R2025_11_25:
+            return mode == "form"
+        return takes_mode(mode, members_of(self._client_capabilities["elicitation"]))
+
+    def _for_client(self, method: str, params: Params) -> Params:
+        """A question as the client's revision has it."""
+        if method == "elicitation/create":
+            if self._version != Revision.R2025_11_25:
+                params.pop("mode", None)
+            elif string_of(params.get("mode")) == "url":
+                params.setdefault("elicitationId", msgspec.Raw(encode(f"elicitation-{self._serial}")))
+        return params
+
+    def _told(self, message: Notification, line: bytes) -> Iterator[Out]:
+        params = message.params or {}
+        meta = members_of(params["_meta"]) if "_meta" in params else {}
+        subscription = meta.pop(SUBSCRIPTION_KEY, None)
+        if subscription is None:
+            if message.method != "notifications/message" or self._hears(string_of(params.get("level"))):
+                yield ToSession(line)
+            return
+        if bytes(subscription) != self._listening or message.method == "notifications/subscriptions/acknowledged":
+            return
+        rest = {name: value for name, value in params.items() if name != "_meta"}
+        if meta:
+            rest["_meta"] = msgspec.Raw(encode(meta))
+        yield ToSession(dump_notification(message.method, rest or None))
+
+    def _hears(self, level: str | None) -> bool:
+        """Whether the session wants this level: what a shared server logs may be more."""
+        return level not in LEVELS or LEVELS.index(level) >= LEVELS.index(self._log_level or USUAL_LEVEL)
+
+
+def _as_handshake_era(response: Response) -> Response:
+    """The answer without what only 2026-07-28 knows."""
+    members = members_of(response.value)
+    if not members:  # a vendor's, which need not be an object, or one that can only be passed on
+        return response
+    if response.member == "error":
+        code = bytes(members.get("code", msgspec.Raw()))
+        if code in (b"%d" % HEADER_MISMATCH, b"%d" % MISSING_CAPABILITY, b"%d" % UNSUPPORTED_PROTOCOL_VERSION):
+            members["code"] = msgspec.Raw(b"%d" % INTERNAL_ERROR)
+            return Response(response.id, "error", msgspec.Raw(encode(members)))
+        return response
+    for name in _MODERN_ONLY:
+        members.pop(name, None)
+    if "_meta" in members:
+        meta = members_of(members.pop("_meta"))
+        meta.pop(SERVER_INFO_KEY, None)
+        if meta:
+            members["_meta"] = msgspec.Raw(encode(meta))
+    return Response(response.id, "result", msgspec.Raw(encode(members)))

@@ -1,0 +1,4 @@
+"""What administrators see of this node (sessions, processes, use), and what their changes do to it (`effects`).
+
+The same over all nodes is in `cluster`.
+"""

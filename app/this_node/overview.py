@@ -1,0 +1,278 @@
+"""NodeOverview: this node's sessions and processes as values, for administrators."""
+
+import os
+import socket
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from heapq import nsmallest
+
+from app.auth.credential_uses import CredentialUses
+from app.backends.backend_check import SUFFIX, Trial, try_backend
+from app.backends.pool import ProcessPool
+from app.domain import BackendSpec, Limits, public_id
+from app.processes.process import BackendProcess
+from app.processes.supervisor import Supervisor
+from app.sessions.endings import ENDED_BY_ADMINISTRATOR
+from app.sessions.registry import SessionRegistry
+from app.sessions.session import Session
+from app.sessions.session_log import program_of
+from app.this_node.limits_use import LimitsUse, use_of
+from app.this_node.listing import Listing, Use, Window, position
+from app.this_node.views import (
+    AddressUse,
+    BackendRunning,
+    FailureView,
+    NodeLoad,
+    NodeStatus,
+    ProcessView,
+    SessionView,
+    TenantUse,
+)
+
+MAX_NAMED = 100  # sessions that a process is shown with
+MAX_TENANTS = 2000  # whose use one node tells
+
+
+class NodeOverview:
+    """Looks, ends and tries. Owns nothing. What all nodes have is gathered by AllNodes. No tenant is all of them."""
+
+    def __init__(  # noqa: PLR0913 - everything that is looked at
+        self,
+        node: str,
+        version: str,
+        registry: SessionRegistry,
+        pool: ProcessPool,
+        supervisor: Supervisor,
+        connections: Callable[[], int] = lambda: 0,
+        uses: CredentialUses | None = None,
+    ) -> None:
+        self._registry, self._pool, self._supervisor = registry, pool, supervisor
+        self._id, self._version, self._started_at = node, version, datetime.now(UTC)
+        self._connections, self._uses = connections, uses or CredentialUses()
+        self._epoch = time.time() - time.monotonic()  # once: what is computed twice must not differ, it sorts
+
+    def status(self) -> NodeStatus:
+        """This node."""
+        return NodeStatus(
+            id=self._id,
+            version=self._version,
+            started_at=self._started_at,
+            sessions=len(self._registry),
+            processes=len(self._supervisor.processes),
+            draining=self._registry.leaving or self._registry.draining,
+        )
+
+    def load(self) -> NodeLoad:
+        """How this node is."""
+        self._supervisor.watch()
+        overload, processes = self._registry.overload, self._supervisor.processes
+        return NodeLoad(
+            node=self._id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            loop_lag_s=round(overload.lag_s, 4),
+            memory_used_bytes=overload.memory.used,
+            memory_limit_bytes=overload.memory.limit,
+            descriptors_used=overload.descriptors.used,
+            descriptors_limit=overload.descriptors.limit,
+            connections=self._connections(),
+            calls=self._registry.calls_in_flight(),
+            backends_resident_bytes=sum(each.resident_bytes for each in processes),
+            backends_cpu_percent=round(sum(each.cpu_percent or 0.0 for each in processes), 1),
+            refuses=overload.problem,
+        )
+
+    def sessions(self, tenant: str | None, window: Window) -> Listing[SessionView]:
+        """The sessions of a tenant, or of all."""
+        self._supervisor.watch()
+        processes = {each.id: each for each in self._supervisor.processes}
+        found = [each for each in self._registry if _is_meant(each.spec, tenant, window.backend)]
+
+        def use_of(session: Session) -> Use:
+            return _use(processes.get(session.process or ""), [session])
+
+        def place(session: Session) -> str:
+            process = processes.get(session.process or "")
+            since, amounts = session.opened_at + self._epoch, _amounts(window.sort, process, (session,))
+            return position(window.sort, public_id(session.id), since, amounts)
+
+        def is_asked_for(session: Session) -> bool:
+            return not window.only or public_id(session.id) == window.only
+
+        shown = window.first(filter(is_asked_for, found), place)
+        rows = [_session(each, use_of(each), self._epoch, self._id) for each in shown]
+        return Listing(rows, len(found))
+
+    def limits_use(self, tenant: str) -> LimitsUse:
+        """What of the tenant's limits is taken here."""
+        memory = sum(each.resident_bytes for each in self._supervisor.processes if each.spec.tenant == tenant)
+        return use_of(self._registry.gates.find(tenant), self._pool.used().get(tenant, 0), memory)
+
+    def end_session(self, tenant: str, session: str) -> bool:
+        """Ends the tenant's session with this public id; whether there was one."""
+
+        def is_meant(each: Session) -> bool:
+            return each.spec.tenant == tenant and public_id(each.id) == session
+
+        return self._registry.close_where(is_meant, ENDED_BY_ADMINISTRATOR) > 0
+
+    def processes(self, tenant: str | None, window: Window) -> Listing[ProcessView]:
+        """The processes of a tenant, or of all; one that is just being started has no id yet and is left out."""
+        self._supervisor.watch()
+        sessions = self._by_process()
+        found = [
+            each for each in self._supervisor.processes if each.id and _is_meant(each.spec, tenant, window.backend)
+        ]
+        now = time.time()
+
+        def use_of(process: BackendProcess) -> Use:
+            return _use(process, sessions[process.id])
+
+        def place(process: BackendProcess) -> str:
+            amounts = _amounts(window.sort, process, sessions[process.id])
+            return position(window.sort, process.id, process.started_at, amounts)
+
+        shown = window.first(found, place)
+        rows = [_process(each, sessions[each.id], use_of(each), now, self._id) for each in shown]
+        return Listing(rows, len(found))
+
+    def use(self, window: Window) -> Listing[TenantUse]:
+        """What each tenant uses; all of them, up to MAX_TENANTS."""
+        self._supervisor.watch()
+        sessions, processes = defaultdict[str, list[Session]](list), defaultdict[str, list[BackendProcess]](list)
+        for session in self._registry:
+            sessions[session.spec.tenant].append(session)
+        for process in self._supervisor.processes:
+            processes[process.spec.tenant].append(process)
+        every = [
+            TenantUse(
+                tenant,
+                len(sessions[tenant]),
+                len(processes[tenant]),
+                sum((_use(each, ()) for each in processes[tenant]), _use(None, sessions[tenant])),
+            )
+            for tenant in {*sessions, *processes}
+        ]
+        shown = nsmallest(MAX_TENANTS, every, key=lambda each: each.position(window.sort))
+        return Listing(shown, len(every))
+
+    def _by_process(self) -> defaultdict[str | None, list[Session]]:
+        sessions = defaultdict[str | None, list[Session]](list)
+        for session in self._registry:
+            sessions[session.process].append(session)
+        return sessions
+
+    def stderr(self, tenant: str, process: str, lines: int) -> Sequence[str] | None:
+        """The last lines of the tenant's process; None if there is no such process."""
+        for each in self._supervisor.processes:
+            if each.spec.tenant == tenant and each.id == process:
+                return each.stderr.last_lines(lines)
+        return None
+
+    def backends(self, tenant: str, first: str, last: str) -> Sequence[BackendRunning]:
+        """What runs and has failed of the tenant's backends from this name to that: of one all its failures, of several
+        the last of each, without its details."""
+        pool, failures = self._pool.snapshot().backends, self._pool.failures
+        names = {key[1] for key in {*pool, *failures.backends()} if key[0] == tenant and first <= key[1] <= last}
+        found = []
+        for name in sorted(names):
+            numbers, kept = pool.get((tenant, name)), failures.of((tenant, name))
+            counts = {} if numbers is None else asdict(numbers)
+            shown = kept if first == last else [each.in_short() for each in kept[:1]]
+            found.append(BackendRunning(name, self._id, **counts, failures=tuple(shown)))
+        return found
+
+    def credential_uses(self, identity: tuple[str, str, str]) -> Sequence[AddressUse]:
+        """From where this principal was let in here, as far as that is remembered."""
+        return [
+            AddressUse(address, use.requests, _at(use.first_at), _at(use.last_at), self._id)
+            for address, use in self._uses.of(identity).items()
+        ]
+
+    def failures(self, tenant: str | None, window: Window) -> Listing[FailureView]:
+        """The last failures of a tenant's backends, or of all, the newest first."""
+        found = [
+            FailureView(*key, failure)
+            for key, failure in self._pool.failures.every()
+            if tenant in (None, key[0]) and window.backend in ("", key[1])
+        ]
+        return Listing(window.first(found, lambda view: view.position(window.sort)), len(found))
+
+    async def check(self, spec: BackendSpec, limits: Limits) -> Trial:
+        """See `try_backend`."""
+        return await try_backend(self._pool, spec, limits)
+
+
+def _is_meant(spec: BackendSpec, tenant: str | None, backend: str) -> bool:
+    return (tenant is None or spec.tenant == tenant) and (not backend or spec.name == backend)
+
+
+def _amounts(sort: str, process: BackendProcess | None, sessions: Sequence[Session]) -> tuple[float, ...]:
+    """`Use.amounts`, of thousands and for a few to be shown: nothing is computed that this order does not look at."""
+    if sort == "memory":
+        return (0 if process is None else process.resident_bytes,)
+    if sort == "calls":
+        return _calls(sessions)
+    return _use(process, sessions).amounts(sort) if sort == "cpu" else ()
+
+
+def _calls(sessions: Sequence[Session]) -> tuple[int, int]:
+    if len(sessions) == 1:
+        return sessions[0].exchange.in_flight, sessions[0].calls_begun
+    return sum(each.exchange.in_flight for each in sessions), sum(each.calls_begun for each in sessions)
+
+
+def _use(process: BackendProcess | None, sessions: Sequence[Session]) -> Use:
+    calls = _calls(sessions)
+    if process is None:
+        return Use(0, 0.0, None, *calls)
+    percent = None if process.cpu_percent is None else round(process.cpu_percent, 1)
+    return Use(process.resident_bytes, round(process.cpu_s, 3), percent, *calls)
+
+
+def _at(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def _session(session: Session, use: Use, epoch: float, node: str) -> SessionView:
+    principal, program, now = session.principal, program_of(session), time.monotonic()
+    return SessionView(
+        id=public_id(session.id),
+        tenant=session.spec.tenant,
+        backend=session.spec.name,
+        principal_tenant=principal.tenant,
+        issuer=principal.issuer,
+        subject=principal.subject,
+        transport=session.transport,
+        state=session.state.value,
+        protocol_version=session.version,
+        opened_at=_at(session.opened_at + epoch),
+        age_s=round(now - session.opened_at, 3),
+        idle_s=round(now - session.last_seen, 3),
+        process=session.process,
+        node=node,
+        client_name=program.get("name"),
+        client_version=program.get("version"),
+        address=session.address or None,
+        use=use,
+    )
+
+
+def _process(process: BackendProcess, sessions: Sequence[Session], use: Use, now: float, node: str) -> ProcessView:
+    return ProcessView(
+        id=process.id,
+        tenant=process.spec.tenant,
+        backend=process.spec.name.removesuffix(SUFFIX),
+        pid=process.pid,
+        state=process.state.value,
+        started_at=_at(process.started_at),
+        age_s=round(max(0.0, now - process.started_at), 3),
+        sessions=tuple(sorted(public_id(each.id) for each in sessions[:MAX_NAMED])),
+        session_count=len(sessions),
+        stderr_lines=process.stderr.line_count,
+        node=node,
+        use=use,
+    )

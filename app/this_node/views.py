@@ -1,0 +1,153 @@
+"""What runs, as values: what nodes tell each other of it, and the endpoints show."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from app.backends.failures import BackendFailure
+from app.domain import public_id
+from app.this_node.listing import NO_USE, Use, newest_first, position
+
+
+@dataclass(frozen=True, slots=True)
+class SessionView:
+    """A session. `id` is public: it finds the session here, and opens nothing. `use` is that of its process."""
+
+    id: str
+    tenant: str
+    backend: str
+    principal_tenant: str
+    issuer: str
+    subject: str
+    transport: str
+    state: str
+    protocol_version: str
+    opened_at: datetime
+    age_s: float
+    idle_s: float
+    process: str | None
+    node: str
+    client_name: str | None = None
+    client_version: str | None = None
+    address: str | None = None
+    use: Use = NO_USE
+
+    def position(self, sort: str) -> str:
+        """See `listing.position`."""
+        return position(sort, self.id, self.opened_at.timestamp(), self.use.amounts(sort))
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessView:
+    """A backend's process. `sessions` are the public ids of those it serves, the first MAX_NAMED."""
+
+    id: str
+    tenant: str
+    backend: str
+    pid: int
+    state: str
+    started_at: datetime
+    age_s: float
+    sessions: tuple[str, ...]
+    session_count: int
+    stderr_lines: int
+    node: str
+    use: Use = NO_USE
+
+    def position(self, sort: str) -> str:
+        """See `listing.position`."""
+        return position(sort, self.id, self.started_at.timestamp(), self.use.amounts(sort))
+
+
+@dataclass(frozen=True, slots=True)
+class TenantUse:
+    """What one tenant has running on one node, or on all."""
+
+    tenant: str
+    sessions: int = 0
+    processes: int = 0
+    use: Use = NO_USE
+
+    def position(self, sort: str) -> str:
+        """See `listing.position`."""
+        return position(sort, self.tenant, 0.0, self.use.amounts(sort))
+
+    def __add__(self, other: "TenantUse") -> "TenantUse":
+        sessions, processes = self.sessions + other.sessions, self.processes + other.processes
+        return TenantUse(self.tenant, sessions, processes, self.use + other.use)
+
+
+@dataclass(frozen=True, slots=True)
+class BackendRunning:
+    """What one node runs of a backend. `failures`: the last ones, the newest first."""
+
+    name: str
+    node: str
+    warm: int = 0
+    starting: int = 0
+    leased: int = 0
+    stopping: int = 0
+    waiting: int = 0
+    breaker_open: bool = False
+    retry_after_s: float = 0.0
+    failures: tuple[BackendFailure, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AddressUse:
+    """An address from which a principal was let in at one node."""
+
+    address: str
+    requests: int
+    first_at: datetime
+    last_at: datetime
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class FailureView:
+    """One failure of a backend."""
+
+    tenant: str
+    backend: str
+    failure: BackendFailure
+
+    def position(self, _sort: str) -> str:
+        """The newest first."""
+        failure = self.failure
+        which = public_id(f"{failure.node} {self.tenant} {self.backend} {failure.cause}")
+        return newest_first(failure.at.timestamp(), which)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLoad:
+    """How much one node has to do, and where it runs."""
+
+    node: str
+    host: str
+    pid: int
+    loop_lag_s: float
+    memory_used_bytes: int
+    memory_limit_bytes: int
+    descriptors_used: int
+    descriptors_limit: int
+    connections: int
+    calls: int
+    backends_resident_bytes: int
+    backends_cpu_percent: float
+    refuses: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """One node in numbers. `url` is where other nodes reach it; `problem`: why the node that was asked and this one do
+    not work together; `load` is missing where it does not answer."""
+
+    id: str
+    version: str
+    started_at: datetime
+    sessions: int
+    processes: int
+    draining: bool
+    problem: str | None = None
+    url: str | None = None
+    load: NodeLoad | None = None

@@ -1,0 +1,88 @@
+"""The house is in order: packages say what they are for, files have a size, and a document names what there is."""
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+APP = ROOT / "app"
+ARCHITECTURE = ROOT / "docs/architecture.md"
+MAX_MODULES, MAX_LINES, MAX_FUNCTION = 14, 400, 60
+
+PACKAGES = sorted(path.parent for path in APP.rglob("__init__.py"))
+MODULES = sorted(APP.rglob("*.py"))
+
+# Longer than they should be: whoever takes one apart takes it off this list.
+STILL_TOO_LONG = {
+    "admin/schemas/schemas.py",
+    "auth/token_rules.py",
+    "backends/pool.py",
+    "config/settings.py",
+    "doctor.py",
+    "protocol/eras/bridge.py",
+    "protocol/exchange.py",
+    "protocol/shared/multiplex.py",
+    "redis/connection.py",
+    "sessionless/call.py",
+    "sessions/registry.py",
+    "sessions/session.py",
+}
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(APP))
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=name_of)
+def test_a_package_says_what_lives_there_and_is_not_crowded(package: Path) -> None:
+    assert ast.get_docstring(ast.parse((package / "__init__.py").read_text()))
+    modules = [each for each in package.glob("*.py") if each.name != "__init__.py"]
+    assert len(modules) <= MAX_MODULES
+
+
+def test_files_can_be_read_in_one_go() -> None:
+    long = {name_of(each) for each in MODULES if len(each.read_text().splitlines()) > MAX_LINES}
+    assert long == STILL_TOO_LONG
+
+
+def functions_over(limit: int) -> list[str]:
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef
+    return [
+        f"{name_of(path)}:{node.lineno} {node.name}"
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, kinds) and (node.end_lineno or 0) - node.lineno >= limit
+    ]
+
+
+def test_so_can_functions() -> None:
+    long = {each.split()[0].partition(":")[0] for each in functions_over(MAX_FUNCTION)}
+    assert long == {"metrics.py", "node/gateway.py"}  # lists of declarations, and of parts
+
+
+def rows_of_the_table() -> list[set[str]]:
+    """The names in each row's first column, as the import contract writes them."""
+    table = ARCHITECTURE.read_text().split("| row | what |")[1].split("\n\n")[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    return [{path.removesuffix(".py").strip("/") for path in re.findall(r"`app/([^`]+)`", row)} for row in rows]
+
+
+def rows_of_the_contract() -> list[set[str]]:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = next(each["layers"] for each in contracts if each.get("containers") == ["app"])
+    return [{name for name in re.findall(r"\w+", row) if f"({name})" not in row} for row in layers]
+
+
+def test_the_table_of_layers_is_the_import_contract() -> None:
+    assert rows_of_the_table() == rows_of_the_contract()
+
+
+def test_every_file_that_the_document_names_is_there() -> None:
+    named = set(re.findall(r"(?<![\w./-])(?:app/)?((?:\w+/)+\w+\.py)\b", ARCHITECTURE.read_text()))
+    tops = {path.name for path in APP.iterdir()}
+    ours = {each for each in named if each.split("/")[0] in tops}
+    assert len(ours) > 30
+    assert [each for each in sorted(ours) if not (APP / each).is_file()] == []
