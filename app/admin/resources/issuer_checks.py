@@ -52,7 +52,9 @@ class KeysAnswer(BaseModel):
     @classmethod
     def of(cls, look: KeyLook) -> Self:
         """Shows the value."""
-        found = [PublishedKeyAnswer(kid=key.kid, algorithms=list(key.algorithms), problem=key.problem) for key in look.found]
+        found = [
+            PublishedKeyAnswer(kid=key.kid, algorithms=list(key.algorithms), problem=key.problem) for key in look.found
+        ]
         return cls(urls=look.urls, ms=round(look.ms, 1), found=found, error=look.error, setting=look.setting)
 
 
