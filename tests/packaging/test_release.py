@@ -53,6 +53,11 @@ class Repository:
         text = self.changelog.read_text()
         text = re.sub(r"\A(# Changelog\n\n## )[^\n]*\n", rf"\g<1>{VERSION}, unreleased\n\n- Something.\n", text)
         self.changelog.write_text(text)
+        self.give_address("trunkline.test")
+
+    def give_address(self, host: str) -> None:
+        pyproject = self.folder / "pyproject.toml"
+        pyproject.write_text(re.sub(r'(?m)^([A-Z]\w+ = "https://)[^/]+', rf"\g<1>{host}", pyproject.read_text()))
 
     @property
     def changelog(self) -> Path:
@@ -115,6 +120,16 @@ def test_what_is_not_ready_is_refused_before_anything_is_done(
     assert told in done.stderr
     assert repository.state() == before
     assert not (repository.folder / "dist").exists()
+
+
+def test_nothing_is_uploaded_whose_addresses_lead_nowhere(repository: Repository) -> None:
+    repository.give_address("trunkline.example")
+    repository.commit()
+    before = repository.state()
+    done = repository.release("--upload")
+    assert done.returncode == 1
+    assert "[project.urls] in pyproject.toml has addresses that lead nowhere" in done.stderr
+    assert repository.state() == before
 
 
 def test_an_unknown_option_is_answered_with_the_usage(repository: Repository) -> None:
