@@ -86,3 +86,38 @@ def test_forms_ask_for_something_and_say_what(name: str) -> None:
     assert any(field.get("validations", {}).get("required") for field in asked)
     assert len({field["id"] for field in asked}) == len(asked)
     assert all(field["attributes"]["label"] for field in asked)
+
+
+@pytest.mark.parametrize("name", ["CONTRIBUTING.md", "SECURITY.md"])
+def test_what_newcomers_are_sent_to_is_there(name: str) -> None:
+    text = (ROOT / name).read_text()
+    paths = set(re.findall(r"`((?:app|tests|docs|deploy|migrations|scripts)/[\w./-]*)`", text))
+    paths |= set(re.findall(r"^(scripts/\w+)", text, re.MULTILINE))
+    assert [each for each in sorted(paths) if not (ROOT / each).exists()] == []
+    for target in re.findall(r"\]\(([^)]+)\)", text):
+        path, _, anchor = target.partition("#")
+        headings = re.findall(r"^#+ (.*)$", (ROOT / path).read_text(), re.MULTILINE)
+        anchors = {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings}
+        assert not anchor or anchor in anchors, target
+
+
+@pytest.mark.parametrize(
+    ("word", "path"),
+    [
+        ("keepalive_s", "app/config/settings.py"),
+        ("keepalive_s", "app/node/application.py"),
+        ("keepalive_s", "app/transports/streamable_http.py"),
+        ("trunkline_takeovers_total", "app/metrics.py"),
+        ("takeovers", "app/cluster/takeover.py"),
+        ("class Disabled", "app/errors.py"),
+        ("errors.Disabled", "app/http/errors.py"),
+        ("principals", "app/admin/router.py"),
+        ("def principal_changed", "app/admin/context.py"),
+        ("def principal_changed", "app/this_node/effects.py"),
+        ("def principal_changed", "app/cluster/effects.py"),
+        ("PRINCIPALS", "app/cli/resources.py"),
+    ],
+)
+def test_the_examples_of_contributing_are_in_the_code(word: str, path: str) -> None:
+    assert word in (ROOT / path).read_text()
+    assert f"`{path}`" in (ROOT / "CONTRIBUTING.md").read_text()
