@@ -12,7 +12,7 @@ from functools import partial
 
 import anyio
 
-from app.backends.backend_stock import Lease
+from app.backends.lease import Lease
 from app.domain import Principal
 from app.errors import BackendError, BackendExited, BackendTimeout, GatewayError, InvalidResponse
 from app.links.source import fail_call

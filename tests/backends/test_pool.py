@@ -9,7 +9,7 @@ from dataclasses import replace
 import anyio
 import pytest
 
-from app.backends.pool import Lease
+from app.backends.lease import Lease
 from app.domain import Limits
 from app.errors import BackendBusy, BackendExited, BackendNotFound, ShuttingDown
 from app.processes.states import ProcessState
@@ -216,7 +216,7 @@ async def test_waiting_has_a_deadline(make_pool, running, monkeypatch):
     pool = await make_pool(max_processes=1)
     spec = spec_of("echo")
     await lease_all(pool, [spec])
-    monkeypatch.setattr(pool, "_options", replace(pool._options, deadline_s=0.05))
+    monkeypatch.setattr(pool._limits, "options", replace(pool._limits.options, deadline_s=0.05))
     with pytest.raises(BackendBusy, match=r"no process came free within 0\.05 s: this node has 1 processes") as caught:
         await pool.lease(spec, NO_LIMITS)
     assert limit_of(caught.value) == ("node_processes", "node", 1, 1)
@@ -253,7 +253,9 @@ async def test_who_waits_asks_again_when_a_session_will_have_been_idle_for_long_
     async with anyio.create_task_group() as tasks:
         await start_waiting(tasks, pool, spec, done, "newcomer")
         # Sooner timers, for the stock, have rung by then.
-        await eventually(lambda: pool._timer is not None and pool._timer.when() - loop.time() > 50)
+        await eventually(
+            lambda: pool._planning._handle is not None and pool._planning._handle.when() - loop.time() > 50
+        )
         lease.release("done")
         await done.have_been(1)
 
@@ -281,7 +283,7 @@ async def test_who_has_waited_too_long_hears_whose_limit_it_was(make_pool, monke
     pool = await make_pool(max_processes=10)
     spec = spec_of("echo", max_processes=1)
     await lease_all(pool, [spec])
-    monkeypatch.setattr(pool, "_options", replace(pool._options, deadline_s=0.05))
+    monkeypatch.setattr(pool._limits, "options", replace(pool._limits.options, deadline_s=0.05))
     with pytest.raises(BackendBusy, match="the backend echo has 1 processes; its limit is 1") as caught:
         await pool.lease(spec, NO_LIMITS)
     assert limit_of(caught.value) == ("max_processes", "backend", 1, 1)
@@ -310,7 +312,7 @@ async def test_a_process_handed_over_at_the_moment_of_cancellation_is_released(m
     (lease,) = await lease_all(pool, [spec])
     caller = asyncio.create_task(pool.lease(spec, NO_LIMITS))
     await eventually(lambda: pool.snapshot().waiting == 1)
-    (waiter,) = pool._queue
+    (waiter,) = pool._waiting
 
     def serve_and_cancel(waiter):
         serve(waiter)

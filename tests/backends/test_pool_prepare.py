@@ -58,4 +58,4 @@ async def test_a_process_that_dies_while_it_is_prepared_counts_as_one_early_deat
     for _ in range(2):
         with pytest.raises(BackendExited):
             await pool.lease(spec, NO_LIMITS)
-    assert repr(pool._stocks[spec.key].breaker) == "<Breaker [closed, 2 early deaths]>"
+    assert repr(pool._inventory.stocks[spec.key].breaker) == "<Breaker [closed, 2 early deaths]>"

@@ -456,7 +456,7 @@ FAULTS = (
     ),
     Fault(
         "a session that gives its dead process back makes it no early death",
-        "app/backends/pool.py",
+        "app/backends/early_deaths.py",
         "is_early = held.lease is None or not held.lease.has_shaken_hands",
         "is_early = held.lease is None",
         ("tests/integration/test_breaker.py",),

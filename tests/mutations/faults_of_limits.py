@@ -81,7 +81,7 @@ FAULTS_OF_LIMITS = (
     Fault(
         "nobody looks again when a session has been idle for long enough",
         "app/backends/pool.py",
-        "        self._look_again_at(stock.reclaim_at)\n",
+        "        self._planning.at(stock.reclaim_at)\n",
         "",
         POOL,
     ),
@@ -115,8 +115,8 @@ FAULTS_OF_LIMITS = (
     ),
     Fault(
         "who has waited in vain for a process hears of the backend's limit, whoever's it was",
-        "app/backends/pool.py",
-        "        if most is not None and self.used_of(tenant) >= most:\n            return Reached",
+        "app/backends/pool_limits.py",
+        "        if most is not None and used >= most:\n            return Reached",
         "        if False and most is not None:\n            return Reached",
         POOL,
     ),
