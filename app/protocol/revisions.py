@@ -24,8 +24,3 @@ def is_handshake(version: str) -> bool:
 def allows_batches(version: str) -> bool:
     """JSON-RPC batches exist in 2025-03-26 only: added there, removed in 2025-06-18."""
     return version == Revision.R2025_03_26
-
-
-def disconnect_cancels(version: str) -> bool:
-    """Whether a dropped connection cancels its request: never in the handshake era (basic/transports)."""
-    return version not in HANDSHAKE

@@ -9,9 +9,9 @@ from sqlalchemy import ColumnElement, Row, Select, and_, delete, insert, select,
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.domain import BackendSpec, Timeouts, home_of
-from app.errors import BackendNotFound, ConcurrentChange
+from app.errors import BackendNotFound
 from app.storage.audit_act import Act
-from app.storage.engine import Database
+from app.storage.engine import Database, change_one
 from app.storage.tables import backends, tenants
 
 _TIMEOUTS = frozenset(each.name for each in fields(Timeouts))
@@ -79,10 +79,8 @@ class BackendRepository:
         changed = replace(spec, tenant=tenant, version=spec.version + 1)
         unchanged = and_(_is(tenant, spec.name), backends.c.version == spec.version)
         async with self._database.write(act) as connection:
-            result = await connection.execute(update(backends).where(unchanged).values(_values(changed)))
-            if not result.rowcount:
-                await self.get(tenant, spec.name)
-                raise ConcurrentChange("the backend was changed by somebody else; read it again")
+            statement = update(backends).where(unchanged).values(_values(changed))
+            await change_one(connection, statement, "backend", lambda: self.get(tenant, spec.name))
             return replace(changed, home=await _home(connection, tenant))
 
     async def delete(self, tenant: str, name: str, *, version: int | None = None, act: Act | None = None) -> None:
@@ -96,10 +94,8 @@ class BackendRepository:
         if version is not None:
             doomed &= backends.c.version == version
         async with self._database.write(act) as connection:
-            result = await connection.execute(delete(backends).where(doomed))
-            if not result.rowcount:
-                await self.get(tenant, name)
-                raise ConcurrentChange("the backend was changed by somebody else; read it again")
+            statement = delete(backends).where(doomed)
+            await change_one(connection, statement, "backend", lambda: self.get(tenant, name))
 
 
 async def _home(connection: AsyncConnection, tenant: str) -> str:

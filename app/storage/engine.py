@@ -7,16 +7,16 @@ Everything that only one of the two needs is in this file and in migrate.py.
 import math
 import os
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import anyio
-from sqlalchemy import URL, Engine, event, exc
+from sqlalchemy import URL, Delete, Engine, Update, event, exc
 from sqlalchemy.engine import Connection, make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from app.errors import Conflict, NotFound, StorageReadOnly, StorageUnavailable
+from app.errors import ConcurrentChange, Conflict, NotFound, StorageReadOnly, StorageUnavailable
 from app.storage.audit_act import Act, record
 
 WAIT_S = 5.0  # how long a transaction may wait for others, in this process and elsewhere; it takes milliseconds
@@ -34,6 +34,8 @@ _POSTGRESQL = {
 _IDLE = "25P03"  # `idle_in_transaction_session_timeout` has struck; psycopg counts that as an internal error
 _READ_ONLY = "25006"  # read_only_sql_transaction
 _FOREIGN_KEY = {"SQLITE_CONSTRAINT_FOREIGNKEY", "23503"}
+
+Read = Callable[[], Awaitable[object]]  # raises where what it reads is gone
 
 
 class Database:
@@ -166,6 +168,19 @@ def prepare_postgresql(engine: Engine) -> None:
             cursor.execute(f"SET {name} = {milliseconds}")
         cursor.close()
         connection.commit()
+
+
+async def change_one(connection: AsyncConnection, statement: Update | Delete, what: str, read_again: Read) -> None:
+    """Carries out what changes or deletes one row as it was read.
+
+    Raises:
+        What `read_again` raises: it is gone.
+        ConcurrentChange: it is another version now.
+    """
+    if (await connection.execute(statement)).rowcount:
+        return
+    await read_again()
+    raise ConcurrentChange(f"the {what} was changed by somebody else; read it again")
 
 
 def prepare_sqlite(engine: Engine) -> None:

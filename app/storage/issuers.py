@@ -14,10 +14,10 @@ from sqlalchemy import ColumnElement, Row, and_, delete, func, insert, or_, sele
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.domain import DEFAULT_TENANT, ServedTenants, TenantGrant
-from app.errors import ConcurrentChange, Conflict, NotFound, QuotaExceeded
+from app.errors import Conflict, NotFound, QuotaExceeded
 from app.reached import FIXED, Reached
 from app.storage.audit_act import Act
-from app.storage.engine import Database
+from app.storage.engine import Database, change_one
 from app.storage.tables import issuer_tenants, issuers
 
 MAX_ISSUERS_PER_TENANT = 50
@@ -133,10 +133,8 @@ class IssuerRepository:
         changed = replace(issuer, tenant=tenant, version=issuer.version + 1)
         unchanged = and_(_is(tenant, issuer.id), issuers.c.version == issuer.version)
         async with self._database.write(*acts) as connection:
-            result = await connection.execute(update(issuers).where(unchanged).values(_values(changed)))
-            if not result.rowcount:
-                await self.get(tenant, issuer.id)
-                raise ConcurrentChange("the issuer was changed by somebody else; read it again")
+            statement = update(issuers).where(unchanged).values(_values(changed))
+            await change_one(connection, statement, "issuer", lambda: self.get(tenant, issuer.id))
             await _require_one_of_a_name(connection, changed)
             await connection.execute(delete(issuer_tenants).where(issuer_tenants.c.issuer_id == issuer.id))
             await _write_tenants(connection, changed)
@@ -155,10 +153,8 @@ class IssuerRepository:
         if version is not None:
             doomed &= issuers.c.version == version
         async with self._database.write(*acts) as connection:
-            result = await connection.execute(delete(issuers).where(doomed))
-            if not result.rowcount:
-                await self.get(tenant, issuer_id)
-                raise ConcurrentChange("the issuer was changed by somebody else; read it again")
+            statement = delete(issuers).where(doomed)
+            await change_one(connection, statement, "issuer", lambda: self.get(tenant, issuer_id))
 
 
 def _is(tenant: str, issuer_id: str) -> ColumnElement[bool]:

@@ -8,9 +8,9 @@ from typing import Any
 from sqlalchemy import Row, delete, insert, select, update
 
 from app.domain import DEFAULT_TENANT, Limits, Tenant, home_of
-from app.errors import ConcurrentChange, Conflict, NotFound
+from app.errors import Conflict, NotFound
 from app.storage.audit_act import Act
-from app.storage.engine import Database
+from app.storage.engine import Database, change_one
 from app.storage.tables import tenants
 
 _LIMITS = frozenset(each.name for each in fields(Limits))
@@ -68,10 +68,8 @@ class TenantRepository:
         changed = replace(tenant, version=tenant.version + 1)
         unchanged = (tenants.c.name == tenant.name) & (tenants.c.version == tenant.version)
         async with self._database.write(act) as connection:
-            result = await connection.execute(update(tenants).where(unchanged).values(_values(changed)))
-            if not result.rowcount:
-                await self.get(tenant.name)
-                raise ConcurrentChange("the tenant was changed by somebody else; read it again")
+            statement = update(tenants).where(unchanged).values(_values(changed))
+            await change_one(connection, statement, "tenant", lambda: self.get(tenant.name))
         return changed
 
     async def delete(self, name: str, *, version: int | None = None, act: Act | None = None) -> None:
@@ -88,10 +86,8 @@ class TenantRepository:
         if version is not None:
             doomed &= tenants.c.version == version
         async with self._database.write(act) as connection:
-            result = await connection.execute(delete(tenants).where(doomed))
-            if not result.rowcount:
-                await self.get(name)
-                raise ConcurrentChange("the tenant was changed by somebody else; read it again")
+            statement = delete(tenants).where(doomed)
+            await change_one(connection, statement, "tenant", lambda: self.get(name))
 
 
 def _values(tenant: Tenant) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import pytest
 
 from app.protocol.headers import Accepted, is_json, parse_accept, parse_version
-from app.protocol.revisions import HANDSHAKE, allows_batches, disconnect_cancels, is_handshake
+from app.protocol.revisions import HANDSHAKE, allows_batches, is_handshake
 
 
 @pytest.mark.parametrize(
@@ -58,4 +58,3 @@ def test_revisions_are_a_set_and_not_an_order() -> None:
     assert all(is_handshake(version) for version in HANDSHAKE)
     assert not any(is_handshake(version) for version in ("2025-11-26", "2026-07-28", "", "2025-11-25 "))
     assert [version for version in HANDSHAKE if allows_batches(version)] == ["2025-03-26"]
-    assert not any(disconnect_cancels(version) for version in HANDSHAKE)
