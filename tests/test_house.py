@@ -22,7 +22,6 @@ STILL_TOO_LONG = {
     "config/settings.py",
     "doctor.py",
     "protocol/eras/bridge.py",
-    "protocol/exchange.py",
     "protocol/shared/multiplex.py",
     "redis/connection.py",
     "sessionless/call.py",

@@ -21,9 +21,9 @@ from app.cluster.journal_writer import JournalWriter
 from app.domain import BackendSpec, Limits, Principal
 from app.errors import NodeLost, RoutesUnavailable
 from app.links.source import LinkLease
+from app.protocol.calls.questions import MAX_QUESTIONS
 from app.protocol.commands import Failed, Listen, ToStream
 from app.protocol.event_ids import EventId, listen_name
-from app.protocol.exchange import MAX_QUESTIONS
 from app.protocol.handshake_record import HandshakeRecord
 from app.protocol.jsonrpc import dump_notification
 from app.routing.routes import Route

@@ -290,7 +290,7 @@ class ModernCall:
             self._tried_at = now
             slower_than = None if now - self._shown_at > ASK_ANYBODY_S else self
             for key in self._shown & set(self.questions):
-                if self.line.exchange.asked_on(self.questions[key].id) is self:
+                if self.line.exchange.questions.asked_on(self.questions[key].id) is self:
                     self.ask_others(self.questions[key], self._shown_at, slower_than)
 
     def feed(self, answers: Mapping[str, msgspec.Raw]) -> None:
@@ -377,7 +377,7 @@ class ModernCall:
         what it has, if the call was answered. Who was asked and gave up will not be asked again elsewhere."""
         questions, self.questions = self.questions, {}
         for key, question in questions.items():
-            if self.line.exchange.asked_on(question.id) is not self:  # it is over, or another call was asked since
+            if self.line.exchange.questions.asked_on(question.id) is not self:  # over, or another call was asked since
                 continue
             if given_up and key in self._shown:
                 self.line.refuse_question(question.id, given_up, INVALID_PARAMS)

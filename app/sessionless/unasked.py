@@ -58,7 +58,7 @@ class Unasked(EventStream):
 
     def _tell(self, call: Call, command: ToStream) -> None:
         if command.question is not None:
-            self._session.exchange.ask_on(command.question, call.stream)
+            self._session.exchange.questions.ask_on(command.question, call.stream)
             self.has_reacted(call)
         call.stream.push(command)
 

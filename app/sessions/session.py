@@ -135,8 +135,8 @@ class Session:
     def become_line(self, listen: EventStream, reserved: int) -> None:
         """Clients of 2026-07-28 share it: what names no call goes to `listen`, and so many calls are for our own."""
         self.listen, self.is_line = listen, True
-        self.exchange.listening, self.exchange.reserved = True, reserved
-        self.exchange.max_waiting = max(self.exchange.max_waiting, LINE_WAITING)
+        self.exchange.listening, self.exchange.waiting.reserved = True, reserved
+        self.exchange.waiting.max_waiting = max(self.exchange.waiting.max_waiting, LINE_WAITING)
 
     async def connect(self, source: LinkSource, limits: Limits) -> None:
         """Takes a link to a process; where it raises, the caller closes the session.
@@ -232,7 +232,7 @@ class Session:
             QuotaExceeded, RateLimited, Overloaded: it does not.
         """
         try:
-            self.exchange.require_room(calls, size)
+            self.exchange.waiting.require_room(calls, size)
         except QuotaExceeded as error:
             self._note_limit(error)
             raise
@@ -295,7 +295,7 @@ class Session:
 
     def _line_of(self, message: Notification, now: float) -> bytes | None:
         """What the process is to hear: nothing where a call is cancelled that it has not heard of."""
-        withdrawn = self.exchange.withdraw(message) if self.exchange.waiting else None
+        withdrawn = self.exchange.withdraw(message) if self.exchange.waiting.calls else None
         if withdrawn is None:
             return self.exchange.notification(message, now)
         self._carry_out(withdrawn)
@@ -303,7 +303,7 @@ class Session:
 
     def refuse_question(self, our_id: bytes, why: str, code: int) -> None:
         """Tells the backend that its question is not asked."""
-        line = self.exchange.refuse_question(our_id, why, code)
+        line = self.exchange.questions.refuse(our_id, why, code)
         if line is not None:
             self._tell_backend(line)
 
@@ -472,7 +472,7 @@ class Session:
         """A call has its outcome: its place is free, for the next that waits for one, its time is counted."""
         self.gate.end_call()
         self.last_seen = now
-        if self.exchange.waiting:
+        if self.exchange.waiting.calls:
             self._give_turns(now)
         seconds, method = now - call.started, method_label(call.method)
         if was_sent:
@@ -556,7 +556,7 @@ class Session:
     def _stream_dropped(self, reason: str, question: bytes | None) -> None:
         self._metrics.messages_dropped.labels(reason).inc()
         if question is not None:
-            line = self.exchange.refuse_question(question, "nobody reads the client's stream")
+            line = self.exchange.questions.refuse(question, "nobody reads the client's stream")
             if line is not None:
                 self._tell_backend(line)
 
@@ -565,7 +565,7 @@ class Session:
     def sweep(self, now: float) -> None:
         """Ends what is overdue; lets a POST that has waited long become a stream."""
         if self.exchange.has_questions:
-            self.exchange.client_is_there(self._is_read, now)
+            self.exchange.questions.client_is_there(self._is_read, now)
         for command in list(self.exchange.expire(now)):
             self._carry_out(command)
             if not isinstance(command, Failed):

@@ -80,7 +80,7 @@ FAULTS = (
     ),
     Fault(
         "one call more than may wait waits",
-        "app/protocol/exchange.py",
+        "app/protocol/calls/waiting_calls.py",
         "if would_wait > self.max_waiting or",
         "if would_wait > self.max_waiting + 1 or",
         PROTOCOL,
@@ -88,22 +88,22 @@ FAULTS = (
     Fault(
         "the clock of a call starts while it waits",
         "app/protocol/exchange.py",
-        "call.waited_s, call.deadline = now - call.started, now + self._patience(call.method)",
+        "call.waited_s, call.deadline = now - call.started, now + self._deadlines.patience(call.method)",
         "call.waited_s = now - call.started",
         PROTOCOL,
     ),
     Fault(
         "a call that was cancelled keeps its turn",
         "app/protocol/exchange.py",
-        "        self._stop_waiting(call.gateway_id)\n        del self._by_client_id[call.id]",
+        "        self.waiting.take(call.gateway_id)\n        del self._by_client_id[call.id]",
         "        del self._by_client_id[call.id]",
         PROTOCOL,
     ),
     Fault(
         "a question is answered twice",
-        "app/protocol/exchange.py",
-        "question = self._questions.pop(message.id, None)\n        if question is None:\n            return None",
-        "question = self._questions.get(message.id)\n        if question is None:\n            return None",
+        "app/protocol/calls/questions.py",
+        "question = self.open.pop(message.id, None)\n        if question is None:\n            return None",
+        "question = self.open.get(message.id)\n        if question is None:\n            return None",
         PROTOCOL,
     ),
     Fault(
@@ -115,9 +115,9 @@ FAULTS = (
     ),
     Fault(
         "an overdue call is not told to the backend",
-        "app/protocol/exchange.py",
-        'if call.method != "initialize":\n                yield',
-        'if call.method == "initialize":\n                yield',
+        "app/protocol/calls/call_deadlines.py",
+        'if call.method != "initialize":\n        yield',
+        'if call.method == "initialize":\n        yield',
         PROTOCOL,
     ),
     Fault(

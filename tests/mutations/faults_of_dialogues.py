@@ -9,7 +9,7 @@ FAULTS_OF_DIALOGUES = (
     Fault(
         "log messages reach nobody",
         "app/protocol/exchange.py",
-        "return ToStream(self._stream_for_feedback(message.params), payload)",
+        "return ToStream(stream_for_feedback(self.calls, message.params, listening=self.listening), payload)",
         'return Dropped("unknown_progress")',
         MODERN,
     ),

@@ -71,8 +71,8 @@ FAULTS_OF_THE_HOME = (
     Fault(
         "what the gateway asks itself waits behind the calls that wait for it",
         "app/protocol/exchange.py",
-        "limit = self._max_calls if is_own else self._max_calls - self.reserved",
-        "limit = self._max_calls - self.reserved",
+        "limit = waiting.max_running if is_own else waiting.max_running - waiting.reserved",
+        "limit = waiting.max_running - waiting.reserved",
         ("tests/protocol/test_exchange.py", *HOME),
     ),
     Fault(

@@ -16,16 +16,11 @@ from app.errors import (
     ResponseTooLarge,
     SessionNotFound,
 )
+from app.protocol.calls.call_deadlines import CANCEL_GRACE_S
+from app.protocol.calls.questions import MAX_QUESTIONS, QUESTION_S
+from app.protocol.calls.waiting_calls import MAX_WAITING_BYTES, MIN_WAITING
 from app.protocol.commands import Answer, Call, Dropped, Failed, Listen, Several, ToBackend, ToStream
-from app.protocol.exchange import (
-    CANCEL_GRACE_S,
-    MAX_KEPT,
-    MAX_QUESTIONS,
-    MAX_WAITING_BYTES,
-    MIN_WAITING,
-    QUESTION_S,
-    Exchange,
-)
+from app.protocol.exchange import MAX_KEPT, Exchange
 from app.protocol.jsonrpc import MAX_BATCH, Notification, Request, Response, parse_client
 
 
@@ -147,9 +142,9 @@ def test_calls_that_wait_take_their_turn_in_order() -> None:
 
 def test_what_is_reserved_is_for_the_gateways_own_requests_which_wait_for_no_others() -> None:
     exchange = Exchange(60.0, max_calls=4)
-    exchange.reserved = 1
+    exchange.waiting.reserved = 1
     made = [call(exchange, str(number))[0] for number in range(5)]
-    assert list(exchange.waiting) == [made[3].gateway_id, made[4].gateway_id]
+    assert list(exchange.waiting.calls) == [made[3].gateway_id, made[4].gateway_id]
     own = [call(exchange, str(number), "tools/list", is_own=True)[0] for number in (100, 101, 102)]
     assert [each.gateway_id in exchange.calls for each in own] == [True, False, False]
     answer(exchange, own[0])
@@ -224,17 +219,17 @@ def test_a_handshake_waits_for_nothing() -> None:
 
 def test_a_batch_fits_whole_or_not_at_all() -> None:
     exchange = Exchange(60.0, max_calls=4)
-    exchange.require_room(4 + MIN_WAITING, 1000)
+    exchange.waiting.require_room(4 + MIN_WAITING, 1000)
     with pytest.raises(QuotaExceeded):
-        exchange.require_room(5 + MIN_WAITING, 1000)
-    exchange.require_room(4, 2 * MAX_WAITING_BYTES)  # none of them would wait
+        exchange.waiting.require_room(5 + MIN_WAITING, 1000)
+    exchange.waiting.require_room(4, 2 * MAX_WAITING_BYTES)  # none of them would wait
     with pytest.raises(QuotaExceeded):
-        exchange.require_room(5, MAX_WAITING_BYTES)
+        exchange.waiting.require_room(5, MAX_WAITING_BYTES)
     for number in range(6):
         call(exchange, str(number))
-    exchange.require_room(MIN_WAITING - 2, 1000)
+    exchange.waiting.require_room(MIN_WAITING - 2, 1000)
     with pytest.raises(QuotaExceeded):
-        exchange.require_room(MIN_WAITING - 1, 1000)
+        exchange.waiting.require_room(MIN_WAITING - 1, 1000)
 
 
 @pytest.mark.parametrize("token", ["1", '"t"', "9007199254740993"])
@@ -406,9 +401,9 @@ def test_a_call_waits_for_hours_while_somebody_is_there_who_was_asked(exchange: 
     made, _ = call(exchange)
     sent(exchange, {"id": "q", "method": "elicitation/create"})
     for now in range(0, 86_400, 300):
-        exchange.client_is_there(lambda stream: stream == "stream of 1", now)
+        exchange.questions.client_is_there(lambda stream: stream == "stream of 1", now)
         assert list(exchange.expire(now)) == []
-    exchange.client_is_there(lambda stream: False, now + QUESTION_S)
+    exchange.questions.client_is_there(lambda stream: False, now + QUESTION_S)
     assert [type(each) for each in exchange.expire(now + QUESTION_S)] == [ToBackend, Failed, ToBackend]
     assert made.gateway_id not in exchange.calls
 
@@ -720,7 +715,7 @@ def test_whatever_happens_every_request_gets_at_most_one_answer_on_its_own_strea
             for command in exchange.expire(now):
                 note(command)
         turns(exchange, now)
-        assert len(exchange.calls) == 4 or not exchange.waiting
+        assert len(exchange.calls) == 4 or not exchange.waiting.calls
     for failed in exchange.fail_all(BackendExited(), waiting=SessionNotFound()):
         note(failed)
     assert all(count == 1 for count in dialogue.answers.values())

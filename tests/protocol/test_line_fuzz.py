@@ -77,7 +77,7 @@ def test_a_damaged_line_touches_no_call_but_its_own(request: pytest.FixtureReque
         if touched:
             ids.remove(mine)
             answered += 1
-        for our_id in list(exchange._questions):
-            exchange.refuse_question(our_id, "nobody is there")
+        for our_id in list(exchange.questions.open):
+            exchange.questions.refuse(our_id, "nobody is there")
         assert set(exchange.calls) == {b"%d" % each for each in ids}
     assert answered > count / 4

@@ -14,7 +14,7 @@ import pytest
 from app.auth.sealing import Sealer
 from app.domain import BackendSpec, Principal, Timeouts
 from app.metrics import Metrics
-from app.protocol.exchange import CANCEL_GRACE_S
+from app.protocol.calls.call_deadlines import CANCEL_GRACE_S
 from app.sessionless.requests import ImplicitSessions
 from app.sessions.directory import BackendDirectory
 from app.sessions.registry import SessionRegistry

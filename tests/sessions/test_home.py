@@ -9,7 +9,7 @@ import pytest
 
 from app.domain import Principal
 from app.errors import BackendExited, BackendTimeout, QuotaExceeded
-from app.protocol.exchange import CANCEL_GRACE_S
+from app.protocol.calls.call_deadlines import CANCEL_GRACE_S
 from app.sessionless.call import ASK_ANYBODY_S, ASK_ELSEWHERE_S
 from app.sessionless.requests import ImplicitSessions
 from app.sessions import session as sessions

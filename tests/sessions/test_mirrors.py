@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from app.errors import InvalidResponse
-from app.protocol.exchange import CANCEL_GRACE_S
+from app.protocol.calls.call_deadlines import CANCEL_GRACE_S
 from app.sessionless import mirrored_headers as mirrors
 from app.sessionless.requests import ImplicitSessions
 from app.sessions.registry import SessionRegistry

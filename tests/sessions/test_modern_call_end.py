@@ -8,8 +8,8 @@ import pytest
 
 from app.domain import Principal
 from app.errors import BackendExited, BackendTimeout, CallCutOff, GatewayError, ResponseTooLarge
+from app.protocol.calls.call_deadlines import CANCEL_GRACE_S
 from app.protocol.eras.modern import LOG_LEVEL_KEY
-from app.protocol.exchange import CANCEL_GRACE_S
 from app.sessionless.requests import ImplicitSessions
 from app.sessions.registry import SessionRegistry
 from tests.sessions.modern_client import ACCEPT, ELICITS, TEXT, Client, finish, held, keys, refused, start, suspend

@@ -8,7 +8,7 @@ import pytest
 
 from app.domain import Principal
 from app.errors import CallCutOff, StateRefused
-from app.protocol.exchange import CANCEL_GRACE_S
+from app.protocol.calls.call_deadlines import CANCEL_GRACE_S
 from app.sessionless import suspended_calls as suspended
 from app.sessionless.requests import ImplicitSessions
 from app.sessionless.suspended_calls import SUSPENDED_S

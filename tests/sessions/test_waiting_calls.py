@@ -19,8 +19,9 @@ from app.errors import (
     SessionNotFound,
     ShuttingDown,
 )
+from app.protocol.calls.questions import QUESTION_S
+from app.protocol.calls.waiting_calls import MIN_WAITING
 from app.protocol.commands import Answer, Failed
-from app.protocol.exchange import MIN_WAITING, QUESTION_S
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import HANDED_OVER, SHUTDOWN, TAKEN_OVER, Session
 from app.sessions.standstill import GAP_S

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from app.protocol.calls.stream_choice import SUBSCRIPTION_KEY
 from app.protocol.eras.modern import (
     CAPABILITIES_KEY,
     CLIENT_INFO_KEY,
@@ -24,7 +25,6 @@ from app.protocol.eras.modern import (
     across_eras,
     takes_mode,
 )
-from app.protocol.exchange import SUBSCRIPTION_KEY
 from app.protocol.jsonrpc import (
     INTERNAL_ERROR,
     INVALID_PARAMS,

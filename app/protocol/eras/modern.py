@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from app.errors import InvalidMessage
-from app.protocol.exchange import SUBSCRIPTION_KEY
+from app.protocol.calls.stream_choice import SUBSCRIPTION_KEY
 from app.protocol.jsonrpc import (
     INVALID_PARAMS,
     UNSUPPORTED_PROTOCOL_VERSION,

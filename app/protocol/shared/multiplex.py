@@ -13,9 +13,10 @@ import msgspec
 
 from app.errors import BackendBusy, GatewayError, InvalidMessage, InvalidResponse, ParseError, ResponseTooLarge
 from app.protocol import tolerant
+from app.protocol.calls.stream_choice import SUBSCRIPTION_KEY
 from app.protocol.commands import Dropped
 from app.protocol.eras.modern import LEVELS
-from app.protocol.exchange import PING, SUBSCRIPTION_KEY
+from app.protocol.exchange import PING
 from app.protocol.jsonrpc import (
     ABSENT,
     INVALID_PARAMS,

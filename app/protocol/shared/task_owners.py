@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from app.protocol.exchange import RELATED_TASK_KEY
+from app.protocol.calls.stream_choice import RELATED_TASK_KEY
 from app.protocol.jsonrpc import ABSENT, Params, Request, encode, members_of, string_of
 from app.protocol.running_tasks import task_id_of
 
