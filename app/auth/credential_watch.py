@@ -108,4 +108,4 @@ class CredentialWatch:
             try:
                 hold.end()
             except Exception:
-                log.exception("could not end what was opened with an expired credential")
+                log.exception("Could not close what was opened with an expired credential")

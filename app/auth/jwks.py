@@ -155,10 +155,10 @@ class KeySets:
             known.loaded_at, known.problem = self._clock(), None
         except FetchFailed as problem:
             known.problem = str(problem)
-            log.warning("the keys of an issuer cannot be had: tenant %s, %r: %s", *source[:2], problem)
+            log.warning("Could not fetch the keys of an issuer: tenant %s, %r: %s", *source[:2], problem)
         except Exception as problem:
             known.problem = type(problem).__name__
-            log.exception("the keys of an issuer cannot be had: tenant %s, %r", *source[:2])
+            log.exception("Could not fetch the keys of an issuer: tenant %s, %r", *source[:2])
         finally:
             known.flight = None
             flight.set()

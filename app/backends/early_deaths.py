@@ -98,7 +98,9 @@ class EarlyDeaths:
     def _count(self, stock: BackendStock) -> None:
         if stock.breaker.died_early(self._clock()):
             self._breaker_open.inc()
-            logger.error("a backend dies again and again; it is not started for a while", extra=stock.log_fields)
+            logger.error(
+                "Backend keeps dying right after its start; not starting it for a while", extra=stock.log_fields
+            )
         if stock.breaker.is_open:
             self._waiting.refuse_all(stock, lambda: self._unavailable(stock))
 

@@ -161,7 +161,9 @@ class AllNodes:
                     found.extend(msgspec.json.decode(await self._ask(node, what, query), type=kind))
             except (GatewayError, TimeoutError, msgspec.DecodeError) as problem:
                 silent.append(node.id)
-                log.warning("node %s is missing from a list: %s", node.id, str(problem) or "it does not answer")
+                log.warning(
+                    "Node %s is missing from a list of all nodes: %s", node.id, str(problem) or "it does not answer"
+                )
 
         async with anyio.create_task_group() as tasks:
             for node in self._peers():

@@ -102,7 +102,7 @@ class JournalWriter:
         try:
             head, events = journal.read(found.head, found.entries, self._sealer.within(_part(key, found.token)).open)
         except (SealBroken, JournalBroken) as problem:
-            log.error("the journal of a session cannot be read and counts as none: %s", problem)
+            log.error("Could not read a session's journal; treating it as missing: %s", problem)
             return None
         return head, events, found.token
 
@@ -151,7 +151,7 @@ class JournalWriter:
                 await anyio.sleep(RETRY_S)
                 continue
             except Exception:
-                log.exception("journals could not be written")
+                log.exception("Could not write session journals")
                 await anyio.sleep(RETRY_S)
                 continue
             self._wake = anyio.Event()

@@ -226,9 +226,9 @@ class _Member:
     async def _may_start_again(self, status: int) -> bool:
         delay_s = self._fate.died(self._lived_s())
         if delay_s is None:
-            log.error("node %d died %d times at once; it is not started again", self._number, GIVE_UP_AFTER)
+            log.error("Node %d died %d times right after its start; not starting it again", self._number, GIVE_UP_AFTER)
             return False
-        log.error("node %d died (%s); it is started again in %.1f s", self._number, _describe(status), delay_s)
+        log.error("Node %d died (%s); starting it again in %.1f s", self._number, _describe(status), delay_s)
         with anyio.move_on_after(delay_s):
             await self._fleet.stopping.wait()
         return True
@@ -297,11 +297,11 @@ class _Member:
         with anyio.move_on_after(START_S):
             await self._fleet.stopping.wait()
         if self._ready_at is None and not self._fleet.stopping.is_set():
-            log.error("node %d is not ready after %.0f s; it is killed", self._number, START_S)
+            log.error("Node %d is not ready after %.0f s; killing it", self._number, START_S)
             process.kill()
         await self._fleet.stopping.wait()
         await anyio.sleep(self._fleet.stop_within_s)
-        log.error("node %d does not stop; it is killed", self._number)
+        log.error("Node %d does not stop; killing it", self._number)
         process.kill()
 
     async def _kill_when_hung(self, process: Process, lifeline: socket.socket) -> None:

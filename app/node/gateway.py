@@ -380,7 +380,7 @@ async def _flush_once(authenticator: Authenticator) -> None:
     try:
         await authenticator.flush_last_used()
     except GatewayError:
-        log.warning("it could not be written down when keys were used last")
+        log.warning("Could not save last_used_at of API keys; will try again")
 
 
 async def _flush_for_ever(authenticator: Authenticator) -> None:

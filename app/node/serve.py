@@ -278,7 +278,7 @@ class _Node:
                 os.write(LIFELINE, question)  # at once: it asks again only after it was answered
                 return
         asyncio.get_running_loop().remove_reader(LIFELINE)
-        log.warning("the parent is gone; the node stops at once")
+        log.warning("The parent process is gone; stopping at once")
         self._hurry()
 
     async def _drain_when_asked(self, gateway: Gateway) -> None:
@@ -299,7 +299,7 @@ class _Node:
             tasks.cancel_scope.cancel()
         log.info("drained", extra={"sessions": len(gateway.registry), "calls_cut_off": cut_off})
         if cut_off:
-            log.error("calls that did not finish in time were cut off: %d", cut_off)
+            log.error("Cut off calls that did not finish in time: %d", cut_off)
         self._server.should_exit = True
         await gateway.passing.close(LATE_REQUESTS_S)  # in LAST_RESPONSES_S uvicorn cancels what has come in since
 

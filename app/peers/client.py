@@ -182,7 +182,7 @@ class PeerClient:
             for url, pool in list(self._pools.items()):
                 given_up = pool.sweep(now)
                 if given_up:
-                    log.warning("the node at %s has let its time pass: %d requests were given up", url, given_up)
+                    log.warning("Node at %s did not answer in time; gave up %d requests", url, given_up)
         self._sweep = None
         if self._pools:
             self._sweep_soon()
@@ -239,7 +239,7 @@ class PeerClient:
         self._problems[url] = problem, now
         if now - self._complained_at >= COMPLAIN_EVERY_S:
             self._complained_at = now
-            log.error("the node at %s and this one do not work together: %s", url, problem)
+            log.error("Node at %s and this node cannot work together: %s", url, problem)
 
 
 def _problem(greeting: Greeting | None) -> str | None:

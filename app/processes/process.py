@@ -232,7 +232,7 @@ class BackendProcess:
         try:
             self._on_exit(self)
         except Exception:
-            logger.exception("the end of a backend's process could not be noted")
+            logger.exception("Could not record the end of a backend process")
         self._tell(self.exit)
         self._on_gone(self)
 

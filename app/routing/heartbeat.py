@@ -61,7 +61,7 @@ class Heartbeat:
             try:
                 await self._store.leave(self._node().id)
             except RoutesUnavailable:
-                log.info("The lease of this node could not be ended: it lapses")
+                log.info("Could not end this node's lease; it expires by itself")
 
     async def beat(self) -> None:
         """One beat: the lease, the others, and some of our routes, or all where the store has forgotten us."""

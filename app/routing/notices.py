@@ -160,9 +160,9 @@ class Notices:
                     position = await self._read(client, position, hear)
             except (RedisError, OSError, TimeoutError) as problem:
                 if self.is_connected:
-                    log.warning("notices of other nodes do not come: %s", type(problem).__name__)
+                    log.warning("Notices of other nodes do not arrive: %s", type(problem).__name__)
             except Exception:
-                log.exception("notices of other nodes cannot be read")
+                log.exception("Could not read notices of other nodes")
             finally:
                 self.is_connected = False
                 with anyio.move_on_after(LATE_S, shield=True):
@@ -212,7 +212,7 @@ class Notices:
         self._forged.inc()
         if self._clock() - self._complained_at >= COMPLAIN_EVERY_S:
             self._complained_at = self._clock()
-            log.error("the stream of notices has entries that no node of ours has written")
+            log.error("Ignored entries in the notice stream that none of our nodes has written")
 
 
 def _entries(answer: Any) -> _Entries:

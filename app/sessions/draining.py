@@ -92,7 +92,7 @@ class Draining:
             try:
                 await self._hand_over(session)
             except GatewayError as error:
-                log.warning("a session could not be handed over: %s", error)
+                log.warning("Could not hand over a session: %s", error)
             if session.exchange.calls and time.monotonic() < self._ends_at:
                 self._leaving.discard(session)  # one has come in meanwhile: the session's turn is later
                 return

@@ -170,7 +170,7 @@ class Ownership:
                 except RoutesUnavailable:
                     await anyio.sleep(RELEASE_AGAIN_S)
         except Exception:
-            log.exception("a route could not be asked for; the heartbeat will")
+            log.exception("Could not look up a route; the next heartbeat will try again")
         finally:
             self._doubted.discard(key)
 
@@ -234,7 +234,7 @@ class Ownership:
             await anyio.sleep(RELEASE_AGAIN_S)
             return
         except Exception:
-            log.exception("a route could not be released; it lapses")
+            log.exception("Could not release a route; it expires by itself")
         if self._leaving.get(key) == (route, hand_over):
             del self._leaving[key]
 

@@ -92,7 +92,7 @@ class ActFollower:
             self._read_at = began
             return
         if self._window is not None:
-            log.warning("the audit trail is another one, or too much was done: everything is looked up again")
+            log.warning("Audit trail was replaced, or has too many new entries; reloading everything")
         self._window = None
         self._window = await self._start()
         self._read_at = began

@@ -84,7 +84,7 @@ async def send_events(
         with request.while_credential_lasts(on_expired):
             await response(request.scope, request.receive, request.send)
     except SendTimeoutError:
-        log.warning("a client accepted nothing for %.0f s; its stream was closed", STALLED_S)
+        log.warning("Client read nothing for %.0f s; closed its stream", STALLED_S)
     finally:
         options.gauge.dec()
         on_left()

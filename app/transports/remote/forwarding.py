@@ -231,7 +231,7 @@ async def _stream(request: McpRequest, response: PeerResponse, passage: _Passage
         with anyio.move_on_after(STALLED_S) as patience:
             await request.send({"type": "http.response.body", "body": chunk, "more_body": True})
         if patience.cancelled_caught:
-            log.warning("a client accepted nothing for %.0f s; its stream was closed", STALLED_S)
+            log.warning("Client read nothing for %.0f s; closed its stream", STALLED_S)
             raise _Stalled
         if passage.last_words:
             return
