@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, Field
 
-from app.admin.schemas.schemas import BackendAnswer
+from app.admin.schemas.backends import BackendAnswer
 from app.backends.failures import MAX_KEPT, NOT_STARTED, BackendFailure
 from app.domain import BackendSpec
 from app.this_node.listing import Gathered

@@ -4,8 +4,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from app.admin.schemas.backends import HIDDEN, BackendAnswer
 from app.admin.schemas.issuers import IssuerAnswer
-from app.admin.schemas.schemas import HIDDEN, BackendAnswer
 from app.domain import BackendSpec
 from app.storage.audit_act import Change, between
 from app.storage.issuers import Issuer

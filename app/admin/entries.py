@@ -2,7 +2,7 @@
 
 from pydantic import ValidationError
 
-from app.admin.schemas.schemas import BackendBody
+from app.admin.schemas.backends import BackendBody
 from app.importing import Entry
 
 

@@ -5,7 +5,7 @@ from typing import Self
 
 from pydantic import BaseModel, Field
 
-from app.admin.schemas.schemas import TenantAnswer
+from app.admin.schemas.tenants import TenantAnswer
 from app.this_node.limits_use import LimitsUse
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from app.admin.changes import changes_of_backend
 from app.admin.entries import body_of, validated
-from app.admin.schemas.schemas import BackendBody
+from app.admin.schemas.backends import BackendBody
 from app.cli.database import act_of_user, backend_names, database_here, find_database
 from app.cli.rest import Refused, Rest, address_of, is_remote, segment
 from app.cli.text import read_text

@@ -14,7 +14,7 @@ from app.admin.context import Access, MayManage, MayRead
 from app.admin.idempotency import ONCE
 from app.admin.paging import AskedPage, Page
 from app.admin.route import AdminRoute
-from app.admin.schemas.schemas import DEFAULT_KEY_LIFE, MAX_KEY_LIFE, KeyAnswer, KeyBody, KeyPatch, NewKeyAnswer
+from app.admin.schemas.api_keys import DEFAULT_KEY_LIFE, MAX_KEY_LIFE, KeyAnswer, KeyBody, KeyPatch, NewKeyAnswer
 from app.admin.switches import Switch, switched
 from app.auth.api_keys import ISSUER
 from app.auth.credential_uses import MAX_ADDRESSES, MAX_PRINCIPALS

@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 from app.admin.context import Access, MayAudit, Platform
 from app.admin.paging import AskedPage, Page, PageQuery
 from app.admin.route import AdminRoute
-from app.admin.schemas.schemas import one_line
+from app.admin.schemas.fields import one_line
 from app.domain import NAME_PATTERN
 from app.http.problems import responses
 from app.storage.audit import AuditEntry, Which

@@ -14,7 +14,7 @@ from app.admin.context import Access, MayManage, MayRead, MayRegister
 from app.admin.idempotency import ONCE
 from app.admin.paging import AskedPage, Page
 from app.admin.route import AdminRoute
-from app.admin.schemas.schemas import HIDDEN, BackendAnswer, BackendBody, BackendPatch, StoredBackend, TimeoutsBody
+from app.admin.schemas.backends import HIDDEN, BackendAnswer, BackendBody, BackendPatch, StoredBackend, TimeoutsBody
 from app.admin.switches import Switch, switched
 from app.auth.policy import has_scope, is_platform_admin
 from app.domain import BackendSpec, Scope, is_name

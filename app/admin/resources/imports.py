@@ -10,7 +10,7 @@ from app.admin.entries import body_of, validated
 from app.admin.idempotency import ONCE
 from app.admin.resources.backends import register
 from app.admin.route import AdminRoute
-from app.admin.schemas.schemas import ImportAnswer, ImportBody, ImportedEntry
+from app.admin.schemas.imports import ImportAnswer, ImportBody, ImportedEntry
 from app.errors import GatewayError, InvalidRequest, StorageUnavailable
 from app.http.problems import responses
 from app.importing import ASK, FORMATS, Entry, looks_like_toml, parse, settle

@@ -10,7 +10,7 @@ from app.admin.context import Access, Issuers, MayManage
 from app.admin.idempotency import ONCE
 from app.admin.resources.issuers import IssuerId, find_issuer, sees_all
 from app.admin.route import AdminRoute
-from app.admin.schemas.schemas import Name, Strict
+from app.admin.schemas.fields import Name, Strict
 from app.auth.issuer_check import Asked, Checked, KeyLook, Step
 from app.auth.tokens import Target
 from app.errors import Conflict, InvalidRequest

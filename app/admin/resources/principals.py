@@ -13,7 +13,7 @@ from app.admin.changes import changes_of
 from app.admin.context import Access, MayManage, MayRead
 from app.admin.paging import AskedPage, Page
 from app.admin.route import AdminRoute
-from app.admin.schemas.schemas import Reason, Strict, one_line
+from app.admin.schemas.fields import Reason, Strict, one_line
 from app.admin.switches import Switch, switched
 from app.auth.policy import is_platform_admin
 from app.auth.token_rules import MAX_SUBJECT

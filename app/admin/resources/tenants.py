@@ -11,7 +11,7 @@ from app.admin.idempotency import ONCE
 from app.admin.limits_use import LimitsUseAnswer, TenantInUse
 from app.admin.paging import AskedPage, Page
 from app.admin.route import AdminRoute
-from app.admin.schemas.schemas import TenantAnswer, TenantBody, TenantPatch
+from app.admin.schemas.tenants import TenantAnswer, TenantBody, TenantPatch
 from app.admin.switches import Switch, switched
 from app.domain import DEFAULT_TENANT, Limits, Tenant
 from app.errors import Conflict

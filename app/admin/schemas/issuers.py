@@ -1,4 +1,4 @@
-"""The bodies of the REST API about issuers of tokens, as strict as those in schemas.py."""
+"""The bodies of the REST API about issuers of tokens."""
 
 import json
 from datetime import datetime
@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, BaseModel, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
-from app.admin.schemas.schemas import Name, Strict, known_scope, one_line
+from app.admin.schemas.fields import Name, Strict, known_scope, one_line
 from app.auth.jwks import ALGORITHMS
 from app.auth.tokens import HMAC, MAX_ISSUER, capped, is_issuer, is_secret
 from app.domain import DEFAULT_TENANT, Scope, ServedTenants, TenantGrant
