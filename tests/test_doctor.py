@@ -18,7 +18,7 @@ import pytest
 
 from app import cli, doctor
 from app.config.settings import is_loopback, is_wildcard
-from app.doctor import Check, State
+from app.doctor import Check, State, machine, network, sandbox, storage
 from app.redis.survey import Survey
 from app.spawner.client import SpawnerClient, SpawnFailed
 from app.storage.migrate import upgrade
@@ -86,7 +86,7 @@ def test_what_is_missing_is_named_at_the_end(capsys, data_dir, monkeypatch):
 
 def test_a_data_directory_that_others_can_read_is_pointed_at(tmp_path):
     (tmp_path / "data").mkdir(mode=0o755)
-    check = doctor._data_dir(tmp_path / "data")
+    check = storage.data_dir(tmp_path / "data")
     assert check.state is State.OPTIONAL
     assert "chmod 700" in check.advice
 
@@ -96,7 +96,7 @@ def test_a_data_directory_that_cannot_be_written_is_missing(tmp_path, monkeypatc
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
-    assert doctor._data_dir(tmp_path).state is State.MISSING
+    assert storage.data_dir(tmp_path).state is State.MISSING
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_data_directory_that_cannot_be_written_is_missing(tmp_path, monkeypatc
 )
 def test_the_kept_secret_key_is_looked_at_and_not_shown(tmp_path, content, state):
     (tmp_path / "secret_key").write_text(content)
-    check = doctor._secret_key(doctor.Subject("h", 1, tmp_path, "", False, 1))
+    check = storage.secret_key(doctor.Subject("h", 1, tmp_path, "", False, 1))
     assert check.state is state
     assert content.strip() not in check.detail.replace(str(tmp_path), "")
 
@@ -112,15 +112,15 @@ def test_the_kept_secret_key_is_looked_at_and_not_shown(tmp_path, content, state
 def test_a_database_is_well_with_todays_schema_only(tmp_path):
     url = f"sqlite:///{tmp_path}/trunkline.db"
     (tmp_path / "trunkline.db").touch()
-    behind = doctor._database(url)
+    behind = storage.database(url)
     assert (behind.state, behind.advice) == (State.MISSING, "Run `trunkline migrate`.")
     upgrade(url)
-    assert doctor._database(url).state is State.OK
+    assert storage.database(url).state is State.OK
 
 
 def test_a_database_that_is_none_is_missing(tmp_path):
     (tmp_path / "trunkline.db").write_bytes(b"this is not a database" * 100)
-    assert doctor._database(f"sqlite:///{tmp_path}/trunkline.db").state is State.MISSING
+    assert storage.database(f"sqlite:///{tmp_path}/trunkline.db").state is State.MISSING
 
 
 def test_a_taken_port_is_missing():
@@ -130,7 +130,7 @@ def test_a_taken_port_is_missing():
         taken.settimeout(5)
         thread = threading.Thread(target=lambda: taken.accept()[0].close())  # noqa: PLW0108 (accepts in the thread)
         thread.start()
-        check = doctor._port("127.0.0.1", taken.getsockname()[1])
+        check = network.port("127.0.0.1", taken.getsockname()[1])
         thread.join()
     assert check.state is State.MISSING
     assert "TRUNKLINE_PORT" in check.advice
@@ -150,7 +150,7 @@ def test_a_port_that_our_own_gateway_holds_is_well():
     with HTTPServer(("127.0.0.1", 0), _Alive) as server:
         thread = threading.Thread(target=server.handle_request)
         thread.start()
-        check = doctor._port("127.0.0.1", server.server_port)
+        check = network.port("127.0.0.1", server.server_port)
         thread.join()
     assert check.state is State.OK
     assert "answers" in check.detail
@@ -161,13 +161,13 @@ def test_a_port_that_our_own_gateway_holds_is_well():
 )
 def test_the_limit_on_open_files_is_held_against_max_processes(monkeypatch, limit, state):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
-    assert doctor._open_files(240).state is state
+    assert machine.open_files(240).state is state
 
 
 def test_little_memory_is_pointed_at(monkeypatch):
     free = psutil.virtual_memory()._replace(available=100 * 2**20)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
-    assert doctor._memory(8).state is State.OPTIONAL
+    assert machine.memory(8).state is State.OPTIONAL
 
 
 def test_a_spawner_that_cannot_start_anything_is_missing(monkeypatch):
@@ -175,7 +175,7 @@ def test_a_spawner_that_cannot_start_anything_is_missing(monkeypatch):
         raise SpawnFailed(errno.EAGAIN, "fork", "Resource temporarily unavailable")
 
     monkeypatch.setattr(SpawnerClient, "spawn", refuse)
-    (check,) = doctor._spawner()
+    (check,) = machine.spawner()
     assert check.state is State.MISSING
     assert "cannot start a process" in check.detail
 
@@ -183,13 +183,13 @@ def test_a_spawner_that_cannot_start_anything_is_missing(monkeypatch):
 def test_the_spawners_check_leaves_nothing_behind():
     before = set(os.listdir("/proc/self/fd"))
     children = {child.pid for child in psutil.Process().children()}
-    assert [check.state for check in doctor._spawner()] == [State.OK, State.OK]
+    assert [check.state for check in machine.spawner()] == [State.OK, State.OK]
     assert set(os.listdir("/proc/self/fd")) == before
     assert {child.pid for child in psutil.Process().children()} == children
 
 
 def test_a_redis_that_is_there_is_well_with_its_version_and_latency(redis_url):
-    check = doctor._redis(redis_url)
+    check = network.redis(redis_url)
     assert check.state is State.OK, check
     assert re.fullmatch(r"version \d+\.\d+, answers in \d+\.\d ms", check.detail)
 
@@ -197,9 +197,9 @@ def test_a_redis_that_is_there_is_well_with_its_version_and_latency(redis_url):
 def test_redis_that_wants_a_password_gets_it_and_it_is_not_shown():
     with RedisServer("--requirepass", "hunter2") as server:
         place = server.url.removeprefix("redis://")
-        assert doctor._redis(f"redis://:hunter2@{place}").state is State.OK
+        assert network.redis(f"redis://:hunter2@{place}").state is State.OK
         for url in (server.url, f"redis://:hunter3@{place}"):
-            check = doctor._redis(url)
+            check = network.redis(url)
             assert check.state is State.MISSING
             assert "TRUNKLINE_REDIS_URL" in check.advice
             assert "hunter" not in check.detail
@@ -207,7 +207,7 @@ def test_redis_that_wants_a_password_gets_it_and_it_is_not_shown():
 
 def test_a_redis_that_evicts_is_pointed_at():
     with RedisServer("--maxmemory-policy", "allkeys-lru") as server:
-        check = doctor._redis(server.url)
+        check = network.redis(server.url)
     assert check.state is State.OPTIONAL
     assert "allkeys-lru" in check.detail
 
@@ -215,7 +215,7 @@ def test_a_redis_that_evicts_is_pointed_at():
 def test_a_redis_that_does_not_answer_is_missing_in_bounded_time(redis_server):
     redis_server.freeze()
     begin = time.perf_counter()
-    assert doctor._redis(redis_server.url).state is State.MISSING
+    assert network.redis(redis_server.url).state is State.MISSING
     assert time.perf_counter() - begin < 5
 
 
@@ -224,13 +224,13 @@ def test_what_is_not_redis_is_missing():
         server.timeout = 5
         thread = threading.Thread(target=server.handle_request)
         thread.start()
-        check = doctor._redis(f"redis://127.0.0.1:{server.server_port}/0")
+        check = network.redis(f"redis://127.0.0.1:{server.server_port}/0")
         thread.join()
     assert check.state is State.MISSING
 
 
 def test_redis_that_is_not_there_is_missing():
-    assert doctor._redis("redis://127.0.0.1:1/0").state is State.MISSING
+    assert network.redis("redis://127.0.0.1:1/0").state is State.MISSING
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_redis_that_is_not_there_is_missing():
     ],
 )
 def test_redis_is_judged_by_version_clock_and_latency(found, state, detail):
-    check = doctor._judge(found)
+    check = network._judge(found)
     assert check.state is state
     assert detail in check.detail
 
@@ -265,7 +265,7 @@ def test_other_nodes_must_be_able_to_find_this_one(tmp_path, host, node_url, sta
     subject = doctor.Subject(
         host, 8080, tmp_path, "", True, 1, "redis://x", node_url, is_wildcard(host), is_loopback(host)
     )
-    assert doctor._node_url(subject).state is state
+    assert network.node_url(subject).state is state
 
 
 def test_with_redis_the_address_for_other_nodes_is_looked_at_too(capsys, data_dir, monkeypatch, redis_url):
@@ -277,7 +277,7 @@ def test_with_redis_the_address_for_other_nodes_is_looked_at_too(capsys, data_di
 
 
 @pytest.mark.parametrize(
-    "probe", [doctor._landlock, doctor._seccomp, doctor._namespaces, doctor._bubblewrap, doctor._cgroups]
+    "probe", [sandbox.landlock, sandbox.seccomp, sandbox.namespaces, sandbox.bubblewrap, sandbox.cgroups]
 )
 def test_no_probe_takes_a_second_or_changes_this_process(probe):
     before = Path("/proc/self/status").read_text()
@@ -293,10 +293,10 @@ def test_no_probe_takes_a_second_or_changes_this_process(probe):
 
 
 def test_layers_that_are_not_there_are_optional(monkeypatch):
-    monkeypatch.setattr(doctor, "_succeeds", lambda _: False)
+    monkeypatch.setattr(sandbox, "_succeeds", lambda _: False)
     monkeypatch.setattr(shutil, "which", lambda _: "/usr/bin/bwrap")
-    assert doctor._namespaces().state is State.OPTIONAL
-    assert doctor._bubblewrap().state is State.OPTIONAL
+    assert sandbox.namespaces().state is State.OPTIONAL
+    assert sandbox.bubblewrap().state is State.OPTIONAL
 
 
 def test_cgroups_are_read_from_the_list_of_mounts(tmp_path):
@@ -309,10 +309,10 @@ def test_cgroups_are_read_from_the_list_of_mounts(tmp_path):
         f"32 20 0:28 / {tmp_path}/x rw - cgroup cgroup rw,xattr,name=systemd\n"
         "33 20 0:29 / / rw - ext4 /dev/vda rw\n"
     )
-    check = doctor._cgroups(mounts)
+    check = sandbox.cgroups(mounts)
     assert check.detail == "v2 cpu memory pids writable; v1 memory read-only"
     mounts.write_text("")
-    assert doctor._cgroups(mounts).state is State.OPTIONAL
+    assert sandbox.cgroups(mounts).state is State.OPTIONAL
 
 
 def test_optional_findings_keep_nobody_from_being_well():

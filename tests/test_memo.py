@@ -79,7 +79,7 @@ def test_nothing_else_here_keeps_what_it_was_called_with():
 PARSED_AT_START = {
     "config/urls.py",
     "client_config/snippets.py",
-    "doctor.py",
+    "doctor/network.py",
     "cli/importing.py",
     "cli/rest.py",
     "peers/pool.py",

@@ -10,8 +10,9 @@ from urllib.parse import quote
 
 import pytest
 
-from app import cli, doctor
+from app import cli
 from app.config.settings import Settings
+from app.doctor import storage
 from app.errors import GatewayError, SettingsError
 from app.redis.survey import survey
 from app.storage import Database, migrate
@@ -54,7 +55,7 @@ async def what_is_said_of_database(url: str, data_dir: str) -> str:
     except SettingsError as error:
         return f"{error} {error!r}"
     database = Database(settings.database_url)
-    said = [repr(settings), repr(database), str(doctor._database(settings.database_url))]
+    said = [repr(settings), repr(database), str(storage.database(settings.database_url))]
     for fails in (migrate.check, migrate.upgrade):
         with pytest.raises(GatewayError) as failure:
             fails(settings.database_url)
