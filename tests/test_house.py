@@ -20,7 +20,6 @@ STILL_TOO_LONG = {
     "auth/token_rules.py",
     "config/settings.py",
     "protocol/eras/bridge.py",
-    "protocol/shared/multiplex.py",
     "redis/connection.py",
     "sessionless/call.py",
     "sessions/registry.py",

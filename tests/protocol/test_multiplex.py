@@ -8,8 +8,9 @@ import pytest
 from app.errors import BackendBusy, InvalidResponse, ResponseTooLarge
 from app.protocol.commands import Dropped
 from app.protocol.shared import multiplex as module
-from app.protocol.shared import task_owners
-from app.protocol.shared.multiplex import MAX_LATE, MAX_URIS, Multiplex
+from app.protocol.shared import process_calls, task_owners
+from app.protocol.shared.multiplex import MAX_URIS, Multiplex
+from app.protocol.shared.process_calls import MAX_LATE
 from app.protocol.shared.shared_call import FailCall, Member, ToAll, ToMember, ToProcess
 from app.protocol.shared.subscriptions import MAX_DEPTH, concerns
 
@@ -551,8 +552,8 @@ def test_who_leaves_takes_nothing_from_the_others(monkeypatch: pytest.MonkeyPatc
 
 
 def test_too_much_that_waits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_RUNNING", 1)
-    monkeypatch.setattr(module, "MAX_WAITING_BYTES", 460)
+    monkeypatch.setattr(process_calls, "MAX_RUNNING", 1)
+    monkeypatch.setattr(process_calls, "MAX_WAITING_BYTES", 460)
     shared, a, b = two()
     first = call(shared, a, 1)
     assert shared.from_session(a, line(id=2, method="tools/call", params={"x": "y" * 300})) == []

@@ -33,7 +33,6 @@ from app.protocol.jsonrpc import (
     error_response,
     members_of,
     parse_backend,
-    readable_members_of,
     refusal,
     result_response,
     several,
@@ -41,15 +40,12 @@ from app.protocol.jsonrpc import (
 )
 from app.protocol.running_tasks import task_made
 from app.protocol.shared.cached_handshake import Greeting, hello
-from app.protocol.shared.fair_turns import Turns, Verdict
 from app.protocol.shared.log_levels import LogLevels
+from app.protocol.shared.process_calls import ProcessCalls
 from app.protocol.shared.shared_call import FailCall, Member, Out, SharedCall, ToAll, ToMember, ToProcess
 from app.protocol.shared.subscriptions import Subscriptions
 from app.protocol.shared.task_owners import NotYours, TaskOwners, task_named
 
-MAX_RUNNING = 128  # calls of one process; above it only a session that has none running gets another
-MAX_WAITING_BYTES = 4 << 20  # of one session's calls that wait for their turn
-MAX_LATE = 256  # cancelled calls whose answer, should it come, still finds its session
 MAX_URIS = 256  # that one session may subscribe to
 BROADCAST_BYTES = 16 << 20  # written to all sessions between two ticks; what comes beyond is dropped
 LEAST_BYTES = 512  # what a line counts at least
@@ -71,19 +67,16 @@ class Multiplex:
         self._broadcast, self._broadcast_left = broadcast, BROADCAST_BYTES
         self.greeting: Greeting | None = None
         self.members: dict[Member, None] = {}
-        self._turns: Turns[SharedCall] = Turns(MAX_RUNNING, MAX_WAITING_BYTES)
-        self._calls: dict[bytes, SharedCall] = {}  # what the process works on, by our id
-        self._late: dict[bytes, SharedCall] = {}  # what was cancelled
-        self._late_before: list[bytes] = []
+        self._calls = ProcessCalls()
         self._subscriptions: Subscriptions[Member] = Subscriptions()
         self._tasks: TaskOwners[Member] = TaskOwners()
         self._levels: LogLevels[Member] = LogLevels()
-        self._last_id = 0
 
     @property
     def busyness(self) -> tuple[int, int]:
         """Calls that run or wait, and sessions."""
-        return self._turns.running + self._turns.waiting, len(self.members)
+        turns = self._calls.turns
+        return turns.running + turns.waiting, len(self.members)
 
     # --- sessions come and go
 
@@ -102,26 +95,20 @@ class Multiplex:
         if member not in self.members:
             return []
         del self.members[member]
-        outs: list[Out] = []
-        for call in member.calls.values():
-            call.member = None
-            call.has_place = False
-            if call.our_id in self._calls:
-                outs.append(self._cancel(call, {}))
-        member.calls.clear()
+        outs = self._calls.cancel_all(member)
         outs += [self._unsubscribe_for_nobody(uri) for uri in self._subscriptions.discard_all(member)]
         self._tasks.left(member.principal, member)
         self._levels.left(member)
         outs += self._tell_level()
-        return outs + self._send(self._turns.leave(member))
+        return outs + self._calls.leave(member)
 
     def pause(self, member: Member) -> None:
         """The session cannot take more: its calls wait, and what it can do without is dropped."""
-        self._turns.pause(member)
+        self._calls.turns.pause(member)
 
     def resume(self, member: Member) -> list[Out]:
         """Undoes `pause`."""
-        return self._send(self._turns.resume(member))
+        return self._calls.resume(member)
 
     # --- from a session
 
@@ -131,13 +118,12 @@ class Multiplex:
         if type(message) is Request:
             return self._request(member, message)
         if type(message) is Notification and message.method == "notifications/cancelled":
-            return self._cancelled(member, message.params or {})
+            return self._calls.cancelled(member, message.params or {})
         return []  # the process has heard `initialized`, was promised no roots, and was let ask nothing
 
     def abandon(self, call: SharedCall) -> list[Out]:
         """Forgets a call whose line could not be written; its session is told `error` by the caller."""
-        self._calls.pop(call.our_id, None)
-        return self._finish(call)
+        return self._calls.abandon(call)
 
     def _request(self, member: Member, message: Request) -> list[Out]:
         assert self.greeting is not None
@@ -156,82 +142,15 @@ class Multiplex:
             message.params = self._tasks.admit(member.principal, member.cursors, message)
         except NotYours as error:
             return [ToMember(member, error_response(message.id, INVALID_PARAMS, str(error)))]
-        call = self._call(member, message)
-        verdict = self._turns.offer(member, call, len(call.line))
-        if verdict is Verdict.RUN:
-            return self._send([call])
-        if verdict is Verdict.REFUSE:
-            del member.calls[call.id]
-            return [FailCall(member, call.id, BackendBusy("too much of this session waits for the backend"))]
-        return []
-
-    def _call(self, member: Member, message: Request) -> SharedCall:
-        self._last_id += 1
-        our_id = b"%d" % self._last_id
-        params, token = message.params, None
-        if params is not None and "_meta" in params:
-            meta = readable_members_of(params["_meta"])
-            if "progressToken" in meta:
-                token = bytes(meta["progressToken"])
-                meta["progressToken"] = msgspec.Raw(our_id)
-                params = {**params, "_meta": msgspec.Raw(encode(meta))}
-        line = dump_request(our_id, message.method, params)
-        call = member.calls[message.id] = SharedCall(message.id, our_id, message.method, member, token, line)
-        return call
-
-    def _send(self, calls: list[SharedCall]) -> list[Out]:
-        """The turn of these calls has come."""
-        for call in calls:
-            call.has_place = True
-        return [self._written(call) for call in calls]
-
-    def _written(self, call: SharedCall) -> ToProcess:
-        self._calls[call.our_id] = call
-        line, call.line = call.line, b""
-        return ToProcess(line, call)
-
-    def _finish(self, call: SharedCall) -> list[Out]:
-        """The call is over: its place is free for another."""
-        member = call.member
-        if member is None:
-            return []
-        member.calls.pop(call.id, None)
-        return self._free(call, member)
-
-    def _free(self, call: SharedCall, member: Member) -> list[Out]:
-        if not call.has_place:
-            return []
-        call.has_place = False
-        return self._send(self._turns.finish(member))
-
-    def _cancelled(self, member: Member, params: Params) -> list[Out]:
-        call = member.calls.get(bytes(params.get("requestId", ABSENT)))
-        if call is None or call.our_id in self._late:
-            return []
-        if call.our_id in self._calls:
-            return [self._cancel(call, params), *self._free(call, member)]
-        self._turns.withdraw(member, call)
-        del member.calls[call.id]
-        return []
-
-    def _cancel(self, call: SharedCall, params: Params) -> ToProcess:
-        self._late[call.our_id] = self._calls.pop(call.our_id)
-        if len(self._late) > MAX_LATE:
-            self._forget_late(next(iter(self._late)))
-        params = {**params, "requestId": msgspec.Raw(call.our_id)}
-        return ToProcess(dump_notification("notifications/cancelled", params))
+        outs = self._calls.offer(member, self._calls.make(member, message))
+        if outs is None:
+            return [FailCall(member, message.id, BackendBusy("too much of this session waits for the backend"))]
+        return outs
 
     def tick(self) -> None:
         """Gives up on the answers to calls that had been cancelled at the last tick; lets broadcasts go on."""
         self._broadcast_left = BROADCAST_BYTES
-        for our_id in self._late_before:
-            self._forget_late(our_id)
-        self._late_before = list(self._late)
-
-    def _forget_late(self, our_id: bytes) -> None:
-        call = self._late.pop(our_id, None)
-        if call is not None and call.member is not None:
-            call.member.calls.pop(call.id, None)
+        self._calls.tick()
 
     # --- subscriptions: the process has one for all who want it
 
@@ -249,9 +168,9 @@ class Multiplex:
             must_ask = self._subscriptions.discard(member, uri)
         if not must_ask:
             return [ToMember(member, result_response(message.id, {}))]
-        call = self._call(member, message)
+        call = self._calls.make(member, message)
         call.uri = uri
-        return [self._written(call)]
+        return [self._calls.write(call)]
 
     def _subscribed(self, call: SharedCall, response: Response) -> list[Out]:
         """The process has agreed; the session may have left meanwhile."""
@@ -264,9 +183,8 @@ class Multiplex:
         return []
 
     def _unsubscribe_for_nobody(self, uri: str) -> ToProcess:
-        self._last_id += 1
         params: Params = {"uri": msgspec.Raw(encode(uri))}
-        return ToProcess(dump_request(b"%d" % self._last_id, "resources/unsubscribe", params))
+        return ToProcess(dump_request(self._calls.next_id(), "resources/unsubscribe", params))
 
     # --- log levels: the process has one, each session its own
 
@@ -282,9 +200,8 @@ class Multiplex:
         level = self._levels.to_tell() if has_levels else None
         if level is None:
             return []
-        self._last_id += 1
         params: Params = {"level": msgspec.Raw(encode(level))}
-        return [ToProcess(dump_request(b"%d" % self._last_id, "logging/setLevel", params))]
+        return [ToProcess(dump_request(self._calls.next_id(), "logging/setLevel", params))]
 
     # --- from the process
 
@@ -316,17 +233,17 @@ class Multiplex:
         """
         name = tolerant.answered(beginning, end)
         self._require_greeting(answered_id(name or b""), "it is too long")
-        call = self._calls.get(answered_id(name or b""))
+        call = self._calls.running.get(answered_id(name or b""))
         if name is None and end and tolerant.is_answer(beginning):
             self._require_greeting(_HELLO_ID, "it is too long")
-            call = self._only_call()
+            call = self._calls.only()
         if call is None or call.member is None:
             return [Dropped("oversized")]
         return self._failed(call, ResponseTooLarge())
 
     def call_of(self, member: Member, answered: bytes) -> bytes | None:
         """The session's own id of the call that this answer is for; None where that is another session's."""
-        call = self._calls.get(answered_id(answered))
+        call = self._calls.running.get(answered_id(answered))
         return call.id if call is not None and call.member is member else None
 
     def _require_greeting(self, answered: bytes, problem: str) -> None:
@@ -342,7 +259,7 @@ class Multiplex:
         broken = tolerant.broken(line)
         answered = answered_id(broken.answers or b"")
         self._require_greeting(answered, str(error))
-        call = self._calls.get(answered)
+        call = self._calls.running.get(answered)
         if call is not None and call.member is not None:
             return self._failed(call, InvalidResponse(f"the backend's answer is no JSON-RPC response: {error}"))
         refused = refusal(broken.asks or b"", error)
@@ -353,15 +270,15 @@ class Multiplex:
     def _failed(self, call: SharedCall, error: GatewayError) -> list[Out]:
         member = call.member
         assert member is not None
-        return [FailCall(member, call.id, error), *self.abandon(call)]
+        return [FailCall(member, call.id, error), *self._calls.abandon(call)]
 
     def _answer(self, response: Response) -> list[Out]:
-        call = self._calls.pop(response.id, None) or self._late.pop(response.id, None)
+        call = self._calls.running.pop(response.id, None) or self._calls.late.pop(response.id, None)
         if call is None and response.id == b"null" and response.member == "error":  # it could not read whose it is
             self._require_greeting(_HELLO_ID, "it is an error without an id")
-            call = self._only_call()
+            call = self._calls.only()
             if call is not None:
-                del self._calls[call.our_id]
+                del self._calls.running[call.our_id]
         if call is None:
             if response.id == _HELLO_ID and self.greeting is None:
                 self.greeting = Greeting(response)
@@ -372,7 +289,7 @@ class Multiplex:
             if response.member == "result":
                 response = self._with_owned_tasks(call.method, call.member, response)
             outs.append(ToMember(call.member, dump_response(call.id, response)))
-        return outs + self._finish(call)
+        return outs + self._calls.finish(call)
 
     def _with_owned_tasks(self, method: str, member: Member, response: Response) -> Response:
         """Takes note of the task that a call has become; lists nobody else's."""
@@ -389,10 +306,10 @@ class Multiplex:
         if method == "notifications/progress":
             return self._progress(params)
         if method == "notifications/cancelled":
-            return self._redirected(method, params, "requestId", self._calls.get(_bytes(params, "requestId")))
+            return self._redirected(method, params, "requestId", self._calls.running.get(_bytes(params, "requestId")))
         meta = members_of(params["_meta"]) if "_meta" in params else {}
         if SUBSCRIPTION_KEY in meta:
-            call = self._calls.get(_bytes(meta, SUBSCRIPTION_KEY))
+            call = self._calls.running.get(_bytes(meta, SUBSCRIPTION_KEY))
             if call is not None:
                 meta[SUBSCRIPTION_KEY] = msgspec.Raw(call.id)
                 params["_meta"] = msgspec.Raw(encode(meta))
@@ -429,7 +346,7 @@ class Multiplex:
         return outs or [Dropped("unattributed")]
 
     def _progress(self, params: Params) -> list[Out]:
-        call = self._calls.get(_bytes(params, "progressToken"))
+        call = self._calls.running.get(_bytes(params, "progressToken"))
         if call is None or call.token is None or call.member is None:
             return [Dropped("unknown_progress")]
         if call.member.is_paused:
@@ -449,12 +366,8 @@ class Multiplex:
         """Whether log levels come with each request, and are the sessions' own affair."""
         return self.greeting is not None and self.greeting.is_modern
 
-    def _only_call(self) -> SharedCall | None:
-        """The call to which everything belongs: the only one the process works on, so far as we know."""
-        return next(iter(self._calls.values())) if len(self._calls) == 1 and not self._late else None
-
     def __repr__(self) -> str:
-        return f"<Multiplex [{len(self.members)} sessions, {self._turns!r}]>"
+        return f"<Multiplex [{len(self.members)} sessions, {self._calls.turns!r}]>"
 
 
 def _bytes(params: Params, key: str) -> bytes:
