@@ -15,7 +15,7 @@ import msgspec
 
 from app.errors import BackendTimeout, CallCutOff
 from app.protocol.commands import Answer, Call, Failed, Listen, ToStream
-from app.protocol.eras.bridge import MAX_ROUNDS, NEEDS
+from app.protocol.eras.input_required import MAX_ROUNDS, NEEDS
 from app.protocol.eras.modern import LEVELS, MAY_ASK, MISSING_CAPABILITY, Envelope, complete, tagged, takes_mode
 from app.protocol.eras.url_required import is_url_required, required_urls, was_opened
 from app.protocol.jsonrpc import (

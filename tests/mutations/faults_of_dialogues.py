@@ -22,7 +22,7 @@ FAULTS_OF_DIALOGUES = (
     ),
     Fault(
         "a result loses its content on its way from one revision to the other",
-        "app/protocol/eras/bridge.py",
+        "app/protocol/eras/handshake_answers.py",
         '_MODERN_ONLY = ("resultType", "ttlMs", "cacheScope")',
         '_MODERN_ONLY = ("resultType", "ttlMs", "cacheScope", "content")',
         MODERN,

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from app.protocol.eras.bridge import MAX_ASKED, MAX_ROUNDS, ToSession
+from app.protocol.eras.bridge import ToSession
+from app.protocol.eras.input_required import MAX_ASKED, MAX_ROUNDS
 from tests.protocol.talk import ACCEPT, INFO, META, SAY, TOOL, Talk, envelope, one
 
 # --- calls

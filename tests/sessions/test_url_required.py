@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.domain import Principal
-from app.protocol.eras.bridge import MAX_ROUNDS
+from app.protocol.eras.input_required import MAX_ROUNDS
 from app.sessionless.requests import ImplicitSessions
 from app.sessionless.suspended_calls import SUSPENDED_S
 from tests.sessions.modern_client import ELICITS, TEXT, Client, held, refused, start

@@ -12,24 +12,22 @@ from typing import Any
 import msgspec
 
 from app.protocol.calls.stream_choice import SUBSCRIPTION_KEY
+from app.protocol.eras.handshake_answers import as_handshake_era
+from app.protocol.eras.input_required import NEEDS, as_client_knows, why_not_asked
 from app.protocol.eras.modern import (
     CAPABILITIES_KEY,
     CLIENT_INFO_KEY,
-    HEADER_MISMATCH,
     LEVELS,
     LOG_LEVEL_KEY,
-    MISSING_CAPABILITY,
     MODERN,
     SERVER_INFO_KEY,
     VERSION_KEY,
     across_eras,
-    takes_mode,
 )
 from app.protocol.jsonrpc import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
-    UNSUPPORTED_PROTOCOL_VERSION,
     Notification,
     Params,
     Request,
@@ -47,13 +45,9 @@ from app.protocol.jsonrpc import (
 from app.protocol.revisions import Revision, is_handshake
 
 USUAL_LEVEL = "info"  # of a client that has asked for none
-MAX_ROUNDS = 10  # of one call's questions; a server that asks for ever is told so
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.05, 5.0  # before a server that has no question is asked again; each is twice the last
-MAX_ASKED = 16  # questions of one round
 MAX_URIS = 256  # that one session may subscribe to
-NEEDS = {"sampling/createMessage": "sampling", "elicitation/create": "elicitation", "roots/list": "roots"}
 _HANDSHAKE_ONLY = frozenset({"notifications/progress", "notifications/roots/list_changed"})  # of clients
-_MODERN_ONLY = ("resultType", "ttlMs", "cacheScope")
 _OF_CLIENTS = (*NEEDS.values(), "experimental", "extensions")
 _OF_SERVERS = ("tools", "prompts", "resources", "logging", "completions", "experimental", "extensions")
 _LISTS = {"tools": "toolsListChanged", "prompts": "promptsListChanged", "resources": "resourcesListChanged"}
@@ -293,7 +287,7 @@ class Bridge:
             yield from self._input_required(call, result)
             return
         del self._calls[call.inner_id]
-        yield ToSession(dump_response(call.id, _as_handshake_era(response)))
+        yield ToSession(dump_response(call.id, as_handshake_era(response)))
 
     def _initialized(self, response: Response) -> Out:
         if response.member == "error":
@@ -316,7 +310,7 @@ class Bridge:
         call.state = result.get("requestState")
         call.answers, call.waiting = {}, {}
         asked = members_of(result.get("inputRequests", msgspec.Raw(b"{}")))
-        refusal = self._refusal(call, asked)
+        refusal = why_not_asked(asked, call.round, self._client_capabilities, self._version)
         if refusal is not None:
             del self._calls[call.inner_id]
             yield ToSession(error_response(call.id, INTERNAL_ERROR, refusal))
@@ -327,7 +321,7 @@ class Bridge:
             self._serial += 1
             question_id = encode(f"ask-{self._serial}")
             call.waiting[question_id] = key
-            params = self._for_client(method, members_of(question.get("params", msgspec.Raw(b"{}"))))
+            params = as_client_knows(question, self._version, self._serial)
             yield ToSession(dump_request(question_id, method, params), related=call.id)
         if asked:
             call.pauses = 0
@@ -335,38 +329,6 @@ class Bridge:
         call.is_paused = True
         yield Pause(call.inner_id, min(FIRST_PAUSE_S * 2**call.pauses, MAX_PAUSE_S))
         call.pauses += 1
-
-    def _refusal(self, call: _Call, asked: Params) -> str | None:
-        """Why the client cannot be asked this, if so."""
-        if call.round > MAX_ROUNDS:
-            return "the backend asks without end"
-        if len(asked) > MAX_ASKED:
-            return f"the backend asks {len(asked)} things at once"
-        for raw in asked.values():
-            question = members_of(raw)
-            method = string_of(question.get("method")) or ""
-            need = NEEDS.get(method)
-            if need is None or need not in self._client_capabilities:
-                return f"the backend needs {method or 'something'}, which the client does not support"
-            mode = string_of(members_of(question.get("params", msgspec.Raw(b"{}"))).get("mode"))
-            if need == "elicitation" and not self._takes("url" if mode == "url" else "form"):
-                return f"the backend needs an elicitation by {mode or 'form'}, which the client does not support"
-        return None
-
-    def _takes(self, mode: str) -> bool:
-        """Whether the client has this mode of elicitation; before 2025-11-25 there were only forms."""
-        if self._version != Revision.R2025_11_25:
-            return mode == "form"
-        return takes_mode(mode, members_of(self._client_capabilities["elicitation"]))
-
-    def _for_client(self, method: str, params: Params) -> Params:
-        """A question as the client's revision has it."""
-        if method == "elicitation/create":
-            if self._version != Revision.R2025_11_25:
-                params.pop("mode", None)
-            elif string_of(params.get("mode")) == "url":
-                params.setdefault("elicitationId", msgspec.Raw(encode(f"elicitation-{self._serial}")))
-        return params
 
     def _told(self, message: Notification, line: bytes) -> Iterator[Out]:
         params = message.params or {}
@@ -386,24 +348,3 @@ class Bridge:
     def _hears(self, level: str | None) -> bool:
         """Whether the session wants this level: what a shared server logs may be more."""
         return level not in LEVELS or LEVELS.index(level) >= LEVELS.index(self._log_level or USUAL_LEVEL)
-
-
-def _as_handshake_era(response: Response) -> Response:
-    """The answer without what only 2026-07-28 knows."""
-    members = members_of(response.value)
-    if not members:  # a vendor's, which need not be an object, or one that can only be passed on
-        return response
-    if response.member == "error":
-        code = bytes(members.get("code", msgspec.Raw()))
-        if code in (b"%d" % HEADER_MISMATCH, b"%d" % MISSING_CAPABILITY, b"%d" % UNSUPPORTED_PROTOCOL_VERSION):
-            members["code"] = msgspec.Raw(b"%d" % INTERNAL_ERROR)
-            return Response(response.id, "error", msgspec.Raw(encode(members)))
-        return response
-    for name in _MODERN_ONLY:
-        members.pop(name, None)
-    if "_meta" in members:
-        meta = members_of(members.pop("_meta"))
-        meta.pop(SERVER_INFO_KEY, None)
-        if meta:
-            members["_meta"] = msgspec.Raw(encode(meta))
-    return Response(response.id, "result", msgspec.Raw(encode(members)))
