@@ -33,7 +33,7 @@ from app.routing.redis_store import ROUTE_TTL_MS, SETTLING_MS
 from app.routing.session_counts import TURN_BEATS
 from app.routing.routes import BEAT_S, LEASE_S
 from app.sessions.draining import TICK_S, streams_per_tick
-from app.sessions.session import DRAIN_RETRY_MS
+from app.sessions.endings import DRAIN_RETRY_MS
 from app.config.settings import Settings
 from app.transports.remote.remote_sessions import AGAIN_S, MAX_WAITING, PATIENCE_S
 

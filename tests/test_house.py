@@ -22,7 +22,6 @@ STILL_TOO_LONG = {
     "redis/connection.py",
     "sessionless/call.py",
     "sessions/registry.py",
-    "sessions/session.py",
 }
 
 

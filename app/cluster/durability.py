@@ -78,7 +78,7 @@ class Durability:
     def start(self, session: Session, key: str, token: int) -> None:
         """Makes a new session durable, if its backend and its transport allow; its route is ours under this token."""
         if is_durable(session.spec, session.transport):
-            self._begin(session, key, token).name(session.listen, collects=False)
+            self._begin(session, key, token).name(session.streams.listen, collects=False)
 
     async def restore(
         self, sessions: Sessions, session_id: str, route: Route, spec: BackendSpec, limits: Limits
@@ -148,9 +148,11 @@ def _head_of(session: Session, resumption: Resumption, wall_offset_s: float) -> 
         return None
     waiting = _calls_by_stream(session)
     streams = [
-        StreamHead(recorder.name, recorder.number, recorder.place.number, stream is session.listen, waiting[stream])
+        StreamHead(
+            recorder.name, recorder.number, recorder.place.number, stream is session.streams.listen, waiting[stream]
+        )
         for recorder, stream in resumption
-        if stream is session.listen or stream in waiting
+        if stream is session.streams.listen or stream in waiting
     ]
     principal, (tenant, backend) = session.principal, session.spec.key
     return Head(
@@ -198,10 +200,10 @@ class _Streams:
         listen = next((head.name for head in heads if head.is_listen), None) or listen_name(session.id)
         self._recorders: dict[str, StreamRecorder] = {}
         self._streams: dict[str, EventStream] = {}
-        self._add(session.listen, listen)
+        self._add(session.streams.listen, listen)
         for head in heads:
             if not head.is_listen:
-                self._add(session.new_stream(), head.name)
+                self._add(session.streams.new(), head.name)
 
     def restore(self, events: Sequence[Event], clock_offset_s: float, owners: int) -> None:
         """Everything as it was; then the errors of the calls in flight, and the ends of their streams.
@@ -211,11 +213,13 @@ class _Streams:
         """
         for event in events:
             if event.stream not in self._recorders:
-                self._add(self._session.new_stream(), event.stream)
+                self._add(self._session.streams.new(), event.stream)
             self._put(event, clock_offset_s)
         for name, recorder in self._recorders.items():
-            if name in self._heads or self._streams[name] is self._session.listen:
-                recorder.number += LEAP * max(1, owners) if self._streams[name] is self._session.listen else LEAP
+            if name in self._heads or self._streams[name] is self._session.streams.listen:
+                recorder.number += (
+                    LEAP * max(1, owners) if self._streams[name] is self._session.streams.listen else LEAP
+                )
         self._withdraw([event for event in events if event.question is not None and event.stream in self._heads])
         answered = {(event.stream, event.id) for event in events if event.id is not None}
         for name, head in self._heads.items():
@@ -223,11 +227,11 @@ class _Streams:
                 if (name, call_id) not in answered:
                     self._streams[name].answer(Failed(call_of(call_id, method), NodeLost()))
         for stream in self._streams.values():
-            if stream is not self._session.listen:
+            if stream is not self._session.streams.listen:
                 stream.end()
 
     def _add(self, stream: EventStream, name: str | None) -> None:
-        recorder = self._resumption.name(stream, collects=stream is not self._session.listen, name=name)
+        recorder = self._resumption.name(stream, collects=stream is not self._session.streams.listen, name=name)
         self._recorders[recorder.name], self._streams[recorder.name] = recorder, stream
         head = self._heads.get(recorder.name)
         if head is not None:
@@ -237,7 +241,7 @@ class _Streams:
         recorder, stream = self._recorders[event.stream], self._streams[event.stream]
         recorder.number = max(recorder.number, event.number)
         is_new = event.stream in self._heads and event.number > recorder.place.number
-        unseen = Fate.QUEUED if stream is self._session.listen else Fate.KEPT
+        unseen = Fate.QUEUED if stream is self._session.streams.listen else Fate.KEPT
         at = min(event.at + clock_offset_s, time.monotonic())  # by a clock that may go ahead of ours
         entry = entry_of(event, at, unseen if is_new else Fate.SENT)
         if entry.fate is Fate.QUEUED:

@@ -33,7 +33,8 @@ from app.protocol.jsonrpc import (
     parse_backend,
     string_of,
 )
-from app.sessions.session import Session, error_type_of
+from app.sessions.calls import error_type_of
+from app.sessions.session import Session
 from app.streams.streams import EventStream, Reply
 
 DEBOUNCE_S = 0.03  # a server that asks several things at once writes them within this
@@ -231,7 +232,7 @@ class ModernCall:
     def _keep(self, message: Notification) -> None:
         """The client is answering a question, and the process goes on meanwhile: the retry hears of it."""
         if self._unheard is None:
-            self._unheard = self.line.new_stream()
+            self._unheard = self.line.streams.new()
         self._unheard.push(ToStream(self, dump_notification(message.method, message.params)))
 
     def _tell_unheard(self) -> None:
@@ -361,7 +362,7 @@ class ModernCall:
         else:
             error_type = outcome.error.reason
         outcome.call.error_type = error_type if isinstance(outcome, Answer) else ""
-        self.line.count_request(self.message.method, error_type, time.monotonic() - self._asked_at)
+        self.line.calls.count_request(self.message.method, error_type, time.monotonic() - self._asked_at)
         reply.answer(outcome)
 
     def _over(self, given_up: str = "") -> None:
@@ -382,7 +383,7 @@ class ModernCall:
             if given_up and key in self._shown:
                 self.line.refuse_question(question.id, given_up, INVALID_PARAMS)
             else:
-                self.line.listen.push(question.as_command())
+                self.line.streams.listen.push(question.as_command())
 
     def _shaped(self, response: Response) -> Response:
         """The process's answer as its client's revision has it."""

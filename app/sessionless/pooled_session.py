@@ -51,8 +51,8 @@ class Line:
     @property
     def unasked(self) -> Unasked:
         """What its process says without a call's name."""
-        assert isinstance(self.session.listen, Unasked)
-        return self.session.listen
+        assert isinstance(self.session.streams.listen, Unasked)
+        return self.session.streams.listen
 
     @property
     def is_home(self) -> bool:

@@ -25,8 +25,9 @@ from app.protocol.revisions import Revision
 from app.routing.routes import Identity
 from app.sessionless.pooled_session import Group, Line, Need, reserved_of
 from app.sessionless.unasked import Unasked
+from app.sessions.endings import TAKEN_OVER
 from app.sessions.registry import AskAgain, SessionRegistry, for_nobody
-from app.sessions.session import TAKEN_OVER, Session
+from app.sessions.session import Session
 from app.streams.streams import Reply
 
 TRANSPORT = "modern"
@@ -301,14 +302,14 @@ class Lines:
         line.is_pinged = False
         outcome = reply.outcomes[0] if reply.outcomes else None
         is_late = isinstance(outcome, Failed) and isinstance(outcome.error, BackendTimeout)
-        is_silent = line.session.heard_at < asked_at and not line.session.is_held_up
+        is_silent = line.session.heard_at < asked_at and not line.session.streams.is_full
         if is_late and is_silent and not line.is_retired:
             self._remove(line)
             self._retire(line, "not_answering")
 
     def let_go(self, line: Line) -> None:
         """Closes a line that is good for nothing more, after its last call and its last listener."""
-        if line.may_still_ask and not line.is_retired and not line.session.listen.attached:
+        if line.may_still_ask and not line.is_retired and not line.session.streams.listen.attached:
             self._remove(line)
             self._retire(line, "call_given_up")
         elif line.is_retired and not line.session.exchange.calls:

@@ -29,8 +29,8 @@ from app.sessionless.pooled_session import Line, Need
 from app.sessionless.pooled_sessions import Caller, Lines, may_be_asked
 from app.sessionless.subscriptions import Listener, Listeners
 from app.sessionless.suspended_calls import ALONE, SUSPENDED_S, Place, SuspendedCalls
+from app.sessions.endings import SHUTDOWN
 from app.sessions.registry import SessionRegistry
-from app.sessions.session import SHUTDOWN
 from app.streams.streams import Reply
 
 __all__ = ["Caller", "ImplicitSessions"]
@@ -155,7 +155,7 @@ class ImplicitSessions:
         """The `server/discover` result: what the backend said when its line was opened, and the versions we serve."""
         began_at = time.monotonic()
         line = await self.lines.take(caller, envelope, Need.HOME)
-        line.session.count_request("server/discover", "", time.monotonic() - began_at)
+        line.session.calls.count_request("server/discover", "", time.monotonic() - began_at)
         self._look_if_due(self.lines.group(caller, envelope).mirrors, line, envelope)
         versions = msgspec.Raw(encode(SUPPORTED))
         if line.is_modern:

@@ -71,7 +71,7 @@ class Listener:
         result = complete(msgspec.Raw(encode(tagged({}, self.subscription_id))), "subscriptions/listen", None)
         self.stream.push(ToStream(None, b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (self.subscription_id, result)))
         self.stream.end()
-        self.line.session.count_request("subscriptions/listen", "", time.monotonic() - self.began_at)
+        self.line.session.calls.count_request("subscriptions/listen", "", time.monotonic() - self.began_at)
 
 
 class Listeners:
@@ -96,7 +96,7 @@ class Listeners:
             self.end(mine[0])
         subscribed = self._uris_of(line)
         mine.append(listener)
-        line.session.listen.attached = True
+        line.session.streams.listen.attached = True
         try:
             for uri in sorted(listener.uris - subscribed):
                 await self._subscribe(listener, uri)
@@ -135,7 +135,7 @@ class Listeners:
                 self._lines.send(session, "resources/unsubscribe", {"uri": msgspec.Raw(encode(uri))})
             except GatewayError:
                 break  # the line is gone, or at its limit: then it tells of what nobody wants
-        session.listen.attached = any(other.line is listener.line for other in mine)
+        session.streams.listen.attached = any(other.line is listener.line for other in mine)
         self._lines.let_go(listener.line)
 
     def _uris_of(self, line: Line) -> set[str]:

@@ -16,7 +16,7 @@ def users_of(sessions: Iterable[Session], spec: BackendSpec, process: str | None
 
     def is_meant(session: Session) -> bool:
         if process is not None:
-            return session.process == process
+            return session.link.process == process
         return session.state is SessionState.CONNECTING and session.spec.key == spec.key
 
     return [_affected(session) for session in sessions if is_meant(session)]
@@ -26,7 +26,7 @@ def note_timeout(
     failures: FailureLog, find: Callable[[str], BackendProcess | None], session: Session, failed: Failed
 ) -> None:
     """A call of this session's had no answer in time."""
-    process, call = session.process, failed.call
+    process, call = session.link.process, failed.call
     failures.timed_out(
         session.spec,
         None if process is None else find(process),

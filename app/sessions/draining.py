@@ -12,7 +12,8 @@ from typing import Protocol
 import anyio
 
 from app.errors import GatewayError
-from app.sessions.session import SHUTDOWN, Session
+from app.sessions.endings import SHUTDOWN
+from app.sessions.session import Session
 
 TICK_S = 0.05  # how late the end of the last call may be noticed; no call pays for an event that only a drain needs
 STREAMS_PER_S = 100  # clients whose stream has ended come back, and each may need a process elsewhere
@@ -77,7 +78,7 @@ class Draining:
             return ()
         left = [session for session in self._sessions if session not in self._leaving]
         if not self._streams_per_tick:
-            streams = sum(session.listen.attached for session in left)
+            streams = sum(session.streams.listen.attached for session in left)
             self._streams_per_tick = streams_per_tick(streams, self._ends_at - now)
         if is_late:
             # A client that always has a call in flight would keep its session here, until one is cut off. What comes
@@ -101,8 +102,8 @@ class Draining:
 
 def lot(sessions: Sequence[Session], streams: int) -> list[Session]:
     """Those that end in one tick: so many with an open stream, and some without."""
-    streaming = [session for session in sessions if session.listen.attached]
-    silent = [session for session in sessions if not session.listen.attached]
+    streaming = [session for session in sessions if session.streams.listen.attached]
+    silent = [session for session in sessions if not session.streams.listen.attached]
     return streaming[:streams] + silent[:SILENT_PER_TICK]
 
 

@@ -36,7 +36,7 @@ class EndedSessions:
     def sweep(self, now: float) -> None:
         """Drops what is too old."""
         for session in self._sessions.values():
-            session.trim(now)
+            session.streams.trim(now)
         self.drop(lambda session: not _has_answer(session, None))
 
     def __len__(self) -> int:
@@ -44,9 +44,15 @@ class EndedSessions:
 
 
 def _has_answer(session: Session, place: EventId | None) -> bool:
-    events = () if session.replay is None else session.replay if place is None else session.replay.after(place)
+    events = (
+        ()
+        if session.streams.replay is None
+        else session.streams.replay
+        if place is None
+        else session.streams.replay.after(place)
+    )
     return any(event.call is not None for event in events)
 
 
 def _size(session: Session) -> int:
-    return 0 if session.replay is None else session.replay.bytes
+    return 0 if session.streams.replay is None else session.streams.replay.bytes

@@ -5,9 +5,24 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from app.domain import Principal
-from app.errors import BackendExited, CallCutOff, GatewayError, SessionEnded, SessionNotFound
+from app.errors import (
+    BackendExited,
+    CallCutOff,
+    GatewayError,
+    NodeLost,
+    RoutesUnavailable,
+    SessionEnded,
+    SessionNotFound,
+    ShuttingDown,
+)
 
 MAX_ENDINGS = 10_000  # of a node, 3 MB; whose session ended before these hears that it is not there
+DRAIN_RETRY_MS = (1000, 5000)  # clients of a node that stops come back spread over this
+HANDED_OVER, SHUTDOWN, TAKEN_OVER = "handed_over", "shutdown", "taken_over"
+LEAVING = (SHUTDOWN, HANDED_OVER)
+GOES_ON = (*LEAVING, TAKEN_OVER)  # elsewhere, perhaps
+DELETED = "deleted"  # by its client
+BACKEND_EXITED = "backend_exited"
 ENDED_BY_ADMINISTRATOR = "ended_by_administrator"
 
 # By the reason of `Session.close`. Of the others the client knows itself, or is told otherwise when it asks again.
@@ -33,8 +48,14 @@ def later_request(cause: str) -> SessionNotFound:
     return SessionEnded(WORDS[cause], cause) if cause in WORDS else SessionNotFound()
 
 
+def cut_off(cause: str) -> GatewayError:
+    """What a call hears that had been sent before this end: nobody knows what has become of it. A 404 would say so of
+    the session, which may go on elsewhere, and a 503 that the call can be sent again."""
+    return NodeLost() if cause in GOES_ON else call_under_way(cause)
+
+
 def call_under_way(cause: str) -> GatewayError:
-    """What becomes of a call that had been sent before this end."""
+    """The same where the session goes on nowhere."""
     if cause not in WORDS:
         return CallCutOff()
     return _because(CallCutOff(f"{WORDS[cause]}; whether the call was carried out is not known"), cause)
@@ -45,6 +66,15 @@ def call_not_sent(cause: str) -> GatewayError:
     if cause not in WORDS:
         return BackendExited("the process ended before the call was sent")
     return _because(BackendExited(f"{WORDS[cause]}; the call was not sent"), cause)
+
+
+def too_late(cause: str, *, is_line: bool) -> GatewayError:
+    """What a request gets that comes after such an end; where the session may go on elsewhere, it can be sent again."""
+    if cause in LEAVING:
+        return ShuttingDown()
+    if cause == TAKEN_OVER:
+        return RoutesUnavailable()
+    return call_not_sent(cause) if is_line else later_request(cause)
 
 
 def _because(error: GatewayError, cause: str) -> GatewayError:

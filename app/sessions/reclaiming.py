@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from heapq import nsmallest
 
+from app.sessions.lifetime import idle_since
 from app.sessions.session import Session
 
 RECLAIMED = "reclaimed"  # why such a session has ended
@@ -16,7 +17,7 @@ def longest_idle(sessions: Iterable[Session], count: int, idle_s: float, now: fl
         later, has not been for `idle_s` before then.
     """
     since = (
-        (at, number, session) for number, session in enumerate(sessions) if (at := session.idle_since(now)) is not None
+        (at, number, session) for number, session in enumerate(sessions) if (at := idle_since(session, now)) is not None
     )
     longest = nsmallest(count + 1, since)
     ripe = [session for at, _, session in longest if now - at >= idle_s][:count]

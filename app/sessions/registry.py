@@ -34,10 +34,11 @@ from app.routing.routes import session_key
 from app.sessions.directory import BackendDirectory
 from app.sessions.draining import Draining, HandOver
 from app.sessions.ended import EndedSessions
-from app.sessions.endings import Endings
+from app.sessions.endings import BACKEND_EXITED, HANDED_OVER, SHUTDOWN, TAKEN_OVER, Endings
+from app.sessions.lifetime import why_over
 from app.sessions.ownership import Ownership
 from app.sessions.reclaiming import RECLAIMED, longest_idle
-from app.sessions.session import BACKEND_EXITED, HANDED_OVER, SHUTDOWN, TAKEN_OVER, Session, Surroundings
+from app.sessions.session import Session, Surroundings
 from app.sessions.session_log import SessionLog
 from app.sessions.standstill import Fence
 from app.streams.journal import NotDurable
@@ -469,8 +470,10 @@ class SessionRegistry:
     def _sweep_one(self, session: Session, now: float, *, look_at_age: bool) -> None:
         if session.exchange.in_flight or session.exchange.has_questions:
             session.sweep(now)
-        if look_at_age and (reason := session.expired(now)) is not None:
-            session.close(reason)
+        if look_at_age:
+            session.streams.trim(now)
+            if (reason := why_over(session, now)) is not None:
+                session.close(reason)
 
     def __repr__(self) -> str:
         return f"<SessionRegistry [{len(self)} sessions, {self.calls_in_flight()} calls]>"

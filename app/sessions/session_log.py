@@ -28,8 +28,8 @@ class SessionLog:
             "transport": session.transport,
             "revision": session.version,
             "how": how,
-            "backend_process": session.process,
-            "start": "warm" if session.found_warm else "cold",
+            "backend_process": session.link.process,
+            "start": "warm" if session.link.was_warm else "cold",
             "waited_ms": _ms(session.waited_s),
             "opened_ms": _ms(time.monotonic() - session.opened_at),
         }
@@ -41,8 +41,8 @@ class SessionLog:
         fields = _of(session) | {
             "reason": reason,
             "seconds": round(time.monotonic() - session.opened_at, 1),
-            "calls": session.calls_begun,
-            "bytes_to_backend": session.bytes_sent,
+            "calls": session.calls.begun,
+            "bytes_to_backend": session.calls.bytes_sent,
             "bytes_from_backend": session.bytes_received,
         }
         self._thinned.info(("ended", reason), "session ended", fields)

@@ -47,3 +47,31 @@ class Fence:
         """What the node owns has been proved, or cannot be, by who began to ask then. It stays closed if that is a gap
         ago: what was true then may be out of date."""
         self.ticked_at = asked_at
+
+
+class HeldLines:
+    """What one session's process has said behind a closed fence, until it is known that the session is still ours.
+
+    `pressure` hears that no more is to be read meanwhile.
+    """
+
+    __slots__ = ("_lines", "_pressure")
+
+    def __init__(self, pressure: Callable[[bool], None]) -> None:
+        self._pressure = pressure
+        self._lines: list[bytes] | None = None
+
+    def add(self, line: bytes) -> None:
+        """Keeps a line."""
+        if self._lines is None:
+            self._lines = []
+            self._pressure(True)
+        self._lines.append(line)
+
+    def take(self) -> list[bytes]:
+        """What there is, oldest first; reading goes on."""
+        lines, self._lines = self._lines, None
+        if lines is None:
+            return []
+        self._pressure(False)
+        return lines

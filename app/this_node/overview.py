@@ -92,10 +92,10 @@ class NodeOverview:
         found = [each for each in self._registry if _is_meant(each.spec, tenant, window.backend)]
 
         def use_of(session: Session) -> Use:
-            return _use(processes.get(session.process or ""), [session])
+            return _use(processes.get(session.link.process or ""), [session])
 
         def place(session: Session) -> str:
-            process = processes.get(session.process or "")
+            process = processes.get(session.link.process or "")
             since, amounts = session.opened_at + self._epoch, _amounts(window.sort, process, (session,))
             return position(window.sort, public_id(session.id), since, amounts)
 
@@ -162,7 +162,7 @@ class NodeOverview:
     def _by_process(self) -> defaultdict[str | None, list[Session]]:
         sessions = defaultdict[str | None, list[Session]](list)
         for session in self._registry:
-            sessions[session.process].append(session)
+            sessions[session.link.process].append(session)
         return sessions
 
     def stderr(self, tenant: str, process: str, lines: int) -> Sequence[str] | None:
@@ -221,8 +221,8 @@ def _amounts(sort: str, process: BackendProcess | None, sessions: Sequence[Sessi
 
 def _calls(sessions: Sequence[Session]) -> tuple[int, int]:
     if len(sessions) == 1:
-        return sessions[0].exchange.in_flight, sessions[0].calls_begun
-    return sum(each.exchange.in_flight for each in sessions), sum(each.calls_begun for each in sessions)
+        return sessions[0].exchange.in_flight, sessions[0].calls.begun
+    return sum(each.exchange.in_flight for each in sessions), sum(each.calls.begun for each in sessions)
 
 
 def _use(process: BackendProcess | None, sessions: Sequence[Session]) -> Use:
@@ -252,7 +252,7 @@ def _session(session: Session, use: Use, epoch: float, node: str) -> SessionView
         opened_at=_at(session.opened_at + epoch),
         age_s=round(now - session.opened_at, 3),
         idle_s=round(now - session.last_seen, 3),
-        process=session.process,
+        process=session.link.process,
         node=node,
         client_name=program.get("name"),
         client_version=program.get("version"),

@@ -174,7 +174,7 @@ class ModernHttp:
         calls: list[ModernCall],
     ) -> None:
         def make_stream() -> EventStream:  # asked for once there is a call
-            return calls[-1].line.new_stream()
+            return calls[-1].line.streams.new()
 
         reply = Reply(1, may_stream=accepted.events, make_stream=make_stream)
         try:

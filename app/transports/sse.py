@@ -48,7 +48,7 @@ class HttpSse:
         session.address = request.client_address()
         endpoint = f"/t/{request.tenant}/{request.backend}/messages?sessionId={session.id}"
         options = StreamOptions(self._streams, self._keepalive_s, first=encode_endpoint(endpoint))
-        listener, expired = session.open_listener(), partial(session.close, "credential_expired")
+        listener, expired = session.streams.open_listener(), partial(session.close, "credential_expired")
         await send_events(request, listener, options, partial(session.close, "client_gone"), expired)
 
     async def message(self, request: McpRequest) -> None:

@@ -14,8 +14,9 @@ from app.protocol.headers import is_json, parse_accept, parse_version
 from app.protocol.jsonrpc import Message, Notification, Request, Response, parse_client
 from app.protocol.revisions import HANDSHAKE, allows_batches, is_handshake
 from app.protocol.sse import FIRST_BYTE, encode_primer
+from app.sessions.endings import DELETED
 from app.sessions.registry import SessionRegistry
-from app.sessions.session import DELETED, Session
+from app.sessions.session import Session
 from app.streams.resumption import Reader
 from app.streams.streams import Reply
 from app.transports.event_stream import StreamOptions, send_events
@@ -193,7 +194,7 @@ class StreamableHttp:
         if any(message.method == "initialize" for message in requests):
             raise InvalidMessage("`initialize` must not be part of a batch")
         counted = sum(not isinstance(message, Response) for message in batch)
-        session.require_room(counted, len(requests), size)
+        session.calls.require_room(counted, len(requests), size)
         return session.reply(len(requests), may_stream=may_stream, expires_at=request.principal.expires_at)
 
     async def _batch(
@@ -223,7 +224,7 @@ class StreamableHttp:
     async def _send_stream(self, request: McpRequest, session: Session, reply: Reply) -> None:
         """The reply as a stream. It outlives its connection: in the handshake era disconnecting is not cancelling."""
         assert reply.stream is not None
-        await self._send(request, session, session.read(reply.stream), self._post_streams)
+        await self._send(request, session, session.streams.read(reply.stream), self._post_streams)
         request.outcome = reply.error_type
 
     async def _send(self, request: McpRequest, session: Session, reader: Reader, gauge: Gauge) -> None:
@@ -292,10 +293,10 @@ def _reader(session: Session, values: tuple[bytes, ...]) -> Reader | None:
     and take the listen stream over from itself. Not 404, which says that the session is over.
     """
     if not values:
-        return session.read(session.listen)
+        return session.streams.read(session.streams.listen)
     place = _place(values)
-    reader = None if place is None else session.resume(place)
-    if reader is None and (place is None or not session.has_told_all(place)):
+    reader = None if place is None else session.streams.resume(place)
+    if reader is None and (place is None or not session.streams.has_told_all(place)):
         problem = "Last-Event-ID must be an event id of this session, of a stream of which something is kept"
         raise HttpRefusal(400, "invalid_event_id", problem)
     return reader

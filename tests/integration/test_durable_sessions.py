@@ -117,7 +117,7 @@ def place_of(event_id: bytes) -> EventId:
 async def test_a_session_goes_on_at_another_node_with_another_process(redis_url: str, tmp_path: Path) -> None:
     async with real_node(redis_url, tmp_path) as first, real_node(redis_url, tmp_path) as second:
         old = await first.open()
-        listening = old.read(old.open_listener())
+        listening = old.streams.read(old.streams.open_listener())
         await ask(old, "logging/setLevel", level="info")
         pid = json.loads(await tool(old, "whoami"))["pid"]
         for text in ("seen", "unseen"):
@@ -126,7 +126,7 @@ async def test_a_session_goes_on_at_another_node_with_another_process(redis_url:
             assert b"seen" in await listening.next()  # type: ignore[operator]
         reply: Reply = old.reply(1, may_stream=True)
         old.request(parse("tools/call", 9, name="later", arguments={}), reply)
-        held = old.read(reply.become_stream())
+        held = old.streams.read(reply.become_stream())
         assert old.journal is not None
         with anyio.fail_after(5):
             while old.journal.is_dirty:  # the writer's own doing
@@ -134,8 +134,8 @@ async def test_a_session_goes_on_at_another_node_with_another_process(redis_url:
             await first.writer.flush(old.journal)
 
         session = await second.take_over(old.id)
-        resumed = session.resume(place_of(listening.event_id))
-        lost = session.resume(place_of(held.event_id))
+        resumed = session.streams.resume(place_of(listening.event_id))
+        lost = session.streams.resume(place_of(held.event_id))
         assert resumed is not None
         assert lost is not None
         with anyio.fail_after(20):
@@ -166,7 +166,7 @@ async def test_a_redis_that_was_away_and_has_lost_everything_gets_it_again(tmp_p
                     await anyio.sleep(0.01)
             async with real_node(server.url, tmp_path) as second:
                 session = await second.take_over(old.id)
-                listening = session.read(session.open_listener())
+                listening = session.streams.read(session.streams.open_listener())
                 with anyio.fail_after(20):
                     assert b"before" in await listening.next()  # type: ignore[operator]
                     assert b"meanwhile" in await listening.next()  # type: ignore[operator]

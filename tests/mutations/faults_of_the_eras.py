@@ -47,7 +47,7 @@ FAULTS_OF_THE_ERAS = (
     ),
     Fault(
         "a pause outlives its session",
-        "app/sessions/session.py",
+        "app/links/session_link.py",
         "            self._link.end()\n",
         "            pass\n",
         ("tests/sessions/test_bridged_link.py",),

@@ -43,7 +43,7 @@ FAULTS_OF_THE_HOME = (
     Fault(
         "a process that is only late is home no more",
         "app/sessionless/pooled_sessions.py",
-        "is_silent = line.session.heard_at < asked_at and not line.session.is_held_up",
+        "is_silent = line.session.heard_at < asked_at and not line.session.streams.is_full",
         "is_silent = True",
         HOME,
     ),
@@ -78,8 +78,8 @@ FAULTS_OF_THE_HOME = (
     Fault(
         "a call that waited at home hears that a session is not found",
         "app/sessions/session.py",
-        "refusal or _too_late(reason, is_line=self.is_line)",
-        "refusal or _too_late(reason, is_line=False)",
+        "refusal or too_late(reason, is_line=self.is_line)",
+        "refusal or too_late(reason, is_line=False)",
         HOME,
     ),
 )

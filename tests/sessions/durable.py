@@ -184,7 +184,7 @@ def stream_call(session: Session, number: int, method: str = "tools/call") -> Re
     """A call that has become a stream; its progress token is its id."""
     reply: Reply = session.reply(1, may_stream=True)
     session.request(request(method, number, _meta={"progressToken": number}), reply)
-    return session.read(reply.become_stream())
+    return session.streams.read(reply.become_stream())
 
 
 async def take(reader: Reader, count: int) -> list[Any]:

@@ -96,7 +96,7 @@ class Client:
         return message, climbed
 
     def _reply(self, calls: list[ModernCall]) -> Reply:
-        return Reply(1, may_stream=True, make_stream=lambda: calls[-1].line.new_stream())  # noqa: PLW0108
+        return Reply(1, may_stream=True, make_stream=lambda: calls[-1].line.streams.new())  # noqa: PLW0108
 
     async def send(self, method: str = "tools/call", **params: Any) -> Sent:
         calls: list[ModernCall] = []

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -26,7 +27,7 @@ class FakeSession:
     """What Draining looks at."""
 
     def __init__(self, sessions: "FakeSessions", calls: int = 0, *, attached: bool = False) -> None:
-        self.listen, self.exchange = _Listen(attached), _Exchange(calls)
+        self.streams, self.exchange = SimpleNamespace(listen=_Listen(attached)), _Exchange(calls)
         self._sessions = sessions
         self.closed_at = 0.0
 
@@ -168,5 +169,5 @@ def test_streams_end_a_hundred_a_second_or_within_half_of_the_time(streams, left
 def test_a_lot_has_so_many_with_a_stream_and_some_without():
     sessions: Any = [*FakeSessions(*[0] * 500), *FakeSessions(*[0] * 9, attached=True)]
     chosen = lot(sessions, 4)
-    assert [session.listen.attached for session in chosen].count(True) == 4
+    assert [session.streams.listen.attached for session in chosen].count(True) == 4
     assert len(chosen) == 4 + SILENT_PER_TICK

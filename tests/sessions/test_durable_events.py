@@ -175,9 +175,9 @@ class Client:
         """Comes back with the last id; without one, to the listen stream only. Whoever has its answer does not."""
         if target in self.readers or self.outcomes[target]:
             return
-        reader = self.session.resume(place_of(self.places[target])) if target in self.places else None
+        reader = self.session.streams.resume(place_of(self.places[target])) if target in self.places else None
         if reader is None and target == LISTEN:
-            reader = self.session.read(self.session.open_listener())
+            reader = self.session.streams.read(self.session.streams.open_listener())
         if reader is not None:
             self.take(target, reader)
 
@@ -222,17 +222,17 @@ class Client:
 
     def _targets(self) -> dict[str, int]:
         """The streams that the client knows, by name."""
-        assert self.session._resumption is not None
+        assert self.session.streams._resumption is not None
         names = {place_of(place).stream: target for target, place in self.places.items()}
-        for recorder, stream in self.session._resumption:
-            if stream is self.session.listen:
+        for recorder, stream in self.session.streams._resumption:
+            if stream is self.session.streams.listen:
                 names[recorder.name] = LISTEN
         return names
 
     def kept(self) -> dict[int, list[Entry]]:
         """What the session itself has."""
-        assert self.session._resumption is not None
-        log = self.session._resumption.log
+        assert self.session.streams._resumption is not None
+        log = self.session.streams._resumption.log
         return {target: log.after(EventId(name, 0)) for name, target in self._targets().items()}
 
     async def move(self, node: Node) -> None:

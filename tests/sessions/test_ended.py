@@ -38,7 +38,7 @@ class Client:
         link.answer({"protocolVersion": "2025-11-25"})
         reply = session.reply(1, may_stream=True)
         session.request(request("tools/call", 1), reply)
-        reader = session.read(reply.become_stream())
+        reader = session.streams.read(reply.become_stream())
         reader.leave()
         if answer is not None:
             link.answer(answer)
@@ -61,7 +61,7 @@ def client(registry: SessionRegistry, principal: Principal, pool: FakePool) -> C
 async def fetched(session: Session | None, place: EventId) -> list[Any]:
     """What its stream has after that place, to its end."""
     assert session is not None
-    reader, items = session.resume(place), []
+    reader, items = session.streams.resume(place), []
     assert reader is not None
     while (item := await reader.next()) is not None:
         items.append(item if isinstance(item, Failed) else json.loads(item).get("result"))
@@ -93,7 +93,7 @@ async def test_it_is_its_principals_for_as_long_as_that_has_a_right_to_it(client
 async def test_a_session_that_ends_otherwise_or_without_an_answer_leaves_nothing(client: Client) -> None:
     session = await client.registry.open(client.principal, "acme", "echo", "streamable_http")
     await client.registry.connect(session)
-    session.read(session.listen)
+    session.streams.read(session.streams.listen)
     client.pool.leases[-1].link.die()
     assert len(client.registry._ended) == 0
 

@@ -121,7 +121,7 @@ def answered(reply: Reply) -> list[Any]:
 async def test_what_a_process_says_behind_the_fence_is_delivered_in_order_and_once(registry, pool, principal, proof):
     session, link = await open_session(registry, pool, principal)
     reply = ask(session, may_stream=False)
-    listener = session.open_listener()
+    listener = session.streams.open_listener()
     stand_still(registry)
     for number in range(3):
         link.say(method="notifications/message", params={"data": number})

@@ -57,7 +57,7 @@ async def write(node: Node, session: Session, count: int = 1) -> None:
 async def heard(node: Node, session: Session) -> list[int]:
     """What a client hears on the listen stream of a node that goes on, up to what is said now."""
     note(node, 99)
-    reader, numbers = session.read(session.listen), list[int]()
+    reader, numbers = session.streams.read(session.streams.listen), list[int]()
     while 99 not in numbers:
         (message,) = await take(reader, 1)
         if message["method"] != "notifications/message":  # the news of another process
@@ -73,7 +73,7 @@ async def heard_after_a_death(cluster: Sequence[Node], session: Session) -> list
 
 async def end_of(node: Node, session: Session, event_id: bytes) -> list[Any]:
     """What a client hears that comes back to a call's stream."""
-    reader = session.resume(place_of(event_id))
+    reader = session.streams.resume(place_of(event_id))
     items: list[Any] = []
     while reader is not None and (item := await reader.next()) is not None:
         items.append(json.loads(item) if isinstance(item, bytes) else item.error.reason)
@@ -92,7 +92,7 @@ async def test_a_change_stays_until_the_store_has_the_one_that_takes_its_place(
     change(cluster[0], 4)
     await write(cluster[0], session, writes)
     change(cluster[0], 5)
-    assert [entry.coalesce is None for entry in session.listen._entries or ()].count(False) == 2
+    assert [entry.coalesce is None for entry in session.streams.listen._entries or ()].count(False) == 2
     await cluster[0].flush(session)
     assert await heard_after_a_death(cluster, session) == ([1, 2, 3, 5] if writes < 3 else [2, 3, 4, 5])
 
@@ -119,7 +119,7 @@ async def test_a_change_that_the_store_has_is_not_passed_over_for_one_that_it_ha
     await cluster[0].flush(session)
     note(cluster[0], 2)
     change(cluster[0], 3)
-    reader = session.read(session.listen)
+    reader = session.streams.read(session.streams.listen)
     first, second = await take(reader, 2)
     assert [first["params"]["n"], second["params"]["n"]] == [1, 2]
 
@@ -218,12 +218,12 @@ async def test_numbers_of_an_owner_that_wrote_nothing_are_not_used_again(store: 
         second = await cluster[1].take_over(session.id, 2)
         for number in range(2, 6):
             note(cluster[1], number)
-        reader = second.read(second.listen)
+        reader = second.streams.read(second.streams.listen)
         await take(reader, 6)  # the news of the other process is among them
         cluster[1].abandon()
         third = await cluster[2].take_over(session.id, 3)
         note(cluster[2], 6)
-        resumed = third.resume(place_of(reader.event_id))
+        resumed = third.streams.resume(place_of(reader.event_id))
         assert resumed is not None
         news, said = await take(resumed, 2)
         assert (news["method"], said["params"]["n"]) == ("notifications/message", 6)

@@ -116,7 +116,7 @@ async def test_while_the_store_is_away_a_change_takes_the_place_of_the_one_befor
         node.process.say(method="notifications/resources/updated", params={"uri": "a://b", "text": str(number)})
         with suppress(RoutesUnavailable):
             await node.flush(session)
-    assert len(session.listen._entries or ()) == 2
+    assert len(session.streams.listen._entries or ()) == 2
     store.is_away = False
     await node.flush(session)
     assert await said(store, session.id) == ["0", "9"]
@@ -139,7 +139,7 @@ async def test_a_change_that_is_on_its_way_to_the_store_stays(node: Node, store:
     assert session.journal is not None
     await node.writer._write([session.journal])
     assert await said(store, session.id) == ["1"]
-    assert len(session.listen._entries or ()) == 2
+    assert len(session.streams.listen._entries or ()) == 2
 
 
 async def test_what_the_store_has_lost_is_written_again(running: Node, store: FlakyStore) -> None:
@@ -169,7 +169,7 @@ async def test_a_large_log_is_written_in_parts_and_shortened_from_its_front(node
         say(node, f"{number}" + "x" * 2000)
         if number % 100 == 0:
             await node.flush(session)
-        reader = session.read(session.listen)
+        reader = session.streams.read(session.streams.listen)
         await take(reader, 1)
         reader.leave()
     await node.flush(session)
@@ -190,7 +190,7 @@ async def test_a_session_without_events_left_has_an_empty_list(node: Node, store
     session = await node.open()
     say(node, "a")
     await node.flush(session)
-    session.expired(time.monotonic() + MAX_AGE_S + 1)
+    session.streams.trim(time.monotonic() + MAX_AGE_S + 1)
     await node.flush(session)
     assert store.inner._journals[session_key(session.id)].entries == []
     assert "[0 entries]" in repr(session.journal)

@@ -11,6 +11,7 @@ from app.errors import BackendExited
 from app.protocol.jsonrpc import Request
 from app.sessionless.requests import ImplicitSessions
 from app.sessionless.subscriptions import MAX_LISTENERS, Listener
+from app.sessions.lifetime import why_over
 from app.sessions.registry import SessionRegistry
 from tests.sessions.modern_client import Client, run
 from tests.sessions.servers import (
@@ -122,9 +123,9 @@ async def test_a_line_is_not_idle_while_somebody_listens(
     listener = await listen(client, toolsListChanged=True)
     session = next(iter(registry))
     soon = session.last_seen + session.spec.timeouts.idle_s + 1
-    assert session.expired(soon) is None
+    assert why_over(session, soon) is None
     implicit.listeners.close(listener)
-    assert session.expired(soon) == "idle"
+    assert why_over(session, soon) == "idle"
 
 
 async def test_a_subscription_ends_with_its_result_when_the_process_dies(

@@ -1,6 +1,7 @@
 """Reclaiming: the session that has been idle for longest makes room; never one in which anything goes on."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import anyio
 import pytest
@@ -82,7 +83,7 @@ async def test_none_goes_in_which_anything_goes_on(
         session.request(message("tools/call", "7", task={}), session.reply(1, may_stream=False))
         link.answer({"task": {"taskId": "t", "status": "working"}})
     elif what == "a stream":
-        session.open_listener()
+        session.streams.open_listener()
     session.last_seen -= 2 * IDLE_S
     registry.reclaim(replace(SPEC, name="other") if what == "another" else SPEC, 10)
     assert session.state is SessionState.OPEN
@@ -167,10 +168,10 @@ class Silent:
     """As much of a Session as `longest_idle` looks at."""
 
     def __init__(self, since: float | None) -> None:
-        self.since = since
-
-    def idle_since(self, now: float) -> float | None:
-        return self.since
+        self.since = self.last_seen = since
+        no_task = SimpleNamespace(is_any=lambda now: False)
+        self.exchange = SimpleNamespace(in_flight=int(since is None), has_questions=False, running_tasks=no_task)
+        self.streams, self.state = SimpleNamespace(listen=SimpleNamespace(attached=False)), SessionState.OPEN
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def texts(messages: list[Any]) -> list[Any]:
 
 def resume(session: Session, event_id: bytes) -> Reader:
     """What follows this event; there must be something."""
-    resumed = session.resume(place_of(event_id))
+    resumed = session.streams.resume(place_of(event_id))
     assert resumed is not None
     return resumed
 
@@ -91,7 +91,7 @@ async def test_requests_wait_for_the_process_that_is_on_its_way(pair: tuple[Node
 async def test_what_the_client_has_not_seen_is_replayed_and_the_stream_goes_on(pair: tuple[Node, Node]) -> None:
     first, second = pair
     old = await first.open()
-    listening = old.read(old.open_listener())
+    listening = old.streams.read(old.streams.open_listener())
     for text in "abc":
         first.process.say(**note(text))
     assert texts(await take(listening, 2)) == ["a", "b"]
@@ -105,7 +105,7 @@ async def test_what_the_client_has_not_seen_is_replayed_and_the_stream_goes_on(p
 async def test_without_an_id_the_listen_stream_gives_what_no_connection_has_taken(pair: tuple[Node, Node]) -> None:
     first, second = pair
     old = await first.open()
-    listening = old.read(old.open_listener())
+    listening = old.streams.read(old.streams.open_listener())
     first.process.say(**note("a"))
     await take(listening, 1)
     await first.flush(old)
@@ -113,13 +113,13 @@ async def test_without_an_id_the_listen_stream_gives_what_no_connection_has_take
     first.process.say(**note("b"))
     await first.flush(old)
     session = await second.take_over(old.id)
-    assert texts(await take(session.read(session.open_listener()), 2)) == ["b", "notifications/message"]
+    assert texts(await take(session.streams.read(session.streams.open_listener()), 2)) == ["b", "notifications/message"]
 
 
 async def test_numbers_that_were_given_out_but_not_written_down_are_not_used_again(pair: tuple[Node, Node]) -> None:
     first, second = pair
     old = await first.open()
-    listening = old.read(old.open_listener())
+    listening = old.streams.read(old.streams.open_listener())
     first.process.say(**note("a"))
     await first.flush(old)
     first.process.say(**note("b"))  # is delivered, but not accepted
@@ -142,7 +142,7 @@ async def test_calls_in_flight_get_an_error_on_their_stream_once_and_are_not_run
     progress, error, end = await take(resumed, 3)
     assert (progress["params"]["progressToken"], error, end) == (7, "node_lost", None)
     assert [each["method"] for each in second.process.sent] == ["initialize", "notifications/initialized"]
-    assert session.resume(place_of(resumed.event_id)) is None
+    assert session.streams.resume(place_of(resumed.event_id)) is None
     session.request(request("tools/call", 7), session.reply(1, may_stream=True))  # the id is free again
 
 
@@ -165,7 +165,7 @@ async def test_errors_of_ours_are_told_as_they_were(pair: tuple[Node, Node]) -> 
     old = await first.open()
     reader = stream_call(old, 7)
     reader.leave()
-    assert old._lease is not None
+    assert old.link.process is not None
     first.process.die()
     await first.flush(old)
     session = await second.take_over(old.id)
@@ -182,7 +182,7 @@ async def test_a_question_of_the_dead_process_is_withdrawn_and_its_answer_fits_n
 ) -> None:
     first, second = pair
     old = await first.open()
-    listening = old.read(old.open_listener())
+    listening = old.streams.read(old.streams.open_listener())
     first.process.say(id="q", method="roots/list")
     [question] = await take(listening, 1)
     await first.flush(old)
@@ -202,7 +202,7 @@ async def test_a_question_of_the_dead_process_is_withdrawn_and_its_answer_fits_n
 async def test_a_session_is_taken_over_again_and_again(store: FlakyStore) -> None:
     async with nodes(store, 5) as cluster:
         session = await cluster[0].open()
-        place = session.read(session.open_listener()).event_id
+        place = session.streams.read(session.streams.open_listener()).event_id
         heard = []
         for token, node in enumerate(cluster[1:], 2):
             await cluster[token - 2].flush(session)
@@ -219,7 +219,7 @@ async def test_nodes_whose_clocks_differ_keep_the_order_of_a_stream(store: Flaky
         for part in (second.writer, second.durability):
             part._wall_clock = lambda: time.time() - 30.0
         old = await first.open()
-        place = old.read(old.open_listener()).event_id
+        place = old.streams.read(old.streams.open_listener()).event_id
         for text in "ab":
             first.process.say(**note(text))
         await first.flush(old)
@@ -258,7 +258,7 @@ async def test_the_old_owner_that_wakes_up_before_the_journal_is_read_leaves_it_
     assert (store.deleted, first.writer.stored_bytes) == ([], 0)
     assert "[0 journals, 0 dirty" in repr(first.writer)
     session = await second.take_over(old.id)
-    assert texts(await take(session.read(session.listen), 1)) == ["a"]
+    assert texts(await take(session.streams.read(session.streams.listen), 1)) == ["a"]
 
 
 async def test_a_hand_over_has_everything_and_leaves_it_there(pair: tuple[Node, Node], store: FlakyStore) -> None:
@@ -270,7 +270,7 @@ async def test_a_hand_over_has_everything_and_leaves_it_there(pair: tuple[Node, 
     assert await take(reader, 2) == ["node_lost", None]
     assert store.deleted == []
     session = await second.take_over(old.id)
-    resumed = session.resume(place_of(reader.event_id))
+    resumed = session.streams.resume(place_of(reader.event_id))
     assert resumed is None  # the client has it all
 
 
@@ -315,7 +315,7 @@ async def test_what_does_not_fit_its_route_or_was_changed_counts_as_nothing(
     first, second = pair
     old, other = await first.open(), await first.open()
     for session in (old, other):
-        session.read(session.open_listener()).leave()
+        session.streams.read(session.streams.open_listener()).leave()
         for text in "ab":
             session.backend_sent(json.dumps({"jsonrpc": "2.0", **note(text)}).encode())
         await first.flush(session)

@@ -328,20 +328,20 @@ def _request(method: str, number: int) -> Any:
 async def test_a_session_that_answers_with_json_has_no_log(session: Session, link: FakeLink) -> None:
     session.request(_request("tools/call", 1), session.reply(1, may_stream=True))
     link.answer()
-    assert session._resumption is None
+    assert session.streams._resumption is None
 
 
 async def test_a_calls_answer_waits_for_the_client_to_come_back(session: Session, link: FakeLink) -> None:
     reply = session.reply(1, may_stream=True)
     session.request(_request("tools/call", 1), reply)
-    reader = session.read(reply.become_stream())
-    listening = session.read(session.open_listener())
+    reader = session.streams.read(reply.become_stream())
+    listening = session.streams.read(session.streams.open_listener())
     reader.leave()
     assert session.exchange.listening  # another's leaving is nothing to the listener
     link.answer({"n": 1})
     place = parse_event_id(reader.event_id)
     assert place is not None
-    resumed = session.resume(place)
+    resumed = session.streams.resume(place)
     assert resumed is not None
     [answered, end] = await take(resumed, 2)
     assert (json.loads(answered)["result"], end) == ({"n": 1}, None)  # type: ignore[arg-type]
@@ -352,7 +352,7 @@ async def test_a_calls_answer_waits_for_the_client_to_come_back(session: Session
 async def test_a_question_that_nobody_fetches_is_answered_with_an_error(session: Session, link: FakeLink) -> None:
     reply = session.reply(1, may_stream=True)
     session.request(_request("tools/call", 1), reply)
-    session.read(reply.become_stream()).leave()
+    session.streams.read(reply.become_stream()).leave()
     link.say(id="q", method="roots/list")
     for number in range(MAX_EVENTS):
         link.say(method="notifications/message", params={"data": number})
@@ -364,17 +364,17 @@ async def test_a_question_that_nobody_fetches_is_answered_with_an_error(session:
 async def test_ages_are_looked_at_with_the_sessions(session: Session, link: FakeLink) -> None:
     reply = session.reply(1, may_stream=True)
     session.request(_request("tools/call", 1), reply)
-    session.read(reply.become_stream()).leave()
+    session.streams.read(reply.become_stream()).leave()
     link.answer()
-    assert session._resumption is not None
-    assert len(session._resumption.log) == 1
-    session.expired(time.monotonic() + MAX_AGE_S + 1)
-    assert len(session._resumption.log) == 0
+    assert session.streams._resumption is not None
+    assert len(session.streams._resumption.log) == 1
+    session.streams.trim(time.monotonic() + MAX_AGE_S + 1)
+    assert len(session.streams._resumption.log) == 0
 
 
 @pytest.mark.parametrize(("reason", "comes_back"), [("shutdown", True), ("deleted", False)])
 async def test_only_a_drain_sends_clients_back(session: Session, link: FakeLink, reason: str, comes_back: bool) -> None:
-    reader = session.read(session.open_listener())
+    reader = session.streams.read(session.streams.open_listener())
     session.close(reason)
     assert await take(reader, 1) == [None]
     assert (1000 <= (reader.retry_ms or 0) <= 5000) is comes_back

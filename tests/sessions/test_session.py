@@ -24,9 +24,11 @@ from app.errors import (
 from app.protocol.commands import Failed, Listen
 from app.protocol.jsonrpc import Notification, Request, Response, parse_client
 from app.protocol.lifecycle import SessionState
+from app.sessions.lifetime import why_over
 from app.sessions.registry import STREAM_AFTER_S, SessionRegistry
-from app.sessions.session import UNREAD_S, Session
+from app.sessions.session import Session
 from app.sessions.standstill import GAP_S
+from app.streams.session_streams import UNREAD_S
 from app.streams.streams import MAX_EVENTS, Reply
 from tests.sessions.fakes import FakeLink, FakePool
 
@@ -158,7 +160,7 @@ async def test_death_fails_every_call_ends_the_streams_and_the_session(
 ) -> None:
     body, events = ask(opened, id_text="1"), ask(opened, id_text="2")
     events.become_stream()
-    listen = opened.open_listener()
+    listen = opened.streams.open_listener()
     link.die()
     assert isinstance(body.outcomes[0], Failed)
     error = body.outcomes[0].error
@@ -317,11 +319,11 @@ async def test_an_initialize_that_is_never_answered_ends_the_session(session: Se
 
 async def test_ages(opened: Session) -> None:
     now = time.monotonic()
-    assert opened.expired(now + 99) is None
-    assert opened.expired(now + 101) == "idle"
-    opened.open_listener()
-    assert opened.expired(now + 101) is None  # somebody listens
-    assert opened.expired(now + 1001) == "too_old"
+    assert why_over(opened, now + 99) is None
+    assert why_over(opened, now + 101) == "idle"
+    opened.streams.open_listener()
+    assert why_over(opened, now + 101) is None  # somebody listens
+    assert why_over(opened, now + 1001) == "too_old"
 
 
 async def test_a_session_that_waits_for_a_process_is_not_idle(
@@ -334,10 +336,10 @@ async def test_a_session_that_waits_for_a_process_is_not_idle(
         while not pool.waiting:
             await anyio.lowlevel.checkpoint()
         session.last_seen -= 101
-        assert session.expired(time.monotonic()) is None
+        assert why_over(session, time.monotonic()) is None
         pool.gate.set()
-    assert session.expired(time.monotonic()) is None, "its time begins with its process"
-    assert session.expired(time.monotonic() + 101) == "idle"
+    assert why_over(session, time.monotonic()) is None, "its time begins with its process"
+    assert why_over(session, time.monotonic() + 101) == "idle"
 
 
 @pytest.mark.parametrize(("issuer", "reason"), [("key", "credential_expired"), ("https://idp.example.com", None)])
@@ -350,26 +352,26 @@ async def test_a_session_ends_with_its_key_and_not_with_a_token(
     await registry.connect(session)
     hello = session.reply(1, may_stream=False)
     session.request(message("initialize"), hello)
-    assert session.expired(time.monotonic()) is None, "what was asked in time is waited for"
+    assert why_over(session, time.monotonic()) is None, "what was asked in time is waited for"
     pool.leases[-1].link.answer({"protocolVersion": "2025-11-25", "capabilities": {}})
-    assert session.expired(time.monotonic()) == reason
+    assert why_over(session, time.monotonic()) == reason
 
 
 async def test_a_session_with_a_call_in_flight_is_not_idle(opened: Session) -> None:
     ask(opened)
-    assert opened.expired(time.monotonic() + 101) is None
+    assert why_over(opened, time.monotonic() + 101) is None
 
 
 async def test_one_reader_listens_at_a_time(opened: Session) -> None:
-    reader = opened.read(opened.open_listener())
+    reader = opened.streams.read(opened.streams.open_listener())
     with pytest.raises(Conflict):
-        opened.open_listener()
+        opened.streams.open_listener()
     reader.leave()
-    opened.open_listener()
+    opened.streams.open_listener()
 
 
 async def test_a_reader_that_does_not_keep_up_pauses_the_process(opened: Session, link: FakeLink) -> None:
-    stream = opened.open_listener()
+    stream = opened.streams.open_listener()
     for number in range(MAX_EVENTS + 1):
         link.say(method="notifications/message", params={"data": number})
     assert link.paused
@@ -378,7 +380,7 @@ async def test_a_reader_that_does_not_keep_up_pauses_the_process(opened: Session
 
 
 async def test_a_listen_stream_that_nobody_reads_holds_calls_up_for_a_second(opened: Session, link: FakeLink) -> None:
-    reader = opened.read(opened.listen)
+    reader = opened.streams.read(opened.streams.listen)
     reply = ask(opened, may_stream=False)
     for number in range(MAX_EVENTS + 1):
         link.say(method="notifications/message", params={"data": number})
@@ -393,13 +395,13 @@ async def test_a_listen_stream_that_nobody_reads_holds_calls_up_for_a_second(ope
     link.say(method="notifications/message", params={"data": "later"})
     link.answer({"n": 1})
     assert len(reply.outcomes) == 1
-    assert opened.listen.queued_from == 3  # of what waits for the next reader the oldest went
+    assert opened.streams.listen.queued_from == 3  # of what waits for the next reader the oldest went
 
 
 async def test_where_no_call_waits_a_listen_stream_may_be_read_as_slowly_as_its_reader_likes(
     opened: Session, link: FakeLink
 ) -> None:
-    reader = opened.read(opened.listen)
+    reader = opened.streams.read(opened.streams.listen)
     for number in range(MAX_EVENTS + 1):
         link.say(method="notifications/message", params={"data": number})
     now = time.monotonic()
@@ -419,7 +421,7 @@ async def test_a_question_nobody_can_read_is_answered_with_an_error(opened: Sess
 
 
 async def test_on_http_sse_everything_is_on_the_one_stream(opened: Session, link: FakeLink) -> None:
-    stream = opened.open_listener()
+    stream = opened.streams.open_listener()
     opened.request(message("tools/call", "5"), Listen.STREAM)
     link.say(method="notifications/message", params={})
     link.answer({"done": True})

@@ -13,10 +13,11 @@ from app.protocol.commands import Answer, Call, Listen, ToStream
 from app.protocol.event_ids import parse_event_id
 from app.protocol.jsonrpc import parse_backend, parse_client
 from app.sessions.registry import SessionRegistry
-from app.sessions.session import UNREAD_S, Session
+from app.sessions.session import Session
 from app.streams.replay import MAX_BYTES as LOG_BYTES
 from app.streams.replay import MAX_EVENTS as LOG_EVENTS
 from app.streams.resumption import Reader, Resumption
+from app.streams.session_streams import UNREAD_S
 from app.streams.streams import MAX_EVENTS, EventStream, Reply
 from tests.sessions.fakes import FakeLink, FakePool
 
@@ -56,7 +57,7 @@ class Unread:
         self.reply = call(session, 1)
         self.call_id = link.sent[-1]["id"]
         self.said = 0
-        self.reader: Reader = session.read(self.reply.become_stream())
+        self.reader: Reader = session.streams.read(self.reply.become_stream())
         self.say(MAX_EVENTS + 1)
 
     def say(self, count: int, **more: Any) -> None:
@@ -125,7 +126,7 @@ async def test_alone_it_may_be_read_as_slowly_as_its_reader_likes(session: Sessi
 
 
 async def test_it_holds_a_listen_stream_up_for_a_second(session: Session, unread: Unread) -> None:
-    listening = session.read(session.listen)
+    listening = session.streams.read(session.streams.listen)
     unread.let_go()
     unread.link.say(method="notifications/tools/list_changed")
     assert b"list_changed" in await listening.next()  # type: ignore[operator]
@@ -188,7 +189,7 @@ async def test_a_client_that_comes_back_with_another_connection_resumes(session:
     number = int(place.split(b"-")[1])
     stream = unread.reply.stream
     assert stream is not None
-    unread.reader = session.read(stream, unread.reader._place)
+    unread.reader = session.streams.read(stream, unread.reader._place)
     assert await unread.rest() == [*range(number + 1, unread.said + 1), "done"]
 
 

@@ -22,8 +22,9 @@ from app.errors import (
 from app.protocol.calls.questions import QUESTION_S
 from app.protocol.calls.waiting_calls import MIN_WAITING
 from app.protocol.commands import Answer, Failed
+from app.sessions.endings import HANDED_OVER, SHUTDOWN, TAKEN_OVER
 from app.sessions.registry import SessionRegistry
-from app.sessions.session import HANDED_OVER, SHUTDOWN, TAKEN_OVER, Session
+from app.sessions.session import Session
 from app.sessions.standstill import GAP_S
 from app.streams.streams import Reply
 from tests.sessions.conftest import SPEC
@@ -203,15 +204,15 @@ async def test_nobodys_turn_comes_before_it_is_known_that_the_session_is_still_o
 async def test_a_batch_fits_whole_or_not_at_all(rigs: Rigs) -> None:
     rig = await rigs.open(4, in_flight=10)
     rig.ask_all("ab")
-    rig.session.require_room(8, 8, 1000)
+    rig.session.calls.require_room(8, 8, 1000)
     with pytest.raises(QuotaExceeded, match="tenant"):
-        rig.session.require_room(9, 9, 1000)
+        rig.session.calls.require_room(9, 9, 1000)
     rig.session.gate.configure(Limits(in_flight=None, requests_per_second=1.0, burst=10))
-    rig.session.require_room(10, 10, 1000)
+    rig.session.calls.require_room(10, 10, 1000)
     with pytest.raises(QuotaExceeded, match="a session"):
-        rig.session.require_room(10, 11, 1000)
+        rig.session.calls.require_room(10, 11, 1000)
     with pytest.raises(RateLimited):
-        rig.session.require_room(11, 10, 1000)
+        rig.session.calls.require_room(11, 10, 1000)
     assert rig.session.gate.in_flight == 2
 
 

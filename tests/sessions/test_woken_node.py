@@ -130,7 +130,7 @@ async def test_it_serves_nothing_over_a_line_that_died_and_nothing_is_lost(
 ) -> None:
     first, second = pair
     old = await first.open()
-    listener = old.open_listener()
+    listener = old.streams.open_listener()
     first.process.say(**note("acknowledged"))
     assert old.journal is not None
     await first.writer.flush(old.journal)
@@ -147,7 +147,7 @@ async def test_it_serves_nothing_over_a_line_that_died_and_nothing_is_lost(
     while (item := await listener.next()) is not None:
         heard.append(json.loads(item)["params"]["text"])  # type: ignore[arg-type]
     assert "from the pause" not in heard
-    (said,) = await take(session.read(session.listen), 1)
+    (said,) = await take(session.streams.read(session.streams.listen), 1)
     assert said["params"]["text"] == "acknowledged"
     assert session.state is SessionState.OPEN
     await until(lambda: not first.writer._deletions)
@@ -230,7 +230,7 @@ async def test_it_leaves_the_journal_to_a_successor_whose_database_is_slow(
         may_answer.set()
     (session,) = taken
     assert session is not None
-    (said,) = await take(session.read(session.listen), 1)
+    (said,) = await take(session.streams.read(session.streams.listen), 1)
     assert said["params"]["text"] == "acknowledged"
 
 

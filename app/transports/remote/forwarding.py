@@ -21,7 +21,7 @@ from app.peers.passing import Kind, Passing
 from app.protocol.jsonrpc import Request, parse_client
 from app.protocol.sse import encode_message, encode_retry
 from app.routing.routes import NodeRecord
-from app.sessions.session import DRAIN_RETRY_MS
+from app.sessions.endings import DRAIN_RETRY_MS
 from app.transports.event_stream import STALLED_S
 from app.transports.request import ClientGone, McpRequest
 

@@ -1,0 +1,122 @@
+"""SessionLink: a session's end of its link, from before there is one until it is given back."""
+
+import anyio
+
+from app.domain import BackendSpec, Limits, Principal
+from app.errors import GatewayError, InvalidMessage
+from app.links.bridged import BridgedLink, BridgedSession
+from app.links.source import LinkLease, LinkSource
+from app.metrics import Metrics
+from app.processes.link import BackendLink
+
+
+class SessionLink:
+    """What the session says goes to its process, or to the bridge before it; without one there is nobody to tell."""
+
+    __slots__ = ("_asking", "_lease", "_link", "_metrics")
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._lease: LinkLease | None = None
+        self._link: BackendLink | None = None
+        self._asking: anyio.CancelScope | None = None
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether there is, or was, a process."""
+        return self._link is not None
+
+    @property
+    def is_bridged(self) -> bool:
+        """Whether a bridge between eras stands before the process."""
+        return isinstance(self._link, BridgedLink)
+
+    @property
+    def was_warm(self) -> bool:
+        """Whether its process ran already when the session asked for one."""
+        return self._lease is not None and self._lease.was_warm
+
+    @property
+    def process(self) -> str | None:
+        """The id of the process behind it, once it has one."""
+        return None if self._lease is None else self._lease.link.id
+
+    async def ask(
+        self, source: LinkSource, spec: BackendSpec, limits: Limits, principal: Principal
+    ) -> LinkLease | None:
+        """A link to `attach`; None where `release` came first: whoever waits for nothing keeps no place in the line.
+
+        Raises:
+            BackendError, ShuttingDown: there is none to be had.
+        """
+        with anyio.CancelScope() as asking:
+            self._asking = asking
+            lease = await source.lease(spec, limits, principal)
+            if not asking.cancel_called:
+                return lease
+            lease.release("session_closed")
+        return None
+
+    def attach(self, lease: LinkLease, session: BridgedSession) -> None:
+        """The session has its link, and hears it."""
+        self._lease = lease
+        self._link = link = lease.link
+        link.attach(session)
+
+    def bridge(self, session: BridgedSession) -> None:
+        """Puts a bridge between the session and its process, which speaks 2026-07-28 only."""
+        assert self._link is not None
+        self._link = BridgedLink(self._link, session)
+
+    def send(self, line: bytes) -> None:
+        """Writes a line of the client's.
+
+        Raises:
+            InvalidMessage: there is no process yet.
+            BackendError: it is gone, or does not read.
+        """
+        if self._link is None:
+            raise InvalidMessage("the first request of a session is `initialize`")
+        self._link.send(line)
+
+    def tell(self, line: bytes) -> None:
+        """Writes a line of our own; a process that is gone or deaf will be noticed by others."""
+        try:
+            self.send(line)
+        except GatewayError:
+            self._metrics.messages_dropped.labels("backend_deaf").inc()
+
+    def handshake_succeeded(self) -> None:
+        """The process has answered `initialize`, or needs none."""
+        assert self._lease is not None
+        self._lease.handshake_succeeded()
+
+    def hold_up(self, held_up: bool) -> None:
+        """Reads the process, or does not."""
+        if self._link is None:
+            return
+        if held_up:
+            self._link.pause_reading()
+        else:
+            self._link.resume_reading()
+
+    def asked_for(self, size: int) -> None:
+        """See BackendLink."""
+        if self._link is not None:
+            self._link.asked_for(size)
+
+    def answering(self) -> bytes | None:
+        """See BackendLink."""
+        return None if self._link is None else self._link.answering()
+
+    def release(self, reason: str) -> None:
+        """The session is done with it, or waits for none any more."""
+        if self._asking is not None:
+            self._asking.cancel()
+        if isinstance(self._link, BridgedLink):
+            self._link.end()
+        if self._lease is not None:
+            self._lease.release(reason)
+
+    def __repr__(self) -> str:
+        return f"<SessionLink {self.process or 'without a process'}>"
