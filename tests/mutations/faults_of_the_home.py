@@ -50,7 +50,7 @@ FAULTS_OF_THE_HOME = (
     Fault(
         "a call that ends takes the questions of others along",
         "app/sessionless/call.py",
-        "                self.line.listen.push(question.as_command())",
+        "                self.line.streams.listen.push(question.as_command())",
         "                self.line.refuse_question(question.id, given_up, INVALID_PARAMS)",
         HOME,
     ),
