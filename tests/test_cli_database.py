@@ -9,7 +9,8 @@ import pytest
 
 from app import cli
 from app.cli import settings as cli_settings
-from app.config.settings import Settings, default_data_dir
+from app.config.data_directory import default_data_dir
+from app.config.settings import Settings
 from app.errors import SettingsError
 from tests.test_cli import run
 

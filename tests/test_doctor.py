@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from app import cli, doctor
-from app.config.settings import is_loopback, is_wildcard
+from app.config.hosts import is_loopback, is_wildcard
 from app.doctor import Check, State, machine, network, sandbox, storage
 from app.redis.survey import Survey
 from app.spawner.client import SpawnerClient, SpawnFailed

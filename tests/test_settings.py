@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from app.config import urls
-from app.config.settings import NAMES, Settings, is_loopback, is_postgresql, is_wildcard
+from app.config.hosts import is_loopback, is_wildcard
+from app.config.settings import NAMES, Settings
+from app.config.urls import is_postgresql
 from app.errors import SettingsError
 from app.redis import address as redis_address
 

@@ -6,7 +6,9 @@ import os
 from app import doctor
 from app.cli.database import is_there, no_database, say_which
 from app.cli.settings import settings_from, settings_only_read
-from app.config.settings import PREFIX, Settings, is_loopback, is_wildcard
+from app.config.environment import PREFIX
+from app.config.hosts import is_loopback, is_wildcard
+from app.config.settings import Settings
 from app.errors import SettingsError
 from app.node.fleet import serve_nodes
 from app.storage.migrate import check, upgrade

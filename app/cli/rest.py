@@ -15,7 +15,8 @@ import httpx2
 from app.cli.tables import one_line
 from app.cli.text import printable, read_text
 from app.client_config import endpoint
-from app.config.settings import PREFIX, is_loopback
+from app.config.environment import PREFIX
+from app.config.hosts import is_loopback
 from app.errors import GatewayError, InvalidRequest
 
 TIMEOUT = httpx2.Timeout(30.0, connect=5.0, read=100.0)  # a check takes a minute at most

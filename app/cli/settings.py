@@ -3,7 +3,9 @@
 import argparse
 import os
 
-from app.config.settings import PREFIX, Settings, is_in_working_directory
+from app.config.data_directory import is_in_working_directory
+from app.config.environment import PREFIX
+from app.config.settings import Settings
 
 
 def settings_from(options: argparse.Namespace, *, host: str | None = None, port: str | None = None) -> Settings:

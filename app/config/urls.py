@@ -73,6 +73,11 @@ def database_url(text: str) -> str:
     return f"sqlite:///{rest[1:]}"
 
 
+def is_postgresql(database_url: str) -> bool:
+    """Whether the database is a server that several nodes can share."""
+    return database_url.startswith("postgresql:")
+
+
 def _refuse_two_readings(rest: str) -> None:
     """Of what follows the scheme: at most one @, before everything that ends the part with user and host."""
     login, at, _ = re.split("[/?#]", rest, maxsplit=1)[0].rpartition("@")

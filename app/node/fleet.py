@@ -20,7 +20,9 @@ from anyio.abc import Process
 
 import app
 from app import logs
-from app.config.settings import PREFIX, Settings, say_where_data_is
+from app.config.data_directory import say_where_data_is
+from app.config.environment import PREFIX
+from app.config.settings import Settings
 from app.errors import GatewayError, SettingsError
 from app.spawner.syscalls import refuse_inspection
 from app.storage import migrate
@@ -60,7 +62,7 @@ def serve_nodes(settings: Settings, count: int, *, demo: bool = False) -> int:
     logs.configure(settings.log_level)
     migrate.prepare(settings.database_url)
     with _reserve_port(settings) as port:
-        say_where_data_is(settings)
+        say_where_data_is(settings.data_dir)
         return anyio.run(_Fleet(settings, port, count, demo=demo).run)
 
 

@@ -32,7 +32,8 @@ from app.cluster.journal_writer import JournalWriter
 from app.cluster.opening import Routing, open_routing
 from app.cluster.reconcile import Settling
 from app.cluster.takeover import TakeOver
-from app.config.settings import PREFIX, Settings
+from app.config.environment import PREFIX
+from app.config.settings import Settings
 from app.errors import GatewayError, SettingsError
 from app.limits.overload import Marks, Overload
 from app.limits.rate_limiter import RateLimiter

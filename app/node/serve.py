@@ -26,7 +26,9 @@ import uvicorn
 import uvloop
 
 from app import logs
-from app.config.settings import Settings, is_wildcard, say_where_data_is
+from app.config.data_directory import say_where_data_is
+from app.config.hosts import is_wildcard
+from app.config.settings import Settings
 from app.edge.connections import (
     ConnectionLimits,
     Connections,
@@ -85,7 +87,7 @@ def serve(settings: Settings, *, demo: bool = False, member: int | None = None) 
         # Made before the gateway opens: other nodes are told where this one is.
         settings = replace(settings, node_url=settings.node_url or _own_url(settings, listeners[-1]))
         if member is None:
-            say_where_data_is(settings)
+            say_where_data_is(settings.data_dir)
         runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
         identity = _Identity(node_id, lines, is_member=member is not None)
         runner.run(_Node(settings, listeners, identity, demo=demo).run())

@@ -1,0 +1,55 @@
+"""Hosts, nodes and networks as settings name them: text in, value out; a ValueError says what is allowed."""
+
+import ipaddress
+import re
+
+IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_HOST_NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,251}[a-z0-9])?", re.IGNORECASE)
+_NODE_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+
+
+def host(text: str) -> str:
+    """Where to listen."""
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        if _HOST_NAME.fullmatch(text):
+            return text
+    raise ValueError(f"{text!r} is not an IP address or a host name")
+
+
+def node_name(text: str) -> str:
+    """What a node is called."""
+    if not _NODE_NAME.fullmatch(text):
+        raise ValueError(
+            f"{text[:80]!r} is no name for a node: allowed are up to 63 of a-z, 0-9 and -, the last not at either end"
+        )
+    return text
+
+
+def networks(text: str) -> tuple[IpNetwork, ...]:
+    """Addresses and networks, separated by commas."""
+    networks = []
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        try:
+            networks.append(ipaddress.ip_network(item))
+        except ValueError as error:
+            raise ValueError(f"{error}; allowed are addresses and networks like 10.0.0.0/8") from None
+    return tuple(networks)
+
+
+def is_wildcard(host: str) -> bool:
+    """Whether it stands for every address of this machine, and so names none that others could connect to."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can connect to the address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
