@@ -9,14 +9,15 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from app.errors import BackendTimeout, CallCutOff
-from app.protocol.commands import Answer, Call, Failed, Listen, ToStream
+from app.protocol.commands import Answer, Call, Failed, ToStream
 from app.protocol.eras.input_required import MAX_ROUNDS, NEEDS
-from app.protocol.eras.modern import LEVELS, MAY_ASK, MISSING_CAPABILITY, Envelope, complete, tagged, takes_mode
+from app.protocol.eras.modern import LEVELS, MAY_ASK, Envelope, complete, tagged
+from app.protocol.eras.sessionless_answers import as_sessionless, error_answer, retagged
 from app.protocol.eras.url_required import is_url_required, required_urls, was_opened
 from app.protocol.jsonrpc import (
     INTERNAL_ERROR,
@@ -27,12 +28,12 @@ from app.protocol.jsonrpc import (
     Request,
     Response,
     dump_notification,
-    dump_request,
     encode,
     members_of,
     parse_backend,
     string_of,
 )
+from app.sessionless.questions import Question, as_input_request, lacking_for, lacking_mode
 from app.sessions.calls import error_type_of
 from app.sessions.session import Session
 from app.streams.streams import EventStream, Reply
@@ -40,19 +41,6 @@ from app.streams.streams import EventStream, Reply
 DEBOUNCE_S = 0.03  # a server that asks several things at once writes them within this
 ASK_ELSEWHERE_S = 10.0  # people think so long; a call whose question another's client took with it only waits
 ASK_ANYBODY_S = 30.0  # also calls that the process has had for longer than the one that was asked
-RESOURCE_NOT_FOUND = -32002  # of the handshake era
-
-
-class Question(NamedTuple):
-    """What the process asked: our id of it, and what the client is told."""
-
-    id: bytes
-    method: str
-    params: Params
-
-    def as_command(self) -> ToStream:
-        """For a stream, as it came."""
-        return ToStream(Listen.STREAM, dump_request(self.id, self.method, self.params), question=self.id)
 
 
 class ModernCall:
@@ -249,13 +237,13 @@ class ModernCall:
             return
         need = NEEDS.get(question.method)
         self.times_asked += 1
-        lacking = _lacking(self.envelope, need, question)
+        lacking = lacking_for(question, self.envelope)
         if self.passes_unchanged or need is None or lacking:
             self._lacking = lacking or self._lacking
             self.line.refuse_question(question.id, "the client does not support this", METHOD_NOT_FOUND)
             return
         key = f"{need}-{question.id.decode()}"
-        self.questions[key] = Question(question.id, question.method, _for_modern_client(question))
+        self.questions[key] = as_input_request(question)
         if self._reply is not None:
             self._ask_soon()
 
@@ -321,7 +309,7 @@ class ModernCall:
         urls = required_urls(response) if is_url_required(response) and self.message.method in MAY_ASK else []
         if self.passes_unchanged or not urls or self.repeats >= MAX_ROUNDS:
             return False
-        if lacking := _lacking_mode(self.envelope, "url"):
+        if lacking := lacking_mode(self.envelope, "url"):
             self._lacking = lacking
             return False
         self._url_required = response
@@ -338,7 +326,7 @@ class ModernCall:
         if not is_opened:
             self.questions.clear()
             why = string_of(members_of(refusal.value).get("message")) or "a URL was not opened"
-            self._kept = self._as_answer(_error(INTERNAL_ERROR, why, {"reason": "elicitation_declined"}))
+            self._kept = self._as_answer(error_answer(INTERNAL_ERROR, why, {"reason": "elicitation_declined"}))
 
     # --- the end
 
@@ -389,67 +377,11 @@ class ModernCall:
         """The process's answer as its client's revision has it."""
         if self.passes_unchanged:
             is_subscription = self.message.method == "subscriptions/listen" and response.member == "result"
-            return _retagged(response, self.message.id) if is_subscription else self._seal(response)
-        if response.member == "result":
-            value = complete(response.value, self.message.method, self.server_info)
-            if self._lacking is not None and _is_error_result(response):
-                return _error(MISSING_CAPABILITY, "the tool needs a capability that the client did not declare",
-                              {"requiredCapabilities": self._lacking})  # fmt: skip
-            return Response(b"", "result", msgspec.Raw(value))
-        members = members_of(response.value)
-        if self._lacking is not None:
-            return _error(MISSING_CAPABILITY, "the request needs a capability that the client did not declare",
-                          {"requiredCapabilities": self._lacking})  # fmt: skip
-        if is_url_required(response):  # a code that must not be used again
-            members["code"] = msgspec.Raw(b"%d" % INTERNAL_ERROR)
-            return Response(b"", "error", msgspec.Raw(encode(members)))
-        if bytes(members.get("code", msgspec.Raw())) == b"%d" % RESOURCE_NOT_FOUND:
-            uri = (self.message.params or {}).get("uri")
-            members["code"] = msgspec.Raw(b"%d" % INVALID_PARAMS)
-            if uri is not None:
-                members["data"] = msgspec.Raw(encode({"uri": uri}))
-            return Response(b"", "error", msgspec.Raw(encode(members)))
-        return response
+            return retagged(response, self.message.id) if is_subscription else self._seal(response)
+        return as_sessionless(response, self.message, self.server_info, self._lacking)
 
     def _as_call(self) -> Call:
         return Call(self.message.id, b"", self.message.method, self, True, 0.0, 0.0)
 
     def _as_answer(self, response: Response) -> Answer:
         return Answer(self._as_call(), response)
-
-
-def _error(code: int, message: str, data: dict[str, Any]) -> Response:
-    return Response(b"", "error", msgspec.Raw(encode({"code": code, "message": message, "data": data})))
-
-
-def _retagged(response: Response, subscription_id: bytes) -> Response:
-    """The end of a subscription, under the client's id of it."""
-    return Response(b"", "result", msgspec.Raw(encode(tagged(members_of(response.value), subscription_id))))
-
-
-def _is_error_result(response: Response) -> bool:
-    return bytes(members_of(response.value).get("isError", msgspec.Raw())) == b"true"
-
-
-def _lacking(envelope: Envelope, need: str | None, question: Request) -> dict[str, Any]:
-    """What the client would have had to declare for this question; nothing where it has."""
-    if need == "elicitation":
-        return _lacking_mode(envelope, "url" if string_of((question.params or {}).get("mode")) == "url" else "form")
-    return {} if need is None or need in envelope.capabilities else {need: {}}
-
-
-def _lacking_mode(envelope: Envelope, mode: str) -> dict[str, Any]:
-    """The same for one mode of elicitation; forms need no mention where the client has declared none."""
-    modes = envelope.capabilities.get("elicitation")
-    if not isinstance(modes, dict):
-        return {"elicitation": {} if mode == "form" else {mode: {}}}
-    return {} if takes_mode(mode, modes) else {"elicitation": {mode: {}}}
-
-
-def _for_modern_client(question: Request) -> Params:
-    """A question's params as 2026-07-28 has them: elicitation says its mode, and has no id of its own."""
-    params = dict(question.params or {})
-    if question.method == "elicitation/create":
-        params.setdefault("mode", msgspec.Raw(b'"form"'))
-        params.pop("elicitationId", None)
-    return params

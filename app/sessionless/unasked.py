@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable
 from app.protocol.commands import Call, ToStream
 from app.protocol.eras.modern import MAY_ASK
 from app.protocol.jsonrpc import Notification, Request, parse_backend
-from app.sessionless.call import ModernCall, Question
+from app.sessionless.call import ModernCall
+from app.sessionless.questions import Question
 from app.sessions.session import Session
 from app.streams.streams import EventStream
 

@@ -1,0 +1,48 @@
+"""What a handshake-era process asks a client of 2026-07-28: whether that can be asked, and in which form."""
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from app.protocol.commands import Listen, ToStream
+from app.protocol.eras.input_required import NEEDS
+from app.protocol.eras.modern import Envelope, takes_mode
+from app.protocol.jsonrpc import Params, Request, dump_request, string_of
+
+
+class Question(NamedTuple):
+    """What the process asked: our id of it, and what the client is told."""
+
+    id: bytes
+    method: str
+    params: Params
+
+    def as_command(self) -> ToStream:
+        """For a stream, as it came."""
+        return ToStream(Listen.STREAM, dump_request(self.id, self.method, self.params), question=self.id)
+
+
+def lacking_for(question: Request, envelope: Envelope) -> dict[str, Any]:
+    """What the client would have had to declare for this question; nothing where it has."""
+    need = NEEDS.get(question.method)
+    if need == "elicitation":
+        mode = "url" if string_of((question.params or {}).get("mode")) == "url" else "form"
+        return lacking_mode(envelope, mode)
+    return {} if need is None or need in envelope.capabilities else {need: {}}
+
+
+def lacking_mode(envelope: Envelope, mode: str) -> dict[str, Any]:
+    """The same for one mode of elicitation; forms need no mention where the client has declared none."""
+    modes = envelope.capabilities.get("elicitation")
+    if not isinstance(modes, dict):
+        return {"elicitation": {} if mode == "form" else {mode: {}}}
+    return {} if takes_mode(mode, modes) else {"elicitation": {mode: {}}}
+
+
+def as_input_request(question: Request) -> Question:
+    """With the params that 2026-07-28 has: elicitation says its mode, and has no id of its own."""
+    params = dict(question.params or {})
+    if question.method == "elicitation/create":
+        params.setdefault("mode", msgspec.Raw(b'"form"'))
+        params.pop("elicitationId", None)
+    return Question(question.id, question.method, params)
