@@ -1,12 +1,11 @@
 """What the edge answers before there is a request that the application could be asked about."""
 
 from dataclasses import dataclass
-from http import HTTPStatus
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from app.http.errors import HttpRefusal, rpc_error
+from app.http.errors import HttpRefusal, phrase, rpc_error
 from app.http.problems import MEDIA_TYPE, ProblemResponse
 from app.http.request_ids import RequestIds
 
@@ -29,7 +28,7 @@ class Refusal:
         assert self.status is not None
         media_type, body = self._content(url)
         head = [
-            f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}",
+            f"HTTP/1.1 {self.status} {phrase(self.status)}",
             f"content-type: {media_type}",
             f"content-length: {len(body)}",
             "cache-control: no-store",

@@ -1,6 +1,7 @@
 """The one table from an error to its answers: an HTTP status, and a JSON-RPC code for MCP endpoints."""
 
 import random
+from http import HTTPStatus
 
 from app import errors
 from app.protocol.jsonrpc import (
@@ -20,6 +21,9 @@ SHUTTING_DOWN = -32014
 TIMEOUT = -32015
 QUOTA_EXCEEDED = -32016
 
+
+# As RFC 9110 names them; Python does from 3.13 on.
+_PHRASES = {413: "Content Too Large", 414: "URI Too Long", 416: "Range Not Satisfiable", 422: "Unprocessable Content"}
 
 # Refusals of these are the same bytes for whatever is not there, and for whatever is another's.
 ALIKE = frozenset({401, 403, 404, 421})
@@ -83,6 +87,11 @@ def _row(error: errors.GatewayError) -> tuple[int, int]:
         if isinstance(error, kind):
             return status, code
     return 500, INTERNAL_ERROR
+
+
+def phrase(status: int) -> str:
+    """What the status is called, on every Python the same."""
+    return _PHRASES.get(status) or HTTPStatus(status).phrase
 
 
 def http_status(error: errors.GatewayError) -> int:

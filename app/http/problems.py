@@ -14,7 +14,7 @@ from starlette.routing import Match
 
 from app import logs
 from app.errors import Forbidden, GatewayError, InvalidRequest, StorageUnavailable, Unauthenticated
-from app.http.errors import ALIKE, http_status, retry_after
+from app.http.errors import ALIKE, http_status, phrase, retry_after
 from app.logs import Seldom
 
 MEDIA_TYPE = "application/problem+json"
@@ -72,7 +72,7 @@ SCHEMA: dict[str, Any] = {
 def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The `responses=` of a route that may answer with these problems."""
     content = {"content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
-    return {status: {"description": HTTPStatus(status).phrase, **content} for status in statuses}
+    return {status: {"description": phrase(status), **content} for status in statuses}
 
 
 def install(app: FastAPI) -> None:
@@ -99,7 +99,7 @@ class ProblemResponse(Response):
     def __init__(
         self, status: int, reason: str, *, headers: Mapping[str, str] | None = None, **members: object
     ) -> None:
-        content = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "reason": reason}
+        content = {"type": "about:blank", "title": phrase(status), "status": status, "reason": reason}
         content |= {name: value for name, value in members.items() if value}
         served = logs.current.get()
         if status not in ALIKE and served is not None and "request" in (fields := served.fields()):

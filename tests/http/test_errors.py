@@ -5,7 +5,7 @@ import json
 import pytest
 
 from app import errors
-from app.http.errors import HttpRefusal, http_status, retry_after, rpc_code, rpc_error
+from app.http.errors import HttpRefusal, http_status, phrase, retry_after, rpc_code, rpc_error
 from app.peers.client import PeerLost
 
 
@@ -32,6 +32,11 @@ def _every_error(kind: type[errors.GatewayError] = errors.GatewayError) -> list[
 )
 def test_each_error_has_its_status_and_code(error: errors.GatewayError, status: int, code: int) -> None:
     assert (http_status(error), rpc_code(error)) == (status, code)
+
+
+def test_a_status_has_one_name_whatever_python_calls_it() -> None:
+    named = [phrase(status) for status in (404, 413, 414, 422)]
+    assert named == ["Not Found", "Content Too Large", "URI Too Long", "Unprocessable Content"]
 
 
 def test_what_answers_503_or_429_says_when_to_come_again() -> None:

@@ -194,7 +194,7 @@ def test_sessions_are_listed_shown_and_closed(line, gateway):
 def test_a_refusal_has_title_detail_hint_and_request_id(line, gateway):
     told = line.run("tenants", "set", "default", "limits.sessions=many", code=1).stderr.splitlines()
     assert told[0] == f"trunkline: gateway {gateway.url}"
-    assert told[1].startswith("trunkline: Unprocessable Entity: ")
+    assert told[1].startswith("trunkline: Unprocessable Content: ")
     assert any(each.startswith("  limits.sessions: ") for each in told)
     identifier = told[-1].removeprefix("  request id: ")
     assert len(identifier) == 16

@@ -125,7 +125,9 @@ async def test_a_child_gets_what_it_should_and_nothing_else(client, monkeypatch)
         "PATH": os.environ["PATH"], "DECLARED": "yes \udcff", tree.MARKER: child.spawned.id,
     }  # fmt: skip
     assert report["no_new_privs"] == "1"
-    assert report["ignored_signals"] & ~(1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1) == 0  # the two are Python's
+    pythons = 1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1
+    # 32 and 33 are glibc's own: nobody can set them, and what posix_spawn has started (of Python 3.13) ignores them.
+    assert report["ignored_signals"] & ~(pythons | 0b11 << 31) == 0
     assert report["blocked_signals"] == 0
     assert report["pid"] == report["session"] == report["group"] == child.spawned.pid
     assert report["cwd"] == "/tmp"
