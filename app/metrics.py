@@ -99,7 +99,22 @@ class Metrics:
     """All metrics of one node."""
 
     def __init__(self, version: str) -> None:
-        self.registry = registry = CollectorRegistry()
+        self.registry = CollectorRegistry()
+        self._declare_calls(self.registry)
+        self._declare_sessions(self.registry)
+        self._declare_processes(self.registry)
+        self._declare_credentials(self.registry)
+        self._declare_limits(self.registry)
+        self._declare_machine(self.registry)
+        self._declare_nodes(self.registry)
+        self._declare_connections(self.registry)
+        self.build_info = Gauge(
+            "trunkline_build_info", "Always 1; the label is the version.", ["version"], registry=self.registry
+        )
+        self.build_info.labels(version).set(1)
+        self._begin_at_zero()
+
+    def _declare_calls(self, registry: CollectorRegistry) -> None:
         self.server_operations = OperationHistogram(
             "mcp_server_operation_duration_seconds",
             "Time from a client's request to its answer.",
@@ -112,6 +127,8 @@ class Metrics:
             ("mcp_method_name", "error_type"),
             registry,
         )
+
+    def _declare_sessions(self, registry: CollectorRegistry) -> None:
         self.session_seconds = Histogram(
             "mcp_server_session_duration_seconds", "How long sessions lived.", buckets=BUCKETS, registry=registry
         )
@@ -129,6 +146,8 @@ class Metrics:
             ["reason"],
             registry=registry,
         )
+
+    def _declare_processes(self, registry: CollectorRegistry) -> None:
         self.processes = Gauge("trunkline_processes", "Backend processes, by state.", ["state"], registry=registry)
         self.process_spawns = Counter(
             "trunkline_process_spawns_total", "Backend processes started.", ["result"], registry=registry
@@ -152,16 +171,11 @@ class Metrics:
         self.pool_wait_seconds = Histogram(
             "trunkline_pool_wait_seconds", "Time a session waited for a process.", buckets=BUCKETS, registry=registry
         )
-        self.forwards = Counter(
-            "trunkline_forwards_total", "Requests sent on to the node that has the session.", ["result"],
-            registry=registry,
-        )  # fmt: skip
-        self.forward_seconds = OperationHistogram(
-            "trunkline_forward_seconds", "Time until the other node's answer began.", (), registry
-        )
         self.breaker_open = Gauge(
             "trunkline_breaker_open", "Backends that are not started because they die at once.", registry=registry
         )
+
+    def _declare_credentials(self, registry: CollectorRegistry) -> None:
         self.auth_failures = Counter(
             "trunkline_auth_failures_total", "Requests with no, a wrong or a spent credential.", ["reason"],
             registry=registry,
@@ -170,6 +184,8 @@ class Metrics:
             "trunkline_credential_new_addresses_total", "Credentials used from an address that is new for them.",
             registry=registry,
         )  # fmt: skip
+
+    def _declare_limits(self, registry: CollectorRegistry) -> None:
         self.rate_limited = Counter(
             "trunkline_rate_limited_total", "Requests refused by a limit.", ["limit"], registry=registry
         )
@@ -193,6 +209,8 @@ class Metrics:
             "trunkline_shed_total", "Sessions and calls refused because the node is overloaded.", ["what", "mark"],
             registry=registry,
         )  # fmt: skip
+
+    def _declare_machine(self, registry: CollectorRegistry) -> None:
         self.loop_lag_seconds = Gauge(
             "trunkline_loop_lag_seconds", "How late the event loop is, over the last second or so.", registry=registry
         )
@@ -208,6 +226,15 @@ class Metrics:
         self.descriptors_limit = Gauge(
             "trunkline_descriptors_limit", "File descriptors that the node may have open.", registry=registry
         )
+
+    def _declare_nodes(self, registry: CollectorRegistry) -> None:
+        self.forwards = Counter(
+            "trunkline_forwards_total", "Requests sent on to the node that has the session.", ["result"],
+            registry=registry,
+        )  # fmt: skip
+        self.forward_seconds = OperationHistogram(
+            "trunkline_forward_seconds", "Time until the other node's answer began.", (), registry
+        )
         self.takeovers = Counter(
             "trunkline_takeovers_total", "Sessions taken over from a node that is gone.", ["result"], registry=registry
         )
@@ -215,16 +242,13 @@ class Metrics:
             "trunkline_route_store_errors_total", "Commands to Redis that failed, and records in it that were forged.",
             ["reason"], registry=registry,
         )  # fmt: skip
+
+    def _declare_connections(self, registry: CollectorRegistry) -> None:
         self.connections = Gauge("trunkline_connections", "Connections of clients, open now.", registry=registry)
         self.connections_refused = Counter(
             "trunkline_connections_refused_total", "Connections refused, or ended for what their clients did.",
             ["reason"], registry=registry,
         )  # fmt: skip
-        self.build_info = Gauge(
-            "trunkline_build_info", "Always 1; the label is the version.", ["version"], registry=registry
-        )
-        self.build_info.labels(version).set(1)
-        self._begin_at_zero()
 
     def _begin_at_zero(self) -> None:
         """A series that begins with its first event has not increased: no rule over `increase` would see that event."""
