@@ -8,11 +8,13 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from app.auth import token_form, token_grants
 from app.auth import token_rules as rules
 from app.auth.jwks import Fetch, Key, KeyNotFound, KeySource, PublicKey, key_url, listed_keys
 from app.auth.outbound import FetchFailed
 from app.auth.token_claims import shown
-from app.auth.token_rules import Case, Finding, IssuerRecord, Sent, TokenRefused
+from app.auth.token_form import Finding, Sent, TokenRefused
+from app.auth.token_rules import Case, IssuerRecord
 from app.auth.tokens import HMAC, Tokens, key_missing, source_of
 from app.errors import Disabled
 
@@ -145,7 +147,7 @@ class IssuerCheck:
     def _ask(self, checked: Checked, issuer: IssuerRecord, asked: Asked) -> Sequence[Case]:
         """The token in each tenant in which it is of use, if it passes."""
         try:
-            sent = rules.read(asked.token)
+            sent = token_form.read(asked.token)
         except TokenRefused as refusal:
             _note(checked, refusal.finding)
             _skip(checked, (*_NAMES[1:], *_OF_CLAIMS), "the token has not the form of one")
@@ -161,17 +163,17 @@ class IssuerCheck:
         passed = {step.finding.rule: step.passed for step in checked.steps}
         if passed["tenant"] and passed["groups"] and passed["scopes"]:
             if reached is None:
-                checked.granted = rules.granted(case)
+                checked.granted = token_grants.granted(case)
                 _say_if_nothing(checked, issuer)
             else:
-                checked.reached = {each.tenant: rules.granted(each) for each in reached}
+                checked.reached = {each.tenant: token_grants.granted(each) for each in reached}
         if passed["lifetime"] and sent.claims["exp"] <= rules.LAST_MOMENT:
             checked.expires_at = sent.claims["exp"]
         return [case] if reached is None else reached
 
     async def _ask_switches(self, checked: Checked, cases: Sequence[Case]) -> None:
         """What a sign-in asks last. Of several tenants one that is on will do."""
-        found = {case.tenant: await self._off(rules.principal(case).identity) for case in cases}
+        found = {case.tenant: await self._off(token_grants.principal(case).identity) for case in cases}
         words = {tenant: shown(str(off)) for tenant, off in found.items() if off is not None}
         hint = "an administrator can switch it on again" if words else None
         failure = "disabled" if len(words) == len(cases) else None

@@ -1,37 +1,25 @@
 """The rules that a token must pass, one function each, and what each has found.
 
 Pure: `tokens.py` finds the issuer and its keys, and lets nobody in whom one of these refuses; the check of an issuer
-shows all of them. A finding holds what was expected and what the token has instead, cut to a length. Both are for the
-log and for administrators: whoever sent the token hears nothing of it.
+shows all of them. What is asked of a token's form stands in `token_form.py`, what it confers in `token_grants.py`.
 """
 
-import json
-import re
-from base64 import urlsafe_b64decode
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 
-from app.auth.policy import CONNECT_ONE, has_scope, is_scope
 from app.auth.token_claims import MAX_NAMES, MAX_SCOPES, claim, named_in, scopes_in, shown
-from app.domain import Principal, Scope, ServedTenants, is_own_mark
+from app.auth.token_form import Finding, Sent
+from app.domain import ServedTenants, is_own_mark
 
-MAX_TOKEN_BYTES = 8192
 MAX_KID = 128
 MAX_SUBJECT = 255
 MAX_LIFE_S = 24 * 3600
 LEEWAY_S = 30.0
 
-# Why a token was refused: label values of `auth_failures`. The caller is not told which it was.
-REASONS = (
-    "malformed", "header", "unknown_issuer", "algorithm", "unknown_key", "keys_unavailable", "signature", "expired",
-    "not_yet_valid", "audience", "tenant", "claims", "reserved",
-)  # fmt: skip
-
 LAST_MOMENT = 253_402_300_799  # of the year 9999
 
-_form = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+").fullmatch
 # Headers that bring a key along, or say that the rest is to be read differently.
 _REFUSED_HEADERS = frozenset({"crit", "b64", "jku", "x5u", "x5c", "jwk"})
 _REQUIRED = ("exp", "iat", "iss", "aud", "sub")
@@ -80,47 +68,6 @@ class IssuerRecord(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """How one rule ended. `failure` is a label of `auth_failures`; None: the token passes."""
-
-    rule: str
-    expected: object
-    actual: object
-    failure: str | None = None
-    hint: str | None = None
-
-
-class TokenRefused(Exception):
-    """The token opens nothing. `reason` is for metrics, `facts` for the log; the caller is told neither."""
-
-    def __init__(self, finding: Finding) -> None:
-        self.finding = finding
-        self.reason = finding.failure or "malformed"
-        super().__init__(self.reason)
-        self.facts: dict[str, object] = {
-            "failure": self.reason,
-            "rule": finding.rule,
-            "expected": finding.expected,
-            "actual": finding.actual,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """A token that was taken apart, and is not believed yet."""
-
-    text: str
-    header: Mapping[str, Any]
-    claims: Mapping[str, Any]
-
-    @property
-    def kid(self) -> str | None:
-        """The id of the key that it says it was signed with; only what `header` has passed is one."""
-        kid = self.header.get("kid")
-        return kid if isinstance(kid, str) else None
-
-
-@dataclass(frozen=True, slots=True)
 class Case:
     """A token before the issuer that it names. `resources`: an audience that is one of these will do."""
 
@@ -134,51 +81,7 @@ class Case:
 Rule = Callable[[Case], Finding]
 
 
-# --- what a token is made of
-
-
-def read(text: str) -> Sent:
-    """Header and claims of what has the form of a token, without belief in either.
-
-    Raises:
-        TokenRefused: malformed. Its facts hold nothing of what was sent: it may be a password.
-    """
-    if len(text) > MAX_TOKEN_BYTES or _form(text) is None:
-        parts = text[: MAX_TOKEN_BYTES + 1].count(".") + 1
-        expected = f"three parts in base64url with dots between, {MAX_TOKEN_BYTES} characters at most"
-        raise TokenRefused(Finding("form", expected, f"{parts} parts, {len(text)} characters", "malformed"))
-    header, claims, _ = text.split(".")
-    return Sent(text, _json(header, "header"), _json(claims, "claims"))
-
-
-def _json(segment: str, part: str) -> dict[str, Any]:
-    """Strictly: a second reader of the same bytes must not find another key, number or text."""
-    try:
-        text = urlsafe_b64decode(segment + "=" * (-len(segment) % 4)).decode("utf-8")
-        found = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
-        raise TokenRefused(_not_json(part)) from None
-    if not isinstance(found, dict):
-        raise TokenRefused(_not_json(part))
-    return found
-
-
-def _not_json(part: str) -> Finding:
-    return Finding("form", "a JSON object in which no name stands twice", f"the {part} are none", "malformed")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        raise ValueError("a name stands twice")
-    return members
-
-
-def _refuse_constant(text: str) -> None:
-    raise ValueError(f"{text} is not JSON")
-
-
-# --- the rules, in the order in which they are asked
+# --- in the order in which they are asked
 
 
 def header(sent: Sent) -> Finding:
@@ -357,45 +260,3 @@ def scopes(case: Case) -> Finding:
 
 CLAIM_RULES: Sequence[Rule] = (required, audience, lifetime, expiry, start, subject, tenant, groups, scopes)
 """Those that look at claims; `issuer` and `algorithm` stand before the key is looked for."""
-
-
-# --- what a token confers that has passed them
-
-
-def principal(case: Case) -> Principal:
-    """The holder of a token that every rule has let pass."""
-    claims, record = case.sent.claims, case.issuer
-    exp: int = claims["exp"]
-    expires_at = exp if case.now < exp else exp + LEEWAY_S  # in its leeway it expires with the leeway
-    named = claim(claims, record.claims.get("subject") or "sub")
-    return Principal(case.tenant, record.issuer, str(named), granted(case), expires_at)
-
-
-def granted(case: Case) -> frozenset[str]:
-    """The scopes that the token confers itself, by its groups and by what names the tenant; as far as its issuer may.
-    A value that stands for another tenant confers nothing here."""
-    claims, names = case.sent.claims, case.issuer.claims
-    asked = set(scopes_in(claim(claims, names.get("scopes") or "scope")) or ())
-    if names.get("groups") is not None:
-        known = names.get("map") or {}
-        for group in named_in(claim(claims, names["groups"])) or ():
-            asked.update(known.get(group, ()))
-    if case.issuer.tenants is not None:
-        here = case.issuer.tenants.within(case.tenant)
-        for value in named_in(claim(claims, here.claim)) or ():
-            if value in here.map:
-                asked.update(here.map[value].scopes)
-    return capped(asked, case.tenant, case.issuer.max_scopes)
-
-
-def capped(scopes: Iterable[str], tenant: str, max_scopes: frozenset[str]) -> frozenset[str]:
-    """The scopes that the token asks for, as far as its issuer may confer them.
-
-    Two cases: what the cap implies is kept; and `mcp:connect` under a cap of single backends means those.
-    """
-    asked = {scope for scope in scopes if is_scope(scope)}
-    cap = Principal(tenant, "", "", max_scopes)
-    kept = {scope for scope in asked if has_scope(cap, tenant, scope)}
-    if Scope.CONNECT in asked - kept:
-        kept |= {scope for scope in max_scopes if scope.startswith(CONNECT_ONE)}
-    return frozenset(kept)

@@ -1,8 +1,8 @@
 """Tokens: checks JWTs of the issuers that a tenant has named.
 
-Everything that security.md's "Authentication details" asks of a token is in `token_rules.py`; here its issuer, its key
-and its signature are looked at. `jwks.py` has the public keys. A token is good for one target: the tenant whose issuer
-signed it, and the resource it was issued for.
+Everything that security.md's "Authentication details" asks of a token is in `token_form.py` and `token_rules.py`; here
+its issuer, its key and its signature are looked at. `jwks.py` has the public keys. A token is good for one target: the
+tenant whose issuer signed it, and the resource it was issued for.
 """
 
 from collections.abc import Callable
@@ -11,21 +11,14 @@ from typing import Protocol
 
 import jwt
 
+from app.auth import token_form, token_grants
 from app.auth import token_rules as rules
 from app.auth.jwks import KeyNotFound, KeySets, KeySource, PublicKey
 from app.auth.sealing import SealBroken, Sealer
 from app.auth.token_claims import shown
-from app.auth.token_rules import (
-    MAX_TOKEN_BYTES,
-    REASONS,
-    Case,
-    Finding,
-    IssuerRecord,
-    Sent,
-    Target,
-    TokenRefused,
-    capped,
-)
+from app.auth.token_form import MAX_TOKEN_BYTES, REASONS, Finding, Sent, TokenRefused
+from app.auth.token_grants import capped
+from app.auth.token_rules import Case, IssuerRecord, Target
 from app.domain import Principal, is_name, is_own_mark
 
 __all__ = [
@@ -61,7 +54,7 @@ class Tokens:
             TokenRefused: it is not a valid one, or not for this target.
             StorageUnavailable: the store does not answer.
         """
-        sent = rules.read(text)
+        sent = token_form.read(text)
         facts = {"issuer": shown(sent.claims.get("iss")), "kid": shown(sent.kid)}
         try:
             _require(rules.header(sent))
@@ -75,7 +68,7 @@ class Tokens:
         except TokenRefused as refusal:
             refusal.facts |= facts
             raise
-        return rules.principal(case)
+        return token_grants.principal(case)
 
     async def confirm(self, principal: Principal) -> None:
         """Whether there still is the issuer of a principal that was let in elsewhere.

@@ -7,7 +7,7 @@ from typing import Any
 
 from app.admin.resources.issuer_checks import IssuerCheckAnswer
 from app.auth.issuer_check import Asked, Checked, IssuerCheck
-from app.auth.token_rules import TokenRefused
+from app.auth.token_form import TokenRefused
 from app.auth.tokens import place_of
 from app.domain import ServedTenants, TenantGrant
 from tests.auth.tokens import HS, ISS, SECRET, TARGET, Rig, T, claims, raw_token, sealer

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from app.auth.api_keys import ApiKeys, KeyMaker
 from app.auth.authenticator import Authenticator
-from app.auth.token_rules import TokenRefused
+from app.auth.token_form import TokenRefused
 from app.auth.tokens import Target, place_of
 from app.domain import ServedTenants, TenantGrant
 from app.errors import Unauthenticated

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Counter
 from app.auth.api_keys import ApiKeys, KeyMaker
 from app.auth.authenticator import REASONS, Authenticator
 from app.auth.token_claims import MAX_SHOWN, shown
-from app.auth.token_rules import TokenRefused
+from app.auth.token_form import TokenRefused
 from app.errors import Unauthenticated
 from tests.auth import fakes
 from tests.auth.test_jwks import RSA, document, jwk

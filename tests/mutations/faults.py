@@ -286,7 +286,7 @@ FAULTS = (
     ),
     Fault(
         "what a value confers in its tenant it confers in all",
-        "app/auth/token_rules.py",
+        "app/auth/token_grants.py",
         "here = case.issuer.tenants.within(case.tenant)",
         "here = case.issuer.tenants",
         PLATFORM,
@@ -314,14 +314,14 @@ FAULTS = (
     ),
     Fault(
         "a token confers what its issuer may not",
-        "app/auth/token_rules.py",
+        "app/auth/token_grants.py",
         "return capped(asked, case.tenant, case.issuer.max_scopes)",
         "return frozenset(asked)",
         TOKENS,
     ),
     Fault(
         "names that stand twice in a token are taken",
-        "app/auth/token_rules.py",
+        "app/auth/token_form.py",
         "if len(members) != len(pairs):",
         "if len(members) > len(pairs):",
         TOKENS,
