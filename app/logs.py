@@ -7,12 +7,16 @@ import asyncio
 import json
 import logging
 import math
+import os
 import re
+import select
+import stat
 import sys
+import threading
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextvars import Context, ContextVar
-from typing import IO
+from typing import Any, BinaryIO
 
 
 class LogContext:
@@ -53,8 +57,96 @@ _QUIET = {
 # any more or another node is lost, and says so there.
 _UNFINISHED = "ASGI callable returned without completing response."
 
-# The second wall: nothing logs credentials, and if something does after all, they do not get out.
-_CREDENTIAL = re.compile(r"(tlk_[0-9A-Za-z]{8}_)[0-9A-Za-z]+|(\b[Bb]earer )[^\s\"\\]+")
+# The second wall: nothing logs credentials, and if something does after all, they do not get out. JSON may have escaped
+# the white space.
+_CREDENTIAL = re.compile(
+    r"(tlk_[0-9A-Za-z]{8}_)[0-9A-Za-z]+|((?i:bearer)(?:\s|\\[tnrfb]|\\u[0-9a-fA-F]{4})+)[^\s\"\\]+"
+)
+
+
+log = logging.getLogger(__name__)
+
+
+class Output:
+    """Where lines go: whole ones, and whoever logs never hears that it did not work.
+
+    What cannot be written is counted, and told of when it can be again. A pipe that nobody reads holds up the process.
+    Processes that share a pipe (`serve --nodes`) do not tear each other's lines, as long as one is no longer than
+    PIPE_BUF.
+    """
+
+    def __init__(self, stream: BinaryIO | None = None) -> None:
+        """`stream` is stderr, if it is not given."""
+        self._given = stream
+        self._lock = threading.RLock()  # not every thread that logs is that of the event loop
+        self._lost, self._why = 0, ""
+        self._is_torn = False  # the last line that went out is only the beginning of one
+
+    def write(self, lines: bytes) -> None:
+        """Lines, each with its end."""
+        stream: Any = self._given if self._given is not None else getattr(sys.stderr, "buffer", None)
+        if stream is None:
+            return  # the process was started without it
+        lost = 0
+        with self._lock:
+            if self._has_written(getattr(stream, "raw", stream), lines):
+                lost, self._lost = self._lost, 0
+        if lost:
+            log.warning("lines of the log that could not be written, and are lost: %d (%s)", lost, self._why)
+
+    def _has_written(self, stream: Any, lines: bytes) -> bool:
+        done = 0
+        try:
+            if self._is_torn:
+                _write(stream, b"\n")
+                self._is_torn = False
+            for end in _ends(lines, _most_together(stream)):
+                while done < end:
+                    done += _write(stream, lines[done:end])
+        except (OSError, ValueError) as error:  # the disk is full, the reader has gone, it is closed
+            self._lost += lines.count(b"\n", done)
+            self._is_torn = self._is_torn or (done > 0 and lines[done - 1 : done] != b"\n")
+            self._why = str(error)
+            return False
+        return True
+
+
+def _write(stream: Any, piece: bytes) -> int:
+    count: int | None = stream.write(piece)
+    if count is None:
+        raise BlockingIOError("nobody has read it for a while")  # somebody has made the pipe non-blocking
+    return count
+
+
+def _most_together(stream: Any) -> float:
+    """How many bytes leave together: a pipe may put what others write between longer pieces."""
+    try:
+        mode = os.fstat(stream.fileno()).st_mode
+    except OSError:  # it is none of the system's
+        return math.inf
+    return select.PIPE_BUF if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) else math.inf
+
+
+def _ends(lines: bytes, most: float) -> Iterator[int]:
+    """Where the pieces end: whole lines, together no longer than `most`. A longer line is a piece of its own."""
+    start = 0
+    while len(lines) - start > most:
+        start = lines.rfind(b"\n", start, start + int(most)) + 1 or lines.find(b"\n", start) + 1 or len(lines)
+        yield start
+    yield len(lines)
+
+
+stderr = Output()
+
+
+class _Text:
+    """An output as a StreamHandler knows one."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+
+    def write(self, line: str) -> None:
+        self._output.write(line.encode("ascii"))
 
 
 class JsonFormatter(logging.Formatter):
@@ -89,13 +181,13 @@ def without_credentials(text: str) -> str:
     return _CREDENTIAL.sub(r"\1\2***", text)
 
 
-def configure(level: str, stream: IO[str] | None = None, *, of_every_line: Mapping[str, object] | None = None) -> None:
+def configure(level: str, stream: BinaryIO | None = None, *, of_every_line: Mapping[str, object] | None = None) -> None:
     """Sends all logging to `stream` (stderr) from this level on. Replaces what was set up before.
 
     `of_every_line` says which node writes, for whoever collects the lines of several.
     uvicorn must be started with `log_config=None`, or it puts its own handlers back.
     """
-    handler = logging.StreamHandler(stream or sys.stderr)
+    handler = logging.StreamHandler(_Text(stderr if stream is None else Output(stream)))
     handler.setFormatter(JsonFormatter(of_every_line or {}))
     root = logging.getLogger()
     root.handlers[:] = [handler]

@@ -12,18 +12,18 @@ from app import logs
 
 
 @pytest.fixture
-def stream() -> Iterator[io.StringIO]:
+def stream() -> Iterator[io.BytesIO]:
     """What is logged; afterwards logging is as it was."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
-    output = io.StringIO()
+    output = io.BytesIO()
     logs.configure("info", output)
     yield output
     root.handlers[:] = handlers
     root.setLevel(level)
 
 
-def lines(stream: io.StringIO) -> list[dict]:
+def lines(stream: io.BytesIO) -> list[dict]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
@@ -43,7 +43,7 @@ def test_where_several_nodes_write_each_line_says_which(stream):
 @pytest.mark.parametrize("text", ["a\nb", '{"level":"error"}\r\n', "\x1b[31mred", "\u2028", "\x00", "\udc80", "\x85"])
 def test_no_text_can_forge_a_line(stream, text):
     logging.getLogger("app").warning("got %s", text, extra={"name_given": text})
-    assert stream.getvalue().count("\n") == 1
+    assert stream.getvalue().count(b"\n") == 1
     assert stream.getvalue().isascii()
     (line,) = lines(stream)
     assert line["message"] == f"got {text}"
@@ -111,7 +111,7 @@ def test_credentials_do_not_get_out(stream):
     logging.getLogger("app").info(
         "key %s", key, extra={"header": f"Bearer {key}", "other": "Authorization: bearer x.y"}
     )
-    text = stream.getvalue()
+    text = stream.getvalue().decode()
     assert "aaaa" not in text
     assert "x.y" not in text
     assert "tlk_abcdefgh_***" in text
@@ -123,9 +123,9 @@ def test_chatty_libraries_are_quiet_even_at_debug(stream):
     logging.getLogger("aiosqlite").debug("executing")
     logging.getLogger("uvicorn.access").info("GET /")
     logging.getLogger("uvicorn.error").info("Started server process")
-    assert stream.getvalue() == ""
+    assert stream.getvalue() == b""
     logging.getLogger("uvicorn.error").error("ASGI callable returned without completing response.")
-    assert stream.getvalue() == ""
+    assert stream.getvalue() == b""
     logging.getLogger("uvicorn.error").error("Exception in ASGI application")
     assert len(lines(stream)) == 1
 

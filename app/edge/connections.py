@@ -79,6 +79,9 @@ class Connection(Protocol):
     def give_up(self, refusal: Refusal) -> None:
         """Ends it at once."""
 
+    def end_with_answer(self) -> None:
+        """The node leaves: see `Connections.leave_with_answers`."""
+
 
 class Connections:
     """Used from the event loop's thread only."""
@@ -106,6 +109,7 @@ class Connections:
         self.read_into = memoryview(bytearray(PIECE_BYTES))
         self._in_line = OrderedDict[Callable[[], None], None]()  # of each connection at most a request and a piece
         self._gives_turns = False  # the event loop has been asked to
+        self.node_leaves = False
 
     def __len__(self) -> int:
         return len(self._open)
@@ -137,6 +141,13 @@ class Connections:
         if connection in self._open:
             self.give_back(self._open[connection])
             self._open[connection] = None
+
+    def leave_with_answers(self) -> None:
+        """A node that is about to stop sends its clients away one by one, before it has to cut connections: each answer
+        on `/t/` whose head was not sent yet ends its connection from now on, and says so."""
+        self.node_leaves = True
+        for connection in self._open:
+            connection.end_with_answer()
 
     # --- whose turn it is
 

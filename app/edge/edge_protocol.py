@@ -37,13 +37,14 @@ from app.edge.refusals import (
 )  # fmt: skip
 from app.http.client_address import UNKNOWN, scheme_before
 from app.http.request_ids import RequestIds, named, request_ids
-from app.http.scope import BY_NODE, LET_IN
+from app.http.scope import BY_NODE, LEFT, LET_IN
 
 MAX_WAITING = 16  # requests of a connection behind the one that is being answered
 MAX_FRAMING_BYTES = 8 << 10  # what stands between chunks, beyond the following part of what stands in them
 FRAMING_SHIFT = 3  # an eighth
 MAX_UNREAD_BYTES = 1 << 20  # of a body, behind its answer
 _VERSIONS = ("1.1", "1.0")
+_ENDPOINTS = "/t/"
 
 
 class EdgeProtocol(LimitedParser):
@@ -173,6 +174,8 @@ class EdgeProtocol(LimitedParser):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._current = cycle
+        if self._among.node_leaves:
+            self.end_with_answer()
         if cycle.scope["http_version"] not in _VERSIONS:
             cycle.keep_alive, app = False, VERSION.answer
             self._tell_of(VERSION, named(cast(dict[str, Any], cycle.scope)))
@@ -274,6 +277,12 @@ class EdgeProtocol(LimitedParser):
         self.pipeline.clear()
         self._socket.abort()
 
+    def end_with_answer(self) -> None:
+        """What is being answered, if its head was not sent: else the client would not know."""
+        cycle = self._current
+        if cycle is not None and not cycle.response_started and cycle.scope["path"].startswith(_ENDPOINTS):
+            cycle.keep_alive = False
+
     def pause_writing(self) -> None:
         """uvicorn's."""
         self._untaken_bytes = -1
@@ -336,4 +345,5 @@ class EdgeProtocol(LimitedParser):
 
     def _tell_it_is_over(self, cycle: RequestResponseCycle) -> None:
         cycle.disconnected = True
+        cast(dict[str, Any], cycle.scope)[LEFT] = True
         cycle.message_event.set()

@@ -14,7 +14,7 @@ from starlette.routing import Match
 
 from app import logs
 from app.errors import Forbidden, GatewayError, InvalidRequest, StorageUnavailable, Unauthenticated
-from app.http.errors import ALIKE, http_status, phrase, retry_after
+from app.http.errors import ALIKE, HttpRefusal, http_status, phrase, retry_after
 from app.logs import Seldom
 
 MEDIA_TYPE = "application/problem+json"
@@ -136,12 +136,21 @@ def _headers(error: GatewayError) -> dict[str, str]:
     return headers
 
 
-def _validation_error(_: Request, error: Exception) -> Response:
+def _validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     if any(each["type"] == "json_invalid" for each in error.errors()):
-        return ProblemResponse(400, "parse_error", detail="The body is not JSON.")
+        return _refusal(request, HttpRefusal(400, "parse_error", "The body is not JSON."))
     errors = [_one_error(each["loc"], each["msg"]) for each in error.errors()[:MAX_ERRORS]]
-    return ProblemResponse(422, "invalid_request", detail="The request does not fit the schema.", errors=errors)
+    misfit = HttpRefusal(422, "invalid_request", "The request does not fit the schema.")
+    return _refusal(request, misfit, errors=errors)
+
+
+def _refusal(
+    request: Request, refusal: HttpRefusal, headers: Mapping[str, str] | None = None, **members: object
+) -> Response:
+    """What is refused before anybody of ours is asked."""
+    request.scope[TOLD] = refusal
+    return ProblemResponse(refusal.status, refusal.reason, headers=headers, **{"detail": str(refusal), **members})
 
 
 def _one_error(location: Iterable[int | str], message: str) -> dict[str, str]:
@@ -158,9 +167,9 @@ def _http_error(request: Request, error: Exception) -> Response:
     headers = dict(error.headers or {})
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         headers["Allow"] = ", ".join(_allowed(request))
-    reason = _REASONS.get(error.status_code, "refused")
+    refusal = HttpRefusal(error.status_code, _REASONS.get(error.status_code, "refused"), error.detail)
     detail = error.detail if error.detail != HTTPStatus(error.status_code).phrase else None
-    return ProblemResponse(error.status_code, reason, detail=detail, headers=headers)
+    return _refusal(request, refusal, headers, detail=detail)
 
 
 def _allowed(request: Request) -> list[str]:
@@ -169,6 +178,6 @@ def _allowed(request: Request) -> list[str]:
     return [scope["method"] for scope in scopes if any(r.matches(scope)[0] is Match.FULL for r in request.app.routes)]
 
 
-def _bug(_: Request, __: Exception) -> Response:
+def _bug(request: Request, _: Exception) -> Response:
     # The server logs the exception: Starlette raises it again once this is sent.
-    return ProblemResponse(500, "internal_error", detail="Something went wrong here; the log says what.")
+    return _refusal(request, HttpRefusal(500, "internal_error", "Something went wrong here; the log says what."))

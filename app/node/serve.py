@@ -167,6 +167,10 @@ class _Server(uvicorn.Server):
         self.listening = asyncio.Event()
         self._connections = connections
 
+    def leave_with_answers(self) -> None:
+        """See Connections."""
+        self._connections.leave_with_answers()
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listens, and says so."""
         await super().startup(sockets)
@@ -287,6 +291,7 @@ class _Node:
         await self._asked_to_stop.wait()
         assert self._server is not None
         log.info("draining: told to stop", extra={"sessions": len(gateway.registry), "drain_s": self._settings.drain_s})
+        self._server.leave_with_answers()
         await gateway.say_it_leaves()
         await anyio.sleep(self._settings.drain_delay_s)
         ends_at = time.monotonic() + self._settings.drain_s

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from app.errors import GatewayError
-from app.protocol.jsonrpc import Response
+from app.protocol.jsonrpc import Response, code_of
 
 
 class Listen(Enum):
@@ -50,6 +50,11 @@ class Answer(msgspec.Struct, gc=True):
         if response.member == "result":
             return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (self.call.id, response.value)
         return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (self.call.id, response.value)
+
+    def failure(self) -> str:
+        """What the log says of one that is no success: the backend's own code, or else as what it is counted."""
+        code = code_of(self.response) if self.response.member == "error" else None
+        return self.call.error_type if code is None else str(code)
 
 
 class Failed(msgspec.Struct, gc=True):

@@ -329,6 +329,15 @@ def members_of(raw: msgspec.Raw) -> Params:
             return {}
 
 
+def code_of(response: Response) -> int | None:
+    """The code of an error, where it is an integer of 32 bits."""
+    try:
+        code = int(bytes(members_of(response.value)["code"]))
+    except (KeyError, ValueError):
+        return None
+    return code if -(1 << 31) <= code < 1 << 31 else None
+
+
 def string_of(raw: msgspec.Raw | bytes | None) -> str | None:
     """The string, or None where it is none."""
     if raw is None:

@@ -11,7 +11,7 @@ from app.metrics import Metrics, error_label, method_label
 from app.protocol.commands import Call, Failed, Listen
 from app.protocol.eras.modern import MODERN, SUPPORTED
 from app.protocol.exchange import Exchange
-from app.protocol.jsonrpc import Request, Response, members_of
+from app.protocol.jsonrpc import Request, Response, code_of
 from app.reached import Reached
 from app.sessions.standstill import Fence
 from app.streams.session_streams import SessionStreams
@@ -178,7 +178,5 @@ def _ends(response: Response) -> bytes:
 
 
 def _error_type(response: Response) -> str:
-    try:
-        return error_label(int(bytes(members_of(response.value)["code"])))
-    except (KeyError, ValueError):
-        return "_OTHER"
+    code = code_of(response)
+    return "_OTHER" if code is None else error_label(code)

@@ -337,7 +337,7 @@ class Reply:
     reply, which would be a circle.
     """
 
-    __slots__ = ("_expected", "_make_stream", "error_type", "expires_at", "may_stream", "outcome", "outcomes", "stream")
+    __slots__ = ("_expected", "_make_stream", "expires_at", "failure", "may_stream", "outcome", "outcomes", "stream")
 
     def __init__(
         self,
@@ -353,7 +353,7 @@ class Reply:
         self.outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.outcomes: list[Answer | Failed] = []
         self.stream: EventStream | None = None
-        self.error_type = ""  # of an answer that is no success, where there was one
+        self.failure = ""  # of an answer that is no success, where there was one
 
     @property
     def is_read(self) -> bool:
@@ -363,8 +363,8 @@ class Reply:
     def answer(self, outcome: Answer | Failed) -> None:
         """One of the requests is done."""
         self._expected -= 1
-        if outcome.call.error_type:
-            self.error_type = outcome.call.error_type
+        if outcome.call.error_type and isinstance(outcome, Answer):
+            self.failure = outcome.failure()
         if self.stream is not None:
             self.stream.answer(outcome)
             if not self._expected:

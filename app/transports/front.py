@@ -91,8 +91,6 @@ class Front:
             return
         request = McpRequest(scope, receive, send, *(_NO_NAMES if is_nowhere else _names(path)))
         request.public_url = self._public_url
-        if self._registry is not None and self._registry.leaving:
-            request.send = _with_close(request.send)
         current.set(context := LogContext(request.log_fields))
         seen = None if self._requests is None else self._requests.watch(request)
         await self._answer(request, context, seen)
@@ -121,11 +119,13 @@ class Front:
             with suppress(RuntimeError):  # an answer has begun, and ends here
                 await request.answer_error(GatewayError("Something went wrong here; the log says what."))
         finally:
-            if seen is not None:
-                seen.over(request)
             context.end()
-            if late is not None:
-                await late.done()
+            try:
+                if seen is not None:
+                    seen.over(request)
+            finally:
+                if late is not None:
+                    await late.done()
 
     async def _taken_from_a_node(self, request: McpRequest) -> LateSend:
         """What another node has sent on, if it is one; its answer is watched from now on."""
@@ -245,17 +245,6 @@ def _allowed_headers(request: McpRequest) -> bytes:
     asked = request.headers.get(b"access-control-request-headers", b"").split(b",")
     params = [name.strip() for name in asked if name.strip().lower().startswith(b"mcp-param-")]
     return b", ".join([_REQUEST_HEADERS, *params[:32]])
-
-
-def _with_close(send: Send) -> Send:
-    """A node that is about to stop sends its clients away one by one, before it has to cut connections."""
-
-    async def send_with_close(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
-        await send(message)
-
-    return send_with_close
 
 
 def _with_cors(send: Send, origin: bytes) -> Send:

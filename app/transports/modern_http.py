@@ -27,7 +27,7 @@ from app.protocol.jsonrpc import (
     Notification,
     Params,
     Request,
-    members_of,
+    code_of,
     string_of,
 )
 from app.sessionless.call import ModernCall
@@ -187,7 +187,7 @@ class ModernHttp:
                 await send_events(request, reply.stream, options, reply.stream.end, on_expired=expire)
                 return
         finally:
-            request.outcome = reply.error_type
+            request.outcome = reply.failure
             for call in calls:
                 request.session_id = call.line.id
                 call.leave(reply)
@@ -253,8 +253,4 @@ def _refusal(rejection: Rejection) -> HttpRefusal:
 def _status(outcome: Answer) -> int:
     if outcome.response.member != "error":
         return 200
-    code = members_of(outcome.response.value).get("code")
-    try:
-        return _STATUS.get(int(bytes(code)) if code is not None else 0, 200)
-    except ValueError:
-        return 200
+    return _STATUS.get(code_of(outcome.response) or 0, 200)

@@ -37,6 +37,7 @@ from app.protocol.jsonrpc import Message
 
 BODY_DEADLINE_S = 30.0
 DISCARD_S, MAX_DISCARDED_BYTES = 1.0, 8 << 20
+MAX_NAME = 128  # characters of a word in a log line that clients make up: a method, a tool, a tenant
 JSON_TYPE = (b"content-type", b"application/json")
 _UNIQUE = (
     b"authorization", b"content-length", b"content-type", b"host", b"idempotency-key", b"if-match", b"mcp-session-id",
@@ -72,13 +73,13 @@ class McpRequest:
 
     For the log: `message` is what the body was read as, `session_id` that of a session which was opened for it,
     `sent_to` the node that it was sent on to, `outcome` what the backend's answer is counted as, where that is no
-    success. `on_error` hears of each error that the client is told.
+    success, `bytes_in` how much was read of the body. `on_error` hears of each error that the client is told.
     """
 
     __slots__ = (
-        "_ask_again", "_kept_body", "_plain_send", "_require_on", "_seen", "_watch", "_watcher", "backend", "headers",
-        "ids", "is_forwarded", "kind", "message", "method", "on_error", "outcome", "principal", "public_url", "receive",
-        "scope", "send", "sent_to", "session_id", "tenant",
+        "_ask_again", "_kept_body", "_plain_send", "_require_on", "_seen", "_watch", "_watcher", "backend", "bytes_in",
+        "headers", "ids", "is_forwarded", "kind", "message", "method", "on_error", "outcome", "principal", "public_url",
+        "receive", "scope", "send", "sent_to", "session_id", "tenant",
     )  # fmt: skip
     principal: Principal
     public_url: str | None
@@ -96,6 +97,7 @@ class McpRequest:
         self._watcher: Watcher | None = None
         self.message: Message | list[Message] | None = None
         self.session_id = self.sent_to = self.outcome = ""
+        self.bytes_in = 0
         self.on_error: Callable[[McpRequest, GatewayError], None] = _tell_nobody
 
     # --- who asks
@@ -155,7 +157,7 @@ class McpRequest:
 
     def keep_body(self, body: bytes) -> None:
         """The body is here already; `body` gives it from now on."""
-        self._kept_body = body
+        self._kept_body, self.bytes_in = body, len(body)
 
     def raw_target(self) -> bytes:
         """Path and query as they came."""
@@ -211,6 +213,7 @@ class McpRequest:
         self.refuse_declared_size(limit)
         message = await self.receive()
         body: bytes = message.get("body", b"")
+        self.bytes_in = len(body)
         if message.get("more_body") or message["type"] == "http.disconnect":
             body = await self._rest_of_body(message, limit)
         if len(body) > limit:
@@ -219,18 +222,18 @@ class McpRequest:
         return body
 
     async def _rest_of_body(self, message: AsgiMessage, limit: int) -> bytes:
-        chunks, size = [], 0
+        chunks = [message.get("body", b"")]
         with anyio.move_on_after(BODY_DEADLINE_S):
             while True:
                 if message["type"] == "http.disconnect":
                     raise ClientGone
-                chunks.append(message.get("body", b""))
-                size += len(chunks[-1])
-                if size > limit:
+                if self.bytes_in > limit:
                     raise _too_large(limit)
                 if not message.get("more_body"):
                     return b"".join(chunks)
                 message = await self.receive()
+                chunks.append(message.get("body", b""))
+                self.bytes_in += len(chunks[-1])
         raise HttpRefusal(408, "timeout", f"the body did not arrive within {BODY_DEADLINE_S:.0f} s", headers=_CLOSE)
 
     async def discard_body(self) -> None:
@@ -242,9 +245,11 @@ class McpRequest:
         with anyio.move_on_after(DISCARD_S):
             while left > 0:
                 message = await self.receive()
+                size = len(message.get("body", b""))
+                self.bytes_in += size
                 if not message.get("more_body"):
                     return
-                left -= len(message.get("body", b""))
+                left -= size
 
     async def unless_gone(self, work: Callable[[], Awaitable[None]]) -> None:
         """Does the work, whose body has been read; if the client leaves first, it is cancelled.
@@ -347,7 +352,7 @@ class McpRequest:
         """What every line that concerns this request says of it. A session stands there by its public id."""
         fields = self.ids.fields()
         if self.tenant:
-            fields |= {"tenant": self.tenant, "backend": self.backend}
+            fields |= {"tenant": self.tenant[:MAX_NAME], "backend": self.backend[:MAX_NAME]}
         if session := self.public_session:
             fields["session"] = session
         if principal := self.principal_name:

@@ -10,14 +10,15 @@ from app.domain import Principal
 from app.errors import GatewayError
 from app.http.errors import http_status
 from app.http.request_ids import RequestIds
+from app.http.scope import LEFT
 from app.logs import Thinned
-from app.metrics import Metrics
+from app.metrics import Metrics, error_label
 from app.protocol.jsonrpc import Notification, Request, string_of
 from app.transports.access_lines import NOT_YET, AccessLine, AccessLines
-from app.transports.request import McpRequest
+from app.transports.request import MAX_NAME, McpRequest
 
 OFF, ERRORS, ALL = "off", "errors", "all"
-MAX_NAME = 128  # characters of a method or a tool in a line; what clients make up is no longer
+MAX_DETAIL = 1024  # characters, likewise
 _NAMED = frozenset({"tools/call", "prompts/get"})
 
 log = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ class RequestLog:
     def backend_error(self, request: McpRequest) -> None:
         """The backend has answered a call with an error; `request.outcome` says with which."""
         if self._level == ERRORS:
-            kind = request.outcome, request.tenant, request.backend
+            kind = _kind(request.outcome), request.tenant, request.backend
             self._thinned.info(kind, "a backend answered with an error", {"outcome": request.outcome, **_call(request)})
 
     def watch(self, request: McpRequest) -> "Seen | None":
@@ -64,7 +65,7 @@ class RequestLog:
         if self._level != ALL:
             request.on_error = self.error
             return None
-        seen = Seen(request.send, self)
+        seen = Seen(request.scope, request.send, self)
         request.watch(seen)
         request.on_error = seen.told
         return seen
@@ -79,10 +80,13 @@ class RequestLog:
                 tool = (string_of(message.params.get("name")) or "")[:MAX_NAME]
         elif type(message) is list:
             batch = len(message)
+        tenant, backend, kind = request.tenant, request.backend, request.kind
+        if len(request.scope["path"]) > MAX_NAME:
+            tenant, backend, kind = tenant[:MAX_NAME], backend[:MAX_NAME], kind[:MAX_NAME]
         line = AccessLine(
-            "", NOT_YET, *ids.names(), request.method, seen.status, seen.ms(), _size_of(request), seen.bytes_out,
-            seen.outcome_of(request), request.kind, request.tenant, request.backend, request.public_session,
-            request.principal_name, method, tool, batch, request.sent_to, "" if error is None else str(error),
+            "", NOT_YET, *ids.names(), request.method, seen.status, seen.ms(), request.bytes_in, seen.bytes_out,
+            seen.outcome_of(request), kind, tenant, backend, request.public_session, request.principal_name,
+            method, tool, batch, request.sent_to, "" if error is None else str(error)[:MAX_DETAIL],
         )  # fmt: skip
         self._lines.write(line, None if error is None else error.facts)
 
@@ -90,8 +94,8 @@ class RequestLog:
         """The same of a request to the REST API. `fields` are of its context."""
         error, ids = seen.error, request.ids
         line = AccessLine(
-            "", NOT_YET, *ids.names(), request.method, seen.status, seen.ms(), _size_of(request), seen.bytes_out,
-            seen.outcome_of(request), detail="" if error is None else str(error),
+            "", NOT_YET, *ids.names(), request.method, seen.status, seen.ms(), request.bytes_in, seen.bytes_out,
+            seen.outcome_of(request), detail="" if error is None else str(error)[:MAX_DETAIL],
         )  # fmt: skip
         self._lines.write(line, {**fields, **({} if error is None else error.facts)})
 
@@ -104,7 +108,7 @@ class RequestLog:
 
     def _say(self, error: GatewayError, status: int, tenant: str, call: Mapping[str, object]) -> None:
         what = "request refused" if status >= 400 else "call failed"
-        fields = {**call, "reason": error.reason, "status": status, "detail": str(error), **error.facts}
+        fields = {**call, "reason": error.reason, "status": status, "detail": str(error)[:MAX_DETAIL], **error.facts}
         # Why a credential failed is a kind of its own: a flood of requests without one must not hide a wrong audience.
         self._thinned.info((error.reason, tenant, error.facts.get("failure")), what, fields)
 
@@ -112,11 +116,11 @@ class RequestLog:
 class Seen:
     """At `all`: what goes out as the answer of one request; stands where its `send` was."""
 
-    __slots__ = ("_began_at", "_requests", "_send", "bytes_out", "error", "is_complete", "status")
+    __slots__ = ("_began_at", "_requests", "_scope", "_send", "bytes_out", "error", "is_complete", "status")
 
-    def __init__(self, send: Send, requests: RequestLog) -> None:
+    def __init__(self, scope: Scope, send: Send, requests: RequestLog) -> None:
         self._began_at = time.monotonic()
-        self._send, self._requests = send, requests
+        self._scope, self._send, self._requests = scope, send, requests
         self.status, self.bytes_out, self.is_complete = 0, 0, False
         self.error: GatewayError | None = None
 
@@ -124,10 +128,14 @@ class Seen:
         """What ASGI calls `send`."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
-        else:
-            self.bytes_out += len(message.get("body", b""))
-            self.is_complete = not message.get("more_body")
+            await self._send(message)
+            return
         await self._send(message)
+        if LEFT in self._scope:
+            return  # it went nowhere
+        if self._scope["method"] != "HEAD":
+            self.bytes_out += len(message.get("body", b""))
+        self.is_complete = not message.get("more_body")
 
     def sent(self, status: int, size: int) -> None:
         """The whole answer went out another way."""
@@ -155,8 +163,12 @@ class Seen:
         return "left" if not self.is_complete else "ok" if self.status < 400 else "refused"
 
 
-def _size_of(request: McpRequest) -> int:
-    return int(request.headers.get(b"content-length", b"0") or b"0")
+def _kind(outcome: str) -> str:
+    """The outcome as one of a few: a backend says what numbers it likes."""
+    try:
+        return error_label(int(outcome))
+    except ValueError:
+        return outcome
 
 
 def _ends_with(request: McpRequest) -> bool:
@@ -185,7 +197,7 @@ def rest_fields(scope: Scope, ids: RequestIds) -> Callable[[], dict[str, object]
     def fields() -> dict[str, object]:
         found: dict[str, object] = {**ids.fields(), "path": scope["path"][:MAX_NAME]}
         params = scope.get("path_params", {})
-        found |= {name: params[name] for name in ("tenant", "backend") if name in params}
+        found |= {name: str(params[name])[:MAX_NAME] for name in ("tenant", "backend") if name in params}
         principal = scope.get("state", {}).get("principal")
         if isinstance(principal, Principal):
             found["principal"] = principal.name

@@ -62,15 +62,16 @@ class Rest:
             context.end()
             return
         requests = self._requests
-        seen = Seen(send, requests) if requests is not None and requests.has_every_request else None
+        seen = Seen(scope, send, requests) if requests is not None and requests.has_every_request else None
         try:
             await self._answer(request, path, self._told_of(request, request.send if seen is None else seen.send))
         finally:
+            fields = context.fields() if seen is not None else {}
+            context.end()
             if requests is not None and seen is not None:
                 seen.error = scope.get(TOLD)
-                about = {name: value for name, value in context.fields().items() if name not in ("request", "trace")}
+                about = {name: value for name, value in fields.items() if name not in ("request", "trace")}
                 requests.rest_over(request, about, seen)
-            context.end()
 
     async def _answer(self, request: McpRequest, path: str, send: Send) -> None:
         scope, receive = request.scope, request.receive
@@ -89,7 +90,7 @@ class Rest:
         if page is not None:
             await page(scope, receive, send)
             return
-        await self._asked(scope, _limited(receive, self._max_body_bytes), send)
+        await self._asked(scope, _limited(request, self._max_body_bytes), send)
 
     def _told_of(self, request: McpRequest, send: Send) -> Send:
         """A `send` that tells of refusals."""
@@ -118,7 +119,7 @@ class Rest:
         except asyncio.CancelledError:
             if has_begun:
                 raise
-            stops = ShuttingDown()
+            stops = scope[TOLD] = ShuttingDown()
             if scope["method"] in _READING:
                 problem = ProblemResponse(503, stops.reason, detail=str(stops))
             else:
@@ -149,20 +150,20 @@ class Rest:
             return True
 
 
-def _limited(receive: Receive, limit: int) -> Receive:
+def _limited(request: McpRequest, limit: int) -> Receive:
     """A `receive` that ends a request whose body is too long or too slow; nothing is read before it is asked for."""
-    size, deadline = 0, time.monotonic() + BODY_DEADLINE_S
+    is_complete, deadline = False, time.monotonic() + BODY_DEADLINE_S
 
     async def limited() -> Message:
-        nonlocal size
-        with anyio.move_on_after(max(0.0, deadline - time.monotonic()) if size >= 0 else None):
-            message = await receive()
+        nonlocal is_complete
+        with anyio.move_on_after(None if is_complete else max(0.0, deadline - time.monotonic())):
+            message = await request.receive()
             if message["type"] == "http.request":
-                size += len(message.get("body", b""))
-                if size > limit:
+                request.bytes_in += len(message.get("body", b""))
+                if request.bytes_in > limit:
                     raise HTTPException(413, f"the body is over the limit of {limit} bytes")
-                if not message.get("more_body"):
-                    size = -1  # complete: what comes next is the client leaving, and may take its time
+                # What comes next is the client leaving, and may take its time.
+                is_complete = not message.get("more_body")
             return message
         raise HTTPException(408, f"the body did not arrive within {BODY_DEADLINE_S:.0f} s")
 

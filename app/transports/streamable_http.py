@@ -137,7 +137,7 @@ class StreamableHttp:
         (outcome,) = reply.take()
         if type(outcome) is not Answer:
             raise outcome.error  # type: ignore[union-attr]
-        request.outcome = reply.error_type
+        request.outcome = reply.failure
         await request.answer(200, outcome.payload())
 
     async def _initialize(self, request: McpRequest, message: Request, *, takes_json: bool, takes_events: bool) -> None:
@@ -161,7 +161,7 @@ class StreamableHttp:
             session.close("not_initialized")
             raise
         if outcome.response.member == "error":
-            request.outcome = reply.error_type
+            request.outcome = reply.failure
             session.close("not_initialized")
             await request.answer(200, outcome.payload())
             return
@@ -218,14 +218,14 @@ class StreamableHttp:
             outcome.payload() if isinstance(outcome, Answer) else request.error_body(outcome.error, outcome.call.id)
             for outcome in reply.take()
         ]
-        request.outcome = reply.error_type
+        request.outcome = reply.failure
         await request.answer(200, b"[" + b",".join(answers) + b"]")
 
     async def _send_stream(self, request: McpRequest, session: Session, reply: Reply) -> None:
         """The reply as a stream. It outlives its connection: in the handshake era disconnecting is not cancelling."""
         assert reply.stream is not None
         await self._send(request, session, session.streams.read(reply.stream), self._post_streams)
-        request.outcome = reply.error_type
+        request.outcome = reply.failure
 
     async def _send(self, request: McpRequest, session: Session, reader: Reader, gauge: Gauge) -> None:
         primed = is_primed(session.version)
