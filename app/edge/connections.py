@@ -143,8 +143,8 @@ class Connections:
             self._open[connection] = None
 
     def leave_with_answers(self) -> None:
-        """A node that is about to stop sends its clients away one by one, before it has to cut connections: each answer
-        on `/t/` whose head was not sent yet ends its connection from now on, and says so."""
+        """A node that is about to stop sends its clients away one by one, before it has to cut connections: what it
+        answers on `/t/` from now on ends the connection, and says so."""
         self.node_leaves = True
         for connection in self._open:
             connection.end_with_answer()

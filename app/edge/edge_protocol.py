@@ -278,9 +278,11 @@ class EdgeProtocol(LimitedParser):
         self._socket.abort()
 
     def end_with_answer(self) -> None:
-        """What is being answered, if its head was not sent: else the client would not know."""
+        """Lets the answer that is due say that the connection ends, if it has not begun and nothing waits behind it."""
         cycle = self._current
-        if cycle is not None and not cycle.response_started and cycle.scope["path"].startswith(_ENDPOINTS):
+        if cycle is None or cycle.response_started or self.pipeline:
+            return
+        if cycle.scope["path"].startswith(_ENDPOINTS):
             cycle.keep_alive = False
 
     def pause_writing(self) -> None:

@@ -10,7 +10,7 @@ import anyio
 
 from app.edge.connections import ConnectionLimits, Connections
 from app.http.client_address import TrustedProxies
-from app.http.scope import BY_KEY, LET_IN
+from app.http.scope import AT_ONCE, BY_KEY, LEFT, LET_IN
 from tests.http.serving import serving
 
 GET = b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n"
@@ -19,12 +19,14 @@ WITHIN_S = 10
 
 
 class App:
-    """Answers `/…` with `ok`, `/t/…` too; `/waits` once it may; `/asks` with the length of the body, `/echo` with the
+    """Answers `/…` with `ok`, `/t/…` too; `…/waits` once it may; `/asks` with the length of the body, `/echo` with the
     body. `seen` are the requests that it was asked, `left` those whose client went away first."""
 
     def __init__(self) -> None:
         self.seen: list[dict[str, Any]] = []
         self.left: list[str] = []
+        self.goes_the_long_way = True
+        self.knows_it = False  # whoever asks for what goes out
         self.may_answer = asyncio.Event()
         self.was_asked = asyncio.Event()
 
@@ -32,12 +34,13 @@ class App:
         self.seen.append(scope)
         self.was_asked.set()
         path, body = scope["path"], b"ok"
-        if path == "/waits":
+        if path.endswith("/waits"):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._watch, path, receive, tasks.cancel_scope)
                 await self.may_answer.wait()
                 tasks.cancel_scope.cancel()
             if self.left:
+                self.knows_it = LEFT in scope
                 return
         elif path == "/asks":
             body = b"%d" % len(await read_body(receive))
@@ -47,6 +50,8 @@ class App:
             body = bytes(64 << 20)
         if b"let-in" in scope["query_string"]:
             scope[LET_IN] = BY_KEY
+        if not self.goes_the_long_way and scope[AT_ONCE](scope, body):
+            return
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
         await send({"type": "http.response.body", "body": body})
 
@@ -81,6 +86,13 @@ class Client:
             head = await self.reader.readuntil(b"\r\n\r\n")
             length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
             return int(head.split()[1]), await self.reader.readexactly(length)
+
+    async def head(self) -> bytes:
+        """That of the next response, whose body is `ok`."""
+        with anyio.fail_after(WITHIN_S):
+            head = await self.reader.readuntil(b"\r\n\r\n")
+            assert await self.reader.readexactly(2) == b"ok"
+            return head
 
     async def show_a_credential(self) -> None:
         """And is let in."""

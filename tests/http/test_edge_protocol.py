@@ -96,6 +96,42 @@ async def test_a_request_hears_that_its_client_left_also_while_others_wait(edge:
         await until(lambda: edge.app.left)
         assert not protocol.pipeline
         assert len(edge.app.seen) == 1
+    assert edge.app.knows_it
+
+
+# --- a node that leaves
+
+CALL, CLOSES = b"GET /t/a/b/waits HTTP/1.1\r\nhost: a\r\n\r\n", b"\r\nconnection: close\r\n"
+
+
+@pytest.mark.parametrize("is_long", [False, True])
+async def test_what_is_in_flight_when_the_node_leaves_hears_that_its_connection_ends(edge: Edge, is_long: bool) -> None:
+    edge.app.goes_the_long_way = is_long
+    async with edge.client() as client, edge.client() as other, edge.client() as idle:
+        await idle.show_a_credential()
+        client.send(CALL)
+        other.send(b"GET /waits HTTP/1.1\r\nhost: a\r\n\r\n")  # no MCP endpoint
+        await until(lambda: len(edge.app.seen) == 3)
+        edge.connections.leave_with_answers()
+        edge.app.may_answer.set()
+        assert CLOSES in await client.head()
+        assert await client.is_closed()
+        assert CLOSES not in await other.head()
+        other.send(GET)
+        assert await other.answer() == (200, b"ok")
+        idle.send(CALL)
+        assert CLOSES in await idle.head()
+        assert await idle.is_closed()
+
+
+async def test_what_waits_behind_it_is_answered_before_the_connection_ends(edge: Edge) -> None:
+    async with edge.client() as client:
+        client.send(CALL * 3)
+        await edge.app.was_asked.wait()
+        edge.connections.leave_with_answers()
+        edge.app.may_answer.set()
+        assert [CLOSES in await client.head() for _ in range(3)] == [False, False, True]
+        assert await client.is_closed()
 
 
 # --- heads

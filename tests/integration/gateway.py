@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import anyio
 import httpx2
@@ -56,7 +56,7 @@ class Gateway:
             **{f"TRUNKLINE_{name}": value for name, value in settings.items()},
         }
         self.log = data_dir.parent / f"{data_dir.name}.log"
-        self._log_file = self.log.open("ab")
+        self._log_file = self._open_log()
         where = ("--host", "127.0.0.1", "--port", "0", "--data-dir", str(data_dir))
         words = ["serve", *where, *self.WORDS]
         self.process = Program(words, self.environment, stderr=self._log_file, first=self.FIRST)
@@ -68,6 +68,10 @@ class Gateway:
             self.close()
             raise
         self.http = httpx2.Client(base_url=self.url, timeout=60, headers=_bearer(self.admin_key))
+
+    def _open_log(self) -> IO[bytes]:
+        """What the process has as stderr."""
+        return self.log.open("ab")
 
     @property
     def pid(self) -> int:

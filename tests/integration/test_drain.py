@@ -70,6 +70,21 @@ async def test_while_a_call_has_its_time_new_connections_hear_that_the_node_stop
     assert drain_s <= took < drain_s + AFTER_DRAIN_S
 
 
+@pytest.mark.parametrize("level", ["errors", "all"])
+async def test_a_call_that_was_in_flight_is_the_last_on_its_connection(start_gateway: Start, level: str) -> None:
+    gateway = start_gateway(ACCESS_LOG=level, DRAIN_DELAY_S="3")
+    endpoint = gateway.endpoint(ECHO)
+    async with wire(endpoint) as session, asyncio.TaskGroup() as tasks:
+        short = {**SLEEP, "params": {"name": "sleep", "arguments": {"ms": 1500}}}
+        call = tasks.create_task(session.post(short, Accept="application/json"))
+        await call_is_in_flight(gateway)
+        told, _ = await stop(gateway)
+        answer = await call
+        assert time.monotonic() - told < 3.0, "the machine is too slow for this test"
+    assert (answer.status_code, answer.headers.get("connection")) == (200, "close")
+    assert await exit_status(gateway) == 0
+
+
 async def test_whoever_has_connected_before_the_listener_closes_is_answered(start_gateway: Start) -> None:
     gateway, found = start_gateway(), Counter[str]()
     async with anyio.create_task_group() as tasks:

@@ -162,6 +162,50 @@ async def test_a_thousand_requests_of_every_kind_are_found_by_their_ids(two: Nod
         assert len(of_access) == 1 + any("sent_to" in line for line in of_access)
 
 
+async def test_who_left_what_was_read_and_why_it_was_refused(two: Nodes, endpoint: Endpoint) -> None:
+    node, (url, _) = two.all[0], two.urls(endpoint)
+    session = opened(url, endpoint)
+    headers = {**JSON, **endpoint.headers, "Mcp-Session-Id": session}
+    api = url.split("/t/")[0] + "/api/v1"
+    call = json.dumps(rpc("tools/call", 1, {"name": "sleep", "arguments": {"ms": 700}})).encode()
+
+    def chunks() -> Iterator[bytes]:
+        yield call[:10]
+        yield call[10:]
+
+    with httpx2.Client(timeout=30, headers=headers) as client:
+        answers = {
+            "chunked": client.post(url, content=chunks(), headers={"X-Request-Id": "chunked"}),
+            "head": client.head(api + "/tenants", headers={"X-Request-Id": "head"}),
+            "nowhere": client.get(api + "/nothing", headers={"X-Request-Id": "nowhere"}),
+            "method": client.put(api + "/tenants", headers={"X-Request-Id": "method"}),
+            "bad": client.post(api + "/tenants", content=b"{", headers={"X-Request-Id": "bad"}),
+            "unknown": client.get(api + "/tenants?nope=1", headers={"X-Request-Id": "unknown"}),
+        }
+    async with await anyio.connect_tcp(*_address(url)) as stream:
+        lines_of_head = [f"POST {urlsplit(url).path} HTTP/1.1", f"host: {urlsplit(url).netloc}", "x-request-id: gone"]
+        lines_of_head += [f"{name}: {value}" for name, value in headers.items()] + [f"content-length: {len(call)}"]
+        await stream.send("\r\n".join(lines_of_head).encode() + b"\r\n\r\n" + call)
+        await anyio.sleep(0.2)
+    await until(lambda: {*answers, "gone"} <= set(by_id(node)), 30)
+    found = {name: [line for line in by_id(node)[name] if line["logger"] == "access"] for name in (*answers, "gone")}
+    assert {len(of_one) for of_one in found.values()} == {1}
+    seen = {name: of_one[0] for name, of_one in found.items()}
+    assert (seen["chunked"]["outcome"], seen["chunked"]["bytes_in"]) == ("ok", len(call))
+    assert (seen["gone"]["outcome"], seen["gone"]["status"], seen["gone"]["bytes_out"]) == ("left", 200, 0)
+    assert seen["head"]["bytes_out"] == 0
+    for name in ("nowhere", "method", "bad", "unknown"):
+        assert seen[name]["status"] == answers[name].status_code
+        assert seen[name]["outcome"] == answers[name].json()["reason"]
+        assert seen[name]["detail"]
+        assert seen[name]["bytes_out"] == len(answers[name].content)
+    assert seen["bad"]["bytes_in"] == 1
+
+
+def _address(url: str) -> tuple[str, int]:
+    return str(urlsplit(url).hostname), urlsplit(url).port or 0
+
+
 def test_what_a_client_calls_an_id_is_taken_over_or_replaced(two: Nodes, endpoint: Endpoint) -> None:
     url = two.urls(endpoint)[0]
     for given, is_taken in {"mine-1:2.3": True, "x" * 64: True, "x" * 65: False, "a b": False, "é": False}.items():

@@ -2,6 +2,8 @@
 
 import io
 import json
+import logging
+from typing import Any
 
 import pytest
 
@@ -26,3 +28,42 @@ async def test_what_steers_a_terminal_or_ends_a_line_leaves_escaped(code):
 
 async def test_names_in_any_language_stay_as_they_are():
     assert "wetter-für-zürich-天気" in await written("wetter-für-zürich-天気")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Bearer\tX1y2", "Bearer  X1y2", "BEARER X1y2", "bEarer X1y2", "xBearer X1y2", "Bearer\u2003X1y2", "bearer\nX1y2"],
+)
+async def test_no_credential_gets_out_whatever_its_spelling(name):
+    text = await written(f"{name}z tlk_abcdefgh_{'q' * 40}")
+    assert "X1y2" not in text
+    assert "qqq" not in text
+
+
+class Gone(io.RawIOBase):
+    """A pipe whose reader has gone, until it is back."""
+
+    def __init__(self) -> None:
+        self.is_back, self.taken = False, b""
+
+    def write(self, data: Any) -> int:
+        if not self.is_back:
+            raise BrokenPipeError(32, "Broken pipe")
+        self.taken += bytes(data)
+        return len(data)
+
+
+async def test_no_request_hears_that_nobody_reads_the_lines_any_more(caplog: pytest.LogCaptureFixture) -> None:
+    gone = Gone()
+    lines = AccessLines({}, gone)
+    with caplog.at_level(logging.WARNING):
+        for number in range(1000):  # more than are collected
+            lines.write(AccessLine("", NOT_YET, f"{number}", "t", "POST", 200, 1.0, 2, 3, tool="x" * 100))
+        lines.close()
+        assert not caplog.messages
+        gone.is_back = True
+        lines.write(AccessLine("", NOT_YET, "r", "t", "POST", 200, 1.0, 2, 3))
+        lines.close()
+    assert [json.loads(line)["request"] for line in gone.taken.splitlines()] == ["r"]
+    (told,) = caplog.messages
+    assert ": 1000 (" in told

@@ -1,0 +1,92 @@
+"""Where a node writes its log: a disk that is full, a reader that has gone, a pipe that several nodes share."""
+
+import http.client
+import json
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from tests.integration.gateway import ECHO, Gateway, running_gateway, until
+from tests.redis import client_of
+
+pytestmark = pytest.mark.timeout(300)
+REFUSED = 600  # requests: more lines than are collected before they are written
+CONNECTIONS, EACH = 6, 1500
+KEY = "5e" * 32
+
+
+class OnAFullDisk(Gateway):
+    def _open_log(self) -> IO[bytes]:
+        self.log.touch()
+        return open("/dev/full", "wb")
+
+
+class WithoutReader(Gateway):
+    def _open_log(self) -> IO[bytes]:
+        self.log.touch()
+        ours, theirs = os.pipe()
+        os.close(ours)
+        return os.fdopen(theirs, "wb")
+
+
+@pytest.mark.parametrize("level", ["errors", "all"])
+@pytest.mark.parametrize("kind", [OnAFullDisk, WithoutReader])
+def test_no_request_notices_that_its_line_cannot_be_written(tmp_path: Path, kind: type[Gateway], level: str) -> None:
+    with running_gateway(tmp_path / "data", kind, ACCESS_LOG=level, LOG_LEVEL="debug") as gateway:
+        path = gateway.endpoint(ECHO).mcp.removeprefix(gateway.url)
+        client = http.client.HTTPConnection(gateway.host, timeout=30)
+        client.auto_open = 0  # what is cut once is not made again
+        client.connect()
+        for number in range(REFUSED):
+            client.request("POST", path if number % 2 else "/api/v1/nothing", body=b"{}")
+            answer = client.getresponse()
+            answer.read()
+            assert answer.status in (401, 404)
+        client.close()
+
+
+class TwoOnAPipe(Gateway):
+    """Two nodes whose stderr is one pipe; what comes out of it is copied to the log."""
+
+    WORDS = ("--nodes", "2")
+
+    def _open_log(self) -> IO[bytes]:
+        with self.log.open("wb") as file:
+            self.reader = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=file)
+        assert self.reader.stdin is not None
+        return self.reader.stdin
+
+
+@pytest.fixture
+def on_a_pipe(tmp_path: Path, redis_url: str) -> Iterator[Gateway]:
+    with client_of(redis_url) as client:
+        client.flushdb()
+    settings = {"REDIS_URL": redis_url, "SECRET_KEY": KEY, "ACCESS_LOG": "all"}
+    with running_gateway(tmp_path / "data", TwoOnAPipe, **settings) as fleet:
+        yield fleet
+    fleet.reader.wait(10)
+
+
+async def test_nodes_that_share_a_pipe_do_not_tear_each_others_lines(on_a_pipe: Gateway) -> None:
+    def flood(number: int) -> None:
+        client = http.client.HTTPConnection(on_a_pipe.host, timeout=60)
+        for each in range(EACH):
+            client.request("DELETE", f"/t/default/{'b' * 100}/sse", headers={"X-Request-Id": f"flood-{number}-{each}"})
+            client.getresponse().read()
+        client.close()
+
+    floods = [threading.Thread(target=flood, args=(number,)) for number in range(CONNECTIONS)]
+    for each in floods:
+        each.start()
+    for each in floods:
+        each.join()
+    await until(lambda: on_a_pipe.log.read_text().count('"flood-') == CONNECTIONS * EACH, 30)
+    lines = [json.loads(line) for line in on_a_pipe.log.read_text().splitlines()]
+    asked = [line for line in lines if line["message"] == "request"]
+    assert len({line["request"] for line in asked}) == len(asked) == CONNECTIONS * EACH
+    assert {line["member"] for line in asked} == {1, 2}
