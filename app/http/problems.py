@@ -22,7 +22,10 @@ TOLD = "trunkline.told"  # in the ASGI scope: the GatewayError that the client i
 MAX_ERRORS = 20  # a body of a million unknown members is not answered with a million complaints
 
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
-_REASONS = {400: "parse_error", 404: "not_found", 405: "method_not_allowed", 413: "too_large", 415: "unsupported_type"}
+_REASONS = {
+    400: "parse_error", 404: "not_found", 405: "method_not_allowed", 408: "timeout", 413: "too_large",
+    415: "unsupported_type",
+}  # fmt: skip
 _logger = logging.getLogger(__name__)
 _unavailable = Seldom()
 

@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 import pytest
+from starlette.exceptions import HTTPException
 
 from app.errors import BackendExited, Forbidden, GatewayError, QuotaExceeded, ShuttingDown, StorageUnavailable
 from app.http.problems import MAX_ERRORS
@@ -36,6 +37,12 @@ def fail_with(rig: Rig, error: Exception) -> None:
 async def test_an_unknown_address_is_a_problem(untouched):
     for path in ("/nowhere", "/api/v1", "/api/v1/nothing", "/t/x"):
         is_problem(await untouched.ask("GET", path, key=""), 404, "not_found")
+
+
+async def test_a_body_that_does_not_arrive_has_its_own_word(rig):
+    fail_with(rig, HTTPException(408, "the body did not arrive"))
+    problem = is_problem(await rig.ask("GET", "/fail", key=""), 408, "timeout")
+    assert problem["detail"] == "the body did not arrive"
 
 
 async def test_a_wrong_method_names_all_the_right_ones(untouched):
