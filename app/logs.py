@@ -92,7 +92,7 @@ class Output:
             if self._has_written(getattr(stream, "raw", stream), lines):
                 lost, self._lost = self._lost, 0
         if lost:
-            log.warning("lines of the log that could not be written, and are lost: %d (%s)", lost, self._why)
+            log.warning("Could not write %d log lines (%s); they are lost", lost, self._why)
 
     def _has_written(self, stream: Any, lines: bytes) -> bool:
         done = 0

@@ -225,7 +225,7 @@ def test_what_cannot_be_written_is_counted_and_told_of_once_it_can(stream):
     assert full.taken == b"one\ntw\nfive\nsix\n"
     (told,) = lines(stream)
     assert told["level"] == "warning"
-    assert ": 3 (" in told["message"]
+    assert "write 3 log lines" in told["message"]
     assert "No space left on device" in told["message"]
 
 

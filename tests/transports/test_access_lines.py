@@ -66,4 +66,4 @@ async def test_no_request_hears_that_nobody_reads_the_lines_any_more(caplog: pyt
         lines.close()
     assert [json.loads(line)["request"] for line in gone.taken.splitlines()] == ["r"]
     (told,) = caplog.messages
-    assert ": 1000 (" in told
+    assert "write 1000 log lines" in told
