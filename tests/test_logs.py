@@ -213,7 +213,7 @@ class Full(io.RawIOBase):
 
 
 def test_what_cannot_be_written_is_counted_and_told_of_once_it_can(stream):
-    full = Full(6)
+    full: Any = Full(6)
     output = logs.Output(full)
     output.write(b"one\ntwo\nthree\n")
     output.write(b"four\n")

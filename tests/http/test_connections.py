@@ -24,6 +24,8 @@ class Line:
         self.given_up.append(refusal.reason)
         self.among.leave(self)
 
+    def end_with_answer(self) -> None: ...
+
     among: Connections
 
 

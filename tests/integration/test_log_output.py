@@ -69,7 +69,8 @@ def on_a_pipe(tmp_path: Path, redis_url: str) -> Iterator[Gateway]:
     settings = {"REDIS_URL": redis_url, "SECRET_KEY": KEY, "ACCESS_LOG": "all"}
     with running_gateway(tmp_path / "data", TwoOnAPipe, **settings) as fleet:
         yield fleet
-    fleet.reader.wait(10)
+    assert isinstance(fleet, TwoOnAPipe)
+    assert fleet.reader.wait(10) == 0
 
 
 async def test_nodes_that_share_a_pipe_do_not_tear_each_others_lines(on_a_pipe: Gateway) -> None:

@@ -54,7 +54,7 @@ class Gone(io.RawIOBase):
 
 
 async def test_no_request_hears_that_nobody_reads_the_lines_any_more(caplog: pytest.LogCaptureFixture) -> None:
-    gone = Gone()
+    gone: Any = Gone()
     lines = AccessLines({}, gone)
     with caplog.at_level(logging.WARNING):
         for number in range(1000):  # more than are collected

@@ -34,11 +34,11 @@ class Client:
         self.at_once.append(body)
         return True
 
-    def request(self, method: str = "POST", tenant: str = "acme", **scope: Any) -> McpRequest:
+    def request(self, method: str = "POST", tenant: str = "acme", *, leaves: bool = False) -> McpRequest:
         """With a body of twelve bytes in two parts, whatever its head says."""
         headers = [(b"host", b"127.0.0.1"), (b"content-length", b"99")]
-        scope |= {"type": "http", "method": method, "path": f"/t/{tenant}/echo/mcp", "headers": headers}
-        scope |= {"query_string": b"", AT_ONCE: self.take_at_once}
+        scope: Any = {"type": "http", "method": method, "path": f"/t/{tenant}/echo/mcp", "headers": headers}
+        scope |= {"query_string": b"", AT_ONCE: self.take_at_once, **({LEFT: True} if leaves else {})}
         parts = iter((b"1234567", b"89012"))
 
         async def receive() -> Any:
@@ -80,7 +80,7 @@ async def test_of_a_body_that_was_not_read_nothing_is_counted_and_of_one_that_wa
 async def test_who_left_before_the_answer_has_left_though_it_was_made(status: int) -> None:
     client = Client()
     client.take_at_once = lambda scope, body: False  # type: ignore[method-assign]
-    line = await line_of(client.request(**{LEFT: True}), status)
+    line = await line_of(client.request(leaves=True), status)
     assert (line["outcome"], line["status"], line["bytes_out"]) == ("left", status, 0)
 
 
