@@ -13,7 +13,7 @@ from app.logs import Thinned
 from app.metrics import Metrics
 from app.protocol.commands import Answer, Call
 from app.protocol.jsonrpc import Request, Response
-from app.sessions.session import error_type_of
+from app.sessions.calls import error_type_of
 from app.streams.streams import Reply
 from app.transports.access_lines import AccessLines
 from app.transports.request import McpRequest
