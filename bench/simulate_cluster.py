@@ -28,7 +28,7 @@ from app.cluster.cluster_use import EVERY_S, READ_A_ROUND
 from app.routing.heartbeat import LOT
 from app.routing.node_list import beats_between
 from app.peers.client import PROBE_S
-from app.redis.connection import DEADLINE_S
+from app.redis.waiting_commands import DEADLINE_S
 from app.routing.redis_store import ROUTE_TTL_MS, SETTLING_MS
 from app.routing.session_counts import TURN_BEATS
 from app.routing.routes import BEAT_S, LEASE_S

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from app.redis.connection import DEADLINE_S
+from app.redis.waiting_commands import DEADLINE_S
 from app.routing.routes import LEASE_S
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -5,16 +5,13 @@ go out together and answers are matched in order, so that a caller who is cancel
 is ever sent twice.
 
 Late is not broken. Who waits gives up one by one; the connection is given up only when nothing at all comes (see
-`Deadlines`). Both are counted in turns of the event loop, which are `TURN_S` long unless this process is late itself:
-while it waits for the processor it could not have seen an answer.
+`waiting_commands`).
 """
 
 import asyncio
 import hashlib
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Self, cast
 
 import anyio
@@ -29,15 +26,12 @@ from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseE
 from app.errors import RoutesUnavailable
 from app.redis import address as redis_address
 from app.redis import key_check
+from app.redis.waiting_commands import USUAL_DEADLINES, Deadlines, WaitingCommands
 
-TURN_S = 0.025
-DEADLINE_S = 0.25  # a healthy Redis answers in a millisecond; a request that waits for it must not be held up
-SILENCE_S = 0.5  # requests that may wait longer than that are refused within a second all the same
 CONNECT_S = redis_address.CONNECT_S
 OPENS_AFTER = 5  # lost or refused connections in a row, and likewise
 PROBE_S = 1.0  # how often it is tried then
 RETRY_S = 0.02  # and before
-MAX_WAITING = 20_000  # commands without an answer; above it they are refused
 CLOSE_S = 1.0
 
 Value = str | bytes | int | float
@@ -48,38 +42,12 @@ _Work = Callable[[AbstractConnection], Awaitable[None]]
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Deadlines:
-    """How long Redis may take, in seconds of an event loop that turns quickly.
-
-    When nothing at all has come for `silence_s`, the connection is given up, and nobody waits any more until there is
-    an answer.
-    """
-
-    command_s: float = DEADLINE_S
-    silence_s: float = SILENCE_S
-
-
 class Script:
     """A Lua script; Redis knows it by its digest after the first time."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
-
-
-@dataclass(slots=True, eq=False)
-class _Lot:
-    """Commands that one caller has sent together, and their answers so far."""
-
-    packed: bytes
-    size: int
-    answered: asyncio.Future[list[Any]]
-    asked_at: int  # which turn of the event loop it was
-    replies: list[Any] = field(default_factory=list)
-
-    def is_waited_for(self) -> bool:
-        return not self.answered.done()
 
 
 class RedisConnection:
@@ -90,7 +58,7 @@ class RedisConnection:
     """
 
     def __init__(
-        self, url: str, errors: Counter, deadlines: Deadlines = Deadlines(), *, check: bytes | None = None
+        self, url: str, errors: Counter, deadlines: Deadlines = USUAL_DEADLINES, *, check: bytes | None = None
     ) -> None:
         """`check` is compared with that of the other nodes (`key_check`): with another secret key Redis counts as away.
 
@@ -102,14 +70,7 @@ class RedisConnection:
         self._address = redis_address.parse(url)
         self._pool = self._address.pool()
         self._errors = errors
-        self._unsent: deque[_Lot] = deque()
-        self._sent: deque[_Lot] = deque()
-        self._impatient: deque[_Lot] = deque()  # those of both with the usual deadline
-        self._command_turns = round(deadlines.command_s / TURN_S)
-        self._silence_turns = round(deadlines.silence_s / TURN_S)
-        self._turn = self._heard_at = 0
-        self._ticker: asyncio.TimerHandle | None = None
-        self._wake = asyncio.Event()
+        self._waiting = WaitingCommands(deadlines, self._unavailable, self._on_silence)
         self._tasks: TaskGroup | None = None
         self._line: CancelScope | None = None
         self._failures = 0
@@ -135,9 +96,8 @@ class RedisConnection:
             tasks.cancel_scope.cancel()
             await tasks.__aexit__(None, None, None)
             self._trouble, self._failures = "it is closed", OPENS_AFTER
-            self._fail(self._unsent)
-            if self._ticker is not None:
-                self._ticker.cancel()
+            self._waiting.fail_unsent()
+            self._waiting.stop()
             with anyio.move_on_after(CLOSE_S, shield=True):
                 await self._pool.aclose()
 
@@ -193,49 +153,21 @@ class RedisConnection:
     async def _ask(self, commands: Sequence[Sequence[Value]], patience_s: float | None = None) -> list[Any]:
         if self._failures >= OPENS_AFTER:
             raise self._unavailable("breaker")
-        if len(self._unsent) + len(self._sent) >= MAX_WAITING:
+        if self._waiting.are_too_many():
             raise self._unavailable("busy")
         packed = b"".join(_pack(tuple(command)) for command in commands)
-        loop = asyncio.get_running_loop()
-        lot = _Lot(packed, len(commands), loop.create_future(), self._turn)
-        if self._ticker is None:  # nothing was awaited, so that nothing could be heard
-            self._heard_at = self._turn
-            self._ticker = loop.call_later(TURN_S, self._on_turn)
-        self._unsent.append(lot)
-        self._wake.set()
+        answered = self._waiting.add(packed, len(commands), is_patient=patience_s is not None)
         if patience_s is None:
-            self._impatient.append(lot)
-            return await lot.answered
+            return await answered
         with anyio.move_on_after(patience_s):
-            return await lot.answered
+            return await answered
         raise self._unavailable("timeout")
 
-    def _on_turn(self) -> None:
-        """One more turn of the event loop in which answers could be read."""
-        self._turn += 1
-        while self._impatient and self._is_over(self._impatient[0]):
-            self._impatient.popleft()
-        if self._turn - self._heard_at >= self._silence_turns:
-            self._is_silent()
-        is_awaited = self._unsent or self._sent
-        self._ticker = asyncio.get_running_loop().call_later(TURN_S, self._on_turn) if is_awaited else None
-
-    def _is_over(self, lot: _Lot) -> bool:
-        """Whether its caller waits no longer; its answer, if there will be one, is read all the same."""
-        if not lot.is_waited_for():
-            return True
-        if self._turn - lot.asked_at < self._command_turns:
-            return False
-        lot.answered.set_exception(self._unavailable("timeout"))
-        return True
-
-    def _is_silent(self) -> None:
+    def _on_silence(self) -> None:
         """Not late: gone. Answers come in order, so nothing that was asked on this connection will be answered."""
-        self._heard_at = self._turn
         self._lost("it does not answer")
         self._failures = max(self._failures, OPENS_AFTER)
-        self._refuse(self._sent, "timeout")  # they stay: an answer that comes in this moment is one of theirs
-        self._refuse(self._unsent, "timeout")
+        self._waiting.refuse_all("timeout")
         if self._line is not None:
             self._line.cancel()
 
@@ -290,11 +222,11 @@ class RedisConnection:
                 self._lost("an error of ours; see the log")
             finally:
                 was_up, self._line = self._line is not None, None
-                self._fail(self._sent)
+                self._waiting.fail_sent()
                 with anyio.move_on_after(CLOSE_S, shield=True):
                     await connection.disconnect(nowait=True)
             if not was_up:
-                self._fail(self._unsent)  # now rather than at their deadlines
+                self._waiting.fail_unsent()  # now rather than at their deadlines
             await anyio.sleep(RETRY_S if was_up or self._failures < OPENS_AFTER else PROBE_S)
 
     async def _connect(self, connection: AbstractConnection) -> None:
@@ -307,7 +239,8 @@ class RedisConnection:
             log.warning("Redis may lose routes: %s", self._advice)
         if self._trouble is not None:
             log.info("Redis answers")
-        self._failures, self._trouble, self._refusal, self._heard_at = 0, None, None, self._turn
+        self._failures, self._trouble, self._refusal = 0, None, None
+        self._waiting.note_sign_of_life()
         self.generation += 1
         self._connected.set()
         self._connected = asyncio.Event()
@@ -338,17 +271,13 @@ class RedisConnection:
     async def _write(self, connection: AbstractConnection) -> None:
         """Sends what has come together since the last time."""
         while True:
-            lots = [lot for lot in self._unsent if lot.is_waited_for()]
-            self._unsent.clear()
-            self._sent.extend(lots)
-            if lots:
+            packed = self._waiting.take_unsent()
+            if packed:
                 try:
-                    await connection.send_packed_command([lot.packed for lot in lots], check_health=False)
+                    await connection.send_packed_command(packed, check_health=False)
                 except RuntimeError as closed:  # uvloop, of a connection whose loss nobody has read yet
                     raise ConnectionResetError("the connection was closed") from closed
-            self._wake.clear()
-            if not self._unsent:
-                await self._wake.wait()
+            await self._waiting.wait_for_unsent()
 
     async def _read(self, connection: AbstractConnection) -> None:
         """Gives each answer to who has asked first; nobody may be there any more to take it."""
@@ -359,13 +288,7 @@ class RedisConnection:
                 raise  # a master no longer: another connection finds the new one
             except ResponseError as refusal:
                 reply = refusal
-            self._heard_at = self._turn
-            lot = self._sent[0]
-            lot.replies.append(reply)
-            if len(lot.replies) == lot.size:
-                self._sent.popleft()
-                if lot.is_waited_for():
-                    lot.answered.set_result(lot.replies)
+            self._waiting.answer(reply)
 
     def _lost(self, why: str) -> None:
         self._failures += 1
@@ -374,17 +297,8 @@ class RedisConnection:
         self._trouble = why
         self._tried.set()
 
-    def _fail(self, lots: deque[_Lot]) -> None:
-        self._refuse(lots, "connection")
-        lots.clear()
-
-    def _refuse(self, lots: deque[_Lot], reason: str) -> None:
-        for lot in lots:
-            if lot.is_waited_for():
-                lot.answered.set_exception(self._unavailable(reason))
-
     def __repr__(self) -> str:
-        return f"<RedisConnection {self._trouble or 'up'} [{len(self._unsent)} unsent, {len(self._sent)} sent]>"
+        return f"<RedisConnection {self._trouble or 'up'} {self._waiting!r}>"
 
 
 async def _advice(connection: AbstractConnection) -> str | None:

@@ -12,7 +12,8 @@ from prometheus_client import CollectorRegistry, Counter
 
 from app.auth.sealing import Sealer
 from app.errors import RoutesUnavailable
-from app.redis.connection import TURN_S, RedisConnection
+from app.redis.connection import RedisConnection
+from app.redis.waiting_commands import TURN_S
 from app.routing.memory_store import MemoryStore
 from app.routing.redis_store import RedisStore
 from app.routing.routes import NodeRecord, NodeStore, Route, RouteStore

@@ -12,7 +12,8 @@ import pytest
 from redis.asyncio import Connection
 
 from app.errors import RoutesUnavailable
-from app.redis.connection import DEADLINE_S, OPENS_AFTER, Deadlines, RedisConnection, Script
+from app.redis.connection import OPENS_AFTER, RedisConnection, Script
+from app.redis.waiting_commands import DEADLINE_S, Deadlines
 from tests.redis import RedisServer
 from tests.routing.faulty_line import faulty_line
 from tests.routing.rig import counted, errors, refused_after

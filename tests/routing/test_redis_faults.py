@@ -7,7 +7,8 @@ import anyio
 import pytest
 
 from app.errors import RoutesUnavailable
-from app.redis.connection import Deadlines, RedisConnection, Script
+from app.redis.connection import RedisConnection, Script
+from app.redis.waiting_commands import Deadlines
 from app.routing.routes import Quota
 from tests.routing.faulty_line import altering, faulty_line
 from tests.routing.rig import NODES, errors, open_store, record, refused_after, route
