@@ -23,13 +23,13 @@ from pathlib import Path
 from typing import cast
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))  # tests.haproxy and tests.redis, wherever this is started
+sys.path.insert(0, str(ROOT))  # tests.haproxy and tests.redis_servers, wherever this is started
 
 from forwarded import Node, load, move, prepare
 from mcp_clients import StreamableSession
 
 from tests import haproxy
-from tests.redis import RedisServer
+from tests.redis_servers import RedisServer
 
 AFFINITY = re.compile(r"^    (use-server|stick-table|stick on) .*\n", re.MULTILINE)
 

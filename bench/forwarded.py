@@ -25,11 +25,11 @@ from urllib.parse import urlsplit
 import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))  # tests.redis, wherever this is started
+sys.path.insert(0, str(ROOT))  # tests.redis_servers, wherever this is started
 
 from mcp_clients import StreamableSession
 
-from tests.redis import RedisServer
+from tests.redis_servers import RedisServer
 
 NOTHING = dict.fromkeys(
     ("sessions", "processes", "in_flight", "requests_per_second", "burst", "memory_mb", "spawns_per_minute"))

@@ -24,7 +24,7 @@ from typing import Any
 import psutil
 from prometheus_client import CollectorRegistry, Counter
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # tests.redis, wherever this is started
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # tests.redis_servers, wherever this is started
 
 from app.auth.sealing import Sealer
 from app.cluster import cluster_use as shared_use
@@ -37,7 +37,7 @@ from app.routing.records import principal_count_name
 from app.redis.connection import RedisConnection
 from app.routing.redis_store import RedisStore
 from app.routing.routes import NodeRecord, Quota, Route, session_key
-from tests.redis import RedisServer
+from tests.redis_servers import RedisServer
 
 ROUTES = 5_000
 AT_ONCE = 100  # calls under way: as when many clients come at the same time

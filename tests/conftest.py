@@ -14,7 +14,7 @@ from typing import Any
 import httpcore2
 import pytest
 
-pytest_plugins = ["tests.postgres", "tests.redis"]
+pytest_plugins = ["tests.postgres", "tests.redis_servers"]
 os.environ.pop("COLUMNS", None)  # workers have one, and tables would be cut to it
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -24,8 +24,22 @@ OPTIONAL = {
     "fuzz": "generated input: pass --fuzz",
     "e2e": "a browser: pass --e2e",
 }
-REAL = ("integration", "differential", "conformance", "chaos", "packaging", "test_docs.py")
-QUICK = ("auth", "http", "limits", "mutations", "protocol", "sessions", "transports")
+REAL = ("integration", "differential", "conformance", "chaos", "packaging", "documents/test_wire.py")
+QUICK = (
+    "auth",
+    "cluster",
+    "edge",
+    "http",
+    "limits",
+    "links",
+    "mutations",
+    "protocol",
+    "sessionless",
+    "sessions",
+    "streams",
+    "this_node",
+    "transports",
+)
 SERVERS = {"redis_url", "redis_server", "postgres_url", "gateway", "start_gateway"}  # fixtures that start one
 
 
@@ -39,7 +53,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def _is_real(item: pytest.Item) -> bool:
-    return item.path.relative_to(ROOT / "tests").parts[0] in REAL
+    return _is_in(item, REAL)
+
+
+def _is_in(item: pytest.Item, places: tuple[str, ...]) -> bool:
+    """Whether it stands in one of these folders or files of tests/."""
+    where = item.path.relative_to(ROOT / "tests")
+    return where.parts[0] in places or str(where) in places
 
 
 def _missing_for(item: pytest.Item) -> str | None:
@@ -57,9 +77,8 @@ def _missing_for(item: pytest.Item) -> str | None:
 
 def _is_quick(item: pytest.Item) -> bool:
     """Whether it belongs to `--quick`; there, a test that opens a socket all the same fails."""
-    folder = item.path.relative_to(ROOT / "tests").parts[0]
     is_real = item.get_closest_marker("real") is not None or SERVERS.intersection(getattr(item, "fixturenames", ()))
-    return folder in QUICK and not is_real
+    return _is_in(item, QUICK) and not is_real
 
 
 def _allow_no_socket(event: str, arguments: tuple[Any, ...]) -> None:

@@ -1,4 +1,5 @@
-"""The house is in order: packages say what they are for, files have a size, and a document names what there is."""
+"""The house is in order: packages say what they are for, files have a size, a document names what there is, and tests
+stand where their module does."""
 
 import ast
 import re
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-APP = ROOT / "app"
+APP, TESTS = ROOT / "app", ROOT / "tests"
 ARCHITECTURE = ROOT / "docs/architecture.md"
 MAX_MODULES, MAX_LINES, MAX_FUNCTION = 14, 400, 60
 
@@ -76,3 +77,42 @@ def test_every_file_that_a_document_of_the_house_names_is_there(document: str) -
     ours = {each for each in named if each.split("/")[0] in tops}
     assert len(ours) > 15
     assert [each for each in sorted(ours) if not (APP / each).is_file()] == []
+
+
+# --- tests/ mirrors app/
+
+# Folders of tests/ without a package of app/ (tests/README.md says what is in them), and those without tests.
+OF_THE_WHOLE = {
+    "chaos", "clients", "conformance", "deploy", "differential", "documents", "incidents", "integration", "mutations",
+    "packaging",
+}  # fmt: skip
+
+# Files that are of no one module beside them, and why they stand there all the same.
+OF_SEVERAL = {
+    "admin/resources/test_live.py": "sessions, processes, nodes and checks: whatever nodes show of themselves",
+    "test_house.py": "of all modules",
+    "test_version.py": "of app/__init__.py",
+}
+
+
+def files_with_tests() -> list[Path]:
+    files = [path.relative_to(TESTS) for path in TESTS.rglob("test_*.py") if "node_modules" not in path.parts]
+    return sorted(each for each in files if each.parts[0] not in OF_THE_WHOLE)
+
+
+def names_a_module(test: Path) -> bool:
+    """Whether for `X/test_Y.py` or `X/test_Y_suffix.py` there is a module or package Y in app/X; Y may be X itself."""
+    package = APP / test.parent
+    names = {path.stem for path in package.iterdir() if path.suffix == ".py" or path.is_dir()} | {package.name}
+    subject = test.stem.removeprefix("test_")
+    return any(subject == name or subject.startswith(f"{name}_") for name in names - {"__init__", "__pycache__"})
+
+
+def test_every_folder_of_tests_is_a_package_or_of_the_whole() -> None:
+    folders = {path.parent for path in files_with_tests()}
+    assert [str(each) for each in sorted(folders) if not (APP / each / "__init__.py").is_file()] == []
+
+
+def test_the_tests_of_a_module_stand_where_the_module_does() -> None:
+    misplaced = {str(each) for each in files_with_tests() if (APP / each.parent).is_dir() and not names_a_module(each)}
+    assert misplaced == set(OF_SEVERAL)

@@ -19,7 +19,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         callspec = getattr(item, "callspec", None)
         is_second = callspec is not None and callspec.params.get("dialect") == "postgresql"
-        if is_second and item.path.parent == HERE and item.path.stem not in ON_BOTH:
+        if is_second and item.path.is_relative_to(HERE) and item.path.stem not in ON_BOTH:
             item.add_marker(pytest.mark.long)
 
 

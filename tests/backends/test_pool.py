@@ -13,7 +13,8 @@ from app.backends.lease import Lease
 from app.domain import Limits
 from app.errors import BackendBusy, BackendExited, BackendNotFound, ShuttingDown
 from app.processes.states import ProcessState
-from tests.backends.conftest import NO_LIMITS, Listener, eventually, lease_all, spec_of
+from tests.backends.rig import NO_LIMITS, lease_all
+from tests.processes.rig import Listener, eventually, spec_of
 
 
 async def start_waiting(tasks, pool, spec, done, name, limits=NO_LIMITS):

@@ -8,7 +8,8 @@ import anyio
 import pytest
 
 from app.errors import BackendExited, BackendUnavailable
-from tests.backends.conftest import NO_LIMITS, Listener, eventually, lease_all, spec_of
+from tests.backends.rig import NO_LIMITS, lease_all
+from tests.processes.rig import Listener, eventually, spec_of
 
 
 async def crash(pool, spec):

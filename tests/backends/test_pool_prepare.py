@@ -4,7 +4,8 @@ import anyio
 import pytest
 
 from app.errors import BackendExited, InvalidResponse
-from tests.backends.conftest import NO_LIMITS, eventually, spec_of
+from tests.backends.rig import NO_LIMITS
+from tests.processes.rig import eventually, spec_of
 
 
 def shared(server: str, **fields):

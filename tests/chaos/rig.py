@@ -18,7 +18,7 @@ import psutil
 from tests.chaos.history import Node, Writer
 from tests.chaos.proxies import Address, Line
 from tests.integration.gateway import Gateway, is_alive, marked
-from tests.redis import RedisServer
+from tests.redis_servers import RedisServer
 
 LINES = ("redis-line", "database-line", "peer-line", "client-line")
 START_AGAIN_S = 0.2

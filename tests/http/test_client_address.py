@@ -8,7 +8,7 @@ import pytest
 
 from app.edge.connections import Connections
 from app.http.client_address import TrustedProxies, client_address, is_loopback, limited_address, scheme_before
-from tests.http.serving import serving
+from tests.edge.serving import serving
 
 PROXIES = TrustedProxies([ipaddress.ip_network("10.0.0.0/8"), ipaddress.ip_network("fd00::/8")])
 

@@ -15,7 +15,7 @@ from tests.integration.gateway import ECHO, NO_LIMITS, ROOT, Gateway
 from tests.integration.nodes import Nodes
 from tests.integration.test_jwt import Idp
 from tests.integration.wire import initialize, rpc
-from tests.redis import RedisServer
+from tests.redis_servers import RedisServer
 
 TROUBLE = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/trouble.py")]
 JSON = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}

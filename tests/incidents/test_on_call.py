@@ -7,11 +7,11 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from tests.documents.test_wire import appears, run, steps_of
 from tests.incidents.plays import PLAYS
 from tests.incidents.stage import Stage, stage
 from tests.integration.gateway import ROOT
 from tests.postgres import new_database
-from tests.test_docs import appears, run, steps_of
 
 ON_CALL = ROOT / "docs/on-call.md"
 SECTIONS = {

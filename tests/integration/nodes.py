@@ -11,7 +11,7 @@ import anyio
 import psutil
 
 from tests.integration.gateway import STOP_S, Endpoint, Gateway, is_alive, until
-from tests.redis import RedisServer
+from tests.redis_servers import RedisServer
 
 AGAIN_WITHIN_S = 6.5  # design: a lease of 5 s, a probe of 0.5 s, and the start of a process
 BUSY_S = 6.0  # later on a machine that is busy with something else; the design's own figure is held to with --long

@@ -31,8 +31,8 @@ from app.routing.routes import Route, session_key
 from app.sessions.session import Session, Surroundings
 from app.sessions.standstill import Fence
 from app.streams.streams import Reply
-from tests.redis import RedisServer
-from tests.sessions.durable import ALICE, SEALER
+from tests.cluster.durable import ALICE, SEALER
+from tests.redis_servers import RedisServer
 
 SERVER = Path(__file__).resolve().parent.parent / "servers/stateless.py"
 SPEC = BackendSpec("acme", "echo", sys.executable, ("-I", "-S", str(SERVER)), recovery="respawn")

@@ -12,7 +12,7 @@ from typing import IO
 import pytest
 
 from tests.integration.gateway import ECHO, Gateway, running_gateway, until
-from tests.redis import client_of
+from tests.redis_servers import client_of
 
 pytestmark = pytest.mark.timeout(300)
 REFUSED = 600  # requests: more lines than are collected before they are written

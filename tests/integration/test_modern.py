@@ -20,7 +20,7 @@ from app.protocol.calls.call_deadlines import CANCEL_GRACE_S
 from app.sessions.registry import SWEEP_S
 from tests.integration.gateway import ROOT, Endpoint, Gateway, running_gateway, until
 from tests.integration.servers import EVERYTHING, python_client, text_of
-from tests.sessions.modern_client import ELICITS
+from tests.sessionless.client import ELICITS
 
 pytestmark = pytest.mark.filterwarnings("ignore::mcp.MCPDeprecationWarning")
 

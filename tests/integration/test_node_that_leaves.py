@@ -15,7 +15,7 @@ from app.peers.credentials import NodeCredentials, Word
 from tests.integration.gateway import ECHO, Gateway, until
 from tests.integration.nodes import Nodes, running_nodes
 from tests.integration.wire import Wire, answer
-from tests.routing.peer_servers import ALICE, record
+from tests.peers.rig import ALICE, record
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -20,7 +20,7 @@ from app.node import fleet as fleet_module
 from app.storage import migrate
 from tests.integration.gateway import ROOT, Gateway, is_alive, running_gateway, until
 from tests.programs import run_program
-from tests.redis import client_of
+from tests.redis_servers import client_of
 
 KEY = "5e" * 32
 

@@ -17,7 +17,7 @@ from tests.integration.gateway import ROOT, Gateway
 from tests.integration.nodes import Nodes, running_nodes
 from tests.integration.watched import RECOVERED_WITHIN_S, REFUSED_WITHIN_S, WARM, Door, Findings, Watch, watched
 from tests.integration.wire import Wire
-from tests.routing.faulty_line import Fault, FaultyLine, altering, faulty_line
+from tests.redis.faulty_line import Fault, FaultyLine, altering, faulty_line
 
 COUNTING = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/counting.py")]
 SESSIONS = 6

@@ -8,7 +8,7 @@ from pathlib import Path
 from app.redis.key_check import NAME, check_value
 from tests.integration.gateway import ROOT, running_gateway
 from tests.programs import run_program
-from tests.redis import client_of
+from tests.redis_servers import client_of
 
 
 def test_it_says_so_in_one_line_and_what_to_do(empty_redis: str, tmp_path: Path) -> None:

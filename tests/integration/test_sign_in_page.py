@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.documents.test_wire import appears, run, steps_of
 from tests.integration.gateway import ROOT, running_gateway
 from tests.integration.test_jwt import Idp
 from tests.integration.test_jwt import token as jwt_of
-from tests.test_docs import appears, run, steps_of
 
 PAGE, GATEWAY = ROOT / "docs/sign-in.md", "https://gw.example.com"
 ACME, TEAMS = "https://login.example.com/realms/acme", "https://login.example.com/realms/teams"

@@ -17,14 +17,14 @@ from tests.mutations.faults_of_the_home import FAULTS_OF_THE_HOME
 from tests.mutations.faults_of_the_log import FAULTS_OF_THE_LOG
 
 PROTOCOL = ("tests/protocol/test_exchange.py",)
-TOKENS = ("tests/auth/test_tokens.py", "tests/auth/test_refused_tokens.py")
-PLATFORM = ("tests/auth/test_platform_issuers.py",)
-PLATFORM_STORED = ("tests/storage/test_platform_issuers.py",)
+TOKENS = ("tests/auth/test_tokens.py", "tests/auth/test_tokens_refused.py")
+PLATFORM = ("tests/auth/test_tokens_of_the_platform.py",)
+PLATFORM_STORED = ("tests/storage/test_issuers_of_the_platform.py",)
 KEYS = ("tests/auth/test_api_keys.py",)
 POLICY = ("tests/auth/test_policy.py",)
 GATES = ("tests/limits/test_gates.py", "tests/limits/test_bucket.py")
 PLAN = ("tests/backends/test_plan.py",)
-WAITS = ("tests/transports/test_still_allowed.py",)
+WAITS = ("tests/transports/test_front_still_allowed.py",)
 POOL = ("tests/backends/test_pool.py", "tests/backends/test_pool_breaker.py")
 
 FAULTS = (
@@ -133,42 +133,42 @@ FAULTS = (
         "app/protocol/shared/task_owners.py",
         "return known is not None and known.principal == principal",
         "return known is not None",
-        ("tests/protocol/test_multiplex.py",),
+        ("tests/protocol/shared/test_multiplex.py",),
     ),
     Fault(
         "a task that two were given stays the second's",
         "app/protocol/shared/task_owners.py",
         "            if known.principal != principal:\n                return\n",
         "",
-        ("tests/protocol/test_multiplex.py",),
+        ("tests/protocol/shared/test_multiplex.py",),
     ),
     Fault(
         "a cursor of the process is told to the client",
         "app/protocol/shared/task_owners.py",
         "= msgspec.Raw(encode(cursor))",
         '= members_of(result)["nextCursor"]',
-        ("tests/protocol/test_multiplex.py",),
+        ("tests/protocol/shared/test_multiplex.py",),
     ),
     Fault(
         "what names no call goes to all unasked",
         "app/protocol/shared/multiplex.py",
         "if not self._broadcast:",
         "if False:",
-        ("tests/protocol/test_multiplex.py",),
+        ("tests/protocol/shared/test_multiplex.py",),
     ),
     Fault(
         "all hear the lowest log level",
         "app/protocol/shared/log_levels.py",
         "return level in LEVELS and LEVELS.index(level) >= self._wanted.get(who, USUAL)",
         "return True",
-        ("tests/protocol/test_multiplex.py",),
+        ("tests/protocol/shared/test_multiplex.py",),
     ),
     Fault(
         "a subscription matches the beginning of a path element",
         "app/protocol/shared/subscriptions.py",
         "return uri == subscribed or (uri.startswith(subscribed) and subscribed in _above(uri))",
         "return uri.startswith(subscribed)",
-        ("tests/protocol/test_multiplex.py",),
+        ("tests/protocol/shared/test_multiplex.py",),
     ),
     # --- lines of backends
     Fault(
@@ -190,21 +190,29 @@ FAULTS = (
         "app/protocol/tolerant.py",
         "named = _ends_with_id(end)",
         "pass",
-        ("tests/protocol/test_exchange.py", "tests/protocol/test_multiplex.py", "tests/protocol/test_tolerant.py"),
+        (
+            "tests/protocol/test_exchange.py",
+            "tests/protocol/shared/test_multiplex.py",
+            "tests/protocol/test_tolerant.py",
+        ),
     ),
     Fault(
         "an overlong question ends the call of the same id",
         "app/protocol/tolerant.py",
         'rb"\\{\\s*%b%b\\s*,\\s*%b%b" % (_VERSION_FIRST, _ID, _VERSION_FIRST, _OUTCOME)',
         'rb"\\{\\s*%b%b\\s*," % (_VERSION_FIRST, _ID)',
-        ("tests/protocol/test_exchange.py", "tests/protocol/test_multiplex.py", "tests/protocol/test_tolerant.py"),
+        (
+            "tests/protocol/test_exchange.py",
+            "tests/protocol/shared/test_multiplex.py",
+            "tests/protocol/test_tolerant.py",
+        ),
     ),
     Fault(
         "a broken question ends the call of the same id",
         "app/protocol/tolerant.py",
         "return Broken(asks=request_id)",
         "return Broken(answers=request_id)",
-        ("tests/protocol/test_exchange.py", "tests/protocol/test_multiplex.py"),
+        ("tests/protocol/test_exchange.py", "tests/protocol/shared/test_multiplex.py"),
     ),
     Fault(
         "a progress token in what cannot be read passes as it came",
@@ -409,7 +417,7 @@ FAULTS = (
         "app/limits/gates.py",
         "self.in_flight + self.in_flight_elsewhere >= limit",
         "self.in_flight >= limit",
-        ("tests/limits/test_gates.py", "tests/limits/test_shared_use.py"),
+        ("tests/limits/test_gates.py", "tests/cluster/test_cluster_use.py"),
     ),
     Fault(
         "a refused request costs a token",
@@ -452,7 +460,7 @@ FAULTS = (
         "app/backends/breaker.py",
         "if len(self._deaths) == OPENING_DEATHS and now - self._deaths[0] <= WINDOW_S:",
         "if len(self._deaths) > OPENING_DEATHS and now - self._deaths[0] <= WINDOW_S:",
-        ("tests/backends/test_backoff.py", *POOL),
+        ("tests/backends/test_breaker.py", *POOL),
     ),
     Fault(
         "a session that gives its dead process back makes it no early death",
@@ -466,7 +474,7 @@ FAULTS = (
         "app/backends/breaker.py",
         "FIRST_DELAY_S * 2 ** min(self._in_a_row - 1, 16)",
         "FIRST_DELAY_S",
-        ("tests/backends/test_backoff.py",),
+        ("tests/backends/test_breaker.py",),
     ),
     # --- after a wait, and after the end
     Fault(
@@ -488,7 +496,7 @@ FAULTS = (
         "app/transports/remote/remote_sessions.py",
         '                session.close("key_revoked")\n',
         "                pass\n",
-        ("tests/transports/test_elsewhere.py",),
+        ("tests/transports/remote/test_remote_sessions.py",),
     ),
     Fault(
         "streams outlive their credential",
@@ -502,21 +510,21 @@ FAULTS = (
         "app/sessions/endings.py",
         "return NodeLost() if cause in GOES_ON else call_under_way(cause)",
         "return ShuttingDown() if cause in GOES_ON else call_under_way(cause)",
-        ("tests/sessions/test_outcomes.py",),
+        ("tests/sessions/test_session_outcomes.py",),
     ),
     Fault(
         "a call has its turn before the session is proved to be ours",
         "app/sessions/calls.py",
         "if self._is_giving_turns or self._fence.is_closed():",
         "if self._is_giving_turns:",
-        ("tests/sessions/test_waiting_calls.py",),
+        ("tests/sessions/test_calls.py",),
     ),
     Fault(
         "a call has its turn after its credential has expired",
         "app/sessions/calls.py",
         "if call.stream is not Listen.STREAM and is_past(call.stream.expires_at):",
         "if False:",
-        ("tests/sessions/test_waiting_calls.py",),
+        ("tests/sessions/test_calls.py",),
     ),
     Fault(
         "a batch is begun that does not fit whole",
@@ -530,7 +538,7 @@ FAULTS = (
         "app/links/bridged.py",
         "if is_refusal(error) else error",
         "if False and is_refusal(error) else error",
-        ("tests/sessions/test_bridged_link.py",),
+        ("tests/links/test_bridged.py",),
     ),
     *FAULTS_OF_THE_HOME,
     *FAULTS_OF_THE_LOG,

@@ -111,7 +111,7 @@ FAULTS_OF_LIMITS = (
         "app/admin/conditions.py",
         ', "use"}',
         "}",
-        ("tests/admin/test_tenants.py",),
+        ("tests/admin/resources/test_tenants.py",),
     ),
     Fault(
         "who has waited in vain for a process hears of the backend's limit, whoever's it was",

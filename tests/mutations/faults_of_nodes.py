@@ -2,10 +2,10 @@
 
 from tests.mutations.fault import Fault
 
-WIRING = "tests/test_gateway_wiring.py::"
+WIRING = "tests/node/test_gateway_wiring.py::"
 GATEWAY = "app/node/gateway.py"
-W = "tests/sessions/test_woken_node.py"
-T = "tests/routing/test_counted_truth.py"
+W = "tests/cluster/test_takeover_of_the_woken.py"
+T = "tests/routing/test_redis_store_counts.py"
 
 FAULTS_OF_NODES = (
     # --- app/node/gateway.py, a line each
@@ -126,7 +126,7 @@ FAULTS_OF_NODES = (
         GATEWAY,
         "        tasks.start_soon(heartbeat.run)\n",
         "",
-        ("tests/test_gateway.py::test_a_node_is_ready_once_the_others_know_it",),
+        ("tests/node/test_gateway.py::test_a_node_is_ready_once_the_others_know_it",),
     ),
     Fault(
         "wiring: the database is not watched",
@@ -161,7 +161,7 @@ FAULTS_OF_NODES = (
         GATEWAY,
         "        stack.push_async_callback(_leave, heartbeat)\n",
         "",
-        ("tests/test_gateway.py::test_a_node_that_stops_at_once_is_gone_too",),
+        ("tests/node/test_gateway.py::test_a_node_that_stops_at_once_is_gone_too",),
     ),
     Fault(
         "wiring: warm backends wait for their first session",
@@ -189,7 +189,7 @@ FAULTS_OF_NODES = (
         GATEWAY,
         "            storage=Storage(watch.is_away, trail.age_s),\n",
         "",
-        ("tests/test_gateway_database.py::test_while_the_database_is_gone_calls_go_on_for_thirty_seconds",),
+        ("tests/node/test_gateway_database.py::test_while_the_database_is_gone_calls_go_on_for_thirty_seconds",),
     ),
     # --- ownership, fence, journals
     Fault(
@@ -204,7 +204,7 @@ FAULTS_OF_NODES = (
         "app/routing/heartbeat.py",
         "if stood_still_at < self.last_ok + LEASE_S <= woke_at:",
         "if False:",
-        ("tests/routing/test_heartbeat.py", "tests/sessions/test_woken_node.py"),
+        ("tests/routing/test_heartbeat.py", "tests/cluster/test_takeover_of_the_woken.py"),
     ),
     Fault(
         "a lease begins when its answer is read",
@@ -225,7 +225,7 @@ FAULTS_OF_NODES = (
         "app/sessions/registry.py",
         "self.fence.open(asked_at)",
         "self.fence.open(self.fence.now())",
-        ("tests/sessions/test_fence.py",),
+        ("tests/sessions/test_standstill.py",),
     ),
     Fault(
         "a session that was taken over deletes its journal",
@@ -233,7 +233,7 @@ FAULTS_OF_NODES = (
         "if self.journal is not None and reason == TAKEN_OVER:",
         "if False:",
         (
-            "tests/sessions/test_restoring.py::test_the_old_owner_that_wakes_up_before_the_journal_is_read_leaves_it_alone",
+            "tests/cluster/test_durability.py::test_the_old_owner_that_wakes_up_before_the_journal_is_read_leaves_it_alone",
         ),
     ),
     Fault(
@@ -255,7 +255,7 @@ FAULTS_OF_NODES = (
         "app/streams/journal.py",
         "        self._owner.has_let_go(self)\n",
         "",
-        ("tests/sessions/test_restoring.py", "tests/sessions/test_journal_writer.py"),
+        ("tests/cluster/test_durability.py", "tests/cluster/test_journal_writer.py"),
     ),
     Fault(
         "a route that is doubted is asked for once",
@@ -276,21 +276,21 @@ FAULTS_OF_NODES = (
         "app/routing/scripts.py",
         "tonumber(record[2]) ~= token or lives(node) then return 0 end",
         "tonumber(record[2]) ~= token then return 0 end",
-        ("tests/routing/test_stores.py", W),
+        ("tests/routing/test_routes.py", W),
     ),
     Fault(
         "a release is not fenced by its token",
         "app/routing/scripts.py",
         "if not record or record[1] ~= node or tonumber(record[2]) ~= token then return 0 end\nif value",
         "if not record or record[1] ~= node then return 0 end\nif value",
-        ("tests/routing/test_stores.py", "tests/routing/test_redis_store.py"),
+        ("tests/routing/test_routes.py", "tests/routing/test_redis_store.py"),
     ),
     Fault(
         "what was taken over and has ended can be brought back",
         "app/routing/routes.py",
         "if self.token > 1 and self.transport != CALLER:",
         "if False:",
-        ("tests/routing/test_stores.py", T),
+        ("tests/routing/test_routes.py", T),
     ),
     # --- counts
     Fault(
@@ -305,14 +305,14 @@ FAULTS_OF_NODES = (
         "app/routing/session_counts.py",
         "                del self._sessions[name]\n        self.doubt(names)\n",
         "                del self._sessions[name]\n",
-        (T, "tests/routing/test_counts.py"),
+        (T, "tests/routing/test_session_counts.py"),
     ),
     Fault(
         "a change that came twice is not said again",
         "app/routing/session_counts.py",
         "                yield\n            finally:\n                self.doubt(names)",
         "                yield\n            finally:\n                pass",
-        (T, "tests/routing/test_counts.py"),
+        (T, "tests/routing/test_session_counts.py"),
     ),
     Fault(
         "routes that nobody holds count for ever",
@@ -337,21 +337,21 @@ FAULTS_OF_NODES = (
         "app/redis/key_check.py",
         "    if not fits:\n",
         "    if False:\n",
-        ("tests/routing/test_key_check.py",),
+        ("tests/redis/test_key_check.py",),
     ),
     Fault(
         "a beat writes into others' Redis",
         "app/routing/scripts.py",
         "if ARGV[8] ~= '' and not fits(ARGV[8], ARGV[9]) then return {-1} end\n",
         "",
-        ("tests/routing/test_key_check.py",),
+        ("tests/redis/test_key_check.py",),
     ),
     Fault(
         "what does not open is removed from others' Redis",
         "app/routing/scripts.py",
         "if ARGV[4] ~= '' and redis.pcall('GET', prefix .. 'key') ~= ARGV[4] then return 0 end\n",
         "",
-        ("tests/routing/test_key_check.py",),
+        ("tests/redis/test_key_check.py",),
     ),
     # --- shared limits
     Fault(
@@ -359,21 +359,21 @@ FAULTS_OF_NODES = (
         "app/limits/bucket.py",
         "max(level, -self.rate * MAX_DEBT_S)) - self.spent",
         "max(level, -self.rate * MAX_DEBT_S))",
-        ("tests/limits/test_bucket.py", "tests/limits/test_shared_rates.py"),
+        ("tests/limits/test_bucket.py", "tests/cluster/test_cluster_rates.py"),
     ),
     Fault(
         "use that lapsed holds on while Redis is away",
         "app/cluster/cluster_use.py",
         "            if now - self._heard_at >= LAPSES_S:\n                self._adopt({}, {}, {})\n",
         "",
-        ("tests/limits/test_shared_use.py",),
+        ("tests/cluster/test_cluster_use.py",),
     ),
     Fault(
         "use that has not changed is never said again",
         "app/cluster/cluster_use.py",
         "if mine != self._said or now - self._said_at >= SAY_AGAIN_S:",
         "if mine != self._said:",
-        ("tests/limits/test_shared_use.py",),
+        ("tests/cluster/test_cluster_use.py",),
     ),
     Fault(
         "who is not let in by the database is let in by the outage",
@@ -394,7 +394,7 @@ FAULTS_OF_NODES = (
         "app/storage/engine.py",
         'if (await connection.exec_driver_sql("SHOW transaction_read_only")).scalar_one() == "on":',
         "if False:",
-        ("tests/storage/test_postgresql.py",),
+        ("tests/storage/test_engine_postgresql.py",),
     ),
     # --- a node that stops
     Fault(
@@ -402,21 +402,21 @@ FAULTS_OF_NODES = (
         "app/peers/passing.py",
         "            while len(self):",
         "            while self._under_way:",
-        ("tests/transports/test_elsewhere.py",),
+        ("tests/transports/remote/test_remote_sessions.py",),
     ),
     Fault(
         "requests wait for another node when the drain is over",
         "app/peers/passing.py",
         "        if self._is_closed:",
         "        if False and self._is_closed:",
-        ("tests/transports/test_elsewhere.py",),
+        ("tests/transports/remote/test_remote_sessions.py",),
     ),
     Fault(
         "a node that was told to stop opens sessions",
         "app/transports/remote/remote_sessions.py",
         "if not (self._registry.leaving or self._registry.draining):",
         "if not self._registry.draining:",
-        ("tests/transports/test_elsewhere.py",),
+        ("tests/transports/remote/test_remote_sessions.py",),
     ),
     Fault(
         "sessions that end with their node take calls until it stops",

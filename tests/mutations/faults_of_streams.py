@@ -2,9 +2,9 @@
 
 from tests.mutations.fault import Fault
 
-UNREAD = ("tests/sessions/test_unread_streams.py",)
+UNREAD = ("tests/streams/test_streams_unread.py",)
 SILENT = ("tests/sessions/test_session.py",)
-RESUMED = ("tests/transports/test_resume.py",)
+RESUMED = ("tests/transports/test_streamable_http_resume.py",)
 
 FAULTS_OF_STREAMS = (
     Fault(
@@ -89,6 +89,6 @@ FAULTS_OF_STREAMS = (
         "app/sessionless/call.py",
         "if self._reply is reply and not self.is_done:\n            self._reply = None",
         "if self._reply is not None and not self.is_done:\n            self._reply = None",
-        ("tests/sessions/test_modern_call.py",),
+        ("tests/sessionless/test_call.py",),
     ),
 )

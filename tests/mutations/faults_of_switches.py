@@ -4,7 +4,7 @@ from tests.mutations.fault import Fault
 
 SWITCHES = ("tests/admin/test_switches.py",)
 BOTH_NODES = "tests/integration/test_switched_off.py::test_what_is_switched_off_ends_at_both_nodes_within_a_second"
-ON_EVERY_NODE = "tests/effects/test_cluster.py::test_what_is_switched_off_and_on_is_so_on_every_node"
+ON_EVERY_NODE = "tests/cluster/test_effects.py::test_what_is_switched_off_and_on_is_so_on_every_node"
 
 FAULTS_OF_SWITCHES = (
     Fault(
@@ -54,14 +54,14 @@ FAULTS_OF_SWITCHES = (
         "app/this_node/effects.py",
         "elif not self.is_off(spec.tenant):",
         "else:",
-        ("tests/effects/test_cluster.py::test_a_changed_backend_of_a_tenant_that_is_off_is_not_started",),
+        ("tests/cluster/test_effects.py::test_a_changed_backend_of_a_tenant_that_is_off_is_not_started",),
     ),
     Fault(
         "what was switched off during a gap is not found",
         "app/cluster/reconcile.py",
         "await self._end_sessions_of_who_is_off()",
         "pass",
-        ("tests/effects/test_cluster.py::test_what_was_switched_off_during_a_gap_is_found",),
+        ("tests/cluster/test_effects.py::test_what_was_switched_off_during_a_gap_is_found",),
     ),
     Fault(
         "a parameter that nobody knows is ignored",
@@ -75,6 +75,6 @@ FAULTS_OF_SWITCHES = (
         "app/admin/changes.py",
         "if was != now])",
         "if False])",
-        ("tests/admin/test_audit.py",),
+        ("tests/admin/resources/test_audit.py",),
     ),
 )

@@ -2,10 +2,10 @@
 
 from tests.mutations.fault import Fault
 
-HEADS = ("tests/http/test_edge_protocol.py", "tests/http/test_upgrade_offers.py")
-PIPES = ("tests/http/test_edge_protocol.py",)
-READS = ("tests/http/test_reading.py",)
-PLACES = ("tests/http/test_connections.py",)
+HEADS = ("tests/edge/test_edge_protocol.py", "tests/edge/test_edge_protocol_upgrades.py")
+PIPES = ("tests/edge/test_edge_protocol.py",)
+READS = ("tests/edge/test_reading.py",)
+PLACES = ("tests/edge/test_connections.py",)
 
 FAULTS_OF_THE_EDGE = (
     # --- what one connection may have us keep

@@ -15,7 +15,7 @@ FAULTS_OF_THE_ERAS = (
         "app/protocol/eras/modern.py",
         'return mode in declared or (mode == "form" and "url" not in declared)',
         'return mode in declared or mode == "form"',
-        ("tests/sessions/test_modern_call.py",),
+        ("tests/sessionless/test_call.py",),
     ),
     Fault(
         "a state is good for a request with another number",
@@ -36,21 +36,21 @@ FAULTS_OF_THE_ERAS = (
         "app/sessionless/mirrored_headers.py",
         "if self._look is not None and (is_leaving or self._asked_at + LOOK_S < now):",
         "if False:",
-        ("tests/sessions/test_mirrors.py",),
+        ("tests/sessionless/test_mirrored_headers.py",),
     ),
     Fault(
         "a round that is over already is cancelled in the pause after it",
         "app/protocol/eras/bridge.py",
         "                if call.is_paused:\n",
         "                if False:\n",
-        ("tests/protocol/test_bridge_calls.py",),
+        ("tests/protocol/eras/test_bridge_calls.py",),
     ),
     Fault(
         "a pause outlives its session",
         "app/links/session_link.py",
         "            self._link.end()\n",
         "            pass\n",
-        ("tests/sessions/test_bridged_link.py",),
+        ("tests/links/test_bridged.py",),
     ),
     Fault(
         "what a session leaves behind is anybody's who knows its id",

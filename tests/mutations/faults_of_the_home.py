@@ -2,7 +2,7 @@
 
 from tests.mutations.fault import Fault
 
-HOME = ("tests/sessions/test_home.py",)
+HOME = ("tests/sessionless/test_pooled_session_home.py",)
 
 FAULTS_OF_THE_HOME = (
     Fault(

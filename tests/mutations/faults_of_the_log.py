@@ -5,7 +5,7 @@ from tests.mutations.fault import Fault
 IDS = ("tests/http/test_request_ids.py",)
 LINES = ("tests/test_logs.py",)
 FOLLOWED = ("tests/integration/test_followed_requests.py",)
-WRITTEN = ("tests/http/test_uvicorn_protocol.py",)
+WRITTEN = ("tests/edge/test_uvicorn_protocol.py",)
 FRONT = ("tests/transports/test_front.py",)
 
 FAULTS_OF_THE_LOG = (

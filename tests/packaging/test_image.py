@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.deploy.test_deploy import stages
 from tests.integration.gateway import ROOT
 from tests.packaging.conftest import attempt, run
-from tests.test_deploy import stages
 
 COMMAND = ROOT / "deploy/image/trunkline"
 OURS = {"TRUNKLINE_HOST": "0.0.0.0"}  # as in the image

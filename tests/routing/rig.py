@@ -17,7 +17,7 @@ from app.redis.waiting_commands import TURN_S
 from app.routing.memory_store import MemoryStore
 from app.routing.redis_store import RedisStore
 from app.routing.routes import NodeRecord, NodeStore, Route, RouteStore
-from tests.redis import client_of
+from tests.redis_servers import client_of
 
 NODES = ("node-a", "node-b", "node-c")
 ALICE, BOB = ("acme", "key", "alice"), ("acme", "key", "bob")

@@ -8,7 +8,7 @@ from app.routing.heartbeat import LOT, RENEW_S, Heartbeat
 from app.routing.memory_store import MemoryStore
 from app.routing.routes import CALLER, LEASE_S, NodeRecord, Quota, Route
 from app.routing.session_counts import TURN_BEATS
-from tests.redis import RedisServer
+from tests.redis_servers import RedisServer
 from tests.routing.rig import NODES, open_store, record, route
 
 A, B, C = NODES

@@ -19,7 +19,7 @@ from app.routing.journal_store import (
     RedisJournalStore,
     Target,
 )
-from tests.redis import RedisServer
+from tests.redis_servers import RedisServer
 
 WRITTEN, GAP, FENCED = Outcome.WRITTEN, Outcome.GAP, Outcome.FENCED
 ASIDE, INSTEAD = Target.ASIDE, Target.INSTEAD

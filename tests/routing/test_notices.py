@@ -13,7 +13,7 @@ from app.redis.connection import RedisConnection
 from app.routing import notices
 from app.routing.notice import RESYNC, Kind, Notice
 from app.routing.notices import STREAM, Notices
-from tests.redis import RedisServer, client_of
+from tests.redis_servers import RedisServer, client_of
 
 SEALS = Sealer(b"s" * 32)
 

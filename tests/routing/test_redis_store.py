@@ -15,7 +15,7 @@ from app.redis.connection import RedisConnection
 from app.routing.node_list import READ_A_BEAT
 from app.routing.redis_store import LEASE_MS, ROUTE_TTL_MS, RedisStore
 from app.routing.routes import NodeRecord, NodeStore, Quota
-from tests.redis import RedisServer, client_of
+from tests.redis_servers import RedisServer, client_of
 from tests.routing.rig import NODES, SECRET_KEY, Rig, counted, errors, open_store, record, rig_on_redis, route
 
 A, B, C = NODES

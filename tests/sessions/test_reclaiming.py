@@ -14,13 +14,13 @@ from app.sessions.reclaiming import longest_idle
 from app.sessions.registry import SWEEP_S, SessionRegistry
 from app.sessions.session import Session
 from app.sessions.standstill import GAP_S
-from tests.sessions import conftest
+from tests.sessions import rig
 from tests.sessions.fakes import FakePool, FakeStore
 from tests.sessions.test_session import ask, message
 
 # Whoever is idle for long enough to be reclaimed is not yet idle for the registry, whose sweep runs beside the test.
-TIMEOUTS = replace(conftest.SPEC.timeouts, idle_s=3600.0, absolute_s=36_000.0)
-SPEC = replace(conftest.SPEC, timeouts=TIMEOUTS)
+TIMEOUTS = replace(rig.SPEC.timeouts, idle_s=3600.0, absolute_s=36_000.0)
+SPEC = replace(rig.SPEC, timeouts=TIMEOUTS)
 IDLE_S = TIMEOUTS.reclaim_idle_s
 BOB = Principal("acme", "key", "bob", frozenset({"mcp:connect"}))
 

@@ -5,7 +5,7 @@ from typing import Any
 import anyio
 import pytest
 
-from app.cluster import durability as restoring
+from app.cluster import durability
 from app.domain import Limits, Principal
 from app.errors import (
     BackendBusy,
@@ -23,9 +23,9 @@ from app.protocol.lifecycle import SessionState
 from app.sessions.directory import BackendDirectory
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
-from tests.sessions.cluster import Cluster
-from tests.sessions.conftest import MAX_SESSIONS
+from tests.cluster.rig import Cluster
 from tests.sessions.fakes import FakePool, FakeStore, alone
+from tests.sessions.rig import MAX_SESSIONS
 
 
 async def open_one(registry: SessionRegistry, principal: Principal) -> str:
@@ -308,7 +308,7 @@ async def test_a_store_that_is_away_holds_up_no_new_session_for_long(
     async def write(*_: object) -> None:
         await anyio.sleep_forever()
 
-    monkeypatch.setattr(restoring, "SAFE_WITHIN_S", 0.01)
+    monkeypatch.setattr(durability, "SAFE_WITHIN_S", 0.01)
     monkeypatch.setattr(cluster.journals.inner, "write", write)
     session = await cluster.open("stateless")
     with anyio.fail_after(5):

@@ -1,6 +1,6 @@
 """The database connection: several writers, cancelled callers, and errors in our own words; then what only SQLite has.
 
-What only PostgreSQL has is in test_postgresql.py.
+What only PostgreSQL has is in test_engine_postgresql.py.
 """
 
 import sqlite3

@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from app.protocol.eras.modern import CAPABILITIES_KEY, MODERN, VERSION_KEY
-from tests.sessions.servers import FakeServer, ServerPool, legacy_server
+from tests.sessionless.servers import FakeServer, ServerPool, legacy_server
 from tests.transports.conftest import Exchanged, Http
 
 PATH = "/t/acme/echo/mcp"

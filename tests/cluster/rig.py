@@ -1,0 +1,103 @@
+"""One node of several: its registry, ownership and journals over stores in memory; its processes are lists of lines."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+
+from app.cluster.durability import Durability
+from app.cluster.journal_writer import JournalWriter
+from app.cluster.takeover import TakeOver
+from app.domain import Principal
+from app.metrics import Metrics
+from app.routing.memory_store import MemoryStore
+from app.routing.routes import Quota, Route, session_key
+from app.sessions.directory import BackendDirectory
+from app.sessions.ownership import Ownership
+from app.sessions.registry import SessionRegistry
+from app.sessions.session import Session
+from tests.cluster.durable import HELLO, SEALER, FakeLinks, FlakyStore, message, request
+from tests.routing.rig import record
+from tests.sessions.fakes import FakeLink, FakeStore, HeldStore
+from tests.sessions.rig import SPEC
+
+HERE, THERE = "a" * 16, "b" * 16
+
+
+@dataclass
+class Cluster:
+    """The node HERE, and the stores that THERE has as well."""
+
+    principal: Principal
+    metrics: Metrics
+    store: HeldStore
+    journals: FlakyStore
+    links: FakeLinks
+    ownership: Ownership
+    registry: SessionRegistry
+    durability: Durability
+    take_over: TakeOver
+
+    @property
+    def process(self) -> FakeLink:
+        return self.links.leases[-1].link
+
+    async def open(self, backend: str, transport: str = "streamable_http") -> Session:
+        """A session that has shaken hands."""
+        session = await self.registry.open(self.principal, "acme", backend, transport)
+        await self.registry.connect(session)
+        session.request(request("initialize", 0), session.reply(1, may_stream=True))
+        self.process.answer(HELLO)
+        session.notify(message(method="notifications/initialized"))
+        return session
+
+    async def route_of(self, session: Session) -> Any:
+        return (await self.store.find(session_key(session.id))).route
+
+    async def elsewhere(
+        self, session_id: str = "elsewhere", backend: str = "stateless", transport: str = "streamable_http"
+    ) -> Route:
+        """The route of a session that THERE has, which lives."""
+        await self.store.beat(record(THERE))
+        key, url = session_key(session_id), record(THERE).url
+        route = Route(key, THERE, url, 1, "acme", backend, self.principal.identity, transport)
+        return await MemoryStore.claim(self.store, route, Quota())
+
+    async def elsewhere_then_dead(
+        self, session_id: str, backend: str = "stateless", transport: str = "streamable_http"
+    ) -> Route:
+        """The same, and THERE has died."""
+        route = await self.elsewhere(session_id, backend, transport)
+        await self.store.leave(THERE)
+        return route
+
+
+@asynccontextmanager
+async def running_cluster(directory: BackendDirectory, principal: Principal) -> AsyncIterator[Cluster]:
+    async with AsyncExitStack() as stack:
+        tasks = await stack.enter_async_context(anyio.create_task_group())
+        stack.callback(tasks.cancel_scope.cancel)
+        metrics, store, journals, links = Metrics("test"), HeldStore(), FlakyStore(), FakeLinks(tasks)
+        await store.beat(record(HERE))
+        ownership = await stack.enter_async_context(Ownership(store, HERE, record(HERE).url))
+        source: Any = links
+        registry = await stack.enter_async_context(
+            SessionRegistry(directory, source, metrics, ownership, max_sessions=50)
+        )
+        durability = Durability(JournalWriter(journals, SEALER), links)
+        registry.durability, registry.hand_over = durability, registry.give_away
+        ownership.on_session_lost = registry.lost
+        take_over = TakeOver(ownership, directory, partial(durability.restore, registry), metrics)
+        yield Cluster(principal, metrics, store, journals, links, ownership, registry, durability, take_over)
+
+
+@pytest.fixture
+async def cluster(directory: BackendDirectory, store: FakeStore, principal: Principal) -> AsyncIterator[Cluster]:
+    """One of several nodes; it has a stateful backend, `echo`, and one without state, `stateless`."""
+    store.specs["acme", "stateless"] = replace(SPEC, name="stateless", recovery="respawn")
+    async with running_cluster(directory, principal) as cluster:
+        yield cluster

@@ -1,0 +1,219 @@
+"""SharedRates: nodes in simulated time, and the script in a real Redis."""
+
+import random
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+from prometheus_client import CollectorRegistry, Counter
+
+from app.cluster.cluster_rates import EVERY_S, SCRIPT, SharedRates
+from app.domain import Limits
+from app.errors import QuotaExceeded, RoutesUnavailable
+from app.limits.gates import TenantGate, TenantGates
+from app.metrics import Metrics
+from app.redis.connection import RedisConnection, Script
+from tests.redis_servers import RedisServer
+
+ALICE = ("acme", "key", "alice")
+TICK_S = 0.001
+
+
+class Cluster:
+    """Nodes and a store in simulated time."""
+
+    def __init__(self, nodes: int, limits: Limits) -> None:
+        self.levels: dict[str, tuple[float, float]] = {}
+        self.is_away = False
+        self.all_gates = [TenantGates(Metrics("test")) for _ in range(nodes)]
+        self.gates = [gates.of("acme", limits) for gates in self.all_gates]
+        self.now = self.began = time.monotonic()  # not before their buckets are there
+        self.rates = [SharedRates(gates, self.script, lambda: self.now) for gates in self.all_gates]
+
+    async def script(self, keys: Sequence[str], arguments: Sequence[float]) -> list[bytes]:
+        """What the script in Lua does."""
+        if self.is_away:
+            raise RoutesUnavailable
+        levels = []
+        for number, key in enumerate(keys):
+            rate, burst, spent = arguments[3 * number : 3 * number + 3]
+            level, at = self.levels.get(key, (burst, self.now))
+            level = min(burst, level + (self.now - at) * rate) - spent
+            self.levels[key] = level, self.now
+            levels.append(b"%.6f" % level)
+        return levels
+
+    async def send(self, seconds: float, offers: Sequence[float]) -> int:
+        """Each node gets so many requests a second; how many passed in all."""
+        passed, owed = 0, [0.0] * len(offers)
+        for tick in range(round(seconds / TICK_S)):
+            self.now += TICK_S
+            for number, gate in enumerate(self.gates):
+                owed[number] += offers[number] * TICK_S
+                while owed[number] >= 1:
+                    owed[number] -= 1
+                    passed += passes(gate, self.now)
+                if (tick + 17 * number) % round(EVERY_S / TICK_S) == 0:
+                    await self.rates[number].round()
+        return passed
+
+
+def passes(gate: TenantGate, now: float) -> bool:
+    try:
+        gate.check_rate(now)
+    except QuotaExceeded:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("offers", [(1, 1, 1), (3, 3, 3), (2, 0.9, 0.1), (3, 0, 0)], ids=str)
+@pytest.mark.parametrize(("rate", "burst"), [(50.0, 100), (1000.0, 100), (5.0, 5)], ids=str)
+async def test_over_time_the_nodes_together_let_the_rate_through(offers, rate, burst):
+    cluster = Cluster(3, Limits(requests_per_second=rate, burst=burst))
+    await cluster.send(20.0, [rate * offer for offer in offers])
+    passed = await cluster.send(20.0, [rate * offer for offer in offers])
+    assert passed == pytest.approx(rate * 20.0, rel=0.02)
+
+
+async def test_what_stays_below_the_rate_is_never_refused():
+    cluster = Cluster(3, Limits(requests_per_second=100.0, burst=20))
+    assert await cluster.send(20.0, [30.0, 30.0, 30.0]) == pytest.approx(1800, abs=3)
+
+
+async def test_at_once_no_more_passes_than_a_burst_per_node_and_it_is_made_up_for():
+    cluster = Cluster(3, Limits(requests_per_second=50.0, burst=100))
+    assert await cluster.send(0.5, [5000.0] * 3) <= 3 * 100 + 50
+    assert await cluster.send(59.5, [500.0] * 3) == pytest.approx(100 + 50 * 60 - 300, rel=0.02)
+
+
+async def test_while_the_store_is_away_each_node_has_its_own_limit_and_pays_for_nothing_afterwards():
+    cluster = Cluster(3, Limits(requests_per_second=100.0, burst=10))
+    await cluster.send(5.0, [300.0] * 3)
+    cluster.is_away = True
+    assert await cluster.send(10.0, [300.0] * 3) == pytest.approx(3 * 1000, rel=0.02)
+    cluster.is_away = False
+    assert await cluster.send(10.0, [300.0] * 3) == pytest.approx(1000, rel=0.05)
+
+
+async def test_a_forged_level_holds_a_tenant_up_for_seconds_only():
+    cluster = Cluster(1, Limits(requests_per_second=10.0, burst=10))
+    cluster.levels["trunkline:rate:acme"] = (-1e9, cluster.now)
+    await cluster.send(0.2, [100.0])
+    assert await cluster.send(15.0, [100.0]) > 0
+
+
+async def test_a_gate_that_has_not_told_what_it_spent_is_kept_until_it_has():
+    cluster = Cluster(1, Limits(requests_per_second=1000.0, burst=10))
+    (gates,), (gate,) = cluster.all_gates, cluster.gates
+    gate.open_session(ALICE)
+    gate.check_rate(cluster.now)
+    cluster.now += 1.0
+    gate.close_session(ALICE)
+    gates.drop_unused("acme")
+    assert gates.of("acme", Limits()) is gate
+    gates.drop_unused("acme")
+    await cluster.rates[0].round()
+    cluster.now += 1.0
+    await cluster.rates[0].round()
+    assert gates.of("acme", Limits()) is not gate
+
+
+# --- the real script
+
+
+def errors() -> Counter:
+    return Counter("errors", "", ["reason"], registry=CollectorRegistry())
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[RedisConnection]:
+    async with RedisConnection(url, errors()) as connection:
+        with anyio.fail_after(5):
+            while not connection.is_up:
+                await anyio.sleep(0.01)
+        yield connection
+
+
+async def ask(connection: RedisConnection, *buckets: tuple[str, float, float, float]) -> list[float]:
+    keys = [f"trunkline:rate:{name}" for name, *_ in buckets]
+    numbers: list[Any] = [number for _, *numbers in buckets for number in numbers]
+    return [float(level) for level in await connection.run(Script(SCRIPT), keys, numbers)]
+
+
+async def test_the_script_counts_each_tenant_for_itself_and_goes_into_debt(empty_redis):
+    async with connected(empty_redis) as connection:
+        assert await ask(connection, ("a", 1.0, 10.0, 3), ("b", 1.0, 5.0, 0)) == [7.0, 5.0]
+        assert await ask(connection, ("a", 0.001, 10.0, 9)) == [pytest.approx(-2.0, abs=0.1)]
+        assert await ask(connection, ("a", 0.001, 10.0, 0)) == [pytest.approx(-2.0, abs=0.1)]
+
+
+async def test_a_bucket_goes_when_it_is_full_again(empty_redis):
+    async with connected(empty_redis) as connection:
+        await ask(connection, ("a", 1000.0, 10.0, 5))
+        with anyio.fail_after(5):
+            while await connection.execute("EXISTS", "trunkline:rate:a"):
+                await anyio.sleep(0.005)
+
+
+@pytest.mark.parametrize("rubbish", ["", "x y", "1", "nan nan"])
+async def test_a_bucket_with_rubbish_in_it_is_no_error(empty_redis, rubbish):
+    async with connected(empty_redis) as connection:
+        await connection.execute("SET", "trunkline:rate:a", rubbish)
+        (level,) = await ask(connection, ("a", 1.0, 10.0, 1))
+        assert level == 9.0
+
+
+async def test_a_forged_debt_is_no_larger_than_one_that_nodes_can_make(empty_redis):
+    async with connected(empty_redis) as connection:
+        await connection.execute("SET", "trunkline:rate:a", "-1e300 0")
+        (level,) = await ask(connection, ("a", 1.0, 10.0, 1))
+        assert level == -641.0
+        assert 0 < await connection.execute("PTTL", "trunkline:rate:a") < 700_000
+
+
+async def overload(gate: TenantGate, seconds: float, offer: float) -> int:
+    """How many of so many requests a second passed."""
+    passed, began, sent = 0, time.monotonic(), 0
+    while (now := time.monotonic()) < began + seconds:
+        while sent < (now - began) * offer:
+            sent += 1
+            passed += passes(gate, now)
+        await anyio.sleep(0.001 + 0.002 * random.random())
+    return passed
+
+
+async def test_three_nodes_at_three_times_the_rate_let_the_rate_through_with_a_real_redis(empty_redis):
+    rate, seconds, passed = 200.0, 4.0, list[int]()
+
+    async def node(url: str) -> None:
+        async with connected(url) as connection, anyio.create_task_group() as tasks:
+            gates = TenantGates(Metrics("test"))
+            tasks.start_soon(SharedRates(gates, partial(connection.run, Script(SCRIPT))).run)
+            gate = gates.of("acme", Limits(requests_per_second=rate, burst=10))
+            await overload(gate, 0.5, 3 * rate)
+            passed.append(await overload(gate, seconds, rate))
+            tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as nodes:
+        for _ in range(3):
+            nodes.start_soon(node, empty_redis)
+    assert sum(passed) == pytest.approx(rate * seconds, rel=0.05)
+
+
+@pytest.mark.real
+async def test_a_frozen_redis_holds_nobody_up():
+    with RedisServer() as server:
+        async with connected(server.url) as connection:
+            gates = TenantGates(Metrics("test"))
+            shared = SharedRates(gates, partial(connection.run, Script(SCRIPT)))
+            gate = gates.of("acme", Limits(requests_per_second=1.0, burst=10))
+            server.freeze()
+            gate.check_rate(time.monotonic())
+            with anyio.fail_after(2):
+                await shared.round()
+            assert passes(gate, time.monotonic())
+            server.thaw()

@@ -1,0 +1,181 @@
+"""SharedUse: nodes over a real Redis."""
+
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import anyio
+import prometheus_client
+import pytest
+
+from app.auth.sealing import Sealer
+from app.cluster import cluster_use
+from app.cluster.cluster_use import SharedUse
+from app.domain import Limits
+from app.errors import QuotaExceeded
+from app.limits.gates import TenantGates
+from app.metrics import Metrics
+from app.redis.connection import RedisConnection
+from tests.redis_servers import RedisServer, client_of
+
+SEALS = Sealer(b"s" * 32)
+LIMITS = Limits(in_flight=3)
+
+
+class Processes:
+    """For ProcessPool."""
+
+    def __init__(self) -> None:
+        self.counts = Counter[str]()
+        self.looked = 0
+
+    def used(self) -> Counter[str]:
+        return self.counts
+
+    def look_again(self) -> None:
+        self.looked += 1
+
+
+class Node:
+    def __init__(self, connection: RedisConnection, name: str, others: list[str]) -> None:
+        self.gates, self.processes = TenantGates(Metrics("test")), Processes()
+        self.gate = self.gates.of("acme", LIMITS)
+        self.use = SharedUse(self.gates, self.processes, connection.pipeline, SEALS, name, lambda: others)
+
+
+@asynccontextmanager
+async def nodes(
+    url: str, *, runs: bool = True, names: Sequence[str] = ("node-a", "node-b")
+) -> AsyncIterator[tuple[Node, Node]]:
+    errors = prometheus_client.Counter("errors", "", ["reason"], registry=prometheus_client.CollectorRegistry())
+    async with RedisConnection(url, errors) as connection, anyio.create_task_group() as tasks:
+        with anyio.fail_after(5):
+            while not connection.is_up:
+                await anyio.sleep(0.01)
+        one, two = (Node(connection, name, list(names)) for name in names[:2])
+        if runs:
+            tasks.start_soon(one.use.run)
+            tasks.start_soon(two.use.run)
+        yield one, two
+        tasks.cancel_scope.cancel()
+
+
+async def until(is_so, seconds: float = 10.0) -> None:
+    with anyio.fail_after(seconds):
+        while not is_so():
+            await anyio.sleep(0.005)
+
+
+async def test_calls_in_flight_count_on_every_node(empty_redis):
+    async with nodes(empty_redis) as (one, two):
+        one.gate.begin_call(time.monotonic())
+        one.gate.begin_call(time.monotonic())
+        await until(lambda: two.gate.in_flight_elsewhere == 2, 1.0)
+        two.gate.begin_call(time.monotonic())
+        with pytest.raises(QuotaExceeded):
+            two.gate.begin_call(time.monotonic())
+        one.gate.end_call()
+        await until(lambda: two.gate.in_flight_elsewhere == 1, 1.0)
+        two.gate.begin_call(time.monotonic())
+        assert two.gates.of("acme", LIMITS).in_flight_elsewhere == 1
+
+
+async def test_sessions_are_told_to_be_shown(empty_redis):
+    async with nodes(empty_redis) as (one, two):
+        for _ in range(3):
+            one.gate.open_session(("acme", "key", "alice"))
+        await until(lambda: two.gate.sessions_elsewhere == 3)
+        assert two.gate.sessions == 0
+        two.gates.drop_unused("acme")
+        assert two.gates.of("acme", LIMITS).sessions_elsewhere == 3
+
+
+async def test_a_gate_that_is_made_later_knows_too(empty_redis):
+    async with nodes(empty_redis) as (one, two):
+        one.gate.begin_call(time.monotonic())
+        await until(lambda: two.gate.in_flight_elsewhere == 1)
+        two.gates.drop_unused("acme")
+        assert two.gates.of("acme", LIMITS).in_flight_elsewhere == 1
+
+
+async def test_processes_are_told_and_who_waits_for_room_hears_of_it(empty_redis):
+    async with nodes(empty_redis) as (one, two):
+        one.processes.counts["acme"] = 5
+        await until(lambda: two.use.processes_elsewhere("acme") == 5)
+        looked = two.processes.looked
+        one.processes.counts.clear()
+        await until(lambda: two.use.processes_elsewhere("acme") == 0)
+        assert two.processes.looked > looked
+
+
+async def test_what_a_dead_node_used_lapses(empty_redis, monkeypatch):
+    monkeypatch.setattr(cluster_use, "LAPSES_S", 0.2)
+    async with nodes(empty_redis, runs=False) as (one, two):
+        one.processes.counts["acme"] = 5
+        await one.use.round()
+        await two.use.round()
+        assert two.use.processes_elsewhere("acme") == 5
+        with anyio.fail_after(5):
+            while two.use.processes_elsewhere("acme"):
+                await two.use.round()
+
+
+async def test_among_many_nodes_each_reads_in_some_rounds_only_and_says_in_all(empty_redis, monkeypatch):
+    monkeypatch.setattr(cluster_use, "READ_A_ROUND", 1)
+    async with nodes(empty_redis, runs=False, names=["node-a", "node-b", "node-c", "node-d"]) as (one, two):
+        heard = []
+        for used in range(1, 10):
+            one.processes.counts["acme"] = used
+            await one.use.round()
+            await two.use.round()
+            heard.append(two.use.processes_elsewhere("acme"))
+        assert heard == [0, 0, 3, 3, 3, 6, 6, 6, 9]
+
+
+async def test_what_has_not_changed_is_not_said_each_time_but_again_before_it_lapses(empty_redis):
+    async with nodes(empty_redis, runs=False) as (one, _):
+        with client_of(empty_redis) as client:
+            await one.use.round()
+            client.delete("trunkline:use:node-a")
+            await one.use.round()
+            assert not client.exists("trunkline:use:node-a")
+            one.use._said_at -= cluster_use.SAY_AGAIN_S
+            await one.use.round()
+            assert client.exists("trunkline:use:node-a")
+
+
+@pytest.mark.parametrize(
+    "written",
+    [b"", b"forged", Sealer(b"t" * 32).seal(b"\x80", "trunkline:use:node-a"), SEALS.seal(b"\x80", "x")],
+    ids=["nothing", "rubbish", "another key", "another place"],
+)
+async def test_what_no_node_of_ours_has_written_counts_nothing(empty_redis, written):
+    async with nodes(empty_redis, runs=False) as (_, two):
+        with client_of(empty_redis) as client:
+            client.set("trunkline:use:node-a", written)
+        await two.use.round()
+        assert two.use.processes_elsewhere("acme") == 0
+
+
+async def test_nothing_of_it_can_be_read_in_redis(empty_redis):
+    async with nodes(empty_redis, runs=False) as (one, _):
+        one.processes.counts["acme"] = 5
+        await one.use.round()
+        with client_of(empty_redis) as client:
+            assert b"acme" not in client.get("trunkline:use:node-a")
+
+
+@pytest.mark.real
+async def test_without_redis_a_node_has_its_own_limits(monkeypatch):
+    monkeypatch.setattr(cluster_use, "LAPSES_S", 0.3)
+    with RedisServer() as server:
+        async with nodes(server.url) as (one, two):
+            for _ in range(3):
+                one.gate.begin_call(time.monotonic())
+            await until(lambda: two.gate.in_flight_elsewhere == 3)
+            server.kill()
+            await until(lambda: two.gate.in_flight_elsewhere == 0)
+            two.gate.begin_call(time.monotonic())
+            server.start()
+            await until(lambda: two.gate.in_flight_elsewhere == 3)

@@ -1,0 +1,27 @@
+"""docs/protocol.md names every revision we speak and every code that the modern era answers with."""
+
+import re
+from pathlib import Path
+
+from app.protocol.eras import modern
+from app.protocol.eras.modern import SUPPORTED
+from app.transports.modern_http import _STATUS
+
+TEXT = (Path(__file__).parents[2] / "docs/protocol.md").read_text()
+
+
+def codes_in(heading: str) -> set[int]:
+    """The first cells of the table below a heading."""
+    section = TEXT.split(heading, 1)[1].split("\n## ", 1)[0]
+    return {int(code) for code in re.findall(r"^\| `(-\d+)`", section, re.MULTILINE)}
+
+
+def test_every_revision_has_a_column() -> None:
+    head = TEXT.split("## Revisions", 1)[1].split("|---", 1)[0]
+    assert {cell.strip() for cell in head.split("|") if cell.strip()} == set(SUPPORTED)
+
+
+def test_every_code_of_the_modern_era_has_a_row() -> None:
+    codes = {value for name, value in vars(modern).items() if name.isupper() and isinstance(value, int) and value < 0}
+    assert codes <= set(_STATUS)
+    assert codes_in("## The ladder") == set(_STATUS)

@@ -1,0 +1,340 @@
+"""What open_gateway joins: for each callback, attribute and task, what happens only because of it. Two nodes of one
+process, over a real Redis."""
+
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from app.config.settings import Settings
+from app.domain import BackendSpec, Principal
+from app.errors import SessionNotFound
+from app.node import gateway as module
+from app.node.gateway import Gateway, open_gateway
+from app.peers import dead_peers
+from app.peers.client import PeerClient
+from app.protocol.lifecycle import SessionState
+from app.routing import heartbeat, router
+from app.routing.routes import Quota, Route, caller_key, session_key
+from app.sessionless.pooled_sessions import Caller
+from app.sessions.session import Session
+from app.storage import audit_follower
+from app.storage.audit_act import Act
+from tests.node.test_gateway import SERVER, Make, alone, open_session, somebody
+from tests.redis_servers import client_of
+
+__all__ = ["alone"]  # a fixture
+
+QUICK_S = 0.05
+
+
+@dataclass
+class Pair:
+    first: Gateway
+    second: Gateway
+    redis_url: str
+
+    def lapse(self, node: Gateway) -> None:
+        """What five seconds without a beat do."""
+        with client_of(self.redis_url) as client:
+            client.delete(f"trunkline:node:{node.routing.node}")
+
+    async def take(self, key: str) -> Route:
+        """The second node takes a route of the first's, whose lease is over for a moment."""
+        mine = (await self.second.routing.store.find(key)).route
+        assert mine is not None
+        with anyio.fail_after(10):
+            while True:
+                self.lapse(self.first)
+                taken = await self.second.routing.store.take_over(mine, self.second.routing.node, "http://second")
+                if taken is not None:
+                    return taken
+
+
+async def becomes(wanted: Any, look: Callable[[], Any]) -> None:
+    with anyio.move_on_after(10):
+        while look() != wanted:
+            await anyio.sleep(0.01)
+    assert look() == wanted
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat, "BEAT_S", QUICK_S)
+    monkeypatch.setattr(audit_follower, "POLL_S", QUICK_S)
+
+
+@pytest.fixture
+def abandoned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The addresses for which nobody waits any more. To be asked for before the nodes."""
+    urls: list[str] = []
+    monkeypatch.setattr(PeerClient, "abandon", lambda self, url: urls.append(url))
+    return urls
+
+
+@pytest.fixture
+def settings(alone: Make, empty_redis: str) -> Callable[[int], Settings]:
+    return lambda port: alone(REDIS_URL=empty_redis, NODE_URL=f"http://127.0.0.1:{port}")
+
+
+@pytest.fixture
+async def pair(settings: Callable[[int], Settings], empty_redis: str) -> AsyncIterator[Pair]:
+    async with AsyncExitStack() as stack:
+        first, second = [await stack.enter_async_context(open_gateway(settings(port))) for port in (9, 19)]
+        pair = Pair(first, second, empty_redis)
+        await becomes((1, 1), lambda: (len(first.heartbeat.peers), len(second.heartbeat.peers)))
+        yield pair
+
+
+async def no_more_beats(node: Gateway) -> None:
+    """Nothing but what is tested tells it anything."""
+    node.heartbeat._has_left = True
+    await anyio.sleep(2 * QUICK_S)
+
+
+# --- ownership, sessions, callers
+
+
+async def test_a_session_that_another_node_has_taken_ends(pair: Pair) -> None:
+    """`ownership.lost`, and `ownership.on_session_lost`."""
+    session = await open_session(pair.first, "end")
+    await pair.take(session_key(session.id))
+    await becomes(SessionState.CLOSED, lambda: session.state)
+
+
+async def test_after_a_pause_the_first_look_ends_what_was_taken_over_a_new_connection(pair: Pair) -> None:
+    """`registry.prove_routes`."""
+    session = await open_session(pair.first, "end")
+    await no_more_beats(pair.first)
+    await pair.take(session_key(session.id))
+    redis = pair.first.routing.redis
+    assert redis is not None
+    before = redis.generation
+    pair.first.registry.fence.ticked_at -= 100.0
+    await pair.first.registry.prove()
+    assert session.state is SessionState.CLOSED
+    assert redis.generation == before + 1
+
+
+async def test_a_journal_that_is_anothers_ends_the_session(pair: Pair) -> None:
+    """`on_fenced` of the journals."""
+    session = await open_session(pair.first, "respawn")
+    await no_more_beats(pair.first)
+    await pair.take(session_key(session.id))
+    assert session.journal is not None
+    session.journal.changed()
+    await becomes(SessionState.CLOSED, lambda: session.state)
+
+
+async def claim_caller(node: Gateway) -> tuple[tuple[Any, str, str], str]:
+    principal = Principal("default", "key", "caller", frozenset())
+    caller = (principal.identity, "default", "stateful")
+    assert await node.ownership.claim_caller(principal, "default", "stateful", None) is not None
+    return caller, caller_key(*caller)
+
+
+async def test_a_caller_that_another_node_has_loses_its_lines(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ownership.on_caller_lost`."""
+    lost: list[Any] = []
+    monkeypatch.setattr(pair.first.implicit.lines, "lost", lost.append)
+    caller, key = await claim_caller(pair.first)
+    await pair.take(key)
+    await becomes([caller], lambda: lost)
+
+
+async def test_a_caller_of_whom_nothing_is_left_is_free(pair: Pair) -> None:
+    """`lines.on_caller_gone`."""
+    caller, key = await claim_caller(pair.first)
+    pair.first.implicit.lines.on_caller_gone(caller)
+    assert await pair.first.ownership.flush(5)
+    assert (await pair.second.routing.store.find(key)).route is None
+
+
+async def test_no_line_is_opened_for_a_caller_of_another_node(pair: Pair) -> None:
+    """`lines.may_serve`."""
+    session = await open_session(pair.first, "end")
+    assert not pair.first.implicit.lines.may_serve(session)
+    await pair.first.ownership.claim_caller(session.principal, *session.spec.key, None)
+    assert pair.first.implicit.lines.may_serve(session)
+
+
+async def test_what_has_ended_here_is_gone_though_redis_is_new(pair: Pair) -> None:
+    """`has_ended` of the router."""
+    session = await open_session(pair.first, "end")
+    session.close("deleted")
+    await pair.first.ownership.flush(5)
+    with client_of(pair.redis_url) as client:
+        client.flushdb()
+    with pytest.raises(SessionNotFound):
+        await pair.first.router.locate(session_key(session.id), session.id)
+
+
+async def test_the_router_asks_a_node_that_left_the_list_and_the_heartbeat_knows_which(pair: Pair) -> None:
+    """`heartbeat.peers` and `heartbeat.departed`."""
+    node = pair.second.routing.node
+    assert pair.first.router.any_peer() == pair.first.heartbeat.peers[node]
+    await pair.second.heartbeat.leave()
+    await becomes(True, lambda: node in pair.first.heartbeat.departed)
+    assert pair.first.router._departed is pair.first.heartbeat.departed
+    assert pair.first.router.any_peer() is None
+
+
+# --- durable sessions
+
+
+async def test_journals_are_written_and_written_again_where_redis_has_lost_them(pair: Pair) -> None:
+    """`journals.run`, `registry.durability`, `heartbeat.on_forgotten`."""
+    session = await open_session(pair.first, "respawn")
+    name = f"trunkline:head:{session_key(session.id)}"
+    with client_of(pair.redis_url) as client:
+        await becomes(1, lambda: client.exists(name))
+        client.flushdb()
+        await becomes(1, lambda: client.exists(name))
+
+
+async def test_a_durable_session_is_given_away_at_a_drain_and_taken_by_the_other(pair: Pair) -> None:
+    """`registry.hand_over`, `durability.restore` in the take-over."""
+    session = await open_session(pair.first, "respawn")
+    assert await pair.first.drain(5) == 0
+    found = (await pair.second.routing.store.find(session_key(session.id))).route
+    assert found is not None
+    assert found.node == ""
+    taken = await pair.second.take_over(session.id, found, Caller(session.principal, *session.spec.key), lambda: None)
+    assert taken is not None
+    assert taken.id == session.id
+
+
+# --- limits
+
+
+async def test_what_a_tenant_uses_is_known_at_the_other_node(pair: Pair) -> None:
+    """`use.run`, `pool.used_elsewhere`; `rates.run`."""
+    session = await open_session(pair.first, "end")
+    await becomes(1, lambda: pair.second.pool.used_elsewhere("default"))
+    assert session.gate.bucket is not None
+    with client_of(pair.redis_url) as client:
+        for _ in range(20):  # the key lasts as long as it takes to make up for what was spent
+            session.gate.check_rate(time.monotonic())
+        await becomes(1, lambda: client.exists("trunkline:rate:default"))
+
+
+# --- what all nodes must know
+
+
+async def revoke(node: Gateway, session: Session) -> None:
+    """As the command line does it: no node knows."""
+    tenant, _, key_id = session.principal.identity
+    at = datetime.now(UTC)
+    act = Act(tenant, ("default", "cli", "root"), "key.revoke", f"keys/{key_id}", at)
+    await node.keys.revoke(tenant, key_id, at, act=act)
+
+
+async def test_what_the_trail_says_is_carried_out(pair: Pair) -> None:
+    """`effects.run`, and the trail in it."""
+    session = await open_session(pair.first, "end")
+    await revoke(pair.second, session)
+    await becomes(SessionState.CLOSED, lambda: session.state)
+
+
+async def test_a_node_that_leaves_is_not_remembered_for_anything(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`router.forget_node`, over the notices."""
+    monkeypatch.setattr(router, "REMEMBER_S", 1000.0)
+    first, second = pair.first, pair.second
+    route = Route("k" * 40, first.routing.node, first.routing.url, 1, "default", "x", ("default", "key", "k"), "sse")
+    second.router.remember(route)
+    assert second.router.remembered(route.key) is not None
+    first.effects.node_leaving(first.routing.node)
+    await becomes(None, lambda: second.router.remembered(route.key))
+
+
+async def test_a_node_that_is_dead_is_waited_for_by_nobody(
+    abandoned: list[str], pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`abandon_the_dead`."""
+    known, look = set[str](), dead_peers.Suspects.of
+
+    def looked(self: dead_peers.Suspects, living: Any, now: float) -> Any:
+        known.update(living)
+        return look(self, living, now)
+
+    monkeypatch.setattr(dead_peers.Suspects, "of", looked)
+    await becomes(True, lambda: pair.second.routing.node in known)
+    await pair.second.heartbeat.leave()
+    await becomes(True, lambda: pair.second.routing.url in abandoned)
+
+
+# --- the rest of its tasks
+
+
+async def test_when_keys_were_used_is_written_down_now_and_then_and_at_the_end(
+    settings: Callable[[int], Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`_flush_for_ever`, `_flush_once`."""
+    async with open_gateway(settings(9)) as other:
+        for every_s, at_the_end in ((0.02, False), (1000.0, True)):
+            monkeypatch.setattr(module, "FLUSH_EVERY_S", every_s)
+            async with open_gateway(settings(19)) as node:
+                principal = await somebody(node)
+                node.authenticator._keys._used[principal.tenant, principal.subject] = datetime.now(UTC)
+                if not at_the_end:
+                    await _was_used(other, principal)
+            await _was_used(other, principal)
+
+
+async def _was_used(node: Gateway, principal: Principal) -> None:
+    with anyio.fail_after(10):
+        while True:
+            found = await node.keys.find(principal.subject)
+            if found is not None and found.last_used_at is not None:
+                return
+            await anyio.sleep(0.01)
+
+
+async def test_what_an_expired_credential_has_opened_is_ended(pair: Pair) -> None:
+    """`authenticator.watch.run`."""
+    ended = anyio.Event()
+    principal = Principal("default", "https://issuer", "alice", frozenset(), time.time() + 0.05)
+    with pair.first.authenticator.watch.hold(principal, ended.set), anyio.fail_after(10):
+        await ended.wait()
+
+
+async def test_processes_of_warm_backends_are_started_with_the_node(settings: Callable[[int], Settings]) -> None:
+    async with open_gateway(settings(9)) as node:
+        spec = BackendSpec("default", "warm", sys.executable, (SERVER,), warm=1)
+        await node.backends.create("default", spec)
+    async with open_gateway(settings(9)) as node:
+        assert _has(node, ("default", "warm"))  # at once: the first look at the trail would find it too
+
+
+def _has(node: Gateway, key: tuple[str, str]) -> bool:
+    return key in node.pool.snapshot().backends
+
+
+async def test_the_database_is_watched(settings: Callable[[int], Settings], tmp_path: Path) -> None:
+    """`watch.run`."""
+    async with open_gateway(settings(9)) as node:
+        asked: list[None] = []
+        check = node.database.check
+
+        async def counted() -> None:
+            asked.append(None)
+            await check()
+
+        node.database.check = counted  # type: ignore[method-assign]
+        await becomes(True, lambda: len(asked) > 0)
+
+
+async def test_a_route_that_is_counted_and_not_held_is_noticed_by_the_beats(pair: Pair) -> None:
+    """What the heartbeat is told of the ownership."""
+    node = pair.first.routing.node
+    stray = Route("s" * 40, node, pair.first.routing.url, 1, "default", "x", ("default", "key", "k"), "sse")
+    await pair.first.routing.store.claim(stray, Quota())
+    with client_of(pair.redis_url) as client:
+        await becomes(None, lambda: client.hget("trunkline:used:default", node))

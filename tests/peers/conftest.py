@@ -1,0 +1,16 @@
+"""The end of a hop that asks."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from app.peers.client import PeerClient
+from tests.peers.rig import NOTHING, credentials, until
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[PeerClient]:
+    client = PeerClient(credentials())
+    yield client
+    await client.aclose()
+    await until(lambda: repr(client) == NOTHING)

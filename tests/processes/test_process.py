@@ -1,0 +1,239 @@
+"""BackendProcess on real pipes: what a session relies on."""
+
+import asyncio
+import logging
+import os
+import signal
+import time
+
+import anyio
+import pytest
+
+from app.errors import BackendBusy, BackendExited
+from app.processes.link import Exit
+from app.processes.pipes import PipeLimits
+from app.processes.states import ProcessState
+from app.processes.supervisor import Supervisor
+from tests.processes.rig import Listener, Running, eventually, options_of, spec_of
+
+
+@pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"])
+def anyio_backend(request):
+    return "asyncio", {"use_uvloop": request.param}
+
+
+@pytest.fixture
+async def running_with(metrics, tmp_path):
+    """A supervisor with these pipe limits."""
+    stack = []
+
+    async def make(**limits) -> Running:
+        supervisor = Supervisor(metrics, options_of(tmp_path, limits=PipeLimits(**limits)))
+        stack.append(await supervisor.__aenter__())
+        return Running(supervisor, metrics)
+
+    yield make
+    for supervisor in stack:
+        await supervisor.__aexit__(None, None, None)
+
+
+async def test_lines_go_down_and_come_up(running):
+    process, listener = await running.start("echo")
+    for number in range(1, 4):
+        process.send(b'{"id":%d}' % number)
+        assert await listener.line(number) == b'{"id":%d}' % number
+    assert process.state is ProcessState.WARM
+    assert repr(process) == f"<BackendProcess {process.id} acme/echo [warm, pid {process.pid}]>"
+
+
+async def test_lines_are_put_together_from_pieces_without_cr_and_blank_ones(running):
+    process, listener = await running.start("splits_lines")
+    process.send(b'{"id":"a"}')
+    process.send(b'{"id":"b"}')
+    await listener.line(2)
+    assert listener.lines == [b'{"id":"a"}', b'{"id":"b"}']
+
+
+async def test_lines_sent_before_anyone_listens_are_kept_in_order(running):
+    process = await running.supervisor.spawn(spec_of("noise", 3), running.gone.append)
+    await eventually(lambda: len(process._stdout._unheard) == 3)
+    listener = Listener()
+    process.attach(listener)
+    assert listener.lines == []
+    process.send(b"asked")
+    await listener.line(4)
+    assert listener.lines == [b"noise 0", b"noise 1", b"noise 2", b"asked"]
+
+
+async def test_noise_that_nobody_hears_stops_being_read(running_with):
+    running = await running_with(unheard_lines=5)
+    process = await running.supervisor.spawn(spec_of("flood"), running.gone.append)
+    await eventually(lambda: process._stdout._paused)
+    kept = len(process._stdout._unheard)
+    await anyio.wait_all_tasks_blocked()
+    assert len(process._stdout._unheard) == kept <= 3000  # what one read brings
+    listener = Listener()
+    process.attach(listener)
+    await listener.line(kept + 1)
+
+
+async def test_answers_written_before_death_arrive_before_the_news_of_it(running):
+    process, listener = await running.start("last_words", 60_000)
+    process.send(b"die")
+    exit = await listener.exit()
+    assert len(listener.lines) == 600
+    assert exit.reason == "signaled"
+    assert exit.description == "signal 9 (SIGKILL)"
+
+
+async def test_last_words_of_a_paused_process_arrive_too(running):
+    process, listener = await running.start("last_words", 60_000)
+    process.pause_reading()
+    process.send(b"die")
+    await listener.exit()
+    assert len(listener.lines) == 600
+
+
+async def test_death_is_told_once_with_status_and_stderr(running):
+    process, listener = await running.start("crash_in_handshake")
+    process.send(b"{}")
+    assert await listener.exit() == Exit("exited", "exit status 3", ["no idea what to do"])
+    assert process.state is ProcessState.GONE
+    assert running.gone == [process]
+    assert len(listener.exits) == 1
+    with pytest.raises(BackendExited, match="exit status 3") as caught:
+        process.send(b"{}")
+    assert caught.value.stderr == ["no idea what to do"]
+
+
+async def test_who_attaches_to_a_dead_process_hears_of_it_soon(running):
+    process = await running.supervisor.spawn(spec_of("crash_at_start"), running.gone.append)
+    await process.wait_gone()
+    listener = Listener()
+    process.attach(listener)
+    assert listener.exits == []
+    exit = await listener.exit()
+    assert exit.description == "exit status 1"
+    assert exit.stderr == ["cannot start:\\x1b[31m no licence"]
+
+
+async def test_a_grandchild_that_holds_the_pipe_does_not_delay_the_news(running):
+    process, listener = await running.start("family")
+    await listener.line()
+    os.kill(process.pid, signal.SIGKILL)
+    killed_at = time.monotonic()
+    await listener.exit()
+    assert time.monotonic() - killed_at < 1.0
+
+
+async def test_a_process_that_does_not_read_is_busy_at_once_and_killed_later(running_with):
+    running = await running_with(write_bytes=900_000, stdin_stall_s=0.2)
+    process, listener = await running.start("never_reads")
+    await listener.line()
+    for _ in range(9):
+        process.send(b"x" * 100_000)
+    with pytest.raises(BackendBusy):
+        process.send(b"x" * 100_000)
+    assert process._stdin.writer.get_write_buffer_size() <= 900_000
+    exit = await listener.exit()
+    assert (exit.reason, exit.description) == ("killed", "killed: it does not read its input")
+
+
+async def test_one_message_may_be_larger_than_what_may_wait(running_with):
+    running = await running_with(write_bytes=1000)
+    process, listener = await running.start("echo")
+    process.send(b"x" * 2_000_000)
+    assert len(await listener.line()) == 2_000_000
+
+
+async def test_an_overlong_line_is_reported_and_the_next_one_arrives(running_with):
+    running = await running_with(line_bytes=1 << 20)
+    process, listener = await running.start("huge_line", 3 << 20)
+    process.send(b"now")
+    assert await listener.line() == b"after"
+    assert listener.overlong == [(b"x" * 4096, b""), (b"x" * 4096, b"x" * 4096)]
+    assert process.exit is None
+
+
+async def test_an_endless_line_kills(running_with):
+    running = await running_with(line_bytes=100_000)
+    process, listener = await running.start("huge_line", 0)
+    process.send(b"now")  # what it writes before anybody listens is nobody's
+    exit = await listener.exit()
+    assert exit.description == "killed: it wrote a line without end"
+    await eventually(lambda: len(listener.overlong) == 1)
+
+
+async def test_a_flood_is_slowed_to_the_sustained_rate(running_with):
+    running = await running_with(stdout_burst_bytes=1 << 20, stdout_bytes_per_s=1 << 20)
+    process, listener = await running.start("flood")
+    started = time.monotonic()
+    await listener.line(25_000)  # 2.5 MB, of which 1 MB is the burst
+    assert time.monotonic() - started > 0.8
+    assert process.exit is None
+
+
+async def test_a_paused_process_is_not_read_and_goes_on_when_resumed(running):
+    process, listener = await running.start("flood")
+    await listener.line()
+    process.pause_reading()
+    process.pause_reading()
+    heard = len(listener.lines)
+    await anyio.wait_all_tasks_blocked()
+    assert len(listener.lines) == heard
+    process.resume_reading()
+    process.resume_reading()
+    await listener.line(heard + 1)
+
+
+async def test_a_flood_of_stderr_never_blocks_and_never_grows(running):
+    process, listener = await running.start("stderr_flood", 20)
+    assert await listener.line() == b"done"
+    assert len(process.stderr._bytes) <= 128 << 10
+    assert process.stderr.last_lines(1) == ["complaint " * 10]
+
+
+async def test_a_process_that_closed_its_output_is_ended(running, monkeypatch):
+    monkeypatch.setattr("app.processes.process._MUTE_GRACE_S", 0.05)
+    _, listener = await running.start("closes_stdout")
+    assert (await listener.exit()).description == "killed: it closed its input or output and lived on"
+
+
+async def test_a_listener_that_fails_does_not_stop_the_reading(running, caplog):
+    process, listener = await running.start("echo")
+    heard = listener.backend_sent
+    failed: list[bytes] = []
+
+    def fail_first(line: bytes) -> None:
+        if not failed:
+            failed.append(line)
+            raise ValueError("not mine")
+        heard(line)
+
+    listener.backend_sent = fail_first
+    process.attach(listener)
+    with caplog.at_level(logging.CRITICAL):
+        process.send(b"one")
+        process.send(b"two")
+        assert await listener.line() == b"two"
+    assert failed == [b"one"]
+
+
+async def test_a_detached_listener_hears_nothing_more(running):
+    process, listener = await running.start("last_words", 1000)
+    process.detach()
+    process.send(b"die")
+    await process.wait_gone()
+    await anyio.wait_all_tasks_blocked()
+    assert (listener.lines, listener.exits) == ([], [])
+
+
+async def test_a_round_trip_takes_no_task(running):
+    process, listener = await running.start("echo")
+    process.send(b"first")
+    await listener.line()
+    tasks = len(asyncio.all_tasks())
+    for number in range(2, 50):
+        process.send(b"again")
+        await listener.line(number)
+    assert len(asyncio.all_tasks()) == tasks

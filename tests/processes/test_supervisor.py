@@ -1,0 +1,259 @@
+"""The supervisor: from fork to reap, with real processes."""
+
+import json
+import logging
+import os
+import resource
+import signal
+import sys
+import time
+from typing import Any, cast
+
+import anyio
+import pytest
+
+from app.errors import BackendExited, ShuttingDown
+from app.processes.homes import Home
+from app.processes.measuring import Measured
+from app.processes.pipes import PipeLimits
+from app.processes.process import BackendProcess
+from app.processes.states import ProcessState
+from app.processes.supervisor import Supervisor, environment_of
+from app.spawner import tree
+from tests.processes.rig import Listener, eventually, options_of, spec_of
+
+
+async def spawn_failure(running, **fields) -> BackendExited:
+    with pytest.raises(BackendExited) as caught:
+        await running.start("echo", **fields)
+    return caught.value
+
+
+async def test_a_command_that_does_not_exist_is_an_error_with_a_hint(running):
+    error = await spawn_failure(running, command="no-such-command")
+    assert str(error) == "No such file or directory: 'no-such-command'"
+    assert error.started is False
+    assert error.hint == "Is the command installed, and on the gateway's PATH?"
+    assert running.supervisor.processes == []
+    assert running.value("trunkline_process_spawns_total", result="failed") == 1
+
+
+async def test_a_command_that_may_not_be_executed_is_an_error(running):
+    assert str(await spawn_failure(running, command="/etc/passwd")) == "Permission denied: '/etc/passwd'"
+
+
+async def test_no_descriptors_left_in_the_gateway_is_an_error(running):
+    await running.start("echo")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 2, hard))
+    try:
+        error = await spawn_failure(running)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert "Too many open files" in str(error)
+    process, listener = await running.start("echo")
+    process.send(b"still here")
+    assert await listener.line() == b"still here"
+
+
+async def test_the_environment_is_built_from_nothing(running, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRUNKLINE_SECRET_KEY", "hunter2")
+    process, listener = await running.start("report", env={"API_KEY": "k", "LANG": "de_DE.UTF-8"})
+    report = json.loads(await listener.line())
+    environment = report["environment"]
+    environment.pop("LC_CTYPE", None)  # Python's own
+    home = tmp_path / process.spec.tenant / "home"
+    assert environment == {
+        "PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(home.with_name("tmp")), "LANG": "de_DE.UTF-8",
+        "API_KEY": "k", tree.MARKER: process.id,
+    }  # fmt: skip
+    assert report["cwd"] == str(home)
+    assert report["descriptors"] == [0, 1, 2]
+
+
+async def test_a_server_that_reads_eof_ends_by_itself(running):
+    process, listener = await running.start("echo")
+    process.send(b"last wish")
+    with anyio.fail_after(5):
+        await running.supervisor.stop(process)
+    assert listener.lines == [b"last wish"]  # what was sent is read and answered before EOF
+    assert (await listener.exit()).reason == "stopped"
+    assert process.exit.description == "exit status 0"
+    assert running.value("trunkline_process_exits_total", reason="stopped") == 1
+
+
+async def test_a_server_that_ignores_eof_gets_sigterm(running):
+    process, listener = await running.start("obeys_term")
+    await listener.line()
+    await running.supervisor.stop(process)
+    assert process.exit.description == "exit status 0"
+    assert listener.lines == [b"ready", b"goodbye"]
+
+
+async def test_a_server_that_ignores_everything_is_killed(running):
+    process, listener = await running.start("stubborn")
+    await listener.line()
+    started = time.monotonic()
+    await running.supervisor.stop(process)
+    assert 0.6 <= time.monotonic() - started < 2
+    assert process.exit.description == "signal 9 (SIGKILL)"
+    assert process.exit.reason == "stopped"
+
+
+async def test_stopping_twice_is_stopping_once(running):
+    process, _ = await running.start("echo")
+    running.supervisor.stop_soon(process)
+    running.supervisor.stop_soon(process)
+    await running.supervisor.stop(process)
+    running.supervisor.stop_soon(process)
+    assert running.gone == [process]
+
+
+async def test_a_caller_that_is_cancelled_does_not_stop_the_stopping(running):
+    process, listener = await running.start("stubborn")
+    await listener.line()
+    with anyio.move_on_after(0.01) as scope:
+        await running.supervisor.stop(process)
+    assert scope.cancelled_caught
+    assert process.state is ProcessState.STOPPING
+    await listener.exit()
+    assert running.supervisor.processes == []
+
+
+async def test_a_spawn_that_is_cancelled_leaves_nothing(running):
+    for number in range(15):
+        with anyio.move_on_after(number * 0.0003):
+            process, _ = await running.start("echo")
+            await running.supervisor.stop(process)
+    await eventually(lambda: not tree.children(running.supervisor._spawner.pid))
+    assert [process for process in running.supervisor.processes if not process.is_stopping()] == []
+
+
+async def test_the_whole_family_ends_with_its_backend(running):
+    process, listener = await running.start("family")
+    pids = json.loads(await listener.line())
+    await running.supervisor.stop(process)
+    await eventually(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids.values()), 2)
+
+
+async def test_closing_stops_all_at_once(metrics, tmp_path):
+    async with Supervisor(metrics, options_of(tmp_path)) as supervisor:
+        pids, listeners = [], []
+        for server in ("stubborn", "stubborn", "stubborn", "obeys_term", "echo"):
+            process = await supervisor.spawn(spec_of(server), lambda _: None)
+            listeners.append(Listener())
+            process.attach(listeners[-1])
+            pids.append(process.pid)
+        closing = time.monotonic()
+    assert time.monotonic() - closing < 1.7  # one after another: over 2 s
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+    assert [listener.exits[0].reason for listener in listeners] == ["stopped"] * 5
+    with pytest.raises(ShuttingDown):
+        await supervisor.spawn(spec_of("echo"), lambda _: None)
+
+
+async def test_closing_while_cancelled_leaves_nothing(metrics, tmp_path):
+    pids: list[int | None] = []
+    with anyio.CancelScope() as scope:
+        async with Supervisor(metrics, options_of(tmp_path)) as supervisor:
+            for _ in range(3):
+                process = await supervisor.spawn(spec_of("stubborn"), lambda _: None)
+                pids.append(process.pid)
+            pids.append(supervisor._spawner.pid)
+            scope.cancel()
+            await anyio.sleep_forever()
+    assert len(pids) == 4
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+async def test_an_unexpected_end_is_a_warning_with_the_last_lines(running, caplog):
+    with caplog.at_level(logging.WARNING, "app.backends"):
+        process, listener = await running.start("crash_in_handshake")
+        process.send(b"{}")
+        await listener.exit()
+    (record,) = (record for record in caplog.records if "ended" in record.message)
+    assert record.message == "a backend's process ended: exit status 3"
+    assert record.stderr == ["no idea what to do"]
+    assert record.backend_process == process.id
+
+
+async def test_an_expected_end_is_no_warning(running, caplog):
+    with caplog.at_level(logging.WARNING, "app.backends"):
+        process, _ = await running.start("echo")
+        await running.supervisor.stop(process)
+    assert caplog.records == []
+
+
+async def test_a_killed_spawner_ends_its_processes_and_is_replaced(running):
+    process, listener = await running.start("echo")
+    os.kill(running.supervisor._spawner.pid, signal.SIGKILL)
+    assert (await listener.exit()).reason == "spawner_lost"
+    await eventually(lambda: not os.path.exists(f"/proc/{process.pid}"), 2)
+    again, listener = await running.start("echo")
+    again.send(b"hello")
+    assert await listener.line() == b"hello"
+
+
+async def test_metrics_count_processes_by_state(running):
+    process, _ = await running.start("stubborn")
+    other, _ = await running.start("echo")
+    other.lease()
+    assert running.value("trunkline_processes", state="warm") == 1
+    assert running.value("trunkline_processes", state="leased") == 1
+    running.supervisor.stop_soon(process)
+    assert running.value("trunkline_processes", state="stopping") == 1
+    assert running.value("trunkline_process_spawns_total", result="started") == 2
+    assert running.value("trunkline_process_spawn_seconds_count") == 2
+    assert repr(running.supervisor) == "<Supervisor [1 leased, 1 stopping]>"
+
+
+async def test_memory_is_measured_with_descendants(running):
+    process, listener = await running.start("family")
+    await listener.line()
+    await running.supervisor._measure()
+    assert process.resident_bytes > 4 << 20
+    assert running.value("trunkline_process_resident_bytes") == process.resident_bytes
+
+
+async def test_processor_time_is_measured_with_descendants_and_more_often_while_somebody_looks(running, monkeypatch):
+    monkeypatch.setattr("app.processes.supervisor.MEASURE_SWEEPS", 1 << 30)
+    busy = "import os, time\nif os.fork():\n  time.sleep(60)\nwhile True: pass"
+    process, _ = await running.start("echo", command=sys.executable, args=("-I", "-S", "-c", busy))
+    quiet, _ = await running.start("echo")
+    assert (process.cpu_s, process.cpu_percent) == (0.0, None)
+    running.supervisor.watch()
+    await eventually(lambda: process.cpu_s > 0.3, 30)
+    assert process.cpu_percent > 1
+    assert quiet.cpu_percent < process.cpu_percent
+    assert quiet.cpu_s < process.cpu_s
+
+
+def test_processor_time_never_falls_and_its_share_is_of_the_time_between_two_measurements():
+    process = BackendProcess(spec_of("echo"), cast("Any", None), PipeLimits(), lambda process: None)
+    began = time.monotonic()
+    process.used(Measured(4096, 1.0), began + 10)
+    assert process.cpu_percent == pytest.approx(10, rel=0.01)
+    process.used(Measured(4096, 3.0), began + 14)
+    assert process.cpu_percent == pytest.approx(50, rel=0.01)
+    process.used(Measured(0, 2.0), began + 18)
+    assert (process.resident_bytes, process.cpu_s, process.cpu_percent) == (0, 3.0, 0.0)
+
+
+async def test_two_hundred_processes_leak_no_descriptor(running):
+    async def live() -> None:
+        _, listener = await running.start("crash_in_handshake", command="true")
+        await listener.exit()
+
+    await live()
+    await anyio.wait_all_tasks_blocked()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        async with anyio.create_task_group() as tasks:
+            for _ in range(10):
+                tasks.start_soon(live)
+    await eventually(lambda: len(os.listdir("/proc/self/fd")) <= before)
+
+
+def test_declared_variables_win_over_the_defaults():
+    environment = environment_of("/bin", Home("acme.1", "/home", "/tmp"), {"PATH": "/opt/bin", "X": "1"})
+    assert environment == {"PATH": "/opt/bin", "HOME": "/home", "TMPDIR": "/tmp", "LANG": "C.UTF-8", "X": "1"}

@@ -1,0 +1,37 @@
+"""survey: what a Redis says of itself, what it may refuse to say, and that nothing stays open."""
+
+import anyio
+import pytest
+
+from app.errors import RoutesUnavailable
+from app.redis.survey import survey
+from tests.redis_servers import RedisServer
+
+
+async def test_a_redis_says_version_policy_time_and_how_quick_it_is(redis_server: RedisServer):
+    found = await survey(redis_server.url)
+    assert found.version >= (6, 2)
+    assert found.policy == "noeviction"
+    assert abs(found.ahead_s) < 1
+    assert 0 < found.latency_s < 1
+    with redis_server.client() as client, anyio.fail_after(5):
+        while len(client.client_list()) > 1:  # that client alone
+            await anyio.sleep(0.01)
+
+
+async def test_a_redis_that_does_not_tell_its_policy_is_asked_for_the_rest():
+    with RedisServer("--rename-command", "CONFIG", "") as server:
+        found = await survey(server.url)
+    assert found.policy is None
+    assert found.version >= (6, 2)
+
+
+async def test_a_redis_that_refuses_scripts_is_not_usable():
+    with RedisServer("--rename-command", "EVAL", "") as server, pytest.raises(RoutesUnavailable, match="unknown"):
+        await survey(server.url)
+
+
+async def test_no_error_repeats_the_password():
+    with RedisServer("--requirepass", "other") as server, pytest.raises(RoutesUnavailable) as caught:
+        await survey(server.url.replace("redis://", "redis://:hunter2@"))
+    assert "hunter2" not in str(caught.value)

@@ -1,0 +1,46 @@
+"""Clients that open no session, over the registry of tests/sessions/rig.py."""
+
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from app.auth.sealing import Sealer
+from app.domain import Principal
+from app.protocol.calls.call_deadlines import CANCEL_GRACE_S
+from app.sessionless.requests import ImplicitSessions
+from app.sessions.registry import SessionRegistry
+from tests.sessionless.client import ELICITS, Client, held
+from tests.sessions.fakes import FakeStore
+from tests.sessions.rig import SPEC
+
+
+@pytest.fixture
+def stateless(store: FakeStore) -> None:
+    """The backend keeps no state: home may be joined by other processes."""
+    store.specs[SPEC.key] = replace(SPEC, recovery="respawn")
+
+
+@pytest.fixture
+async def implicit(registry: SessionRegistry) -> AsyncIterator[ImplicitSessions]:
+    """Every test ends with nothing held: no line, no suspended call, no call counted."""
+    implicit = ImplicitSessions(registry, Sealer(b"k" * 32))
+    yield implicit
+    end_of_grace = time.monotonic() + CANCEL_GRACE_S + 1
+    for session in registry:
+        session.sweep(end_of_grace)
+    assert [line for session in registry for line in held(implicit, session.principal)] == []
+    assert len(implicit.suspended) == 0
+    assert {session.gate.in_flight for session in registry} <= {0}
+
+
+@pytest.fixture
+def client(implicit: ImplicitSessions, principal: Principal) -> Client:
+    return Client(implicit, principal)
+
+
+@pytest.fixture
+def asked(implicit: ImplicitSessions, principal: Principal) -> Client:
+    """A client that answers questions."""
+    return Client(implicit, principal, ELICITS)

@@ -1,0 +1,179 @@
+"""Which era a backend speaks is found out once, by the first line to it; what goes wrong then leaves nothing."""
+
+import dataclasses
+from typing import Any
+
+import anyio
+import pytest
+
+from app.domain import Principal
+from app.errors import BackendExited, BackendUnavailable, InvalidResponse
+from app.sessionless import pooled_sessions
+from app.sessionless.requests import ImplicitSessions
+from app.sessions.directory import BackendDirectory
+from app.sessions.registry import SessionRegistry
+from tests.sessionless.client import TEXT, Client, run
+from tests.sessionless.servers import (
+    ERROR,
+    FakeServer,
+    ServerPool,
+    legacy_server,
+    modern_server,
+    silent_server,
+)
+from tests.sessions.fakes import FakeStore
+from tests.sessions.rig import SPEC
+
+
+@pytest.fixture
+def pool() -> ServerPool:
+    return ServerPool()
+
+
+def in_flight(registry: SessionRegistry) -> int:
+    return sum({session.gate: session.gate.in_flight for session in registry}.values())
+
+
+async def test_a_backend_that_refuses_discover_is_opened_with_a_handshake(client: Client, pool: ServerPool) -> None:
+    server = await run(client, pool)
+    assert [message.get("method") for message in server.sent][:4] == [
+        "server/discover", "initialize", "notifications/initialized", "tools/call",
+    ]  # fmt: skip
+    assert "_meta" not in server.sent[3]["params"]
+
+
+async def test_a_backend_that_never_answers_discover_is_opened_with_a_handshake(
+    client: Client, pool: ServerPool, registry: SessionRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pooled_sessions, "PROBE_S", 0.01)
+    pool.make = silent_server
+    server = await run(client, pool)
+    methods = [message.get("method") for message in server.sent]
+    assert methods[:4] == ["server/discover", "initialize", "notifications/initialized", "notifications/cancelled"]
+    for session in registry:
+        session.sweep(1e12)
+    assert in_flight(registry) == 0
+
+
+async def test_a_backend_that_answers_discover_is_spoken_to_in_its_own_words(client: Client, pool: ServerPool) -> None:
+    pool.make = modern_server
+    server = await run(client, pool)
+    assert [message.get("method") for message in server.sent][:2] == ["server/discover", "tools/call"]
+    assert "io.modelcontextprotocol/protocolVersion" in server.sent[1]["params"]["_meta"]
+
+
+async def test_a_modern_backend_that_starts_slowly_is_not_taken_for_a_silent_one(
+    client: Client, pool: ServerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pooled_sessions, "PROBE_S", 0.01)
+
+    class Slow(FakeServer):
+        """Answers `server/discover` once it reads `initialize`, and refuses that."""
+
+        def send(self, line: bytes) -> None:
+            super().send(line)
+            if self.sent[-1].get("method") == "initialize":
+                self.say(id=self.sent[0]["id"], result=modern_server().answers["server/discover"])
+
+    pool.make = lambda: Slow({"initialize": legacy_server().answers["initialize"]})
+    async with anyio.create_task_group() as tasks:
+
+        async def call() -> None:
+            sent = await client.send(name="x")
+            pool.servers[-1].answer(TEXT)
+            await sent.outcome()
+
+        tasks.start_soon(call)
+        with anyio.fail_after(5):
+            while not pool.servers:
+                await anyio.lowlevel.checkpoint()
+        pool.make = modern_server
+    assert len(pool.servers) == 2
+    assert pool.leases[0].released
+    assert [message.get("method") for message in pool.servers[1].sent][:2] == ["server/discover", "tools/call"]
+
+
+@pytest.mark.usefixtures("stateless")
+async def test_the_era_is_found_once_per_version_of_the_backend(
+    asked: Client, pool: ServerPool, store: FakeStore, directory: BackendDirectory, implicit: ImplicitSessions
+) -> None:
+    first = await asked.send(name="a")
+    second = await asked.send(name="b")
+    assert [len(server.sent_with("server/discover")) for server in pool.servers] == [1, 0]
+    for sent, server in zip((first, second), pool.servers, strict=True):
+        server.answer(TEXT)
+        await sent.outcome()
+    store.specs[SPEC.key] = dataclasses.replace(SPEC, version=SPEC.version + 1)
+    directory.forget("acme", "echo")
+    implicit.forget("acme", "echo")
+    pool.make = modern_server
+    server = await run(asked, pool)
+    assert server is pool.servers[2]
+    assert not server.sent_with("initialize")
+
+
+async def test_a_backend_that_refuses_the_handshake_it_took_before_is_looked_at_again(
+    client: Client, pool: ServerPool, implicit: ImplicitSessions, principal: Principal
+) -> None:
+    await run(client, pool)
+    pool.make = lambda: FakeServer({"initialize": ERROR, "server/discover": modern_server().answers["server/discover"]})
+    other = Client(implicit, Principal("acme", "key", "k2", principal.scopes))
+    with pytest.raises(InvalidResponse):  # which may be for any reason
+        await other.send(name="x")
+    pool.make = modern_server
+    server = await run(other, pool)
+    assert not server.sent_with("initialize")
+
+
+async def test_a_backend_that_dies_during_the_probe_is_an_error_and_leaves_nothing(
+    client: Client, pool: ServerPool, registry: SessionRegistry, implicit: ImplicitSessions
+) -> None:
+    class Dying(FakeServer):
+        def send(self, line: bytes) -> None:
+            super().send(line)
+            self.die()
+
+    pool.make = lambda: Dying({})
+    with pytest.raises(BackendExited):
+        await client.send(name="x")
+    assert len(registry) == len(implicit.lines) == 0
+
+
+async def test_a_backend_that_dies_with_its_greeting_leaves_no_line(
+    client: Client, pool: ServerPool, registry: SessionRegistry, implicit: ImplicitSessions
+) -> None:
+    class Dying(FakeServer):
+        def say(self, **message: Any) -> None:
+            super().say(**message)
+            if "serverInfo" in (message.get("result") or {}):
+                self.die()
+
+    pool.make = lambda: Dying(legacy_server().answers)
+    with pytest.raises(BackendExited):
+        await client.send(name="x")
+    assert len(registry) == len(implicit.lines) == 0
+    pool.make = legacy_server
+    await run(client, pool)
+
+
+async def test_a_pool_without_a_process_is_an_error_and_leaves_nothing(
+    client: Client, pool: ServerPool, registry: SessionRegistry, implicit: ImplicitSessions
+) -> None:
+    pool.error = BackendUnavailable()
+    with pytest.raises(BackendUnavailable):
+        await client.send(name="x")
+    assert len(registry) == len(implicit.lines) == 0
+
+
+async def test_a_client_that_leaves_while_its_line_opens_leaves_nothing(
+    client: Client, pool: ServerPool, registry: SessionRegistry, implicit: ImplicitSessions
+) -> None:
+    pool.make = lambda: FakeServer({})
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(client.send)
+        with anyio.fail_after(5):
+            while not pool.servers:
+                await anyio.lowlevel.checkpoint()
+        await pool.servers[0].called("server/discover")
+        tasks.cancel_scope.cancel()
+    assert len(registry) == len(implicit.lines) == 0

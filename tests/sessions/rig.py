@@ -1,0 +1,52 @@
+"""A registry over fakes, and a principal: fixtures that each folder imports into its conftest.py.
+
+Tests of what greets by itself have a `pool` of their own, a ServerPool; the registry is then over that.
+"""
+
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from app.domain import BackendSpec, Principal, Timeouts
+from app.metrics import Metrics
+from app.sessions.directory import BackendDirectory
+from app.sessions.registry import SessionRegistry
+from tests.sessions.fakes import FakePool, FakeStore, alone
+
+SPEC = BackendSpec(
+    "acme", "echo", "echo-server", calls_per_session=32, timeouts=Timeouts(idle_s=100.0, absolute_s=1000.0)
+)
+MAX_SESSIONS = 50
+
+
+@pytest.fixture
+def principal() -> Principal:
+    return Principal("acme", "key", "k1", frozenset({"mcp:connect"}))
+
+
+@pytest.fixture
+def pool() -> FakePool:
+    return FakePool()
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    return FakeStore(SPEC)
+
+
+@pytest.fixture
+def directory(store: FakeStore) -> BackendDirectory:
+    return BackendDirectory(SimpleNamespace(get=store.get_backend), SimpleNamespace(get=store.get_tenant))
+
+
+@pytest.fixture
+async def registry(pool: FakePool, directory: BackendDirectory) -> AsyncIterator[SessionRegistry]:
+    """Every test ends with nothing held: no process, no call counted."""
+    typed_pool: Any = pool
+    async with SessionRegistry(directory, typed_pool, Metrics("test"), alone(), max_sessions=MAX_SESSIONS) as registry:
+        yield registry
+        gates = {session.gate for session in registry}
+    assert all(gate.in_flight == 0 for gate in gates)
+    assert all(lease.released for lease in pool.leases)

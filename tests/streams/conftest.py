@@ -1,0 +1,5 @@
+"""Streams of sessions over fakes."""
+
+from tests.sessions.rig import directory, pool, principal, registry, store
+
+__all__ = ["directory", "pool", "principal", "registry", "store"]
