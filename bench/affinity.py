@@ -2,9 +2,9 @@
 
     .venv/bin/python bench/affinity.py --sessions 16 --rounds 5
 
-The same sessions call in turn through deploy/haproxy as it is, and through the same without its lines of affinity. Prints
-medians: CPU of both nodes together per call (HAProxy, backends, Redis and this program left out), calls per second,
-latencies, and how many of the calls were passed on. Starts everything itself on loopback ports and stops it.
+The same sessions call in turn through deploy/haproxy as it is, and through the same without its lines of affinity.
+Prints medians: CPU of both nodes together per call (HAProxy, backends, Redis and this program left out), calls per
+second, latencies, and how many of the calls were passed on. Starts everything itself on loopback ports and stops it.
 """
 
 import argparse
@@ -51,8 +51,9 @@ def forwards(nodes: list[Node]) -> float:
     return total
 
 
-async def measure(nodes: list[Node], ways: dict[str, Balancer], path: str, headers: dict[str, str],
-                  options: argparse.Namespace) -> None:
+async def measure(
+    nodes: list[Node], ways: dict[str, Balancer], path: str, headers: dict[str, str], options: argparse.Namespace
+) -> None:
     sessions = [StreamableSession(ways["affinity"].url + path, headers) for _ in range(options.sessions)]
     for session in sessions:
         await session.open()
@@ -64,10 +65,14 @@ async def measure(nodes: list[Node], ways: dict[str, Balancer], path: str, heade
             figures = await load(sessions, nodes, options.seconds)
             figures["passed_on_s"] = (forwards(nodes) - before) / (options.seconds + 0.3)
             rounds[name].append(figures)
-            print(f"round {number + 1} {name:9} " + "  ".join(f"{key} {value:.1f}" for key, value in figures.items()),
-                  flush=True)
-    median = {name: {key: statistics.median(each[key] for each in found) for key in found[0]}
-              for name, found in rounds.items()}
+            print(
+                f"round {number + 1} {name:9} " + "  ".join(f"{key} {value:.1f}" for key, value in figures.items()),
+                flush=True,
+            )
+    median = {
+        name: {key: statistics.median(each[key] for each in found) for key in found[0]}
+        for name, found in rounds.items()
+    }
     print(f"\n{options.sessions} sessions, medians of {options.rounds} rounds of {options.seconds:g} s")
     for key in median["affinity"]:
         with_it, without = median["affinity"][key], median["without"][key]
@@ -85,8 +90,13 @@ def main() -> None:
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="trunkline-affinity-")))
         redis = stack.enter_context(RedisServer())
-        environment = {**os.environ, "TRUNKLINE_DATA_DIR": str(directory / "data"), "TRUNKLINE_REDIS_URL": redis.url,
-                       "TRUNKLINE_SECRET_KEY": secrets.token_hex(32), "TRUNKLINE_LOG_LEVEL": "warning"}
+        environment = {
+            **os.environ,
+            "TRUNKLINE_DATA_DIR": str(directory / "data"),
+            "TRUNKLINE_REDIS_URL": redis.url,
+            "TRUNKLINE_SECRET_KEY": secrets.token_hex(32),
+            "TRUNKLINE_LOG_LEVEL": "warning",
+        }
         nodes: list[Node] = []
         for number in (1, 2):
             nodes.append(Node(directory, {**environment, "TRUNKLINE_NODE_NAME": f"gateway-{number}"}))
@@ -95,8 +105,10 @@ def main() -> None:
         time.sleep(2.5)  # two beats: each node has heard of the other
         ports = [int(node.url.rpartition(":")[2]) for node in nodes]
         ways: dict[str, Balancer] = {}
-        for name, configuration in {"affinity": haproxy.CONFIGURATION,
-                                    "without": AFFINITY.sub("", haproxy.CONFIGURATION)}.items():
+        for name, configuration in {
+            "affinity": haproxy.CONFIGURATION,
+            "without": AFFINITY.sub("", haproxy.CONFIGURATION),
+        }.items():
             haproxy.CONFIGURATION = configuration
             (directory / name).mkdir()
             port, _ = stack.enter_context(haproxy.running_balancer(directory / name, ports, check_every="1s"))

@@ -32,7 +32,8 @@ from mcp_clients import StreamableSession
 from tests.redis_servers import RedisServer
 
 NOTHING = dict.fromkeys(
-    ("sessions", "processes", "in_flight", "requests_per_second", "burst", "memory_mb", "spawns_per_minute"))
+    ("sessions", "processes", "in_flight", "requests_per_second", "burst", "memory_mb", "spawns_per_minute")
+)
 START_S, STOP_S = 60.0, 30.0
 
 
@@ -45,7 +46,11 @@ class Node:
         with (directory / f"node-{secrets.token_hex(4)}.log").open("wb") as log:
             self.process = subprocess.Popen(
                 [command, "serve", "--host", "127.0.0.1", "--port", "0"],
-                env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line.startswith("listening on "):
@@ -67,8 +72,11 @@ class Node:
 
 def ask(node: Node, key: str, method: str, path: str, body: Any = None) -> Any:
     request = urllib.request.Request(
-        node.url + path, method=method, data=None if body is None else json.dumps(body).encode(),
-        headers={"Authorization": f"Bearer {key}", "Content-Type": "application/json"})
+        node.url + path,
+        method=method,
+        data=None if body is None else json.dumps(body).encode(),
+        headers={"Authorization": f"Bearer {key}", "Content-Type": "application/json"},
+    )
     with urllib.request.urlopen(request, timeout=60) as response:
         return json.loads(response.read() or b"null")
 
@@ -77,12 +85,21 @@ def prepare(node: Node) -> tuple[str, dict[str, str]]:
     """A tenant without limits and a backend in it; the endpoint's path, and a client's headers."""
     made = subprocess.run(
         [node.command, "keys", "create", "--tenant", "default", "--scope", "platform:admin", "--json"],
-        env=node.environment, capture_output=True, text=True, check=True)
+        env=node.environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     key = json.loads(made.stdout)["key"]
     ask(node, key, "POST", "/api/v1/tenants", {"name": "bench", "limits": NOTHING})
     backend = [sys.executable, "-I", "-S", str(ROOT / "bench/echo_backend.py")]
-    ask(node, key, "POST", "/api/v1/tenants/bench/backends", {
-        "name": "echo", "command": backend[0], "args": backend[1:], "max_processes": 1000})
+    ask(
+        node,
+        key,
+        "POST",
+        "/api/v1/tenants/bench/backends",
+        {"name": "echo", "command": backend[0], "args": backend[1:], "max_processes": 1000},
+    )
     client = ask(node, key, "POST", "/api/v1/tenants/bench/keys", {"name": "bench", "scopes": ["mcp:connect"]})
     return "/t/bench/echo/mcp", {"Authorization": f"Bearer {client['key']}"}
 
@@ -115,8 +132,12 @@ async def load(sessions: list[StreamableSession], nodes: list[Node], seconds: fl
     await asyncio.gather(*map(converse, sessions))
     cpu_s, took_s = sum(node.cpu_s() for node in nodes) - cpu_before, time.perf_counter() - began_at
     latencies.sort()
-    return {"cpu_us": cpu_s / len(latencies) * 1e6, "calls_s": len(latencies) / took_s,
-            "p50_ms": latencies[len(latencies) // 2] * 1e3, "p99_ms": latencies[int(len(latencies) * 0.99)] * 1e3}
+    return {
+        "cpu_us": cpu_s / len(latencies) * 1e6,
+        "calls_s": len(latencies) / took_s,
+        "p50_ms": latencies[len(latencies) // 2] * 1e3,
+        "p99_ms": latencies[int(len(latencies) * 0.99)] * 1e3,
+    }
 
 
 async def measure(nodes: list[Node], path: str, headers: dict[str, str], options: argparse.Namespace) -> None:
@@ -130,8 +151,10 @@ async def measure(nodes: list[Node], path: str, headers: dict[str, str], options
             rounds[name].append(await load(sessions, nodes, options.seconds))
             figures = "  ".join(f"{key} {value:.1f}" for key, value in rounds[name][-1].items())
             print(f"round {number + 1} {name:9} {figures}", flush=True)
-    median = {name: {key: statistics.median(each[key] for each in found) for key in found[0]}
-              for name, found in rounds.items()}
+    median = {
+        name: {key: statistics.median(each[key] for each in found) for key in found[0]}
+        for name, found in rounds.items()
+    }
     print(f"\n{options.sessions} sessions, medians of {options.rounds} rounds of {options.seconds:g} s")
     for key in median["local"]:
         local, forwarded = median["local"][key], median["forwarded"][key]
@@ -149,11 +172,16 @@ def main() -> None:
     nodes: list[Node] = []
     with tempfile.TemporaryDirectory(prefix="trunkline-forwarded-") as name, RedisServer() as redis:
         directory = Path(name)
-        environment = {**os.environ, "TRUNKLINE_DATA_DIR": str(directory / "data"), "TRUNKLINE_REDIS_URL": redis.url,
-                       "TRUNKLINE_SECRET_KEY": secrets.token_hex(32), "TRUNKLINE_LOG_LEVEL": "warning"}
+        environment = {
+            **os.environ,
+            "TRUNKLINE_DATA_DIR": str(directory / "data"),
+            "TRUNKLINE_REDIS_URL": redis.url,
+            "TRUNKLINE_SECRET_KEY": secrets.token_hex(32),
+            "TRUNKLINE_LOG_LEVEL": "warning",
+        }
         try:
             for _ in range(2):
-                nodes.append(Node(directory, environment))
+                nodes.append(Node(directory, environment))  # noqa: PERF401, each is ended though the next fails
             path, headers = prepare(nodes[0])
             time.sleep(2.5)  # two beats: each node has heard of the other
             # Clients are on other machines and interrupt nobody; here an answer would wake this program on the node's

@@ -97,14 +97,13 @@ class HttpConnection(asyncio.Protocol):
     def _parse_events(self) -> None:
         while True:
             start = max(0, self._scan_from - 3)
-            ends = [end for end in (self.body.find(b"\n\n", start), self.body.find(b"\n\r\n", start))
-                    if end >= 0]
+            ends = [end for end in (self.body.find(b"\n\n", start), self.body.find(b"\n\r\n", start)) if end >= 0]
             if not ends:
                 self._scan_from = len(self.body)
                 return
             end = min(ends)
             block = bytes(self.body[:end])
-            del self.body[:end + (2 if self.body[end + 1] == 0x0A else 3)]
+            del self.body[: end + (2 if self.body[end + 1] == 0x0A else 3)]
             self._scan_from = 0
             name, data = b"message", b""
             for line in block.split(b"\n"):
@@ -131,8 +130,7 @@ class HttpConnection(asyncio.Protocol):
             self._fail(CallFailed("connection-lost"))
             return
         length = b"Content-Length: %d\r\n" % len(body) if body or method == "POST" else b""
-        self.transport.write(
-            b"%s %s HTTP/1.1\r\n%s%s\r\n%s" % (method.encode(), path.encode(), headers, length, body))
+        self.transport.write(b"%s %s HTTP/1.1\r\n%s%s\r\n%s" % (method.encode(), path.encode(), headers, length, body))
 
     def close(self) -> None:
         if self.transport is not None:
@@ -141,8 +139,7 @@ class HttpConnection(asyncio.Protocol):
 
 async def open_http(host: str, port: int) -> HttpConnection:
     loop = asyncio.get_running_loop()
-    _, connection = await asyncio.wait_for(
-        loop.create_connection(HttpConnection, host, port), CONNECT_TIMEOUT)
+    _, connection = await asyncio.wait_for(loop.create_connection(HttpConnection, host, port), CONNECT_TIMEOUT)
     return connection
 
 
@@ -168,8 +165,7 @@ class Session:
                 return
         self.strays.append(message)
 
-    async def request(self, method: str, params: Message | None = None,
-                      timeout: float = 30.0) -> Message:
+    async def request(self, method: str, params: Message | None = None, timeout: float = 30.0) -> Message:
         raise NotImplementedError
 
     async def notify(self, method: str) -> None:
@@ -192,12 +188,12 @@ class Session:
         raise NotImplementedError
 
     async def _handshake(self) -> None:
-        await self.request("initialize", {
-            "protocolVersion": PROTOCOL_VERSION, "capabilities": {}, "clientInfo": CLIENT_INFO})
+        await self.request(
+            "initialize", {"protocolVersion": PROTOCOL_VERSION, "capabilities": {}, "clientInfo": CLIENT_INFO}
+        )
         await self.notify("notifications/initialized")
 
-    async def call_tool(self, name: str, arguments: Message, timeout: float = 30.0,
-                        meta: Message | None = None) -> str:
+    async def call_tool(self, name: str, arguments: Message, timeout: float = 30.0, meta: Message | None = None) -> str:
         """Calls a tool and returns the text of its answer."""
         params: Message = {"name": name, "arguments": arguments}
         if meta:
@@ -238,8 +234,12 @@ class StreamableSession(Session):
         self._build_head()
 
     def _build_head(self) -> None:
-        lines = {"Host": f"{self.host}:{self.port}", "Content-Type": "application/json",
-                 "Accept": "application/json, text/event-stream", **self.extra}
+        lines = {
+            "Host": f"{self.host}:{self.port}",
+            "Content-Type": "application/json",
+            "Accept": "application/json, text/event-stream",
+            **self.extra,
+        }
         if self.session_id is not None:
             lines["Mcp-Session-Id"] = self.session_id
         if self.last_id > 0:
@@ -262,8 +262,7 @@ class StreamableSession(Session):
             connection = self.connection = await open_http(self.host, self.port)
         return connection
 
-    async def request(self, method: str, params: Message | None = None,
-                      timeout: float = 30.0) -> Message:
+    async def request(self, method: str, params: Message | None = None, timeout: float = 30.0) -> Message:
         request_id = self._next_id()
         body = _encode(request_id, method, params)
         connection = await self._ready_connection()
@@ -379,7 +378,8 @@ class SseSession(Session):
         self.stream.send("GET", self.path, self.get_head)
         self.stream.finished.add_done_callback(self._stream_over)  # type: ignore[union-attr]
         self.stream.finished.add_done_callback(  # type: ignore[union-attr]
-            lambda _: endpoint.done() or endpoint.set_exception(self._refused()))
+            lambda _: endpoint.done() or endpoint.set_exception(self._refused())  # type: ignore[func-returns-value]
+        )
         address = urlsplit((await asyncio.wait_for(endpoint, 30)).decode())
         self.post_path = address.path + (f"?{address.query}" if address.query else "")
         self.session_id = address.query
@@ -408,8 +408,7 @@ class SseSession(Session):
             raise CallFailed(f"http-{poster.status}", bytes(poster.body[:200]).decode(errors="replace"))
         return poster
 
-    async def request(self, method: str, params: Message | None = None,
-                      timeout: float = 30.0) -> Message:
+    async def request(self, method: str, params: Message | None = None, timeout: float = 30.0) -> Message:
         request_id = self._next_id()
         answer = self.pending[request_id] = asyncio.get_running_loop().create_future()
         timer = asyncio.get_running_loop().call_later(timeout, self._time_out, request_id)
@@ -448,7 +447,7 @@ class SseSession(Session):
 
 
 class _PipeReader(asyncio.Protocol):
-    def __init__(self, on_line: Callable[[bytes], None]) -> None:
+    def __init__(self, on_line: Callable[[bytes | bytearray], None]) -> None:
         self.on_line = on_line
         self.pending = bytearray()
 
@@ -478,22 +477,23 @@ class StdioSession(Session):
         loop = asyncio.get_running_loop()
         child_in, self.to_child = os.pipe()
         self.from_child, child_out = os.pipe()
-        self.process = await asyncio.create_subprocess_exec(
-            *self.command, stdin=child_in, stdout=child_out)
+        self.process = await asyncio.create_subprocess_exec(*self.command, stdin=child_in, stdout=child_out)
         os.close(child_in)
         os.close(child_out)
         self.writer, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(self.to_child, "wb", 0))
         self.reader, _ = await loop.connect_read_pipe(
             lambda: _PipeReader(lambda line: self._receive(msgspec.json.decode(line))),
-            os.fdopen(self.from_child, "rb", 0))
+            os.fdopen(self.from_child, "rb", 0),
+        )
         await self._handshake()
 
-    async def request(self, method: str, params: Message | None = None,
-                      timeout: float = 30.0) -> Message:
+    async def request(self, method: str, params: Message | None = None, timeout: float = 30.0) -> Message:
         request_id = self._next_id()
         answer = self.pending[request_id] = asyncio.get_running_loop().create_future()
         timer = asyncio.get_running_loop().call_later(
-            timeout, lambda: answer.done() or answer.set_exception(CallFailed("timeout")))
+            timeout,
+            lambda: answer.done() or answer.set_exception(CallFailed("timeout")),  # type: ignore[func-returns-value]
+        )
         self.writer.write(_encode(request_id, method, params) + b"\n")
         try:
             return self._unwrap(await answer)
@@ -535,6 +535,5 @@ def make_factory(transport: str, target: str, headers: dict[str, str]) -> Sessio
     """A function that makes sessions: target is a URL, or for stdio a command."""
     if transport == "stdio":
         return lambda: StdioSession(target.split())
-    kinds: dict[str, type] = {
-        "streamable": StreamableSession, "sse": SseSession, "static": StaticSession}
+    kinds: dict[str, type] = {"streamable": StreamableSession, "sse": SseSession, "static": StaticSession}
     return lambda: kinds[transport](target, headers)

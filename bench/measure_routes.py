@@ -3,8 +3,8 @@
     .venv/bin/python bench/measure_routes.py > costs.json        # about 20 s; starts a Redis of its own on loopback
     .venv/bin/python bench/simulate_cluster.py --costs costs.json
 
-`redis_us` is CPU time of the Redis process per call, `node_us` CPU time of this process (redis-py's parser, sealing, the
-event loop), both per call of the method that is named, or per route where a lot is one call.
+`redis_us` is CPU time of the Redis process per call, `node_us` CPU time of this process (redis-py's parser, sealing,
+the event loop), both per call of the method that is named, or per route where a lot is one call.
 """
 
 import argparse
@@ -27,14 +27,14 @@ from prometheus_client import CollectorRegistry, Counter
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # tests.redis_servers, wherever this is started
 
 from app.auth.sealing import Sealer
-from app.cluster import cluster_use as shared_use
-from app.limits.gates import TenantGates
+from app.cluster import cluster_use
 from app.cluster.cluster_use import SharedUse
+from app.limits.gates import TenantGates
 from app.metrics import Metrics
+from app.redis.connection import RedisConnection
 from app.routing.heartbeat import LOT
 from app.routing.journal_store import JournalWrite, RedisJournalStore
 from app.routing.records import principal_count_name
-from app.redis.connection import RedisConnection
 from app.routing.redis_store import RedisStore
 from app.routing.routes import NodeRecord, Quota, Route, session_key
 from tests.redis_servers import RedisServer
@@ -48,10 +48,21 @@ BACKENDS = {
     "start_of_a_small_backend": [sys.executable, str(Path(__file__).with_name("echo_backend.py"))],
     "start_of_a_backend_on_the_sdk": [str(Path(sys.executable).with_name("mcp-server-time"))],
 }
-INITIALIZE = json.dumps({
-    "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
-        "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}}
-).encode() + b"\n"
+INITIALIZE = (
+    json.dumps(
+        {
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": "initialize",
+            "params": {
+                "protocolVersion": "2025-11-25",
+                "capabilities": {},
+                "clientInfo": {"name": "bench", "version": "1"},
+            },
+        }
+    ).encode()
+    + b"\n"
+)
 Figures = dict[str, Any]
 
 
@@ -74,8 +85,11 @@ class Meter:
         await work
         seconds = time.perf_counter() - started
         redis_s, node_s = self.take()
-        return {"redis_us": round(redis_s / units * 1e6, 2), "node_us": round(node_s / units * 1e6, 2),
-                "wall_us": round(seconds / units * 1e6, 2)}
+        return {
+            "redis_us": round(redis_s / units * 1e6, 2),
+            "node_us": round(node_s / units * 1e6, 2),
+            "wall_us": round(seconds / units * 1e6, 2),
+        }
 
 
 async def many(call: Callable[[int], Awaitable[object]], count: int) -> None:
@@ -157,7 +171,7 @@ class Bench:
                 others.append(secrets.token_hex(8))
                 await self.new_use(busy, others[-1], ()).round()
             await self.put(f"use_{nodes}", repeat(listener.round, 100), 100)
-        name = shared_use.KEY + others[0]
+        name = cluster_use.KEY + others[0]
         self.figures["bytes_of_use"] = self.redis.strlen(name) + len(name)
 
     def new_use(self, processes: "Processes", node: str, others: Sequence[str]) -> SharedUse:
@@ -214,11 +228,13 @@ class Bench:
         before = self.redis.info("memory")["used_memory"]
         await self.put("journal_first_write", many(write(1), len(keys)), len(keys))
         self.figures["redis_bytes_of_a_journal_with_1_event"] = round(
-            (self.redis.info("memory")["used_memory"] - before) / len(keys))
+            (self.redis.info("memory")["used_memory"] - before) / len(keys)
+        )
         for number in range(2, 11):
             await self.put("journal_write", many(write(number), len(keys)), len(keys))
         self.figures["redis_bytes_of_a_journal_with_10_events"] = round(
-            (self.redis.info("memory")["used_memory"] - before) / len(keys))
+            (self.redis.info("memory")["used_memory"] - before) / len(keys)
+        )
         await self.put("journal_touch", store.touch([(key, 1) for key in keys[:250]]), 250)
         await self.put("journal_take", many(lambda n: store.take(keys[n], 2), len(keys)), len(keys))
 
@@ -268,13 +284,14 @@ async def measured(url: str, redis: Any, asked: argparse.Namespace) -> Figures:
             await asyncio.sleep(0.01)
         bench = Bench(redis, connection, errors)
         await bench.beats()
-        shared_use.READ_A_ROUND = shared_use.LAPSES_S = 3600  # all in each round; and none lapses meanwhile
+        cluster_use.READ_A_ROUND = cluster_use.LAPSES_S = 3600  # all in each round; and none lapses meanwhile
         await bench.use()
         await bench.routes(asked.routes)
         await bench.journals()
         if not asked.no_starts:
             await bench.starts()
-    assert not errors.collect()[0].samples, errors.collect()[0].samples
+    (counted,) = errors.collect()
+    assert not counted.samples, counted.samples
     return bench.figures
 
 

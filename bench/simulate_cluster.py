@@ -1,6 +1,6 @@
-"""What 10^4, 10^5 and 10^6 sessions do to Redis and to the nodes, computed from the gateway's constants and measured costs.
+"""What 10^4, 10^5 and 10^6 sessions do to Redis and to the nodes, from the gateway's constants and measured costs.
 
-    .venv/bin/python bench/simulate_cluster.py                    # all tables, a few seconds, the same numbers each time
+    .venv/bin/python bench/simulate_cluster.py                    # all tables, seconds, the same numbers each time
     .venv/bin/python bench/simulate_cluster.py --per-node 2000 --cores 4 --tables death
     .venv/bin/python bench/simulate_cluster.py --costs costs.json # of measure_routes.py, on your machine
 
@@ -23,18 +23,18 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from app.errors import NodeUnavailable
 from app.cluster.cluster_use import EVERY_S, READ_A_ROUND
-from app.routing.heartbeat import LOT
-from app.routing.node_list import beats_between
+from app.config.settings import Settings
+from app.errors import NodeUnavailable
 from app.peers.client import PROBE_S
 from app.redis.waiting_commands import DEADLINE_S
+from app.routing.heartbeat import LOT
+from app.routing.node_list import beats_between
 from app.routing.redis_store import ROUTE_TTL_MS, SETTLING_MS
-from app.routing.session_counts import TURN_BEATS
 from app.routing.routes import BEAT_S, LEASE_S
+from app.routing.session_counts import TURN_BEATS
 from app.sessions.draining import TICK_S, streams_per_tick
 from app.sessions.endings import DRAIN_RETRY_MS
-from app.config.settings import Settings
 from app.transports.remote.remote_sessions import AGAIN_S, MAX_WAITING, PATIENCE_S
 
 SIZES = (10_000, 100_000, 1_000_000)
@@ -100,7 +100,7 @@ def size(number: float) -> str:
 
 
 def steady(costs: Costs, per_node: Sequence[int]) -> None:
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for sessions in SIZES:
         for held in per_node:
             nodes = math.ceil(sessions / held)
@@ -109,28 +109,72 @@ def steady(costs: Costs, per_node: Sequence[int]) -> None:
             beat = (costs.redis("beat_300") + costs.script + costs.recount * lot / LOT) / BEAT_S
             refresh = (costs.script + lot * costs.redis("refresh_per_route")) / BEAT_S
             others = looks * costs.redis("nodes", nodes) + hears * costs.redis("use", nodes)
-            at_node = ((costs.node("beat_300") + costs.node("find") + lot * costs.node("refresh_per_route")) / BEAT_S
-                       + looks * costs.node("nodes", nodes) + hears * costs.node("use", nodes))
-            read = (costs.figures["bytes_of_a_whole_beat"] * lot / LOT / BEAT_S
-                    + (costs.figures["bytes_of_a_node_record"] * looks + costs.figures["bytes_of_use"] * hears) * nodes)
-            rows.append((
-                f"{sessions:,}", f"{held:,}", f"{nodes:,}", f"{(3 / BEAT_S + looks + hears) * nodes:,.0f}",
-                percent(nodes * beat), percent(nodes * refresh), percent(nodes * others),
-                percent(nodes * (beat + refresh + others)), percent(at_node), size(nodes * read) + "/s",
-                f"{math.ceil(held / lot) * BEAT_S:.0f} of {ROUTE_TTL_MS // 1000} s"))
-    table("1. Every second, with nothing happening: one lease for each node (Redis has one core: 100 %)",
-          ("sessions", "per node", "nodes", "commands/s", "beats", "+ refresh", "+ others", "= Redis", "a node",
-           "network", "rotation"), rows)
-    rows = [(
-        f"{sessions:,}", f"{sessions / BEAT_S:,.0f}", percent(sessions * costs.redis("lease_per_session") / BEAT_S),
-        percent(sessions * costs.redis("refresh_per_route") / BEAT_S),
-        size(sessions * costs.figures["redis_bytes_per_session"]),
-        size(sessions * costs.figures["redis_bytes_of_a_journal_with_1_event"]),
-        size(sessions * costs.figures["redis_bytes_of_a_journal_with_10_events"]),
-    ) for sessions in SIZES]
-    table("2. The same with a lease for each session, and what either keeps in Redis",
-          ("sessions", "renewals/s", "Redis, bare PEXPIRE", "Redis, token checked", "routes", "+ journals, 1 event",
-           "+ journals, 10 events"), rows)
+            at_node = (
+                (costs.node("beat_300") + costs.node("find") + lot * costs.node("refresh_per_route")) / BEAT_S
+                + looks * costs.node("nodes", nodes)
+                + hears * costs.node("use", nodes)
+            )
+            read = (
+                costs.figures["bytes_of_a_whole_beat"] * lot / LOT / BEAT_S
+                + (costs.figures["bytes_of_a_node_record"] * looks + costs.figures["bytes_of_use"] * hears) * nodes
+            )
+            rows.append(
+                (
+                    f"{sessions:,}",
+                    f"{held:,}",
+                    f"{nodes:,}",
+                    f"{(3 / BEAT_S + looks + hears) * nodes:,.0f}",
+                    percent(nodes * beat),
+                    percent(nodes * refresh),
+                    percent(nodes * others),
+                    percent(nodes * (beat + refresh + others)),
+                    percent(at_node),
+                    size(nodes * read) + "/s",
+                    f"{math.ceil(held / lot) * BEAT_S:.0f} of {ROUTE_TTL_MS // 1000} s",
+                )
+            )
+    table(
+        "1. Every second, with nothing happening: one lease for each node (Redis has one core: 100 %)",
+        (
+            "sessions",
+            "per node",
+            "nodes",
+            "commands/s",
+            "beats",
+            "+ refresh",
+            "+ others",
+            "= Redis",
+            "a node",
+            "network",
+            "rotation",
+        ),
+        rows,
+    )
+    rows = [
+        (
+            f"{sessions:,}",
+            f"{sessions / BEAT_S:,.0f}",
+            percent(sessions * costs.redis("lease_per_session") / BEAT_S),
+            percent(sessions * costs.redis("refresh_per_route") / BEAT_S),
+            size(sessions * costs.figures["redis_bytes_per_session"]),
+            size(sessions * costs.figures["redis_bytes_of_a_journal_with_1_event"]),
+            size(sessions * costs.figures["redis_bytes_of_a_journal_with_10_events"]),
+        )
+        for sessions in SIZES
+    ]
+    table(
+        "2. The same with a lease for each session, and what either keeps in Redis",
+        (
+            "sessions",
+            "renewals/s",
+            "Redis, bare PEXPIRE",
+            "Redis, token checked",
+            "routes",
+            "+ journals, 1 event",
+            "+ journals, 10 events",
+        ),
+        rows,
+    )
 
 
 # --- 2. a node dies
@@ -148,7 +192,7 @@ class Death:
 
 @dataclass(frozen=True)
 class Rush:
-    """Who comes, and what a session costs the node that takes it over. `silent`: the machine is gone, nothing refuses."""
+    """Who comes, and what a session costs the node that takes it over. `silent`: the machine is gone, none refuses."""
 
     sessions: int
     survivors: int
@@ -233,24 +277,52 @@ def deaths(costs: Costs, per_node: Sequence[int], cores: int, seed: int) -> None
     kinds = (("shared, no start", 0.0), (f"small, {small * 1000:.0f} ms", small), (f"SDK, {sdk:.2f} s", sdk))
     rng = random.Random(seed)
     lapses = sorted(LEASE_S - rng.uniform(0, BEAT_S) + rng.uniform(0, AGAIN_S) for _ in range(10_000))
-    print(f"\nA death is known after {lapses[0]:.1f} to {lapses[-1]:.1f} s (median {statistics.median(lapses):.1f}), "
-          f"{PROBE_S} s later where the machine is gone and refuses no connection.")
+    print(
+        f"\nA death is known after {lapses[0]:.1f} to {lapses[-1]:.1f} s (median {statistics.median(lapses):.1f}), "
+        f"{PROBE_S} s later where the machine is gone and refuses no connection."
+    )
     rows = []
     for sessions in SIZES:
         for held in per_node:
             survivors = math.ceil(sessions / held) - 1
             for kind, start_s in kinds if survivors else ():
                 death = die(Rush(held, survivors, start_s, cores), costs, random.Random(seed))
-                rows.append((
-                    f"{sessions:,}", f"{survivors:,}", f"{held:,}", f"{held / survivors:,.1f}", kind,
-                    f"{at(death.waits, 0.25):.1f}", f"{at(death.waits, 0.5):.1f}", f"{at(death.waits, 0.99):.1f}",
-                    f"{death.waits[-1]:.0f}", f"{death.refused:,}", f"{death.finds_per_s:,.0f}",
-                    percent(death.redis_share)))
-    table(f"3. One node dies; {cores} cores for starts at each survivor; half of its clients have a stream and come after "
-          f"{RECONNECT_S:.0f} s,\n   the others at their next call ({CALL_EVERY_S:.0f} s on average). "
-          "Seconds that they wait;\n   Redis in its busiest 100 ms",
-          ("sessions", "survivors", "moved", "each gets", "process", "25 %", "50 %", "99 %", "the last", "503s",
-           "find/s", "Redis"), rows)
+                rows.append(
+                    (
+                        f"{sessions:,}",
+                        f"{survivors:,}",
+                        f"{held:,}",
+                        f"{held / survivors:,.1f}",
+                        kind,
+                        f"{at(death.waits, 0.25):.1f}",
+                        f"{at(death.waits, 0.5):.1f}",
+                        f"{at(death.waits, 0.99):.1f}",
+                        f"{death.waits[-1]:.0f}",
+                        f"{death.refused:,}",
+                        f"{death.finds_per_s:,.0f}",
+                        percent(death.redis_share),
+                    )
+                )
+    table(
+        f"3. One node dies; {cores} cores for starts at each survivor; half of its clients have a stream and come "
+        f"after {RECONNECT_S:.0f} s,\n   the others at their next call ({CALL_EVERY_S:.0f} s on average). "
+        "Seconds that they wait;\n   Redis in its busiest 100 ms",
+        (
+            "sessions",
+            "survivors",
+            "moved",
+            "each gets",
+            "process",
+            "25 %",
+            "50 %",
+            "99 %",
+            "the last",
+            "503s",
+            "find/s",
+            "Redis",
+        ),
+        rows,
+    )
 
 
 def at(ordered: Sequence[float], share: float) -> float:
@@ -274,10 +346,20 @@ def herd(per_node: Sequence[int], seed: int) -> None:
         for name, arrivals in kinds.items():
             a_second = Counter(int(each) for each in arrivals)
             a_bucket = Counter(int(each / BUCKET_S) for each in arrivals)
-            rows.append((f"{held:,}", name, f"{max(a_bucket.values()):,}", f"{max(a_second.values()):,}",
-                         f"{max(arrivals):.0f} s"))
-    table("4. Streams that end with their node: reconnections within the busiest 100 ms and the busiest second",
-          ("streams", "how they end", "in 100 ms", "in 1 s", "the last"), rows)
+            rows.append(
+                (
+                    f"{held:,}",
+                    name,
+                    f"{max(a_bucket.values()):,}",
+                    f"{max(a_second.values()):,}",
+                    f"{max(arrivals):.0f} s",
+                )
+            )
+    table(
+        "4. Streams that end with their node: reconnections within the busiest 100 ms and the busiest second",
+        ("streams", "how they end", "in 100 ms", "in 1 s", "the last"),
+        rows,
+    )
 
 
 # --- 4. Redis comes back empty
@@ -289,13 +371,24 @@ def flush(costs: Costs, per_node: Sequence[int], seed: int) -> None:
         for held in per_node:
             nodes = math.ceil(sessions / held)
             done, longest, late = prove_all(nodes, held, costs, random.Random(seed))
-            rows.append((
-                f"{sessions:,}", f"{held:,}", f"{nodes:,}", f"{done:.2f} s", f"{longest * 1000:,.0f} ms",
-                f"{late:,}", "yes" if done > SETTLING_MS / 1000 else "no"))
-    table(f"5. Redis comes back empty and every node says all it has, {LOT} routes a command: time until all is there "
-          f"again,\n   the longest wait for an answer (the deadline is {DEADLINE_S * 1000:.0f} ms), and whether that is "
-          f"after the {SETTLING_MS // 1000} s in which\n   `no route` is not yet believed",
-          ("sessions", "per node", "nodes", "all there", "longest wait", "late answers", "too late"), rows)
+            rows.append(
+                (
+                    f"{sessions:,}",
+                    f"{held:,}",
+                    f"{nodes:,}",
+                    f"{done:.2f} s",
+                    f"{longest * 1000:,.0f} ms",
+                    f"{late:,}",
+                    "yes" if done > SETTLING_MS / 1000 else "no",
+                )
+            )
+    table(
+        f"5. Redis comes back empty and every node says all it has, {LOT} routes a command: time until all is there "
+        f"again,\n   the longest wait for an answer (the deadline is {DEADLINE_S * 1000:.0f} ms), and whether that is "
+        f"after the {SETTLING_MS // 1000} s in which\n   `no route` is not yet believed",
+        ("sessions", "per node", "nodes", "all there", "longest wait", "late answers", "too late"),
+        rows,
+    )
 
 
 def prove_all(nodes: int, held: int, costs: Costs, rng: random.Random) -> tuple[float, float, int]:

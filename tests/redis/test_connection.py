@@ -14,8 +14,8 @@ from redis.asyncio import Connection
 from app.errors import RoutesUnavailable
 from app.redis.connection import OPENS_AFTER, RedisConnection, Script
 from app.redis.waiting_commands import DEADLINE_S, Deadlines
-from tests.redis_servers import RedisServer
 from tests.redis.faulty_line import faulty_line
+from tests.redis_servers import RedisServer
 from tests.routing.rig import counted, errors, refused_after
 
 SOON_S = 5.0  # promised: recovered within it
