@@ -54,7 +54,6 @@ class SharedRates:
 
     def __init__(self, gates: TenantGates, run_script: Run, clock: Callable[[], float] = time.monotonic) -> None:
         self._gates, self._run_script, self._clock = gates, run_script, clock
-        gates.are_shared = True
 
     async def run(self) -> None:
         """Rounds until it is cancelled."""

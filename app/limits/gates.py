@@ -153,13 +153,13 @@ class TenantGate:
 class TenantGates:
     """The gates of the tenants that have sessions on this node."""
 
-    def __init__(self, metrics: Metrics, overload: Overload | None = None) -> None:
-        self._metrics, self._overload = metrics, overload or Overload(metrics)
+    def __init__(self, metrics: Metrics, overload: Overload | None = None, *, are_shared: bool = False) -> None:
+        """With `are_shared` what is spent here is told to other nodes."""
+        self._metrics, self._overload, self._are_shared = metrics, overload or Overload(metrics), are_shared
         self._gates: dict[str, TenantGate] = {}
         self._lingering: set[str] = set()
         self._in_flight_elsewhere: Mapping[str, int] = {}
         self._sessions_elsewhere: Mapping[str, int] = {}
-        self.are_shared = False  # what is spent here is told to other nodes
 
     def of(self, tenant: str, limits: Limits) -> TenantGate:
         """The tenant's gate, with these limits from now on."""
@@ -208,7 +208,7 @@ class TenantGates:
 
     def _counts_nothing(self, gate: TenantGate, now: float) -> bool:
         bucket = gate.bucket
-        return bucket is None or (bucket.is_full(now) and not (self.are_shared and bucket.spent))
+        return bucket is None or (bucket.is_full(now) and not (self._are_shared and bucket.spent))
 
     def __iter__(self) -> Iterator[tuple[str, TenantGate]]:
         return iter(self._gates.items())

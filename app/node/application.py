@@ -91,6 +91,7 @@ def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Front:
         public_url=settings.public_url,
         inside=_inside(gateway),
         registry=gateway.registry,
+        guard=gateway.guard,
         requests=RequestLog(gateway.metrics, settings.access_log, lines or AccessLines({})),
         pages=pages(app, own_health),
     )

@@ -51,12 +51,15 @@ from app.redis.connection import Script
 from app.routing.heartbeat import Heartbeat
 from app.routing.router import Router
 from app.routing.routes import NodeRecord, caller_key, new_node_id
+from app.sessionless.pooled_session import CallerHomes
 from app.sessionless.requests import ImplicitSessions
 from app.sessionless.suspended_calls import Place
 from app.sessions.affected import note_timeout, users_of
 from app.sessions.directory import BackendDirectory
 from app.sessions.ownership import Ownership
 from app.sessions.registry import SessionRegistry
+from app.sessions.standstill import Fence, StandstillGuard
+from app.sessions.sweep import sweep_for_ever
 from app.storage.api_keys import ApiKeyRepository
 from app.storage.audit_follower import ActFollower
 from app.storage.backends import BackendRepository
@@ -97,6 +100,7 @@ class Gateway:
     authenticator: Authenticator
     pool: ProcessPool
     registry: SessionRegistry
+    guard: StandstillGuard
     ownership: Ownership
     router: Router
     take_over: TakeOver
@@ -134,7 +138,7 @@ class Gateway:
     async def say_it_leaves(self) -> None:
         """Tells the other nodes, before anything else: they open nothing here from now on, keep no connections, and do
         not take it for dead when it is gone. Its sessions are still here."""
-        self.registry.leaving = True
+        self.registry.leave()
         if self.routing.notices is not None:
             with anyio.move_on_after(LAST_WORDS_S):
                 await self.heartbeat.beat()
@@ -234,6 +238,8 @@ async def open_gateway(settings: Settings, node_id: str | None = None) -> AsyncI
             Marks(settings.shed_lag_s, settings.shed_sessions_percent / 100, settings.shed_calls_percent / 100),
         )
         directory = BackendDirectory(backends, tenants)
+        journals = JournalWriter(routing.journals, sealer, on_fenced=ownership.doubt)
+        durability, fence = Durability(journals, lender), Fence()
         registry = await stack.enter_async_context(
             SessionRegistry(
                 directory,
@@ -243,18 +249,21 @@ async def open_gateway(settings: Settings, node_id: str | None = None) -> AsyncI
                 max_sessions=settings.max_sessions,
                 stream_after_s=settings.stream_after_s,
                 overload=overload,
+                fence=fence,
+                durability=None if routing.is_alone else durability,
                 on_timeout=partial(note_timeout, failures, supervisor.find),
             )
         )
         failures.users_of = partial(users_of, registry)
-        pool.reclaim = registry.reclaim
+        pool.reclaim = registry.reclaiming.reclaim
         of_node = {
             "node_sessions": registry.sessions_of_node,
             "node_processes": pool.processes_of_node,
             "node_waiting": pool.waiting_of_node,
         }
         show_use(metrics, TenantsUse(registry.gates, pool.used_of), of_node)
-        implicit = ImplicitSessions(registry, sealer, here=Place(node_id, routing.url))
+        homes = CallerHomes(ownership.may_have_line, lambda caller: ownership.release(caller_key(*caller)))
+        implicit = ImplicitSessions(registry, sealer, here=Place(node_id, routing.url), homes=homes)
         uses = authenticator.uses
         overview = NodeOverview(node_id, __version__, registry, pool, supervisor, metrics.connections_open, uses)
         heartbeat = Heartbeat(
@@ -262,16 +271,15 @@ async def open_gateway(settings: Settings, node_id: str | None = None) -> AsyncI
             lambda: _record(overview, routing.url),
             lambda: list(ownership),
             ownership.lost,
-            registry.fence.now,
+            fence.now,
+            journals.rewrite_all,
         )
+        guard = StandstillGuard(fence, registry, ownership, heartbeat.prove_anew)
         probe = Silence(routing.peers.probe)
         router = Router(routing.store, node_id, heartbeat.peers, heartbeat.departed, probe, ownership.has_ended)
         stack.push_async_callback(_leave, heartbeat)
         ownership.on_session_lost = registry.lost
         ownership.on_caller_lost = lambda route: implicit.lines.lost((route.identity, route.tenant, route.backend))
-        implicit.lines.on_caller_gone = lambda caller: ownership.release(caller_key(*caller))
-        implicit.lines.may_serve = ownership.may_have_line
-        registry.prove_routes = heartbeat.prove_anew
 
         local = LocalEffects(authenticator, directory, pool, registry, implicit, tenants_off)
         settling = Settling(local, backends, tenants, keys, issuers, switches)
@@ -287,6 +295,7 @@ async def open_gateway(settings: Settings, node_id: str | None = None) -> AsyncI
 
         tasks = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(tasks.cancel_scope.cancel)
+        tasks.start_soon(sweep_for_ever, registry, guard, implicit.sweep)
         tasks.start_soon(_flush_for_ever, authenticator)
         tasks.start_soon(authenticator.watch.run)
         tasks.start_soon(uses.run)
@@ -294,11 +303,7 @@ async def open_gateway(settings: Settings, node_id: str | None = None) -> AsyncI
         tasks.start_soon(heartbeat.run)
         tasks.start_soon(overload.run)
         tasks.start_soon(effects.run)
-        journals = JournalWriter(routing.journals, sealer, on_fenced=ownership.doubt)
-        durability = Durability(journals, lender)
         if routing.redis is not None:
-            registry.durability, registry.hand_over = durability, registry.give_away
-            heartbeat.on_forgotten = journals.rewrite_all
             rates = SharedRates(registry.gates, partial(routing.redis.run, Script(RATES)))
             use = SharedUse(
                 registry.gates, pool, routing.redis.pipeline, sealer, node_id, lambda: tuple(heartbeat.peers)
@@ -328,6 +333,7 @@ async def open_gateway(settings: Settings, node_id: str | None = None) -> AsyncI
             authenticator=authenticator,
             pool=pool,
             registry=registry,
+            guard=guard,
             ownership=ownership,
             router=router,
             take_over=take_over,

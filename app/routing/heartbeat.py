@@ -25,7 +25,8 @@ class Store(RouteStore, NodeStore, Protocol):
 
 class Heartbeat:
     """`peers` are the other living nodes, as of the last beat that reached the store, sent at `last_ok`; `departed` are
-    the last that were among them and are not any more. `clock` goes on while the machine is suspended."""
+    the last that were among them and are not any more. `clock` goes on while the machine is suspended; `on_forgotten`
+    hears that the store has lost what it had of this node."""
 
     def __init__(
         self,
@@ -34,6 +35,7 @@ class Heartbeat:
         routes: Callable[[], Sequence[Route]],
         on_lost: Callable[[Route], None],
         clock: Callable[[], float],
+        on_forgotten: Callable[[], None] = lambda: None,
     ) -> None:
         self._store, self._node, self._routes, self._on_lost, self._clock = store, node, routes, on_lost, clock
         self._rotation, self._often = Rotation(TURN_BEATS), Rotation(1)
@@ -41,7 +43,7 @@ class Heartbeat:
         self._losses = 0  # how often the store had forgotten us
         self.peers: dict[str, NodeRecord] = {}
         self.departed: dict[str, NodeRecord] = {}
-        self.on_forgotten: Callable[[], None] = lambda: None
+        self._on_forgotten = on_forgotten
         self._has_left = False
         self.is_ok = False
         self.last_ok = -math.inf
@@ -130,7 +132,7 @@ class Heartbeat:
         if not await self._store.beat(node):
             self._must_prove = True
             self._losses += 1
-            self.on_forgotten()
+            self._on_forgotten()
         self._heard_of({peer.id: peer for peer in await self._store.nodes() if peer.id != node.id})
         if not self.is_ok and math.isfinite(self.last_ok):
             log.info("This node reaches the store of routes again")

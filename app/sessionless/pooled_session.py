@@ -1,7 +1,9 @@
 """Line: one session that the gateway has opened itself, for clients of 2026-07-28. Group: those that are alike."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 import anyio
 
@@ -9,11 +11,24 @@ from app.domain import BackendSpec
 from app.protocol.eras.modern import MAY_ASK
 from app.protocol.jsonrpc import Params
 from app.protocol.lifecycle import SessionState
+from app.routing.routes import Identity
 from app.sessionless.mirrored_headers import Mirrors
 from app.sessionless.unasked import Unasked
 from app.sessions.session import Session
 
 RESERVED = 8  # calls of one line, at most a quarter, that are left to what the gateway asks itself
+
+CallerKey = tuple[Identity, str, str]
+
+
+class CallerHomes(NamedTuple):
+    """Which callers are this node's to serve: whether a new line's is, and who hears when nothing is left of one."""
+
+    may_serve: Callable[[Session], bool] = lambda session: True
+    on_gone: Callable[[CallerKey], None] = lambda caller: None
+
+
+ANYWHERE = CallerHomes()
 
 
 def reserved_of(spec: BackendSpec) -> int:

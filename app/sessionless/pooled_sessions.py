@@ -22,8 +22,7 @@ from app.protocol.eras.modern import MODERN, TASKS, Envelope, across_eras, own_e
 from app.protocol.jsonrpc import Notification, Params, Request, Response, dump_response, encode, members_of
 from app.protocol.lifecycle import SessionState
 from app.protocol.revisions import Revision
-from app.routing.routes import Identity
-from app.sessionless.pooled_session import Group, Line, Need, reserved_of
+from app.sessionless.pooled_session import ANYWHERE, CallerHomes, CallerKey, Group, Line, Need, reserved_of
 from app.sessionless.unasked import Unasked
 from app.sessions.endings import TAKEN_OVER
 from app.sessions.registry import AskAgain, SessionRegistry, for_nobody
@@ -35,8 +34,6 @@ MAX_CAPABILITY_SETS = 4  # of one principal and backend; the one used least rece
 PROBE_S = 3.0  # some handshake-era servers never answer `server/discover`
 MAX_CLIENT_INFO_BYTES = 4 << 10  # of what a client says of itself, kept to be shown
 LEGACY_CAPABILITIES = ("roots", "sampling", "elicitation")
-
-CallerKey = tuple[Identity, str, str]
 
 
 def _unknown() -> str:
@@ -70,20 +67,18 @@ class _Mine:
 class Lines:
     """Finds or opens the line for a request. The registry owns the sessions; this only knows which are whose.
 
-    `on_said` hears what a process says unasked, `on_closed` of a line that is gone or takes no more. `on_caller_gone`
-    hears when nothing is left of a caller; `may_serve` says whether a new line's caller is still this node's to serve.
+    `on_said` hears what a process says unasked, `on_closed` of a line that is gone or takes no more.
     """
 
-    def __init__(self, registry: SessionRegistry) -> None:
+    def __init__(self, registry: SessionRegistry, homes: CallerHomes = ANYWHERE) -> None:
         self._registry = registry
+        self._may_serve, self._on_caller_gone = homes
         self._callers: dict[CallerKey, _Mine] = {}
         self._eras: dict[tuple[str, str], tuple[int, bool]] = {}  # backend -> its version, whether it is modern
         self._leaving: set[Line] = set()  # retired lines with calls
         self._serial = 0
         self.on_said: Callable[[Session, ToStream], None] = lambda session, command: None
         self.on_closed: Callable[[Session], None] = lambda session: None
-        self.on_caller_gone: Callable[[CallerKey], None] = lambda caller: None
-        self.may_serve: Callable[[Session], bool] = lambda session: True
 
     def speaks_modern(self, caller: Caller) -> bool | None:
         """Whether the backend speaks 2026-07-28 itself; None where that is to be found out."""
@@ -143,7 +138,7 @@ class Lines:
     def _keep(self, caller: Caller, envelope: Envelope, line: Line) -> Line:
         if line.session.state is not SessionState.OPEN:  # it was closed before we could look
             raise BackendExited("the backend ended right after its start")
-        if not self.may_serve(line.session):
+        if not self._may_serve(line.session):
             line.session.close(TAKEN_OVER)
             raise NodeUnavailable
         self.group(caller, envelope).lines.append(line)
@@ -157,7 +152,7 @@ class Lines:
         mine.groups = {key: group for key, group in mine.groups.items() if group.lines}
         if not mine.groups:
             del self._callers[caller]
-            self.on_caller_gone(caller)
+            self._on_caller_gone(caller)
 
     # --- opening one
 

@@ -25,7 +25,7 @@ from app.protocol.lifecycle import SessionState
 from app.sessionless.backend_states import BackendStates
 from app.sessionless.call import ModernCall
 from app.sessionless.mirrored_headers import Mirrors
-from app.sessionless.pooled_session import Line, Need
+from app.sessionless.pooled_session import ANYWHERE, CallerHomes, Line, Need
 from app.sessionless.pooled_sessions import Caller, Lines, may_be_asked
 from app.sessionless.subscriptions import Listener, Listeners
 from app.sessionless.suspended_calls import ALONE, SUSPENDED_S, Place, SuspendedCalls
@@ -40,15 +40,20 @@ class ImplicitSessions:
     """The lines, suspended calls and listeners of this node; the registry owns the sessions behind them."""
 
     def __init__(
-        self, registry: SessionRegistry, sealer: Sealer, *, here: Place = ALONE, suspended_s: float = SUSPENDED_S
+        self,
+        registry: SessionRegistry,
+        sealer: Sealer,
+        *,
+        here: Place = ALONE,
+        suspended_s: float = SUSPENDED_S,
+        homes: CallerHomes = ANYWHERE,
     ) -> None:
         self._registry = registry
-        self.lines = Lines(registry)
+        self.lines = Lines(registry, homes)
         self.listeners = Listeners(self.lines)
         self._states = BackendStates(sealer)
         self._looking: set[Mirrors] = set()
         self.suspended = SuspendedCalls(sealer, suspended_s, here)
-        registry.on_sweep = self.sweep
 
     # --- whose request it is, where there are several nodes
 

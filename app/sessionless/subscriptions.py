@@ -26,8 +26,8 @@ from app.protocol.jsonrpc import (
     string_of,
 )
 from app.protocol.shared.subscriptions import concerns
-from app.sessionless.pooled_session import Line
-from app.sessionless.pooled_sessions import Caller, CallerKey, Lines, caller_key
+from app.sessionless.pooled_session import CallerKey, Line
+from app.sessionless.pooled_sessions import Caller, Lines, caller_key
 from app.sessions.session import Session
 from app.streams.streams import EventStream
 

@@ -5,9 +5,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Protocol, Self
 
-import anyio
-from anyio.abc import TaskGroup
-
 from app.domain import BackendSpec, Limits, Principal
 from app.errors import (
     SESSION_RETRY_S,
@@ -16,9 +13,7 @@ from app.errors import (
     BackendNotFound,
     Disabled,
     NotFound,
-    OwnershipUnknown,
     QuotaExceeded,
-    RoutesUnavailable,
     SessionNotFound,
     ShuttingDown,
 )
@@ -32,25 +27,19 @@ from app.protocol.lifecycle import SessionState
 from app.reached import Reached
 from app.routing.routes import session_key
 from app.sessions.directory import BackendDirectory
-from app.sessions.draining import Draining, HandOver
+from app.sessions.draining import Draining
 from app.sessions.ended import EndedSessions
 from app.sessions.endings import BACKEND_EXITED, HANDED_OVER, SHUTDOWN, TAKEN_OVER, Endings
 from app.sessions.lifetime import why_over
 from app.sessions.ownership import Ownership
-from app.sessions.reclaiming import RECLAIMED, longest_idle
+from app.sessions.reclaiming import Reclaiming
 from app.sessions.session import Session, Surroundings
 from app.sessions.session_log import SessionLog
 from app.sessions.standstill import Fence
 from app.streams.journal import NotDurable
 
-SWEEP_S = 0.25  # how late a deadline may be noticed
 STREAM_AFTER_S = 15.0  # of silence; until then a call can still be answered with JSON and with the right HTTP status
-AGES_EVERY = 4  # sweeps between two looks at the ages of sessions
-RELEASED_WITHIN_S = 1.0  # how long a new session waits until the store knows of a place that has come free for it
-ROOM_OF_SESSIONS = ("sessions", "sessions_per_principal", "node_sessions")
-
 FIRST_TOKEN = 1
-PROOFS = 3  # for a node that stands still again while it proves; then it goes on with what it knows
 
 log = logging.getLogger(__name__)
 
@@ -60,10 +49,6 @@ AskAgain = Callable[[], Awaitable[None]]  # raises where whoever a session is fo
 
 async def for_nobody() -> None:
     """Asks nothing."""
-
-
-async def _nothing_to_prove(stood_still_at: float) -> None:
-    """A node that is alone owns what it has."""
 
 
 class Durability(Protocol):
@@ -84,7 +69,11 @@ class Durability(Protocol):
 
 
 class SessionRegistry:
-    """The node's sessions, by id. `async with` runs its sweep; leaving closes every session."""
+    """The node's sessions, by id; leaving the `async with` closes every one. `sweep` is to be called often.
+
+    `leaving`: told to stop, not ready any more, though everything is still accepted; `draining`: takes no new sessions.
+    With `durability` there are other nodes, and sessions of servers without state outlive this one.
+    """
 
     def __init__(  # noqa: PLR0913 - once, of parts
         self,
@@ -96,6 +85,8 @@ class SessionRegistry:
         max_sessions: int,
         stream_after_s: float = STREAM_AFTER_S,
         overload: Overload | None = None,
+        fence: Fence | None = None,
+        durability: Durability | None = None,
         on_timeout: Callable[[Session, Failed], None] = lambda session, failed: None,
     ) -> None:
         self._directory, self._links, self._metrics = directory, links, metrics
@@ -106,32 +97,26 @@ class SessionRegistry:
         self._hidden: dict[str, Session] = {}  # on their way to another node
         self._ended, self._endings = EndedSessions(), Endings()
         self._log = SessionLog()
-        self.gates = TenantGates(metrics, self.overload)
-        self._tasks: TaskGroup | None = None
-        self.leaving = False  # told to stop: not ready any more, though everything is still accepted
-        self.draining = False  # takes no new sessions
-        self.fence = Fence()
-        self._proving = anyio.Lock()
-        self._failed_proofs = 0
-        self.hand_over: HandOver | None = None  # where there are other nodes
-        self.durability: Durability | None = None  # likewise: sessions of servers without state outlive this node
-        self.prove_routes: Callable[[float], Awaitable[None]] = _nothing_to_prove
-        self.on_sweep: Callable[[float], None] = lambda now: None
+        self.gates = TenantGates(metrics, self.overload, are_shared=durability is not None)
+        self._durability = durability
+        self.leaving = self.draining = False
+        self.fence = fence or Fence()
+        self.reclaiming = Reclaiming(self, self.fence, ownership)
 
     async def __aenter__(self) -> Self:
-        self._tasks = anyio.create_task_group()
-        await self._tasks.__aenter__()
-        self._tasks.start_soon(self._sweep_for_ever)
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        if self._tasks is None:
-            return
-        self.draining = True
+        self.take_no_more()
         self.close_where(lambda session: True, SHUTDOWN)
-        tasks, self._tasks = self._tasks, None
-        tasks.cancel_scope.cancel()
-        await tasks.__aexit__(None, None, None)
+
+    def leave(self) -> None:
+        """The node was told to stop."""
+        self.leaving = True
+
+    def take_no_more(self) -> None:
+        """There are no new sessions from now on."""
+        self.draining = True
 
     async def open(
         self, principal: Principal, tenant: str, backend: str, transport: str, still_allowed: AskAgain = for_nobody
@@ -157,7 +142,7 @@ class SessionRegistry:
             try:
                 return await self._open(principal, spec, limits, transport, still_allowed)
             except QuotaExceeded as error:
-                if is_second_try or not await self._has_made_room(error.limit, principal, spec):
+                if is_second_try or not await self.reclaiming.make_room(error.limit, principal, spec):
                     self._metrics.rate_limited.labels(error.limit).inc()
                     raise
             is_second_try = True
@@ -177,8 +162,8 @@ class SessionRegistry:
         if session.state is SessionState.CLOSED:  # by the drain, an administrator
             self._ownership.release(session_key(session_id))
             raise session.refusal or ShuttingDown()
-        if self.durability is not None:
-            self.durability.start(session, session_key(session_id), FIRST_TOKEN)
+        if self._durability is not None:
+            self._durability.start(session, session_key(session_id), FIRST_TOKEN)
         return session
 
     def restored(
@@ -226,40 +211,6 @@ class SessionRegistry:
         self._metrics.sessions_opened.labels(transport).inc()
         return session
 
-    # --- room for others
-
-    def reclaim(self, spec: BackendSpec, count: int) -> float:
-        """Ends up to so many sessions of the backend for whoever waits for a process of it: those that have been idle
-        for longest, and for its `reclaim_idle_s`. They are looked at and ended in one breath: none has begun a call.
-
-        Returns:
-            In how many seconds there may be another one to end.
-        """
-        return self._end_idle(spec, count, None)[1]
-
-    def _end_idle(self, spec: BackendSpec, count: int, whose: Principal | None) -> tuple[int, float]:
-        """How many have ended, and the same. `whose` narrows it to one principal's."""
-        if self.draining or self.fence.is_closed():  # some may be other nodes' by now
-            return 0, SWEEP_S
-        candidates = (
-            session
-            for session in self._sessions.values()
-            if session.spec.key == spec.key and (whose is None or session.principal.identity == whose.identity)
-        )
-        doomed, next_s = longest_idle(candidates, count, spec.timeouts.reclaim_idle_s, time.monotonic())
-        for session in doomed:
-            session.close(RECLAIMED)
-        return len(doomed), next_s
-
-    async def _has_made_room(self, limit: str, principal: Principal, spec: BackendSpec) -> bool:
-        """Whether a session has ended whose place a new one of the same backend may take."""
-        if limit not in ROOM_OF_SESSIONS:
-            return False
-        ended, _ = self._end_idle(spec, 1, principal if limit == "sessions_per_principal" else None)
-        if ended:
-            await self._ownership.flush(RELEASED_WITHIN_S)  # until then the store counts its place as taken
-        return ended > 0
-
     async def connect(self, session: Session) -> None:
         """Gives the session its process; where there is none to be had, the caller closes it.
 
@@ -276,8 +227,8 @@ class SessionRegistry:
 
     async def make_safe(self, session: Session) -> None:
         """Waits a moment until this new session would outlive this node, where it may: its client hears of it next."""
-        if self.durability is not None:
-            await self.durability.make_safe(session)
+        if self._durability is not None:
+            await self._durability.make_safe(session)
 
     def get(self, session_id: str, principal: Principal, tenant: str, backend: str) -> Session | None:
         """The session on this node, if it is this principal's and of this backend; None where another may have it.
@@ -316,48 +267,6 @@ class SessionRegistry:
         if session is not None:
             session.close(TAKEN_OVER)
 
-    async def prove(self) -> None:
-        """After a gap: asks for every route whether it is still ours, ends what is not, and opens the fence.
-
-        With the store out of reach, for as long as `prove_routes` tries, the node goes on. Not if its lease ended in
-        the gap (OwnershipUnknown): then another node may have what this one has, and the fence stays closed until the
-        store answers (docs/decisions.md).
-        """
-        failures = self._failed_proofs
-        async with self._proving:
-            if not self.fence.is_closed() or self._failed_proofs != failures:
-                return  # somebody else has asked meanwhile
-            try:
-                await self._prove()
-            except OwnershipUnknown:
-                self._failed_proofs += 1
-                log.warning("this node's lease ended while it stood still: nothing is served until Redis answers")
-                return
-            for session in self:
-                self._deliver_held(session)
-
-    async def _prove(self) -> None:
-        for _ in range(PROOFS):
-            log.warning("the node stood still; it proves what it owns: %d routes", len(self._ownership))
-            asked_at = self.fence.now()
-            try:
-                await self.prove_routes(self.fence.ticked_at)
-            except OwnershipUnknown:
-                raise
-            except RoutesUnavailable:
-                log.warning("what this node owns could not be proved: the route store does not answer")
-            self.fence.open(asked_at)
-            if not self.fence.is_closed():
-                return
-        self.fence.open(self.fence.now())
-
-    def _deliver_held(self, session: Session) -> None:
-        try:
-            session.deliver_held()
-        except Exception:
-            log.exception("what a session's process has said could not be delivered")
-            session.close("internal_error")
-
     def limits_changed(self, tenant: str, limits: Limits) -> None:
         """New limits for what the tenant does from now on."""
         self.gates.configure(tenant, limits)
@@ -377,8 +286,8 @@ class SessionRegistry:
         Returns:
             How many calls were cut off.
         """
-        self.draining = True
-        return await Draining(self, seconds, self.hand_over).run()
+        self.take_no_more()
+        return await Draining(self, seconds, None if self._durability is None else self.give_away).run()
 
     def hide(self, session: Session) -> None:
         """New requests for it wait until it is given away; what is in flight goes on (see `Drained`)."""
@@ -390,12 +299,12 @@ class SessionRegistry:
 
         One that cannot go on elsewhere stays as it is.
         """
-        if self.durability is None or session.journal is None or session.journal.is_over:
+        if self._durability is None or session.journal is None or session.journal.is_over:
             return
         session.close(HANDED_OVER)
         goes_on = True  # also where the last write fails: what was written before is usually enough
         try:
-            await self.durability.hand_over(session)
+            await self._durability.hand_over(session)
         except NotDurable:
             goes_on = False
             raise
@@ -450,22 +359,15 @@ class SessionRegistry:
         self._metrics.session_seconds.observe(time.monotonic() - session.opened_at)
         self._log.ended(session, reason)
 
-    async def _sweep_for_ever(self) -> None:
-        tick = 0
-        while True:
-            await anyio.sleep(SWEEP_S)
-            tick += 1
-            now = time.monotonic()
-            if not self.fence.tick():
-                await self.prove()
-            self.on_sweep(now)
-            self._ended.sweep(now)
-            for session in self:
-                try:
-                    self._sweep_one(session, now, look_at_age=tick % AGES_EVERY == 0)
-                except Exception:
-                    log.exception("a session could not be swept")
-                    session.close("internal_error")
+    def sweep(self, now: float, *, look_at_age: bool) -> None:
+        """Ends what is overdue, in every session and of what ended ones have left; and sessions that are too old."""
+        self._ended.sweep(now)
+        for session in self:
+            try:
+                self._sweep_one(session, now, look_at_age=look_at_age)
+            except Exception:
+                log.exception("a session could not be swept")
+                session.close("internal_error")
 
     def _sweep_one(self, session: Session, now: float, *, look_at_age: bool) -> None:
         if session.exchange.in_flight or session.exchange.has_questions:

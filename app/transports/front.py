@@ -20,6 +20,7 @@ from app.http.scope import BY_KEY, LET_IN
 from app.logs import LogContext, current
 from app.peers.client import FORWARDED
 from app.sessions.registry import SessionRegistry
+from app.sessions.standstill import StandstillGuard
 from app.transports.remote.forwarding import forward_refused
 from app.transports.remote.inside import Inside
 from app.transports.remote.late_heads import LateSend
@@ -57,12 +58,13 @@ class Front:
         public_url: str | None = None,
         inside: Inside | None = None,
         registry: SessionRegistry | None = None,
+        guard: StandstillGuard | None = None,
         requests: RequestLog | None = None,  # None: nothing is counted or logged
         pages: Mapping[str, ASGIApp] = _PAGES,
     ) -> None:
         self._app, self._hosts, self._authenticator, self._public_url = app, hosts, authenticator, public_url
         self._inside = inside  # None: there are no other nodes, so nothing can come from one
-        self._registry, self._requests = registry, requests
+        self._registry, self._guard, self._requests = registry, guard, requests
         self._rest = Rest(
             app,
             hosts,
@@ -151,8 +153,8 @@ class Front:
             allow = ", ".join(methods).encode()
             raise HttpRefusal(405, "method_not_allowed", "this address has other methods", headers=((b"allow", allow),))
         await self._admit(request)
-        if self._registry is not None and self._registry.fence.is_closed():
-            await self._registry.prove()
+        if self._guard is not None and self._guard.fence.is_closed():
+            await self._guard.prove()
         await request.require_still_allowed()
         await endpoint(request)
 

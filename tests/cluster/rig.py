@@ -20,9 +20,11 @@ from app.sessions.directory import BackendDirectory
 from app.sessions.ownership import Ownership
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
+from app.sessions.standstill import StandstillGuard
+from app.sessions.sweep import sweep_for_ever
 from tests.cluster.durable import HELLO, SEALER, FakeLinks, FlakyStore, message, request
 from tests.routing.rig import record
-from tests.sessions.fakes import FakeLink, FakeStore, HeldStore
+from tests.sessions.fakes import FakeLink, FakeStore, HeldStore, all_ours
 from tests.sessions.rig import SPEC
 
 HERE, THERE = "a" * 16, "b" * 16
@@ -77,7 +79,9 @@ class Cluster:
 
 
 @asynccontextmanager
-async def running_cluster(directory: BackendDirectory, principal: Principal) -> AsyncIterator[Cluster]:
+async def running_cluster(
+    directory: BackendDirectory, principal: Principal, *, is_alone: bool = False
+) -> AsyncIterator[Cluster]:
     async with AsyncExitStack() as stack:
         tasks = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(tasks.cancel_scope.cancel)
@@ -85,11 +89,12 @@ async def running_cluster(directory: BackendDirectory, principal: Principal) -> 
         await store.beat(record(HERE))
         ownership = await stack.enter_async_context(Ownership(store, HERE, record(HERE).url))
         source: Any = links
-        registry = await stack.enter_async_context(
-            SessionRegistry(directory, source, metrics, ownership, max_sessions=50)
-        )
         durability = Durability(JournalWriter(journals, SEALER), links)
-        registry.durability, registry.hand_over = durability, registry.give_away
+        kept = None if is_alone else durability
+        registry = await stack.enter_async_context(
+            SessionRegistry(directory, source, metrics, ownership, max_sessions=50, durability=kept)
+        )
+        tasks.start_soon(sweep_for_ever, registry, StandstillGuard(registry.fence, registry, ownership, all_ours))
         ownership.on_session_lost = registry.lost
         take_over = TakeOver(ownership, directory, partial(durability.restore, registry), metrics)
         yield Cluster(principal, metrics, store, journals, links, ownership, registry, durability, take_over)

@@ -29,7 +29,7 @@ class Cluster:
     def __init__(self, nodes: int, limits: Limits) -> None:
         self.levels: dict[str, tuple[float, float]] = {}
         self.is_away = False
-        self.all_gates = [TenantGates(Metrics("test")) for _ in range(nodes)]
+        self.all_gates = [TenantGates(Metrics("test"), are_shared=True) for _ in range(nodes)]
         self.gates = [gates.of("acme", limits) for gates in self.all_gates]
         self.now = self.began = time.monotonic()  # not before their buckets are there
         self.rates = [SharedRates(gates, self.script, lambda: self.now) for gates in self.all_gates]
@@ -191,7 +191,7 @@ async def test_three_nodes_at_three_times_the_rate_let_the_rate_through_with_a_r
 
     async def node(url: str) -> None:
         async with connected(url) as connection, anyio.create_task_group() as tasks:
-            gates = TenantGates(Metrics("test"))
+            gates = TenantGates(Metrics("test"), are_shared=True)
             tasks.start_soon(SharedRates(gates, partial(connection.run, Script(SCRIPT))).run)
             gate = gates.of("acme", Limits(requests_per_second=rate, burst=10))
             await overload(gate, 0.5, 3 * rate)
@@ -208,7 +208,7 @@ async def test_three_nodes_at_three_times_the_rate_let_the_rate_through_with_a_r
 async def test_a_frozen_redis_holds_nobody_up():
     with RedisServer() as server:
         async with connected(server.url) as connection:
-            gates = TenantGates(Metrics("test"))
+            gates = TenantGates(Metrics("test"), are_shared=True)
             shared = SharedRates(gates, partial(connection.run, Script(SCRIPT)))
             gate = gates.of("acme", Limits(requests_per_second=1.0, burst=10))
             server.freeze()

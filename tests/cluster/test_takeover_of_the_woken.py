@@ -28,6 +28,8 @@ from app.sessions.directory import BackendDirectory
 from app.sessions.ownership import Ownership
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
+from app.sessions.standstill import StandstillGuard
+from app.sessions.sweep import sweep_for_ever
 from tests.cluster.durable import HELLO, SEALER, FakeLinks, message, request, take
 from tests.redis.faulty_line import FaultyLine, faulty_line
 from tests.redis_servers import client_of
@@ -43,6 +45,7 @@ class Node:
     links: FakeLinks
     ownership: Ownership
     registry: SessionRegistry
+    guard: StandstillGuard
     writer: JournalWriter
     heart: Heartbeat
     take_over: TakeOver
@@ -78,17 +81,19 @@ async def running_node(node: str, url: str, directory: BackendDirectory, princip
         ownership = await stack.enter_async_context(Ownership(store, node, record(node).url))
         links, metrics = FakeLinks(tasks), Metrics("test")
         source: Any = links
+        writer = JournalWriter(RedisJournalStore(for_journals), SEALER, on_fenced=ownership.doubt)
+        durability = Durability(writer, links)
         registry = await stack.enter_async_context(
-            SessionRegistry(directory, source, metrics, ownership, max_sessions=50)
+            SessionRegistry(directory, source, metrics, ownership, max_sessions=50, durability=durability)
         )
         heart = Heartbeat(store, lambda: record(node), lambda: list(ownership), ownership.lost, registry.fence.now)
-        writer = JournalWriter(RedisJournalStore(for_journals), SEALER, on_fenced=ownership.doubt)
-        registry.durability = Durability(writer, links)
-        ownership.on_session_lost, registry.prove_routes = registry.lost, heart.prove_anew
+        guard = StandstillGuard(registry.fence, registry, ownership, heart.prove_anew)
+        ownership.on_session_lost = registry.lost
+        tasks.start_soon(sweep_for_ever, registry, guard)
         tasks.start_soon(writer.run)
-        take_over = TakeOver(ownership, directory, partial(registry.durability.restore, registry), metrics)
+        take_over = TakeOver(ownership, directory, partial(durability.restore, registry), metrics)
         await heart.beat()
-        yield Node(links, ownership, registry, writer, heart, take_over, principal)
+        yield Node(links, ownership, registry, guard, writer, heart, take_over, principal)
 
 
 @pytest.fixture
@@ -140,7 +145,7 @@ async def test_it_serves_nothing_over_a_line_that_died_and_nothing_is_lost(
     session = await second.take(old.id)
     assert session is not None
     first.process.say(**note("from the pause"))
-    await first.registry.prove()
+    await first.guard.prove()
     assert old.state is SessionState.CLOSED
     assert not first.registry.fence.is_closed()
     heard = []
@@ -173,7 +178,7 @@ async def test_while_redis_is_frozen_it_does_not_go_on_beside_its_successor(
     line.may_answer.clear()
     first.process.say(**note("from the pause"))
     first.process.answer({"content": []})
-    await first.registry.prove()
+    await first.guard.prove()
     assert first.registry.fence.is_closed()
     assert (old.state, reply.outcomes) == (SessionState.OPEN, [])
     with pytest.raises(RoutesUnavailable):
@@ -181,7 +186,7 @@ async def test_while_redis_is_frozen_it_does_not_go_on_beside_its_successor(
     line.may_answer.set()
     with anyio.fail_after(10):
         while first.registry.fence.is_closed():
-            await first.registry.prove()
+            await first.guard.prove()
     assert old.state is SessionState.CLOSED
     (outcome,) = reply.outcomes
     assert outcome.error.reason == "node_lost"  # type: ignore[union-attr]
@@ -194,7 +199,7 @@ async def test_nobody_takes_what_it_has_proved(pair: tuple[Node, Node], empty_re
     old = await first.open()
     lapse(empty_redis, A)
     stand_still(first.registry)
-    await first.registry.prove()
+    await first.guard.prove()
     assert await second.take(old.id) is None
     assert old.state is SessionState.OPEN
 
@@ -224,7 +229,7 @@ async def test_it_leaves_the_journal_to_a_successor_whose_database_is_slow(
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(take_it)
         await until(lambda: second.ownership.owns(session_key(old.id)))
-        await first.registry.prove()
+        await first.guard.prove()
         assert old.state is SessionState.CLOSED
         await until(lambda: not first.writer._deletions)
         may_answer.set()

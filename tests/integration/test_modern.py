@@ -17,7 +17,7 @@ from mcp import types
 
 from app.processes.supervisor import EOF_GRACE_S
 from app.protocol.calls.call_deadlines import CANCEL_GRACE_S
-from app.sessions.registry import SWEEP_S
+from app.sessions.sweep import SWEEP_S
 from tests.integration.gateway import ROOT, Endpoint, Gateway, running_gateway, until
 from tests.integration.servers import EVERYTHING, python_client, text_of
 from tests.sessionless.client import ELICITS

@@ -52,23 +52,23 @@ FAULTS_OF_LIMITS = (
     ),
     Fault(
         "sessions of any backend make room",
-        "app/sessions/registry.py",
+        "app/sessions/reclaiming.py",
         "if session.spec.key == spec.key and (whose is None",
         "if (whose is None",
         RECLAIMING,
     ),
     Fault(
         "others make room for a principal that has all it may have",
-        "app/sessions/registry.py",
+        "app/sessions/reclaiming.py",
         'principal if limit == "sessions_per_principal" else None',
         "None",
         RECLAIMING,
     ),
     Fault(
         "a node that stood still ends what may be another's",
-        "app/sessions/registry.py",
-        "if self.draining or self.fence.is_closed():  # some may be",
-        "if self.draining:  # some may be",
+        "app/sessions/reclaiming.py",
+        "if self._sessions.draining or self._fence.is_closed():  # some may be",
+        "if self._sessions.draining:  # some may be",
         RECLAIMING,
     ),
     Fault(

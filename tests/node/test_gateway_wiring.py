@@ -102,6 +102,18 @@ async def no_more_beats(node: Gateway) -> None:
 # --- ownership, sessions, callers
 
 
+async def test_four_times_a_second_everything_that_may_be_overdue_is_looked_at(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`sweep_for_ever`, and what it is given."""
+    node, swept = pair.first, set[str]()
+    before = node.guard.fence.ticked_at
+    monkeypatch.setattr(node.registry, "sweep", lambda now, look_at_age: swept.add("sessions"))
+    monkeypatch.setattr(node.implicit.suspended, "sweep", lambda now: swept.add("suspended calls"))
+    await becomes({"sessions", "suspended calls"}, lambda: swept)
+    assert node.guard.fence.ticked_at > before
+
+
 async def test_a_session_that_another_node_has_taken_ends(pair: Pair) -> None:
     """`ownership.lost`, and `ownership.on_session_lost`."""
     session = await open_session(pair.first, "end")
@@ -110,7 +122,7 @@ async def test_a_session_that_another_node_has_taken_ends(pair: Pair) -> None:
 
 
 async def test_after_a_pause_the_first_look_ends_what_was_taken_over_a_new_connection(pair: Pair) -> None:
-    """`registry.prove_routes`."""
+    """What the guard asks."""
     session = await open_session(pair.first, "end")
     await no_more_beats(pair.first)
     await pair.take(session_key(session.id))
@@ -118,7 +130,7 @@ async def test_after_a_pause_the_first_look_ends_what_was_taken_over_a_new_conne
     assert redis is not None
     before = redis.generation
     pair.first.registry.fence.ticked_at -= 100.0
-    await pair.first.registry.prove()
+    await pair.first.guard.prove()
     assert session.state is SessionState.CLOSED
     assert redis.generation == before + 1
 
@@ -150,19 +162,19 @@ async def test_a_caller_that_another_node_has_loses_its_lines(pair: Pair, monkey
 
 
 async def test_a_caller_of_whom_nothing_is_left_is_free(pair: Pair) -> None:
-    """`lines.on_caller_gone`."""
+    """`CallerHomes.on_gone`."""
     caller, key = await claim_caller(pair.first)
-    pair.first.implicit.lines.on_caller_gone(caller)
+    pair.first.implicit.lines._on_caller_gone(caller)
     assert await pair.first.ownership.flush(5)
     assert (await pair.second.routing.store.find(key)).route is None
 
 
 async def test_no_line_is_opened_for_a_caller_of_another_node(pair: Pair) -> None:
-    """`lines.may_serve`."""
+    """`CallerHomes.may_serve`."""
     session = await open_session(pair.first, "end")
-    assert not pair.first.implicit.lines.may_serve(session)
+    assert not pair.first.implicit.lines._may_serve(session)
     await pair.first.ownership.claim_caller(session.principal, *session.spec.key, None)
-    assert pair.first.implicit.lines.may_serve(session)
+    assert pair.first.implicit.lines._may_serve(session)
 
 
 async def test_what_has_ended_here_is_gone_though_redis_is_new(pair: Pair) -> None:
@@ -190,7 +202,7 @@ async def test_the_router_asks_a_node_that_left_the_list_and_the_heartbeat_knows
 
 
 async def test_journals_are_written_and_written_again_where_redis_has_lost_them(pair: Pair) -> None:
-    """`journals.run`, `registry.durability`, `heartbeat.on_forgotten`."""
+    """`journals.run`, the durability of the registry, what the heartbeat tells of a store that has lost everything."""
     session = await open_session(pair.first, "respawn")
     name = f"trunkline:head:{session_key(session.id)}"
     with client_of(pair.redis_url) as client:
@@ -200,7 +212,7 @@ async def test_journals_are_written_and_written_again_where_redis_has_lost_them(
 
 
 async def test_a_durable_session_is_given_away_at_a_drain_and_taken_by_the_other(pair: Pair) -> None:
-    """`registry.hand_over`, `durability.restore` in the take-over."""
+    """The durability of the registry, `durability.restore` in the take-over."""
     session = await open_session(pair.first, "respawn")
     assert await pair.first.drain(5) == 0
     found = (await pair.second.routing.store.find(session_key(session.id))).route

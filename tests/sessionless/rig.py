@@ -1,7 +1,7 @@
 """Clients that open no session, over the registry of tests/sessions/rig.py."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
 import pytest
@@ -23,9 +23,10 @@ def stateless(store: FakeStore) -> None:
 
 
 @pytest.fixture
-async def implicit(registry: SessionRegistry) -> AsyncIterator[ImplicitSessions]:
+async def implicit(registry: SessionRegistry, swept: list[Callable[[float], None]]) -> AsyncIterator[ImplicitSessions]:
     """Every test ends with nothing held: no line, no suspended call, no call counted."""
     implicit = ImplicitSessions(registry, Sealer(b"k" * 32))
+    swept.append(implicit.sweep)
     yield implicit
     end_of_grace = time.monotonic() + CANCEL_GRACE_S + 1
     for session in registry:

@@ -8,8 +8,8 @@ import pytest
 
 from app.domain import Principal
 from app.errors import NodeLost, NodeUnavailable
-from app.sessionless.pooled_session import max_shared
-from app.sessionless.pooled_sessions import MAX_CAPABILITY_SETS, CallerKey
+from app.sessionless.pooled_session import CallerKey, max_shared
+from app.sessionless.pooled_sessions import MAX_CAPABILITY_SETS
 from app.sessionless.requests import ImplicitSessions
 from app.sessions.registry import SessionRegistry
 from tests.sessionless.client import ELICITS, TEXT, Client, run
@@ -170,7 +170,7 @@ async def test_closing_every_session_twice_leaves_nothing(
 async def test_a_line_for_a_caller_that_another_node_has_by_now_is_closed(
     client: Client, registry: SessionRegistry, implicit: ImplicitSessions
 ) -> None:
-    implicit.lines.may_serve = lambda session: False
+    implicit.lines._may_serve = lambda session: False
     with pytest.raises(NodeUnavailable):
         await client.send(name="x")
     assert len(registry) == len(implicit.lines) == 0
@@ -180,7 +180,7 @@ async def test_a_caller_is_gone_with_its_last_line_but_not_before_its_requests(
     client: Client, pool: ServerPool, registry: SessionRegistry, implicit: ImplicitSessions
 ) -> None:
     gone: list[CallerKey] = []
-    implicit.lines.on_caller_gone = gone.append
+    implicit.lines._on_caller_gone = gone.append
     with implicit.expecting(client.caller):
         await run(client, pool)
         registry.close_where(lambda session: True, "idle")

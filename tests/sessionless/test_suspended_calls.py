@@ -163,7 +163,7 @@ async def test_a_node_that_stops_waits_for_no_suspended_call(
 ) -> None:
     result, server = await suspend(client, pool)
     running, _ = await start(client, pool)
-    registry.draining = True
+    registry.take_no_more()
     implicit.sweep(time.monotonic())
     assert len(server.sent_with("notifications/cancelled")) == 1
     assert server in pool.living, "a call whose client waits for it goes on"
@@ -181,7 +181,7 @@ async def test_a_stopping_node_lets_a_list_on_the_process_of_a_suspended_call_be
     _, server = await suspend(client, pool)
     del server.answers["tools/list"]
     listing = await client.send("tools/list")
-    registry.draining = True
+    registry.take_no_more()
     implicit.sweep(time.monotonic())
     server.answer({"tools": []}, to=server.sent.index(server.sent_with("tools/list")[-1]))
     assert (await listing.outcome())["tools"] == []

@@ -203,3 +203,7 @@ class HeldStore(MemoryStore):
     async def release(self, route: Route, *, hand_over: bool = False) -> None:
         async with self._asked("release"):
             await super().release(route, hand_over=hand_over)
+
+
+async def all_ours(stood_still_at: float) -> None:
+    """Asks nobody: a node that is alone owns what it has."""

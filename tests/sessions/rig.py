@@ -3,17 +3,20 @@
 Tests of what greets by itself have a `pool` of their own, a ServerPool; the registry is then over that.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
+import anyio
 import pytest
 
 from app.domain import BackendSpec, Principal, Timeouts
 from app.metrics import Metrics
 from app.sessions.directory import BackendDirectory
 from app.sessions.registry import SessionRegistry
-from tests.sessions.fakes import FakePool, FakeStore, alone
+from app.sessions.standstill import Fence, StandstillGuard
+from app.sessions.sweep import sweep_for_ever
+from tests.sessions.fakes import FakePool, FakeStore, all_ours, alone
 
 SPEC = BackendSpec(
     "acme", "echo", "echo-server", calls_per_session=32, timeouts=Timeouts(idle_s=100.0, absolute_s=1000.0)
@@ -42,11 +45,48 @@ def directory(store: FakeStore) -> BackendDirectory:
 
 
 @pytest.fixture
-async def registry(pool: FakePool, directory: BackendDirectory) -> AsyncIterator[SessionRegistry]:
+def fence() -> Fence:
+    return Fence()
+
+
+@pytest.fixture
+async def unswept(pool: FakePool, directory: BackendDirectory, fence: Fence) -> AsyncIterator[SessionRegistry]:
     """Every test ends with nothing held: no process, no call counted."""
     typed_pool: Any = pool
-    async with SessionRegistry(directory, typed_pool, Metrics("test"), alone(), max_sessions=MAX_SESSIONS) as registry:
+    async with SessionRegistry(
+        directory, typed_pool, Metrics("test"), alone(), max_sessions=MAX_SESSIONS, fence=fence
+    ) as registry:
         yield registry
         gates = {session.gate for session in registry}
     assert all(gate.in_flight == 0 for gate in gates)
     assert all(lease.released for lease in pool.leases)
+
+
+@pytest.fixture
+def prove_routes() -> Callable[[float], Awaitable[None]]:
+    return all_ours
+
+
+@pytest.fixture
+def guard(unswept: SessionRegistry, prove_routes: Callable[[float], Awaitable[None]]) -> StandstillGuard:
+    return StandstillGuard(unswept.fence, unswept, unswept._ownership, prove_routes)
+
+
+@pytest.fixture
+def swept() -> list[Callable[[float], None]]:
+    """What else is done at each sweep."""
+    return []
+
+
+@pytest.fixture
+async def registry(
+    unswept: SessionRegistry, guard: StandstillGuard, swept: list[Callable[[float], None]]
+) -> AsyncIterator[SessionRegistry]:
+    def each(now: float) -> None:
+        for sweep in swept:
+            sweep(now)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(sweep_for_ever, unswept, guard, each)
+        yield unswept
+        tasks.cancel_scope.cancel()

@@ -25,7 +25,7 @@ from app.protocol.commands import Answer, Failed
 from app.sessions.endings import HANDED_OVER, SHUTDOWN, TAKEN_OVER
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
-from app.sessions.standstill import GAP_S
+from app.sessions.standstill import GAP_S, StandstillGuard
 from app.streams.streams import Reply
 from tests.sessions.fakes import FakeLink, FakePool, FakeStore
 from tests.sessions.rig import SPEC
@@ -191,14 +191,14 @@ async def test_a_process_that_answers_while_it_is_written_to_is_no_recursion(
 
 
 async def test_nobodys_turn_comes_before_it_is_known_that_the_session_is_still_ours(
-    rigs: Rigs, registry: SessionRegistry
+    rigs: Rigs, registry: SessionRegistry, guard: StandstillGuard
 ) -> None:
     rig = await rigs.open(1)
     rig.ask_all("ab")
     registry.fence.ticked_at -= 2 * GAP_S
     rig.session.sweep(time.monotonic() + 1000)  # the first is overdue
     assert rig.sent == "a"
-    await registry.prove()
+    await guard.prove()
     assert rig.sent == "ab"
 
 

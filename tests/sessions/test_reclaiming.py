@@ -10,10 +10,10 @@ from app.domain import Limits, Principal
 from app.errors import QuotaExceeded, SessionEnded
 from app.metrics import Metrics
 from app.protocol.lifecycle import SessionState
-from app.sessions.reclaiming import longest_idle
-from app.sessions.registry import SWEEP_S, SessionRegistry
+from app.sessions.reclaiming import AGAIN_S, longest_idle
+from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
-from app.sessions.standstill import GAP_S
+from app.sessions.standstill import GAP_S, StandstillGuard
 from tests.sessions import rig
 from tests.sessions.fakes import FakePool, FakeStore
 from tests.sessions.test_session import ask, message
@@ -44,14 +44,14 @@ async def test_the_one_that_has_been_idle_for_longest_goes(
     registry: SessionRegistry, pool: FakePool, principal: Principal
 ) -> None:
     sessions = [await opened(registry, pool, principal, idle_s=IDLE_S + more) for more in (10, 30, 20)]
-    registry.reclaim(SPEC, 1)
+    registry.reclaiming.reclaim(SPEC, 1)
     assert [each.state for each in sessions] == [SessionState.OPEN, SessionState.CLOSED, SessionState.OPEN]
     assert pool.leases[1].released == ["reclaimed"]
 
 
 async def test_its_client_hears_why(registry: SessionRegistry, pool: FakePool, principal: Principal) -> None:
     session = await opened(registry, pool, principal, idle_s=IDLE_S)
-    registry.reclaim(SPEC, 1)
+    registry.reclaiming.reclaim(SPEC, 1)
     ended = registry.why_ended(session.id, principal, "acme", "echo")
     assert isinstance(ended, SessionEnded)
     assert ended.cause == "reclaimed"
@@ -62,9 +62,9 @@ async def test_none_goes_that_has_not_been_idle_for_long_enough(
     registry: SessionRegistry, pool: FakePool, principal: Principal
 ) -> None:
     session = await opened(registry, pool, principal, idle_s=IDLE_S - 10)
-    assert registry.reclaim(SPEC, 1) == pytest.approx(10, abs=1)
+    assert registry.reclaiming.reclaim(SPEC, 1) == pytest.approx(10, abs=1)
     assert not pool.leases[-1].released
-    assert registry.reclaim(replace(SPEC, timeouts=replace(SPEC.timeouts, reclaim_idle_s=60.0)), 1) == 60.0
+    assert registry.reclaiming.reclaim(replace(SPEC, timeouts=replace(SPEC.timeouts, reclaim_idle_s=60.0)), 1) == 60.0
     assert session.state is SessionState.CLOSED
 
 
@@ -85,7 +85,7 @@ async def test_none_goes_in_which_anything_goes_on(
     elif what == "a stream":
         session.streams.open_listener()
     session.last_seen -= 2 * IDLE_S
-    registry.reclaim(replace(SPEC, name="other") if what == "another" else SPEC, 10)
+    registry.reclaiming.reclaim(replace(SPEC, name="other") if what == "another" else SPEC, 10)
     assert session.state is SessionState.OPEN
 
 
@@ -98,7 +98,7 @@ async def test_none_goes_that_waits_for_its_process(
         tasks.start_soon(registry.connect, session)
         await anyio.wait_all_tasks_blocked()
         session.last_seen -= 2 * IDLE_S
-        registry.reclaim(SPEC, 1)
+        registry.reclaiming.reclaim(SPEC, 1)
         assert session.state is SessionState.CONNECTING
         pool.gate.set()
     assert session.state is SessionState.CONNECTED
@@ -113,19 +113,19 @@ async def test_a_session_that_has_ended_its_task_may_go(
     link.answer({"task": {"taskId": "t", "status": "working"}})
     link.say(method="notifications/tasks/status", params={"taskId": "t", "status": "completed"})
     session.last_seen -= IDLE_S
-    registry.reclaim(SPEC, 1)
+    registry.reclaiming.reclaim(SPEC, 1)
     assert session.state is SessionState.CLOSED
 
 
 async def test_a_node_that_stood_still_ends_none_before_it_knows_what_it_has(
-    registry: SessionRegistry, pool: FakePool, principal: Principal
+    registry: SessionRegistry, pool: FakePool, principal: Principal, guard: StandstillGuard
 ) -> None:
     session = await opened(registry, pool, principal, idle_s=IDLE_S)
     registry.fence.ticked_at -= 2 * GAP_S
-    assert registry.reclaim(SPEC, 1) == SWEEP_S
+    assert registry.reclaiming.reclaim(SPEC, 1) == AGAIN_S
     assert not pool.leases[-1].released
-    await registry.prove()
-    registry.reclaim(SPEC, 1)
+    await guard.prove()
+    registry.reclaiming.reclaim(SPEC, 1)
     assert session.state is SessionState.CLOSED
 
 

@@ -23,7 +23,7 @@ from app.protocol.lifecycle import SessionState
 from app.sessions.directory import BackendDirectory
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
-from tests.cluster.rig import Cluster
+from tests.cluster.rig import Cluster, running_cluster
 from tests.sessions.fakes import FakePool, FakeStore, alone
 from tests.sessions.rig import MAX_SESSIONS
 
@@ -270,12 +270,15 @@ async def test_a_drain_hands_durable_sessions_over_and_ends_the_others(cluster: 
     assert [session.state for session in (durable, stateful, modern)] == [SessionState.CLOSED] * 3
 
 
-async def test_without_other_nodes_a_drain_hands_nothing_over(cluster: Cluster) -> None:
-    cluster.registry.hand_over = None
-    session = await cluster.open("stateless")
-    assert await cluster.registry.drain(5) == 0
-    assert await cluster.ownership.flush(5)
-    assert await cluster.route_of(session) is None
+async def test_without_other_nodes_a_drain_hands_nothing_over(
+    cluster: Cluster, directory: BackendDirectory, principal: Principal
+) -> None:
+    """(`cluster` has registered the backend.)"""
+    async with running_cluster(directory, principal, is_alone=True) as node:
+        session = await node.open("stateless")
+        assert await node.registry.drain(5) == 0
+        assert await node.ownership.flush(5)
+        assert await node.route_of(session) is None
 
 
 async def test_a_session_whose_last_words_get_lost_goes_on_from_what_was_written(cluster: Cluster) -> None:

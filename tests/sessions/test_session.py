@@ -27,7 +27,7 @@ from app.protocol.lifecycle import SessionState
 from app.sessions.lifetime import why_over
 from app.sessions.registry import STREAM_AFTER_S, SessionRegistry
 from app.sessions.session import Session
-from app.sessions.standstill import GAP_S
+from app.sessions.standstill import GAP_S, StandstillGuard
 from app.streams.session_streams import UNREAD_S
 from app.streams.streams import MAX_EVENTS, Reply
 from tests.sessions.fakes import FakeLink, FakePool
@@ -66,7 +66,7 @@ def ask(session: Session, method: str = "tools/call", id_text: str = "1", *, may
 
 
 async def test_nothing_is_accepted_after_a_gap_before_it_is_known_that_the_session_is_still_ours(
-    opened: Session, link: FakeLink, registry: SessionRegistry
+    opened: Session, link: FakeLink, registry: SessionRegistry, guard: StandstillGuard
 ) -> None:
     sent = len(link.sent)
     registry.fence.ticked_at -= 2 * GAP_S
@@ -75,7 +75,7 @@ async def test_nothing_is_accepted_after_a_gap_before_it_is_known_that_the_sessi
     with pytest.raises(RoutesUnavailable):
         opened.notify(message("notifications/roots/list_changed", None))
     assert len(link.sent) == sent
-    await registry.prove()
+    await guard.prove()
     ask(opened)
     assert len(link.sent) == sent + 1
 

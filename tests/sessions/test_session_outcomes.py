@@ -102,7 +102,7 @@ async def breaker(rig: Rig) -> GatewayError:
 
 
 async def stopping(rig: Rig) -> GatewayError:
-    rig.registry.draining = True
+    rig.registry.take_no_more()
     with pytest.raises(GatewayError) as caught:
         await rig.registry.open(rig.principal, "acme", "echo", "streamable_http")
     return caught.value

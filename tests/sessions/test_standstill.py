@@ -13,9 +13,9 @@ from app.domain import Principal
 from app.errors import OwnershipUnknown, RoutesUnavailable
 from app.protocol.lifecycle import SessionState
 from app.routing.routes import Route, session_key
-from app.sessions.registry import PROOFS, SessionRegistry
+from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
-from app.sessions.standstill import GAP_S, Fence, since_boot
+from app.sessions.standstill import GAP_S, PROOFS, Fence, since_boot
 from app.streams.streams import Reply
 from tests.sessions.fakes import FakeLink, FakePool
 from tests.sessions.test_session import ask, message
@@ -34,6 +34,12 @@ class Clock:
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
+
+
+@pytest.fixture
+def fence(request: pytest.FixtureRequest) -> Fence:
+    """By the test's clock, where it has one."""
+    return Fence(request.getfixturevalue("clock")) if "clock" in request.fixturenames else Fence()
 
 
 def test_a_fence_is_closed_by_a_gap_and_opened_by_whoever_has_proved(clock: Clock) -> None:
@@ -95,9 +101,12 @@ class Proof:
 
 
 @pytest.fixture
-async def proof(registry: SessionRegistry) -> Proof:
-    proof = Proof(registry)
-    registry.prove_routes = proof
+async def proof(unswept: SessionRegistry) -> Proof:
+    return Proof(unswept)
+
+
+@pytest.fixture
+def prove_routes(proof: Proof) -> Proof:
     return proof
 
 
@@ -118,7 +127,9 @@ def answered(reply: Reply) -> list[Any]:
     return [json.loads(outcome.payload())["result"] for outcome in reply.outcomes]  # type: ignore[union-attr]
 
 
-async def test_what_a_process_says_behind_the_fence_is_delivered_in_order_and_once(registry, pool, principal, proof):
+async def test_what_a_process_says_behind_the_fence_is_delivered_in_order_and_once(
+    registry, pool, principal, proof, guard
+):
     session, link = await open_session(registry, pool, principal)
     reply = ask(session, may_stream=False)
     listener = session.streams.open_listener()
@@ -128,10 +139,10 @@ async def test_what_a_process_says_behind_the_fence_is_delivered_in_order_and_on
     link.answer({"n": 1})
     assert (reply.outcomes, listener.bytes, link.paused) == ([], 0, True)
     proof.may_end.set()
-    await registry.prove()
+    await guard.prove()
     assert (answered(reply), link.paused) == ([{"n": 1}], False)
     session.deliver_held()
-    await registry.prove()
+    await guard.prove()
     session.close("deleted")
     said = []
     while (item := await listener.next()) is not None:
@@ -142,10 +153,9 @@ async def test_what_a_process_says_behind_the_fence_is_delivered_in_order_and_on
 
 
 async def test_a_machine_that_slept_accepts_and_delivers_nothing_before_it_has_proved(
-    registry, pool, principal, proof, clock
+    registry, pool, principal, proof, clock, guard
 ):
     """No other clock of the node has moved."""
-    registry.fence = Fence(clock)
     session, link = await open_session(registry, pool, principal)
     reply = ask(session)
     clock.now += 3600.0
@@ -154,11 +164,11 @@ async def test_a_machine_that_slept_accepts_and_delivers_nothing_before_it_has_p
         ask(session)
     assert (reply.outcomes, link.paused) == ([], True)
     proof.may_end.set()
-    await registry.prove()
+    await guard.prove()
     assert answered(reply) == [{"n": 1}]
 
 
-async def test_a_session_that_another_node_has_delivers_nothing_any_more(registry, pool, principal, proof):
+async def test_a_session_that_another_node_has_delivers_nothing_any_more(registry, pool, principal, proof, guard):
     session, link = await open_session(registry, pool, principal)
     other, other_link = await open_session(registry, pool, principal)
     lost, kept = ask(session), ask(other)
@@ -167,19 +177,19 @@ async def test_a_session_that_another_node_has_delivers_nothing_any_more(registr
     other_link.answer({"n": 2})
     proof.lost.append(session)
     proof.may_end.set()
-    await registry.prove()
+    await guard.prove()
     assert answered(kept) == [{"n": 2}]
     assert lost.outcomes[0].error.reason == "node_lost"  # no 404: the session goes on there
     assert (session.state, pool.leases[0].released) == (SessionState.CLOSED, ["taken_over"])
     assert len(registry) == 1
 
 
-async def test_of_many_that_find_the_fence_closed_one_proves(registry, proof):
+async def test_of_many_that_find_the_fence_closed_one_proves(registry, proof, guard):
     stand_still(registry)
     proof.may_end.set()
     async with anyio.create_task_group() as tasks:
         for _ in range(10):
-            tasks.start_soon(registry.prove)
+            tasks.start_soon(guard.prove)
     assert proof.asked == 1
     assert not registry.fence.is_closed()
 
@@ -195,18 +205,20 @@ async def test_the_sweep_proves_without_being_asked(registry, pool, principal, p
     assert proof.asked == 1
 
 
-async def test_without_a_store_the_node_goes_on(registry, pool, principal, proof):
+async def test_without_a_store_the_node_goes_on(registry, pool, principal, proof, guard):
     session, link = await open_session(registry, pool, principal)
     reply = ask(session)
     stand_still(registry)
     link.answer({"n": 1})
     proof.error = RoutesUnavailable()
     proof.may_end.set()
-    await registry.prove()
+    await guard.prove()
     assert answered(reply) == [{"n": 1}]
 
 
-async def test_without_a_store_a_node_whose_lease_ended_in_the_gap_serves_nothing(registry, pool, principal, proof):
+async def test_without_a_store_a_node_whose_lease_ended_in_the_gap_serves_nothing(
+    registry, pool, principal, proof, guard
+):
     """Another may have taken its sessions over, and may serve them now."""
     session, link = await open_session(registry, pool, principal)
     reply = ask(session)
@@ -216,30 +228,31 @@ async def test_without_a_store_a_node_whose_lease_ended_in_the_gap_serves_nothin
     proof.error = OwnershipUnknown()
     proof.may_end.set()
     for _ in range(2):
-        await registry.prove()
+        await guard.prove()
         with pytest.raises(RoutesUnavailable):
             ask(session)
     assert (reply.outcomes, link.paused) == ([], True)
     assert proof.stood_still_at == stood_still_at  # the second time too
     proof.error = None
-    await registry.prove()
+    await guard.prove()
     assert (answered(reply), link.paused) == ([{"n": 1}], False)
 
 
-async def test_who_waits_for_a_proof_that_fails_does_not_ask_once_more(registry, proof):
+async def test_who_waits_for_a_proof_that_fails_does_not_ask_once_more(registry, proof, guard):
     """Each would take two seconds, one after the other."""
     stand_still(registry)
     proof.error = OwnershipUnknown()
     async with anyio.create_task_group() as tasks:
         for _ in range(10):
-            tasks.start_soon(registry.prove)
+            tasks.start_soon(guard.prove)
         await anyio.wait_all_tasks_blocked()
         proof.may_end.set()
     assert (proof.asked, registry.fence.is_closed()) == (1, True)
 
 
-async def test_a_node_that_stands_still_again_while_it_proves_proves_again(registry, pool, principal, proof, clock):
-    registry.fence = Fence(clock)
+async def test_a_node_that_stands_still_again_while_it_proves_proves_again(
+    registry, pool, principal, proof, clock, guard
+):
     session, link = await open_session(registry, pool, principal)
     reply = ask(session, may_stream=False)
     clock.now += 100.0
@@ -252,28 +265,27 @@ async def test_a_node_that_stands_still_again_while_it_proves_proves_again(regis
         else:
             registry.lost(session.id)  # taken over in the second pause
 
-    registry.prove_routes = prove
-    await registry.prove()
+    guard._prove_routes = prove
+    await guard.prove()
     assert proof.asked == 2
     assert not registry.fence.is_closed()
     assert reply.outcomes[0].error.reason == "node_lost"
 
 
-async def test_a_node_whose_proofs_all_take_too_long_goes_on(registry, proof, clock):
-    registry.fence = Fence(clock)
+async def test_a_node_whose_proofs_all_take_too_long_goes_on(registry, proof, clock, guard):
     clock.now += 100.0
 
     async def prove(stood_still_at: float) -> None:
         proof.asked += 1
         clock.now += 100.0
 
-    registry.prove_routes = prove
-    await registry.prove()
+    guard._prove_routes = prove
+    await guard.prove()
     assert (proof.asked, registry.fence.is_closed()) == (PROOFS, False)
 
 
 async def test_a_session_that_cannot_deliver_ends_and_the_others_go_on(
-    registry, pool, principal, proof, caplog, monkeypatch
+    registry, pool, principal, proof, caplog, monkeypatch, guard
 ):
     broken, link = await open_session(registry, pool, principal)
     other, other_link = await open_session(registry, pool, principal)
@@ -287,19 +299,19 @@ async def test_a_session_that_cannot_deliver_ends_and_the_others_go_on(
 
     monkeypatch.setattr(broken.exchange, "receive", fail)
     proof.may_end.set()
-    await registry.prove()
+    await guard.prove()
     assert answered(reply) == [{"n": 2}]
     assert broken.state is SessionState.CLOSED
     assert "could not be delivered" in caplog.text
 
 
-async def test_a_caller_who_gives_up_leaves_the_proof_to_the_next(registry, proof):
+async def test_a_caller_who_gives_up_leaves_the_proof_to_the_next(registry, proof, guard):
     stand_still(registry)
     with anyio.move_on_after(0.01):
-        await registry.prove()
+        await guard.prove()
     assert registry.fence.is_closed()
     proof.may_end.set()
-    await registry.prove()
+    await guard.prove()
     assert not registry.fence.is_closed()
 
 

@@ -1,5 +1,7 @@
 """Sessions over fakes."""
 
-from tests.sessions.rig import directory, pool, principal, registry, store
+from tests.sessions.rig import directory, fence, guard, pool, principal, prove_routes, registry, store, swept, unswept
 
-__all__ = ["directory", "pool", "principal", "registry", "store"]
+__all__ = [
+    "directory", "fence", "guard", "pool", "principal", "prove_routes", "registry", "store", "swept", "unswept",
+]  # fmt: skip

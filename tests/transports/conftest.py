@@ -20,13 +20,15 @@ from app.routing.router import Router
 from app.sessionless.requests import ImplicitSessions
 from app.sessions.directory import BackendDirectory
 from app.sessions.registry import SessionRegistry
+from app.sessions.standstill import StandstillGuard
+from app.sessions.sweep import sweep_for_ever
 from app.transports.front import Front
 from app.transports.modern_http import ModernHttp
 from app.transports.remote.caller_routing import Callers
 from app.transports.remote.remote_sessions import Elsewhere
 from app.transports.sse import HttpSse
 from app.transports.streamable_http import StreamableHttp
-from tests.sessions.fakes import FakePool, FakeRoutes, FakeStore, alone
+from tests.sessions.fakes import FakePool, FakeRoutes, FakeStore, all_ours, alone
 
 LIMIT = 2048
 LONG_AHEAD = 4e9
@@ -138,8 +140,14 @@ async def registry(pool: FakePool) -> AsyncIterator[SessionRegistry]:
     store = FakeStore(BackendSpec("acme", "echo", "echo-server"))
     directory = BackendDirectory(SimpleNamespace(get=store.get_backend), SimpleNamespace(get=store.get_tenant))
     typed_pool: Any = pool
-    async with SessionRegistry(directory, typed_pool, Metrics("test"), alone(), max_sessions=5) as registry:
+    async with (
+        SessionRegistry(directory, typed_pool, Metrics("test"), alone(), max_sessions=5) as registry,
+        anyio.create_task_group() as tasks,
+    ):
+        guard = StandstillGuard(registry.fence, registry, (), all_ours)
+        tasks.start_soon(sweep_for_ever, registry, guard)
         yield registry
+        tasks.cancel_scope.cancel()
 
 
 def unlimited() -> RateLimiter:

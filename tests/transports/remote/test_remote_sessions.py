@@ -328,11 +328,11 @@ async def test_so_many_wait_and_so_much_and_no_more(rig, monkeypatch, name, valu
 # --- a node that stops
 
 
-@pytest.mark.parametrize("flag", ["leaving", "draining"])
-async def test_a_node_that_stops_has_another_open_new_sessions(rig, flag):
+@pytest.mark.parametrize("stops", ["leave", "take_no_more"])
+async def test_a_node_that_stops_has_another_open_new_sessions(rig, stops):
     request = rig.client.request(ALICE)
     assert not await rig.elsewhere.opening(request, b"hello")
-    setattr(rig.cluster.registry, flag, True)
+    getattr(rig.cluster.registry, stops)()
     assert await rig.elsewhere.opening(request, b"hello")
     assert rig.forwarding.answered == [(THERE, b"hello")]
 
@@ -347,12 +347,12 @@ def not_opened_elsewhere(rig, request):
 
 
 async def test_until_it_drains_it_opens_what_no_other_node_does(rig, not_opened_elsewhere):
-    rig.cluster.registry.leaving = True
+    rig.cluster.registry.leave()
     assert not await rig.elsewhere.opening(not_opened_elsewhere, b"hello")
 
 
 async def test_while_it_drains_what_no_other_node_opens_is_refused(rig, not_opened_elsewhere):
-    rig.cluster.registry.draining = True
+    rig.cluster.registry.take_no_more()
     with pytest.raises(ShuttingDown):
         await rig.elsewhere.opening(not_opened_elsewhere, b"hello")
 
@@ -403,7 +403,7 @@ async def test_when_its_drain_is_over_those_who_still_wait_hear_that_nothing_was
 
 async def test_a_node_that_stops_takes_nothing_over(rig):
     session_id = await rig.abandoned()
-    rig.cluster.registry.draining = True
+    rig.cluster.registry.take_no_more()
     rig.forwarding.errors = [PeerUnreachable(), NotOwner()]
     assert await rig.ask(session_id) is None
     assert rig.forwarding.answered == [(THERE, b"body")]
