@@ -1,5 +1,6 @@
-"""One node as a whole: its long-lived objects (`gateway`), the ASGI application over them (`application`), the process
-that runs it until it is told to stop (`serve`), several of them on one machine (`fleet`), and what `--demo` adds.
+"""One node as a whole: its long-lived objects (`gateway`, made of `parts`), the ASGI application over them
+(`application`), the process that runs it until it is told to stop (`serve`), several of them on one machine (`fleet`),
+and what `--demo` adds.
 
 Nothing below imports this package: objects are put together here, and handed what they need.
 """

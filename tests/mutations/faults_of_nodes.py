@@ -1,38 +1,41 @@
-"""Faults of what several nodes share, and of the wiring in `app/node/gateway.py`. See `faults.py`."""
+"""Faults of what several nodes share, and of the wiring in `app/node/gateway.py` and its parts. See `faults.py`."""
 
 from tests.mutations.fault import Fault
 
 WIRING = "tests/node/test_gateway_wiring.py::"
 GATEWAY = "app/node/gateway.py"
+CREDENTIALS = "app/node/parts/credentials.py"
+SESSIONS = "app/node/parts/sessions.py"
+MEMBERSHIP = "app/node/parts/membership.py"
 W = "tests/cluster/test_takeover_of_the_woken.py"
 T = "tests/routing/test_redis_store_counts.py"
 
 FAULTS_OF_NODES = (
-    # --- app/node/gateway.py, a line each
+    # --- app/node/gateway.py and parts, a line each
     Fault(
         "wiring: no session is told that another node has it",
-        GATEWAY,
-        "        ownership.on_session_lost = registry.lost\n",
+        SESSIONS,
+        "    ownership.on_session_lost = registry.lost\n",
         "",
         (WIRING + "test_a_session_that_another_node_has_taken_ends",),
     ),
     Fault(
         "wiring: no caller is told that another node has it",
-        GATEWAY,
-        "        ownership.on_caller_lost = lambda route: implicit.lines.lost((route.identity, route.tenant, route.backend))\n",
+        SESSIONS,
+        "    ownership.on_caller_lost = lambda route: implicit.lines.lost((route.identity, route.tenant, route.backend))\n",
         "",
         (WIRING + "test_a_caller_that_another_node_has_loses_its_lines",),
     ),
     Fault(
         "wiring: a caller of whom nothing is left stays ours",
-        GATEWAY,
+        SESSIONS,
         "CallerHomes(ownership.may_have_line, lambda caller: ownership.release(caller_key(*caller)))",
         "CallerHomes(ownership.may_have_line)",
         (WIRING + "test_a_caller_of_whom_nothing_is_left_is_free",),
     ),
     Fault(
         "wiring: lines are opened for callers of other nodes",
-        GATEWAY,
+        SESSIONS,
         "CallerHomes(ownership.may_have_line, lambda",
         "CallerHomes(lambda session: True, lambda",
         (WIRING + "test_no_line_is_opened_for_a_caller_of_another_node",),
@@ -40,35 +43,35 @@ FAULTS_OF_NODES = (
     Fault(
         "wiring: nothing is swept",
         GATEWAY,
-        "        tasks.start_soon(sweep_for_ever, registry, guard, implicit.sweep)\n",
+        "    tasks.start_soon(sweep_for_ever, gateway.registry, gateway.guard, gateway.implicit.sweep)\n",
         "",
         (WIRING + "test_four_times_a_second_everything_that_may_be_overdue_is_looked_at",),
     ),
     Fault(
         "wiring: after a pause nothing is proved",
-        GATEWAY,
-        "StandstillGuard(fence, registry, ownership, heartbeat.prove_anew)",
+        MEMBERSHIP,
+        "StandstillGuard(sessions.fence, sessions.registry, ownership, heartbeat.prove_anew)",
         "StandstillGuard(fence, (), (), lambda _: anyio.sleep(0))",
         (WIRING + "test_after_a_pause_the_first_look_ends_what_was_taken_over_a_new_connection",),
     ),
     Fault(
         "wiring: after a pause the old connection is asked",
-        GATEWAY,
-        "StandstillGuard(fence, registry, ownership, heartbeat.prove_anew)",
-        "StandstillGuard(fence, registry, ownership, lambda _: heartbeat.prove())",
+        MEMBERSHIP,
+        "StandstillGuard(sessions.fence, sessions.registry, ownership, heartbeat.prove_anew)",
+        "StandstillGuard(sessions.fence, sessions.registry, ownership, lambda _: heartbeat.prove())",
         (WIRING + "test_after_a_pause_the_first_look_ends_what_was_taken_over_a_new_connection",),
     ),
     Fault(
         "wiring: a fenced journal ends nothing",
-        GATEWAY,
+        SESSIONS,
         ", on_fenced=ownership.doubt)",
         ")",
         (WIRING + "test_a_journal_that_is_anothers_ends_the_session",),
     ),
     Fault(
         "wiring: sessions are not durable",
-        GATEWAY,
-        "                durability=None if routing.is_alone else durability,\n",
+        SESSIONS,
+        "            durability=None if routing.is_alone else durability,\n",
         "",
         (WIRING + "test_journals_are_written_and_written_again_where_redis_has_lost_them",),
     ),
@@ -81,8 +84,8 @@ FAULTS_OF_NODES = (
     ),
     Fault(
         "wiring: on_forgotten",
-        GATEWAY,
-        "            journals.rewrite_all,\n",
+        MEMBERSHIP,
+        "        sessions.journals.rewrite_all,\n",
         "",
         (WIRING + "test_journals_are_written_and_written_again_where_redis_has_lost_them",),
     ),
@@ -110,91 +113,91 @@ FAULTS_OF_NODES = (
     Fault(
         "wiring: the pool does not know of processes elsewhere",
         GATEWAY,
-        "            pool.used_elsewhere = use.processes_elsewhere\n",
+        "    pool.used_elsewhere = use.processes_elsewhere\n",
         "",
         (WIRING + "test_what_a_tenant_uses_is_known_at_the_other_node",),
     ),
     Fault(
         "wiring: abandon_the_dead is never started",
         GATEWAY,
-        "            tasks.start_soon(abandon_the_dead, heartbeat.peers, probe, routing.peers.abandon)\n",
+        "    tasks.start_soon(abandon_the_dead, peers, probe, gateway.routing.peers.abandon)\n",
         "",
         (WIRING + "test_a_node_that_is_dead_is_waited_for_by_nobody",),
     ),
     Fault(
         "wiring: nothing is done about what the trail says",
         GATEWAY,
-        "        tasks.start_soon(effects.run)\n",
+        "    tasks.start_soon(gateway.effects.run)\n",
         "",
         (WIRING + "test_what_the_trail_says_is_carried_out",),
     ),
     Fault(
         "wiring: no heartbeat",
         GATEWAY,
-        "        tasks.start_soon(heartbeat.run)\n",
+        "    tasks.start_soon(gateway.heartbeat.run)\n",
         "",
         ("tests/node/test_gateway.py::test_a_node_is_ready_once_the_others_know_it",),
     ),
     Fault(
         "wiring: the database is not watched",
         GATEWAY,
-        "        tasks.start_soon(watch.run)\n",
+        "    tasks.start_soon(gateway.watch.run)\n",
         "",
         (WIRING + "test_the_database_is_watched",),
     ),
     Fault(
         "wiring: nobody ends what expired credentials have opened",
         GATEWAY,
-        "        tasks.start_soon(authenticator.watch.run)\n",
+        "    tasks.start_soon(authenticator.watch.run)\n",
         "",
         (WIRING + "test_what_an_expired_credential_has_opened_is_ended",),
     ),
     Fault(
         "wiring: when keys were used is not written down now and then",
         GATEWAY,
-        "        tasks.start_soon(_flush_for_ever, authenticator)\n",
+        "    tasks.start_soon(flush_for_ever, authenticator)\n",
         "",
         (WIRING + "test_when_keys_were_used_is_written_down_now_and_then_and_at_the_end",),
     ),
     Fault(
         "wiring: when keys were used is not written down at the end",
-        GATEWAY,
-        "        stack.push_async_callback(_flush_once, authenticator)\n",
+        CREDENTIALS,
+        "    stack.push_async_callback(_flush_once, authenticator)\n",
         "",
         (WIRING + "test_when_keys_were_used_is_written_down_now_and_then_and_at_the_end",),
     ),
     Fault(
         "wiring: a node that ends keeps its lease",
-        GATEWAY,
-        "        stack.push_async_callback(_leave, heartbeat)\n",
+        MEMBERSHIP,
+        "    opening.stack.push_async_callback(_leave, heartbeat)\n",
         "",
         ("tests/node/test_gateway.py::test_a_node_that_stops_at_once_is_gone_too",),
     ),
     Fault(
         "wiring: warm backends wait for their first session",
         GATEWAY,
-        "        for spec in warm:\n            pool.configure(spec)\n",
+        "        for spec in records.warm:\n            gateway.pool.configure(spec)\n",
         "",
         (WIRING + "test_processes_of_warm_backends_are_started_with_the_node",),
     ),
     Fault(
         "wiring: the router does not know what has ended here",
-        GATEWAY,
+        MEMBERSHIP,
         "heartbeat.departed, probe, ownership.has_ended)",
         "heartbeat.departed, probe)",
         (WIRING + "test_what_has_ended_here_is_gone_though_redis_is_new",),
     ),
     Fault(
         "wiring: the router knows no departed nodes",
-        GATEWAY,
+        MEMBERSHIP,
         "heartbeat.peers, heartbeat.departed, probe, ownership",
         "heartbeat.peers, {}, probe, ownership",
         (WIRING + "test_the_router_asks_a_node_that_left_the_list_and_the_heartbeat_knows_which",),
     ),
     Fault(
         "wiring: credentials know nothing of the trail",
-        GATEWAY,
-        "            storage=Storage(watch.is_away, trail.age_s),\n",
+        CREDENTIALS,
+        "        storage=Storage(records.watch.is_away, records.trail.age_s),\n",
         "",
         ("tests/node/test_gateway_database.py::test_while_the_database_is_gone_calls_go_on_for_thirty_seconds",),
     ),

@@ -16,8 +16,8 @@ import pytest
 from app.config.settings import Settings
 from app.domain import BackendSpec, Principal
 from app.errors import SessionNotFound
-from app.node import gateway as module
 from app.node.gateway import Gateway, open_gateway
+from app.node.parts import credentials as module
 from app.peers import dead_peers
 from app.peers.client import PeerClient
 from app.protocol.lifecycle import SessionState

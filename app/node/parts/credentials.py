@@ -1,0 +1,69 @@
+"""Who may come in: keys, tokens and their issuers, and what is remembered of their use."""
+
+import logging
+from dataclasses import dataclass
+
+import anyio
+
+from app.auth.api_keys import ApiKeys, KeyMaker
+from app.auth.authenticator import Authenticator, Storage
+from app.auth.credential_uses import CredentialUses
+from app.auth.issuer_check import IssuerCheck
+from app.auth.jwks import KeySets
+from app.auth.outbound import Outbound
+from app.auth.sealing import Sealer
+from app.auth.tokens import Tokens
+from app.errors import GatewayError
+from app.limits.rate_limiter import RateLimiter
+from app.node.parts.opening import Opening
+from app.node.parts.records import Records
+
+FLUSH_EVERY_S = 60.0  # how often it is written down when keys were used last
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """`outbound` fetches issuers' keys, and what `issuer_check` looks at."""
+
+    key_maker: KeyMaker
+    sealer: Sealer
+    outbound: Outbound
+    issuer_check: IssuerCheck
+    authenticator: Authenticator
+
+
+async def open_credentials(opening: Opening, records: Records) -> Credentials:
+    """At the end it is written down when keys were used last."""
+    settings, metrics, stack = opening.settings, opening.metrics, opening.stack
+    key_maker, sealer = KeyMaker(settings.secret_key), Sealer(settings.secret_key)
+    outbound = Outbound(settings.outbound_allow)
+    key_sets = await stack.enter_async_context(KeySets(outbound.get))
+    tokens = Tokens(records.issuers, sealer, key_sets)
+    authenticator = Authenticator(
+        ApiKeys(records.keys, key_maker),
+        metrics.auth_failures,
+        tokens=tokens,
+        tries=RateLimiter("bad_credentials", metrics.rate_limited),
+        storage=Storage(records.watch.is_away, records.trail.age_s),
+        switches=records.switches,
+        uses=CredentialUses(metrics.new_addresses),
+    )
+    stack.push_async_callback(_flush_once, authenticator)
+    issuer_check = IssuerCheck(tokens, outbound.get, records.switches.off)
+    return Credentials(key_maker, sealer, outbound, issuer_check, authenticator)
+
+
+async def flush_for_ever(authenticator: Authenticator) -> None:
+    """Writes down now and then when keys were used last."""
+    while True:
+        await anyio.sleep(FLUSH_EVERY_S)
+        await _flush_once(authenticator)
+
+
+async def _flush_once(authenticator: Authenticator) -> None:
+    try:
+        await authenticator.flush_last_used()
+    except GatewayError:
+        log.warning("Could not save last_used_at of API keys; will try again")

@@ -1,0 +1,60 @@
+"""The database and what is kept in it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from app.domain import BackendSpec
+from app.errors import Disabled
+from app.node.parts.opening import Opening
+from app.storage.api_keys import ApiKeyRepository
+from app.storage.audit_follower import ActFollower
+from app.storage.backends import BackendRepository
+from app.storage.engine import Database
+from app.storage.issuers import IssuerRepository
+from app.storage.secret_key import SecretKeyCheck
+from app.storage.switches import SwitchRepository
+from app.storage.tenants import TenantRepository
+from app.storage.watch import DatabaseWatch
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """`watch` knows whether the database answers, `trail` what others have changed in it. `tenants_off` and `warm` are
+    of the start: which tenants are switched off, and which backends keep warm processes."""
+
+    database: Database
+    tenants: TenantRepository
+    backends: BackendRepository
+    keys: ApiKeyRepository
+    switches: SwitchRepository
+    issuers: IssuerRepository
+    watch: DatabaseWatch
+    trail: ActFollower
+    tenants_off: Mapping[str, Disabled]
+    warm: Sequence[BackendSpec]
+
+
+async def open_records(opening: Opening) -> Records:
+    """Reads what the other parts need at the start.
+
+    Raises:
+        GatewayError: the database does not answer, or was made with another secret key.
+    """
+    database = Database(opening.settings.database_url)
+    opening.stack.push_async_callback(database.aclose)
+    await database.ping()
+    await SecretKeyCheck(database, opening.settings.secret_key).claim()
+    tenants, backends = TenantRepository(database), BackendRepository(database)
+    switches = SwitchRepository(database)
+    return Records(
+        database=database,
+        tenants=tenants,
+        backends=backends,
+        keys=ApiKeyRepository(database),
+        switches=switches,
+        issuers=IssuerRepository(database),
+        watch=DatabaseWatch(database),
+        trail=ActFollower(database),
+        tenants_off=await switches.tenants_off(),
+        warm=await backends.list_warm(),  # before there are tasks: what fails among them is raised in a group
+    )
