@@ -302,9 +302,9 @@ async def test_a_node_that_does_not_answer_is_left_out_and_named(monkeypatch, ca
         with anyio.fail_after(2):
             found = await a.all.sessions("acme", Window())
     assert found == Listing([session("s1", A), session("s2", B)], 2, ["gone", C])
-    assert f"node {C} is missing" in caplog.text
-    assert "node gone is missing" in caplog.text
-    assert f"node {B} is missing" not in caplog.text
+    assert f"Node {C} is missing" in caplog.text
+    assert "Node gone is missing" in caplog.text
+    assert f"Node {B} is missing" not in caplog.text
 
 
 async def test_a_node_with_another_secret_is_left_out():
