@@ -15,7 +15,7 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -121,7 +121,7 @@ class Processes:
     def used(self) -> dict[str, int]:
         return self.counts
 
-    def look_again(self) -> None:
+    def set_elsewhere(self, used: Mapping[str, int]) -> None:
         """Nobody waits."""
 
 

@@ -45,7 +45,7 @@ class Inventory:
         self.starting = 0
         self.used: Counter[str] = Counter()  # processes by tenant, without the warm ones
         self.unsettled: set[plan.Key] = set()  # their stock differs from the target
-        self.used_elsewhere: Callable[[str], int] = lambda tenant: 0  # processes of a tenant on other nodes
+        self.used_elsewhere: Mapping[str, int] = {}  # processes by tenant, on other nodes
 
     @property
     def alive(self) -> int:
@@ -54,7 +54,7 @@ class Inventory:
 
     def used_of(self, tenant: str) -> int:
         """Processes of the tenant over all nodes, without the warm ones."""
-        return self.used[tenant] + self.used_elsewhere(tenant)
+        return self.used[tenant] + self.used_elsewhere.get(tenant, 0)
 
     def settle(self, stock: BackendStock) -> None:
         """Notes whether the stock needs attention, so that a plan looks at few backends."""

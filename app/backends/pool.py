@@ -102,15 +102,6 @@ class ProcessPool:
     def prepare(self, prepare: Callable[[BackendProcess], Awaitable[Any]]) -> None:
         self._warm.prepare = prepare
 
-    @property
-    def used_elsewhere(self) -> Callable[[str], int]:
-        """How many processes a tenant has on other nodes."""
-        return self._inventory.used_elsewhere
-
-    @used_elsewhere.setter
-    def used_elsewhere(self, count: Callable[[str], int]) -> None:
-        self._inventory.used_elsewhere = count
-
     # --- leases
 
     async def lease(self, spec: BackendSpec, limits: Limits) -> Lease:
@@ -277,8 +268,9 @@ class ProcessPool:
         """How many callers wait, and may."""
         return len(self._waiting), self._limits.options.max_waiting
 
-    def look_again(self) -> None:
-        """There may be more room than before, on other nodes."""
+    def set_elsewhere(self, used: Mapping[str, int]) -> None:
+        """So many processes the tenants have on other nodes: there may be more room than before, or less."""
+        self._inventory.used_elsewhere = used
         if len(self._waiting):
             self._planning.soon()
 

@@ -52,8 +52,8 @@ class ProcessCounts(Protocol):
     def used(self) -> Mapping[str, int]:
         """By tenant."""
 
-    def look_again(self) -> None:
-        """There may be more room."""
+    def set_elsewhere(self, used: Mapping[str, int]) -> None:
+        """So many the tenants have on other nodes: there may be more room, or less."""
 
 
 class _Foreign(Exception):
@@ -74,15 +74,10 @@ class SharedUse:
     ) -> None:
         self._gates, self._processes, self._pipeline, self._seals = gates, processes, pipeline, seals
         self._key, self._others = KEY + node, others
-        self._elsewhere: Mapping[str, int] = {}
         self._heard_at = self._said_at = 0.0
         self._said: dict[str, Used] = {}
         self._rounds = 0
         self._complained_at = -COMPLAIN_EVERY_S
-
-    def processes_elsewhere(self, tenant: str) -> int:
-        """How many processes the tenant has on other nodes, as far as is known."""
-        return self._elsewhere.get(tenant, 0)
 
     async def run(self) -> None:
         """Rounds until it is cancelled."""
@@ -153,6 +148,5 @@ class SharedUse:
             raise _Foreign from problem
 
     def _adopt(self, processes: Mapping[str, int], in_flight: Mapping[str, int], sessions: Mapping[str, int]) -> None:
-        self._elsewhere = processes
         self._gates.set_elsewhere(in_flight, sessions)
-        self._processes.look_again()
+        self._processes.set_elsewhere(processes)

@@ -219,7 +219,6 @@ def _start_tasks_of_several(
     gates, pool, peers = gateway.registry.gates, gateway.pool, gateway.heartbeat.peers
     rates = SharedRates(gates, partial(redis.run, Script(RATES)))
     use = SharedUse(gates, pool, redis.pipeline, gateway.sealer, gateway.routing.node, lambda: tuple(peers))
-    pool.used_elsewhere = use.processes_elsewhere
     for run in (journals.run, rates.run, use.run):
         tasks.start_soon(run)
     tasks.start_soon(abandon_the_dead, peers, probe, gateway.routing.peers.abandon)

@@ -143,15 +143,14 @@ async def test_a_tenant_keeps_its_limit_over_all_its_backends(make_pool):
 
 
 async def test_processes_of_the_tenant_on_other_nodes_count(make_pool):
-    pool, done, elsewhere = await make_pool(), Done(), 1
-    pool.used_elsewhere = lambda tenant: elsewhere
+    pool, done = await make_pool(), Done()
+    pool.set_elsewhere({"acme": 1})
     limits = Limits(processes=2)
     async with anyio.create_task_group() as tasks:
         await lease_all(pool, [spec_of("echo")], limits)
         assert dict(pool.used()) == {"acme": 1}
         await start_waiting(tasks, pool, spec_of("echo"), done, "second", limits)
-        elsewhere = 0
-        pool.look_again()
+        pool.set_elsewhere({})
         await done.have_been(1)
 
 

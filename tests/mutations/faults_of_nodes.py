@@ -111,10 +111,10 @@ FAULTS_OF_NODES = (
         (WIRING + "test_what_a_tenant_uses_is_known_at_the_other_node",),
     ),
     Fault(
-        "wiring: the pool does not know of processes elsewhere",
-        GATEWAY,
-        "    pool.used_elsewhere = use.processes_elsewhere\n",
-        "",
+        "the pool does not know of processes elsewhere",
+        "app/cluster/cluster_use.py",
+        "self._processes.set_elsewhere(processes)",
+        "self._processes.set_elsewhere({})",
         (WIRING + "test_what_a_tenant_uses_is_known_at_the_other_node",),
     ),
     Fault(
