@@ -262,7 +262,7 @@ async def test_a_node_that_dies_at_once_again_and_again_is_given_up_and_the_othe
             for each in nodes(fleet):
                 if each.pid != survivor.pid:
                     each.kill()
-            return "is not started again" in fleet.log_tail()
+            return "not starting it again" in fleet.log_tail()
 
         await until(kill_the_others, 60)
         assert httpx2.get(fleet.url + "/readyz").status_code == 200

@@ -168,11 +168,11 @@ async def test_one_that_is_given_up_leaves_the_others_and_makes_the_end_a_failur
         tasks.start_soon(run)
         await until(some._announced.is_set)
         children()[0].kill()
-        await until(lambda: "it is not started again" in caplog.text)
+        await until(lambda: "not starting it again" in caplog.text)
         assert len(children()) == 1
         some.stop()
     assert statuses == [1]
-    assert caplog.text.count("it is started again in") == GIVE_UP_AFTER - 1
+    assert caplog.text.count("; starting it again in") == GIVE_UP_AFTER - 1
 
 
 async def test_one_that_does_not_become_ready_is_killed_and_tried_again(start, children, monkeypatch, caplog):
