@@ -56,7 +56,7 @@ class Sessions(Protocol):
 
 
 class Links(Protocol):
-    """Where its link comes from: the Lender."""
+    """Where its link comes from: the ProcessLeasing."""
 
     def restore(self, spec: BackendSpec, limits: Limits, principal: Principal, record: HandshakeRecord) -> LinkLease:
         """A link whose process is on its way. Raises ShuttingDown."""

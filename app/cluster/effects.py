@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 
 import anyio
 
-from app.cluster.reconcile import Settling
+from app.cluster.reconcile import Reconciler
 from app.domain import KEY_ISSUER, BackendSpec, Tenant
 from app.errors import Disabled
 from app.routing.notice import RESYNC, Kind, Notice, Once, Way
 from app.routing.notices import Notices
 from app.storage.audit import AuditEntry
 from app.storage.audit_act import Act
-from app.storage.audit_follower import ActFollower
+from app.storage.audit_follower import AuditFollower
 from app.this_node.effects import Identity, Key, LocalEffects
 
 COMMAND_LINE = "cli"  # the issuer of acts that no node has made: no notice speaks of them
@@ -58,8 +58,8 @@ class ClusterEffects:
     def __init__(
         self,
         local: LocalEffects,
-        settling: Settling,
-        follower: ActFollower,
+        settling: Reconciler,
+        follower: AuditFollower,
         notices: Notices | None = None,
         on_leaving: Callable[[str], None] = lambda node: None,
     ) -> None:

@@ -1,4 +1,4 @@
-"""Settling: brings this node to what the database says, where only is known that something has changed."""
+"""Reconciler: brings this node to what the database says, where only is known that something has changed."""
 
 import logging
 import time
@@ -68,7 +68,7 @@ class SwitchesOf(Protocol):
         """Which tenants are."""
 
 
-class Settling:
+class Reconciler:
     """What is due, once each, and the task that looks it up. The methods beside `run` neither wait nor raise.
 
     What has been said to have changed goes before what is looked at because something may have: that can be much.
@@ -134,7 +134,7 @@ class Settling:
                 self._has_work = anyio.Event()
 
     def __repr__(self) -> str:
-        return f"<Settling [{len(self._due)} due, {len(self._doubtful)} doubtful]>"
+        return f"<Reconciler [{len(self._due)} due, {len(self._doubtful)} doubtful]>"
 
     def _must_rest(self) -> bool:
         """Nothing else is to be done than to look at everything, and that was moments ago."""

@@ -1,4 +1,4 @@
-"""Lender: gives each session its link, as its backend's `isolation` and `recovery` say."""
+"""ProcessLeasing: gives each session its link, as its backend's `isolation` and `recovery` say."""
 
 from functools import partial
 from typing import Self
@@ -16,7 +16,7 @@ from app.metrics import Metrics
 from app.protocol.handshake_record import HandshakeRecord
 
 
-class Lender:
+class ProcessLeasing:
     """Fulfils LinkSource. Used as `async with`, inside the pool's own block; sessions are closed before it is."""
 
     def __init__(self, pool: ProcessPool, metrics: Metrics) -> None:
@@ -69,4 +69,4 @@ class Lender:
         return lease
 
     def __repr__(self) -> str:
-        return f"<Lender {self._shared!r}>"
+        return f"<ProcessLeasing {self._shared!r}>"

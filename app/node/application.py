@@ -19,13 +19,13 @@ from app.storage.audit import AuditLog
 from app.storage.idempotency import IdempotencyRepository
 from app.transports.access_lines import AccessLines
 from app.transports.front import Front
-from app.transports.modern_http import ModernHttp
-from app.transports.remote.caller_routing import Callers
+from app.transports.remote.caller_routing import CallerRouting
 from app.transports.remote.forwarding import Forwarding
 from app.transports.remote.inside import Inside
 from app.transports.remote.late_heads import LateHeads
-from app.transports.remote.remote_sessions import Elsewhere
+from app.transports.remote.remote_sessions import RemoteSessions
 from app.transports.request_log import RequestLog
+from app.transports.sessionless_http import SessionlessHttp
 from app.transports.sse import HttpSse
 from app.transports.streamable_http import StreamableHttp
 
@@ -73,10 +73,12 @@ def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Front:
     )
     forwarding = Forwarding(gateway.routing.peers, gateway.metrics, gateway.passing)
     unknown = RateLimiter("unknown_sessions", gateway.metrics.rate_limited)
-    elsewhere = Elsewhere(gateway.registry, gateway.ownership, gateway.router, forwarding, gateway.take_over, unknown)
+    elsewhere = RemoteSessions(
+        gateway.registry, gateway.ownership, gateway.router, forwarding, gateway.take_over, unknown
+    )
     body, keepalive_s = settings.max_body_bytes, settings.keepalive_s
-    callers = Callers(gateway.registry, gateway.ownership, gateway.router, forwarding, elsewhere)
-    modern = ModernHttp(gateway.implicit, callers, gateway.metrics, keepalive_s=keepalive_s)
+    callers = CallerRouting(gateway.registry, gateway.ownership, gateway.router, forwarding, elsewhere)
+    modern = SessionlessHttp(gateway.implicit, callers, gateway.metrics, keepalive_s=keepalive_s)
     streamable = StreamableHttp(
         gateway.registry, elsewhere, modern, gateway.metrics, max_body_bytes=body, keepalive_s=keepalive_s
     )

@@ -43,7 +43,7 @@ from app.redis.connection import RedisConnection, Script
 from app.routing.heartbeat import Heartbeat
 from app.routing.router import Router
 from app.routing.routes import new_node_id
-from app.sessionless.requests import ImplicitSessions
+from app.sessionless.requests import SessionlessRequests
 from app.sessions.ownership import Ownership
 from app.sessions.registry import SessionRegistry
 from app.sessions.standstill import StandstillGuard
@@ -81,7 +81,7 @@ class Gateway:
     ownership: Ownership
     router: Router
     take_over: TakeOver
-    implicit: ImplicitSessions
+    implicit: SessionlessRequests
     effects: ClusterEffects
     overview: NodeOverview
     node: AllNodes

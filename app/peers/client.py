@@ -16,7 +16,7 @@ from typing import NamedTuple
 from app.errors import NodeUnavailable
 from app.patience import patience
 from app.peers.connection import Alarm, Deadlines, PeerConnection, PeerLost, PeerResponse, PeerUnreachable
-from app.peers.credentials import HOP_VERSION, Greeting, NodeCredentials, Sent, Word
+from app.peers.credentials import HOP_VERSION, CachedHandshake, NodeCredentials, Sent, Word
 from app.peers.pool import PeerPool, PoolLimits
 from app.routing.routes import UNPROVEN, NodeRecord
 
@@ -212,7 +212,7 @@ class PeerClient:
         self._note(url, _problem(greeting))
         return UNPROVEN if greeting is None else greeting.node
 
-    async def _ask(self, connection: PeerConnection) -> Greeting | None:
+    async def _ask(self, connection: PeerConnection) -> CachedHandshake | None:
         """What a node says of itself; None where it has another key, which is all that it says then."""
         challenge = self._credentials.challenge()
         response = connection.request("GET", GREETING_PATH, [(CHALLENGE, challenge)])
@@ -242,7 +242,7 @@ class PeerClient:
             log.error("Node at %s and this node cannot work together: %s", url, problem)
 
 
-def _problem(greeting: Greeting | None) -> str | None:
+def _problem(greeting: CachedHandshake | None) -> str | None:
     if greeting is None:
         return "it has another SECRET_KEY"
     if greeting.version != HOP_VERSION:

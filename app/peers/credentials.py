@@ -67,7 +67,7 @@ class Forwarded:
             raise ForwardRefused
 
 
-class Greeting(NamedTuple):
+class CachedHandshake(NamedTuple):
     """What a node has said of itself."""
 
     node: str
@@ -161,13 +161,13 @@ class NodeCredentials:
         said = b"%b.%b" % (HOP_VERSION.encode(), self._node)
         return b"%b.%b" % (said, _hex_mac(self._proof, said + b"\n" + challenge))
 
-    def check(self, challenge: bytes, proof: bytes) -> Greeting | None:
+    def check(self, challenge: bytes, proof: bytes) -> CachedHandshake | None:
         """Which node gave this answer; None where none did."""
         said, _, mac = proof.rpartition(b".")
         if not hmac.compare_digest(mac, _hex_mac(self._proof, said + b"\n" + challenge)):
             return None
         version, _, node = said.partition(b".")
-        return Greeting(bytes.fromhex(node.decode("ascii")).decode("ascii"), version.decode("ascii"))
+        return CachedHandshake(bytes.fromhex(node.decode("ascii")).decode("ascii"), version.decode("ascii"))
 
 
 class _Nonces:

@@ -1,4 +1,4 @@
-"""ModernCall: one request of a 2026-07-28 client, on its way through a line to a backend.
+"""SessionlessCall: one request of a 2026-07-28 client, on its way through a line to a backend.
 
 In front of a handshake-era process it may outlive its HTTP request: when the process asks the client
 something, that request is answered with `input_required`, the call is suspended, and a later request with
@@ -43,7 +43,7 @@ ASK_ELSEWHERE_S = 10.0  # people think so long; a call whose question another's 
 ASK_ANYBODY_S = 30.0  # also calls that the process has had for longer than the one that was asked
 
 
-class ModernCall:
+class SessionlessCall:
     """Where the session delivers what belongs to the call (it takes a Reply's place there).
 
     `reply` is the HTTP request that waits now, None while suspended. Its owner hears `on_suspended` with the call
@@ -79,13 +79,13 @@ class ModernCall:
         self._shown_at = self._tried_at = 0.0
         self.repeats = 0  # how often the request was sent before, and refused until URLs were opened
         self._url_required: Response | None = None  # the refusal; the questions are its URLs then
-        self.on_suspended: Callable[[ModernCall], str] = lambda call: ""
-        self.on_answered: Callable[[ModernCall, bool], None] = lambda call, may_go_on: None
-        self.on_done: Callable[[ModernCall], None] = lambda call: None
+        self.on_suspended: Callable[[SessionlessCall], str] = lambda call: ""
+        self.on_answered: Callable[[SessionlessCall, bool], None] = lambda call, may_go_on: None
+        self.on_done: Callable[[SessionlessCall], None] = lambda call: None
         self.on_result: Callable[[Response], object] = lambda response: None  # what the process has answered
         self.on_reacted: Callable[[Call], None] = lambda call: None
         self.on_late: Callable[[], None] = lambda: None  # the process took too long
-        self.ask_others: Callable[[Question, float, ModernCall | None], None] = lambda question, since, after: None
+        self.ask_others: Callable[[Question, float, SessionlessCall | None], None] = lambda question, since, after: None
         self.hears_others: Callable[[], bool] = lambda: False  # whether what is logged may be another call's
         self._reply: Reply | None = None
         self._asked_at = 0.0  # when the request that waits began

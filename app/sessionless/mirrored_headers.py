@@ -1,4 +1,4 @@
-"""Mirrors: which arguments of a backend's tools clients repeat in headers (x-mcp-header), as far as was seen.
+"""MirroredHeaders: which arguments of a backend's tools clients repeat in headers (x-mcp-header), as far as was seen.
 
 It is learnt from lists that clients ask for, and from our own, which no call waits for that can do without.
 """
@@ -27,7 +27,7 @@ ANNOTATION = b"x-mcp-header"
 Found = dict[str, list[MirroredParameter]]
 
 
-class Mirrors:
+class MirroredHeaders:
     """The annotated parameters by tool, of the lines of one group."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from app.protocol.eras.modern import MAY_ASK
 from app.protocol.jsonrpc import Params
 from app.protocol.lifecycle import SessionState
 from app.routing.routes import Identity
-from app.sessionless.mirrored_headers import Mirrors
+from app.sessionless.mirrored_headers import MirroredHeaders
 from app.sessionless.unasked import Unasked
 from app.sessions.session import Session
 
@@ -94,7 +94,7 @@ class Group:
 
     lines: list[Line] = field(default_factory=list)  # oldest first
     opening: anyio.Lock = field(default_factory=anyio.Lock)
-    mirrors: Mirrors = field(default_factory=Mirrors)
+    mirrors: MirroredHeaders = field(default_factory=MirroredHeaders)
 
     def pick(self, need: Need) -> Line | None:
         """The oldest line that takes such a request."""

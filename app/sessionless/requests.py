@@ -1,4 +1,4 @@
-"""ImplicitSessions: what 2026-07-28 clients ask for, whose requests name no session: calls, retries, subscriptions."""
+"""SessionlessRequests: what clients of 2026-07-28 ask, who name no session: calls, retries, subscriptions."""
 
 import asyncio
 import time
@@ -23,8 +23,8 @@ from app.protocol.eras.modern import (
 from app.protocol.jsonrpc import Params, Request, encode, members_of
 from app.protocol.lifecycle import SessionState
 from app.sessionless.backend_states import BackendStates
-from app.sessionless.call import ModernCall
-from app.sessionless.mirrored_headers import Mirrors
+from app.sessionless.call import SessionlessCall
+from app.sessionless.mirrored_headers import MirroredHeaders
 from app.sessionless.pooled_session import ANYWHERE, CallerHomes, Line, Need
 from app.sessionless.pooled_sessions import Caller, Lines, may_be_asked
 from app.sessionless.subscriptions import Listener, Listeners
@@ -33,10 +33,10 @@ from app.sessions.endings import SHUTDOWN
 from app.sessions.registry import SessionRegistry
 from app.streams.streams import Reply
 
-__all__ = ["Caller", "ImplicitSessions"]
+__all__ = ["Caller", "SessionlessRequests"]
 
 
-class ImplicitSessions:
+class SessionlessRequests:
     """The lines, suspended calls and listeners of this node; the registry owns the sessions behind them."""
 
     def __init__(
@@ -52,7 +52,7 @@ class ImplicitSessions:
         self.lines = Lines(registry, homes)
         self.listeners = Listeners(self.lines)
         self._states = BackendStates(sealer)
-        self._looking: set[Mirrors] = set()
+        self._looking: set[MirroredHeaders] = set()
         self.suspended = SuspendedCalls(sealer, suspended_s, here)
 
     # --- whose request it is, where there are several nodes
@@ -87,7 +87,7 @@ class ImplicitSessions:
 
     async def call(
         self, caller: Caller, message: Request, envelope: Envelope, reply: Reply, *, repeats: int = 0
-    ) -> ModernCall:
+    ) -> SessionlessCall:
         """Starts a request; its outcome, or what the process wants to know, goes to `reply`.
 
         Raises:
@@ -98,7 +98,7 @@ class ImplicitSessions:
         line = await self.lines.take(caller, envelope, need)
         params = self._states.opened(caller, message.params) if line.is_modern else without_envelope(message.params)
         seal = partial(self._states.sealed, caller)
-        call = ModernCall(line.session, message, envelope, passes_unchanged=line.is_modern, seal=seal)
+        call = SessionlessCall(line.session, message, envelope, passes_unchanged=line.is_modern, seal=seal)
         call.server_info, call.repeats = line.about.get("serverInfo"), repeats
         call.line_id, call.expires_at = self.lines.new_id("m"), caller.principal.expires_at
         call.on_suspended = partial(self.suspended.add, caller)
@@ -119,7 +119,7 @@ class ImplicitSessions:
             raise
         return call
 
-    async def resume(self, caller: Caller, message: Request, envelope: Envelope, reply: Reply) -> ModernCall:
+    async def resume(self, caller: Caller, message: Request, envelope: Envelope, reply: Reply) -> SessionlessCall:
         """Goes on with a suspended call: `params` has its requestState, and the answers.
 
         Raises:
@@ -146,7 +146,7 @@ class ImplicitSessions:
             self.lines.send(line.session, "logging/setLevel", {"level": msgspec.Raw(b'"debug"')})
             line.log_level_is_set = True
 
-    def _learn_mirrors(self, mirrors: Mirrors, line: Line, call: ModernCall) -> None:
+    def _learn_mirrors(self, mirrors: MirroredHeaders, line: Line, call: SessionlessCall) -> None:
         """The tools that pass are remembered; after a call they are looked up, where that was long ago."""
         if call.message.method == "tools/list":
             call.on_result = partial(mirrors.saw, call.message.params)
@@ -197,12 +197,12 @@ class ImplicitSessions:
             raise InvalidResponse("the backend did not list its tools, so that headers could not be held against them")
         return found
 
-    def _look(self, mirrors: Mirrors, line: Line, envelope: Envelope, *, max_age_s: float = 0.0) -> anyio.Event:
+    def _look(self, mirrors: MirroredHeaders, line: Line, envelope: Envelope, *, max_age_s: float = 0.0) -> anyio.Event:
         self._looking.add(mirrors)
         params: Params = {"_meta": own_envelope(envelope)} if line.is_modern else {}
         return mirrors.look(line.session, partial(self.lines.new_id, "g"), params, max_age_s=max_age_s)
 
-    def _look_if_due(self, mirrors: Mirrors, line: Line, envelope: Envelope) -> None:
+    def _look_if_due(self, mirrors: MirroredHeaders, line: Line, envelope: Envelope) -> None:
         """Keeps in mind what tools there are, when nobody waits for the process."""
         if mirrors.is_due() and "tools" in line.capabilities and line.session.state is SessionState.OPEN:
             self._look(mirrors, line, envelope)
@@ -238,7 +238,7 @@ class ImplicitSessions:
 
     def __repr__(self) -> str:
         lines, suspended, listeners = len(self.lines), len(self.suspended), len(self.listeners)
-        return f"<ImplicitSessions [{lines} lines, {suspended} suspended, {listeners} listeners]>"
+        return f"<SessionlessRequests [{lines} lines, {suspended} suspended, {listeners} listeners]>"
 
 
 def _need(message: Request, envelope: Envelope) -> Need:

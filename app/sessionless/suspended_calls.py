@@ -13,7 +13,7 @@ from app.auth.sealing import SealBroken, Sealer
 from app.errors import StateRefused
 from app.protocol.canonical import canonical
 from app.protocol.jsonrpc import Request, encode, string_of
-from app.sessionless.call import ModernCall
+from app.sessionless.call import SessionlessCall
 from app.sessionless.pooled_sessions import Caller
 
 MAX_SUSPENDED = 10_000  # of a node; one more ends the oldest
@@ -35,10 +35,10 @@ class SuspendedCalls:
 
     def __init__(self, sealer: Sealer, suspended_s: float, here: Place) -> None:
         self._sealer, self._suspended_s, self.here = sealer, suspended_s, here
-        self._calls: dict[str, ModernCall] = {}
+        self._calls: dict[str, SessionlessCall] = {}
         self._spent: dict[str, None] = {}  # calls that were suspended, and went on to their end
 
-    def add(self, caller: Caller, call: ModernCall) -> str:
+    def add(self, caller: Caller, call: SessionlessCall) -> str:
         """Remembers the call; the state by which its client finds it again."""
         if call.id not in self._calls and len(self._calls) >= MAX_SUSPENDED:
             next(iter(self._calls.values())).cancel("too many calls wait for their clients")
@@ -49,7 +49,7 @@ class SuspendedCalls:
         sealed = self._sealer.seal(json.dumps(state).encode(), _purpose(caller, call.message))
         return base64.urlsafe_b64encode(sealed).decode()
 
-    def find(self, caller: Caller, message: Request) -> ModernCall:
+    def find(self, caller: Caller, message: Request) -> SessionlessCall:
         """The call behind the request's state.
 
         Raises:
@@ -84,7 +84,7 @@ class SuspendedCalls:
             raise StateRefused("state_invalid") from None
         return opened
 
-    def over(self, call: ModernCall) -> None:
+    def over(self, call: SessionlessCall) -> None:
         """The call has ended: its states are spent, or lost if it ended while it was suspended."""
         if self._calls.pop(call.id, None) is None or call.deadline is not None:
             return
@@ -100,7 +100,7 @@ class SuspendedCalls:
             else:
                 call.ask_elsewhere(now)
 
-    def waiting(self) -> list[ModernCall]:
+    def waiting(self) -> list[SessionlessCall]:
         """The calls whose clients are to come back."""
         return [call for call in self._calls.values() if call.deadline is not None]
 

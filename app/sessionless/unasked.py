@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from app.protocol.commands import Call, ToStream
 from app.protocol.eras.modern import MAY_ASK
 from app.protocol.jsonrpc import Notification, Request, parse_backend
-from app.sessionless.call import ModernCall
+from app.sessionless.call import SessionlessCall
 from app.sessionless.questions import Question
 from app.sessions.session import Session
 from app.streams.streams import EventStream
@@ -45,7 +45,7 @@ class Unasked(EventStream):
         """The process has answered or asked something: calls that came before this one and still run are slow ones."""
         self._reached = max(self._reached, _heard_at(call))
 
-    def ask_waiting(self, question: Question, since: float, slower_than: ModernCall | None) -> None:
+    def ask_waiting(self, question: Question, since: float, slower_than: SessionlessCall | None) -> None:
         """Asks a call whose request waits, of those that were there then; if there is none, nobody.
 
         `slower_than`: one that came to the process after this, which took its question only for being the older.
@@ -92,7 +92,7 @@ class Unasked(EventStream):
     def _calls(self) -> list[Call]:
         """Those of clients, oldest first."""
         calls = self._session.exchange.calls.values()
-        return [call for call in calls if isinstance(call.stream, ModernCall) and not call.stream.is_done]
+        return [call for call in calls if isinstance(call.stream, SessionlessCall) and not call.stream.is_done]
 
 
 def _heard_at(call: Call) -> float:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from app.spawner import syscalls, wire
-from app.spawner.burial import Burial
+from app.spawner.clean_up import CleanUp
 
 __all__ = ["Command", "End", "SpawnFailed", "Spawned", "SpawnerClient"]
 
@@ -97,7 +97,7 @@ class SpawnerClient:
         self._starting = asyncio.Lock()
         self._outgoing: deque[_Packet] = deque()
         self._processes: dict[str, _Process] = {}
-        self._burials: set[Burial] = set()
+        self._clean_ups: set[CleanUp] = set()
         self._closed = False
 
     def __repr__(self) -> str:
@@ -202,8 +202,8 @@ class SpawnerClient:
                 self._socket.shutdown(socket.SHUT_WR)
             await _wait_for_exit(self._spawner.pid, _CLOSE_TIMEOUT_S)
             self._on_lost()
-        for burial in list(self._burials):
-            await asyncio.shield(burial.done)
+        for clean_up in list(self._clean_ups):
+            await asyncio.shield(clean_up.done)
 
     # --- sending
 
@@ -296,7 +296,7 @@ class SpawnerClient:
         self._socket.close()
         processes, self._processes = self._processes, {}
         pids = {process.pid for process in processes.values() if process.pid is not None}
-        self._burials.add(Burial(self._spawner, processes, pids, self._burials.discard))
+        self._clean_ups.add(CleanUp(self._spawner, processes, pids, self._clean_ups.discard))
         self._socket = self._spawner = None
         while self._outgoing:
             self._outgoing.popleft().close()

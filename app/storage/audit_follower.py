@@ -1,4 +1,4 @@
-"""ActFollower: reads in the audit trail what was done anywhere, by whatever process, each act once.
+"""AuditFollower: reads in the audit trail what was done anywhere, by whatever process, each act once.
 
 Ids are given out when a row is written and become visible when it is committed: on PostgreSQL a smaller one may
 appear after a larger one. So the trail is read again from a little further back, and what was seen is left out.
@@ -58,7 +58,7 @@ class Window:
         self._seen = {each for each in self._seen if each >= self.floor}
 
 
-class ActFollower:
+class AuditFollower:
     """Looks into the trail every POLL_S. `run` runs in a task of the node."""
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.monotonic) -> None:

@@ -8,7 +8,7 @@ from app.auth.authenticator import Authenticator
 from app.backends.pool import ProcessPool
 from app.domain import BackendSpec, Tenant
 from app.errors import Disabled
-from app.sessionless.requests import ImplicitSessions
+from app.sessionless.requests import SessionlessRequests
 from app.sessions.directory import BackendDirectory
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
@@ -28,7 +28,7 @@ class LocalEffects:
         directory: BackendDirectory,
         pool: ProcessPool,
         registry: SessionRegistry,
-        implicit: ImplicitSessions,
+        implicit: SessionlessRequests,
         tenants_off: Mapping[str, Disabled] = MappingProxyType({}),
     ) -> None:
         self._authenticator, self._directory = authenticator, directory

@@ -13,7 +13,7 @@ from app.protocol.sse import encode_endpoint
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
 from app.transports.event_stream import StreamOptions, send_events
-from app.transports.remote.remote_sessions import Elsewhere
+from app.transports.remote.remote_sessions import RemoteSessions
 from app.transports.request import McpRequest
 
 TRANSPORT = "sse"
@@ -25,7 +25,7 @@ class HttpSse:
     def __init__(
         self,
         registry: SessionRegistry,
-        elsewhere: Elsewhere,
+        elsewhere: RemoteSessions,
         metrics: Metrics,
         *,
         max_body_bytes: int,

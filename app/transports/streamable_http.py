@@ -20,9 +20,9 @@ from app.sessions.session import Session
 from app.streams.resumption import Reader
 from app.streams.streams import Reply
 from app.transports.event_stream import StreamOptions, send_events
-from app.transports.modern_http import ModernHttp
-from app.transports.remote.remote_sessions import Elsewhere
+from app.transports.remote.remote_sessions import RemoteSessions
 from app.transports.request import McpRequest
+from app.transports.sessionless_http import SessionlessHttp
 
 TRANSPORT = "streamable_http"
 MAX_BATCH = 50
@@ -36,8 +36,8 @@ class StreamableHttp:
     def __init__(
         self,
         registry: SessionRegistry,
-        elsewhere: Elsewhere,
-        modern: ModernHttp,
+        elsewhere: RemoteSessions,
+        modern: SessionlessHttp,
         metrics: Metrics,
         *,
         max_body_bytes: int,

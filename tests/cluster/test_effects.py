@@ -18,7 +18,7 @@ from app.auth import ApiKeys, Authenticator, KeyMaker
 from app.auth.sealing import Sealer
 from app.backends.failures import FailureLog
 from app.cluster.effects import ClusterEffects, notice_of
-from app.cluster.reconcile import Settling
+from app.cluster.reconcile import Reconciler
 from app.domain import BackendSpec, Limits, Principal, Tenant
 from app.errors import Disabled, Unauthenticated
 from app.metrics import Metrics
@@ -31,7 +31,7 @@ from app.sessions.session import Session
 from app.storage import ApiKey, ApiKeyRepository, BackendRepository, Database, TenantRepository
 from app.storage.audit import AuditEntry, AuditLog
 from app.storage.audit_act import Act
-from app.storage.audit_follower import POLL_S, ActFollower
+from app.storage.audit_follower import POLL_S, AuditFollower
 from app.storage.issuers import IssuerRepository
 from app.storage.switches import PrincipalOff, SwitchRepository
 from app.this_node.effects import LocalEffects
@@ -71,7 +71,7 @@ class Pool:
 
 
 class NoLines:
-    """For ImplicitSessions."""
+    """For SessionlessRequests."""
 
     def forget(self, tenant: str, backend: str | None = None) -> None:
         """Has none."""
@@ -96,10 +96,10 @@ class Node:
         lines: Any = NoLines()
         local = LocalEffects(self.authenticator, self.directory, pool, self.registry, lines)
         issuers = IssuerRepository(self.database)
-        settling = Settling(local, self.backends, self.tenants, self.keys, issuers, self.switches)
+        settling = Reconciler(local, self.backends, self.tenants, self.keys, issuers, self.switches)
         errors = self.metrics.route_store_errors
         self.notices = None if connection is None else Notices(connection, Sealer(SECRET), name, errors)
-        self.effects = ClusterEffects(local, settling, ActFollower(self.database), self.notices)
+        self.effects = ClusterEffects(local, settling, AuditFollower(self.database), self.notices)
 
     async def session(self, key: str) -> Session:
         return await self.registry.open(await self.who(key), "acme", "echo", "streamable")

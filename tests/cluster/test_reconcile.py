@@ -1,4 +1,4 @@
-"""Settling: what the database says becomes true here, with fakes for both."""
+"""Reconciler: what the database says becomes true here, with fakes for both."""
 
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from app.cluster import reconcile
-from app.cluster.reconcile import Settling
+from app.cluster.reconcile import Reconciler
 from app.domain import BackendSpec, Limits, Tenant
 from app.errors import BackendNotFound, Disabled, NotFound, StorageUnavailable
 from app.routing.notice import RESYNC, Kind, Notice
@@ -124,7 +124,7 @@ class Rig:
         self.node, self.stores = Node(), Stores()
         stores = self.stores
         local: Any = self.node
-        self.settling = Settling(
+        self.settling = Reconciler(
             local,
             _Methods(get=stores.backend, list_warm=stores.list_warm),
             _Methods(get=stores.tenant),

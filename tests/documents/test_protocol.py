@@ -5,7 +5,7 @@ from pathlib import Path
 
 from app.protocol.eras import modern
 from app.protocol.eras.modern import SUPPORTED
-from app.transports.modern_http import _STATUS
+from app.transports.sessionless_http import _STATUS
 
 TEXT = (Path(__file__).parents[2] / "docs/protocol.md").read_text()
 

@@ -19,7 +19,7 @@ from app.cluster.durability import Durability
 from app.cluster.journal_writer import JournalWriter
 from app.domain import BackendSpec, Limits, Principal
 from app.limits.gates import TenantGates
-from app.links.leasing import Lender
+from app.links.leasing import ProcessLeasing
 from app.metrics import Metrics
 from app.processes.homes import Homes
 from app.processes.supervisor import Supervisor, SupervisorOptions
@@ -42,7 +42,7 @@ SPEC = BackendSpec("acme", "echo", sys.executable, ("-I", "-S", str(SERVER)), re
 class RealNode:
     """What of a node has to do with durable sessions. Fulfils `restoring.Sessions`."""
 
-    lender: Lender
+    lender: ProcessLeasing
     writer: JournalWriter
     durability: Durability
     metrics: Metrics
@@ -78,7 +78,7 @@ async def real_node(url: str, directory: Path) -> AsyncIterator[RealNode]:
         options = SupervisorOptions(Homes(directory))
         supervisor = await stack.enter_async_context(Supervisor(metrics, options))
         pool = await stack.enter_async_context(ProcessPool(supervisor, metrics, PoolOptions()))
-        lender = await stack.enter_async_context(Lender(pool, metrics))
+        lender = await stack.enter_async_context(ProcessLeasing(pool, metrics))
         writer = JournalWriter(RedisJournalStore(redis), SEALER)
         tasks = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(tasks.cancel_scope.cancel)

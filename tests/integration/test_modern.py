@@ -142,8 +142,8 @@ def impatient(suspended_s: float) -> type[Gateway]:
 
     class Impatient(Gateway):
         FIRST = (
-            "from app.sessionless.requests import ImplicitSessions\n"
-            f"ImplicitSessions.__init__.__kwdefaults__['suspended_s'] = {suspended_s}"
+            "from app.sessionless.requests import SessionlessRequests\n"
+            f"SessionlessRequests.__init__.__kwdefaults__['suspended_s'] = {suspended_s}"
         )
 
     return Impatient

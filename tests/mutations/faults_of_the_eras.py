@@ -26,10 +26,10 @@ FAULTS_OF_THE_ERAS = (
     ),
     Fault(
         "a call that repeats arguments is passed on while the tools are unknown",
-        "app/transports/modern_http.py",
+        "app/transports/sessionless_http.py",
         "if mirrored is None and headers and not goes_on:",
         "if False:",
-        ("tests/transports/test_modern_http.py",),
+        ("tests/transports/test_sessionless_http.py",),
     ),
     Fault(
         "a list of tools that does not come is waited for without end",

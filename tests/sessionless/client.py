@@ -1,4 +1,4 @@
-"""A 2026-07-28 client over ImplicitSessions, without HTTP: one object per request."""
+"""A 2026-07-28 client over SessionlessRequests, without HTTP: one object per request."""
 
 import itertools
 import json
@@ -20,9 +20,9 @@ from app.protocol.eras.modern import (
     climb,
 )
 from app.protocol.jsonrpc import Request, parse_client
-from app.sessionless.call import ModernCall
+from app.sessionless.call import SessionlessCall
 from app.sessionless.pooled_sessions import Caller
-from app.sessionless.requests import ImplicitSessions
+from app.sessionless.requests import SessionlessRequests
 from app.streams.streams import Reply
 from tests.sessionless.servers import FakeServer, ServerPool
 
@@ -35,11 +35,11 @@ _ids = itertools.count(1)
 class Sent:
     """One request of a client, and what comes of it."""
 
-    def __init__(self, message: Request, reply: Reply, call: ModernCall | None) -> None:
+    def __init__(self, message: Request, reply: Reply, call: SessionlessCall | None) -> None:
         self.message, self.reply, self.maybe_call = message, reply, call
 
     @property
-    def call(self) -> ModernCall:
+    def call(self) -> SessionlessCall:
         assert self.maybe_call is not None
         return self.maybe_call
 
@@ -76,7 +76,7 @@ class Client:
 
     def __init__(
         self,
-        implicit: ImplicitSessions,
+        implicit: SessionlessRequests,
         principal: Principal,
         capabilities: dict[str, Any] | None = None,
         log_level: str | None = None,
@@ -95,11 +95,11 @@ class Client:
         assert isinstance(climbed, Envelope), climbed
         return message, climbed
 
-    def _reply(self, calls: list[ModernCall]) -> Reply:
+    def _reply(self, calls: list[SessionlessCall]) -> Reply:
         return Reply(1, may_stream=True, make_stream=lambda: calls[-1].line.streams.new())  # noqa: PLW0108
 
     async def send(self, method: str = "tools/call", **params: Any) -> Sent:
-        calls: list[ModernCall] = []
+        calls: list[SessionlessCall] = []
         message, envelope = self.message(method, **params)
         reply = self._reply(calls)
         calls.append(await self.implicit.call(self.caller, message, envelope, reply))
@@ -107,7 +107,7 @@ class Client:
 
     async def go_on(self, result: dict[str, Any], answers: Any, method: str = "tools/call", **params: Any) -> Sent:
         """The retry after an `input_required` result."""
-        calls: list[ModernCall] = []
+        calls: list[SessionlessCall] = []
         message, envelope = self.message(method, **params, inputResponses=answers, requestState=result["requestState"])
         reply = self._reply(calls)
         calls.append(await self.implicit.resume(self.caller, message, envelope, reply))
@@ -167,7 +167,7 @@ async def refused(client: Client, result: dict[str, Any], reason: str, **params:
     assert error.value.reason == reason
 
 
-def held(implicit: ImplicitSessions, principal: Principal) -> list[object]:
+def held(implicit: SessionlessRequests, principal: Principal) -> list[object]:
     """The principal's lines that a call has for itself."""
     lines = implicit.lines.of((principal.identity, "acme", "echo"))
     return [line for line in lines if line.held_by is not None]

@@ -9,7 +9,7 @@ import pytest
 from app.auth.sealing import Sealer
 from app.domain import Principal
 from app.protocol.calls.call_deadlines import CANCEL_GRACE_S
-from app.sessionless.requests import ImplicitSessions
+from app.sessionless.requests import SessionlessRequests
 from app.sessions.registry import SessionRegistry
 from tests.sessionless.client import ELICITS, Client, held
 from tests.sessions.fakes import FakeStore
@@ -23,9 +23,11 @@ def stateless(store: FakeStore) -> None:
 
 
 @pytest.fixture
-async def implicit(registry: SessionRegistry, swept: list[Callable[[float], None]]) -> AsyncIterator[ImplicitSessions]:
+async def implicit(
+    registry: SessionRegistry, swept: list[Callable[[float], None]]
+) -> AsyncIterator[SessionlessRequests]:
     """Every test ends with nothing held: no line, no suspended call, no call counted."""
-    implicit = ImplicitSessions(registry, Sealer(b"k" * 32))
+    implicit = SessionlessRequests(registry, Sealer(b"k" * 32))
     swept.append(implicit.sweep)
     yield implicit
     end_of_grace = time.monotonic() + CANCEL_GRACE_S + 1
@@ -37,11 +39,11 @@ async def implicit(registry: SessionRegistry, swept: list[Callable[[float], None
 
 
 @pytest.fixture
-def client(implicit: ImplicitSessions, principal: Principal) -> Client:
+def client(implicit: SessionlessRequests, principal: Principal) -> Client:
     return Client(implicit, principal)
 
 
 @pytest.fixture
-def asked(implicit: ImplicitSessions, principal: Principal) -> Client:
+def asked(implicit: SessionlessRequests, principal: Principal) -> Client:
     """A client that answers questions."""
     return Client(implicit, principal, ELICITS)

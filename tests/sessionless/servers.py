@@ -1,4 +1,4 @@
-"""Processes for ImplicitSessions that greet by themselves; everything else they are asked is scripted by the test."""
+"""Processes for SessionlessRequests that greet by themselves; everything else is scripted by the test."""
 
 import asyncio
 import json

@@ -12,7 +12,7 @@ from app.errors import StateRefused
 from app.protocol.jsonrpc import Response
 from app.sessionless.backend_states import BackendStates
 from app.sessionless.pooled_sessions import Caller
-from app.sessionless.requests import ImplicitSessions
+from app.sessionless.requests import SessionlessRequests
 from tests.sessionless.client import ACCEPT, TEXT, Client, start
 from tests.sessionless.servers import FakeServer, ServerPool, modern_server
 
@@ -26,7 +26,7 @@ def pool() -> ServerPool:
 
 
 @pytest.fixture
-def client(implicit: ImplicitSessions, principal: Principal) -> Client:
+def client(implicit: SessionlessRequests, principal: Principal) -> Client:
     return Client(implicit, principal, {"elicitation": {}})
 
 
@@ -55,7 +55,7 @@ async def test_the_server_gets_its_state_back_as_it_wrote_it(client: Client, poo
 
 
 async def test_it_is_worth_nothing_to_anybody_else_or_anywhere_else(
-    client: Client, pool: ServerPool, implicit: ImplicitSessions, principal: Principal
+    client: Client, pool: ServerPool, implicit: SessionlessRequests, principal: Principal
 ) -> None:
     result, server = await asked(client, pool)
     before = len(server.sent_with("tools/call"))

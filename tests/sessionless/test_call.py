@@ -1,4 +1,4 @@
-"""ModernCall: a call of a 2026-07-28 client whose process asks the client something in the middle of it."""
+"""SessionlessCall: a call of a 2026-07-28 client whose process asks the client something in the middle of it."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from app.domain import Principal
-from app.sessionless.requests import ImplicitSessions
+from app.sessionless.requests import SessionlessRequests
 from app.streams.streams import MAX_EVENTS
 from tests.sessionless.client import (
     ACCEPT,
@@ -29,7 +29,7 @@ def pool() -> ServerPool:
 
 
 @pytest.fixture
-def client(implicit: ImplicitSessions, principal: Principal) -> Client:
+def client(implicit: SessionlessRequests, principal: Principal) -> Client:
     return Client(implicit, principal, {**ELICITS, "sampling": {}})
 
 
@@ -107,7 +107,7 @@ async def test_a_question_that_the_process_withdraws_is_not_asked(client: Client
 
 
 async def test_a_process_that_goes_on_without_the_client_is_heard_by_the_retry(
-    client: Client, pool: ServerPool, implicit: ImplicitSessions, principal: Principal
+    client: Client, pool: ServerPool, implicit: SessionlessRequests, principal: Principal
 ) -> None:
     result, server = await suspend(client, pool)
     server.say(method="notifications/cancelled", params={"requestId": "q1"})
@@ -129,7 +129,7 @@ async def test_a_process_that_goes_on_without_the_client_is_heard_by_the_retry(
     ],
 )
 async def test_what_the_client_did_not_declare_is_not_asked(
-    implicit: ImplicitSessions, principal: Principal, pool: ServerPool, method: str, params: Any, capabilities: Any
+    implicit: SessionlessRequests, principal: Principal, pool: ServerPool, method: str, params: Any, capabilities: Any
 ) -> None:
     client = Client(implicit, principal, capabilities)
     sent, server = await start(client, pool)
@@ -147,7 +147,7 @@ async def test_what_the_client_did_not_declare_is_not_asked(
 
 
 async def test_a_url_elicitation_is_asked_of_a_client_that_can_and_has_no_id_of_its_own(
-    implicit: ImplicitSessions, principal: Principal, pool: ServerPool
+    implicit: SessionlessRequests, principal: Principal, pool: ServerPool
 ) -> None:
     client = Client(implicit, principal, {"elicitation": {"url": {}}})
     sent, server = await start(client, pool)
@@ -235,7 +235,7 @@ async def test_a_request_without_a_progress_token_hears_no_progress(client: Clie
 
 @pytest.mark.parametrize(("level", "heard"), [(None, []), ("debug", ["debug", "error"]), ("warning", ["error"])])
 async def test_log_messages_go_to_requests_that_want_them_from_their_level_on(
-    implicit: ImplicitSessions, principal: Principal, pool: ServerPool, level: str | None, heard: list[str]
+    implicit: SessionlessRequests, principal: Principal, pool: ServerPool, level: str | None, heard: list[str]
 ) -> None:
     client = Client(implicit, principal, ELICITS, log_level=level)
     sent, server = await start(client, pool)

@@ -1,4 +1,4 @@
-"""ModernCall: how a call ends, and whether its process may have another."""
+"""SessionlessCall: how a call ends, and whether its process may have another."""
 
 import time
 
@@ -10,7 +10,7 @@ from app.domain import Principal
 from app.errors import BackendExited, BackendTimeout, CallCutOff, GatewayError, ResponseTooLarge
 from app.protocol.calls.call_deadlines import CANCEL_GRACE_S
 from app.protocol.eras.modern import LOG_LEVEL_KEY
-from app.sessionless.requests import ImplicitSessions
+from app.sessionless.requests import SessionlessRequests
 from app.sessions.registry import SessionRegistry
 from tests.sessionless.client import ACCEPT, ELICITS, TEXT, Client, finish, held, keys, refused, start, suspend
 from tests.sessionless.servers import FakeServer, ServerPool
@@ -22,7 +22,7 @@ def pool() -> ServerPool:
 
 
 @pytest.fixture
-def client(implicit: ImplicitSessions, principal: Principal) -> Client:
+def client(implicit: SessionlessRequests, principal: Principal) -> Client:
     return Client(implicit, principal, {**ELICITS, "sampling": {}})
 
 
@@ -114,7 +114,7 @@ async def test_a_process_whose_call_took_too_long_takes_no_other(
 
 @pytest.mark.usefixtures("stateless")
 async def test_a_process_that_somebody_listens_to_answers_lists_until_they_leave(
-    client: Client, pool: ServerPool, implicit: ImplicitSessions, registry: SessionRegistry
+    client: Client, pool: ServerPool, implicit: SessionlessRequests, registry: SessionRegistry
 ) -> None:
     message, envelope = client.message("subscriptions/listen", notifications={"toolsListChanged": True})
     listener = await implicit.listen(client.caller, message, envelope)
@@ -140,7 +140,7 @@ async def test_a_process_that_somebody_listens_to_answers_lists_until_they_leave
 
 @pytest.mark.usefixtures("stateless")
 async def test_a_process_is_stopped_after_it_has_been_told_that_nobody_listens_any_more(
-    client: Client, pool: ServerPool, implicit: ImplicitSessions, registry: SessionRegistry
+    client: Client, pool: ServerPool, implicit: SessionlessRequests, registry: SessionRegistry
 ) -> None:
     message, envelope = client.message("subscriptions/listen", notifications={"resourceSubscriptions": ["a://b"]})
     listener = await implicit.listen(client.caller, message, envelope)
@@ -193,7 +193,7 @@ async def test_a_session_that_is_closed_under_a_call_is_no_missing_session(
 
 @pytest.mark.usefixtures("stateless")
 async def test_a_line_that_cannot_be_written_to_is_free_again(
-    client: Client, pool: ServerPool, implicit: ImplicitSessions, principal: Principal
+    client: Client, pool: ServerPool, implicit: SessionlessRequests, principal: Principal
 ) -> None:
     sent, server = await start(client, pool)
     server.answer(TEXT)

@@ -7,7 +7,7 @@ import pytest
 
 from app.domain import Principal
 from app.protocol.eras.input_required import MAX_ROUNDS
-from app.sessionless.requests import ImplicitSessions
+from app.sessionless.requests import SessionlessRequests
 from app.sessionless.suspended_calls import SUSPENDED_S
 from tests.sessionless.client import ELICITS, TEXT, Client, held, refused, start
 from tests.sessionless.servers import FakeServer, ServerPool
@@ -24,7 +24,7 @@ def required(*urls: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def browsing(implicit: ImplicitSessions, principal: Principal) -> Client:
+def browsing(implicit: SessionlessRequests, principal: Principal) -> Client:
     """A client that can open URLs."""
     return Client(implicit, principal, {"elicitation": {"form": {}, "url": {}}})
 
@@ -37,7 +37,7 @@ async def sent_to(client: Client, pool: ServerPool, *urls: str) -> tuple[dict[st
 
 
 async def test_urls_that_must_be_opened_first_are_asked_for_and_then_the_request_is_sent_again(
-    browsing: Client, pool: ServerPool, implicit: ImplicitSessions, principal: Principal
+    browsing: Client, pool: ServerPool, implicit: SessionlessRequests, principal: Principal
 ) -> None:
     result, server = await sent_to(browsing, pool, "https://a.example", "https://b.example")
     assert result["resultType"] == "input_required"
@@ -105,7 +105,7 @@ async def test_a_server_that_wants_urls_without_end_is_stopped(browsing: Client,
 
 
 async def test_a_url_that_nobody_comes_back_from_is_forgotten_in_time(
-    browsing: Client, pool: ServerPool, implicit: ImplicitSessions
+    browsing: Client, pool: ServerPool, implicit: SessionlessRequests
 ) -> None:
     result, server = await sent_to(browsing, pool, "https://a.example")
     implicit.sweep(time.monotonic() + SUSPENDED_S + 1)
@@ -114,7 +114,7 @@ async def test_a_url_that_nobody_comes_back_from_is_forgotten_in_time(
 
 
 async def test_a_client_that_opens_no_urls_is_told_what_it_lacks(
-    implicit: ImplicitSessions, principal: Principal, pool: ServerPool
+    implicit: SessionlessRequests, principal: Principal, pool: ServerPool
 ) -> None:
     outcome, _ = await sent_to(Client(implicit, principal, ELICITS), pool, "https://a.example")
     assert (outcome["code"], outcome["data"]) == (-32021, {"requiredCapabilities": {"elicitation": {"url": {}}}})

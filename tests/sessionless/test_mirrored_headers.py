@@ -1,4 +1,4 @@
-"""Mirrors: what is known of the arguments that clients repeat in headers, and that calls do not wait for it."""
+"""MirroredHeaders: what is known of the arguments that clients repeat in headers, and that calls do not wait for it."""
 
 import json
 import time
@@ -10,7 +10,7 @@ import pytest
 from app.errors import InvalidResponse
 from app.protocol.calls.call_deadlines import CANCEL_GRACE_S
 from app.sessionless import mirrored_headers
-from app.sessionless.requests import ImplicitSessions
+from app.sessionless.requests import SessionlessRequests
 from app.sessions.registry import SessionRegistry
 from tests.sessionless.client import TEXT, Client, run
 from tests.sessionless.servers import ERROR, FakeServer, ServerPool, legacy_server, modern_server
@@ -140,7 +140,7 @@ async def test_a_backend_with_pages_without_end_is_not_asked_for_ever(client: Cl
 
 
 async def test_a_process_that_dies_while_it_lists_is_heard_by_who_waits(
-    client: Client, pool: ServerPool, implicit: ImplicitSessions
+    client: Client, pool: ServerPool, implicit: SessionlessRequests
 ) -> None:
     pool.make = lambda: FakeServer({key: each for key, each in legacy_server().answers.items() if key != "tools/list"})
     errors: list[Exception] = []
@@ -171,7 +171,7 @@ async def test_a_call_whose_process_dies_has_no_tools_looked_up(client: Client, 
 
 
 async def test_a_process_that_does_not_list_its_tools_is_not_kept_for_it(
-    client: Client, pool: ServerPool, registry: SessionRegistry, implicit: ImplicitSessions
+    client: Client, pool: ServerPool, registry: SessionRegistry, implicit: SessionlessRequests
 ) -> None:
     pool.make = lambda: FakeServer({key: each for key, each in legacy_server().answers.items() if key != "tools/list"})
     server = await run(client, pool)

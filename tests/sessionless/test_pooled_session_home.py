@@ -11,7 +11,7 @@ from app.domain import Principal
 from app.errors import BackendExited, BackendTimeout, QuotaExceeded
 from app.protocol.calls.call_deadlines import CANCEL_GRACE_S
 from app.sessionless.call import ASK_ANYBODY_S, ASK_ELSEWHERE_S
-from app.sessionless.requests import ImplicitSessions
+from app.sessionless.requests import SessionlessRequests
 from app.sessions import session as module
 from app.sessions.registry import SessionRegistry
 from tests.sessionless.client import ACCEPT, ELICITS, TEXT, Client, Sent, keys, run
@@ -52,7 +52,7 @@ def sweep(registry: SessionRegistry, seconds: float) -> None:
 
 
 async def test_calls_that_may_be_asked_share_the_home_with_all_others(
-    asked: Client, pool: ServerPool, implicit: ImplicitSessions, principal: Principal
+    asked: Client, pool: ServerPool, implicit: SessionlessRequests, principal: Principal
 ) -> None:
     loud = Client(implicit, principal, ELICITS, log_level="info")
     sent, server = await several(asked, pool, "a", "b")
@@ -284,7 +284,7 @@ async def test_who_was_asked_and_left_is_not_asked_again_by_another_call(asked: 
 
 @pytest.mark.parametrize("first_to_answer", ["the one that was asked", "the other"])
 async def test_a_question_that_is_not_answered_for_long_is_asked_of_another_call_that_waits(
-    asked: Client, pool: ServerPool, implicit: ImplicitSessions, first_to_answer: str
+    asked: Client, pool: ServerPool, implicit: SessionlessRequests, first_to_answer: str
 ) -> None:
     [first, second], server = await several(asked, pool, "a", "b")
     server.ask("q1", message="q1")
@@ -307,7 +307,7 @@ async def test_a_question_that_is_not_answered_for_long_is_asked_of_another_call
 
 
 async def test_a_question_is_not_asked_of_a_call_that_the_process_has_passed_over_if_there_is_another(
-    asked: Client, pool: ServerPool, implicit: ImplicitSessions
+    asked: Client, pool: ServerPool, implicit: SessionlessRequests
 ) -> None:
     [slow, quick], server = await several(asked, pool, "a", "b")
     await done(server, quick, 1)
@@ -342,7 +342,7 @@ async def test_a_call_that_was_passed_over_is_asked_before_one_whose_client_is_b
 
 
 async def test_a_call_whose_question_was_asked_elsewhere_takes_it_not_along_when_it_ends(
-    asked: Client, pool: ServerPool, implicit: ImplicitSessions
+    asked: Client, pool: ServerPool, implicit: SessionlessRequests
 ) -> None:
     [first, second], server = await several(asked, pool, "a", "b")
     server.ask("q1", message="q1")
@@ -364,7 +364,7 @@ async def test_what_the_process_withdraws_is_not_asked_of_the_call_that_has_it(a
 
 
 async def test_a_log_message_goes_to_the_oldest_call_that_wants_it(
-    pool: ServerPool, implicit: ImplicitSessions, principal: Principal
+    pool: ServerPool, implicit: SessionlessRequests, principal: Principal
 ) -> None:
     clients = [Client(implicit, principal, ELICITS, log_level=level) for level in (None, "error", "info", "info")]
     sent = [await client.send(name="x") for client in clients]

@@ -10,7 +10,7 @@ from app.domain import Principal
 from app.errors import NodeLost, NodeUnavailable
 from app.sessionless.pooled_session import CallerKey, max_shared
 from app.sessionless.pooled_sessions import MAX_CAPABILITY_SETS
-from app.sessionless.requests import ImplicitSessions
+from app.sessionless.requests import SessionlessRequests
 from app.sessions.registry import SessionRegistry
 from tests.sessionless.client import ELICITS, TEXT, Client, run
 from tests.sessionless.servers import (
@@ -59,7 +59,7 @@ async def test_a_list_is_asked_of_a_process_that_is_in_a_call(asked: Client, poo
 
 @pytest.mark.usefixtures("stateless")
 async def test_calls_that_want_a_log_do_not_hear_that_of_others(
-    pool: ServerPool, implicit: ImplicitSessions, principal: Principal
+    pool: ServerPool, implicit: SessionlessRequests, principal: Principal
 ) -> None:
     quiet, loud = Client(implicit, principal), Client(implicit, principal, log_level="info")
     sent = [await loud.send(name="a"), await quiet.send(name="b"), await loud.send(name="c")]
@@ -69,7 +69,7 @@ async def test_calls_that_want_a_log_do_not_hear_that_of_others(
 
 
 async def test_each_set_of_capabilities_is_what_its_process_hears(
-    pool: ServerPool, implicit: ImplicitSessions, principal: Principal
+    pool: ServerPool, implicit: SessionlessRequests, principal: Principal
 ) -> None:
     offered: dict[str, Any] = {"sampling": {}, "roots": {}, "tasks": {}, "extensions": {"x": {}}}
     client = Client(implicit, principal, offered)
@@ -81,20 +81,22 @@ async def test_each_set_of_capabilities_is_what_its_process_hears(
 
 
 async def test_a_modern_process_serves_every_set_of_capabilities(
-    pool: ServerPool, implicit: ImplicitSessions, principal: Principal
+    pool: ServerPool, implicit: SessionlessRequests, principal: Principal
 ) -> None:
     pool.make = modern_server
     server = await run(Client(implicit, principal), pool)
     assert await run(Client(implicit, principal, ELICITS), pool) is server
 
 
-async def test_principals_share_no_process(pool: ServerPool, implicit: ImplicitSessions, principal: Principal) -> None:
+async def test_principals_share_no_process(
+    pool: ServerPool, implicit: SessionlessRequests, principal: Principal
+) -> None:
     other = Principal("acme", "key", "k2", frozenset({"mcp:connect"}))
     assert await run(Client(implicit, principal), pool) is not await run(Client(implicit, other), pool)
 
 
 async def test_a_principal_has_at_most_four_sets_of_capabilities(
-    pool: ServerPool, implicit: ImplicitSessions, principal: Principal
+    pool: ServerPool, implicit: SessionlessRequests, principal: Principal
 ) -> None:
     clients = [Client(implicit, principal, {"sampling": {"n": n}}) for n in range(MAX_CAPABILITY_SETS + 1)]
     servers = [await run(client, pool) for client in clients[:MAX_CAPABILITY_SETS]]
@@ -104,7 +106,7 @@ async def test_a_principal_has_at_most_four_sets_of_capabilities(
 
 
 async def test_a_replaced_set_ends_after_its_calls(
-    pool: ServerPool, implicit: ImplicitSessions, principal: Principal
+    pool: ServerPool, implicit: SessionlessRequests, principal: Principal
 ) -> None:
     clients = [Client(implicit, principal, {"sampling": {"n": n}}) for n in range(MAX_CAPABILITY_SETS + 1)]
     sent = await clients[0].send(name="long")
@@ -129,7 +131,7 @@ async def test_a_process_has_a_bounded_number_of_calls_and_then_there_is_another
 
 
 async def test_a_changed_backend_gets_new_processes_and_calls_end_where_they_are(
-    client: Client, pool: ServerPool, implicit: ImplicitSessions
+    client: Client, pool: ServerPool, implicit: SessionlessRequests
 ) -> None:
     sent = await client.send(name="x")
     implicit.forget("acme", "echo")
@@ -141,22 +143,22 @@ async def test_a_changed_backend_gets_new_processes_and_calls_end_where_they_are
     assert pool.living == [new]
 
 
-async def test_a_dead_process_is_replaced(client: Client, pool: ServerPool, implicit: ImplicitSessions) -> None:
+async def test_a_dead_process_is_replaced(client: Client, pool: ServerPool, implicit: SessionlessRequests) -> None:
     (await run(client, pool)).die()
     assert len(implicit.lines) == 0
     await run(client, pool)
 
 
 async def test_nothing_is_kept_of_callers_without_a_line(
-    client: Client, pool: ServerPool, implicit: ImplicitSessions
+    client: Client, pool: ServerPool, implicit: SessionlessRequests
 ) -> None:
     (await run(client, pool)).die()
     assert not implicit.lines._callers
-    assert repr(implicit) == "<ImplicitSessions [0 lines, 0 suspended, 0 listeners]>"
+    assert repr(implicit) == "<SessionlessRequests [0 lines, 0 suspended, 0 listeners]>"
 
 
 async def test_closing_every_session_twice_leaves_nothing(
-    client: Client, asked: Client, registry: SessionRegistry, implicit: ImplicitSessions
+    client: Client, asked: Client, registry: SessionRegistry, implicit: SessionlessRequests
 ) -> None:
     sent = [await client.send(name="a"), await asked.send(name="b")]
     for _ in range(2):
@@ -168,7 +170,7 @@ async def test_closing_every_session_twice_leaves_nothing(
 
 
 async def test_a_line_for_a_caller_that_another_node_has_by_now_is_closed(
-    client: Client, registry: SessionRegistry, implicit: ImplicitSessions
+    client: Client, registry: SessionRegistry, implicit: SessionlessRequests
 ) -> None:
     implicit.lines._may_serve = lambda session: False
     with pytest.raises(NodeUnavailable):
@@ -177,7 +179,7 @@ async def test_a_line_for_a_caller_that_another_node_has_by_now_is_closed(
 
 
 async def test_a_caller_is_gone_with_its_last_line_but_not_before_its_requests(
-    client: Client, pool: ServerPool, registry: SessionRegistry, implicit: ImplicitSessions
+    client: Client, pool: ServerPool, registry: SessionRegistry, implicit: SessionlessRequests
 ) -> None:
     gone: list[CallerKey] = []
     implicit.lines._on_caller_gone = gone.append
@@ -192,7 +194,7 @@ async def test_a_caller_is_gone_with_its_last_line_but_not_before_its_requests(
 
 
 async def test_the_lines_of_a_caller_that_another_node_has_taken_end(
-    client: Client, pool: ServerPool, registry: SessionRegistry, implicit: ImplicitSessions, principal: Principal
+    client: Client, pool: ServerPool, registry: SessionRegistry, implicit: SessionlessRequests, principal: Principal
 ) -> None:
     other = Client(implicit, dataclasses.replace(principal, subject="somebody else"))
     for each in (client, other):
@@ -202,7 +204,7 @@ async def test_the_lines_of_a_caller_that_another_node_has_taken_end(
 
 
 async def test_a_call_that_waits_for_what_the_gateway_asks_itself_is_not_sent_once_its_client_has_left(
-    pool: ServerPool, implicit: ImplicitSessions, principal: Principal, store: FakeStore
+    pool: ServerPool, implicit: SessionlessRequests, principal: Principal, store: FakeStore
 ) -> None:
     store.specs[SPEC.key] = dataclasses.replace(SPEC, calls_per_session=1)
     client = Client(implicit, principal, log_level="info")

@@ -9,7 +9,7 @@ import pytest
 from app.domain import Principal
 from app.errors import BackendExited, BackendUnavailable, InvalidResponse
 from app.sessionless import pooled_sessions
-from app.sessionless.requests import ImplicitSessions
+from app.sessionless.requests import SessionlessRequests
 from app.sessions.directory import BackendDirectory
 from app.sessions.registry import SessionRegistry
 from tests.sessionless.client import TEXT, Client, run
@@ -95,7 +95,7 @@ async def test_a_modern_backend_that_starts_slowly_is_not_taken_for_a_silent_one
 
 @pytest.mark.usefixtures("stateless")
 async def test_the_era_is_found_once_per_version_of_the_backend(
-    asked: Client, pool: ServerPool, store: FakeStore, directory: BackendDirectory, implicit: ImplicitSessions
+    asked: Client, pool: ServerPool, store: FakeStore, directory: BackendDirectory, implicit: SessionlessRequests
 ) -> None:
     first = await asked.send(name="a")
     second = await asked.send(name="b")
@@ -113,7 +113,7 @@ async def test_the_era_is_found_once_per_version_of_the_backend(
 
 
 async def test_a_backend_that_refuses_the_handshake_it_took_before_is_looked_at_again(
-    client: Client, pool: ServerPool, implicit: ImplicitSessions, principal: Principal
+    client: Client, pool: ServerPool, implicit: SessionlessRequests, principal: Principal
 ) -> None:
     await run(client, pool)
     pool.make = lambda: FakeServer({"initialize": ERROR, "server/discover": modern_server().answers["server/discover"]})
@@ -126,7 +126,7 @@ async def test_a_backend_that_refuses_the_handshake_it_took_before_is_looked_at_
 
 
 async def test_a_backend_that_dies_during_the_probe_is_an_error_and_leaves_nothing(
-    client: Client, pool: ServerPool, registry: SessionRegistry, implicit: ImplicitSessions
+    client: Client, pool: ServerPool, registry: SessionRegistry, implicit: SessionlessRequests
 ) -> None:
     class Dying(FakeServer):
         def send(self, line: bytes) -> None:
@@ -140,7 +140,7 @@ async def test_a_backend_that_dies_during_the_probe_is_an_error_and_leaves_nothi
 
 
 async def test_a_backend_that_dies_with_its_greeting_leaves_no_line(
-    client: Client, pool: ServerPool, registry: SessionRegistry, implicit: ImplicitSessions
+    client: Client, pool: ServerPool, registry: SessionRegistry, implicit: SessionlessRequests
 ) -> None:
     class Dying(FakeServer):
         def say(self, **message: Any) -> None:
@@ -157,7 +157,7 @@ async def test_a_backend_that_dies_with_its_greeting_leaves_no_line(
 
 
 async def test_a_pool_without_a_process_is_an_error_and_leaves_nothing(
-    client: Client, pool: ServerPool, registry: SessionRegistry, implicit: ImplicitSessions
+    client: Client, pool: ServerPool, registry: SessionRegistry, implicit: SessionlessRequests
 ) -> None:
     pool.error = BackendUnavailable()
     with pytest.raises(BackendUnavailable):
@@ -166,7 +166,7 @@ async def test_a_pool_without_a_process_is_an_error_and_leaves_nothing(
 
 
 async def test_a_client_that_leaves_while_its_line_opens_leaves_nothing(
-    client: Client, pool: ServerPool, registry: SessionRegistry, implicit: ImplicitSessions
+    client: Client, pool: ServerPool, registry: SessionRegistry, implicit: SessionlessRequests
 ) -> None:
     pool.make = lambda: FakeServer({})
     async with anyio.create_task_group() as tasks:

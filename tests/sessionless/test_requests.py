@@ -1,4 +1,4 @@
-"""ImplicitSessions: what a client that opens no session is told of a backend."""
+"""SessionlessRequests: what a client that opens no session is told of a backend."""
 
 import json
 

@@ -9,7 +9,7 @@ import pytest
 from app.domain import Principal
 from app.errors import BackendExited
 from app.protocol.jsonrpc import Request
-from app.sessionless.requests import ImplicitSessions
+from app.sessionless.requests import SessionlessRequests
 from app.sessionless.subscriptions import MAX_LISTENERS, Listener
 from app.sessions.lifetime import why_over
 from app.sessions.registry import SessionRegistry
@@ -93,7 +93,7 @@ async def test_a_change_reaches_every_listener_that_asked_for_it_under_its_own_i
         assert repr(listener.stream).endswith("[0 events, 0 bytes]>")
 
 
-async def test_other_principals_hear_nothing(client: Client, pool: ServerPool, implicit: ImplicitSessions) -> None:
+async def test_other_principals_hear_nothing(client: Client, pool: ServerPool, implicit: SessionlessRequests) -> None:
     other = Client(implicit, Principal("acme", "key", "k2", frozenset({"mcp:connect"})))
     mine, theirs = await listen(client, toolsListChanged=True), await listen(other, toolsListChanged=True)
     for listener in (mine, theirs):
@@ -104,7 +104,7 @@ async def test_other_principals_hear_nothing(client: Client, pool: ServerPool, i
 
 
 async def test_a_resource_is_subscribed_to_once_and_until_the_last_listener_leaves(
-    client: Client, pool: ServerPool, implicit: ImplicitSessions
+    client: Client, pool: ServerPool, implicit: SessionlessRequests
 ) -> None:
     first, second = [await listen(client, resourceSubscriptions=["a://b"]) for _ in range(2)]
     server = pool.servers[0]
@@ -118,7 +118,7 @@ async def test_a_resource_is_subscribed_to_once_and_until_the_last_listener_leav
 
 
 async def test_a_line_is_not_idle_while_somebody_listens(
-    client: Client, implicit: ImplicitSessions, registry: SessionRegistry
+    client: Client, implicit: SessionlessRequests, registry: SessionRegistry
 ) -> None:
     listener = await listen(client, toolsListChanged=True)
     session = next(iter(registry))
@@ -129,7 +129,7 @@ async def test_a_line_is_not_idle_while_somebody_listens(
 
 
 async def test_a_subscription_ends_with_its_result_when_the_process_dies(
-    client: Client, asked: Client, pool: ServerPool, implicit: ImplicitSessions
+    client: Client, asked: Client, pool: ServerPool, implicit: SessionlessRequests
 ) -> None:
     listener = await listen(client, toolsListChanged=True)
     await heard(listener)
@@ -144,7 +144,7 @@ async def test_a_subscription_ends_with_its_result_when_the_process_dies(
 
 
 async def test_a_process_that_dies_before_it_acknowledges_leaves_no_listener(
-    client: Client, pool: ServerPool, implicit: ImplicitSessions
+    client: Client, pool: ServerPool, implicit: SessionlessRequests
 ) -> None:
     class Dying(FakeServer):
         def send(self, line: bytes) -> None:
@@ -159,7 +159,7 @@ async def test_a_process_that_dies_before_it_acknowledges_leaves_no_listener(
 
 
 async def test_listeners_are_bounded_and_the_oldest_is_told_that_it_ends(
-    client: Client, implicit: ImplicitSessions
+    client: Client, implicit: SessionlessRequests
 ) -> None:
     listeners = [await listen(client, toolsListChanged=True) for _ in range(MAX_LISTENERS + 1)]
     await heard(listeners[0])

@@ -10,7 +10,7 @@ from app.domain import Principal
 from app.errors import CallCutOff, StateRefused
 from app.protocol.calls.call_deadlines import CANCEL_GRACE_S
 from app.sessionless import suspended_calls
-from app.sessionless.requests import ImplicitSessions
+from app.sessionless.requests import SessionlessRequests
 from app.sessionless.suspended_calls import SUSPENDED_S
 from app.sessions.registry import SessionRegistry
 from tests.sessionless.client import (
@@ -34,7 +34,7 @@ def pool() -> ServerPool:
 
 
 @pytest.fixture
-def client(implicit: ImplicitSessions, principal: Principal) -> Client:
+def client(implicit: SessionlessRequests, principal: Principal) -> Client:
     return Client(implicit, principal, {**ELICITS, "sampling": {}})
 
 
@@ -60,7 +60,7 @@ async def test_a_state_that_was_changed_is_refused_and_spends_nothing(client: Cl
 
 
 async def test_what_the_request_said_is_not_kept_while_its_client_is_asked(
-    client: Client, pool: ServerPool, implicit: ImplicitSessions
+    client: Client, pool: ServerPool, implicit: SessionlessRequests
 ) -> None:
     result, server = await suspend(client, pool, arguments={"a": "x" * 100_000})
     assert [call.message.params for call in implicit.suspended.waiting()] == [None]
@@ -70,7 +70,7 @@ async def test_what_the_request_said_is_not_kept_while_its_client_is_asked(
 
 
 async def test_a_state_is_good_for_its_principal_backend_and_request_only(
-    client: Client, pool: ServerPool, implicit: ImplicitSessions, principal: Principal
+    client: Client, pool: ServerPool, implicit: SessionlessRequests, principal: Principal
 ) -> None:
     result, server = await suspend(client, pool, arguments={"a": 1})
     stranger = Client(implicit, Principal("acme", "key", "k2", principal.scopes), client.capabilities)
@@ -111,7 +111,9 @@ async def test_a_state_is_spent_by_the_first_who_brings_it(client: Client, pool:
     assert len(server.sent_with("tools/call")) == 1
 
 
-async def test_a_call_whose_process_died_is_lost(client: Client, pool: ServerPool, implicit: ImplicitSessions) -> None:
+async def test_a_call_whose_process_died_is_lost(
+    client: Client, pool: ServerPool, implicit: SessionlessRequests
+) -> None:
     result, server = await suspend(client, pool)
     server.die()
     assert len(implicit.suspended) == 0
@@ -120,7 +122,7 @@ async def test_a_call_whose_process_died_is_lost(client: Client, pool: ServerPoo
 
 
 async def test_a_call_whose_client_does_not_come_back_is_cancelled_and_lost(
-    client: Client, pool: ServerPool, implicit: ImplicitSessions, registry: SessionRegistry
+    client: Client, pool: ServerPool, implicit: SessionlessRequests, registry: SessionRegistry
 ) -> None:
     result, server = await suspend(client, pool)
     implicit.sweep(time.monotonic() + SUSPENDED_S - 1)
@@ -137,7 +139,7 @@ async def test_a_call_whose_client_does_not_come_back_is_cancelled_and_lost(
 
 
 async def test_a_state_that_is_too_old_is_lost(
-    client: Client, pool: ServerPool, implicit: ImplicitSessions, monkeypatch: pytest.MonkeyPatch
+    client: Client, pool: ServerPool, implicit: SessionlessRequests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result, _ = await suspend(client, pool)
     later = time.time() + SUSPENDED_S + 2
@@ -147,7 +149,7 @@ async def test_a_state_that_is_too_old_is_lost(
 
 
 async def test_a_node_keeps_a_bounded_number_of_suspended_calls(
-    client: Client, pool: ServerPool, implicit: ImplicitSessions, monkeypatch: pytest.MonkeyPatch
+    client: Client, pool: ServerPool, implicit: SessionlessRequests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(suspended_calls, "MAX_SUSPENDED", 1)
     first, server = await suspend(client, pool)
@@ -159,7 +161,7 @@ async def test_a_node_keeps_a_bounded_number_of_suspended_calls(
 
 
 async def test_a_node_that_stops_waits_for_no_suspended_call(
-    client: Client, pool: ServerPool, implicit: ImplicitSessions, registry: SessionRegistry
+    client: Client, pool: ServerPool, implicit: SessionlessRequests, registry: SessionRegistry
 ) -> None:
     result, server = await suspend(client, pool)
     running, _ = await start(client, pool)
@@ -176,7 +178,7 @@ async def test_a_node_that_stops_waits_for_no_suspended_call(
 
 
 async def test_a_stopping_node_lets_a_list_on_the_process_of_a_suspended_call_be_answered(
-    client: Client, pool: ServerPool, implicit: ImplicitSessions, registry: SessionRegistry
+    client: Client, pool: ServerPool, implicit: SessionlessRequests, registry: SessionRegistry
 ) -> None:
     _, server = await suspend(client, pool)
     del server.answers["tools/list"]

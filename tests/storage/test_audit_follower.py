@@ -1,4 +1,4 @@
-"""ActFollower: every act once, in whatever order it becomes visible. Window: the same as arithmetic."""
+"""AuditFollower: every act once, in whatever order it becomes visible. Window: the same as arithmetic."""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -12,7 +12,7 @@ from app.errors import StorageUnavailable
 from app.storage import Database, audit_follower
 from app.storage.audit import AuditEntry, AuditLog
 from app.storage.audit_act import Act, record
-from app.storage.audit_follower import SETTLED_S, ActFollower, Window
+from app.storage.audit_follower import SETTLED_S, AuditFollower, Window
 from tests.postgres import empty
 
 only_postgresql = pytest.mark.parametrize("dialect", ["postgresql"], indirect=True)
@@ -44,7 +44,7 @@ def heard() -> Heard:
 
 @pytest.fixture
 def look(database: Database, heard: Heard) -> Callable:
-    follower = ActFollower(database)
+    follower = AuditFollower(database)
     return lambda: follower.look(heard.entries, heard.loss)
 
 
@@ -133,7 +133,7 @@ async def test_what_was_being_written_at_the_start_is_told(database, look, heard
 
 async def test_it_goes_on_after_the_database_was_away(database, heard, monkeypatch):
     monkeypatch.setattr(audit_follower, "POLL_S", 0.01)
-    follower, is_away = ActFollower(database), True
+    follower, is_away = AuditFollower(database), True
     read = follower._read
 
     async def sometimes(floor: int) -> list[AuditEntry]:

@@ -17,15 +17,15 @@ from app.http.hosts import HostPolicy
 from app.limits.rate_limiter import RateLimiter
 from app.metrics import Metrics
 from app.routing.router import Router
-from app.sessionless.requests import ImplicitSessions
+from app.sessionless.requests import SessionlessRequests
 from app.sessions.directory import BackendDirectory
 from app.sessions.registry import SessionRegistry
 from app.sessions.standstill import StandstillGuard
 from app.sessions.sweep import sweep_for_ever
 from app.transports.front import Front
-from app.transports.modern_http import ModernHttp
-from app.transports.remote.caller_routing import Callers
-from app.transports.remote.remote_sessions import Elsewhere
+from app.transports.remote.caller_routing import CallerRouting
+from app.transports.remote.remote_sessions import RemoteSessions
+from app.transports.sessionless_http import SessionlessHttp
 from app.transports.sse import HttpSse
 from app.transports.streamable_http import StreamableHttp
 from tests.sessions.fakes import FakePool, FakeRoutes, FakeStore, all_ours, alone
@@ -155,7 +155,7 @@ def unlimited() -> RateLimiter:
     return RateLimiter("unknown_sessions", Metrics("test").rate_limited)
 
 
-def nowhere_else(registry: SessionRegistry) -> tuple[Elsewhere, Callers]:
+def nowhere_else(registry: SessionRegistry) -> tuple[RemoteSessions, CallerRouting]:
     """A node without others."""
 
     async def probe(url: str) -> None:
@@ -163,8 +163,8 @@ def nowhere_else(registry: SessionRegistry) -> tuple[Elsewhere, Callers]:
 
     unused: Any = None
     router, ownership = Router(FakeRoutes(), "0123456789abcdef", {}, {}, probe), alone()
-    elsewhere = Elsewhere(registry, ownership, router, unused, unused, unlimited())
-    return elsewhere, Callers(registry, ownership, router, unused, elsewhere)
+    elsewhere = RemoteSessions(registry, ownership, router, unused, unused, unlimited())
+    return elsewhere, CallerRouting(registry, ownership, router, unused, elsewhere)
 
 
 @pytest.fixture
@@ -184,7 +184,7 @@ def http(registry: SessionRegistry, authenticator: FakeAuthenticator) -> Http:
         await send({"type": "http.response.body", "body": f"{scope['path']} {size}".encode()})
 
     metrics = Metrics("test")
-    implicit = ImplicitSessions(registry, Sealer(b"k" * 32))
+    implicit = SessionlessRequests(registry, Sealer(b"k" * 32))
     typed_authenticator: Any = authenticator
     elsewhere, callers = nowhere_else(registry)
     options: Any = {"max_body_bytes": LIMIT, "keepalive_s": 15.0}
@@ -194,7 +194,7 @@ def http(registry: SessionRegistry, authenticator: FakeAuthenticator) -> Http:
             HostPolicy([], ["https://app.example.org"]),
             typed_authenticator,
             StreamableHttp(
-                registry, elsewhere, ModernHttp(implicit, callers, metrics, keepalive_s=15.0), metrics, **options
+                registry, elsewhere, SessionlessHttp(implicit, callers, metrics, keepalive_s=15.0), metrics, **options
             ),
             HttpSse(registry, elsewhere, metrics, **options),
             max_body_bytes=LIMIT,

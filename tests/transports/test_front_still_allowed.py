@@ -14,7 +14,7 @@ from app.sessions.registry import SessionRegistry
 from app.transports.request import McpRequest
 from tests.sessionless.servers import ServerPool
 from tests.transports.conftest import ALICE, Exchanged, FakeAuthenticator, Http
-from tests.transports.test_modern_http import ENVELOPE
+from tests.transports.test_sessionless_http import ENVELOPE
 
 MCP, SSE = "/t/acme/echo/mcp", "/t/acme/echo/sse"
 HELLO = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "2025-11-25"}}

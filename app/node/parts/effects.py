@@ -3,7 +3,7 @@
 from functools import partial
 
 from app.cluster.effects import ClusterEffects
-from app.cluster.reconcile import Settling
+from app.cluster.reconcile import Reconciler
 from app.node.parts.credentials import Credentials
 from app.node.parts.membership import Membership, node_leaves
 from app.node.parts.processes import Processes
@@ -30,6 +30,6 @@ def make_effects(
         sessions.implicit,
         records.tenants_off,
     )
-    settling = Settling(local, records.backends, records.tenants, records.keys, records.issuers, records.switches)
+    settling = Reconciler(local, records.backends, records.tenants, records.keys, records.issuers, records.switches)
     leaves = partial(node_leaves, routes=routes, membership=membership)
     return ClusterEffects(local, settling, records.trail, routes.routing.notices, leaves)

@@ -10,7 +10,7 @@ from app.backends.pool import PoolOptions, ProcessPool
 from app.config.environment import PREFIX
 from app.config.settings import Settings
 from app.errors import SettingsError
-from app.links.leasing import Lender
+from app.links.leasing import ProcessLeasing
 from app.node.parts.opening import Opening
 from app.processes import homes
 from app.processes.pipes import PipeLimits
@@ -29,7 +29,7 @@ class Processes:
     supervisor: Supervisor
     failures: FailureLog
     pool: ProcessPool
-    lender: Lender
+    lender: ProcessLeasing
 
 
 async def open_processes(opening: Opening, backends: BackendRepository) -> Processes:
@@ -48,7 +48,7 @@ async def open_processes(opening: Opening, backends: BackendRepository) -> Proce
     failures = FailureLog(opening.node_id)
     limits = PoolOptions(max_processes=settings.max_processes, deadline_s=settings.pool_wait_s)
     pool = await stack.enter_async_context(ProcessPool(supervisor, metrics, limits, failures=failures))
-    lender = await stack.enter_async_context(Lender(pool, metrics))
+    lender = await stack.enter_async_context(ProcessLeasing(pool, metrics))
     return Processes(supervisor, failures, pool, lender)
 
 

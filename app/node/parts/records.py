@@ -7,7 +7,7 @@ from app.domain import BackendSpec
 from app.errors import Disabled
 from app.node.parts.opening import Opening
 from app.storage.api_keys import ApiKeyRepository
-from app.storage.audit_follower import ActFollower
+from app.storage.audit_follower import AuditFollower
 from app.storage.backends import BackendRepository
 from app.storage.engine import Database
 from app.storage.issuers import IssuerRepository
@@ -29,7 +29,7 @@ class Records:
     switches: SwitchRepository
     issuers: IssuerRepository
     watch: DatabaseWatch
-    trail: ActFollower
+    trail: AuditFollower
     tenants_off: Mapping[str, Disabled]
     warm: Sequence[BackendSpec]
 
@@ -54,7 +54,7 @@ async def open_records(opening: Opening) -> Records:
         switches=switches,
         issuers=IssuerRepository(database),
         watch=DatabaseWatch(database),
-        trail=ActFollower(database),
+        trail=AuditFollower(database),
         tenants_off=await switches.tenants_off(),
         warm=await backends.list_warm(),  # before there are tasks: what fails among them is raised in a group
     )

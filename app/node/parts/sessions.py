@@ -15,7 +15,7 @@ from app.node.parts.records import Records
 from app.node.parts.routes import Routes
 from app.routing.routes import caller_key
 from app.sessionless.pooled_session import CallerHomes
-from app.sessionless.requests import ImplicitSessions
+from app.sessionless.requests import SessionlessRequests
 from app.sessionless.suspended_calls import Place
 from app.sessions.affected import note_timeout, users_of
 from app.sessions.directory import BackendDirectory
@@ -33,7 +33,7 @@ class Sessions:
     fence: Fence
     journals: JournalWriter
     registry: SessionRegistry
-    implicit: ImplicitSessions
+    implicit: SessionlessRequests
     take_over: TakeOver
     overview: NodeOverview
 
@@ -70,7 +70,7 @@ async def open_sessions(
     _show_use(opening, registry, processes)
     homes = CallerHomes(ownership.may_have_line, lambda caller: ownership.release(caller_key(*caller)))
     here = Place(opening.node_id, routing.url)
-    implicit = ImplicitSessions(registry, credentials.sealer, here=here, homes=homes)
+    implicit = SessionlessRequests(registry, credentials.sealer, here=here, homes=homes)
     take_over = TakeOver(ownership, directory, partial(durability.restore, registry), metrics)
     ownership.on_session_lost = registry.lost
     ownership.on_caller_lost = lambda route: implicit.lines.lost((route.identity, route.tenant, route.backend))

@@ -1,4 +1,4 @@
-"""Greeting: the handshake of a shared process, held once by the gateway and told to each of its sessions."""
+"""CachedHandshake: the handshake of a shared process, held once by the gateway and told to each of its sessions."""
 
 import msgspec
 
@@ -34,7 +34,7 @@ def hello(request_id: bytes) -> bytes:
     return dump_request(request_id, "initialize", params)
 
 
-class Greeting:
+class CachedHandshake:
     """What the process answered to our `initialize`. `is_modern`: it refused, for it speaks 2026-07-28 only."""
 
     __slots__ = ("_response", "has_log_levels", "is_modern")

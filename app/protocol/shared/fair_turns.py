@@ -1,4 +1,4 @@
-"""Turns: who of several parties may use a bounded number of places, fairly. No await, no clock."""
+"""FairTurns: who of several parties may use a bounded number of places, fairly. No await, no clock."""
 
 from collections import OrderedDict, deque
 from enum import Enum
@@ -26,7 +26,7 @@ class Party(Generic[Item]):
         self.is_paused = False
 
 
-class Turns(Generic[Item]):
+class FairTurns(Generic[Item]):
     """At most `max_running` items run, and one for each party beyond that: nobody's calls can keep another's from
     running at all. Those who wait get free places in turn. A party's items keep their order.
 
@@ -121,4 +121,4 @@ class Turns(Generic[Item]):
             self._line.pop(party, None)
 
     def __repr__(self) -> str:
-        return f"<Turns [{self.running} running, {self.waiting} waiting]>"
+        return f"<FairTurns [{self.running} running, {self.waiting} waiting]>"

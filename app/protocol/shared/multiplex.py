@@ -39,7 +39,7 @@ from app.protocol.jsonrpc import (
     string_of,
 )
 from app.protocol.running_tasks import task_made
-from app.protocol.shared.cached_handshake import Greeting, hello
+from app.protocol.shared.cached_handshake import CachedHandshake, hello
 from app.protocol.shared.log_levels import LogLevels
 from app.protocol.shared.process_calls import ProcessCalls
 from app.protocol.shared.shared_call import FailCall, Member, Out, SharedCall, ToAll, ToMember, ToProcess
@@ -65,7 +65,7 @@ class Multiplex:
 
     def __init__(self, *, broadcast: bool = False) -> None:
         self._broadcast, self._broadcast_left = broadcast, BROADCAST_BYTES
-        self.greeting: Greeting | None = None
+        self.greeting: CachedHandshake | None = None
         self.members: dict[Member, None] = {}
         self._calls = ProcessCalls()
         self._subscriptions: Subscriptions[Member] = Subscriptions()
@@ -281,7 +281,7 @@ class Multiplex:
                 del self._calls.running[call.our_id]
         if call is None:
             if response.id == _HELLO_ID and self.greeting is None:
-                self.greeting = Greeting(response)
+                self.greeting = CachedHandshake(response)
                 return []
             return [Dropped("unknown_answer")]
         outs = self._subscribed(call, response)

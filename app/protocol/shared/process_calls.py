@@ -12,7 +12,7 @@ from app.protocol.jsonrpc import (
     encode,
     readable_members_of,
 )
-from app.protocol.shared.fair_turns import Turns, Verdict
+from app.protocol.shared.fair_turns import FairTurns, Verdict
 from app.protocol.shared.shared_call import Member, Out, SharedCall, ToProcess
 
 MAX_RUNNING = 128  # calls of one process; above it only a session that has none running gets another
@@ -24,7 +24,7 @@ class ProcessCalls:
     """What its methods return is to be carried out in order."""
 
     def __init__(self) -> None:
-        self.turns: Turns[SharedCall] = Turns(MAX_RUNNING, MAX_WAITING_BYTES)
+        self.turns: FairTurns[SharedCall] = FairTurns(MAX_RUNNING, MAX_WAITING_BYTES)
         self.running: dict[bytes, SharedCall] = {}  # what the process works on, by our id
         self.late: dict[bytes, SharedCall] = {}  # what was cancelled
         self._late_before: list[bytes] = []

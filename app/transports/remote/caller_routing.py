@@ -1,4 +1,4 @@
-"""Callers: which node answers a client of 2026-07-28, whose requests name no session. One hop, as for sessions."""
+"""CallerRouting: which node answers a client of 2026-07-28, who names no session. One hop, as for sessions."""
 
 import contextlib
 
@@ -10,11 +10,11 @@ from app.sessionless.suspended_calls import Place
 from app.sessions.ownership import Ownership
 from app.sessions.registry import SessionRegistry
 from app.transports.remote.forwarding import Forwarding, NotOwner, not_owner
-from app.transports.remote.remote_sessions import Attempt, Elsewhere
+from app.transports.remote.remote_sessions import Attempt, RemoteSessions
 from app.transports.request import McpRequest
 
 
-class Callers:
+class CallerRouting:
     """Decides that a caller is served here, or has another node answer."""
 
     def __init__(
@@ -23,7 +23,7 @@ class Callers:
         ownership: Ownership,
         router: Router,
         forwarding: Forwarding,
-        elsewhere: Elsewhere,
+        elsewhere: RemoteSessions,
     ) -> None:
         self._registry, self._ownership, self._router = registry, ownership, router
         self._forwarding, self._elsewhere = forwarding, elsewhere

@@ -1,4 +1,4 @@
-"""Elsewhere: what becomes of a request whose session is not here. Another node answers it, or this one takes over."""
+"""RemoteSessions: what becomes of a request whose session is not here: another node answers, or this one takes over."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -38,7 +38,7 @@ class Attempt:
     refusals: int = 0
 
 
-class Elsewhere:
+class RemoteSessions:
     """Serves or finds what is not here. One hop: a request that a node has sent us is never sent on."""
 
     def __init__(

@@ -1,17 +1,17 @@
-"""Turns: places, order and fairness."""
+"""FairTurns: places, order and fairness."""
 
-from app.protocol.shared.fair_turns import Party, Turns, Verdict
+from app.protocol.shared.fair_turns import FairTurns, Party, Verdict
 
 
-def make(max_running: int = 2, max_waiting_bytes: int = 100) -> tuple[Turns[str], Party[str], Party[str]]:
-    return Turns(max_running, max_waiting_bytes), Party(), Party()
+def make(max_running: int = 2, max_waiting_bytes: int = 100) -> tuple[FairTurns[str], Party[str], Party[str]]:
+    return FairTurns(max_running, max_waiting_bytes), Party(), Party()
 
 
 def test_items_run_while_there_are_places_and_then_wait() -> None:
     turns, greedy, _ = make()
     assert [turns.offer(greedy, name, 1) for name in "abc"] == [Verdict.RUN, Verdict.RUN, Verdict.WAIT]
     assert turns.finish(greedy) == ["c"]
-    assert repr(turns) == "<Turns [2 running, 0 waiting]>"
+    assert repr(turns) == "<FairTurns [2 running, 0 waiting]>"
 
 
 def test_a_party_that_has_nothing_running_always_gets_one() -> None:

@@ -1,4 +1,4 @@
-"""Callers: which node serves a client whose requests name no session."""
+"""CallerRouting: which node serves a client whose requests name no session."""
 
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ from app.routing.routes import CALLER, Found, NodeRecord, Route, caller_key
 from app.sessionless.suspended_calls import Place
 from app.sessions.directory import BackendDirectory
 from app.transports.remote import remote_sessions
-from app.transports.remote.caller_routing import Callers
+from app.transports.remote.caller_routing import CallerRouting
 from app.transports.remote.forwarding import NotOwner
 from tests.cluster.rig import HERE, THERE, Cluster, running_cluster
 from tests.routing.rig import record
@@ -31,7 +31,7 @@ class CallerRig(Rig):
     def __init__(self, cluster: Cluster, backends: FakeStore, directory: BackendDirectory) -> None:
         super().__init__(cluster, backends, directory)
         sending = self.elsewhere._forwarding
-        self.callers = Callers(cluster.registry, cluster.ownership, self.router, sending, self.elsewhere)
+        self.callers = CallerRouting(cluster.registry, cluster.ownership, self.router, sending, self.elsewhere)
 
     async def claim(self, *, forwarded: bool = False) -> bool:
         with anyio.fail_after(5):

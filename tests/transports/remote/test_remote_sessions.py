@@ -1,4 +1,4 @@
-"""Elsewhere: who answers a request whose session is not here, how long it waits for that, and what waiting holds."""
+"""RemoteSessions: who answers a request whose session is not here, how long it waits, and what waiting holds."""
 
 import time
 from collections.abc import AsyncIterator
@@ -31,7 +31,7 @@ from app.sessions.directory import BackendDirectory
 from app.sessions.session import Session
 from app.transports.remote import remote_sessions
 from app.transports.remote.forwarding import NotOwner
-from app.transports.remote.remote_sessions import Attempt, Elsewhere
+from app.transports.remote.remote_sessions import Attempt, RemoteSessions
 from app.transports.request import ClientGone, McpRequest
 from tests.cluster.rig import HERE, THERE, Cluster, running_cluster
 from tests.routing.rig import record
@@ -94,7 +94,7 @@ class Rig:
         self.unknown = RateLimiter("unknown_sessions", Metrics("test").rate_limited, lambda: 0.0)
         self.passing = self.forwarding.passing
         forwarding: Any = self.forwarding
-        self.elsewhere = Elsewhere(
+        self.elsewhere = RemoteSessions(
             cluster.registry, cluster.ownership, self.router, forwarding, cluster.take_over, self.unknown
         )
 

@@ -30,11 +30,11 @@ from app.protocol.jsonrpc import (
     code_of,
     string_of,
 )
-from app.sessionless.call import ModernCall
-from app.sessionless.requests import Caller, ImplicitSessions
+from app.sessionless.call import SessionlessCall
+from app.sessionless.requests import Caller, SessionlessRequests
 from app.streams.streams import EventStream, Reply
 from app.transports.event_stream import StreamOptions, send_events
-from app.transports.remote.caller_routing import Callers
+from app.transports.remote.caller_routing import CallerRouting
 from app.transports.request import McpRequest
 
 LOOK_AGAIN_S = 1.0  # a call that does not fit its tool is held against a description at most this old
@@ -43,10 +43,12 @@ ROUTING_HEADERS = (b"mcp-protocol-version", b"mcp-method", b"mcp-name")
 _STATUS = {-32700: 400, -32600: 400, -32602: 400, -32601: 404, -32020: 400, -32021: 400, -32022: 400}
 
 
-class ModernHttp:
+class SessionlessHttp:
     """Answers POSTs that Streamable HTTP found to be of this revision."""
 
-    def __init__(self, implicit: ImplicitSessions, callers: Callers, metrics: Metrics, *, keepalive_s: float) -> None:
+    def __init__(
+        self, implicit: SessionlessRequests, callers: CallerRouting, metrics: Metrics, *, keepalive_s: float
+    ) -> None:
         self._implicit, self._callers = implicit, callers
         self._keepalive_s = keepalive_s
         self._call_streams, self._listen_streams = metrics.streams.labels("post"), metrics.streams.labels("listen")
@@ -69,7 +71,7 @@ class ModernHttp:
         caller = Caller(
             request.principal, request.tenant, request.backend, request.require_still_allowed, request.client_address
         )
-        calls: list[ModernCall] = []  # at most one
+        calls: list[SessionlessCall] = []  # at most one
         with self._implicit.expecting(caller):
             if not await self._is_ours(request, caller, message, body):
                 return
@@ -90,7 +92,7 @@ class ModernHttp:
         message: Request,
         envelope: Envelope,
         accepted: Accepted,
-        calls: list[ModernCall],
+        calls: list[SessionlessCall],
     ) -> None:
         if message.method == "subscriptions/listen":
             if not accepted.events:
@@ -171,7 +173,7 @@ class ModernHttp:
         message: Request,
         envelope: Envelope,
         accepted: Accepted,
-        calls: list[ModernCall],
+        calls: list[SessionlessCall],
     ) -> None:
         def make_stream() -> EventStream:  # asked for once there is a call
             return calls[-1].line.streams.new()
@@ -197,7 +199,7 @@ class ModernHttp:
         await request.answer(_status(outcome), outcome.payload())
 
     async def _until_head(
-        self, calls: list[ModernCall], caller: Caller, message: Request, envelope: Envelope, reply: Reply
+        self, calls: list[SessionlessCall], caller: Caller, message: Request, envelope: Envelope, reply: Reply
     ) -> None:
         """Until the head can be sent: with the answer, with what is asked first, or as a stream."""
         is_retry = message.params is not None and "requestState" in message.params

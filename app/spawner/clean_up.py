@@ -13,7 +13,7 @@ _QUIET_LOOKS = 5  # nothing is left when so many looks in a row found nothing
 _GIVE_UP_S = 10.0  # a process stuck in the kernel must not keep us looking
 
 
-class Burial:
+class CleanUp:
     """Looks for remains until none turn up any more; then `done`.
 
     The kernel kills the leaders when their spawner dies; their descendants, and then their zombies, come
@@ -26,7 +26,7 @@ class Burial:
         spawner: subprocess.Popen[bytes],
         process_ids: Iterable[str],
         leaders: Iterable[int],
-        forget: Callable[["Burial"], None],
+        forget: Callable[["CleanUp"], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._spawner = spawner
