@@ -20,7 +20,7 @@ from tests.integration.gateway import ROOT, running_gateway
 
 WIRE = ROOT / "docs/wire.md"
 BLOCK = re.compile(r"^```(\w*) *(\w*)[^\n]*\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)
-WITHIN_S = 120
+WITHIN_S = 400
 SEPARATOR = "---8<--- end of block {} ---8<---"
 
 
