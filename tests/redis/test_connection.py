@@ -20,7 +20,7 @@ from tests.routing.rig import counted, errors, refused_after
 
 SOON_S = 5.0  # promised: recovered within it
 LOOK_S = 0.005
-PATIENT = Deadlines(command_s=0.05, silence_s=10)  # Redis is late, whatever else this machine does
+PATIENT = Deadlines(command_s=0.25, silence_s=10)  # Redis is late, whatever else this machine does
 ANSWER = Script("return 'done'")
 
 
@@ -214,9 +214,9 @@ async def test_answers_are_seen_however_slowly_the_event_loop_turns(redis: Redis
 async def test_a_slow_answer_costs_neither_the_connection_nor_who_asks_later(empty_redis: str):
     counter = errors()
     async with RedisConnection(empty_redis, counter, PATIENT) as redis:
-        await redis.execute("CLIENT", "PAUSE", 600)
+        await redis.execute("CLIENT", "PAUSE", 1500)
         patient = asyncio.ensure_future(redis.run(ANSWER, [], patience_s=SOON_S))
-        assert await refused_after(redis.execute("ECHO", "too late")) < 0.5
+        assert await refused_after(redis.execute("ECHO", "too late")) < 1.0
         assert await patient == b"done"
         assert await redis.execute("ECHO", "later") == b"later"
         assert redis.generation == 1
@@ -236,7 +236,7 @@ async def test_who_has_patience_hears_as_soon_as_everybody_that_redis_is_frozen(
 
 async def test_patience_has_an_end(empty_redis: str):
     async with RedisConnection(empty_redis, errors(), PATIENT) as redis:
-        await redis.execute("CLIENT", "PAUSE", 600)
+        await redis.execute("CLIENT", "PAUSE", 1500)
         assert await refused_after(redis.run(ANSWER, [], patience_s=0.1)) < 0.5
         assert await redis.run(ANSWER, [], patience_s=SOON_S) == b"done"
         assert redis.generation == 1
