@@ -4,6 +4,7 @@ import gc
 import os
 import shutil
 import socket
+import ssl
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator
@@ -148,8 +149,17 @@ def anyio_backend() -> tuple[str, dict[str, bool]]:
 @pytest.fixture(scope="session", autouse=True)
 def _one_tls_context() -> Iterator[None]:
     """Each new HTTP client would read all certificate authorities again, which takes longer than most requests."""
+    read = httpcore2.default_ssl_context
+
+    @cache
+    def read_once(trust_env: bool, *where: str | None) -> ssl.SSLContext:
+        return read(_trust_env=trust_env)
+
+    def context(_trust_env: bool = True) -> ssl.SSLContext:
+        return read_once(_trust_env, *map(os.environ.get, ("SSL_CERT_FILE", "SSL_CERT_DIR")))
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(httpcore2, "default_ssl_context", cache(httpcore2.default_ssl_context))
+        patch.setattr(httpcore2, "default_ssl_context", context)
         yield
 
 
