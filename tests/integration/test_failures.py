@@ -30,16 +30,16 @@ async def test_a_client_hears_of_a_backend_killed_in_mid_call_in_a_tenth_of_a_se
     gateway: Gateway, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     endpoint = gateway.endpoint([*MISBEHAVE, "slow"])
-    is_long = request.config.getoption("--long")
-    rounds = LONG_ROUNDS if is_long else ROUNDS
+    rounds = LONG_ROUNDS if request.config.getoption("--long") else ROUNDS
     seconds = [await _kill_in_mid_call(endpoint, tmp_path / str(number)) for number in range(rounds)]
     print(f"{rounds} kills: median {statistics.median(seconds) * 1e3:.1f} ms, max {max(seconds) * 1e3:.1f} ms")
-    # One of twenty may meet a moment in which a busy machine does something else.
-    assert (max(seconds) if is_long else statistics.median(seconds)) < ERROR_WITHIN_S, sorted(seconds)[-5:]
+    assert max(seconds) < ERROR_WITHIN_S, sorted(seconds)[-5:]
 
 
 async def _kill_in_mid_call(endpoint: Endpoint, sign: Path) -> float:
-    """Seconds from the kill to the client's error."""
+    """Seconds from the kill to the client's error, without those in which a busy machine let nobody here run."""
+    gateway = psutil.Process(endpoint.gateway.pid)
+    involved = [psutil.Process(), gateway, *gateway.children()]
     session = StreamableSession(endpoint.mcp, endpoint.headers)
     await session.open()
 
@@ -50,11 +50,18 @@ async def _kill_in_mid_call(endpoint: Endpoint, sign: Path) -> float:
 
     waiting = asyncio.create_task(call())
     process = await _in_mid_call(sign)
-    killed_at = time.perf_counter()
+    killed_at, waited_before = time.perf_counter(), _waited_for_a_processor(involved)
     process.kill()
     heard_at = await asyncio.wait_for(waiting, 10)
+    waited_s = _waited_for_a_processor(involved) - waited_before
     session.abort()
-    return heard_at - killed_at
+    return heard_at - killed_at - waited_s
+
+
+def _waited_for_a_processor(processes: list[psutil.Process]) -> float:
+    """Seconds in which their main threads could have run, and others did (proc(5): schedstat)."""
+    found = (Path(f"/proc/{each.pid}/task/{each.pid}/schedstat") for each in processes)
+    return sum(int(each.read_text().split()[1]) for each in found if each.exists()) / 1e9
 
 
 async def _in_mid_call(sign: Path) -> psutil.Process:
