@@ -1,16 +1,16 @@
 # Two images from one file:
 #   docker build -t trunkline .                        Python backends
 #   docker build -t trunkline:node --target node .     and npx, git
-# One line starts it, with a server to try:
+# Run it with a demo server:
 #   docker run --rm -p 127.0.0.1:8080:8080 -v trunkline:/data trunkline serve --demo
-# Runs as uid 10001 on a read-only root; everything that is kept is under /data.
+# Runs as uid 10001 on a read-only root; all persistent files are under /data.
 
 FROM python:3.11-slim-bookworm AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 RUN python -m venv /opt/trunkline
 COPY requirements.lock /tmp/
 RUN /opt/trunkline/bin/pip install --require-hashes --only-binary :all: -r /tmp/requirements.lock
-# Copied rather than built into a wheel: what would build it is in no lock file.
+# Copied rather than built into a wheel: the build backend is in no lock file.
 COPY app /opt/trunkline/src/app
 COPY migrations /opt/trunkline/src/migrations
 COPY deploy/image/trunkline /opt/trunkline/bin/trunkline
@@ -20,7 +20,7 @@ RUN echo /opt/trunkline/src > "$(/opt/trunkline/bin/python -c 'import site; prin
 FROM node:24-bookworm-slim AS nodejs
 
 FROM python:3.11-slim-bookworm AS base
-# tini is PID 1: it passes signals on and reaps what outlives a backend. Debian's stable moves by security fixes only.
+# tini is PID 1: it forwards signals and reaps orphans. No versions: Debian stable only changes by security fixes.
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install -y --no-install-recommends ca-certificates tini \

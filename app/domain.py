@@ -1,51 +1,51 @@
-"""The values everything else speaks of: tenants, backends, principals. No behaviour beyond themselves."""
+"""The values of the domain: tenants, backends, principals, credentials. No I/O."""
 
 import hashlib
 import re
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
 DEFAULT_TENANT = "default"
-KEY_ISSUER = "key"  # what `Principal.issuer` says of a key's holder
+KEY_ISSUER = "key"  # `Principal.issuer` of the holder of an API key
 NAME_PATTERN = r"^[a-z0-9][a-z0-9-]{0,62}$"
 _is_mark = re.compile(r"key|cli|uid ?[0-9]*").fullmatch
-_is_name = re.compile(NAME_PATTERN.rstrip("$") + r"\Z").match
-_is_home = re.compile(NAME_PATTERN.rstrip("$") + r"(\.[0-9a-f]{1,16})?\Z").match
+_is_name = re.compile(NAME_PATTERN.strip("^$")).fullmatch
+_is_home = re.compile(NAME_PATTERN.strip("^$") + r"(\.[0-9a-f]{1,16})?").fullmatch
 
 
 def is_name(text: str) -> bool:
-    """Whether this may name a tenant or a backend."""
+    """Whether this is a valid name of a tenant or a backend."""
     return _is_name(text) is not None
 
 
 def home_of(tenant: str, created_at: datetime) -> str:
-    """What the home of the tenant's backends is called. A tenant that is made anew under the same name has another."""
+    """The name of the home of the tenant's backends. A tenant that is deleted and created again gets another one."""
     return f"{tenant}.{(created_at - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1):x}"
 
 
 def is_home(text: str) -> bool:
-    """Whether a home can be called so."""
+    """Whether this is a valid name of a home."""
     return _is_home(text) is not None
 
 
 def is_own_mark(text: str) -> bool:
-    """Whether it reads like what the gateway itself writes where it says who has done something: the issuer of API
-    keys, `key`; the command line, `cli`, and who used it, `uid 0`. Nobody else may be called so."""
+    """Whether it reads like a name that the gateway itself uses for who has done something: `key`, the issuer of API
+    keys; `cli`, the command line; `uid 0`, who used it. No issuer may have such a name."""
     plain = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
     return _is_mark(plain) is not None
 
 
 def public_id(session_id: str) -> str:
-    """What a session is called where others than its owner can see it: its real id is half of a credential."""
+    """The id of a session for everybody but its owner: the real one is half of a credential."""
     return hashlib.sha256(session_id.encode()).hexdigest()[:12]
 
 
 class Scope(StrEnum):
-    """What a credential may be allowed to do. `mcp:connect:<backend>` narrows CONNECT to one backend."""
+    """What a credential allows. `mcp:connect:<backend>` narrows CONNECT to one backend."""
 
     CONNECT = "mcp:connect"
     TENANT_ADMIN = "tenant:admin"
@@ -85,9 +85,9 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long a backend and its sessions may take, in seconds.
+    """How long a backend and its sessions may take.
 
-    An idle session lives for `idle_s`; but one that has been idle for `reclaim_idle_s` makes room where there is none.
+    An idle session ends after `idle_s`, or after `reclaim_idle_s` if another session needs its place.
     """
 
     initialize_s: float = 30.0
@@ -101,11 +101,11 @@ class Timeouts:
 class BackendSpec:
     """A registered stdio server: what to start, how many, and for how long.
 
-    `cwd`: where it works, absolute or below the tenant's home; None is the home itself.
-    `broadcast`: what a shared process says to nobody in particular goes to all its sessions instead of none.
-    `reason` says why it is not `enabled`; what the platform has switched off (`off_by_platform`) it alone switches on.
+    `cwd`: its working directory, absolute or below the tenant's home; None is the home itself.
+    `broadcast`: messages of a shared process that belong to no session go to all of its sessions, instead of none.
+    `reason`: why it is not `enabled`. With `off_by_platform` only the platform can switch it on again.
     `version` grows with every change; a process started for another version serves no new session.
-    `home` is what the home of its tenant is called (`home_of`): known to whatever comes from the database.
+    `home`: the name of the tenant's home (`home_of`), set when the spec is read from the database.
     """
 
     tenant: str
@@ -134,16 +134,16 @@ class BackendSpec:
 
     @property
     def keeps_state(self) -> bool:
-        """Whether what a process has heard may matter later: so it is, unless an administrator has said otherwise."""
+        """Whether later calls may depend on earlier ones. Assumed, unless an administrator has said otherwise."""
         return self.isolation != "shared" and self.recovery != "respawn"
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who is asking. Two credentials of the same `identity` are the same caller; the token's bytes are not part of it.
+    """Who sends a request. Credentials with the same `identity` are the same caller; a token's bytes do not matter.
 
-    For an API key `issuer` is "key" and `subject` the key's id. `expires_at` is that of the credential, in Unix time:
-    what was opened with it ends then.
+    For an API key `issuer` is "key" and `subject` the key's id. At `expires_at` (Unix time) the credential expires, and
+    what was opened with it ends.
     """
 
     tenant: str
@@ -154,7 +154,7 @@ class Principal:
 
     @property
     def identity(self) -> tuple[str, str, str]:
-        """What sessions are bound to."""
+        """The owner of sessions."""
         return (self.tenant, self.issuer, self.subject)
 
     @property
@@ -165,7 +165,7 @@ class Principal:
 
 @dataclass(frozen=True, slots=True)
 class TenantGrant:
-    """What one value of a claim opens: a tenant, and there the scopes beside those that the token has itself."""
+    """What one value of a claim grants: access to a tenant, with these scopes in addition to the token's own."""
 
     tenant: str
     scopes: tuple[str, ...] = ()
@@ -173,15 +173,65 @@ class TenantGrant:
 
 @dataclass(frozen=True, slots=True)
 class ServedTenants:
-    """Which tenants an issuer of the platform opens: those that values of a claim stand for in this list, no other."""
+    """The tenants that an issuer of the platform opens, by the values of a claim."""
 
     claim: str
     map: Mapping[str, TenantGrant] = field(default_factory=dict, hash=False)
 
     def names(self) -> frozenset[str]:
-        """The tenants of the list."""
         return frozenset(grant.tenant for grant in self.map.values())
 
     def within(self, tenant: str) -> "ServedTenants":
-        """As much of the list as speaks of this tenant."""
+        """The same, without the values for other tenants."""
         return ServedTenants(self.claim, {value: each for value, each in self.map.items() if each.tenant == tenant})
+
+
+@dataclass(frozen=True, slots=True)
+class Issuer:
+    """One token issuer of one tenant, with exactly one of `sealed_secret`, `jwks_url` and `discovery_url`.
+
+    If `audience` is empty, a token must be for the endpoint that it is sent to. `claims` has the names of the claims of
+    subject, scopes, tenant and groups, and the scopes of groups (`map`). Its tokens confer `max_scopes` at most. With
+    `tenants` it is an issuer of the platform.
+    """
+
+    id: str
+    tenant: str
+    issuer: str
+    algorithms: tuple[str, ...]
+    audience: tuple[str, ...]
+    claims: Mapping[str, Any]
+    max_scopes: frozenset[str]
+    created_at: datetime
+    sealed_secret: bytes | None = field(default=None, repr=False)
+    jwks_url: str | None = None
+    discovery_url: str | None = None
+    version: int = 1
+    tenants: ServedTenants | None = None
+
+    def opens(self) -> frozenset[str]:
+        """The tenants that its tokens give access to."""
+        return frozenset({self.tenant}) if self.tenants is None else self.tenants.names()
+
+    def seen_from(self, tenant: str) -> "Issuer":
+        """The same issuer, as another tenant may see it: without the values for other tenants."""
+        return self if self.tenants is None else replace(self, tenants=self.tenants.within(tenant))
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """An API key as it is stored: a digest instead of the key."""
+
+    id: str
+    tenant: str
+    name: str
+    digest: bytes = field(repr=False)
+    pepper_version: int
+    scopes: frozenset[str]
+    created_at: datetime
+    expires_at: datetime | None = None
+    revoked_at: datetime | None = None
+    last_used_at: datetime | None = None
+    enabled: bool = True
+    reason: str = ""
+    off_by_platform: bool = False

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, Self
 
-from app.reached import Reached, Whose
+from app.limit_reached import LimitReached, Whose
 
 SessionLimit = Literal["sessions", "sessions_per_principal"]
 SESSION_RETRY_S = 5.0  # sessions end in minutes rather than milliseconds
@@ -15,56 +15,69 @@ UNKNOWN = "unknown"  # the outcome of a call that was sent to a backend and has 
 
 
 class GatewayError(Exception):
-    """The root of every error the gateway raises on purpose.
+    """The root of every error the gateway raises on purpose. The default message is the docstring of the class.
 
-    `reason` is a stable word for machines (`data.reason`), `hint` what a person can do next. `outcome` says that a call
-    may have been carried out; an error without it says that nothing was sent to a backend, or needs no such word.
-    `cause` is a stable word for why a session has ended, where that is what the error is about.
-    `facts` are what an operator wants to know of it, by name (a limit and its use, a rule and what was found instead):
-    they stand in the log line, in no answer, and are never secret. `reached` is the limit that it is about, if there
-    is one: that stands in both.
+    `reason` is a stable word for machines (`data.reason`), `hint` what a person can do next. `outcome` is `UNKNOWN`
+    where a call may have been carried out. `cause` is a stable word for why a session has ended. `retry_after_s` is set
+    only where the same request can be tried again. `reached` is the limit that refused, for the answer and the log.
+    `facts` are for the log line only, by name (a rule and what was found instead), and are never secret.
     """
 
     reason = "internal_error"
     hint: str | None = None
     outcome: str | None = None
     cause: str | None = None
+    retry_after_s: float | None = None
     facts: Mapping[str, object] = MappingProxyType({})
-    reached: Reached | None = None
+    reached: LimitReached | None = None
+
+    def __init_subclass__(cls, *, reason: str | None = None, retry_after_s: float | None = None) -> None:
+        cls.reason = reason or cls.reason
+        cls.retry_after_s = retry_after_s or cls.retry_after_s
 
     def __init__(
         self, message: str | None = None, *, hint: str | None = None, facts: Mapping[str, object] | None = None
     ) -> None:
-        super().__init__(message or _first_sentence(type(self)))
+        paragraph = (type(self).__doc__ or "").partition("\n\n")[0]
+        super().__init__(message or " ".join(paragraph.split()).rstrip("."))
         if hint is not None:
             self.hint = hint
         if facts is not None:
             self.facts = facts
 
-    def at(self, reached: Reached | None) -> Self:
-        """The same error, which says which limit it is about."""
+    def because(self, cause: str) -> Self:
+        """The same error, for a session that has ended for this cause."""
+        self.cause = cause
+        return self
+
+    def at(self, reached: LimitReached | None) -> Self:
+        """The same error, naming the limit that refused, in `facts` and in the hint as well."""
         if reached is not None:
             self.reached = reached
             self.facts = {**self.facts, **reached.facts()}
-            self.hint = self.hint or f"Who can raise `{reached.name}`: {reached.raised_by}."
+            self.hint = self.hint or reached.hint()
+        return self
+
+    def again_after(self, seconds: float) -> Self:
+        """The same error, to be tried again after so many seconds."""
+        self.retry_after_s = seconds
+        return self
+
+    def recorded(self, reason: str, outcome: str | None) -> Self:
+        """The same error, as read back from a journal."""
+        self.reason, self.outcome = reason, outcome
         return self
 
     def after_sending(self) -> Self:
-        """The same error, of a call that has left for its backend. What can be tried again says that it has not."""
+        """The same error, for a call that was sent to its backend: its outcome is unknown, unless it is a refusal."""
         if not is_refusal(self):
             self.outcome = UNKNOWN
         return self
 
 
 def is_refusal(error: GatewayError) -> bool:
-    """Whether the error says that nothing was sent to a backend, and when to try again."""
-    return getattr(error, "retry_after_s", None) is not None
-
-
-def _first_sentence(error: type[GatewayError]) -> str:
-    """What an error says where nobody has said more."""
-    paragraph, _, _ = (error.__doc__ or "").partition("\n\n")
-    return " ".join(paragraph.split()).rstrip(".")
+    """Whether nothing was sent to a backend, and the same can be tried again."""
+    return error.retry_after_s is not None
 
 
 # --- the caller's fault
@@ -74,40 +87,29 @@ class ClientError(GatewayError):
     """The request cannot be served as it is."""
 
 
-class InvalidMessage(ClientError):
+class InvalidMessage(ClientError, reason="invalid_message"):
     """The message is JSON but not a message of this protocol."""
 
-    reason = "invalid_message"
 
-
-class ParseError(InvalidMessage):
+class ParseError(InvalidMessage, reason="parse_error"):
     """The body is not JSON."""
 
-    reason = "parse_error"
 
-
-class InvalidRequest(ClientError):
+class InvalidRequest(ClientError, reason="invalid_request"):
     """A field of an administrative request is wrong; `field` names it."""
-
-    reason = "invalid_request"
 
     def __init__(self, message: str, *, field: str | None = None) -> None:
         super().__init__(message)
         self.field = field
 
 
-class Unauthenticated(ClientError):
+class Unauthenticated(ClientError, reason="unauthenticated"):
     """No credential, or not a valid one."""
 
-    reason = "unauthenticated"
     hint = "Send `Authorization: Bearer <key>`; `trunkline keys create` makes one, and says for which database."
 
     def __init__(
-        self,
-        message: str | None = None,
-        *,
-        token_was_sent: bool = False,
-        facts: Mapping[str, object] | None = None,
+        self, message: str | None = None, *, token_was_sent: bool = False, facts: Mapping[str, object] | None = None
     ) -> None:
         super().__init__(message, facts=facts)
         self.token_was_sent = token_was_sent
@@ -121,93 +123,68 @@ class CredentialExpired(Unauthenticated):
         super().__init__(token_was_sent=True, facts=facts)
 
 
-class Forbidden(ClientError):
+class Forbidden(ClientError, reason="insufficient_scope"):
     """The credential is valid but its scopes do not allow this."""
 
-    reason = "insufficient_scope"
-
     def __init__(self, scopes: Sequence[str], *, held: Iterable[str] | None = None) -> None:
-        facts = None
-        if held is not None:
-            facts = {"failure": self.reason, "rule": "scopes", "expected": list(scopes), "actual": sorted(held)}
-        super().__init__("this needs the scope " + " or ".join(scopes), facts=facts)
+        super().__init__("this needs the scope " + " or ".join(scopes))
         self.scopes = tuple(scopes)
+        if held is not None:
+            self.facts = {"failure": self.reason, "rule": "scopes", "expected": list(scopes), "actual": sorted(held)}
 
 
-class Disabled(ClientError):
-    """What the request needs is switched off: `what` is the tenant, backend, principal or key of this `name`."""
+class Disabled(ClientError, reason="disabled"):
+    """The tenant, backend, principal or key that the request needs is switched off: `what` it is, and its `name`."""
 
-    reason = "disabled"
-
-    def __init__(self, what: str, name: str = "", why: str = "") -> None:
+    def __init__(self, what: str, name: str = "", why: str = "", *, outcome: str | None = None) -> None:
         whose = f"the {what} `{name}`" if what in ("tenant", "backend") else f"this {what}"
         super().__init__(
             f"{whose} is switched off" + (f": {why}" if why else ""),
-            hint="An administrator can switch it on again; until then it is of no use to try.",
+            hint="An administrator can switch it on again; do not retry until then.",
             facts={"switched_off": what, "name": name, "why": why},
         )
-        self.what, self.name, self.why = what, name, why
+        self.what, self.name, self.why, self.outcome = what, name, why, outcome
 
     def again(self, *, outcome: str | None = None) -> Self:
-        """The same, to be raised to somebody else; with an `outcome` for a call that was under way."""
-        again = type(self)(self.what, self.name, self.why)
-        again.outcome = outcome
-        return again
+        """A new error of the same kind for another request; with an `outcome` for a call that was in flight."""
+        return type(self)(self.what, self.name, self.why, outcome=outcome)
 
 
-class NotFound(ClientError):
-    """There is no such object, or not for this caller: the two look the same."""
-
-    reason = "not_found"
+class NotFound(ClientError, reason="not_found"):
+    """There is no such object, or not for this caller: the two are not told apart."""
 
 
-class SessionNotFound(NotFound):
+class SessionNotFound(NotFound, reason="session_not_found"):
     """Session not found."""
 
-    reason = "session_not_found"
     hint = "Start again with `initialize`, without a session id."
 
 
-class SessionEnded(SessionNotFound):
+class SessionEnded(SessionNotFound, reason="session_ended"):
     """The session has ended."""
 
-    reason = "session_ended"
-    hint = SessionNotFound.hint
 
-    def __init__(self, message: str, cause: str) -> None:
-        super().__init__(message)
-        self.cause = cause
-
-
-class BackendNotFound(NotFound):
+class BackendNotFound(NotFound, reason="backend_not_found"):
     """Backend not found."""
 
-    reason = "backend_not_found"
 
-
-class Conflict(ClientError):
+class Conflict(ClientError, reason="conflict"):
     """An object with this name exists already, or the change contradicts its state."""
-
-    reason = "conflict"
 
 
 class ConcurrentChange(Conflict):
     """The object was changed by somebody else; read it again."""
 
 
-class PreconditionFailed(ClientError):
+class PreconditionFailed(ClientError, reason="precondition_failed"):
     """The object has changed since it was read."""
 
-    reason = "precondition_failed"
 
-
-class QuotaExceeded(ClientError):
+class QuotaExceeded(ClientError, reason="quota_exceeded"):
     """A limit of the tenant or of the session is used up; `limit` names it."""
 
-    reason = "quota_exceeded"
-
     def __init__(
-        self, limit: str, message: str | None = None, *, retry_after_s: float = 1.0, reached: Reached | None = None
+        self, limit: str, message: str | None = None, *, retry_after_s: float = 1.0, reached: LimitReached | None = None
     ) -> None:
         super().__init__(message or f"the limit `{limit}` is used up")
         self.limit = limit
@@ -216,25 +193,23 @@ class QuotaExceeded(ClientError):
 
 
 def session_quota(limit: SessionLimit, tenant: str, allowed: int, used: int) -> QuotaExceeded:
-    """What a new session is refused with where the tenant, or this principal of it, has its number of them."""
+    """The refusal of a new session where the tenant, or this principal, has as many as it may have."""
     whose: Whose = "tenant" if limit == "sessions" else "principal"
     who = f"the tenant {tenant}" if whose == "tenant" else "this principal"
     return QuotaExceeded(
         limit,
         f"{who} has {used} sessions open; its limit is {allowed}",
         retry_after_s=SESSION_RETRY_S,
-        reached=Reached.of_tenant(limit, tenant, allowed, used, of=whose),
+        reached=LimitReached.of_tenant(limit, tenant, allowed, used, of=whose),
     )
 
 
-class RateLimited(QuotaExceeded):
+class RateLimited(QuotaExceeded, reason="rate_limited"):
     """Requests come faster than the tenant's limit."""
-
-    reason = "rate_limited"
 
 
 class StateRefused(ClientError):
-    """A requestState that goes on with nothing: state_invalid, state_spent or state_lost."""
+    """A requestState that resumes no call: state_invalid, state_spent or state_lost."""
 
     _MEANINGS = {  # noqa: RUF012 - a constant
         "state_invalid": "this requestState was not made for this request",
@@ -247,154 +222,123 @@ class StateRefused(ClientError):
         self.reason = reason
 
 
-class RequestCancelled(ClientError):
+class RequestCancelled(ClientError, reason="cancelled"):
     """The request was cancelled by its sender."""
-
-    reason = "cancelled"
 
 
 # --- the backend's fault
 
 
-class BackendError(GatewayError):
+class BackendError(GatewayError, reason="backend_error"):
     """The stdio server failed. `stderr` are its last lines: for administrators only."""
 
-    reason = "backend_error"
-    stderr: Sequence[str] = ()
+    def __init__(self, message: str | None = None, *, hint: str | None = None, stderr: Sequence[str] = ()) -> None:
+        super().__init__(message, hint=hint)
+        self.stderr = stderr
 
 
-class BackendExited(BackendError):
+class BackendExited(BackendError, reason="backend_exited"):
     """The backend's process ended, or could not be started (`started` tells which)."""
-
-    reason = "backend_exited"
 
     def __init__(
         self, message: str | None = None, *, started: bool = True, stderr: Sequence[str] = (), hint: str | None = None
     ) -> None:
-        super().__init__(message, hint=hint)
+        super().__init__(message, hint=hint, stderr=stderr)
         self.started = started
-        self.stderr = stderr
 
 
-class BackendUnavailable(BackendError):
-    """The backend dies again and again; it is not started until `retry_after_s` has passed."""
-
-    reason = "backend_unavailable"
-
-    def __init__(self, message: str | None = None, *, retry_after_s: float = 1.0, stderr: Sequence[str] = ()) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
-        self.stderr = stderr
+class BackendUnavailable(BackendError, reason="backend_unavailable", retry_after_s=1.0):
+    """The backend keeps dying right after its start; it is not started again until Retry-After has passed."""
 
 
-class BackendBusy(BackendError):
-    """The backend reads nothing, or no process came free in time."""
-
-    reason = "backend_busy"
-    retry_after_s = 1.0
+class BackendBusy(BackendError, reason="backend_busy", retry_after_s=1.0):
+    """The backend does not read its input, or no process became free in time."""
 
 
-class ResponseTooLarge(BackendError):
+class ResponseTooLarge(BackendError, reason="response_too_large"):
     """The backend wrote a line over the limit."""
 
-    reason = "response_too_large"
 
-
-class InvalidResponse(BackendError):
+class InvalidResponse(BackendError, reason="invalid_response"):
     """The backend's answer is not a JSON-RPC response."""
 
-    reason = "invalid_response"
 
-
-class NodeLost(BackendError):
-    """The node that served this call is gone; whether the call was carried out is not known."""
-
-    reason = "node_lost"
-    hint = "It is not sent again on its own: look first whether it had an effect."
-    outcome = UNKNOWN
-
-
-class CallCutOff(BackendError):
+class CallCutOff(BackendError, reason="call_cut_off"):
     """The call was cut off while it was under way; whether it was carried out is not known."""
 
-    reason = "call_cut_off"
-    hint = NodeLost.hint
+    hint = "The gateway does not send it again: check first whether it had an effect."
     outcome = UNKNOWN
 
 
-class BackendTimeout(BackendError):
-    """The backend did not answer in time."""
+class NodeLost(CallCutOff, reason="node_lost"):
+    """The node that served this call is gone; whether the call was carried out is not known."""
 
-    reason = "timeout"
+
+class BackendTimeout(BackendError, reason="timeout"):
+    """The backend did not answer in time."""
 
 
 # --- ours
 
 
-class ShuttingDown(GatewayError):
+class ShuttingDown(GatewayError, reason="shutting_down", retry_after_s=2.0):
     """This node is shutting down."""
 
-    reason = "shutting_down"
-    retry_after_s = 2.0
+
+class Overloaded(GatewayError, reason="overloaded", retry_after_s=2.0):
+    """This node is overloaded; the request was not begun."""
+
+    hint = "Send it again after the time in Retry-After."
 
 
-class Overloaded(GatewayError):
-    """This node has as much to do as it can; what is refused has not been begun."""
+class RoutesUnavailable(GatewayError, reason="routes_unavailable", retry_after_s=2.0):
+    """Cannot find out now which node has this session."""
 
-    reason = "overloaded"
-    hint = "Send it again after the time that Retry-After says."
-
-    def __init__(self, message: str | None = None, *, retry_after_s: float = 2.0) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
-
-
-class RoutesUnavailable(GatewayError):
-    """Which node has this session cannot be found out now."""
-
-    reason = "routes_unavailable"
     hint = "Send the request again in a moment; the session is not lost."
-    retry_after_s = 2.0
+
+
+class CannotOpen(RoutesUnavailable):
+    """Cannot open a session now: the other nodes cannot be told of it."""
+
+    hint = "Nothing was begun. Send the request again in a moment."
 
 
 class OwnershipUnknown(RoutesUnavailable):
-    """This node's lease ended while it stood still, and the store does not say what others have taken since."""
+    """This node's lease ended during a standstill; it cannot find out which sessions others have taken over since."""
 
 
 class RoutesSettling(RoutesUnavailable):
-    """The store was emptied moments ago: that it knows no route means nothing yet."""
+    """The route store was emptied moments ago; a session that it does not know may still be there."""
 
 
-class NodeUnavailable(GatewayError):
-    """The node that has this session does not answer now."""
+class NodeUnavailable(GatewayError, reason="node_unavailable", retry_after_s=1.0):
+    """The node that has this session does not answer."""
 
-    reason = "node_unavailable"
     hint = "Send the request again in a moment; the session is not lost."
-    retry_after_s = 1.0
 
 
-class StorageUnavailable(GatewayError):
+def nodes_unavailable(silent: Iterable[str]) -> NodeUnavailable:
+    """For an administrator, where a session was not found and one of these nodes may have it."""
+    return NodeUnavailable(
+        f"no answer from {', '.join(silent)}, which may have this session", hint="Send the request again in a moment."
+    )
+
+
+class StorageUnavailable(GatewayError, reason="storage_unavailable", retry_after_s=2.0):
     """The database does not answer."""
 
-    reason = "storage_unavailable"
-    retry_after_s = 2.0
 
-
-class StorageReadOnly(StorageUnavailable):
+class StorageReadOnly(StorageUnavailable, reason="storage_read_only"):
     """The database is read-only: it may be a standby."""
 
-    reason = "storage_read_only"
     hint = "Nothing was changed. TRUNKLINE_DATABASE_URL must name the primary."
 
 
-class SchemaMismatch(GatewayError):
+class SchemaMismatch(GatewayError, reason="schema_mismatch"):
     """The database has another schema than this version needs."""
 
-    reason = "schema_mismatch"
     hint = "Run `trunkline migrate`."
 
 
-class SettingsError(GatewayError):
+class SettingsError(GatewayError, reason="settings"):
     """A setting has a wrong value."""
-
-    reason = "settings"

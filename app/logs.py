@@ -1,6 +1,6 @@
 """Logging: one JSON object a line on stderr, with what is known of the request it belongs to.
 
-`current` is set where a request comes in; `extra=` of one call wins over it.
+`current` is set where a request comes in; the `extra=` of a log call has precedence.
 """
 
 import asyncio
@@ -8,7 +8,6 @@ import json
 import logging
 import math
 import os
-import re
 import select
 import stat
 import sys
@@ -18,11 +17,13 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextvars import Context, ContextVar
 from typing import Any, BinaryIO
 
+from app.redaction import without_credentials
+
 
 class LogContext:
-    """What the lines of one request say of it: asked only where there is a line.
+    """The fields of one request's log lines, computed only when a line is written.
 
-    Tasks and callbacks that were begun while the request was served keep it after `end`, and say nothing of it then.
+    Tasks and callbacks that the request has started keep the context after `end`; it has no fields then.
     """
 
     __slots__ = ("_fields",)
@@ -31,7 +32,6 @@ class LogContext:
         self._fields: Callable[[], Mapping[str, object]] | None = fields
 
     def fields(self) -> Mapping[str, object]:
-        """By name, as they stand in a line."""
         return {} if self._fields is None else self._fields()
 
     def end(self) -> None:
@@ -43,50 +43,45 @@ current: ContextVar[LogContext | None] = ContextVar("current", default=None)
 
 _OF_EVERY_RECORD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
 
-# Loggers that say more than an operator wants to know, and the least level they may use.
+# Loggers that say more than an operator wants to know, with their lowest level.
 _QUIET = {
     "aiosqlite": logging.WARNING,
     "alembic": logging.WARNING,
     "asyncio": logging.WARNING,
+    "httpcore2": logging.WARNING,  # writes the headers of every answer
     "sqlalchemy": logging.WARNING,
+    "sse_starlette": logging.WARNING,  # writes every answer
     "uvicorn": logging.WARNING,
     "uvicorn.access": logging.CRITICAL,  # the gateway has an access log of its own
 }
 
-# uvicorn says it as an error of the program. Ours ends an answer in the middle on purpose, where a client takes nothing
-# any more or another node is lost, and says so there.
+# uvicorn logs this as an error of the application. Ours ends an answer in the middle on purpose, where a client no
+# longer reads or another node is lost, and logs that itself.
 _UNFINISHED = "ASGI callable returned without completing response."
-
-# The second wall: nothing logs credentials, and if something does after all, they do not get out. JSON may have escaped
-# the white space.
-_CREDENTIAL = re.compile(
-    r"(tlk_[0-9A-Za-z]{8}_)[0-9A-Za-z]+|((?i:bearer)(?:\s|\\[tnrfb]|\\u[0-9a-fA-F]{4})+)[^\s\"\\]+"
-)
-
 
 log = logging.getLogger(__name__)
 
 
 class Output:
-    """Where lines go: whole ones, and whoever logs never hears that it did not work.
+    """Writes whole lines to a stream. Never raises: lines that cannot be written are counted, and the number is logged
+    when writing works again.
 
-    What cannot be written is counted, and told of when it can be again. A pipe that nobody reads holds up the process.
-    Processes that share a pipe (`serve --nodes`) do not tear each other's lines, as long as one is no longer than
-    PIPE_BUF.
+    A full pipe whose reader stands still blocks the process. Processes that share a pipe (`serve --nodes`) do not tear
+    each other's lines, unless a line is longer than PIPE_BUF.
     """
 
     def __init__(self, stream: BinaryIO | None = None) -> None:
-        """`stream` is stderr, if it is not given."""
+        """`stream` is stderr by default, looked up at each write."""
         self._given = stream
         self._lock = threading.RLock()  # not every thread that logs is that of the event loop
         self._lost, self._why = 0, ""
-        self._is_torn = False  # the last line that went out is only the beginning of one
+        self._is_torn = False  # only the beginning of the last line was written
 
     def write(self, lines: bytes) -> None:
-        """Lines, each with its end."""
+        """Writes lines that each end in a newline."""
         stream: Any = self._given if self._given is not None else getattr(sys.stderr, "buffer", None)
         if stream is None:
-            return  # the process was started without it
+            return  # the process was started without stderr
         lost = 0
         with self._lock:
             if self._has_written(getattr(stream, "raw", stream), lines):
@@ -114,21 +109,21 @@ class Output:
 def _write(stream: Any, piece: bytes) -> int:
     count: int | None = stream.write(piece)
     if count is None:
-        raise BlockingIOError("nobody has read it for a while")  # somebody has made the pipe non-blocking
+        raise BlockingIOError("its reader is too slow")  # somebody has made the pipe non-blocking
     return count
 
 
 def _most_together(stream: Any) -> float:
-    """How many bytes leave together: a pipe may put what others write between longer pieces."""
+    """How many bytes are written at once: in a pipe, longer pieces may be mixed with those of other processes."""
     try:
         mode = os.fstat(stream.fileno()).st_mode
-    except OSError:  # it is none of the system's
+    except OSError:  # it has no file descriptor
         return math.inf
     return select.PIPE_BUF if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) else math.inf
 
 
 def _ends(lines: bytes, most: float) -> Iterator[int]:
-    """Where the pieces end: whole lines, together no longer than `most`. A longer line is a piece of its own."""
+    """The ends of pieces of whole lines, each piece at most `most` long. A longer line is a piece of its own."""
     start = 0
     while len(lines) - start > most:
         start = lines.rfind(b"\n", start, start + int(most)) + 1 or lines.find(b"\n", start) + 1 or len(lines)
@@ -140,7 +135,7 @@ stderr = Output()
 
 
 class _Text:
-    """An output as a StreamHandler knows one."""
+    """An output, as the stream of a StreamHandler."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -150,14 +145,13 @@ class _Text:
 
 
 class JsonFormatter(logging.Formatter):
-    """A record as one line of ASCII JSON: control characters and line separators leave escaped."""
+    """Formats a record as one line of ASCII JSON: control characters and line separators are escaped."""
 
     def __init__(self, of_every_line: Mapping[str, object]) -> None:
         super().__init__()
         self._of_every_line = of_every_line
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without its newline."""
         line: dict[str, object] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
@@ -176,16 +170,11 @@ class JsonFormatter(logging.Formatter):
         return without_credentials(json.dumps(line, default=str, separators=(",", ":")))
 
 
-def without_credentials(text: str) -> str:
-    """The text, with stars for whatever looks like a key or a token."""
-    return _CREDENTIAL.sub(r"\1\2***", text)
-
-
 def configure(level: str, stream: BinaryIO | None = None, *, of_every_line: Mapping[str, object] | None = None) -> None:
-    """Sends all logging to `stream` (stderr) from this level on. Replaces what was set up before.
+    """Sends all logging from this level on to `stream` (default: stderr). Replaces what was set up before.
 
-    `of_every_line` says which node writes, for whoever collects the lines of several.
-    uvicorn must be started with `log_config=None`, or it puts its own handlers back.
+    `of_every_line` are fields of every line: which node writes. uvicorn must be started with `log_config=None`, or it
+    installs its own handlers again.
     """
     handler = logging.StreamHandler(_Text(stderr if stream is None else Output(stream)))
     handler.setFormatter(JsonFormatter(of_every_line or {}))
@@ -205,13 +194,12 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 
 def _free_name(name: str) -> str:
-    """A name for `extra`: those of a record's own members are refused there."""
+    """The name as a key of `extra`, where names of the record's own attributes are not allowed."""
     return f"{name}_" if name in _OF_EVERY_RECORD else name
 
 
 class Seldom:
-    """For a line that would come with every request while something is away: one in EVERY_S, which says how many came
-    since the last one."""
+    """Logs a line that every request would cause during an outage once in EVERY_S, with how many were left out."""
 
     EVERY_S = 10.0
 
@@ -220,20 +208,19 @@ class Seldom:
         self._said_at, self._kept_back = -math.inf, 0
 
     def error(self, logger: logging.Logger, message: str) -> None:
-        """Logs it, or counts it for the next time."""
+        """Logs the message, or counts it for the next time."""
         now = self._clock()
         if now - self._said_at < self.EVERY_S:
             self._kept_back += 1
             return
-        logger.error("%s (%d times more since it was last said)", message, self._kept_back)
+        logger.error("%s (%d more since the last such line)", message, self._kept_back)
         self._said_at, self._kept_back = now, 0
 
 
 class Thinned:
-    """For lines that may come by the thousand in a second: of each kind PER_S are logged, and a second later how many
-    were not. At most MAX_KINDS kinds a second are told apart; those that are one too many count as one.
+    """Logs at most PER_S lines of each kind a second, and a second later how many were left out.
 
-    On the event loop only.
+    At most MAX_KINDS kinds a second are told apart; all others count as one. On the event loop only.
     """
 
     PER_S, MAX_KINDS = 20, 1000

@@ -1,8 +1,7 @@
-"""memo: `functools.lru_cache` for functions of what clients, nodes and backends send.
+"""memo: `functools.lru_cache` for values that clients, nodes and backends send.
 
-`lru_cache` counts entries. Whoever may send a few MiB fills memory with a few of them, as long as the process lives. So
-what is longer than MAX_BYTES is worked out each time and never kept. A test sees to it that nothing else in this
-package keeps what it was called with.
+`lru_cache` counts entries, so a few arguments of several MiB would fill the memory for good. Here arguments longer than
+MAX_BYTES are never kept. A test checks that nothing else in this package caches by its arguments.
 """
 
 from collections.abc import Callable
@@ -15,7 +14,7 @@ Value = TypeVar("Value")
 
 
 def memo(entries: int) -> Callable[[Callable[[Key], Value]], Callable[[Key], Value]]:
-    """Remembers the answers to the `entries` short arguments that were new last. For pure functions of one argument."""
+    """Caches the results for the newest `entries` short arguments. For pure functions of one argument."""
 
     def keep(function: Callable[[Key], Value]) -> Callable[[Key], Value]:
         return _Kept(function, entries).__getitem__
@@ -24,7 +23,7 @@ def memo(entries: int) -> Callable[[Callable[[Key], Value]], Callable[[Key], Val
 
 
 class _Kept(dict[Key, Value]):
-    """The answers. A look-up that finds one runs no line of Python, and there are several for each call."""
+    """The results. A hit runs no line of Python: there are several look-ups for each call."""
 
     __slots__ = ("_entries", "_function")
 

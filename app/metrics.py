@@ -1,10 +1,11 @@
-"""Every Prometheus metric, declared once, on a registry of the node's own.
+"""Every Prometheus metric of a node, declared once. Label values come from closed sets.
 
-Labels come from closed sets. The message path observes through `OperationHistogram`, which costs a
-bisection and two additions; prometheus-client's own histogram takes a lock and costs ten times that.
+The message path observes through `OperationHistogram`, which costs a bisection and two additions; prometheus-client's
+own histogram takes a lock and costs ten times that.
 """
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -26,7 +27,7 @@ ERROR_CODES = frozenset({
     *range(-32022, -32019), *range(-32016, -32009), -32700, -32603, -32602, -32601, -32600, -32002, -32001, -32800,
 })  # fmt: skip
 
-# Of tenants, sessions and the node; those that slow somebody who tries are named where they are kept.
+# Of tenants, sessions and the node. The names of `limits.rate_limiter` come in addition.
 LIMITS = (
     "sessions", "sessions_per_principal", "in_flight", "requests_per_second", "calls_per_session", "processes",
     "max_processes", "node_processes", "node_waiting", "node_sessions",
@@ -69,23 +70,20 @@ class OperationHistogram(Collector):
 
     def __init__(self, name: str, documentation: str, labels: tuple[str, ...], registry: CollectorRegistry) -> None:
         self._name, self._documentation, self._labels = name, documentation, labels
-        self._series: dict[tuple[str, ...], Series] = {}
+        self._series = defaultdict[tuple[str, ...], Series](Series)
         registry.register(self)
 
     def labels(self, *values: str) -> Series:
         """The series with these label values; keep it where it is used often."""
-        series = self._series.get(values)
-        if series is None:
-            series = self._series[values] = Series()
-        return series
+        return self._series[values]
 
     def describe(self) -> Iterator[HistogramMetricFamily]:
         """The family without samples, for the registry's check of duplicate names."""
-        yield HistogramMetricFamily(self._name, self._documentation, labels=self._labels)
+        yield self._family()
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
-        """What a scrape reads."""
-        family = HistogramMetricFamily(self._name, self._documentation, labels=self._labels)
+        """The family with its samples, for a scrape."""
+        family = self._family()
         for values, series in list(self._series.items()):
             running, buckets = 0, []
             for bound, count in zip([*map(str, BUCKETS), "+Inf"], series.counts, strict=True):
@@ -94,164 +92,129 @@ class OperationHistogram(Collector):
             family.add_metric(values, buckets, series.total)
         yield family
 
+    def _family(self) -> HistogramMetricFamily:
+        return HistogramMetricFamily(self._name, self._documentation, labels=self._labels)
+
 
 class Metrics:
     """All metrics of one node."""
 
     def __init__(self, version: str) -> None:
         self.registry = CollectorRegistry()
-        self._declare_calls(self.registry)
-        self._declare_sessions(self.registry)
-        self._declare_processes(self.registry)
-        self._declare_credentials(self.registry)
-        self._declare_limits(self.registry)
-        self._declare_machine(self.registry)
-        self._declare_nodes(self.registry)
-        self._declare_connections(self.registry)
-        self.build_info = Gauge(
-            "trunkline_build_info", "Always 1; the label is the version.", ["version"], registry=self.registry
-        )
-        self.build_info.labels(version).set(1)
+        self._declare_calls_and_sessions()
+        self._declare_processes()
+        self._declare_limits()
+        self._declare_node(version)
         self._begin_at_zero()
 
-    def _declare_calls(self, registry: CollectorRegistry) -> None:
+    def _counter(self, name: str, documentation: str, *labels: str) -> Counter:
+        return Counter(name, documentation, labels, registry=self.registry)
+
+    def _gauge(self, name: str, documentation: str, *labels: str) -> Gauge:
+        return Gauge(name, documentation, labels, registry=self.registry)
+
+    def _seconds(self, name: str, documentation: str, buckets: tuple[float, ...] = BUCKETS) -> Histogram:
+        return Histogram(name, documentation, buckets=buckets, registry=self.registry)
+
+    def _declare_calls_and_sessions(self) -> None:
         self.server_operations = OperationHistogram(
             "mcp_server_operation_duration_seconds",
             "Time from a client's request to its answer.",
             ("mcp_method_name", "error_type", "network_transport", "mcp_protocol_version"),
-            registry,
+            self.registry,
         )
         self.client_operations = OperationHistogram(
             "mcp_client_operation_duration_seconds",
             "Time from a request written to a backend to its answer.",
             ("mcp_method_name", "error_type"),
-            registry,
+            self.registry,
+        )
+        self.session_seconds = self._seconds("mcp_server_session_duration_seconds", "Lifetime of sessions.")
+        self.sessions = self._gauge("trunkline_sessions", "Open sessions.", "transport")
+        self.sessions_opened = self._counter("trunkline_sessions_opened_total", "Sessions opened.", "transport")
+        self.sessions_closed = self._counter("trunkline_sessions_closed_total", "Sessions closed, by reason.", "reason")
+        self.streams = self._gauge("trunkline_streams", "Open event streams, by kind.", "kind")
+        self.messages_dropped = self._counter(
+            "trunkline_messages_dropped_total", "Messages that could not be delivered, by reason.", "reason"
         )
 
-    def _declare_sessions(self, registry: CollectorRegistry) -> None:
-        self.session_seconds = Histogram(
-            "mcp_server_session_duration_seconds", "How long sessions lived.", buckets=BUCKETS, registry=registry
+    def _declare_processes(self) -> None:
+        self.processes = self._gauge("trunkline_processes", "Backend processes, by state.", "state")
+        self.process_spawns = self._counter(
+            "trunkline_process_spawns_total", "Backend processes started, or failed to start.", "result"
         )
-        self.sessions = Gauge("trunkline_sessions", "Open sessions.", ["transport"], registry=registry)
-        self.sessions_opened = Counter(
-            "trunkline_sessions_opened_total", "Sessions opened.", ["transport"], registry=registry
+        self.process_spawn_seconds = self._seconds(
+            "trunkline_process_spawn_seconds", "Time to start a backend process.", SPAWN_BUCKETS
         )
-        self.sessions_closed = Counter(
-            "trunkline_sessions_closed_total", "Sessions closed, by reason.", ["reason"], registry=registry
+        self.process_exits = self._counter(
+            "trunkline_process_exits_total", "Backend processes ended, by reason.", "reason"
         )
-        self.streams = Gauge("trunkline_streams", "Open event streams, by kind.", ["kind"], registry=registry)
-        self.messages_dropped = Counter(
-            "trunkline_messages_dropped_total",
-            "Messages that reached nobody, by reason.",
-            ["reason"],
-            registry=registry,
+        self.process_resident_bytes = self._gauge(
+            "trunkline_process_resident_bytes", "Resident memory of all backend processes."
         )
-
-    def _declare_processes(self, registry: CollectorRegistry) -> None:
-        self.processes = Gauge("trunkline_processes", "Backend processes, by state.", ["state"], registry=registry)
-        self.process_spawns = Counter(
-            "trunkline_process_spawns_total", "Backend processes started.", ["result"], registry=registry
+        self.warm_leases = self._counter(
+            "trunkline_warm_leases_total", "Sessions that got a warm process, or had to wait for a start.", "result"
         )
-        self.process_spawn_seconds = Histogram(
-            "trunkline_process_spawn_seconds",
-            "Time from the order to start a process until it runs.",
-            buckets=SPAWN_BUCKETS,
-            registry=registry,
-        )
-        self.process_exits = Counter(
-            "trunkline_process_exits_total", "Backend processes ended, by reason.", ["reason"], registry=registry
-        )
-        self.process_resident_bytes = Gauge(
-            "trunkline_process_resident_bytes", "Resident memory of all backend processes.", registry=registry
-        )
-        self.warm_leases = Counter(
-            "trunkline_warm_leases_total", "Sessions that found a warm process, or did not.", ["result"],
-            registry=registry,
-        )  # fmt: skip
-        self.pool_wait_seconds = Histogram(
-            "trunkline_pool_wait_seconds", "Time a session waited for a process.", buckets=BUCKETS, registry=registry
-        )
-        self.breaker_open = Gauge(
-            "trunkline_breaker_open", "Backends that are not started because they die at once.", registry=registry
+        self.pool_wait_seconds = self._seconds("trunkline_pool_wait_seconds", "Time a session waited for a process.")
+        self.breaker_open = self._gauge(
+            "trunkline_breaker_open", "Backends that are not started for now because they keep dying at their start."
         )
 
-    def _declare_credentials(self, registry: CollectorRegistry) -> None:
-        self.auth_failures = Counter(
-            "trunkline_auth_failures_total", "Requests with no, a wrong or a spent credential.", ["reason"],
-            registry=registry,
-        )  # fmt: skip
-        self.new_addresses = Counter(
-            "trunkline_credential_new_addresses_total", "Credentials used from an address that is new for them.",
-            registry=registry,
-        )  # fmt: skip
-
-    def _declare_limits(self, registry: CollectorRegistry) -> None:
-        self.rate_limited = Counter(
-            "trunkline_rate_limited_total", "Requests refused by a limit.", ["limit"], registry=registry
+    def _declare_limits(self) -> None:
+        self.auth_failures = self._counter(
+            "trunkline_auth_failures_total", "Requests with a missing, wrong or expired credential.", "reason"
         )
-        self.refusals = Counter(
-            "trunkline_refusals_total", "Requests answered with an error of the gateway's own and an HTTP status of "
-            "400 or more, by reason.", ["reason"], registry=registry,
-        )  # fmt: skip
-        self.tenants_near_limit = Gauge(
-            "trunkline_tenants_near_limit", "Tenants of this node that have used 80 % of a limit, or all of it.",
-            ["limit"], registry=registry,
-        )  # fmt: skip
-        self.tenants_at_limit = Gauge(
-            "trunkline_tenants_at_limit", "Tenants of this node that have used up a limit.", ["limit"],
-            registry=registry,
-        )  # fmt: skip
-        self.node_used = Gauge(
-            "trunkline_node_used", "What is used of a limit of the node.", ["limit"], registry=registry
+        self.new_addresses = self._counter(
+            "trunkline_credential_new_addresses_total", "Credentials used from an address not seen with them before."
         )
-        self.node_limit = Gauge("trunkline_node_limit", "A limit of the node.", ["limit"], registry=registry)
-        self.shed = Counter(
-            "trunkline_shed_total", "Sessions and calls refused because the node is overloaded.", ["what", "mark"],
-            registry=registry,
-        )  # fmt: skip
-
-    def _declare_machine(self, registry: CollectorRegistry) -> None:
-        self.loop_lag_seconds = Gauge(
-            "trunkline_loop_lag_seconds", "How late the event loop is, over the last second or so.", registry=registry
+        self.rate_limited = self._counter("trunkline_rate_limited_total", "Requests refused by a limit.", "limit")
+        self.refusals = self._counter(
+            "trunkline_refusals_total", "Requests that the gateway refused with status 400 or more.", "reason"
         )
-        self.memory_used_bytes = Gauge(
-            "trunkline_memory_used_bytes", "Memory used in this container, or on this machine.", registry=registry
+        self.tenants_near_limit = self._gauge(
+            "trunkline_tenants_near_limit", "Tenants of this node that have used 80 % of a limit or more.", "limit"
         )
-        self.memory_limit_bytes = Gauge(
-            "trunkline_memory_limit_bytes", "Memory that this container, or this machine, has.", registry=registry
+        self.tenants_at_limit = self._gauge(
+            "trunkline_tenants_at_limit", "Tenants of this node that have used up a limit.", "limit"
         )
-        self.descriptors_used = Gauge(
-            "trunkline_descriptors_used", "File descriptors that the node has open.", registry=registry
-        )
-        self.descriptors_limit = Gauge(
-            "trunkline_descriptors_limit", "File descriptors that the node may have open.", registry=registry
+        self.node_used = self._gauge("trunkline_node_used", "Use of a limit of the node.", "limit")
+        self.node_limit = self._gauge("trunkline_node_limit", "A limit of the node.", "limit")
+        self.shed = self._counter(
+            "trunkline_shed_total", "Sessions and calls refused because the node is overloaded.", "what", "mark"
         )
 
-    def _declare_nodes(self, registry: CollectorRegistry) -> None:
-        self.forwards = Counter(
-            "trunkline_forwards_total", "Requests sent on to the node that has the session.", ["result"],
-            registry=registry,
-        )  # fmt: skip
+    def _declare_node(self, version: str) -> None:
+        self._gauge("trunkline_build_info", "Always 1; the label is the version.", "version").labels(version).set(1)
+        self.loop_lag_seconds = self._gauge(
+            "trunkline_loop_lag_seconds", "How late the event loop is, averaged over about a second."
+        )
+        self.memory_used_bytes = self._gauge(
+            "trunkline_memory_used_bytes", "Memory used in this container, or on this machine."
+        )
+        self.memory_limit_bytes = self._gauge(
+            "trunkline_memory_limit_bytes", "Memory of this container, or of this machine."
+        )
+        self.descriptors_used = self._gauge("trunkline_descriptors_used", "Open file descriptors of the node.")
+        self.descriptors_limit = self._gauge("trunkline_descriptors_limit", "File descriptors that the node may open.")
+        self.connections = self._gauge("trunkline_connections", "Open client connections.")
+        self.connections_refused = self._counter(
+            "trunkline_connections_refused_total", "Client connections refused or closed by the gateway.", "reason"
+        )
+        self.forwards = self._counter(
+            "trunkline_forwards_total", "Requests forwarded to the node that has the session.", "result"
+        )
         self.forward_seconds = OperationHistogram(
-            "trunkline_forward_seconds", "Time until the other node's answer began.", (), registry
+            "trunkline_forward_seconds", "Time until the other node's answer began.", (), self.registry
         )
-        self.takeovers = Counter(
-            "trunkline_takeovers_total", "Sessions taken over from a node that is gone.", ["result"], registry=registry
+        self.takeovers = self._counter(
+            "trunkline_takeovers_total", "Sessions taken over from a node that is gone.", "result"
         )
-        self.route_store_errors = Counter(
-            "trunkline_route_store_errors_total", "Commands to Redis that failed, and records in it that were forged.",
-            ["reason"], registry=registry,
-        )  # fmt: skip
-
-    def _declare_connections(self, registry: CollectorRegistry) -> None:
-        self.connections = Gauge("trunkline_connections", "Connections of clients, open now.", registry=registry)
-        self.connections_refused = Counter(
-            "trunkline_connections_refused_total", "Connections refused, or ended for what their clients did.",
-            ["reason"], registry=registry,
-        )  # fmt: skip
+        self.route_store_errors = self._counter(
+            "trunkline_route_store_errors_total", "Failed Redis commands, and forged records found in Redis.", "reason"
+        )
 
     def _begin_at_zero(self) -> None:
-        """A series that begins with its first event has not increased: no rule over `increase` would see that event."""
+        """Alerts over `increase` do not see the first event of a series that begins with it: so it begins at 0."""
         for limit in LIMITS:
             self.rate_limited.labels(limit)
         for reason in FAULTS:
@@ -261,5 +224,5 @@ class Metrics:
         self.route_store_errors.labels("poisoned")
 
     def connections_open(self) -> int:
-        """What the gauge of connections shows."""
+        """The value of the gauge `connections`."""
         return int(sum(sample.value for metric in self.connections.collect() for sample in metric.samples))

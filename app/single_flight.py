@@ -1,8 +1,7 @@
-"""SingleFlight: of many that want to know the same thing at once, one asks the store."""
+"""SingleFlight: of several requests that need the same record at once, one asks the store."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import anyio
@@ -12,41 +11,51 @@ from app.errors import StorageUnavailable
 _K = TypeVar("_K")
 
 
-@dataclass(slots=True, eq=False)
 class _Queue:
-    lock: anyio.Lock = field(default_factory=anyio.Lock)
-    interested: int = 0
-    failures: int = 0
+    """The tasks that wait for one key."""
+
+    __slots__ = ("_failures", "_lock", "interested")
+
+    def __init__(self) -> None:
+        self._lock = anyio.Lock()
+        self.interested = self._failures = 0
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        self.interested += 1
+        failures = self._failures
+        try:
+            async with self._lock:
+                if self._failures != failures:
+                    raise StorageUnavailable
+                try:
+                    yield
+                except StorageUnavailable:
+                    self._failures += 1
+                    raise
+        finally:
+            self.interested -= 1
 
 
 class SingleFlight(Generic[_K]):
-    """Turns by key. Who has waited for its turn looks first whether the answer is known by now."""
+    """One turn at a time for each key. After waiting for its turn, a task looks first whether the answer is known."""
 
     def __init__(self) -> None:
         self._queues: dict[_K, _Queue] = {}
 
     @asynccontextmanager
     async def turn(self, key: _K) -> AsyncIterator[None]:
-        """Waits until nobody else asks for this key.
+        """Waits until no other task asks for this key.
 
         Raises:
-            StorageUnavailable: the store was asked meanwhile and could not answer. If each who waits found that out for
-                itself, one after the other, the last would wait for as many time-outs as there are before it.
+            StorageUnavailable: another task has asked meanwhile and got no answer. Otherwise the tasks would time out
+                one after the other.
         """
         queue = self._queues.setdefault(key, _Queue())
-        queue.interested += 1
-        failures = queue.failures
         try:
-            async with queue.lock:
-                if queue.failures != failures:
-                    raise StorageUnavailable
-                try:
-                    yield
-                except StorageUnavailable:
-                    queue.failures += 1
-                    raise
+            async with queue.turn():
+                yield
         finally:
-            queue.interested -= 1
             if not queue.interested:
                 del self._queues[key]
 

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # tests.redis_serv
 
 from app.auth.sealing import Sealer
 from app.cluster import cluster_use
-from app.cluster.cluster_use import SharedUse
+from app.cluster.cluster_use import ClusterUse
 from app.limits.gates import TenantGates
 from app.metrics import Metrics
 from app.redis.connection import RedisConnection
@@ -121,7 +121,7 @@ class Processes:
     def used(self) -> dict[str, int]:
         return self.counts
 
-    def set_elsewhere(self, used: Mapping[str, int]) -> None:
+    def note_remote_use(self, used: Mapping[str, int]) -> None:
         """Nobody waits."""
 
 
@@ -174,8 +174,8 @@ class Bench:
         name = cluster_use.KEY + others[0]
         self.figures["bytes_of_use"] = self.redis.strlen(name) + len(name)
 
-    def new_use(self, processes: "Processes", node: str, others: Sequence[str]) -> SharedUse:
-        return SharedUse(self.gates, processes, self.connection.pipeline, self.sealer, node, lambda: others)
+    def new_use(self, processes: "Processes", node: str, others: Sequence[str]) -> ClusterUse:
+        return ClusterUse(self.gates, processes, self.connection, self.sealer, node, lambda: others)
 
     async def routes(self, count: int) -> None:
         routes = [new_route(self.node, n % 50) for n in range(count)]

@@ -246,7 +246,7 @@ class _Survivors:
 
     def refuse(self, at: float, since: float) -> None:
         self.refused += 1
-        self.come(at + NodeUnavailable.retry_after_s * self.rng.uniform(1, 1.5), since)
+        self.come(at + (NodeUnavailable.retry_after_s or 1.0) * self.rng.uniform(1, 1.5), since)
 
     def take_over(self, at: float, node: int, since: float) -> None:
         work = sum(self.costs.redis(step) for step in ("find", "take_over", "journal_take", "journal_first_write"))
@@ -279,7 +279,7 @@ def deaths(costs: Costs, per_node: Sequence[int], cores: int, seed: int) -> None
     lapses = sorted(LEASE_S - rng.uniform(0, BEAT_S) + rng.uniform(0, AGAIN_S) for _ in range(10_000))
     print(
         f"\nA death is known after {lapses[0]:.1f} to {lapses[-1]:.1f} s (median {statistics.median(lapses):.1f}), "
-        f"{PROBE_S} s later where the machine is gone and refuses no connection."
+        f"{PROBE_S} s later if its machine is gone and refuses no connection."
     )
     rows = []
     for sessions in SIZES:
@@ -304,8 +304,8 @@ def deaths(costs: Costs, per_node: Sequence[int], cores: int, seed: int) -> None
                     )
                 )
     table(
-        f"3. One node dies; {cores} cores for starts at each survivor; half of its clients have a stream and come "
-        f"after {RECONNECT_S:.0f} s,\n   the others at their next call ({CALL_EVERY_S:.0f} s on average). "
+        f"3. One node dies; {cores} cores for starts at each survivor; half of its clients have a stream and return "
+        f"after {RECONNECT_S:.0f} s,\n   the others with their next call ({CALL_EVERY_S:.0f} s on average). "
         "Seconds that they wait;\n   Redis in its busiest 100 ms",
         (
             "sessions",
@@ -341,7 +341,7 @@ def herd(per_node: Sequence[int], seed: int) -> None:
         kinds = {
             "the node is killed: an SDK's 1 s": [RECONNECT_S + rng.uniform(0, 0.01) for _ in range(held)],
             f"all at once, `retry:` of {low:.0f} to {high:.0f} s": [rng.uniform(low, high) for _ in range(held)],
-            "a drain: in turn, and the same": [n // a_tick * TICK_S + rng.uniform(low, high) for n in range(held)],
+            "a drain: one by one, and the same": [n // a_tick * TICK_S + rng.uniform(low, high) for n in range(held)],
         }
         for name, arrivals in kinds.items():
             a_second = Counter(int(each) for each in arrivals)
@@ -383,10 +383,10 @@ def flush(costs: Costs, per_node: Sequence[int], seed: int) -> None:
                 )
             )
     table(
-        f"5. Redis comes back empty and every node says all it has, {LOT} routes a command: time until all is there "
-        f"again,\n   the longest wait for an answer (the deadline is {DEADLINE_S * 1000:.0f} ms), and whether that is "
-        f"after the {SETTLING_MS // 1000} s in which\n   `no route` is not yet believed",
-        ("sessions", "per node", "nodes", "all there", "longest wait", "late answers", "too late"),
+        f"5. Redis comes back empty and all nodes write their routes, {LOT} in a command: time until all are written, "
+        f"the\n   longest wait for an answer (the deadline is {DEADLINE_S * 1000:.0f} ms), and whether it took longer "
+        f"than the {SETTLING_MS // 1000} s\n   for which missing routes are answered with 503",
+        ("sessions", "per node", "nodes", "all written", "longest wait", "late answers", "too late"),
         rows,
     )
 

@@ -110,3 +110,35 @@ def test_every_folder_of_tests_is_a_package_or_of_the_whole() -> None:
 def test_the_tests_of_a_module_stand_where_the_module_does() -> None:
     misplaced = {str(each) for each in files_with_tests() if (APP / each.parent).is_dir() and not names_a_module(each)}
     assert misplaced == set(OF_SEVERAL)
+
+
+# --- doors
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imported_by_others() -> set[str]:
+    """Modules that something outside of their package imports: what stands in its door."""
+    names = {module_name(path) for path in MODULES}
+    found = set()
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.ImportFrom) or node.module is None:
+                continue
+            parts = {f"{node.module}.{each.name}" for each in node.names} & names or {node.module}
+            found |= {part for part in parts if not module_name(path).startswith(part.rpartition(".")[0] + ".")}
+    return found
+
+
+def test_what_only_a_package_uses_is_inside_of_it() -> None:
+    """A module is in the door of its package when others import it, or the contracts protect it."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    declared = {
+        module for each in contracts if each["name"].startswith("Inside ") for module in each["protected_modules"]
+    }
+    packages = {module_name(path / "__init__.py") for path in PACKAGES} - {"app"}
+    modules = {module_name(path) for path in MODULES if path.name not in ("__init__.py", "__main__.py")}
+    of_packages = {each for each in modules if each.rpartition(".")[0] in packages}
+    assert of_packages - imported_by_others() == declared

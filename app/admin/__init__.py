@@ -1,5 +1,5 @@
-"""The REST API under /api/v1: what a request to it goes through, and what all its resources share.
+"""The REST API under /api/v1: how requests are processed, and what its resources share.
 
-The endpoints are in `resources`, their bodies in `schemas`. Nothing here starts or ends anything: changes are stored,
-and told to `NodeEffects`.
+The endpoints are in `resources`, their bodies in `schemas`. Nothing here starts or ends sessions or processes: changes
+are stored, and `NodeEffects` is told.
 """

@@ -1,7 +1,7 @@
-"""Entity tags: which state of an object an answer shows, and changes that are made to that state only.
+"""Entity tags: they identify the state of an object, so that a change can be made conditional on it.
 
-A tag covers the version and what is shown, so that an object made anew under an old name has another one. Of what
-changes by itself (when a key was used last, how much is used) it knows nothing.
+A tag covers the version and what is shown, so that an object that was deleted and created again has another one. It
+does not cover what changes by itself, like the last use of a key.
 """
 
 import hashlib
@@ -24,34 +24,32 @@ _tags = re.compile(r'(W/)?"([!#-~\x80-\xff]*)"').findall
 
 
 def etag(answer: BaseModel) -> str:
-    """The strong entity tag of what is shown."""
     shown = answer.model_dump_json(exclude=_VOLATILE)
     version = getattr(answer, "version", 1)
     return f'"{version}-{hashlib.sha256(shown.encode()).hexdigest()[:16]}"'
 
 
 def tagged(response: Response, answer: _M) -> _M:
-    """The answer, with its tag in the response's head."""
+    """The answer, with its tag in the response's headers."""
     response.headers["ETag"] = etag(answer)
     return answer
 
 
 @dataclass(frozen=True, slots=True)
 class IfMatch:
-    """The condition of a request. Without one everything matches."""
+    """The condition of a request. Without a header everything matches."""
 
     header: str | None
 
-    @property
-    def is_given(self) -> bool:
-        """Whether there is a condition at all."""
-        return self.header is not None
+    def version(self, current: int) -> int | None:
+        """The version that a change must find; None if the request has no condition."""
+        return None if self.header is None else current
 
     def require(self, current: BaseModel) -> None:
-        """Compares with the object as it is now.
+        """Compares with the current state of the object.
 
         Raises:
-            PreconditionFailed: it is another one than was read. Weak tags never match (RFC 9110, 13.1.1).
+            PreconditionFailed: no tag matches. Weak tags never do (RFC 9110, 13.1.1).
         """
         if self.header is None or self.header.strip() == "*":
             return
@@ -61,13 +59,13 @@ class IfMatch:
 
     @contextmanager
     def still(self) -> Iterator[None]:
-        """Around the change: who named a state and comes second is told the same as who comes late."""
+        """Around the change: with a condition, a concurrent change is answered like an earlier one."""
         try:
             yield
         except ConcurrentChange:
-            if self.is_given:
-                raise PreconditionFailed from None
-            raise
+            if self.header is None:
+                raise
+            raise PreconditionFailed from None
 
 
 def _if_match(

@@ -1,6 +1,6 @@
-"""What the endpoints work with, and the one check that each of them starts with."""
+"""What the endpoints work with, and the permission check that each of them starts with."""
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -9,48 +9,69 @@ from typing import Annotated, Protocol
 from fastapi import Depends, Request
 
 from app.admin.idempotency import AnsweredOnce
-from app.admin.node import NodeView
 from app.auth import Authenticator, KeyMaker
 from app.auth.issuer_check import IssuerCheck
-from app.auth.policy import has_scope, is_platform_admin, may_see
+from app.auth.policy import has_scope, is_platform_admin, is_platform_scope, may_grant, may_see
 from app.auth.sealing import Sealer
-from app.domain import DEFAULT_TENANT, BackendSpec, Principal, Scope, Tenant, is_name
-from app.errors import Disabled, Forbidden, NotFound
+from app.backends.backend_check import CheckResult
+from app.domain import DEFAULT_TENANT, BackendSpec, Limits, Principal, Scope, Tenant, is_name
+from app.errors import Conflict, Disabled, Forbidden, InvalidRequest, NotFound
 from app.http.dependencies import CurrentPrincipal
+from app.http.request_ids import named
 from app.limits.rate_limiter import RateLimiter
 from app.storage import ApiKeyRepository, BackendRepository, TenantRepository
 from app.storage.audit import AuditLog
 from app.storage.audit_act import Act, Change
 from app.storage.issuers import IssuerRepository
 from app.storage.switches import SwitchRepository
+from app.this_node.limits_use import LimitsUse
+from app.this_node.listing import Gathered, Listing, Window
+from app.this_node.views import AddressUse, BackendRunning, FailureView, NodeStatus, ProcessView, SessionView, TenantUse
 
 
 class NodeEffects(Protocol):
-    """Hears of stored changes. The methods start what has to be done and return at once; they do not raise."""
+    """Is told of stored changes. The methods start what has to be done, return at once and do not raise."""
 
     def tenant_changed(self, tenant: Tenant) -> None:
-        """Its limits are others now, or it is switched off, or on again."""
+        """It has other limits, or was switched off or on."""
 
     def tenant_removed(self, tenant: str) -> None:
-        """It is gone with its backends and keys: end its sessions and processes."""
+        """Its backends and keys are gone too: end its sessions and processes."""
 
     def backend_changed(self, spec: BackendSpec) -> None:
-        """It is new, or something about it is: start nothing any more from older versions."""
+        """It was created or changed: start no more processes of older versions."""
 
     def backend_removed(self, key: tuple[str, str]) -> None:
-        """It is gone: end its sessions and processes."""
+        """End its sessions and processes."""
 
     def backend_restarted(self, key: tuple[str, str]) -> None:
-        """Nothing is stored, but its sessions end, and its warm processes are replaced."""
+        """Nothing was stored: end its sessions and replace its warm processes."""
 
     def key_revoked(self, identity: tuple[str, str, str]) -> None:
-        """Its holder is nobody any more: end the sessions. The authenticator has forgotten it already."""
+        """End the sessions of the key. The authenticator has forgotten it already."""
 
     def principal_changed(self, identity: tuple[str, str, str], off: Disabled | None) -> None:
-        """A key or a principal is switched `off`: end its sessions; or it is on again."""
+        """A key or a principal was switched `off`: end its sessions; or it was switched on again."""
 
     def issuer_changed(self, tenant: str, issuer: str) -> None:
-        """It is new, changed or gone: end the sessions of its principals. The authenticator has forgotten them."""
+        """It was created, changed or removed: end its sessions. The authenticator has forgotten it already."""
+
+
+class NodeView(Protocol):
+    """What runs on all nodes, as values; `cluster.all_nodes.AllNodes` says what its methods do. A tenant sees only its
+    own; None stands for all tenants."""
+
+    async def statuses(self) -> Sequence[NodeStatus]: ...
+    async def sessions(self, tenant: str | None, window: Window) -> Listing[SessionView]: ...
+    async def end_session(self, tenant: str, session: str) -> bool: ...
+    async def processes(self, tenant: str | None, window: Window) -> Listing[ProcessView]: ...
+    async def use(self, window: Window) -> Listing[TenantUse]: ...
+    async def limits_use(self, tenant: str) -> tuple[LimitsUse, Sequence[str]]: ...
+    async def backends(self, tenant: str, first: str, last: str) -> Gathered[BackendRunning]: ...
+    async def credential_uses(self, identity: tuple[str, str, str]) -> Gathered[AddressUse]: ...
+    async def failures(self, tenant: str | None, window: Window) -> Listing[FailureView]: ...
+    async def stderr(self, tenant: str, process: str, lines: int) -> Sequence[str] | None: ...
+    async def check(self, spec: BackendSpec, limits: Limits) -> CheckResult: ...
 
 
 ALL = "-"  # instead of a tenant's name in a path: all tenants
@@ -58,12 +79,16 @@ ALL = "-"  # instead of a tenant's name in a path: all tenants
 
 @dataclass(frozen=True, slots=True)
 class AdminContext:
-    """Built by `main.py`, found on `app.state.admin`."""
+    """What all endpoints work with. `create_app` puts it on `app.state.admin_context`."""
 
     tenants: TenantRepository
     backends: BackendRepository
     keys: ApiKeyRepository
     key_maker: KeyMaker
+    issuers: IssuerRepository
+    sealer: Sealer
+    check_url: Callable[[str], object]  # raises UrlRefused for a URL that would not be fetched
+    issuer_check: IssuerCheck
     authenticator: Authenticator
     effects: NodeEffects
     now: Callable[[], datetime]
@@ -72,33 +97,7 @@ class AdminContext:
     rates: RateLimiter
     answered_once: AnsweredOnce
     switches: SwitchRepository
-    checks_under_way: set[tuple[str, str]] = field(default_factory=set)
-
-
-@dataclass(frozen=True, slots=True)
-class IssuerContext:
-    """What the endpoints of issuers need beside that; built by `main.py`, found on `app.state.issuers`.
-
-    `check_url` raises UrlRefused for what would not be fetched.
-    """
-
-    repository: IssuerRepository
-    sealer: Sealer
-    check_url: Callable[[str], object]
-    check: IssuerCheck
-    under_way: set[tuple[str, str]] = field(default_factory=set)
-
-    @contextmanager
-    def checking(self, tenant: str, what: str) -> Iterator[bool]:
-        """Around a look at other people's hosts. False: the same is being looked at already."""
-        if (tenant, what) in self.under_way:
-            yield False
-            return
-        self.under_way.add((tenant, what))
-        try:
-            yield True
-        finally:
-            self.under_way.discard((tenant, what))
+    under_way: set[tuple[str, str]] = field(default_factory=set)  # see `Access.alone`
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,62 +117,74 @@ class Access:
     def act(
         self, action: str, target: str, detail: str = "", *, tenant: str | None = None, changes: tuple[Change, ...] = ()
     ) -> Act:
-        """What this request does, for the audit trail. Nothing secret goes in here."""
+        """What this request does, for the audit trail. It must not contain secrets."""
         concerned = self.tenant if tenant is None else tenant
         now = self.admin.now()
         return Act(concerned, self.principal.identity, action, target, now, self.request_id, detail, changes)
 
+    def require_grant(self, scopes: Collection[str], field: str) -> None:
+        """Checks that this principal may grant the scopes; `field` of the body has them.
 
-def _needs(scope: Scope) -> Callable[[Request, Principal], Awaitable[Access]]:
+        Raises:
+            InvalidRequest: the tenant cannot have such scopes.
+            Forbidden: the principal may not grant them.
+        """
+        if self.tenant != DEFAULT_TENANT and any(map(is_platform_scope, scopes)):
+            raise InvalidRequest("platform scopes exist in the tenant `default` only", field=field)
+        if not may_grant(self.principal, self.tenant, scopes):
+            raise Forbidden(sorted(scopes))
+
+    @contextmanager
+    def alone(self, target: str, refusal: str) -> Iterator[None]:
+        """Around a check of this target.
+
+        Raises:
+            Conflict: with this message, if another check of it is under way.
+        """
+        key = (self.tenant, target)
+        if key in self.admin.under_way:
+            raise Conflict(refusal)
+        self.admin.under_way.add(key)
+        try:
+            yield
+        finally:
+            self.admin.under_way.discard(key)
+
+
+def _access(tenant: str, principal: Principal, request: Request) -> Access:
+    return Access(tenant, principal, request.app.state.admin_context, named(request.scope).request)
+
+
+def _needs(scope: Scope, *, or_all: bool = False) -> Callable[[Request, Principal], Awaitable[Access]]:
+    """With `or_all`, platform administrators may name all tenants, as `-`; nobody else has a tenant of that name."""
+
     async def check(request: Request, principal: CurrentPrincipal) -> Access:
-        admin: AdminContext = request.app.state.admin
         tenant = request.path_params.get("tenant", DEFAULT_TENANT)
-        # Three cases. 1. A tenant of others is answered like one that does not exist, before anything is looked up.
+        if or_all and tenant == ALL and is_platform_admin(principal):
+            return _access(ALL, principal, request)
+        # A tenant of others is answered like one that does not exist, before anything is looked up.
         if not may_see(principal, tenant) or not is_name(tenant):
             raise NotFound("Tenant not found")
-        # 2. Within one's own, the answer says what is missing.
+        # Within one's own tenant, the answer says which scope is missing.
         if not has_scope(principal, tenant, scope):
             raise Forbidden([scope], held=principal.scopes)
-        # 3. Allowed; a tenant that is gone is gone for its own keys too, however fresh they are in memory.
-        await admin.tenants.get(tenant)
-        return Access(tenant, principal, admin, request.state.request_id)
+        access = _access(tenant, principal, request)
+        await access.admin.tenants.get(tenant)  # a deleted tenant's keys may still be remembered
+        return access
 
     return check
-
-
-def _needs_or_all(scope: Scope) -> Callable[[Request, Principal], Awaitable[Access]]:
-    of_tenant = _needs(scope)
-
-    async def check(request: Request, principal: CurrentPrincipal) -> Access:
-        if request.path_params.get("tenant") == ALL and is_platform_admin(principal):
-            return Access(ALL, principal, request.app.state.admin, request.state.request_id)
-        return await of_tenant(request, principal)  # for everybody else there is no tenant `-`
-
-    return check
-
-
-def _issuer_context(request: Request) -> IssuerContext:
-    context: IssuerContext = request.app.state.issuers
-    return context
-
-
-Issuers = Annotated[IssuerContext, Depends(_issuer_context)]
 
 
 async def _platform(request: Request, principal: CurrentPrincipal) -> Access:
     if not is_platform_admin(principal):
         raise Forbidden([Scope.PLATFORM_ADMIN], held=principal.scopes)
-    return Access(DEFAULT_TENANT, principal, request.app.state.admin, request.state.request_id)
+    return _access(DEFAULT_TENANT, principal, request)
 
 
-Platform = Annotated[Access, Depends(_platform)]
-"""For what belongs to no tenant."""
-
+Platform = Annotated[Access, Depends(_platform)]  # for what belongs to no tenant
 MayRead = Annotated[Access, Depends(_needs(Scope.TENANT_READ))]
-MayReadOfAll = Annotated[Access, Depends(_needs_or_all(Scope.TENANT_READ))]
-"""The same; and of all tenants, under the name `-`, for platform administrators."""
-
+MayReadOfAll = Annotated[Access, Depends(_needs(Scope.TENANT_READ, or_all=True))]
 MayAudit = Annotated[Access, Depends(_needs(Scope.AUDIT_READ))]
 MayManage = Annotated[Access, Depends(_needs(Scope.TENANT_ADMIN))]
+# Registering a command is permission to execute code: for platform administrators only.
 MayRegister = Annotated[Access, Depends(_needs(Scope.PLATFORM_ADMIN))]
-"""A command is code execution: raw ones, and whom they belong to, are for platform administrators."""

@@ -1,7 +1,7 @@
-"""`Idempotency-Key`: a POST that is repeated under the same key is answered with the first answer, and done once.
+"""`Idempotency-Key`: a POST that is repeated with the same key is carried out once and gets the first answer again.
 
-A key belongs to a credential with its scopes, and to a path. Answers are kept for a day, sealed under the node's
-secret key: that of a new API key contains the key. Only successes are kept; what failed is tried anew.
+A key belongs to a credential with its scopes, and to a path. Answers are kept for a day, encrypted with the node's
+secret key, because one of them contains a new API key. Only successes are kept; failures are tried again.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """A request that is being answered for the first time."""
+    """A request with a new key: it must be carried out."""
 
     tenant: str
     digest: bytes
@@ -47,17 +47,17 @@ class AnsweredOnce:
     def __init__(self, repository: IdempotencyRepository, secret_key: bytes, now: Callable[[], datetime]) -> None:
         self._repository, self._now = repository, now
         self._sealer = Sealer(secret_key)
-        # A digest of a body without a key would let who reads the database try secrets against it.
+        # A plain digest of the body would let readers of the database guess secrets in it.
         self._body_key = hmac.digest(secret_key, _LABEL, "sha256")
 
     async def begin(self, principal: Principal, path: str, key: str, body: bytes) -> _Claim | Response:
-        """The claim to be the first with this key, or the answer to who was.
+        """A claim if the key is new, else the first answer.
 
         Raises:
             InvalidRequest: the key is malformed, or was used for another body.
-            Conflict: the first request is under way.
+            Conflict: the first request is still under way.
             QuotaExceeded: this credential has used too many keys.
-            StorageUnavailable: nobody can tell.
+            StorageUnavailable: the database does not answer.
         """
         if not (key.isascii() and key.isprintable() and 0 < len(key) <= MAX_KEY_LENGTH):
             raise InvalidRequest(f"Idempotency-Key must be 1 to {MAX_KEY_LENGTH} printable ASCII characters")
@@ -77,16 +77,17 @@ class AnsweredOnce:
         return self._opened(claim, before.answer)
 
     async def finish(self, claim: _Claim, response: Response | None) -> None:
-        """Keeps the answer of a success; forgets the claim of a failure. Does not raise: the work is done."""
-        is_success = response is not None and response.status_code < 300
-        with anyio.CancelScope(shield=True):  # the database's own time-outs bound it
+        """Keeps the answer of a success; deletes the claim after a failure. Does not raise: the change was made."""
+        with anyio.CancelScope(shield=True):  # the database has its own time-outs
             try:
-                if response is not None and is_success:
+                if response is not None and response.status_code < 300:
                     await self._repository.keep(claim.tenant, claim.digest, self._sealed(claim, response))
                 else:
                     await self._repository.release(claim.tenant, claim.digest)
             except GatewayError:
-                _log.warning("the answer to a request with an Idempotency-Key could not be kept")
+                _log.warning(
+                    "Could not save the answer to a request with an Idempotency-Key; repetitions get 409 for 5 minutes"
+                )
 
     def _sealed(self, claim: _Claim, response: Response) -> bytes:
         headers = {name: response.headers[name] for name in _KEPT_HEADERS if name in response.headers}
@@ -97,7 +98,7 @@ class AnsweredOnce:
         try:
             answer = json.loads(self._sealer.open(sealed, claim.place))
         except SealBroken:
-            raise Conflict("the answer was kept under another secret key") from None
+            raise Conflict("the answer was saved with another secret key") from None
         return Response(answer["body"], answer["status"], {**answer["headers"], REPLAYED: "true"})
 
 
@@ -112,11 +113,10 @@ def _describe_key(
         ),
     ] = None,
 ) -> None:
-    """Only for OpenAPI: `AdminRoute` (route.py) has looked before this could."""
+    """Only for OpenAPI: `AdminRoute` reads the header."""
 
 
-ONCE = Depends(_describe_key)
-"""Stands in the `dependencies` of every POST."""
+ONCE = Depends(_describe_key)  # in the `dependencies` of every POST
 
 
 def _digest(*parts: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Lists in pages. A cursor is where the last page ended; clients must not read anything into it."""
+"""Lists in pages. A cursor, opaque to clients, is the position where the last page ended."""
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
@@ -7,7 +7,10 @@ from typing import Annotated, Generic, TypeVar
 
 from fastapi import Depends, Query
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
+
+from app.domain import NAME_PATTERN
+from app.this_node.listing import SORTS, Listing, Ranked, Sort, Window
 
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 200
@@ -15,6 +18,7 @@ MAX_CURSOR = 256
 
 _T = TypeVar("_T")
 _M = TypeVar("_M", bound=BaseModel)
+_R = TypeVar("_R", bound=Ranked)
 
 
 class Page(BaseModel, Generic[_M]):
@@ -24,28 +28,53 @@ class Page(BaseModel, Generic[_M]):
     next_cursor: str | None
 
 
+class RunningPage(Page[_M], Generic[_M]):
+    """A page of what runs on all nodes."""
+
+    total: int = Field(description="How many there are, on all pages.")
+    silent_nodes: list[str] = Field(
+        description="Nodes that did not answer within a second: what they have is missing here, and in `total`."
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class PageQuery:
-    """Which part is asked for: up to `limit` items behind the one named `after`."""
+    """Which part is asked for: up to `limit` items after the one named `after`."""
 
     limit: int
     after: str
 
     @property
     def fetch(self) -> int:
-        """How many to read: one more than is shown tells whether there is a next page."""
+        """How many to read: one more than is shown, to see whether there is a next page."""
         return self.limit + 1
 
     def page(self, found: Sequence[_T], name: Callable[[_T], str], show: Callable[[_T], _M]) -> Page[_M]:
-        """The page made of what was read."""
         shown = found[: self.limit]
         cursor = _cursor(name(shown[-1])) if len(found) > self.limit else None
         return Page(items=[show(each) for each in shown], next_cursor=cursor)
 
     def of_all(self, every: Sequence[_T], name: Callable[[_T], str], show: Callable[[_T], _M]) -> Page[_M]:
-        """The page out of a whole list that is in order of its names."""
-        behind = [each for each in every if name(each) > self.after]
-        return self.page(behind[: self.fetch], name, show)
+        """The page of a whole list that is sorted by name."""
+        return self.page([each for each in every if name(each) > self.after], name, show)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowQuery:
+    """Which page of what runs on all nodes, and in which order."""
+
+    asked: PageQuery
+    sort: str
+    backend: str
+
+    @property
+    def window(self) -> Window:
+        """What each node is asked for."""
+        return Window(self.sort, self.asked.after, self.asked.fetch, self.backend)
+
+    def page(self, found: Listing[_R], show: Callable[[_R], _M]) -> RunningPage[_M]:
+        page = self.asked.page(found.rows, lambda row: row.position(self.sort), show)
+        return RunningPage(**dict(page), total=found.total, silent_nodes=list(found.silent))
 
 
 def _page_query(
@@ -58,6 +87,32 @@ def _page_query(
 AskedPage = Annotated[PageQuery, Depends(_page_query)]
 
 
+Sorted = Annotated[
+    Sort,
+    Query(
+        description="`memory`, `cpu` (of the last seconds, then in total) and `calls` (in flight, then in total): the "
+        "highest first; `age`: the oldest first."
+    ),
+]
+OfBackend = Annotated[
+    str, Query(pattern=f"^$|{NAME_PATTERN}", max_length=63, description="Only of backends with this name.")
+]
+
+
+def _window_query(asked: AskedPage, sort: Sorted = "id", backend: OfBackend = "") -> WindowQuery:
+    order = asked.after.partition(":")[0] if ":" in asked.after else "id"
+    if asked.after and order != sort and order in SORTS:
+        raise wrong_cursor(f"this cursor is for another order; send it with sort={order}")
+    return WindowQuery(asked, sort, backend)
+
+
+AskedWindow = Annotated[WindowQuery, Depends(_window_query)]
+
+
+def wrong_cursor(message: str) -> RequestValidationError:
+    return RequestValidationError([{"type": "cursor", "loc": ("query", "cursor"), "msg": message}])
+
+
 def _cursor(name: str) -> str:
     return urlsafe_b64encode(name.encode()).decode().rstrip("=")
 
@@ -68,6 +123,5 @@ def _after(cursor: str) -> str:
     except ValueError:
         name = "\0"
     if _cursor(name) != cursor or not name.isprintable():
-        message = "this is no cursor; send `next_cursor` of the page before as it is"
-        raise RequestValidationError([{"type": "cursor", "loc": ("query", "cursor"), "msg": message}])
+        raise wrong_cursor("this is not a cursor; send the `next_cursor` of the page before, unchanged")
     return name

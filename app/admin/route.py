@@ -1,77 +1,104 @@
-"""AdminRoute: what a request to the REST API goes through once it is known who asks: a rate, known parameters, UTF-8,
-once for a key."""
+"""AdminRoute: checks each authenticated request to the REST API: rate, query parameters, body, `Idempotency-Key`."""
 
 import codecs
+import json
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fastapi import Request, Response
+from fastapi.dependencies.models import Dependant
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from app.admin.idempotency import AnsweredOnce
-from app.admin.parameters import known_parameters, require_known
-from app.errors import ParseError
-from app.http.dependencies import AuthenticatedRoute
+from app.errors import InvalidRequest, ParseError
+from app.http.dependencies import AuthenticatedRoute, authenticated_principal
+from app.http.errors import HttpRefusal
+from app.http.problems import MAX_ERRORS
 from app.limits.rate_limiter import RateLimiter
 
+MAX_SHOWN = 100  # characters of an unknown name
 READ_COST, WRITE_COST, ACTION_COST = 1.0, 2.0, 25.0  # an action is `:check`, `:restart`, `:import`
+
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class AdminRoute(AuthenticatedRoute):
-    """An authenticated route that no principal uses too often, and whose POST is done once for each Idempotency-Key."""
+    """An authenticated route with a rate per principal, whose POST is carried out once for each Idempotency-Key."""
 
-    def behind_authentication(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The route's application, less what is too much and what is repeated."""
-        handle = self._once(super().behind_authentication())
-        known = known_parameters(self.dependant)
+    def behind_authentication(self) -> Handler:
+        """The route's application, with the checks before it."""
+        handle = super().behind_authentication()
+        known, takes_body = _known_parameters(self.dependant), self.body_field is not None
 
-        async def limited(request: Request) -> Response:
-            rates: RateLimiter = request.app.state.admin.rates
-            rates.spend(request.state.principal.identity, _cost(request.method, request.scope["path"]))
-            require_known(request, known)
+        async def checked(request: Request) -> Response:
+            rates: RateLimiter = request.app.state.admin_context.rates
+            rates.spend(authenticated_principal(request).identity, _cost(request.method, request.scope["path"]))
+            _require_known(request, known)
             if request.method != "GET":
-                _require_utf8(await _body(request))
-            return await handle(request)
-
-        return limited
-
-    def _once(
-        self, handle: Callable[[Request], Coroutine[Any, Any, Response]]
-    ) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        if "POST" not in (self.methods or ()):
-            return handle
-
-        async def once(request: Request) -> Response:
+                _check(await _body(request), request.headers.get("content-type", ""), takes_body=takes_body)
             key = request.headers.get("idempotency-key")
-            if key is None:
+            if request.method != "POST" or key is None:
                 return await handle(request)
-            answered: AnsweredOnce = request.app.state.admin.answered_once
-            body = await _body(request)
-            claim = await answered.begin(request.state.principal, request.scope["path"], key, body)
-            if isinstance(claim, Response):
-                return claim
-            response: Response | None = None
-            try:
-                response = await handle(request)
-            finally:
-                await answered.finish(claim, response)
-            return response
+            return await _once(request, key, handle)
 
-        return once
+        return checked
+
+
+async def _once(request: Request, key: str, handle: Handler) -> Response:
+    answered: AnsweredOnce = request.app.state.admin_context.answered_once
+    body = await _body(request)
+    claim = await answered.begin(authenticated_principal(request), request.scope["path"], key, body)
+    if isinstance(claim, Response):
+        return claim
+    response: Response | None = None
+    try:
+        response = await handle(request)
+    finally:
+        await answered.finish(claim, response)
+    return response
 
 
 async def _body(request: Request) -> bytes:
-    """The whole body; who reads it again gets the same."""
     try:
         return await request.body()
     except ClientDisconnect:
         raise HTTPException(400) from None
 
 
+def _check(body: bytes, content_type: str, *, takes_body: bool) -> None:
+    """What FastAPI would let pass. It says itself what is no JSON."""
+    _require_utf8(body)
+    if takes_body and body and not _is_json(content_type):
+        raise HttpRefusal(415, "unsupported_media_type", "send the body with `Content-Type: application/json`")
+    try:
+        sent = json.loads(body or b"{}", object_pairs_hook=_unique)
+    except (ValueError, RecursionError):
+        sent = None
+    if sent != {} and not takes_body:
+        raise InvalidRequest("this route takes no body; send none, or {}")
+
+
+def _is_json(content_type: str) -> bool:
+    """As FastAPI sees it: `application/merge-patch+json` is JSON too."""
+    media_type = content_type.partition(";")[0].strip().lower()
+    return media_type == "application/json" or (media_type.startswith("application/") and media_type.endswith("+json"))
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Of a repeated member Python would take the last one, and a proxy perhaps the first."""
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        name = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise InvalidRequest(f"the member {json.dumps(name[:MAX_SHOWN])} is repeated; send it once")
+    return members
+
+
 def _require_utf8(body: bytes) -> None:
-    """JSON between systems is UTF-8 (RFC 8259, 8.1). Python's decoder would guess UTF-16 and UTF-32 as well, and read
-    what another sees as something else."""
+    """JSON between systems is UTF-8 (RFC 8259, 8.1). Python's decoder would also guess UTF-16 and UTF-32, so that a
+    proxy could read another document than we do."""
     try:
         body.decode()
     except UnicodeDecodeError:
@@ -81,8 +108,39 @@ def _require_utf8(body: bytes) -> None:
 
 
 def _cost(method: str, path: str) -> float:
-    """What a request takes off its principal's rate. What is written, and a process that is started or stopped, stands
-    in the audit trail for ever."""
+    """What a request takes from its principal's rate: changes and actions cost more, as the audit trail keeps them."""
     if ":" in path.rpartition("/")[2]:
         return ACTION_COST
     return READ_COST if method == "GET" else WRITE_COST
+
+
+def _known_parameters(dependant: Dependant) -> frozenset[str]:
+    """The query parameters of a route and of its dependencies."""
+    names = {field.alias for field in dependant.query_params}
+    return frozenset(names.union(*(_known_parameters(each) for each in dependant.dependencies)))
+
+
+def _require_known(request: Request, known: frozenset[str]) -> None:
+    """Refuses unknown parameters, because an ignored filter would return everything, and an ignored `dry_run` would be
+    a change; and repeated ones.
+
+    Raises:
+        RequestValidationError: there is such a parameter.
+    """
+    if not request.scope["query_string"]:
+        return
+    counts = Counter(name for name, _ in request.query_params.multi_items())
+    errors = [
+        {"type": "parameter", "loc": ("query", name[:MAX_SHOWN]), "msg": _problem(name[:MAX_SHOWN], known)}
+        for name, count in counts.items()
+        if name not in known or count > 1
+    ]
+    if errors:
+        raise RequestValidationError(errors[:MAX_ERRORS])
+
+
+def _problem(name: str, known: frozenset[str]) -> str:
+    if name in known:
+        return f"the parameter `{name}` is repeated; send it once"
+    listed = ", ".join(f"`{each}`" for each in sorted(known))
+    return f"unknown parameter `{name}`; " + (f"known are {listed}" if known else "this route has none")

@@ -9,8 +9,6 @@ from app.admin.resources import (
     api_keys,
     audit,
     backends,
-    checks,
-    failures,
     imports,
     issuer_checks,
     issuers,
@@ -19,43 +17,31 @@ from app.admin.resources import (
     processes,
     sessions,
     tenants,
-    use,
 )
 from app.http.problems import responses
 
 PREFIX = "/api/v1"
 
-# Only for OpenAPI: `AuthenticatedRoute` has authenticated before this could.
+# Only for OpenAPI: `AuthenticatedRoute` authenticates before this would.
 _bearer = HTTPBearer(
     auto_error=False, scheme_name="key", description="An API key: `tlk_…`, or a JWT of an issuer of the tenant"
 )
 
-_OF_TENANTS = (
-    ("/backends", backends.router),
-    ("/backends", checks.router),
-    ("/backends:import", imports.router),
-    ("/keys", api_keys.router),
-    ("/principals", principals.router),
-    ("/issuers", issuers.router),
-    ("/issuers", issuer_checks.router),
-    ("/sessions", sessions.router),
-    ("/processes", processes.router),
-    ("/failures", failures.router),
-)
+_OF_TENANTS = (backends, imports, api_keys, principals, issuers, issuer_checks, sessions, processes)
 
 
 def build_router() -> APIRouter:
-    """All resources. Paths without a tenant speak of the tenant `default`."""
+    """All resources. Paths without a tenant mean the tenant `default`."""
     router = APIRouter(
         prefix=PREFIX, dependencies=[Depends(_bearer)], responses=responses(400, 401, 403, 422, 429, 503)
     )
-    for resource in (tenants.router, nodes.router, use.router, audit.router):
-        router.include_router(resource)
-    for path, resource in _OF_TENANTS:
-        router.include_router(resource, prefix=path, responses=responses(404))
+    for resource in (tenants, nodes, audit):
+        router.include_router(resource.router)
+    for resource in _OF_TENANTS:
+        router.include_router(resource.router, responses=responses(404))
         router.include_router(
-            resource,
-            prefix="/tenants/{tenant}" + path,
+            resource.router,
+            prefix="/tenants/{tenant}",
             responses=responses(404),
             dependencies=[Depends(_describe_tenant)],
         )
@@ -63,4 +49,4 @@ def build_router() -> APIRouter:
 
 
 def _describe_tenant(tenant: Annotated[str, Path(description="The tenant's name.")]) -> None:
-    """Only for OpenAPI: the endpoints find the tenant through `admin.context`."""
+    """Only for OpenAPI: `admin.context` reads the tenant from the path."""

@@ -1,27 +1,17 @@
-"""Switching off and on by PATCH: what it makes of an object, and who may."""
+"""Switching objects off and on by PATCH, and who may do so."""
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from app.admin.context import Access
+from app.admin.schemas.fields import SwitchPatch
 from app.auth.policy import is_platform_admin, may_switch
 from app.domain import Scope
 from app.errors import Forbidden, InvalidRequest
 
 
-class SwitchPatch(Protocol):
-    """The members of a PATCH that are meant."""
-
-    enabled: bool | None
-    reason: str | None
-
-    @property
-    def model_fields_set(self) -> set[str]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """Whether something is on, and why it is not. What `off_by_platform` is, the platform switches on."""
+    """Whether something is on, and the reason if not. Only the platform switches on what is `off_by_platform`."""
 
     enabled: bool
     reason: str
@@ -29,15 +19,15 @@ class Switch:
 
 
 def switched(access: Access, now: Switch, patch: SwitchPatch) -> Switch:
-    """The switch with the merge patch applied. On again, the reason is gone.
+    """The switch with the merge patch applied. Switching on removes the reason.
 
     Raises:
         InvalidRequest: a reason for what is on.
-        Forbidden: a platform administrator has switched it off, and this is none.
+        Forbidden: the principal may not switch it, or only a platform administrator may switch it on.
     """
     enabled, reason = now.enabled, now.reason
     if "enabled" in patch.model_fields_set:
-        enabled = patch.enabled is not False  # null brings the default back
+        enabled = patch.enabled is not False  # null is the default
     if "reason" in patch.model_fields_set:
         reason = patch.reason or ""
     elif enabled:

@@ -1,4 +1,4 @@
-"""Who is asking, and may they?"""
+"""Authentication by API keys and tokens, and authorisation by scopes."""
 
 from app.auth.api_keys import ApiKeys, ApiKeyStore, KeyMaker
 from app.auth.authenticator import Authenticator

@@ -1,25 +1,25 @@
-"""API keys: their form, how they are made, how one is checked.
+"""API keys: their form, how they are made and verified.
 
-`tlk_<8 characters of id>_<43 characters of secret><6 characters of checksum>`, all base62. The prefix lets
-secret scanners find leaked keys; the checksum refuses typing errors and guesses without asking the
-database. Stored is an HMAC under a pepper that is not in the database: the secret has 256 random bits, so
-a slow hash would protect nothing and cost every caller.
+`tlk_<8 characters of id>_<43 characters of secret><6 characters of checksum>`, all base62. Secret scanners find leaked
+keys by the prefix; the checksum refuses typing errors and guesses without a look-up. The database has an HMAC of the
+key, under a pepper that is not in the database: the secret has 256 random bits, so a slow hash would protect nothing
+and cost every caller.
 """
 
 import hmac
 import re
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from string import ascii_lowercase, ascii_uppercase, digits
 from typing import Protocol
 from zlib import crc32
 
-from app.domain import KEY_ISSUER, Principal
+from app.auth.refusal import CredentialRefused, Finding
+from app.domain import KEY_ISSUER, ApiKey, Principal
 
 PREFIX = "tlk_"
-ISSUER = KEY_ISSUER
 PEPPER_VERSION = 1
 
 _ALPHABET = digits + ascii_uppercase + ascii_lowercase
@@ -30,62 +30,28 @@ _form = re.compile(
 _NO_DIGEST = bytes(32)
 
 
-class KeyRecord(Protocol):
-    """What the store remembers of a key."""
-
-    @property
-    def tenant(self) -> str: ...
-    @property
-    def digest(self) -> bytes: ...
-    @property
-    def pepper_version(self) -> int: ...
-    @property
-    def scopes(self) -> frozenset[str]: ...
-    @property
-    def expires_at(self) -> datetime | None: ...
-    @property
-    def revoked_at(self) -> datetime | None: ...
-
-
 class ApiKeyStore(Protocol):
     """Where keys are kept."""
 
-    async def find(self, key_id: str) -> KeyRecord | None:
-        """The key of this id, whatever its state."""
+    async def find(self, key_id: str) -> ApiKey | None:
+        """The key with this id, also if it is revoked or expired."""
 
     async def touch(self, used: Mapping[tuple[str, str], datetime]) -> None:
-        """Notes when keys, by (tenant, id), were used last."""
-
-
-class KeyRefused(Exception):
-    """The key opens nothing. `reason` is for metrics, `facts` for the log; the caller is told neither.
-
-    The facts have the key's id, which is no secret, and only if it has the form of one.
-    """
-
-    def __init__(self, reason: str, expected: str, actual: object = None, *, key_id: str | None = None) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.facts: dict[str, object] = {"failure": reason, "rule": "key", "expected": expected, "actual": actual}
-        if key_id is not None:
-            self.facts["key_id"] = key_id
+        """Stores when keys, by (tenant, id), were used last."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewKey:
-    """A key that was just made; `text` is shown once and kept nowhere."""
+    """A new key; `text` is shown once and not stored."""
 
     id: str
-    text: str
-    digest: bytes
+    text: str = field(repr=False)
+    digest: bytes = field(repr=False)
     pepper_version: int
-
-    def __repr__(self) -> str:
-        return f"<NewKey {self.id}>"
 
 
 class KeyMaker:
-    """Makes keys and the digests that are stored of them, under a pepper derived from the node's secret key."""
+    """Makes keys, and digests of keys with a pepper derived from the node's secret key."""
 
     def __init__(self, secret_key: bytes) -> None:
         label = b"trunkline api key pepper %d" % PEPPER_VERSION
@@ -99,12 +65,12 @@ class KeyMaker:
         return NewKey(key_id, text, self.digest(text), PEPPER_VERSION)
 
     def digest(self, text: str) -> bytes:
-        """What is stored of the key. Covers its id too, so that digests cannot be exchanged between rows."""
+        """The digest to store. It covers the id, so that digests cannot be exchanged between rows."""
         return hmac.digest(self._pepper, text.encode(), "sha256")
 
 
 def key_id(text: str) -> str | None:
-    """The id in a well-formed key; None if it is none, or mistyped."""
+    """The id of a well-formed key; None if its form or checksum is wrong."""
     match = _form(text)
     if match is None or match["checksum"] != _checksum(text[:-_CHECKSUM_LENGTH]):
         return None
@@ -112,52 +78,50 @@ def key_id(text: str) -> str | None:
 
 
 class ApiKeys:
-    """Checks keys against the store, and remembers their use until it is flushed."""
+    """Verifies keys by the store, and remembers their use until it is flushed."""
 
     def __init__(self, store: ApiKeyStore, maker: KeyMaker, now: Callable[[], datetime] = lambda: datetime.now(UTC)):
         self._store, self._maker, self._now = store, maker, now
         self._used: dict[tuple[str, str], datetime] = {}
 
-    def __repr__(self) -> str:
-        return f"<ApiKeys [{len(self._used)} uses not flushed]>"
-
     async def verify(self, text: str) -> Principal:
-        """The key's holder.
+        """The principal of a key.
 
         Raises:
-            KeyRefused: malformed, unknown, wrong_secret, revoked or expired.
+            CredentialRefused: malformed, unknown, wrong_secret, revoked or expired.
             StorageUnavailable: the store does not answer.
         """
         identifier = key_id(text)
         if identifier is None:
-            raise KeyRefused("malformed", f"{PREFIX}, an id, a secret and their checksum", f"{len(text)} characters")
+            expected = f"{PREFIX}, an id, a secret and their checksum"
+            raise CredentialRefused(Finding("key", expected, f"{len(text)} characters", "malformed"))
         record = await self._store.find(identifier)
         # The same work whether or not there is such an id.
         right = hmac.compare_digest(self._maker.digest(text), record.digest if record else _NO_DIGEST)
         if record is None or record.pepper_version != PEPPER_VERSION:
-            raise KeyRefused("unknown", "a key of this gateway and its SECRET_KEY", key_id=identifier)
+            raise _refused("unknown", "a key of this gateway and its SECRET_KEY", identifier)
         if not right:
-            raise KeyRefused("wrong_secret", "the secret that belongs to this id", key_id=identifier)
+            raise _refused("wrong_secret", "the secret that belongs to this id", identifier)
         now = self._now()
         _require_good(identifier, record, now)
         self._used[record.tenant, identifier] = now
         expires_at = None if record.expires_at is None else record.expires_at.timestamp()
-        return Principal(record.tenant, ISSUER, identifier, record.scopes, expires_at)
+        return Principal(record.tenant, KEY_ISSUER, identifier, record.scopes, expires_at)
 
     async def confirm(self, principal: Principal) -> None:
-        """Whether the key of a principal that was let in elsewhere is still good.
+        """Checks that the key of a principal that another node has let in is still valid.
 
         Raises:
-            KeyRefused: unknown, revoked or expired.
+            CredentialRefused: unknown, revoked or expired.
             StorageUnavailable: the store does not answer.
         """
         record = await self._store.find(principal.subject)
         if record is None or record.tenant != principal.tenant:
-            raise KeyRefused("unknown", f"a key of the tenant {principal.tenant}", key_id=principal.subject)
+            raise _refused("unknown", f"a key of the tenant {principal.tenant}", principal.subject)
         _require_good(principal.subject, record, self._now())
 
     async def flush_last_used(self) -> None:
-        """Writes down which keys were used. Once a minute is enough; uses survive a store that is away.
+        """Stores when keys were used last. If that fails, the next call does it.
 
         Raises:
             StorageUnavailable: the store does not answer.
@@ -170,13 +134,18 @@ class ApiKeys:
             raise
 
 
-def _require_good(identifier: str, record: KeyRecord, now: datetime) -> None:
+def _require_good(identifier: str, record: ApiKey, now: datetime) -> None:
     if record.revoked_at is not None:
-        revoked_at = record.revoked_at.isoformat(timespec="seconds")
-        raise KeyRefused("revoked", "a key that is not revoked", f"revoked at {revoked_at}", key_id=identifier)
+        revoked = f"revoked at {record.revoked_at.isoformat(timespec='seconds')}"
+        raise _refused("revoked", "a key that is not revoked", identifier, revoked)
     if record.expires_at is not None and record.expires_at <= now:
-        expired_at = record.expires_at.isoformat(timespec="seconds")
-        raise KeyRefused("expired", "a key that has not expired", f"expired at {expired_at}", key_id=identifier)
+        expired = f"expired at {record.expires_at.isoformat(timespec='seconds')}"
+        raise _refused("expired", "a key that has not expired", identifier, expired)
+
+
+def _refused(reason: str, expected: str, identifier: str, actual: str | None = None) -> CredentialRefused:
+    """With the key's id in the facts, which is no secret; a malformed key has none that could be named."""
+    return CredentialRefused(Finding("key", expected, actual, reason), {"key_id": identifier})
 
 
 def _random(length: int) -> str:

@@ -1,9 +1,8 @@
 """From the value of an Authorization header to a Principal.
 
-A credential that was verified is remembered by its SHA-256 for a short time, so that the message path
-asks neither the database nor any cryptography; one that was refused is remembered too, so that a flood of
-it costs no more. An API key is remembered by itself; a token together with the target it was verified for,
-because for another one it may be worth nothing.
+A valid credential is remembered by its SHA-256 for a short time, so that the message path needs neither the database
+nor cryptography. A refused one is remembered too, so that a flood of it costs little. A token is remembered together
+with the target that it was verified for.
 """
 
 import math
@@ -17,15 +16,16 @@ from typing import NamedTuple, Protocol, TypeVar
 from prometheus_client import Counter
 
 from app.auth import tokens
-from app.auth.api_keys import ISSUER, PREFIX, ApiKeys, KeyRefused
+from app.auth.api_keys import PREFIX, ApiKeys
+from app.auth.credential_expiry import CredentialExpiry
 from app.auth.credential_uses import CredentialUses
-from app.auth.credential_watch import CredentialWatch
-from app.auth.tokens import Target, TokenRefused, Tokens
-from app.domain import Principal
+from app.auth.refusal import CredentialRefused
+from app.auth.tokens import Target, Tokens
+from app.domain import KEY_ISSUER, Principal
 from app.errors import Disabled, StorageUnavailable, Unauthenticated
 from app.single_flight import SingleFlight
 
-REMEMBER_S = 30.0  # the longest time that a revocation no notice speaks of may go unseen
+REMEMBER_S = 30.0  # a revocation without a notice takes effect after this time at the latest
 REMEMBER_REFUSED_S = 5.0
 ASK_AGAIN_S = 1.0  # while the database is away
 TABLE_SIZE = 10_000
@@ -36,35 +36,48 @@ REASONS = ("missing", "scheme", "unknown", "wrong_secret", "revoked", "disabled"
 
 Facts = Mapping[str, object]  # why a credential was refused; its `failure` is one of REASONS
 
-# Nothing of what was sent stands in them: a stranger's password is one too.
+# They contain nothing of what was sent: it may be a password.
 _MISSING: Facts = {"failure": "missing", "rule": "form", "expected": "one Authorization header", "actual": "none"}
 _SCHEME: Facts = {"failure": "scheme", "rule": "form", "expected": "Bearer", "actual": "another scheme"}
 _MALFORMED: Facts = {
     "failure": "malformed",
     "rule": "form",
-    "expected": f"Bearer and one credential, {MAX_CREDENTIAL_BYTES} bytes at most",
-    "actual": "more than that, or several",
+    "expected": f"Bearer and one credential of printable ASCII, {MAX_CREDENTIAL_BYTES} bytes at most",
 }
 
+_is_printable = re.compile(rb"[\x20-\x7e]*", re.ASCII).fullmatch
 _bearer = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr] +([\x21-\x7e]+)", re.ASCII).fullmatch
 _Verify = Callable[[], Awaitable[Principal]]
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 
+def _form_of(header: bytes) -> Facts:
+    """What is wrong with a header that is not `Bearer` and one credential."""
+    if header[:7].lower() != b"bearer ":
+        return _SCHEME
+    if len(header) > MAX_CREDENTIAL_BYTES:
+        actual = "more bytes"
+    elif not _is_printable(header):
+        actual = "other bytes than printable ASCII"
+    else:
+        actual = "several credentials" if header[7:].strip() else "no credential"
+    return {**_MALFORMED, "actual": actual}
+
+
 class Tries(Protocol):
-    """How many bad credentials may come from an address (`limits.rate_limiter.RateLimiter`)."""
+    """Limits bad credentials by address (`limits.rate_limiter.RateLimiter`)."""
 
     def spend(self, key: str) -> None:
-        """Raises RateLimited: there were too many."""
+        """Counts one credential. Raises RateLimited: there were too many bad ones."""
 
     def give_back(self, key: str) -> None:
-        """It was not a bad one."""
+        """The credential was not a bad one."""
 
 
 class Storage(NamedTuple):
-    """What is known of the database without asking it. While it is away, credentials that could be used when its trail,
-    which tells of revocations, was read last can be used until that is REMEMBER_S ago."""
+    """What is known of the database without a query. While it is away, credentials that were valid when its audit
+    trail, which has the revocations, was read last stay valid until that is REMEMBER_S ago."""
 
     is_away: Callable[[], bool]
     trail_age_s: Callable[[], float]
@@ -74,11 +87,11 @@ class Switches(Protocol):
     """What administrators have switched off (`storage.switches.SwitchRepository`)."""
 
     async def require_on(self, principal: Principal) -> None:
-        """Raises Disabled: the principal, its key or its tenant is."""
+        """Raises Disabled: the principal, its key or its tenant is switched off."""
 
 
 class Authenticator:
-    """Who is asking? Used from the event loop's thread only."""
+    """Authenticates requests. Used from the event loop's thread only."""
 
     def __init__(  # noqa: PLR0913 - once, of parts
         self,
@@ -97,21 +110,18 @@ class Authenticator:
         self._keys, self._tokens, self._clock, self._wall_clock = keys, tokens, clock, wall_clock
         self._tries, self._switches = tries, switches
         self._failures = {reason: failures.labels(reason) for reason in REASONS}
-        self._known: dict[bytes, tuple[Principal, float]] = {}  # both by a digest, whatever was sent
+        self._known: dict[bytes, tuple[Principal, float]] = {}  # both by a digest
         self._refused: dict[bytes, tuple[Facts | Disabled, float]] = {}
-        self._confirmed: dict[Principal, tuple[int, float]] = {}  # after so many revocations, and until when
-        self.watch = CredentialWatch(clock, wall_clock)
-        self.uses = uses or CredentialUses()  # noted by whoever knows the address: each door
+        self._confirmed: dict[Principal, tuple[int, float]] = {}  # by `watch.count`, and until
+        self.watch = CredentialExpiry(clock, wall_clock)
+        self.uses = uses or CredentialUses()  # noted by each entry point, which knows the address
         self._verifying = SingleFlight[bytes]()
         self._confirming = SingleFlight[Principal]()
 
-    def __repr__(self) -> str:
-        return f"<Authenticator [{len(self._known)} known, {len(self._refused)} refused]>"
-
     def remembered(self, header_value: bytes, target: Callable[[], Target] | None = None) -> Principal | None:
-        """The principal of a header that was authenticated moments ago. Neither waits nor counts failures.
+        """The principal of a header that was authenticated a short time ago, else None.
 
-        `target` is called for what is no known key: on the message path keys do not pay for it.
+        `target` is called only if the header is no remembered key: on the message path keys do not pay for it.
         """
         digest = sha256(header_value).digest()
         entry = self._known.get(digest)
@@ -124,14 +134,14 @@ class Authenticator:
     async def authenticate(
         self, header_value: bytes | None, target: Target | None = None, address: str | None = None
     ) -> Principal:
-        """The principal of a header, `None` if the request had none. Without a target only keys count, and what fails
-        counts for nobody without the address that it came from.
+        """The principal of a header; `header_value` is None if the request had none. Without a target tokens are not
+        accepted; without an address failures are not limited.
 
         Raises:
             Unauthenticated: no credential, or not a valid one, or not for this target.
             Disabled: it is valid, and switched off.
-            RateLimited: too many bad ones came from this address; one that was good before is not affected.
-            StorageUnavailable: it would have to be looked up, and that is not possible now.
+            RateLimited: too many bad ones came from this address; one that was valid before is not affected.
+            StorageUnavailable: it cannot be looked up now.
         """
         if header_value is None:
             raise self._refusal(_MISSING)
@@ -141,7 +151,7 @@ class Authenticator:
         match = _bearer(header_value) if len(header_value) <= MAX_CREDENTIAL_BYTES else None
         if match is None:
             with self._trying(address):
-                raise self._refusal(_MALFORMED if header_value[:7].lower() == b"bearer " else _SCHEME)
+                raise self._refusal(_form_of(header_value))
         text, digest = match[1].decode("ascii"), sha256(header_value).digest()
         keys, tokens = self._keys, self._tokens
         if tokens is None or target is None or text.startswith(PREFIX) or "." not in text:
@@ -149,137 +159,121 @@ class Authenticator:
         return await self._verify_once(_of_token(digest, target), address, lambda: tokens.verify(text, target))
 
     async def confirm(self, principal: Principal) -> None:
-        """Asks the store whether there still is what another node has let this principal in with: its key, or the
-        issuer of its token, which only that node can look at. The answer is remembered as a credential is.
+        """Checks that the key of a principal that another node has let in is still valid, or that the issuer of its
+        token still exists (only the other node has the token). The result is remembered like a credential.
 
         Raises:
-            Unauthenticated: it is gone, or has expired.
+            Unauthenticated: it is revoked, gone or has expired.
             Disabled: it is switched off.
-            StorageUnavailable: nobody can tell.
+            StorageUnavailable: it cannot be looked up now.
         """
         if self._is_confirmed(principal):
             return
-        async with self._confirming.turn(principal):  # of a crowd that another node has let in, one asks
+        async with self._confirming.turn(principal):  # of many requests at once, one asks the store
             if not self._is_confirmed(principal):
                 await self._ask_again(principal)
 
     def known_good_since(self, principal: Principal) -> int:
-        """After how many revocations a principal that another node lets in was good for certain. That node may not have
-        heard yet of what was revoked while it remembers him; what the store has said here since then counts as well."""
-        watch = self.watch
-        since = watch.count_before(REMEMBER_S)
-        if since != watch.count:
-            confirmed = self._confirmed.get(principal)
-            if confirmed is not None and confirmed[1] > self._clock():
-                since = max(since, confirmed[0])
-        return since
+        """The count of revocations up to which a principal that another node lets in is certainly valid. The other node
+        may not have noticed a later one: it remembers credentials too. What `confirm` has found here counts as well."""
+        since = self.watch.count_before(REMEMBER_S)
+        if since == self.watch.count:
+            return since
+        count, until = self._confirmed.get(principal, (0, -math.inf))
+        return max(since, count) if until > self._clock() else since
 
-    def _is_confirmed(self, principal: Principal) -> bool:
-        confirmed = self._confirmed.get(principal)
-        return (
-            confirmed is not None
-            and confirmed[1] > self._clock()
-            and not self.watch.may_concern(principal, confirmed[0])
-        )
-
-    def _was_confirmed(self, principal: Principal) -> bool:
-        """Whether it was, where the database cannot say it again."""
-        confirmed = self._confirmed.get(principal)
-        return (
-            confirmed is not None
-            and self._was_good(confirmed[1])
-            and not self.watch.may_concern(principal, confirmed[0])
-        )
+    def _is_confirmed(self, principal: Principal, *, is_away: bool = False) -> bool:
+        """Whether `confirm` has checked the principal; while the database is away an older result counts."""
+        count, until = self._confirmed.get(principal, (0, -math.inf))
+        is_good = self._was_good(until) if is_away else until > self._clock()
+        return is_good and not self.watch.may_concern(principal, count)
 
     async def _ask_again(self, principal: Principal) -> None:
-        if self._storage.is_away() and self._was_confirmed(principal):
-            return  # a server that has frozen would be waited for
+        if self._storage.is_away() and self._is_confirmed(principal, is_away=True):
+            return  # without a query: a database that hangs would delay it
         revoked = self.watch.count
         try:
-            if principal.issuer == ISSUER:
+            if principal.issuer == KEY_ISSUER:
                 await self._keys.confirm(principal)
             elif self._tokens is not None:
                 await self._tokens.confirm(principal)
             if self._switches is not None:
                 await self._switches.require_on(principal)
         except StorageUnavailable:
-            if not self._was_confirmed(principal):
+            if not self._is_confirmed(principal, is_away=True):
                 raise
             return
-        except (KeyRefused, TokenRefused) as refusal:
+        except CredentialRefused as refusal:
             raise self._refusal(refusal.facts) from None
         except Disabled as off:
             raise self._refusal(off) from None
         _remember(self._confirmed, principal, (revoked, self._clock() + REMEMBER_S))
 
     def forget(self, identity: tuple[str, str, str]) -> None:
-        """The credentials of this identity are worth nothing any more."""
+        """The credentials of this identity must be looked up again."""
         self._forget(lambda principal: principal.identity == identity)
 
     def forget_everything(self) -> None:
-        """Every credential is looked at again. Public keys of issuers stay: no change here makes them wrong."""
+        """All credentials must be looked up again. Public keys of issuers are kept."""
         self._forget(lambda principal: True)
 
     def forget_tenant(self, tenant: str) -> None:
-        """The same for every credential of a tenant."""
+        """The credentials of this tenant must be looked up again, and the keys of its issuers be fetched again."""
         self._forget(lambda principal: principal.tenant == tenant)
         if self._tokens is not None:
-            self._tokens.forget_tenant(tenant)
+            self._tokens.forget(tenant)
 
     def forget_issuer(self, tenant: str, issuer: str) -> None:
-        """The issuer is new, changed or gone: its tokens and keys are looked at again, those refused included."""
+        """The tokens of this issuer must be looked up again, and its keys be fetched again."""
         self._forget(lambda principal: principal.identity[:2] == (tenant, issuer))
         if self._tokens is not None:
-            self._tokens.forget_issuer(tenant, issuer)
+            self._tokens.forget(tenant, issuer)
 
     async def flush_last_used(self) -> None:
-        """Writes down when keys were used last; the node calls it once a minute and when it stops.
+        """Stores when keys were used last; the node calls it once a minute and when it stops.
 
         Raises:
-            StorageUnavailable: nothing is lost, try again later.
+            StorageUnavailable: the next call does it.
         """
         await self._keys.flush_last_used()
 
     async def _verify_once(self, key: bytes, address: str | None, verify: _Verify) -> Principal:
-        """Of many requests that come at once with one credential, one asks: a crowd of sessions has one key."""
+        """Of many requests at once with the same credential, one verifies it."""
         async with self._verifying.turn(key):
             entry = self._known.get(key)
             if entry is not None and entry[1] > self._clock():
                 return entry[0]
-            return await self._verify(key, address, verify)
-
-    async def _verify(self, key: bytes, address: str | None, verify: _Verify) -> Principal:
-        if key in self._known:  # it was good the last time: whoever has it does not suffer from his neighbours
-            return await self._look_up(key, verify)
-        with self._trying(address):
-            return await self._look_up(key, verify)
+            # A credential that was valid before is not limited: its holder must not suffer from others at the address.
+            with self._trying(address if entry is None else None):
+                return await self._look_up(key, verify)
 
     @contextmanager
     def _trying(self, address: str | None) -> Iterator[None]:
-        """Spends one of the address's tries before anything is looked up, and gives it back unless it was in vain.
+        """Spends one try of the address, and gives it back unless the block raises Unauthenticated.
 
         Raises:
-            RateLimited: there is none left now.
+            RateLimited: there is none left.
         """
         if self._tries is None or address is None:
             yield
             return
         self._tries.spend(address)
+        is_bad = False
         try:
             yield
         except Unauthenticated:
+            is_bad = True
             raise
-        except BaseException:
-            self._tries.give_back(address)
-            raise
-        self._tries.give_back(address)
+        finally:
+            if not is_bad:
+                self._tries.give_back(address)
 
     async def _look_up(self, key: bytes, verify: _Verify) -> Principal:
         refused = self._refused.get(key)
         if refused is not None and refused[1] > self._clock():
             raise self._refusal(refused[0])
         if self._storage.is_away() and (kept := self._kept(key)) is not None:
-            return kept  # a server that has frozen would be waited for
+            return kept  # without a query: a database that hangs would delay it
         revoked = self.watch.count
         try:
             principal = await verify()
@@ -290,7 +284,7 @@ class Authenticator:
             if kept is None:
                 raise
             return kept
-        except (KeyRefused, TokenRefused, Disabled) as refusal:
+        except (CredentialRefused, Disabled) as refusal:
             why = refusal if isinstance(refusal, Disabled) else refusal.facts
             self._known.pop(key, None)
             if self.watch.count == revoked:
@@ -299,14 +293,14 @@ class Authenticator:
         remember_s = REMEMBER_S
         if principal.expires_at is not None:
             remember_s = min(remember_s, principal.expires_at - self._wall_clock())
-        # A revocation may have come while the store was asked: then what it said is not kept.
+        # After a revocation during the look-up the result may be outdated, and is not remembered.
         if self.watch.count == revoked and remember_s > 0:
             _remember(self._known, key, (principal, self._clock() + remember_s))
         return principal
 
     def _kept(self, key: bytes) -> Principal | None:
-        """Whose this is, where the database cannot say it again. A revocation of before the last look at the trail has
-        taken it out of the table."""
+        """The principal of a credential while the database is away. Credentials that were revoked before the trail was
+        read last are not in the table any more."""
         entry = self._known.get(key)
         if entry is None or not self._was_good(entry[1]):
             return None
@@ -317,7 +311,7 @@ class Authenticator:
         return principal
 
     def _was_good(self, until: float) -> bool:
-        """Whether it was when the trail was read last, and that is not too long ago."""
+        """Whether an entry was valid when the trail was read last, and that is not too long ago."""
         age_s = self._storage.trail_age_s()
         return age_s < REMEMBER_S and until >= self._clock() - age_s
 
@@ -330,18 +324,18 @@ class Authenticator:
         if isinstance(why, Disabled):
             self._failures[why.reason].inc()
             return why.again()
-        facts, reason = why, str(why["failure"])
+        reason = str(why["failure"])
         self._failures[reason].inc()
-        return Unauthenticated(token_was_sent=reason not in ("missing", "scheme"), facts=facts)
+        return Unauthenticated(token_was_sent=reason not in ("missing", "scheme"), facts=why)
 
 
 def _of_token(digest: bytes, target: Target) -> bytes:
-    """What a token is remembered by, beside its own digest: the target has a path and a host that the client wrote."""
+    """The key by which a token is remembered. A digest, because path and host of the target come from the client."""
     return sha256(b"\0" + digest + repr(target).encode("ascii", "backslashreplace")).digest()
 
 
 def _remember(table: dict[_K, _V], key: _K, entry: _V) -> None:
-    """Puts the entry last; the table is in order of age, and the oldest goes when it is full."""
+    """Puts the entry last, and removes the oldest one, which is the first, if the table is full."""
     table.pop(key, None)
     if len(table) >= TABLE_SIZE:
         del table[next(iter(table))]

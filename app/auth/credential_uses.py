@@ -1,13 +1,14 @@
-"""CredentialUses: from which addresses a principal was let in at this node, how often and when.
+"""CredentialUses: from which addresses a principal has used this node, how often and when.
 
-In memory, and bounded: above MAX_PRINCIPALS one that was not let in for long is forgotten, above MAX_ADDRESSES of one
-principal the address that it has not come from for the longest. What is forgotten is new again.
+In memory and bounded: above MAX_PRINCIPALS a principal that was not used for long is forgotten, above MAX_ADDRESSES of
+one principal the address that was not used for the longest time. A forgotten one counts as new.
 """
 
 import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from ipaddress import IPv6Address, ip_network
 
 import anyio
@@ -18,31 +19,36 @@ from app.logs import Thinned
 
 MAX_PRINCIPALS = 10_000
 MAX_ADDRESSES = 16  # of one principal
-SAY_AGAIN_S = 60.0  # of a principal that comes from more addresses than are remembered: to it nothing is new
+SAY_AGAIN_S = 60.0  # between log lines about a principal that uses more addresses than are remembered
 TICK_S = 1.0
-_SAMPLE = 5  # principals among which the one to forget is looked for
-_V6_CLIENT_BITS = 64  # who has one address of IPv6 has the network around it, and changes within it
+_SAMPLE = 5  # principals from which the one to forget is chosen
+_V6_CLIENT_BITS = 64  # a client with one IPv6 address has the network around it, and changes within it
 
 log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True)
 class Use:
-    """What is known of one address. Moments are Unix time, `last_at` to TICK_S."""
+    """The use of one address. Times are Unix time, exact to TICK_S."""
 
-    __slots__ = ("first_at", "last_at", "network", "requests")
+    network: str
+    first_at: float
+    last_at: float
+    requests: int = 1
 
-    def __init__(self, network: str, now: float) -> None:
-        self.network, self.requests, self.first_at, self.last_at = network, 1, now, now
+    def again(self, now: float) -> None:
+        self.requests += 1
+        self.last_at = now
 
 
+@dataclass(slots=True)
 class _Addresses:
-    """Those of one principal, by address, in the order in which they came up."""
+    """The addresses of one principal, in the order in which they were first used."""
 
-    __slots__ = ("has_forgotten", "left_out", "silent_until", "uses")
-
-    def __init__(self) -> None:
-        self.uses: dict[str, Use] = {}
-        self.has_forgotten, self.silent_until, self.left_out = False, 0.0, 0
+    uses: dict[str, Use] = field(default_factory=dict)
+    _has_forgotten: bool = False
+    _silent_until: float = 0.0
+    _left_out: int = 0
 
     @property
     def last_at(self) -> float:
@@ -53,44 +59,50 @@ class _Addresses:
 
     def add(self, address: str, use: Use) -> None:
         if len(self.uses) >= MAX_ADDRESSES:
-            self.has_forgotten = True
+            self._has_forgotten = True
             del self.uses[min(self.uses, key=lambda each: self.uses[each].last_at)]
         self.uses[address] = use
 
+    def left_out(self, now: float) -> int | None:
+        """For the log line of a new address: how many lines were left out before it; None to leave it out too."""
+        if now < self._silent_until:
+            self._left_out += 1
+            return None
+        left_out, self._left_out = self._left_out, 0
+        if self._has_forgotten:
+            self._silent_until = now + SAY_AGAIN_S
+        return left_out
+
 
 class CredentialUses:
-    """Used from the event loop's thread only. `run` keeps the time: a call on the message path does not ask for it."""
+    """Used from the event loop's thread only. `run` keeps the time, so that `note` need not read the clock."""
 
     def __init__(self, new_addresses: Counter | None = None, clock: Callable[[], float] = time.time) -> None:
         self._counter, self._clock, self._now = new_addresses, clock, clock()
         self._known: dict[tuple[str, str, str], _Addresses] = {}
-        self._queue: deque[tuple[str, str, str]] = deque()  # each of them once; who is looked at next stands first
+        self._queue: deque[tuple[str, str, str]] = deque()  # of `_known`; those to look at next are first
         self._thinned = Thinned(log)
 
-    def __repr__(self) -> str:
-        return f"<CredentialUses [{len(self._known)} principals]>"
-
     def note(self, principal: Principal, address: str) -> None:
-        """A request of this principal was let in; one that another node has let in counts there."""
+        """Counts a request that this node has authenticated."""
         try:
             use = self._known[principal.tenant, principal.issuer, principal.subject].uses[address]
         except KeyError:
             self._meet(principal, address)
         else:
-            use.requests += 1
-            use.last_at = self._now
+            use.again(self._now)
 
     def of(self, identity: tuple[str, str, str]) -> Mapping[str, Use]:
-        """What is remembered of a principal, by address."""
+        """The uses of a principal by address."""
         known = self._known.get(identity)
         return {} if known is None else known.uses
 
     def tick(self) -> None:
-        """Looks at the clock."""
+        """Reads the clock."""
         self._now = self._clock()
 
     async def run(self) -> None:
-        """Ticks for ever."""
+        """Ticks until it is cancelled."""
         while True:
             self.tick()
             await anyio.sleep(TICK_S)
@@ -103,13 +115,13 @@ class CredentialUses:
             self._make_room()
             known = self._known[principal.identity] = _Addresses()
             self._queue.append(principal.identity)
-        known.add(address, Use(network, self._now))
+        known.add(address, Use(network, self._now, self._now))
         if is_new:
             self._tell(principal, address, known)
 
     def _make_room(self) -> None:
-        """Of those that stand first the one that was let in longest ago goes, the others behind all. It is nearly the
-        oldest of all, and the message path keeps no order for it."""
+        """Forgets the least recently used of the first few principals, and moves the others to the end. That is nearly
+        the least recently used of all, without an order that the message path would have to keep."""
         if len(self._known) < MAX_PRINCIPALS:
             return
         first = [self._queue.popleft() for _ in range(_SAMPLE)]
@@ -120,21 +132,16 @@ class CredentialUses:
     def _tell(self, principal: Principal, address: str, known: _Addresses) -> None:
         if self._counter is not None:
             self._counter.inc()
-        if self._now < known.silent_until:
-            known.left_out += 1
+        left_out = known.left_out(self._now)
+        if left_out is None:
             return
-        fields = {"client": address, "principal": principal.name, "tenant": principal.tenant,
-                  "addresses": len(known.uses)}  # fmt: skip
-        if known.left_out:
-            fields["left_out"] = known.left_out
+        fields: dict[str, object] = {"client": address, "principal": principal.name, "tenant": principal.tenant}
+        fields |= {"addresses": len(known.uses)} | ({"left_out": left_out} if left_out else {})
         self._thinned.info(principal.tenant, "a credential is used from a new address", fields)
-        known.left_out = 0
-        if known.has_forgotten:
-            known.silent_until = self._now + SAY_AGAIN_S
 
 
 def _network(address: str) -> str:
-    """By what an address is new or is not: itself, or for IPv6 the /64 around it."""
+    """What must differ for an address to count as new: itself, or for IPv6 the /64 around it."""
     if ":" not in address:
         return address
     try:

@@ -1,21 +1,21 @@
-"""IssuerCheck: what an issuer's keys look like now, and which rules a token of its passes; for its administrators.
+"""IssuerCheck: for administrators: what keys an issuer has now, and which rules a token of it passes.
 
-Fetches anew, and leaves what sign-ins have remembered as it is. The token is looked at and forgotten: nothing here
-keeps, logs or repeats it.
+Fetches anew, and changes nothing that sign-ins remember. The token is neither kept nor logged nor repeated.
 """
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from app.auth import token_form, token_grants
+from app.auth import token_form
 from app.auth import token_rules as rules
-from app.auth.jwks import Fetch, Key, KeyNotFound, KeySource, PublicKey, key_url, listed_keys
+from app.auth.jwks import Fetch, Key, KeyNotFound, KeySource, PublicKey, key_url, listed_keys, only_key
 from app.auth.outbound import FetchFailed
-from app.auth.token_claims import shown
-from app.auth.token_form import Finding, Sent, TokenRefused
-from app.auth.token_rules import Case, IssuerRecord
-from app.auth.tokens import HMAC, Tokens, key_missing, source_of
+from app.auth.refusal import CredentialRefused, Finding
+from app.auth.token_form import Sent, shown
+from app.auth.token_rules import Case
+from app.auth.tokens import HMAC, Tokens, granted, holder, key_missing, source_of
+from app.domain import Issuer
 from app.errors import Disabled
 
 _NAMES = ("form", "header", "issuer", "algorithm", "key", "signature")
@@ -23,12 +23,12 @@ _OF_CLAIMS = ("required", "audience", "lifetime", "expiry", "not before", "subje
 _LAST = "switched on"
 
 Off = Callable[[tuple[str, str, str]], Awaitable[Disabled | None]]
-"""What of an identity is switched off (`storage.switches.SwitchRepository.off`)."""
+"""What is switched off for an identity (`storage.switches.SwitchRepository.off`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A token, and where it is to be of use: in a tenant, or in any of its issuer's list. `resources`: see `Case`."""
+    """A token to check: for a tenant, or (None) for any tenant of its issuer's list. `resources`: see `Case`."""
 
     token: str
     tenant: str | None
@@ -37,179 +37,200 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyFound:
-    """A key in the issuer's document. `problem` says why it verifies nothing here."""
+class FetchedKeys:
+    """The result of fetching an issuer's keys: the keys, usable or not, or an error. `setting` is the setting of this
+    gateway that could change the error."""
 
-    kid: str | None
-    algorithms: tuple[str, ...] = ()
-    problem: str | None = None
-
-
-@dataclass(slots=True)
-class KeyLook:
-    """How a look at an issuer's keys went. Without an `error` they were found, usable or not."""
-
-    urls: list[str] = field(default_factory=list)
+    urls: Sequence[str] = ()
     ms: float = 0.0
-    found: list[KeyFound] = field(default_factory=list)
+    listed: Sequence[Key] = ()
     error: str | None = None
-    setting: str | None = None  # of ours, that could change it
-    keys: list[tuple[str | None, Key]] = field(default_factory=list)
+    setting: str | None = None
 
-    def fitting(self, kid: str | None, algorithm: str) -> PublicKey | None:
-        """The one key, chosen as it is for a sign-in."""
-        named = [key for each, key in self.keys if kid is None or each == kid]
-        public = [key.public for key in named if algorithm in key.algorithms]
-        return public[0] if len(public) == 1 else None
+    @property
+    def found(self) -> list[Key]:
+        """The keys with their `kid` cut to what can be shown."""
+        return [replace(key, kid=None if key.kid is None else str(shown(key.kid))) for key in self.listed]
 
     def problem(self, algorithms: Sequence[str]) -> str | None:
-        """Why no token of these algorithms can be believed now; None if one can."""
-        if self.error is not None:
+        """Why no token with one of these algorithms can be verified; None if one can."""
+        if self.error is not None or any(key.algorithms.intersection(algorithms) for key in self.listed):
             return self.error
-        if not any(key.algorithms.intersection(algorithms) for _, key in self.keys):
-            return f"among {len(self.found)} keys there is none for {', '.join(algorithms)}"
-        return None
+        return f"among {len(self.listed)} keys there is none for {', '.join(algorithms)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One rule, and whether the token passes it; None: it could not be asked."""
+    """One rule, and whether the token passes it; None if it could not be checked."""
 
     finding: Finding
     passed: bool | None
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Checked:
-    """How a check of an issuer ended. `granted` is what the token would confer if it passed every rule."""
+    """The result of a check. `granted` are the scopes that the token confers if it passes every rule; `reached` are
+    these in each tenant, if the check was for no tenant in particular."""
 
-    look: KeyLook
+    keys: FetchedKeys
     problem: str | None
-    steps: list[Step] = field(default_factory=list)
+    steps: Sequence[Step] = ()
     granted: frozenset[str] | None = None
-    reached: dict[str, frozenset[str]] | None = None  # the same in each tenant, where none was asked for
+    reached: Mapping[str, frozenset[str]] | None = None
     expires_at: float | None = None
 
     @property
     def ok(self) -> bool:
-        """Whether its keys are there, and the token, if there was one, is believed."""
+        """Whether the keys are usable, and the token, if there is one, is accepted."""
         return self.problem is None and all(step.passed for step in self.steps)
 
 
 class IssuerCheck:
-    """Looks at issuers as `Tokens` does."""
+    """Applies the rules of `Tokens` to an issuer, and to a token of it."""
 
     def __init__(self, tokens: Tokens, fetch: Fetch, off: Off, clock: Callable[[], float] = time.monotonic) -> None:
         self._tokens, self._fetch, self._off, self._clock = tokens, fetch, off, clock
 
-    async def look(self, source: KeySource) -> KeyLook:
-        """Fetches the keys. Does not raise: what went wrong is in the answer."""
-        found, started = KeyLook(), self._clock()
+    async def fetch_keys(self, source: KeySource) -> FetchedKeys:
+        """Fetches the keys; a failure is in the result."""
+        urls, started = list[str](), self._clock()
 
         async def fetch(url: str) -> bytes:
-            found.urls.append(url)
+            urls.append(url)
             return await self._fetch(url)
 
         try:
-            for kid, key in listed_keys(await fetch(await key_url(source, fetch))):
-                _add(found, kid, key)
+            keys = FetchedKeys(urls, listed=listed_keys(await fetch(await key_url(source, fetch))))
         except FetchFailed as problem:
-            found.error, found.setting = str(shown(str(problem))), problem.setting
-        found.ms = (self._clock() - started) * 1000
-        return found
+            keys = FetchedKeys(urls, error=str(shown(str(problem))), setting=problem.setting)
+        return replace(keys, ms=(self._clock() - started) * 1000)
 
-    async def run(self, issuer: IssuerRecord, asked: Asked | None) -> Checked:
-        """Looks at the keys, and lets the token, if there is one, run through every rule. Without a tenant, which is
-        for issuers of the platform, it must reach one of their list.
+    async def run(self, issuer: Issuer, asked: Asked | None) -> Checked:
+        """Fetches the keys, and checks the token, if there is one, by every rule. Without a tenant, as for issuers of
+        the platform, the token must name a tenant of their list.
 
-        Unlike a sign-in it does not stop at the first that fails: a wrong audience is shown behind a wrong signature.
+        Unlike a sign-in it does not stop at the first failure: a wrong audience is shown even after a wrong signature.
 
         Raises:
-            StorageUnavailable: nobody can tell what is switched off.
+            StorageUnavailable: it is not known what is switched off.
         """
         if issuer.sealed_secret is None:
-            look = await self.look(source_of(issuer))
-            problem = look.problem(issuer.algorithms)
+            keys = await self.fetch_keys(source_of(issuer))
+        elif self._tokens.secret_of(issuer) is None:
+            sealed = "the secret cannot be decrypted with this SECRET_KEY: set it again"
+            keys = FetchedKeys(error=sealed, setting="TRUNKLINE_SECRET_KEY")
         else:
-            look, problem = KeyLook(), None
-            if self._tokens.secret_of(issuer) is None:
-                problem = look.error = "the secret does not open under this SECRET_KEY: set it again"
-                look.setting = "TRUNKLINE_SECRET_KEY"
-        checked = Checked(look, problem)
-        if asked is not None:
-            cases = self._ask(checked, issuer, asked)
-            if all(step.passed for step in checked.steps):
-                await self._ask_switches(checked, cases)
-            else:
-                _skip(checked, (_LAST,), "who passes is looked up")
-        return checked
+            keys = FetchedKeys()
+        problem = keys.problem(issuer.algorithms) if issuer.sealed_secret is None else keys.error
+        if asked is None:
+            return Checked(keys, problem)
+        token = _TokenCheck(self._tokens, keys, issuer, asked)
+        await token.run(self._off)
+        return Checked(keys, problem, token.steps, token.granted, token.reached, token.expires_at)
 
-    def _ask(self, checked: Checked, issuer: IssuerRecord, asked: Asked) -> Sequence[Case]:
-        """The token in each tenant in which it is of use, if it passes."""
+
+class _TokenCheck:
+    """The check of one token: the steps so far, and what follows from them."""
+
+    def __init__(self, tokens: Tokens, keys: FetchedKeys, issuer: Issuer, asked: Asked) -> None:
+        self._tokens, self._keys, self._issuer, self._asked = tokens, keys, issuer, asked
+        self.steps: list[Step] = []
+        self.granted: frozenset[str] | None = None
+        self.reached: dict[str, frozenset[str]] | None = None
+        self.expires_at: float | None = None
+
+    async def run(self, off: Off) -> None:
+        """Checks all rules, and last whether tenant and principal are switched on."""
+        cases = self._ask_rules()
+        if all(step.passed for step in self.steps):
+            await self._ask_switches(cases, off)
+        else:
+            self._skip((_LAST,), "checked only if all other rules pass")
+
+    def _ask_rules(self) -> Sequence[Case]:
+        """The case of the token in each tenant for which it is good if it passes."""
+        issuer, asked = self._issuer, self._asked
         try:
             sent = token_form.read(asked.token)
-        except TokenRefused as refusal:
-            _note(checked, refusal.finding)
-            _skip(checked, (*_NAMES[1:], *_OF_CLAIMS), "the token has not the form of one")
+        except CredentialRefused as refusal:
+            self._note(refusal.finding)
+            self._skip((*_NAMES[1:], *_OF_CLAIMS), "this is not the form of a token")
             return []
         case = Case(sent, issuer, asked.tenant or issuer.tenant, asked.resources, asked.now)
-        _note(checked, Finding("form", "three parts in base64url, the first two JSON objects", "they are"))
+        self._note(Finding("form", "three parts in base64url, the first two JSON objects", "as expected"))
         for finding in (rules.header(sent), rules.issuer(case), rules.algorithm(case)):
-            _note(checked, finding)
-        self._ask_key(checked, issuer, sent)
-        reached = self._reached(case) if asked.tenant is None else None
+            self._note(finding)
+        self._ask_key(sent)
+        reached = _reached(case) if asked.tenant is None else None
         for rule in rules.CLAIM_RULES:
-            _note(checked, _of_any(case, reached) if rule is rules.tenant and reached is not None else rule(case))
-        passed = {step.finding.rule: step.passed for step in checked.steps}
+            self._note(_of_any(case, reached) if rule is rules.tenant and reached is not None else rule(case))
+        passed = {step.finding.rule: step.passed for step in self.steps}
         if passed["tenant"] and passed["groups"] and passed["scopes"]:
             if reached is None:
-                checked.granted = token_grants.granted(case)
-                _say_if_nothing(checked, issuer)
+                self.granted = granted(case)
+                self._say_if_nothing()
             else:
-                checked.reached = {each.tenant: token_grants.granted(each) for each in reached}
+                self.reached = {each.tenant: granted(each) for each in reached}
         if passed["lifetime"] and sent.claims["exp"] <= rules.LAST_MOMENT:
-            checked.expires_at = sent.claims["exp"]
+            self.expires_at = sent.claims["exp"]
         return [case] if reached is None else reached
 
-    async def _ask_switches(self, checked: Checked, cases: Sequence[Case]) -> None:
-        """What a sign-in asks last. Of several tenants one that is on will do."""
-        found = {case.tenant: await self._off(token_grants.principal(case).identity) for case in cases}
-        words = {tenant: shown(str(off)) for tenant, off in found.items() if off is not None}
+    async def _ask_switches(self, cases: Sequence[Case], off: Off) -> None:
+        """The last check of a sign-in. Of several tenants one must be on."""
+        found = {case.tenant: await off(holder(case).identity) for case in cases}
+        words = {tenant: shown(str(each)) for tenant, each in found.items() if each is not None}
         hint = "an administrator can switch it on again" if words else None
         failure = "disabled" if len(words) == len(cases) else None
-        _note(checked, Finding(_LAST, "the tenant and the principal are", words or "they are", failure, hint))
-        if checked.reached is not None:
-            checked.reached = {tenant: each for tenant, each in checked.reached.items() if tenant not in words}
+        self._note(Finding(_LAST, "the tenant and the principal are", words or "they are", failure, hint))
+        if self.reached is not None:
+            self.reached = {tenant: each for tenant, each in self.reached.items() if tenant not in words}
 
-    def _reached(self, case: Case) -> list[Case]:
-        """The same case in each tenant that the token names."""
-        listed = case.issuer.tenants
-        cases = [replace(case, tenant=name) for name in sorted(listed.names() if listed else ())]
-        return [each for each in cases if rules.tenant(each).failure is None]
-
-    def _ask_key(self, checked: Checked, issuer: IssuerRecord, sent: Sent) -> None:
+    def _ask_key(self, sent: Sent) -> None:
         algorithm = sent.header.get("alg")
-        if not all(step.passed for step in checked.steps if step.finding.rule in ("header", "algorithm")):
-            _skip(checked, ("key", "signature"), "without a header that is right there is no key")
+        if not all(step.passed for step in self.steps if step.finding.rule in ("header", "algorithm")):
+            self._skip(("key", "signature"), "a wrong header names no key")
             return
         key: PublicKey | bytes | None
-        if issuer.sealed_secret is not None:
-            key = self._tokens.secret_of(issuer)
+        if self._issuer.sealed_secret is not None:
+            key = self._tokens.secret_of(self._issuer)
             expected = "the secret of the issuer"
         else:
-            key = None if algorithm == HMAC else checked.look.fitting(sent.kid, str(algorithm))
+            key = None if algorithm == HMAC else only_key(self._keys.listed, sent.kid, str(algorithm))
             expected = "one key with this `kid` and `alg`"
         if key is None:
-            missing = KeyNotFound(checked.look.error, [each for each, _ in checked.look.keys])
-            _note(checked, key_missing(sent.kid, str(algorithm), missing))
-            _skip(checked, ("signature",), "without the key it cannot be verified")
+            missing = KeyNotFound(self._keys.error, [each.kid for each in self._keys.listed if each.algorithms])
+            self._note(key_missing(sent.kid, str(algorithm), missing))
+            self._skip(("signature",), "cannot be verified without the key")
             return
-        _note(checked, Finding("key", expected, {"kid": shown(sent.kid), "alg": algorithm}))
-        _note(checked, self._tokens.signature(sent, key))
+        self._note(Finding("key", expected, {"kid": shown(sent.kid), "alg": algorithm}))
+        self._note(self._tokens.signature(sent, key))
+
+    def _note(self, finding: Finding) -> None:
+        self.steps.append(Step(finding, finding.failure is None))
+
+    def _skip(self, names: Sequence[str], why: str) -> None:
+        self.steps += [Step(Finding(name, None, None, hint=why), None) for name in names]
+
+    def _say_if_nothing(self) -> None:
+        """Adds a hint if the token confers no scopes: it would pass every rule, and get 403 everywhere."""
+        if not self.granted:
+            known = ", ".join(sorted(self._issuer.max_scopes))
+            hint = (
+                f"it confers no scopes: put one of {known} (`max_scopes`) there, or give its groups one by `claims.map`"
+            )
+            last = self.steps.pop()
+            self.steps.append(replace(last, finding=replace(last.finding, hint=hint)))
+
+
+def _reached(case: Case) -> list[Case]:
+    """The case in each tenant that the token names."""
+    listed = case.issuer.tenants
+    cases = [replace(case, tenant=name) for name in sorted(listed.names() if listed else ())]
+    return [each for each in cases if rules.tenant(each).failure is None]
 
 
 def _of_any(case: Case, reached: Sequence[Case]) -> Finding:
-    """What is to be said of the tenants of a token where none is asked for."""
+    """The finding about the tenant if the check is for no tenant in particular."""
     listed = case.issuer.tenants
     finding = rules.tenant(case)
     expected = {} if listed is None else {listed.claim: shown(list(listed.map))}
@@ -217,29 +238,3 @@ def _of_any(case: Case, reached: Sequence[Case]) -> Finding:
         return Finding("tenant", expected, finding.actual)
     hint = finding.hint if finding.failure == "claims" else "none of its values is in the list"
     return Finding("tenant", expected, finding.actual, "tenant", hint)
-
-
-def _add(look: KeyLook, kid: str | None, key: Key | str) -> None:
-    named = None if kid is None else str(shown(kid))
-    if isinstance(key, str):
-        look.found.append(KeyFound(named, problem=key))
-        return
-    look.found.append(KeyFound(named, tuple(sorted(key.algorithms))))
-    look.keys.append((kid, key))
-
-
-def _note(checked: Checked, finding: Finding) -> None:
-    checked.steps.append(Step(finding, finding.failure is None))
-
-
-def _say_if_nothing(checked: Checked, issuer: IssuerRecord) -> None:
-    """A token that passes every rule and confers nothing gets 403s, which no rule explains."""
-    if not checked.granted:
-        last = checked.steps[-1]
-        known = ", ".join(sorted(issuer.max_scopes))
-        hint = f"it confers nothing: put one of {known} (`max_scopes`) there, or give one to its groups by `claims.map`"
-        checked.steps[-1] = replace(last, finding=replace(last.finding, hint=hint))
-
-
-def _skip(checked: Checked, names: Sequence[str], why: str) -> None:
-    checked.steps += [Step(Finding(name, None, None, hint=why), None) for name in names]

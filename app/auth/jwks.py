@@ -1,16 +1,14 @@
 """KeySets: the public keys of issuers, fetched when they are needed and remembered.
 
-Knows when to fetch and what to make of the document; `outbound.py` knows from where it may come. Tokens are
-checked in `tokens.py`.
+`outbound.py` decides which URLs may be fetched; `tokens.py` checks tokens.
 """
 
 import json
 import logging
 import math
 import time
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 import anyio
@@ -23,9 +21,9 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from app.auth.outbound import FetchFailed
 
-REFRESH_S = 300.0  # a key that the issuer took away is good for at most this long, while its host answers
-KEEP_S = 3600.0  # and for this long, while it does not
-REFETCH_S = 30.0  # no more often, whatever key ids strangers make up
+REFRESH_S = 300.0  # a key that the issuer removed is good for at most this long while its host answers,
+KEEP_S = 3600.0  # and for this long while it does not
+REFETCH_S = 30.0  # between two fetches: tokens with invented key ids must not cause more
 MAX_KEYS = 100
 MAX_ISSUER_SHOWN = 200
 MIN_RSA_BITS, MAX_RSA_BITS = 2048, 8192  # a verification with the longest takes half a millisecond
@@ -41,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class KeySource(NamedTuple):
-    """Where an issuer's keys are: at one of the two URLs. Another URL is another source, with keys of its own."""
+    """Where an issuer's keys are: at one of the two URLs. A source with another URL has its own keys."""
 
     tenant: str
     issuer: str
@@ -50,53 +48,69 @@ class KeySource(NamedTuple):
 
 
 class KeyNotFound(Exception):
-    """The issuer has no such key, as far as is known now: only those of `kids`. `problem`: its host does not answer."""
+    """The issuer has no such key. `kids` are those it has; `problem` says why the last fetch failed, if it did."""
 
     def __init__(self, problem: str | None, kids: Sequence[str | None] = ()) -> None:
         super().__init__(problem or "unknown")
         self.problem, self.kids = problem, kids
 
-    @property
-    def unavailable(self) -> bool:
-        """Whether it may have the key, and cannot be asked."""
-        return self.problem is not None
-
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A public key and the algorithms that it may be used with."""
+    """A key of a JWK set, with the algorithms that it can verify here: none if it has a `problem`."""
 
-    public: PublicKey
-    algorithms: frozenset[str]
-
-
-@dataclass(slots=True)
-class _KeySet:
-    """What is known of one source. `problem` tells why the last fetch failed, if it did."""
-
-    keys: Mapping[str | None, Sequence[Key]] = field(default_factory=dict)
-    loaded_at: float = -math.inf
-    tried_at: float = -math.inf
+    kid: str | None
+    public: PublicKey | None = None
+    algorithms: frozenset[str] = frozenset()
     problem: str | None = None
-    flight: anyio.Event | None = None
 
-    def find(self, kid: str | None, algorithm: str) -> PublicKey | None:
-        """The one key; a token without `kid` is taken if there is no choice."""
-        named = self.keys.get(kid, ()) if kid is not None else [key for keys in self.keys.values() for key in keys]
-        fitting = [key.public for key in named if algorithm in key.algorithms]
-        return fitting[0] if len(fitting) == 1 else None
+
+class _KeySet:
+    """The keys of one source. `problem` says why the last fetch failed, if it did; `flight` is the fetch under way."""
+
+    def __init__(self) -> None:
+        self.keys: Sequence[Key] = ()
+        self.loaded_at = self._tried_at = -math.inf
+        self.problem: str | None = None
+        self.flight: anyio.Event | None = None
+
+    def begins_fetch(self, now: float) -> bool:
+        """Whether a fetch is due. Then `fetch` must be called next."""
+        if self.flight is not None or now - self._tried_at < REFETCH_S:
+            return False
+        self._tried_at, self.flight = now, anyio.Event()
+        return True
+
+    async def fetch(self, source: KeySource, get: Fetch, clock: Callable[[], float]) -> None:
+        """Replaces the keys, or keeps them and sets `problem`."""
+        try:
+            keys = listed_keys(await get(await key_url(source, get)))
+            self.keys, self.loaded_at, self.problem = keys, clock(), None
+        except FetchFailed as problem:
+            self.problem = str(problem)
+            log.warning("Could not fetch the keys of an issuer: tenant %s, %r: %s", *source[:2], problem)
+        except Exception as problem:
+            self.problem = type(problem).__name__
+            log.exception("Could not fetch the keys of an issuer: tenant %s, %r", *source[:2])
+        finally:
+            flight, self.flight = self.flight, None
+            assert flight is not None
+            flight.set()
+
+    def find(self, kid: str | None, algorithm: str, now: float) -> PublicKey | None:
+        """`only_key` of those that are not too old."""
+        if now - self.loaded_at >= KEEP_S:
+            self.keys = ()
+        return only_key(self.keys, kid, algorithm)
 
 
 class KeySets:
-    """Every issuer's keys. `async with` owns the fetches; leaving it ends them."""
+    """The keys of all issuers. Leaving `async with` cancels the fetches."""
 
     def __init__(self, fetch: Fetch, clock: Callable[[], float] = time.monotonic) -> None:
         self._fetch, self._clock = fetch, clock
         self._sets: dict[KeySource, _KeySet] = {}
         self._tasks: TaskGroup | None = None
-
-    def __repr__(self) -> str:
-        return f"<KeySets [{len(self._sets)} sources]>"
 
     async def __aenter__(self) -> Self:
         self._tasks = anyio.create_task_group()
@@ -113,121 +127,96 @@ class KeySets:
     async def find(self, source: KeySource, kid: str | None, algorithm: str) -> PublicKey:
         """The key that the token names.
 
-        Three cases. 1. The key is known: it is returned at once; if it is old, the set is fetched behind it.
-        2. It is not, and the issuer's host answered last time: who asks waits for the fetch, if one is due
-        or under way. 3. The host did not answer last time: nobody waits for it again.
+        Three cases. 1. The key is known: it is returned at once; if the set is old, it is fetched in the background.
+        2. It is not known, and the issuer's host answered last time: the caller waits for the fetch that is due or
+        under way. 3. The host did not answer last time: no caller waits for it.
 
         Raises:
             KeyNotFound: there is none that fits.
         """
-        known = self._sets.setdefault(source, _KeySet())
-        age_s = self._clock() - known.loaded_at
-        if age_s >= KEEP_S:
-            known.keys = {}
-        key = known.find(kid, algorithm)
-        if key is None or age_s >= REFRESH_S:
-            self._fetch_if_due(source, known)
+        known, now = self._sets.setdefault(source, _KeySet()), self._clock()
+        key = known.find(kid, algorithm, now)
+        is_old = key is None or now - known.loaded_at >= REFRESH_S
+        if is_old and self._tasks is not None and known.begins_fetch(now):
+            self._tasks.start_soon(known.fetch, source, self._fetch, self._clock)
         if key is None and known.flight is not None and known.problem is None:
             await known.flight.wait()
-            key = known.find(kid, algorithm)
+            key = known.find(kid, algorithm, self._clock())
         if key is None:
-            raise KeyNotFound(known.problem, tuple(known.keys)[:MAX_KEYS])
+            raise KeyNotFound(known.problem, list(dict.fromkeys(each.kid for each in known.keys if each.algorithms)))
         return key
 
-    def forget(self, tenant: str, issuer: str) -> None:
-        """The issuer was changed: its keys are fetched anew."""
-        self._sets = {source: each for source, each in self._sets.items() if source[:2] != (tenant, issuer)}
-
-    def forget_tenant(self, tenant: str) -> None:
-        """The same for all issuers of a tenant."""
-        self._sets = {source: each for source, each in self._sets.items() if source.tenant != tenant}
-
-    def _fetch_if_due(self, source: KeySource, known: _KeySet) -> None:
-        now = self._clock()
-        if self._tasks is None or known.flight is not None or now - known.tried_at < REFETCH_S:
-            return
-        known.tried_at, known.flight = now, anyio.Event()
-        self._tasks.start_soon(self._load, source, known, known.flight)
-
-    async def _load(self, source: KeySource, known: _KeySet, flight: anyio.Event) -> None:
-        try:
-            known.keys = parse_keys(await self._fetch(await key_url(source, self._fetch)))
-            known.loaded_at, known.problem = self._clock(), None
-        except FetchFailed as problem:
-            known.problem = str(problem)
-            log.warning("Could not fetch the keys of an issuer: tenant %s, %r: %s", *source[:2], problem)
-        except Exception as problem:
-            known.problem = type(problem).__name__
-            log.exception("Could not fetch the keys of an issuer: tenant %s, %r", *source[:2])
-        finally:
-            known.flight = None
-            flight.set()
+    def forget(self, tenant: str, issuer: str | None = None) -> None:
+        """Forgets the keys of an issuer, or of all issuers of the tenant, so that they are fetched again."""
+        self._sets = {
+            source: keys
+            for source, keys in self._sets.items()
+            if source.tenant != tenant or issuer not in (None, source.issuer)
+        }
 
 
 async def key_url(source: KeySource, fetch: Fetch) -> str:
-    """Where the issuer's JWK set is: as it was registered, or as its discovery document says.
+    """The URL of the issuer's JWK set: the registered one, or that of its discovery document.
 
     Raises:
-        FetchFailed: that cannot be had, or is no such document.
+        FetchFailed: there is no such document, or it is not valid.
     """
     if source.jwks_url is not None:
         return source.jwks_url
     document = _object(await fetch(source.discovery_url or ""))
-    # OpenID Connect Discovery 1.0, 4.3: exactly the same, or the document is somebody else's.
+    # OpenID Connect Discovery 1.0, section 4.3: they must be exactly the same.
     if document.get("issuer") != source.issuer:
         named = repr(document.get("issuer"))[:MAX_ISSUER_SHOWN]
-        raise FetchFailed(f"the discovery document is of the issuer {named}; that of the tokens is {source.issuer!r}")
+        raise FetchFailed(f"the discovery document names the issuer {named}, not {source.issuer!r}")
     url = document.get("jwks_uri")
     if not isinstance(url, str):
         raise FetchFailed("the discovery document has no jwks_uri")
     return url
 
 
-def parse_keys(text: bytes) -> dict[str | None, list[Key]]:
-    """The usable keys of a JWK set by `kid`. Keys for other purposes, or of kinds that are not ours, are left out.
+def listed_keys(text: bytes) -> list[Key]:
+    """The keys of a JWK set in their order.
 
     Raises:
-        FetchFailed: it is no JWK set.
-    """
-    found: dict[str | None, list[Key]] = defaultdict(list)
-    for kid, key in listed_keys(text):
-        if isinstance(key, Key):
-            found[kid].append(key)
-    return dict(found)
-
-
-def listed_keys(text: bytes) -> list[tuple[str | None, Key | str]]:
-    """The keys of a JWK set in their order, with `kid`; for one that is not usable, why.
-
-    Raises:
-        FetchFailed: it is no JWK set.
+        FetchFailed: it is not a JWK set.
     """
     listed = _object(text).get("keys")
     if not isinstance(listed, list):
-        raise FetchFailed("the document is no JWK set")
-    objects = (each if isinstance(each, dict) else {} for each in listed[:MAX_KEYS])
-    return [(each["kid"] if isinstance(each.get("kid"), str) else None, _usable(each)) for each in objects]
+        raise FetchFailed("the document is not a JWK set")
+    found = []
+    for each in listed[:MAX_KEYS]:
+        jwk = each if isinstance(each, dict) else {}
+        kid, usable = jwk.get("kid"), _usable(jwk)
+        name = kid if isinstance(kid, str) else None
+        found.append(Key(name, problem=usable) if isinstance(usable, str) else Key(name, *usable))
+    return found
 
 
-def _usable(jwk: dict[str, Any]) -> Key | str:
-    """The key, if it is a public one for signatures. Never a secret: `oct` has no place in a public document."""
+def only_key(keys: Iterable[Key], kid: str | None, algorithm: str) -> PublicKey | None:
+    """The key that can verify the algorithm, of those with this `kid` if it is given; None unless there is just one."""
+    fitting = [key.public for key in keys if kid in (None, key.kid) and algorithm in key.algorithms]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _usable(jwk: dict[str, Any]) -> tuple[PublicKey, frozenset[str]] | str:
+    """The key and its algorithms if it is a public one for signatures, else why not."""
     if "d" in jwk or "k" in jwk:
-        return "it is private or secret, and does not belong here"
+        return "it is private or secret, and must not be published"
     operations = jwk.get("key_ops", ["verify"])
     if jwk.get("use", "sig") != "sig" or not isinstance(operations, list) or "verify" not in operations:
         return "it is not for signatures"
     try:
         public = _public_key(jwk)
     except (jwt.PyJWTError, ValueError, TypeError, AttributeError, OverflowError):
-        return "it is no valid key"
+        return "it is not a valid key"
     if public is None:
-        return "it is of a kind that is not supported"
+        return "its type is not supported"
     algorithms = frozenset(_algorithms(public))
     if not algorithms:
         return f"its size or curve is not supported; RSA has {MIN_RSA_BITS} to {MAX_RSA_BITS} bits"
     if "alg" in jwk:
         algorithms &= {jwk["alg"]} if isinstance(jwk["alg"], str) else set()
-    return Key(public, algorithms) if algorithms else "its `alg` is none that it can be used with"
+    return (public, algorithms) if algorithms else "its `alg` is not supported for such a key"
 
 
 def _public_key(jwk: dict[str, Any]) -> Any:
@@ -242,7 +231,7 @@ def _public_key(jwk: dict[str, Any]) -> Any:
 
 
 def _algorithms(key: object) -> Sequence[str]:
-    """What a key of this type, size and curve can verify, whatever the document claims."""
+    """The algorithms that a key of this type, size and curve can verify, whatever the document says."""
     match key:
         case RSAPublicKey() if MIN_RSA_BITS <= key.key_size <= MAX_RSA_BITS:
             return _RSA
@@ -259,5 +248,5 @@ def _object(text: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         raise FetchFailed("the document is not JSON") from None
     if not isinstance(document, dict):
-        raise FetchFailed("the document is no JSON object")
+        raise FetchFailed("the document is not a JSON object")
     return document

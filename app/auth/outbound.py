@@ -1,7 +1,7 @@
-"""Outbound: fetches a document by URL, and is of no use as a way into the network it stands in.
+"""Outbound: fetches documents by URL without giving access to the network that the gateway is in.
 
-The name is resolved once, every address is checked, and the connection goes to a checked address with the
-original Host and SNI: what a second look-up would say no longer matters. No redirects, no proxies.
+The name is resolved once, every address is checked, and the connection goes to a checked address with the original
+Host and SNI: a second look-up cannot change it. No redirects, no proxies.
 """
 
 import re
@@ -15,15 +15,14 @@ from urllib.parse import urlsplit
 import anyio
 import httpx2
 
-DEADLINE_S = 5.0  # for everything: name, connection, document
-CONNECT_S = 2.0  # so that a second address gets its turn
+DEADLINE_S = 5.0  # for all of it: name, connection, document
+CONNECT_S = 2.0  # leaves time for a second address
 MAX_BYTES = 2**20
 MAX_URL = 2048
-MAX_ADDRESSES = 4  # of one name, that are tried
-PORTS = frozenset({443, 8443})  # of public hosts; listed networks may be asked on every port
+MAX_ADDRESSES = 4  # of one name that are tried
+PORTS = frozenset({443, 8443})  # of public hosts; in listed networks every port is allowed
 
 ALLOW_SETTING = "TRUNKLINE_OUTBOUND_ALLOW"
-_LISTED = f"a network that is listed in {ALLOW_SETTING}"
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -32,12 +31,11 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 _authority = re.compile(
     r"(?P<host>[a-z0-9](?:[a-z0-9._-]{0,251}[a-z0-9])?|\[[0-9a-f:.]{2,45}\])(?::(?P<port>[0-9]{1,5}))?"
 ).fullmatch
-# What inet_aton takes for an address: the last label is a number, decimal, octal or hex.
+# What inet_aton reads as an address: the last label is a number, decimal, octal or hex.
 _is_number = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)").fullmatch
 
-# Not for the public, whatever this Python's `is_global` thinks of them. IPv6 is public in 2000::/3 only, which leaves
-# out mapped, NAT64, unique local, link-local and multicast addresses; the rest of its list carries IPv4 inside,
-# or is nobody's.
+# Not public, whatever `is_global` of this Python says. IPv6 is public in 2000::/3 only, which excludes mapped, NAT64,
+# unique local, link-local and multicast addresses; the IPv6 networks below contain IPv4 addresses, or are reserved.
 _PUBLIC_V6 = IPv6Network("2000::/3")
 _NOT_PUBLIC: tuple[Network, ...] = tuple(
     ip_network(each)
@@ -52,7 +50,7 @@ _ISATAP = frozenset({0x00005EFE, 0x02005EFE})
 
 
 class FetchFailed(Exception):
-    """There is no document to be had there now. `setting` names the one of ours that could change it, if any."""
+    """The document could not be fetched. `setting` is the setting of this gateway that could change that, if any."""
 
     def __init__(self, message: str, *, setting: str | None = None) -> None:
         super().__init__(message)
@@ -60,12 +58,12 @@ class FetchFailed(Exception):
 
 
 class UrlRefused(FetchFailed):
-    """This URL is not fetched, whatever answers there."""
+    """The URL may not be fetched."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutboundUrl:
-    """A URL whose parts can be read in one way only."""
+    """A URL in parts that every parser reads in the same way."""
 
     scheme: str
     host: str  # without brackets
@@ -83,7 +81,7 @@ class OutboundUrl:
 
 
 class Outbound:
-    """Fetches from public https addresses; `allow` adds networks of ours, and http there."""
+    """Fetches from public addresses by https; in the networks `allow` from all addresses, and by http too."""
 
     def __init__(
         self, allow: Iterable[Network] = (), *, resolve: Resolve | None = None, tls: ssl.SSLContext | None = None
@@ -92,18 +90,15 @@ class Outbound:
         self._resolve = resolve or _resolve
         self._tls = tls
 
-    def __repr__(self) -> str:
-        return f"<Outbound [{len(self._allow)} networks allowed]>"
-
     def check(self, text: str) -> OutboundUrl:
-        """The URL's parts, if it may be fetched as far as can be seen without asking for its name.
+        """The URL's parts, if it may be fetched; names are not resolved here.
 
         Raises:
-            UrlRefused: it may not; the message says why.
+            UrlRefused: it may not.
         """
         url = parse_url(text)
         if url.scheme != "https" and not self._allow:
-            raise UrlRefused(f"only https is fetched; http is, from {_LISTED}", setting=ALLOW_SETTING)
+            raise _not_listed("http is")
         if url.literal is not None:
             self._require_allowed(url.literal, url)
         return url
@@ -112,8 +107,8 @@ class Outbound:
         """The document.
 
         Raises:
-            UrlRefused: the URL, or an address of its host, is out of bounds.
-            FetchFailed: nobody answers in time, or not with a document of at most `MAX_BYTES`.
+            UrlRefused: the URL, or an address of its host, is not allowed.
+            FetchFailed: no answer in time, or not a document of at most `MAX_BYTES`.
         """
         url = self.check(text)
         try:
@@ -131,11 +126,11 @@ class Outbound:
             addresses = [ip_address(each) for each in await self._resolve(url.host, url.port)]
         except (OSError, UnicodeError) as error:
             raise FetchFailed(f"the name {url.host} cannot be resolved: {error}") from error
-        except ValueError as error:  # a zone that this Python does not know
+        except ValueError as error:  # an IPv6 zone that this Python does not know
             raise UrlRefused(str(error)) from None
         if not addresses:
             raise FetchFailed(f"the name {url.host} has no address")
-        # All of them: a name that also points inside is not to be trusted with the rest.
+        # All of them: a name that also points into a private network is not to be trusted.
         for address in addresses:
             self._require_allowed(address, url)
         return addresses
@@ -144,16 +139,11 @@ class Outbound:
         if any(address in network for network in self._allow):
             return
         if url.scheme != "https":
-            raise UrlRefused(f"only https is fetched; http is, from {_LISTED}", setting=ALLOW_SETTING)
+            raise _not_listed("http is")
         if not is_public(address):
-            raise UrlRefused(
-                f"{url.host} is at an address that is not public; others are asked if they are in {_LISTED}",
-                setting=ALLOW_SETTING,
-            )
+            raise _not_listed(f"{url.host} is at an address that is not public, which is")
         if url.port not in PORTS:
-            raise UrlRefused(
-                f"only the ports {sorted(PORTS)} are asked; others are, in {_LISTED}", setting=ALLOW_SETTING
-            )
+            raise _not_listed(f"ports other than {sorted(PORTS)} are")
 
     async def _get_from_one_of(self, addresses: Sequence[Address], url: OutboundUrl) -> bytes:
         *others, last = addresses[:MAX_ADDRESSES]
@@ -167,7 +157,7 @@ class Outbound:
     async def _get_from(self, address: Address, url: OutboundUrl) -> bytes:
         host = f"[{address}]" if address.version == 6 else str(address)
         headers = {"Host": url.authority, "Accept": "application/json", "Accept-Encoding": "identity"}
-        if self._tls is None:  # reading the authorities takes 90 ms, which the event loop does not have
+        if self._tls is None:  # reading the certificate authorities takes 90 ms, too long for the event loop
             self._tls = await anyio.to_thread.run_sync(httpx2.create_ssl_context)
         transport = httpx2.AsyncHTTPTransport(verify=self._tls, trust_env=False)
         timeout = httpx2.Timeout(DEADLINE_S, connect=CONNECT_S)
@@ -183,40 +173,44 @@ class Outbound:
             return await _document(response)
 
 
+def _not_listed(what: str) -> UrlRefused:
+    return UrlRefused(f"{what} allowed only in a network that is listed in {ALLOW_SETTING}", setting=ALLOW_SETTING)
+
+
 def parse_url(text: str) -> OutboundUrl:
     """The URL's parts.
 
     Raises:
-        UrlRefused: it is none, or one that two parsers could read differently.
+        UrlRefused: it is not a URL, or two parsers could read it differently.
     """
     if len(text) > MAX_URL or not text.isascii() or any(c <= " " or c in '\\#<>"`{|}^\x7f' for c in text):
-        raise UrlRefused("a URL has printable ASCII characters, no fragment, and at most 2048 of them")
+        raise UrlRefused(f"a URL must be printable ASCII without a fragment, {MAX_URL} characters at most")
     try:
         parts = urlsplit(text)
     except ValueError as error:
         raise UrlRefused(str(error)) from None
     if parts.scheme not in ("https", "http"):
-        raise UrlRefused("a URL begins with https://")
+        raise UrlRefused("a URL must begin with https://")
     match = _authority(parts.netloc.lower())
     if match is None:
-        raise UrlRefused("a URL has a host and perhaps a port, and no user name")
+        raise UrlRefused("a URL must have a host, perhaps a port, and no user name")
     host = match["host"]
     port = int(match["port"]) if match["port"] else {"https": 443, "http": 80}[parts.scheme]
     if not 0 < port < 65536:
-        raise UrlRefused("there is no such port")
+        raise UrlRefused("the port must be 1 to 65535")
     try:
         if host.startswith("["):
             host = str(IPv6Address(host[1:-1]))
         elif _is_number(host):
             host = str(IPv4Address(host))
     except ValueError:
-        raise UrlRefused("an address is written as 192.0.2.1 or [2001:db8::1]") from None
+        raise UrlRefused("an address must be written as 192.0.2.1 or [2001:db8::1]") from None
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return OutboundUrl(parts.scheme, host, port, parts.netloc.lower(), target)
 
 
 def is_public(address: Address) -> bool:
-    """Whether the address is somebody's on the public Internet, and stands for no other address."""
+    """Whether the address is on the public Internet, and contains no other address."""
     if not address.is_global or address.is_multicast or any(address in network for network in _NOT_PUBLIC):
         return False
     if isinstance(address, IPv4Address):
@@ -233,7 +227,7 @@ async def _document(response: httpx2.Response) -> bytes:
     if response.status_code != 200:
         raise FetchFailed(f"the answer is HTTP {response.status_code}; redirects are not followed")
     if response.headers.get("content-encoding", "identity") != "identity":
-        raise FetchFailed("the answer is encoded, which was not asked for")
+        raise FetchFailed("the answer has a Content-Encoding, which was not requested")
     chunks, size = [], 0
     async for chunk in response.aiter_raw():
         size += len(chunk)

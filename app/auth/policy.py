@@ -1,4 +1,4 @@
-"""May this principal do that? Pure, and the only place that knows which scope implies which."""
+"""What a principal may do. Pure, and the only module that knows which scope implies which."""
 
 from collections.abc import Iterable
 
@@ -9,12 +9,12 @@ _PLATFORM = "platform:"
 _CONNECT: str = Scope.CONNECT.value  # attributes of an Enum are slow to look up in Python 3.11
 _SCOPES = frozenset(Scope)
 
-# What `tenant:admin` implies. Not METRICS_READ: a node's metrics speak of all tenants.
+# What `tenant:admin` implies. Not METRICS_READ: a node's metrics are about all tenants.
 _TENANT_SCOPES = frozenset({Scope.CONNECT, Scope.TENANT_ADMIN, Scope.TENANT_READ, Scope.AUDIT_READ})
 
 
 def is_scope(text: str) -> bool:
-    """Whether there is such a scope. There are no wildcards."""
+    """Whether this is a scope. There are no wildcards."""
     return text in _SCOPES or (text.startswith(CONNECT_ONE) and is_name(text.removeprefix(CONNECT_ONE)))
 
 
@@ -24,21 +24,20 @@ def is_platform_scope(scope: str) -> bool:
 
 
 def is_platform_admin(principal: Principal) -> bool:
-    """Whether everything is allowed. In another tenant than the default one the scope is worth nothing."""
+    """Whether everything is allowed. The scope counts only in the default tenant."""
     return Scope.PLATFORM_ADMIN in principal.scopes and principal.tenant == DEFAULT_TENANT
 
 
 def may_see(principal: Principal, tenant: str) -> bool:
-    """Whether the tenant exists for this principal at all; else it is answered like an unknown one."""
+    """Whether the tenant exists for this principal; if not, it gets the answer for an unknown tenant."""
     return principal.tenant == tenant or is_platform_admin(principal)
 
 
 def has_scope(principal: Principal, tenant: str, scope: str) -> bool:
-    """Whether the principal holds the scope in this tenant, by itself or by implication.
+    """Whether the principal has the scope in this tenant, directly or by implication.
 
-    Four cases: a platform administrator holds every scope everywhere; nobody else holds any in another
-    tenant; a scope implies itself, `mcp:connect` each `mcp:connect:<backend>`; and `tenant:admin` implies
-    every scope that stays within the tenant.
+    Four cases: a platform administrator has every scope everywhere; nobody else has any in another tenant;
+    `mcp:connect` implies each `mcp:connect:<backend>`; `tenant:admin` implies the scopes within the tenant.
     """
     if is_platform_admin(principal):
         return True
@@ -51,17 +50,15 @@ def has_scope(principal: Principal, tenant: str, scope: str) -> bool:
 
 
 def may_connect(principal: Principal, tenant: str, backend: str) -> bool:
-    """Whether the principal may open sessions with this backend. On the message path: the usual case comes first."""
+    """Whether the principal may open sessions with this backend. On the message path, so the usual case is first."""
     if principal.tenant == tenant and _CONNECT in principal.scopes:
         return True
     return has_scope(principal, tenant, CONNECT_ONE + backend)
 
 
 def may_grant(principal: Principal, tenant: str, scopes: Iterable[str]) -> bool:
-    """Whether the principal may make a credential of this tenant with these scopes.
-
-    Nobody grants what they do not hold, and platform scopes exist in the default tenant only.
-    """
+    """Whether the principal may create a credential of this tenant with these scopes: only scopes that it has itself,
+    and platform scopes only in the default tenant."""
     return has_scope(principal, tenant, Scope.TENANT_ADMIN) and all(
         is_scope(scope)
         and has_scope(principal, tenant, scope)
@@ -71,13 +68,13 @@ def may_grant(principal: Principal, tenant: str, scopes: Iterable[str]) -> bool:
 
 
 def may_switch(principal: Principal, tenant: str, *, off_by_platform: bool) -> bool:
-    """Whether the principal may switch something of the tenant off or on. A command that the platform has switched off
-    is none that it permits to run, so it is not the tenant's to switch on."""
+    """Whether the principal may switch something of the tenant off or on. What the platform has switched off, only the
+    platform may switch on."""
     return has_scope(principal, tenant, Scope.TENANT_ADMIN) and (not off_by_platform or is_platform_admin(principal))
 
 
 def may_revoke(principal: Principal, tenant: str, scopes: Iterable[str]) -> bool:
-    """Whether the principal may revoke a credential with these scopes: those above oneself are out of reach."""
+    """Whether the principal may revoke a credential with these scopes; only the platform may revoke platform scopes."""
     return has_scope(principal, tenant, Scope.TENANT_ADMIN) and (
         is_platform_admin(principal) or not any(map(is_platform_scope, scopes))
     )

@@ -1,4 +1,4 @@
-"""Sealer: secrets that are stored are unreadable without the node's secret key, and only where they belong."""
+"""Sealer: encrypts stored secrets with the node's secret key, bound to the place where each is stored."""
 
 import hmac
 import secrets
@@ -8,14 +8,14 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from app.memo import memo
 
-_VERSION = b"\x02"  # first byte of what is stored; another way of sealing gets another one
+_VERSION = b"\x02"  # first byte of a sealed secret; another format gets another one
 _NONCE_BYTES = 12
 _LABEL = b"trunkline sealed secrets 2"
-_KEPT = 1024  # parts whose keys are at hand: two for each node of a large cluster are asked for all the time
+_KEPT = 1024  # parts whose keys are kept: two for each node of a large cluster are in constant use
 
 
 class SealBroken(ValueError):
-    """What was sealed cannot be opened: it was changed or moved, or the secret key is another one now."""
+    """A sealed secret cannot be opened: it was changed or moved, or the secret key has changed."""
 
 
 class SealedPart:
@@ -27,7 +27,7 @@ class SealedPart:
         self._cipher = AESGCM(key)
 
     def seal(self, secret: bytes, place: str) -> bytes:
-        """The secret as it is stored. `place` says where; elsewhere it does not open."""
+        """The sealed secret. It opens only with the same `place`."""
         nonce = secrets.token_bytes(_NONCE_BYTES)
         return _VERSION + nonce + self._cipher.encrypt(nonce, secret, place.encode())
 
@@ -35,11 +35,11 @@ class SealedPart:
         """The secret that was sealed for this place.
 
         Raises:
-            SealBroken: it was not sealed with this key, for this place, or not in this form.
+            SealBroken: it was not sealed with this key, for this place, or in this format.
         """
         version, nonce, ciphertext = sealed[:1], sealed[1 : 1 + _NONCE_BYTES], sealed[1 + _NONCE_BYTES :]
         if version != _VERSION:
-            raise SealBroken("unknown form")
+            raise SealBroken("unknown format")
         try:
             return self._cipher.decrypt(nonce, ciphertext, place.encode())
         except (InvalidTag, ValueError):
@@ -47,21 +47,19 @@ class SealedPart:
 
 
 class Sealer:
-    """Each place has a key of its own, derived from the secret key: a row, a route, the lease of one run of a node.
-
-    So no key comes near 2 ** 32 secrets, however many nodes there are and however long they run.
-    """
+    """Each place, such as a row or a route, has its own key, derived from the secret key: so no key comes near 2 ** 32
+    secrets, however many nodes there are and however long they run."""
 
     def __init__(self, secret_key: bytes) -> None:
         self._key = hmac.digest(secret_key, _LABEL, "sha256")
         self._part = memo(_KEPT)(self.within)
 
     def within(self, part: str) -> SealedPart:
-        """One key for many places: for what is sealed together, and too often for a key each."""
+        """One key for many places: for secrets that are sealed too often to derive a key for each."""
         return SealedPart(hmac.digest(self._key, part.encode(), "sha256"))
 
     def seal(self, secret: bytes, place: str) -> bytes:
-        """The secret for the database, or for Redis. `place` says what it is and where; elsewhere it does not open."""
+        """The sealed secret. It opens only with the same `place`, which says what it is and where it is stored."""
         return self._part(place).seal(secret, place)
 
     def open(self, sealed: bytes, place: str) -> bytes:

@@ -1,17 +1,17 @@
-"""The rules that a token must pass, one function each, and what each has found.
+"""The rules that a token must pass, one function each. Pure.
 
-Pure: `tokens.py` finds the issuer and its keys, and lets nobody in whom one of these refuses; the check of an issuer
-shows all of them. What is asked of a token's form stands in `token_form.py`, what it confers in `token_grants.py`.
+A sign-in (`tokens.py`) stops at the first that fails, the check of an issuer shows all of them. The rules for the form
+of a token are in `token_form.py`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
-from app.auth.token_claims import MAX_NAMES, MAX_SCOPES, claim, named_in, scopes_in, shown
-from app.auth.token_form import Finding, Sent
-from app.domain import ServedTenants, is_own_mark
+from app.auth.refusal import Finding
+from app.auth.token_form import MAX_NAMES, MAX_SCOPES, Sent, claim, named_in, scopes_in, shown
+from app.domain import Issuer, ServedTenants, is_own_mark
 
 MAX_KID = 128
 MAX_SUBJECT = 255
@@ -20,59 +20,33 @@ LEEWAY_S = 30.0
 
 LAST_MOMENT = 253_402_300_799  # of the year 9999
 
-# Headers that bring a key along, or say that the rest is to be read differently.
+# Headers that bring a key along, or change how the token is to be read.
 _REFUSED_HEADERS = frozenset({"crit", "b64", "jku", "x5u", "x5c", "jwk"})
+_NAMES_FORM = f"it must be a text or a list of texts, {MAX_NAMES} at most"
 _REQUIRED = ("exp", "iat", "iss", "aud", "sub")
 
 
 class Target(NamedTuple):
-    """What a request is for. A token is good for one target only, a key for every one."""
+    """What a request is for. A token is good for one target, a key for all."""
 
     tenant: str
     backend: str  # "" for the REST API
-    base_url: str  # under which the client reaches us, without a slash at the end
+    base_url: str  # under which the client reaches the gateway, without a slash at the end
 
     @property
     def resource(self) -> str:
-        """The canonical URL (RFC 8707): the audience that a token must have, if its issuer names no other."""
+        """The canonical URL (RFC 8707): the audience that a token must have unless its issuer names another."""
         if self.backend:
             return f"{self.base_url}/t/{self.tenant}/{self.backend}/mcp"
         return f"{self.base_url}/api/v1/tenants/{self.tenant}"
 
 
-class IssuerRecord(Protocol):
-    """What the store remembers of an issuer."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def tenant(self) -> str: ...
-    @property
-    def issuer(self) -> str: ...
-    @property
-    def algorithms(self) -> Sequence[str]: ...
-    @property
-    def sealed_secret(self) -> bytes | None: ...
-    @property
-    def jwks_url(self) -> str | None: ...
-    @property
-    def discovery_url(self) -> str | None: ...
-    @property
-    def audience(self) -> Sequence[str]: ...
-    @property
-    def claims(self) -> Mapping[str, Any]: ...
-    @property
-    def max_scopes(self) -> frozenset[str]: ...
-    @property
-    def tenants(self) -> ServedTenants | None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A token before the issuer that it names. `resources`: an audience that is one of these will do."""
+    """A token and the issuer that it names. Its audience must be one of `resources`, unless the issuer has its own."""
 
     sent: Sent
-    issuer: IssuerRecord
+    issuer: Issuer
     tenant: str
     resources: Sequence[str]
     now: float
@@ -81,11 +55,11 @@ class Case:
 Rule = Callable[[Case], Finding]
 
 
-# --- in the order in which they are asked
+# --- in the order in which they are checked
 
 
 def header(sent: Sent) -> Finding:
-    """No header that brings a key along; a `kid` that can be a key of a dictionary."""
+    """No header brings a key along, and `kid` is a short text."""
     expected = f"none of {', '.join(sorted(_REFUSED_HEADERS))}; `kid` a text of {MAX_KID} characters at most"
     refused = sorted(_REFUSED_HEADERS.intersection(sent.header))
     if refused:
@@ -112,7 +86,7 @@ def algorithm(case: Case) -> Finding:
 
 
 def required(case: Case) -> Finding:
-    """Every claim that must be there is, and those that are texts are."""
+    """All required claims are there; `sub` and `jti` are texts."""
     claims = case.sent.claims
     missing = [name for name in _REQUIRED if claims.get(name) in (None, [], "")]
     wrong = [name for name in ("sub", "jti") if name in claims and not isinstance(claims[name], str)]
@@ -123,21 +97,19 @@ def required(case: Case) -> Finding:
 
 
 def audience(case: Case) -> Finding:
-    """`aud` names what the issuer's tokens are for; unless the issuer says that, the endpoint itself."""
+    """`aud` has an audience of the issuer; if the issuer has none, the endpoint itself."""
     named = case.sent.claims.get("aud")
     listed = [named] if isinstance(named, str) else named if isinstance(named, list) else []
     expected = list(case.issuer.audience or case.resources)
     is_right = all(isinstance(each, str) for each in listed) and not set(expected).isdisjoint(listed)
-    hint = None
-    if not is_right:
-        hint = (
-            "have the issuer put an expected value into `aud`; an actual one that is nobody else's may join `audience`"
-        )
-    return Finding("audience", shown(expected), shown(named), None if is_right else "audience", hint)
+    if is_right:
+        return Finding("audience", shown(expected), shown(named))
+    hint = "have the issuer put an expected value into `aud`; a value that is used for nothing else may join `audience`"
+    return Finding("audience", shown(expected), shown(named), "audience", hint)
 
 
 def lifetime(case: Case) -> Finding:
-    """`iat`, `exp` and `nbf` are whole numbers, and the token does not live for too long."""
+    """`iat`, `exp` and `nbf` are whole numbers, and the token does not live too long."""
     claims = case.sent.claims
     times = {name: claims[name] for name in ("iat", "exp", "nbf") if name in claims}
     expected = f"whole seconds since 1970, from `iat` to `exp` {MAX_LIFE_S} s at most"
@@ -149,12 +121,12 @@ def lifetime(case: Case) -> Finding:
 
 
 def _is_date(value: object) -> bool:
-    """An integer, although RFC 7519 allows fractions; `True` is none."""
+    """An integer, although RFC 7519 allows fractions."""
     return type(value) is int and 0 <= value < 2**40
 
 
 def expiry(case: Case) -> Finding:
-    """`exp` has not passed, or only just."""
+    """`exp` has not passed, give or take the leeway."""
     exp, now = case.sent.claims.get("exp"), case.now
     expected = f"after {_moment(now - LEEWAY_S)}"
     if not _is_date(exp):
@@ -167,7 +139,7 @@ def expiry(case: Case) -> Finding:
 
 
 def start(case: Case) -> Finding:
-    """`nbf` and `iat` have come."""
+    """`nbf` and `iat` have passed, give or take the leeway."""
     claims, now = case.sent.claims, case.now
     times = {name: claims[name] for name in ("iat", "nbf") if name in claims}
     expected = f"before {_moment(now + LEEWAY_S)}"
@@ -181,29 +153,29 @@ def start(case: Case) -> Finding:
 
 
 def _moment(seconds: float) -> object:
-    """A numeric date as people read it, if there is such a year."""
+    """A numeric date in ISO form, if its year has four digits."""
     if seconds > LAST_MOMENT:
         return seconds
     return datetime.fromtimestamp(int(seconds), UTC).isoformat().replace("+00:00", "Z")
 
 
 def subject(case: Case) -> Finding:
-    """Whom the token speaks of has a name that can stand in a log, and reads like no mark of our own."""
+    """The subject is printable, and cannot be confused with the gateway's own names for principals."""
     path = case.issuer.claims.get("subject") or "sub"
     name = claim(case.sent.claims, path)
     expected = f"`{path}`: a printable text of {MAX_SUBJECT} characters at most"
     if not isinstance(name, str) or not 0 < len(name) <= MAX_SUBJECT or not name.isprintable():
         return Finding("subject", expected, shown(name), "claims")
     if is_own_mark(name):
-        return Finding("subject", expected + ", not one of our own marks", shown(name), "reserved")
+        return Finding("subject", expected + ", not a name that the gateway uses itself", shown(name), "reserved")
     return Finding("subject", expected, shown(name))
 
 
 def tenant(case: Case) -> Finding:
-    """The token names the tenant, if the issuer was told that it does.
+    """The token names the tenant.
 
-    Two cases: an issuer of the platform opens the tenants of its list that the token names; an issuer of the tenant
-    opens that one, and what its tokens name is compared at most.
+    Two cases: a token of an issuer of the platform must name a tenant of the issuer's list; a token of a tenant's own
+    issuer must name the tenant only if the issuer has a claim for it.
     """
     if case.issuer.tenants is not None:
         return _listed_tenant(case, case.issuer.tenants)
@@ -218,23 +190,22 @@ def _listed_tenant(case: Case, served: ServedTenants) -> Finding:
     value, here = claim(case.sent.claims, served.claim), served.within(case.tenant).map
     named, expected = named_in(value), {served.claim: shown(list(here))}
     if named is None:
-        form = f"it must be a text or a list of texts, {MAX_NAMES} at most"
-        return Finding("tenant", expected, shown(value), "claims", form)
+        return Finding("tenant", expected, shown(value), "claims", _NAMES_FORM)
     if here.keys().isdisjoint(named):
-        hint = _left_out(case) if value is None else f"none of its values stands for {case.tenant}"
+        hint = _left_out(case) if value is None else f"none of its values belongs to {case.tenant}"
         return Finding("tenant", expected, shown(value), "tenant", hint)
     return Finding("tenant", expected, shown(value))
 
 
 def _left_out(case: Case) -> str | None:
-    """Entra sends no groups to who has too many."""
+    """A hint if Entra has left out the groups because there are too many."""
     if "_claim_names" in case.sent.claims or "hasgroups" in case.sent.claims:
         return "the issuer left the groups out because they are too many: have it send those of this application only"
     return None
 
 
 def groups(case: Case) -> Finding:
-    """The groups that the issuer gives scopes to are a list of texts. A token without groups has just none."""
+    """The groups are a list of texts, if the issuer gives scopes to groups. A token without groups is valid."""
     path = case.issuer.claims.get("groups")
     if path is None:
         return Finding("groups", "none: the issuer gives no scopes to groups", None)
@@ -242,8 +213,7 @@ def groups(case: Case) -> Finding:
     named, known = named_in(value), case.issuer.claims.get("map") or {}
     expected = {path: shown(list(known))}
     if named is None:
-        form = f"it must be a text or a list of texts, {MAX_NAMES} at most"
-        return Finding("groups", expected, shown(value), "claims", form)
+        return Finding("groups", expected, shown(value), "claims", _NAMES_FORM)
     hint = _left_out(case) if value is None else None
     if hint is None and known.keys().isdisjoint(named):
         hint = "no group of the token is in `map`, so it gets no scopes by them"
@@ -251,7 +221,7 @@ def groups(case: Case) -> Finding:
 
 
 def scopes(case: Case) -> Finding:
-    """What the token asks for is a list of texts. A token without scopes is valid, and may do nothing."""
+    """The scopes are a list of texts. A token without scopes is valid, and allows nothing by itself."""
     path = case.issuer.claims.get("scopes") or "scope"
     value = claim(case.sent.claims, path)
     expected = f"`{path}`: a text with spaces or a list of texts, {MAX_SCOPES} at most"
@@ -259,4 +229,4 @@ def scopes(case: Case) -> Finding:
 
 
 CLAIM_RULES: Sequence[Rule] = (required, audience, lifetime, expiry, start, subject, tenant, groups, scopes)
-"""Those that look at claims; `issuer` and `algorithm` stand before the key is looked for."""
+"""The rules for claims; `header`, `issuer` and `algorithm` are checked before the key is looked up."""

@@ -1,29 +1,28 @@
-"""Tokens: checks JWTs of the issuers that a tenant has named.
+"""Tokens: verifies JWTs of the issuers that a tenant has registered (docs/sign-in.md).
 
-Everything that security.md's "Authentication details" asks of a token is in `token_form.py` and `token_rules.py`; here
-its issuer, its key and its signature are looked at. `jwks.py` has the public keys. A token is good for one target: the
-tenant whose issuer signed it, and the resource it was issued for.
+The rules are in `token_form.py` and `token_rules.py`, the public keys in `jwks.py`; here are the issuer, the signature
+and the scopes. A token is good for one target: the tenant of its issuer, and the resource it was issued for.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Protocol
 
 import jwt
 
-from app.auth import token_form, token_grants
+from app.auth import token_form
 from app.auth import token_rules as rules
 from app.auth.jwks import KeyNotFound, KeySets, KeySource, PublicKey
+from app.auth.policy import CONNECT_ONE, has_scope, is_scope
+from app.auth.refusal import CredentialRefused, Finding
 from app.auth.sealing import SealBroken, Sealer
-from app.auth.token_claims import shown
-from app.auth.token_form import MAX_TOKEN_BYTES, REASONS, Finding, Sent, TokenRefused
-from app.auth.token_grants import capped
-from app.auth.token_rules import Case, IssuerRecord, Target
-from app.domain import Principal, is_name, is_own_mark
+from app.auth.token_form import MAX_TOKEN_BYTES, REASONS, Sent, claim, named_in, scopes_in, shown
+from app.auth.token_rules import LEEWAY_S, Case, Target
+from app.domain import Issuer, Principal, Scope, is_name, is_own_mark
 
 __all__ = [
-    "HMAC", "MAX_ISSUER", "MAX_TOKEN_BYTES", "REASONS", "IssuerRecord", "IssuerStore", "Target", "TokenRefused",
-    "Tokens", "capped", "is_issuer", "is_secret", "place_of",
+    "HMAC", "MAX_ISSUER", "MAX_TOKEN_BYTES", "REASONS", "IssuerStore", "Target", "Tokens",
+    "capped", "is_issuer", "is_secret", "place_of",
 ]  # fmt: skip
 
 MAX_ISSUER = 512
@@ -34,12 +33,12 @@ MIN_SECRET_BYTES = 32
 class IssuerStore(Protocol):
     """Where issuers are kept."""
 
-    async def find(self, tenant: str, issuer: str) -> IssuerRecord | None:
-        """The issuer with exactly this `iss` whose tokens open the tenant: the platform's goes before its own."""
+    async def find(self, tenant: str, issuer: str) -> Issuer | None:
+        """The issuer with exactly this `iss` for the tenant: one of the platform takes precedence over its own."""
 
 
 class Tokens:
-    """Checks tokens against the issuers in the store."""
+    """Verifies tokens of the issuers in the store."""
 
     def __init__(
         self, store: IssuerStore, sealer: Sealer, keys: KeySets, now: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -48,10 +47,10 @@ class Tokens:
         self._jwt = jwt.PyJWT({"enforce_minimum_key_length": True})
 
     async def verify(self, text: str, target: Target) -> Principal:
-        """The token's holder, in the tenant of the target.
+        """The principal of a token, in the tenant of the target.
 
         Raises:
-            TokenRefused: it is not a valid one, or not for this target.
+            CredentialRefused: the token is not valid, or not for this target.
             StorageUnavailable: the store does not answer.
         """
         sent = token_form.read(text)
@@ -65,30 +64,25 @@ class Tokens:
             _require(self.signature(sent, await self._key(issuer, sent)))
             for rule in rules.CLAIM_RULES:
                 _require(rule(case))
-        except TokenRefused as refusal:
-            refusal.facts |= facts
-            raise
-        return token_grants.principal(case)
+        except CredentialRefused as refusal:
+            raise CredentialRefused(refusal.finding, facts) from None
+        return holder(case)
 
     async def confirm(self, principal: Principal) -> None:
-        """Whether there still is the issuer of a principal that was let in elsewhere.
+        """Checks that the issuer of a principal that another node has let in still exists.
 
         Raises:
-            TokenRefused: there is not.
+            CredentialRefused: it does not.
             StorageUnavailable: the store does not answer.
         """
         await self._issuer(principal.tenant, principal.issuer)
 
-    def forget_issuer(self, tenant: str, issuer: str) -> None:
-        """The issuer was changed: its keys are fetched anew."""
+    def forget(self, tenant: str, issuer: str | None = None) -> None:
+        """Forgets the keys of an issuer, or of all issuers of the tenant, so that they are fetched again."""
         self._keys.forget(tenant, issuer)
 
-    def forget_tenant(self, tenant: str) -> None:
-        """The same for all issuers of a tenant."""
-        self._keys.forget_tenant(tenant)
-
-    def secret_of(self, issuer: IssuerRecord) -> bytes | None:
-        """The secret that the issuer's tokens are signed with; None if it has public keys, or a seal that is broken."""
+    def secret_of(self, issuer: Issuer) -> bytes | None:
+        """The secret that signs the issuer's tokens; None if it has public keys, or the secret cannot be decrypted."""
         if issuer.sealed_secret is None:
             return None
         try:
@@ -97,9 +91,9 @@ class Tokens:
             return None
 
     def signature(self, sent: Sent, key: PublicKey | bytes) -> Finding:
-        """Whether the key has signed the token, by the algorithm that it names: one that `rules.algorithm` has passed.
+        """Whether the key has signed the token, by the algorithm that it names, which must have passed the rules.
 
-        Of the claims PyJWT checks nothing: the rules do, which are stricter and say what was expected.
+        PyJWT checks no claims here: the rules are stricter and say what they expected.
         """
         name = sent.header.get("alg")
         expected = "a signature by the issuer's " + ("secret" if isinstance(key, bytes) else "key of this `kid`")
@@ -121,38 +115,38 @@ class Tokens:
             return Finding("signature", expected, type(problem).__name__, "malformed")
         return Finding("signature", expected, "that signature")
 
-    async def _issuer(self, tenant: str, iss: object) -> IssuerRecord:
-        # What no row can hold is not asked for: databases differ in what they make of it.
+    async def _issuer(self, tenant: str, iss: object) -> Issuer:
+        # The database is not asked for a name that it cannot contain: databases differ in how they treat these.
         is_possible = is_name(tenant) and isinstance(iss, str) and is_issuer(iss)
         issuer = await self._store.find(tenant, str(iss)) if is_possible else None
         if issuer is None:
             expected = f"an issuer of the tenant {shown(tenant)}"
-            raise TokenRefused(Finding("issuer", expected, shown(iss), "unknown_issuer"))
+            raise CredentialRefused(Finding("issuer", expected, shown(iss), "unknown_issuer"))
         return issuer
 
-    async def _key(self, issuer: IssuerRecord, sent: Sent) -> PublicKey | bytes:
+    async def _key(self, issuer: Issuer, sent: Sent) -> PublicKey | bytes:
         algorithm = sent.header["alg"]
         if issuer.sealed_secret is not None:
             secret = self.secret_of(issuer)
             if secret is None:
-                problem = "it does not open under this SECRET_KEY: set it again"
-                raise TokenRefused(Finding("key", "the secret of the issuer", problem, "keys_unavailable"))
+                problem = "it cannot be decrypted with this SECRET_KEY: set it again"
+                raise CredentialRefused(Finding("key", "the secret of the issuer", problem, "keys_unavailable"))
             return secret
         if algorithm == HMAC:  # a public key is never an HMAC secret
-            raise TokenRefused(Finding("algorithm", "one of public keys", algorithm, "algorithm"))
+            raise CredentialRefused(Finding("algorithm", "one of public keys", algorithm, "algorithm"))
         try:
             return await self._keys.find(source_of(issuer), sent.kid, algorithm)
         except KeyNotFound as missing:
-            raise TokenRefused(key_missing(sent.kid, algorithm, missing)) from None
+            raise CredentialRefused(key_missing(sent.kid, algorithm, missing)) from None
 
 
 def _require(finding: Finding) -> None:
     if finding.failure is not None:
-        raise TokenRefused(finding)
+        raise CredentialRefused(finding)
 
 
 def key_missing(kid: str | None, algorithm: str, missing: KeyNotFound) -> Finding:
-    """What is to be said of a key that the issuer does not have."""
+    """The finding about a key that the issuer does not have."""
     actual = {"kid": shown(kid), "alg": algorithm}
     if missing.problem is not None:
         return Finding("key", "keys that can be fetched", missing.problem, "keys_unavailable")
@@ -162,19 +156,58 @@ def key_missing(kid: str | None, algorithm: str, missing: KeyNotFound) -> Findin
     )
 
 
-def source_of(issuer: IssuerRecord) -> KeySource:
-    """Where the issuer's keys are."""
+def source_of(issuer: Issuer) -> KeySource:
+    """Where the issuer publishes its keys."""
     return KeySource(issuer.tenant, issuer.issuer, issuer.jwks_url, issuer.discovery_url)
 
 
+def holder(case: Case) -> Principal:
+    """The principal of a token that has passed every rule."""
+    claims, record = case.sent.claims, case.issuer
+    exp: int = claims["exp"]
+    expires_at = exp if case.now < exp else exp + LEEWAY_S  # in the leeway it expires with the leeway
+    named = claim(claims, record.claims.get("subject") or "sub")
+    return Principal(case.tenant, record.issuer, str(named), granted(case), expires_at)
+
+
+def granted(case: Case) -> frozenset[str]:
+    """The scopes that the token confers by its own scopes, its groups and the values that name the tenant, capped by
+    what its issuer may confer."""
+    claims, names = case.sent.claims, case.issuer.claims
+    asked = set(scopes_in(claim(claims, names.get("scopes") or "scope")) or ())
+    if names.get("groups") is not None:
+        known = names.get("map") or {}
+        for group in named_in(claim(claims, names["groups"])) or ():
+            asked.update(known.get(group, ()))
+    if case.issuer.tenants is not None:
+        here = case.issuer.tenants.within(case.tenant)
+        for value in named_in(claim(claims, here.claim)) or ():
+            if value in here.map:
+                asked.update(here.map[value].scopes)
+    return capped(asked, case.tenant, case.issuer.max_scopes)
+
+
+def capped(scopes: Iterable[str], tenant: str, max_scopes: frozenset[str]) -> frozenset[str]:
+    """The scopes that the issuer may confer: those that `max_scopes` implies.
+
+    If `max_scopes` has only single backends, `mcp:connect` becomes these.
+    """
+    asked = {scope for scope in scopes if is_scope(scope)}
+    cap = Principal(tenant, "", "", max_scopes)
+    kept = {scope for scope in asked if has_scope(cap, tenant, scope)}
+    if Scope.CONNECT in asked - kept:
+        kept |= {scope for scope in max_scopes if scope.startswith(CONNECT_ONE)}
+    return frozenset(kept)
+
+
 def is_issuer(text: str) -> bool:
-    """Whether this may stand in `iss`. Not `key` or `cli`: who has such an issuer is let in otherwise."""
+    """Whether this can be an `iss`. Not `key` or `cli`: these are issuers of principals without a token."""
     is_text = 0 < len(text) <= MAX_ISSUER and text.isascii() and text.isprintable() and " " not in text
     return is_text and not is_own_mark(text)
 
 
 def is_secret(text: str) -> bool:
-    """Whether this can sign tokens: long enough, and no public key, which everybody knows."""
+    """Whether this can sign tokens: long enough, and not a public key, which everybody knows."""
     try:
         jwt.algorithms.HMACAlgorithm(jwt.algorithms.HMACAlgorithm.SHA256).prepare_key(text)
     except jwt.InvalidKeyError:
@@ -183,5 +216,5 @@ def is_secret(text: str) -> bool:
 
 
 def place_of(tenant: str, issuer: str, issuer_id: str) -> str:
-    """Where an issuer's secret is sealed to. Neither the first part nor the last can have a `|` in it."""
+    """The place that an issuer's secret is sealed for. Neither the first part nor the last can contain a `|`."""
     return f"{tenant}|{issuer}|{issuer_id}"

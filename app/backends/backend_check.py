@@ -1,9 +1,9 @@
-"""try_backend: starts one process of a backend for itself, asks what it offers, and stops it. For administrators."""
+"""check_backend: starts a process of a backend, asks what it offers, and stops it. For administrators."""
 
 import asyncio
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -28,7 +28,6 @@ from app.processes.link import BackendLink, Exit
 from app.processes.process import BackendProcess
 from app.protocol.jsonrpc import (
     METHOD_NOT_FOUND,
-    Notification,
     Request,
     Response,
     error_response,
@@ -37,18 +36,18 @@ from app.protocol.jsonrpc import (
 )
 from app.protocol.revisions import HANDSHAKE
 
-DEADLINE_S = 60.0  # of a whole trial, the wait for a process included
+DEADLINE_S = 60.0  # of a whole check, including the wait for a process
 MAX_PAGES = 100  # of one list
 MAX_CAPABILITIES_BYTES = 16 << 10
 MAX_TEXT = 200
-SUFFIX = ":check"  # of the name under which the pool counts it: no backend can have this name
+SUFFIX = ":check"  # of the name under which the pool counts the process: no backend can have this name
 
 _LISTS = ("tools", "resources", "prompts")
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step that was taken, failed or not."""
+    """One step, failed or not, and how long it took."""
 
     name: str
     ms: float
@@ -56,7 +55,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why the trial ended early."""
+    """Why the check ended early."""
 
     step: str
     reason: str
@@ -65,66 +64,68 @@ class Failure:
     stderr: Sequence[str]
 
 
-@dataclass(slots=True)
-class Trial:
-    """What was found out. Texts come from the backend and are cut; a count is None where it offers no such list."""
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What a check found. Texts from the backend are truncated; a count is None where it offers no such list."""
 
     protocol_version: str | None = None
     server: dict[str, str] = field(default_factory=dict)
     capabilities: dict[str, Any] = field(default_factory=dict)
-    counts: dict[str, int | None] = field(default_factory=lambda: dict.fromkeys(_LISTS))
-    steps: list[Step] = field(default_factory=list)
+    counts: Mapping[str, int | None] = field(default_factory=lambda: dict.fromkeys(_LISTS))
+    steps: Sequence[Step] = ()
     failure: Failure | None = None
 
-    @contextmanager
-    def step(self, name: str) -> Iterator[None]:
-        """Takes the time of a step, however it ends."""
-        started = time.monotonic()
-        try:
-            yield
-        finally:
-            self.steps.append(Step(name, round((time.monotonic() - started) * 1000, 1)))
+
+@contextmanager
+def _timed(steps: list[Step], name: str) -> Iterator[None]:
+    """Adds a step, also if it fails."""
+    started = time.monotonic()
+    try:
+        yield
+    finally:
+        steps.append(Step(name, round((time.monotonic() - started) * 1000, 1)))
 
 
-async def try_backend(pool: ProcessPool, spec: BackendSpec, limits: Limits) -> Trial:
-    """Runs a trial. It gets a process of its own, never a warm one, within the limits of tenant and node.
+async def check_backend(pool: ProcessPool, spec: BackendSpec, limits: Limits) -> CheckResult:
+    """Uses a process of its own, never a warm one, within the limits of tenant and node.
 
     Raises:
-        ShuttingDown: no process is started any more.
+        ShuttingDown: the pool is closed.
     """
-    # Under a name of its own it disturbs no session's place, and its failures are not the backend's breaker's.
+    # Under a name of its own it takes no session's place, and its failures do not count for the backend's breaker.
     alone = replace(spec, name=spec.name + SUFFIX, isolation="session", warm=0, max_processes=1, enabled=True)
-    trial = Trial()
+    steps, result, failure = list[Step](), CheckResult(), None
+    counts = dict(result.counts)
     process: BackendProcess | None = None
     try:
         with anyio.fail_after(DEADLINE_S):
-            with trial.step("start"):
+            with _timed(steps, "start"):
                 lease = await pool.lease(alone, limits)
             process = lease.link
             try:
                 conversation = _Conversation(process)
                 process.attach(conversation)
-                with anyio.fail_after(spec.timeouts.initialize_s), trial.step("initialize"):
-                    await _initialize(conversation, trial)
+                with anyio.fail_after(spec.timeouts.initialize_s), _timed(steps, "initialize"):
+                    result = await _initialize(conversation)
                 lease.handshake_succeeded()
                 for kind in _LISTS:
-                    if kind in trial.capabilities:
-                        with anyio.fail_after(spec.timeouts.call_s), trial.step(f"{kind}/list"):
-                            trial.counts[kind] = await _count(conversation, kind)
+                    if kind in result.capabilities:
+                        with anyio.fail_after(spec.timeouts.call_s), _timed(steps, f"{kind}/list"):
+                            counts[kind] = await _count(conversation, kind)
             finally:
                 lease.release("checked")
     except ShuttingDown:
         raise
     except (GatewayError, TimeoutError) as error:
-        trial.failure = _failure(trial.steps[-1].name, error, process)
+        failure = _failure(steps[-1].name, error, process)
     finally:
         pool.forget(alone.key)
-    trial.capabilities = _bounded(trial.capabilities)
-    return trial
+    capabilities = _bounded(result.capabilities)
+    return replace(result, capabilities=capabilities, counts=counts, steps=steps, failure=failure)
 
 
 class _Conversation:
-    """Asks one thing at a time. Fulfils BackendListener."""
+    """One request at a time. Fulfils BackendListener."""
 
     def __init__(self, link: BackendLink) -> None:
         self._link = link
@@ -133,27 +134,23 @@ class _Conversation:
         self._end: BackendError | None = None
 
     async def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        """The result.
+        """Returns the result.
 
         Raises:
-            BackendError: the backend ended, answered with an error, or not with a result.
+            BackendError: the backend ended, or answered with an error or with something invalid.
         """
         if self._end is not None:
             raise self._end
         self._last_id += 1
         self._answer = asyncio.get_running_loop().create_future()
-        self._send({"id": self._last_id, "method": method, "params": params})
+        self.send({"id": self._last_id, "method": method, "params": params})
         return _result(await self._answer)
 
-    def tell(self, method: str) -> None:
-        """A notification."""
-        self._send({"method": method})
-
-    def _send(self, message: dict[str, Any]) -> None:
+    def send(self, message: dict[str, Any]) -> None:
         self._link.send(msgspec.json.encode({"jsonrpc": "2.0", **message}))
 
     def backend_sent(self, line: bytes) -> None:
-        """Our answer is taken; questions are answered or refused; what is no message is passed over."""
+        """Takes our answer, answers or refuses requests, ignores what is no message."""
         try:
             message = parse_backend(line)
         except InvalidMessage:
@@ -165,17 +162,15 @@ class _Conversation:
                 self._link.send(_reply(message))
         except GatewayError:
             return
-        if isinstance(message, Notification | Request) or message.id != b"%d" % self._last_id:
+        if not isinstance(message, Response) or message.id != b"%d" % self._last_id:
             return
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(message)
 
     def backend_sent_too_much(self, beginning: bytes, end: bytes = b"") -> None:
-        """Most likely our answer."""
-        self._fail(ResponseTooLarge())
+        self._fail(ResponseTooLarge())  # most likely our answer
 
     def backend_exited(self, exit: Exit) -> None:
-        """Nothing more will come."""
         self._end = BackendExited(f"the backend ended: {exit.description}", stderr=exit.stderr)
         self._fail(self._end)
 
@@ -184,17 +179,20 @@ class _Conversation:
             self._answer.set_exception(error)
 
 
-async def _initialize(conversation: _Conversation, trial: Trial) -> None:
+async def _initialize(conversation: _Conversation) -> CheckResult:
     client = {"name": "trunkline-check", "version": __version__}
     params = {"protocolVersion": HANDSHAKE[-1], "capabilities": {}, "clientInfo": client}
     result = await conversation.ask("initialize", params)
     version, server, capabilities = (result.get(each) for each in ("protocolVersion", "serverInfo", "capabilities"))
     if not isinstance(version, str) or not isinstance(server, dict) or not isinstance(capabilities, dict):
         raise InvalidResponse("the answer to `initialize` lacks protocolVersion, serverInfo or capabilities")
-    trial.protocol_version, trial.capabilities = version[:MAX_TEXT], capabilities
     shown = {name: server.get(name) for name in ("name", "title", "version")}
-    trial.server = {name: text[:MAX_TEXT] for name, text in shown.items() if isinstance(text, str)}
-    conversation.tell("notifications/initialized")
+    conversation.send({"method": "notifications/initialized"})
+    return CheckResult(
+        version[:MAX_TEXT],
+        {name: text[:MAX_TEXT] for name, text in shown.items() if isinstance(text, str)},
+        capabilities,
+    )
 
 
 async def _count(conversation: _Conversation, kind: str) -> int:
@@ -219,7 +217,7 @@ def _result(response: Response) -> dict[str, Any]:
         message = value.get("message") if isinstance(value, dict) else None
         raise BackendError(f"the backend answered with an error: {str(message)[:MAX_TEXT]}")
     if not isinstance(value, dict):
-        raise InvalidResponse("the backend's result is no object")
+        raise InvalidResponse("the backend's result is not an object")
     return value
 
 
@@ -230,7 +228,7 @@ def _reply(question: Request) -> bytes:
 
 
 def _bounded(capabilities: dict[str, Any]) -> dict[str, Any]:
-    """As they are if that is little; else their first names."""
+    """Unchanged if they are small, else only their first 50 names."""
     if len(json.dumps(capabilities)) <= MAX_CAPABILITIES_BYTES:
         return capabilities
     return {name[:MAX_TEXT]: {} for name in list(capabilities)[:50]}

@@ -11,34 +11,84 @@ from app.processes.process import BackendProcess
 
 @dataclass(slots=True, eq=False)
 class BackendStock:
-    """One backend's processes, in numbers; only those nobody has leased are held by name."""
+    """One backend's processes as counts; only warm ones are held themselves."""
 
     spec: BackendSpec
     breaker: Breaker
     warm: deque[BackendProcess] = field(default_factory=deque)
     alive: int = 0
     starting: int = 0
-    unproven: int = 0  # leased, and the handshake has not succeeded yet
+    unproven: int = 0  # leased, handshake not finished
     refill_at: float = 0.0
-    reclaim_at: float = 0.0  # until then no session of it has been idle for long enough to make room
-    is_filled: bool = False  # once: the first filling is not spaced out
+    reclaim_at: float = 0.0  # before that no session has been idle for long enough to be ended
+    is_filled: bool = False  # the target was reached once: from then on refills are spaced out
     is_forgotten: bool = False
-    generation: int = 0  # grows when processes of now are no longer those to hand out
-    stderr: tuple[str, ...] = ()  # the last words of the process that died early last
+    generation: int = 0  # grows whenever the present processes must not be handed out any more
+    stderr: tuple[str, ...] = ()  # last lines of the process that died early last
 
-    @property
-    def key(self) -> plan.Key:
-        """The backend it belongs to."""
-        return self.spec.key
+    def configured(self, spec: BackendSpec) -> None:
+        """The backend was changed, or created again after it was removed."""
+        self.spec, self.is_forgotten, self.reclaim_at = spec, False, 0.0
+
+    def forgotten(self) -> None:
+        """The backend was removed."""
+        self.is_forgotten = True
+
+    def outdated(self) -> None:
+        """Its processes, starting ones included, must not be handed out any more; they are replaced at once."""
+        self.generation += 1
+        self.is_filled = False
+
+    def filled(self) -> None:
+        self.is_filled = True
+
+    def handed_out(self, now: float) -> None:
+        self.refill_at = now + plan.REFILL_QUIET_S
+
+    def refilled(self, now: float) -> None:
+        if self.is_filled:
+            self.refill_at = now + plan.REFILL_SPACING_S
+
+    def reclaimed(self, again_at: float) -> None:
+        """Idle sessions were ended; there are no more of them before this time."""
+        self.reclaim_at = again_at
+
+    def start_begun(self) -> None:
+        self.starting += 1
+        self.alive += 1
+
+    def start_ended(self) -> None:
+        """There is a process, ready to serve or not."""
+        self.starting -= 1
+
+    def start_failed(self) -> None:
+        self.starting -= 1
+        self.alive -= 1
+
+    def handshake_begun(self) -> None:
+        self.unproven += 1
+
+    def handshake_over(self) -> None:
+        self.unproven -= 1
+
+    def process_gone(self) -> None:
+        self.alive -= 1
+
+    def died_early(self, stderr: tuple[str, ...], now: float) -> bool:
+        """A process ended before its handshake; returns whether that opened the breaker."""
+        self.stderr = stderr
+        return self.breaker.died_early(now)
+
+    def deaths_forgotten(self, breaker: Breaker) -> None:
+        self.breaker, self.stderr = breaker, ()
 
     @property
     def log_fields(self) -> dict[str, object]:
-        """Which backend a log line is about."""
         return {"backend": self.spec.name, "backend_tenant": self.spec.tenant}
 
     @property
     def warm_target(self) -> int:
-        """How many processes should wait for a session."""
+        """How many processes should be warm."""
         return self.spec.warm if self.spec.enabled and not self.is_forgotten else 0
 
     def allowance(self, now: float) -> int | None:
@@ -46,8 +96,8 @@ class BackendStock:
         allowed = self.breaker.allowance(now, unproven=self.unproven, warm=len(self.warm))
         return allowed if allowed is None else max(0, allowed - self.starting)
 
-    def numbers(self, now: float, stopping: int = 0) -> plan.BackendNumbers:
-        """What a plan is made from."""
+    def numbers(self, now: float, stopping: int) -> plan.BackendNumbers:
+        """The backend's part of a plan's input."""
         return plan.BackendNumbers(
             max_processes=self.spec.max_processes,
             alive=self.alive,

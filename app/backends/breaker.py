@@ -8,48 +8,37 @@ MAX_DELAY_S = 30.0
 JITTER = 0.25
 OPENING_DEATHS = 5
 WINDOW_S = 60.0
-# Until its first handshake has succeeded, so many processes of a backend may be started for callers at once:
+# How many processes of a backend may be started for callers at once before its first handshake has succeeded:
 # a burst of callers in front of a broken command must not become a burst of crashes.
 UNPROVEN_STARTS = 8
 
 
 class Breaker:
-    """Counts the early deaths of one backend: those before a handshake succeeded.
+    """Counts the early deaths of one backend: processes that ended before a handshake succeeded.
 
-    After each the next start waits, twice as long as before; after five within a minute the breaker
-    opens, and callers are refused instead of waiting. Once the delay has passed one trial is let
-    through. A handshake that succeeds resets everything.
+    After each, the next start waits twice as long as before. Five within a minute open the breaker: callers are refused
+    instead of waiting. When the delay is over, one trial is let through. A successful handshake resets everything.
 
     Args:
         chance: returns a random number in [0, 1).
     """
 
     def __init__(self, chance: Callable[[], float]) -> None:
+        self.is_open = False  # callers are refused
         self._chance = chance
         self._deaths: deque[float] = deque(maxlen=OPENING_DEATHS)
         self._in_a_row = 0
         self._retry_at = 0.0
-        self._is_open = False
         self._is_proven = False
-
-    def __repr__(self) -> str:
-        return f"<Breaker [{'open' if self._is_open else 'closed'}, {self._in_a_row} early deaths]>"
-
-    @property
-    def is_open(self) -> bool:
-        """Whether callers are refused."""
-        return self._is_open
 
     def allowance(self, now: float, *, unproven: int, warm: int) -> int | None:
         """How many more processes may be started; None is any number.
 
-        Four cases: 1. every handshake so far has succeeded: any number; 2. none has been tried yet: a few;
-        3. one died and the delay runs: none; 4. the delay is over: one, if no other process is being tried
-        or waits to be.
+        Four cases: 1. every handshake so far has succeeded: any number; 2. none was tried yet: a few; 3. one failed and
+        the delay runs: none; 4. the delay is over: one, if no other process is on trial or warm.
 
         Args:
-            now: the clock.
-            unproven: processes whose handshake has neither succeeded nor failed, without the warm ones.
+            unproven: leased processes whose handshake has neither succeeded nor failed.
             warm: processes that wait for a session.
         """
         if not self._in_a_row:
@@ -64,22 +53,21 @@ class Breaker:
 
     def died_early(self, now: float) -> bool:
         """Counts one early death; returns whether it opened the breaker."""
-        # Those that were under way when the first one died tell nothing new about how long to wait.
+        # Processes that were being started when the first one died say nothing new about how long to wait.
         if self._in_a_row == 0 or now >= self._retry_at or self._in_a_row < OPENING_DEATHS:
             self._in_a_row += 1
             delay_s = min(MAX_DELAY_S, FIRST_DELAY_S * 2 ** min(self._in_a_row - 1, 16))
             self._retry_at = now + delay_s * (1 + JITTER * (2 * self._chance() - 1))
         self._deaths.append(now)
-        was_open = self._is_open
+        was_open = self.is_open
         if len(self._deaths) == OPENING_DEATHS and now - self._deaths[0] <= WINDOW_S:
-            self._is_open = True
-        return self._is_open and not was_open
+            self.is_open = True
+        return self.is_open and not was_open
 
     def succeeded(self) -> bool:
         """A handshake succeeded; returns whether that closed the breaker."""
-        was_open = self._is_open
-        self._is_proven = True
-        self._is_open = False
+        was_open = self.is_open
+        self._is_proven, self.is_open = True, False
         self._in_a_row = 0
         self._deaths.clear()
         return was_open

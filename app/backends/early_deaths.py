@@ -1,10 +1,10 @@
-"""Processes that were of no use: they did not start, or ended before a handshake. Who waited for one is told, the
-breaker counts them, and the `FailureLog` keeps why.
+"""Processes that did not start, or ended before their handshake: the breaker counts them, waiting callers are refused,
+and the `FailureLog` keeps why.
 """
 
 import logging
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
 
 from app.backends.backend_stock import BackendStock
 from app.backends.breaker import Breaker
@@ -15,34 +15,26 @@ from app.errors import BackendExited, BackendUnavailable, GatewayError
 from app.metrics import Metrics
 from app.processes.process import BackendProcess
 
-_EARLY = ("exited", "signaled", "killed")  # one that was stopped is no early death
+_EARLY = ("exited", "signaled", "killed")  # "stopped" is no early death
 
 logger = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class EarlyDeaths:
-    """What the parts of the pool tell it is told to the stock's breaker, to callers and to the log."""
+    """Passes on what the pool's parts report, to the backend's breaker, to waiting callers and to the log."""
 
-    def __init__(
-        self,
-        waiting: WaitingCallers,
-        failures: FailureLog,
-        metrics: Metrics,
-        *,
-        clock: Callable[[], float],
-        chance: Callable[[], float],
-    ) -> None:
-        self._waiting = waiting
-        self._failures = failures
-        self._breaker_open = metrics.breaker_open
-        self._clock = clock
-        self.new_breaker = partial(Breaker, chance)
+    _waiting: WaitingCallers
+    _failures: FailureLog
+    _metrics: Metrics
+    _clock: Callable[[], float]
+    new_breaker: Callable[[], Breaker]
 
     def refuse_one_more(self, stock: BackendStock) -> None:
-        """For a newcomer, where no process of the backend is started for a while.
+        """For a new caller.
 
         Raises:
-            BackendUnavailable: the backend dies again and again.
+            BackendUnavailable: the breaker is open.
         """
         if stock.breaker.is_open and stock.allowance(self._clock()) == 0:
             raise self._unavailable(stock)
@@ -51,60 +43,53 @@ class EarlyDeaths:
 
     def not_started(self, stock: BackendStock, error: BackendExited) -> None:
         """The command could not be executed."""
-        stock.stderr = (str(error),)
         self._failures.not_started(stock.spec, str(error))
         self._waiting.refuse_next(stock, error)
-        self._count(stock)
+        self._count(stock, (str(error),))
 
     def not_prepared(self, process: BackendProcess, stock: BackendStock, error: GatewayError) -> None:
-        """A process that is to be shared has not answered `initialize` as it should."""
+        """The process of a shared backend failed at `initialize`."""
         self._waiting.refuse_next(stock, error)
-        if process.exit is None:  # else its end has been counted
-            stock.stderr = (str(error),)
+        if process.exit is None:  # else its end was counted already
             self._failures.not_initialized(process, str(error))
-            self._count(stock)
+            self._count(stock, (str(error),))
 
-    def ended(self, process: BackendProcess, lease: Lease | None) -> None:
-        """Its sessions have not heard of it yet, so that it can be said which they are."""
-        self._failures.ended(process, before_handshake=lease is None or not lease.has_shaken_hands)
+    def ended(self, process: BackendProcess, held: Held) -> None:
+        """To be called before its sessions hear of it: afterwards it is no longer known which they were."""
+        self._failures.ended(process, before_handshake=held.is_before_handshake)
 
     def gone(self, process: BackendProcess, held: Held) -> None:
-        """Its session has heard of its end before, and may have given it back."""
+        """To be called after its session has heard of it, and may have released the lease."""
         stock = held.stock
-        is_early = held.lease is None or not held.lease.has_shaken_hands
         is_current = process.spec.version == stock.spec.version and not stock.is_forgotten
         assert process.exit is not None
-        if is_early and is_current and process.exit.reason in _EARLY:
-            stock.stderr = tuple(process.exit.stderr) or (process.exit.description,)
-            self._count(stock)
+        if held.is_before_handshake and is_current and process.exit.reason in _EARLY:
+            self._count(stock, tuple(process.exit.stderr) or (process.exit.description,))
 
     def works(self, lease: Lease) -> bool:
-        """A lease's handshake succeeded; returns whether that says something about the backend as it is now."""
+        """A lease's handshake succeeded; returns whether that proves the backend as it is now configured."""
         stock = lease.stock
         if lease.link.spec.version != stock.spec.version or stock.allowance(self._clock()) is None:
             return False
         if stock.breaker.succeeded():
-            self._breaker_open.dec()
-            logger.info("a backend works again", extra=stock.log_fields)
+            self._metrics.breaker_open.dec()
+            logger.info("Backend works again; the breaker is closed", extra=stock.log_fields)
         return True
 
     def forget(self, stock: BackendStock) -> None:
-        """As if no process of the backend had died."""
+        """Gives the backend a new breaker."""
         if stock.breaker.is_open:
-            self._breaker_open.dec()
-        stock.breaker = self.new_breaker()
-        stock.stderr = ()
+            self._metrics.breaker_open.dec()
+        stock.deaths_forgotten(self.new_breaker())
 
-    def _count(self, stock: BackendStock) -> None:
-        if stock.breaker.died_early(self._clock()):
-            self._breaker_open.inc()
-            logger.error(
-                "Backend keeps dying right after its start; not starting it for a while", extra=stock.log_fields
-            )
+    def _count(self, stock: BackendStock, stderr: tuple[str, ...]) -> None:
+        if stock.died_early(stderr, self._clock()):
+            self._metrics.breaker_open.inc()
+            logger.error("Backend keeps dying at its start: it is not started for a while", extra=stock.log_fields)
         if stock.breaker.is_open:
             self._waiting.refuse_all(stock, lambda: self._unavailable(stock))
 
     def _unavailable(self, stock: BackendStock) -> BackendUnavailable:
-        # While a trial is under way the delay has passed already: its outcome is known soon.
+        # When the delay is over a trial is under way, which will be decided soon.
         retry_after_s = stock.breaker.retry_after_s(self._clock()) or 1.0
-        return BackendUnavailable(retry_after_s=retry_after_s, stderr=stock.stderr)
+        return BackendUnavailable(stderr=stock.stderr).again_after(retry_after_s)

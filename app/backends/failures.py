@@ -1,6 +1,6 @@
 """FailureLog: the last failures of each backend on this node, kept after their processes are gone.
 
-In memory, and bounded. Knows no sessions: whom a failure concerned it is told.
+In memory, and bounded. Which sessions a failure affected is passed in.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,21 +11,21 @@ from app.domain import BackendSpec, is_name
 from app.processes.process import BackendProcess
 
 MAX_KEPT = 10  # of one backend
-MAX_TIMEOUTS = 5  # of them calls: tools that hang must not push out what a process has said at its end
-MAX_BYTES = 2 << 20  # of one node; above it the backend that has not failed for the longest time loses its oldest
-STDERR_BYTES = 4 << 10  # of one failure, the end of it
-MAX_NAMED = 10  # sessions of one failure; above it they are counted
+MAX_TIMEOUTS = 5  # of them timeouts: tools that hang must not push out the last words of processes
+MAX_BYTES = 2 << 20  # of one node; above it the backend whose last failure is the oldest loses its oldest ones
+STDERR_BYTES = 4 << 10  # of one failure: the last bytes
+MAX_NAMED = 10  # sessions of one failure; the others are only counted
 MAX_TEXT = 300
 
 NOT_STARTED, NOT_INITIALIZED, TIMEOUT = "not_started", "not_initialized", "timeout"
-_ENDS = frozenset({"exited", "signaled", "killed", "spawner_lost"})  # not "stopped": somebody had asked for that
+_ENDS = frozenset({"exited", "signaled", "killed", "spawner_lost"})  # "stopped" is no failure
 
 Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Affected:
-    """A session that a failure concerned, by its public id, and whose it was."""
+    """A session that a failure affected, by its public id, and its principal."""
 
     session: str
     tenant: str
@@ -35,10 +35,10 @@ class Affected:
 
 @dataclass(frozen=True, slots=True)
 class BackendFailure:
-    """One failure, or several that are told as one. What can differ among those is that of the last.
+    """One failure, or `times` equal ones; then other fields are those of the last.
 
-    `kind` says what happened: "not_started"; how the process ended (see `Exit`, "killed" is by the gateway);
-    "not_initialized", while the process lived; or "timeout" of a call, which `method` and `tool` name.
+    `kind`: "not_started"; how the process ended (see `Exit`; "killed" is by the gateway); "not_initialized": it failed
+    at `initialize` and lives; "timeout" of a call, which `method` and `tool` name.
     """
 
     kind: str
@@ -55,29 +55,29 @@ class BackendFailure:
     method: str | None = None
     tool: str | None = None
     affected: tuple[Affected, ...] = ()
-    affected_count: int = 0  # of the last time; `affected` names the first few
+    affected_count: int = 0  # of the last one; `affected` has the first few
     stderr: tuple[str, ...] = ()
 
     def repeats(self, other: "BackendFailure") -> bool:
-        """Whether the two are told as one: a call that hangs again, a process that dies at its start over and over.
+        """Whether the two are counted as one: calls that hang, processes that die at their start.
 
-        Not the ends of processes that have served somebody: each concerned others.
+        Ends of processes that served sessions are not: each affected other ones.
         """
         return (self.kind == TIMEOUT or self.before_handshake) and self.cause == other.cause
 
     @property
     def cause(self) -> tuple[object, ...]:
-        """What is the same in failures that are told as one."""
-        detail = None if self.kind == TIMEOUT else self.detail  # which says how long it took
+        """Equal for failures that are counted as one."""
+        detail = None if self.kind == TIMEOUT else self.detail  # a timeout's says how long it took
         return (self.kind, detail, self.before_handshake, self.version, self.method, self.tool)
 
     def in_short(self) -> "BackendFailure":
-        """Without what takes room, or is for administrators."""
+        """Without what is long, or for administrators only."""
         return replace(self, method=None, tool=None, affected=(), stderr=())
 
     @property
     def size(self) -> int:
-        """About how many bytes it takes in memory, and more than in JSON."""
+        """Estimated bytes in memory, and an upper bound of those in JSON."""
         named = sum(len(each.issuer) + len(each.subject) + 200 for each in self.affected)
         return 1000 + sum(len(line) + 60 for line in self.stderr) + len(self.detail) + named
 
@@ -86,40 +86,45 @@ UsersOf = Callable[[BackendSpec, str | None], Sequence[Affected]]
 
 
 class FailureLog:
-    """Of each backend the last failures, the newest last.
+    """The last failures of each backend.
 
-    `users_of` names the sessions of a process by its id; of none: those that wait for a process of the backend.
+    Args:
+        users_of: returns the sessions of a process by its id; for None those that wait for a process of the backend.
     """
 
-    def __init__(self, node: str, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        self._node, self._now = node, now
-        self._kept: dict[Key, list[BackendFailure]] = {}  # the backend that has failed last is last
+    def __init__(
+        self,
+        node: str,
+        *,
+        users_of: UsersOf = lambda spec, process: (),
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._node, self._users_of, self._now = node, users_of, now
+        self._kept: dict[Key, list[BackendFailure]] = {}  # newest last; the backend that failed last is last
         self._bytes = 0
-        self.users_of: UsersOf = lambda spec, process: ()
 
     # --- what has gone wrong
 
     def ended(self, process: BackendProcess, *, before_handshake: bool) -> None:
-        """A process has ended; to be told before its sessions are. What was stopped has not failed."""
+        """A process has ended; to be called before its sessions hear of it. One that was stopped is not recorded."""
         exit = process.exit
         if exit is not None and exit.reason in _ENDS:
             failure = self._new(process.spec, exit.reason, exit.description, process, before_handshake=before_handshake)
-            self._add(process.spec, failure, self.users_of(process.spec, process.id))
+            self._add(process.spec, failure, self._users_of(process.spec, process.id))
 
     def not_started(self, spec: BackendSpec, why: str) -> None:
         """The command could not be executed."""
-        self._add(spec, self._new(spec, NOT_STARTED, why), self.users_of(spec, None))
+        self._add(spec, self._new(spec, NOT_STARTED, why), self._users_of(spec, None))
 
     def not_initialized(self, process: BackendProcess, why: str) -> None:
-        """A process that is to be shared has not answered `initialize` as it should."""
+        """The process of a shared backend failed at `initialize`."""
         failure = self._new(process.spec, NOT_INITIALIZED, why, process)
-        self._add(process.spec, failure, self.users_of(process.spec, None))
+        self._add(process.spec, failure, self._users_of(process.spec, None))
 
     def timed_out(
         self, spec: BackendSpec, process: BackendProcess | None, why: str, *, method: str, tool: str | None,
         affected: Affected,
     ) -> None:  # fmt: skip
-        """A call had no answer in time."""
         failure = self._new(spec, TIMEOUT, why, process, before_handshake=method == "initialize")
         self._add(spec, replace(failure, method=method[:MAX_TEXT], tool=tool), [affected])
 
@@ -137,13 +142,13 @@ class FailureLog:
 
     def _add(self, spec: BackendSpec, failure: BackendFailure, affected: Sequence[Affected]) -> None:
         if not is_name(spec.name):
-            return  # a check's: it tells whoever has asked for it
+            return  # of a `:check`, which reports its failures itself
         failure = replace(failure, affected=tuple(affected[:MAX_NAMED]), affected_count=len(affected))
         kept = self._kept[spec.key] = self._kept.pop(spec.key, [])
-        for like in (each for each in kept if failure.repeats(each)):
+        like = next((each for each in kept if failure.repeats(each)), None)
+        if like is not None:
             failure = replace(failure, first_at=like.first_at, times=like.times + 1)
             self._drop(spec.key, like)
-            break
         kept.append(failure)
         self._bytes += failure.size
         self._make_room(spec.key)
@@ -168,30 +173,24 @@ class FailureLog:
         self._bytes -= failure.size
 
     def forget(self, key: Key) -> None:
-        """The backend has been removed."""
         for failure in self._kept.pop(key, ()):
             self._bytes -= failure.size
 
     # --- looking
 
     def of(self, key: Key) -> Sequence[BackendFailure]:
-        """The backend's, the newest first."""
+        """The backend's failures, newest first."""
         return tuple(reversed(self._kept.get(key, ())))
 
     def every(self) -> Iterator[tuple[Key, BackendFailure]]:
-        """All of them, with whose they are."""
         return ((key, failure) for key, kept in self._kept.items() for failure in kept)
 
     def backends(self) -> set[Key]:
-        """The backends that have failed."""
         return set(self._kept)
-
-    def __repr__(self) -> str:
-        return f"<FailureLog [{sum(map(len, self._kept.values()))} failures, {len(self._kept)} backends]>"
 
 
 def _end_of(lines: Sequence[str]) -> tuple[str, ...]:
-    """The last lines that fit; of a longer one its end."""
+    """The last lines that fit into STDERR_BYTES; of a line that does not, its end."""
     kept: list[str] = []
     left = STDERR_BYTES
     for line in reversed(lines):

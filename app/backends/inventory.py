@@ -1,7 +1,7 @@
 """Every process that the pool answers for, counted by backend, by tenant and over the node. Starts and ends nothing."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from app.backends import plan
@@ -14,29 +14,17 @@ from app.processes.process import BackendProcess
 class BackendSnapshot:
     """One backend's numbers, for administrators."""
 
-    warm: int
-    starting: int
-    leased: int
-    stopping: int
-    waiting: int
-    breaker_open: bool
-    retry_after_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class PoolSnapshot:
-    """The node's numbers, for administrators."""
-
-    warm: int
-    starting: int
-    leased: int
-    stopping: int
-    waiting: int
-    backends: dict[plan.Key, BackendSnapshot]
+    warm: int = 0
+    starting: int = 0
+    leased: int = 0
+    stopping: int = 0
+    waiting: int = 0
+    breaker_open: bool = False
+    retry_after_s: float = 0.0
 
 
 class Inventory:
-    """What is counted here is changed by the pool's parts; who has changed a stock calls `settle`."""
+    """Changed by the parts of the pool, which call `settle` after each change of a stock."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
@@ -44,34 +32,51 @@ class Inventory:
         self.held: dict[BackendProcess, Held] = {}
         self.starting = 0
         self.used: Counter[str] = Counter()  # processes by tenant, without the warm ones
-        self.unsettled: set[plan.Key] = set()  # their stock differs from the target
-        self.used_elsewhere: Mapping[str, int] = {}  # processes by tenant, on other nodes
+        self.unsettled: set[plan.Key] = set()  # backends whose number of warm processes differs from the target
+        self.remote_use: Mapping[str, int] = {}  # processes by tenant, on other nodes
 
     @property
     def alive(self) -> int:
-        """Processes of the node, those included that are being started and those that stop."""
+        """Processes of the node, starting and stopping ones included."""
         return len(self.held) + self.starting
 
     def used_of(self, tenant: str) -> int:
-        """Processes of the tenant over all nodes, without the warm ones."""
-        return self.used[tenant] + self.used_elsewhere.get(tenant, 0)
+        """Processes of the tenant on all nodes, without the warm ones."""
+        return self.used[tenant] + self.remote_use.get(tenant, 0)
 
     def settle(self, stock: BackendStock) -> None:
         """Notes whether the stock needs attention, so that a plan looks at few backends."""
         if len(stock.warm) >= stock.warm_target:
-            stock.is_filled = True
+            stock.filled()
         if len(stock.warm) + stock.starting == stock.warm_target:
-            self.unsettled.discard(stock.key)
+            self.unsettled.discard(stock.spec.key)
         else:
-            self.unsettled.add(stock.key)
+            self.unsettled.add(stock.spec.key)
         if stock.is_forgotten and not stock.alive:
-            self.unsettled.discard(stock.key)
-            self.stocks.pop(stock.key, None)
+            self.unsettled.discard(stock.spec.key)
+            self.stocks.pop(stock.spec.key, None)
+
+    def remote_use_changed(self, used: Mapping[str, int]) -> None:
+        self.remote_use = used
+
+    def start_begun(self, stock: BackendStock) -> None:
+        self.starting += 1
+        stock.start_begun()
+        self.settle(stock)
+
+    def start_ended(self, stock: BackendStock, process: BackendProcess | None) -> None:
+        """Frees one of the node's places for starts; None if the start failed. The stock's `starting` goes on until a
+        shared backend's handshake is done."""
+        self.starting -= 1
+        if process is None:
+            stock.start_failed()
+        else:
+            self.held[process] = Held(stock)
 
     def gone(self, process: BackendProcess) -> Held:
-        """Takes out a process that has ended; what was known of it."""
+        """Removes a process that has ended, and returns what was known of it."""
         held = self.held.pop(process)
-        held.stock.alive -= 1
+        held.stock.process_gone()
         if held.lease is not None:
             held.lease.settle()
             tenant = held.stock.spec.tenant
@@ -82,37 +87,23 @@ class Inventory:
             held.stock.warm.remove(process)
         return held
 
-    def snapshot(self, waiting: Mapping[plan.Key, int]) -> PoolSnapshot:
-        """The present numbers; of who waits, those that are given."""
-        return _snapshot(self.stocks.values(), self.held, waiting, self.clock())
-
-
-def _snapshot(
-    stocks: Iterable[BackendStock], held: Mapping[BackendProcess, Held], waiting: Mapping[plan.Key, int], now: float
-) -> PoolSnapshot:
-    leased, stopping = Counter[plan.Key](), Counter[plan.Key]()
-    for process, holding in held.items():
-        if process.is_stopping():
-            stopping[holding.stock.key] += 1
-        elif holding.lease is not None:
-            leased[holding.stock.key] += 1
-    backends = {
-        stock.key: BackendSnapshot(
-            warm=len(stock.warm),
-            starting=stock.starting,
-            leased=leased[stock.key],
-            stopping=stopping[stock.key],
-            waiting=waiting.get(stock.key, 0),
-            breaker_open=stock.breaker.is_open,
-            retry_after_s=stock.breaker.retry_after_s(now) if stock.breaker.is_open else 0.0,
-        )
-        for stock in stocks
-    }
-    return PoolSnapshot(
-        warm=sum(backend.warm for backend in backends.values()),
-        starting=sum(backend.starting for backend in backends.values()),
-        leased=leased.total(),
-        stopping=stopping.total(),
-        waiting=sum(waiting.values()),
-        backends=backends,
-    )
+    def snapshot(self, waiting: Mapping[plan.Key, int]) -> dict[plan.Key, BackendSnapshot]:
+        """Every backend's numbers; `waiting` has the callers by backend."""
+        leased, stopping = Counter[plan.Key](), Counter[plan.Key]()
+        for process, held in self.held.items():
+            if process.is_stopping():
+                stopping[held.stock.spec.key] += 1
+            elif held.lease is not None:
+                leased[held.stock.spec.key] += 1
+        return {
+            key: BackendSnapshot(
+                warm=len(stock.warm),
+                starting=stock.starting,
+                leased=leased[key],
+                stopping=stopping[key],
+                waiting=waiting.get(key, 0),
+                breaker_open=stock.breaker.is_open,
+                retry_after_s=stock.breaker.retry_after_s(self.clock()) if stock.breaker.is_open else 0.0,
+            )
+            for key, stock in self.stocks.items()
+        }

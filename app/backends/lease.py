@@ -1,93 +1,80 @@
 """Leases: one session's claim on one process."""
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
 
 from app.backends.backend_stock import BackendStock
 from app.processes.process import BackendProcess
 
 
-class LeaseHolder(Protocol):
-    """What a lease tells, and whom: the pool."""
-
-    def on_handshake(self, lease: "Lease") -> None:
-        """The process has answered `initialize`."""
-
-    def on_release(self, lease: "Lease", reason: str) -> None:
-        """The session is done with the process."""
-
-
+@dataclass(slots=True, eq=False, repr=False)
 class Lease:
-    """One claim on one process. Ends with `release`; the process serves nobody after that.
+    """One session's claim on one process, which serves nobody else after `release`.
 
-    `prepared` is what the pool's `prepare` made of the process of a shared backend. `was_warm`: nobody had to wait.
+    `prepared` is what the pool's `prepare` returned for the process of a shared backend. `was_warm`: the caller did not
+    wait. `on_handshake` is called once, when the process has answered `initialize`.
     """
 
-    __slots__ = (
-        "_generation",
-        "_holder",
-        "_is_released",
-        "_is_settled",
-        "has_shaken_hands",
-        "link",
-        "prepared",
-        "stock",
-        "was_warm",
-    )
+    stock: BackendStock
+    link: BackendProcess
+    prepared: Any
+    was_warm: bool
+    on_handshake: Callable[["Lease"], None]
+    on_release: Callable[["Lease", str], None]
+    has_shaken_hands: bool = False
+    _generation: int = field(init=False)
+    _is_settled: bool = False
+    _is_released: bool = False
 
-    def __init__(
-        self,
-        holder: LeaseHolder,
-        stock: BackendStock,
-        link: BackendProcess,
-        prepared: Any = None,
-        *,
-        was_warm: bool = False,
-    ) -> None:
-        self.link, self.was_warm = link, was_warm
-        self.prepared = prepared
-        self._generation = stock.generation
-        self._holder = holder
-        self.stock = stock
-        self.has_shaken_hands = False  # a process that ends by itself before has died early
-        self._is_settled = False
-        self._is_released = False
-        stock.unproven += 1
-
-    def __repr__(self) -> str:
-        return f"<Lease {self.link!r}{' released' if self._is_released else ''}>"
+    def __post_init__(self) -> None:
+        self._generation = self.stock.generation
+        self.stock.handshake_begun()
 
     @property
     def is_current(self) -> bool:
-        """Whether the backend has been neither changed nor restarted nor removed since."""
+        """Whether the backend has not been changed, restarted or removed since."""
         return self._generation == self.stock.generation and not self.stock.is_forgotten
 
     def handshake_succeeded(self) -> None:
-        """The backend has answered `initialize`: it works, so the breaker starts anew. Idempotent."""
+        """The process has answered `initialize`: the backend works, so its breaker is reset. Idempotent."""
         self.has_shaken_hands = True
         if self.settle():
-            self._holder.on_handshake(self)
+            self.on_handshake(self)
 
     def release(self, reason: str) -> None:
-        """Stops the process in the background; its listener hears nothing more. Idempotent, never waits."""
+        """Stops the process in the background; its listener is called no more. Idempotent, never waits."""
         if not self._is_released:
             self._is_released = True
             self.settle()
-            self._holder.on_release(self, reason)
+            self.on_release(self, reason)
 
     def settle(self) -> bool:
-        """Ends the time in which it counts as unproven; returns whether that was still running."""
+        """Stops counting the process as unproven; returns whether it still was."""
         if self._is_settled:
             return False
         self._is_settled = True
-        self.stock.unproven -= 1
+        self.stock.handshake_over()
         return True
 
 
 @dataclass(slots=True)
 class Held:
-    """A process the pool answers for."""
+    """A process that the pool answers for."""
 
     stock: BackendStock
     lease: Lease | None = None
     prepared: Any = None
+
+    @property
+    def is_before_handshake(self) -> bool:
+        """Whether its end, now, would be an early death."""
+        return self.lease is None or not self.lease.has_shaken_hands
+
+    def became_ready(self, prepared: Any) -> None:
+        """The process of a shared backend can serve sessions."""
+        self.prepared = prepared
+
+    def leased(self, lease: Lease) -> Lease:
+        self.lease = lease
+        return lease

@@ -1,4 +1,4 @@
-"""When the pool makes a plan: after something has happened, and at times that were named."""
+"""When the pool plans: after something has happened, and at given times."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,13 +14,13 @@ class PlanTimer:
         self._is_closed = False
 
     def soon(self) -> None:
-        """Once per turn of the loop, however much has happened in it."""
-        if not self._is_due and not self._is_closed:
+        """Plans once in the next turn of the loop, however often this is called."""
+        if not self._is_due:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self._run)
 
     def at(self, when: float) -> None:
-        """One timer for everything; one that rings too early only sets itself again."""
+        """Plans at this time of the clock. There is one timer, for the earliest; each plan sets it anew."""
         loop = asyncio.get_running_loop()
         due = loop.time() + max(0.0, when - self._clock()) + 0.001
         if self._handle is not None:
@@ -30,7 +30,6 @@ class PlanTimer:
         self._handle = loop.call_at(due, self._on_timer)
 
     def close(self) -> None:
-        """No plan is made any more."""
         self._is_closed = True
         if self._handle is not None:
             self._handle.cancel()

@@ -1,8 +1,8 @@
 """ProcessPool: hands each session a process of its own, and knows every backend that has one.
 
 What to do is decided in plan.py and carried out here. Its parts: `inventory` counts, `waiting_callers` is the queue,
-`pool_limits` compares with what may be, `plan_timer` says when to plan, `warm_pool` starts and stops, and
-`early_deaths` keeps a broken backend from being started again and again.
+`pool_limits` knows the limits, `plan_timer` says when to plan, `warm_pool` starts and stops, and `early_deaths` keeps a
+broken backend from being started again and again.
 """
 
 import asyncio
@@ -10,30 +10,31 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Self
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Self
 
 import anyio
 
 from app.backends import plan
 from app.backends.backend_stock import BackendStock
+from app.backends.breaker import Breaker
 from app.backends.early_deaths import EarlyDeaths
 from app.backends.failures import FailureLog
-from app.backends.inventory import Inventory, PoolSnapshot
+from app.backends.inventory import BackendSnapshot, Inventory
 from app.backends.lease import Lease
 from app.backends.plan_timer import PlanTimer
 from app.backends.pool_limits import PoolLimits, PoolOptions
 from app.backends.waiting_callers import Waiter, WaitingCallers
-from app.backends.warm_pool import WarmPool
+from app.backends.warm_pool import Prepare, WarmPool
 from app.domain import BackendSpec, Limits
 from app.errors import BackendNotFound, ShuttingDown
 from app.metrics import Metrics
-from app.processes.process import BackendProcess
 from app.processes.supervisor import Supervisor
 
 __all__ = ["Lease", "PoolOptions", "ProcessPool"]
 
-_NEVER_S = 3600.0  # nobody waits for so long
+_NEVER_S = 3600.0  # longer than any caller waits
 
 logger = logging.getLogger(__name__)
 
@@ -41,17 +42,23 @@ logger = logging.getLogger(__name__)
 class ProcessPool:
     """Leases processes. Used as `async with ProcessPool(...)`, inside the supervisor's own block.
 
-    All methods belong to the event loop's thread. A process of a shared backend is handed to `prepare` before
-    it counts as warm; its lease carries what that returned.
+    All methods belong to the event loop's thread.
+
+    Args:
+        prepare: makes a shared backend's process ready before it counts as warm; `Lease.prepared` is its result.
+        reclaim: ends up to so many idle sessions of a backend, without waiting; returns in how many seconds there may
+            be more to end.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - once, of parts
         self,
         supervisor: Supervisor,
         metrics: Metrics,
         options: PoolOptions | None = None,
         *,
         failures: FailureLog | None = None,
+        prepare: Prepare | None = None,
+        reclaim: Callable[[BackendSpec, int], float] = lambda spec, count: _NEVER_S,
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
     ) -> None:
@@ -64,16 +71,11 @@ class ProcessPool:
         self._waiting = WaitingCallers()
         self._inventory = Inventory(clock)
         self._limits = PoolLimits(options or PoolOptions(), self._inventory, metrics)
-        self._deaths = EarlyDeaths(self._waiting, self.failures, metrics, clock=clock, chance=chance)
+        self._deaths = EarlyDeaths(self._waiting, self.failures, metrics, clock, partial(Breaker, chance))
         self._planning = PlanTimer(self._carry_out_plan, clock)
-        self._warm = WarmPool(supervisor, self._inventory, self._deaths, self._planning.soon)
+        self._warm = WarmPool(supervisor, self._inventory, self._deaths, self._planning.soon, prepare)
+        self._reclaim_idle = reclaim
         self._is_closed = False
-        # Ends so many idle sessions, if it can; in how many seconds there may be more to end. Waits for nothing.
-        self.reclaim: Callable[[BackendSpec, int], float] = lambda spec, count: _NEVER_S
-
-    def __repr__(self) -> str:
-        now = self.snapshot()
-        return f"<ProcessPool [{now.leased} leased, {now.warm} warm, {now.starting} starting, {now.waiting} waiting]>"
 
     async def __aenter__(self) -> Self:
         await self._warm.__aenter__()
@@ -84,31 +86,20 @@ class ProcessPool:
         await self._warm.__aexit__()  # here and not in aclose(), whose caller may be inside the block
 
     async def aclose(self) -> None:
-        """Refuses who waits and begins to stop every process; the supervisor waits for their ends."""
+        """Refuses waiting callers and begins to stop every process; the supervisor waits for their ends."""
         self._is_closed = True
         self._planning.close()
         for waiter in list(self._waiting):
             self._waiting.refuse(waiter, ShuttingDown())
         self._warm.close()
 
-    # --- what it is told once
-
-    @property
-    def prepare(self) -> Callable[[BackendProcess], Awaitable[Any]] | None:
-        """Makes a shared backend's process ready for its sessions."""
-        return self._warm.prepare
-
-    @prepare.setter
-    def prepare(self, prepare: Callable[[BackendProcess], Awaitable[Any]]) -> None:
-        self._warm.prepare = prepare
-
     # --- leases
 
     async def lease(self, spec: BackendSpec, limits: Limits) -> Lease:
-        """A process that has served nobody. Returns without waiting when a warm one is there.
+        """Leases a process that has served nobody; does not wait if there is a warm one.
 
         Raises:
-            BackendUnavailable: the backend dies again and again.
+            BackendUnavailable: the breaker is open.
             BackendExited: the process could not be started.
             BackendBusy: too many callers wait, or this one waited too long.
             ShuttingDown: the pool is closed.
@@ -126,8 +117,9 @@ class ProcessPool:
         waiter = Waiter(spec.tenant, stock, limits, self._clock(), asyncio.get_running_loop().create_future())
         self._waiting.append(waiter)
         self._planning.soon()
+        preparing_s = spec.timeouts.initialize_s if spec.isolation == "shared" else 0.0
         try:
-            with anyio.fail_after(self._limits.options.deadline_s + _preparing_s(spec)):
+            with anyio.fail_after(self._limits.options.deadline_s + preparing_s):
                 return await waiter.lease
         except BaseException as error:
             self._waiting.leave(waiter)
@@ -142,21 +134,19 @@ class ProcessPool:
         process = stock.warm.popleft()
         process.lease()
         held = self._inventory.held[process]
-        lease = held.lease = Lease(self, stock, process, held.prepared, was_warm=was_warm)
+        lease = held.leased(Lease(stock, process, held.prepared, was_warm, self._on_handshake, self._on_release))
         self._inventory.used[stock.spec.tenant] += 1
-        stock.refill_at = self._clock() + plan.REFILL_QUIET_S
+        stock.handed_out(self._clock())
         self._inventory.settle(stock)
         self._planning.at(stock.refill_at)
         return lease
 
-    def on_handshake(self, lease: Lease) -> None:
-        """A lease's handshake succeeded."""
+    def _on_handshake(self, lease: Lease) -> None:
         if self._deaths.works(lease):
             self._planning.soon()  # starts were held back until now
 
-    def on_release(self, lease: Lease, reason: str) -> None:
-        """A lease was given back."""
-        logger.debug("lease released: %s", reason, extra={"backend_process": lease.link.id})
+    def _on_release(self, lease: Lease, reason: str) -> None:
+        logger.debug("Backend process released: %s", reason, extra={"backend_process": lease.link.id})
         lease.link.detach()
         self._supervisor.stop_soon(lease.link)
         if len(self._waiting):
@@ -165,42 +155,42 @@ class ProcessPool:
     # --- backends
 
     def configure(self, spec: BackendSpec) -> None:
-        """Tells of a new or changed backend: warm processes are started, those of another version stopped."""
+        """For a new or changed backend: starts warm processes, stops those of another version."""
         stock = self._inventory.stocks.get(spec.key)
         if stock is None:
             stock = self._inventory.stocks[spec.key] = BackendStock(spec, self._deaths.new_breaker())
         elif spec.version != stock.spec.version or stock.is_forgotten:
-            self._warm.stop_all(stock)
-            self._deaths.forget(stock)
-            stock.spec, stock.is_forgotten, stock.is_filled, stock.reclaim_at = spec, False, False, 0.0
+            self._start_anew(stock)
+            stock.configured(spec)
         self._inventory.settle(stock)
         self._planning.soon()
 
     def restart(self, key: plan.Key) -> None:
-        """Stops the backend's warm processes, starts others, and forgets that it died. Leases go on."""
+        """Replaces the backend's warm processes and resets its breaker. Leases go on."""
         stock = self._inventory.stocks.get(key)
         if stock is None or stock.is_forgotten:
             return
-        self._warm.stop_all(stock)
-        self._deaths.forget(stock)
-        stock.is_filled = False
+        self._start_anew(stock)
         self._inventory.settle(stock)
         self._planning.soon()
 
     def forget(self, key: plan.Key) -> None:
-        """Tells of a deleted backend: its warm processes stop, who waits for one is refused. Leases go on."""
+        """For a deleted backend: stops its warm processes and refuses its waiting callers. Leases go on."""
         stock = self._inventory.stocks.get(key)
         if stock is None:
             return
-        stock.is_forgotten = True
-        self._warm.stop_all(stock)
-        self._deaths.forget(stock)
+        stock.forgotten()
+        self._start_anew(stock)
         self._waiting.refuse_all(stock, BackendNotFound)
         self._inventory.settle(stock)
 
+    def _start_anew(self, stock: BackendStock) -> None:
+        self._warm.stop_all(stock)
+        self._deaths.forget(stock)
+
     def _known(self, spec: BackendSpec) -> BackendStock:
         stock = self._inventory.stocks.get(spec.key)
-        # An older version than the one we know comes from a caller who read it just before the change.
+        # A caller with an older version read it just before the change.
         if stock is None or stock.is_forgotten or spec.version > stock.spec.version:
             self.configure(spec)
             stock = self._inventory.stocks[spec.key]
@@ -233,27 +223,25 @@ class ProcessPool:
 
     def _serve(self, waiter: Waiter) -> None:
         if waiter.lease.done() or not waiter.stock.warm:
-            return  # it has gone, or the process has died, since the queue was read
+            return  # since the queue was read the caller has gone, or the process has died
         self._waiting.serve(waiter)
         waiter.lease.set_result(self._hand_out(waiter.stock))
 
     def _reclaim(self, stock: BackendStock, count: int, now: float) -> None:
-        """A shared process is not free because one of its sessions has ended."""
         if stock.spec.isolation == "shared":
-            return
+            return  # ending one session would not free a process
         if now >= stock.reclaim_at:
-            stock.reclaim_at = now + self.reclaim(stock.spec, count)
+            stock.reclaimed(again_at=now + self._reclaim_idle(stock.spec, count))
         self._planning.at(stock.reclaim_at)
 
     # --- looking
 
     def spec_of(self, key: plan.Key) -> BackendSpec | None:
-        """The version that new processes are started from; None where the backend is not known, or removed."""
+        """The version that new processes are started from; None if the backend is unknown or removed."""
         stock = self._inventory.stocks.get(key)
         return None if stock is None or stock.is_forgotten else stock.spec
 
     def backends(self) -> set[plan.Key]:
-        """Those that are known here."""
         return set(self._inventory.stocks)
 
     def used(self) -> Mapping[str, int]:
@@ -261,29 +249,22 @@ class ProcessPool:
         return self._inventory.used
 
     def processes_of_node(self) -> tuple[int, int]:
-        """How many there are, and may be."""
+        """(How many there are, how many there may be)."""
         return self._inventory.alive, self._limits.options.max_processes
 
     def waiting_of_node(self) -> tuple[int, int]:
-        """How many callers wait, and may."""
+        """(How many callers wait, how many may wait)."""
         return len(self._waiting), self._limits.options.max_waiting
 
-    def set_elsewhere(self, used: Mapping[str, int]) -> None:
-        """So many processes the tenants have on other nodes: there may be more room than before, or less."""
-        self._inventory.used_elsewhere = used
+    def note_remote_use(self, used: Mapping[str, int]) -> None:
+        """Sets how many processes each tenant has on other nodes."""
+        self._inventory.remote_use_changed(used)
         if len(self._waiting):
             self._planning.soon()
 
     def used_of(self, tenant: str) -> int:
-        """Processes of the tenant over all nodes, without the warm ones."""
+        """Processes of the tenant on all nodes, without the warm ones."""
         return self._inventory.used_of(tenant)
 
-    def snapshot(self) -> PoolSnapshot:
-        """The present numbers."""
-        waiting = Counter(waiter.stock.key for waiter in self._waiting)
-        return self._inventory.snapshot(waiting)
-
-
-def _preparing_s(spec: BackendSpec) -> float:
-    """How much longer a process may take until it is warm."""
-    return spec.timeouts.initialize_s if spec.isolation == "shared" else 0.0
+    def snapshot(self) -> dict[plan.Key, BackendSnapshot]:
+        return self._inventory.snapshot(Counter(waiter.stock.spec.key for waiter in self._waiting))

@@ -1,4 +1,4 @@
-"""What the pool may use, and what a caller is told who has been kept from a process by a limit."""
+"""The pool's limits, and the errors for callers who got no process because of one."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from app.backends.inventory import Inventory
 from app.backends.waiting_callers import Waiter
 from app.domain import Limits
 from app.errors import BackendBusy
+from app.limit_reached import FIXED, LimitReached
 from app.metrics import Metrics
-from app.reached import FIXED, Reached
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,13 +17,13 @@ class PoolOptions:
     """The node's own limits."""
 
     max_processes: int = 200
-    max_starting: int = 8  # more at once only fight for the processor
-    max_waiting: int = 1000  # callers; the next is refused
+    max_starting: int = 8  # more at once only compete for the processor
+    max_waiting: int = 1000  # callers; the next one is refused
     deadline_s: float = 30.0  # how long a caller waits for a process
 
 
 class PoolLimits:
-    """Compares the inventory with the limits of tenants, backends and the node, and puts both together for a plan."""
+    """Compares the inventory with the limits of tenants, backends and the node; makes the input of a plan."""
 
     def __init__(self, options: PoolOptions, inventory: Inventory, metrics: Metrics) -> None:
         self.options = options
@@ -35,45 +35,46 @@ class PoolLimits:
         return limits.processes is None or self._inventory.used_of(tenant) < limits.processes
 
     def refuse_one_more(self, waiting: int) -> None:
-        """For a newcomer, where so many wait already.
+        """For a new caller, when this many wait already.
 
         Raises:
-            BackendBusy: as many wait as may.
+            BackendBusy: no more callers may wait.
         """
         if waiting >= self.options.max_waiting:
             self._rate_limited.labels("node_waiting").inc()
-            reached = Reached("node_waiting", "node", self.options.max_waiting, waiting, FIXED)
-            raise BackendBusy(f"{waiting} sessions wait for a process of this node, as many as may").at(reached)
+            reached = LimitReached("node_waiting", "node", self.options.max_waiting, waiting, FIXED)
+            raise BackendBusy(f"{waiting} sessions wait for a process of this node, and no more may wait").at(reached)
 
     def waited_too_long(self, waiter: Waiter) -> BackendBusy:
-        """What has kept a process from him."""
+        """The error for a caller whose wait timed out; names the limit that was the cause."""
         waited = f"no process came free within {self.options.deadline_s:g} s"
         reached = self._reached_by(waiter)
         if reached is None:
-            return BackendBusy(f"{waited}: they take long to start, or many are being started")
+            return BackendBusy(f"{waited}: processes take long to start, or many are being started")
         self._rate_limited.labels(reached.name).inc()
         whose = {"tenant": f"the tenant {waiter.tenant}", "backend": f"the backend {waiter.stock.spec.name}"}
         has = f"{whose.get(reached.of, 'this node')} has {reached.used:g} processes"
         return BackendBusy(f"{waited}: {has}; its limit is {reached.allowed:g}").at(reached)
 
-    def _reached_by(self, waiter: Waiter) -> Reached | None:
+    def _reached_by(self, waiter: Waiter) -> LimitReached | None:
         tenant, spec, most = waiter.tenant, waiter.stock.spec, waiter.limits.processes
         used = self._inventory.used_of(tenant)
         if most is not None and used >= most:
-            return Reached.of_tenant("processes", tenant, most, used)
+            return LimitReached.of_tenant("processes", tenant, most, used)
         if waiter.stock.alive >= spec.max_processes:
-            return Reached.of_backend("max_processes", spec.key, spec.max_processes, waiter.stock.alive)
+            return LimitReached.of_backend("max_processes", spec.key, spec.max_processes, waiter.stock.alive)
         if self._inventory.alive >= self.options.max_processes:
-            return Reached.of_node("node_processes", "MAX_PROCESSES", self.options.max_processes, self._inventory.alive)
+            return LimitReached.of_node(
+                "node_processes", "MAX_PROCESSES", self.options.max_processes, self._inventory.alive
+            )
         return None
 
     def view(self, waiting: list[Waiter]) -> plan.View:
-        """What a plan is made from: who waits, what there is and what may be."""
         inventory, now = self._inventory, self._inventory.clock()
         held = inventory.held.items() if waiting else ()
         stopping = [holding for process, holding in held if process.is_stopping()]
         of_tenants = Counter(each.stock.spec.tenant for each in stopping if each.lease is not None)
-        of_backends = Counter(each.stock.key for each in stopping)
+        of_backends = Counter(each.stock.spec.key for each in stopping)
         return plan.View(
             now=now,
             node=plan.NodeNumbers(
@@ -90,12 +91,12 @@ class PoolLimits:
                 for each in waiting
             },
             backends={key: inventory.stocks[key].numbers(now, of_backends[key]) for key in self._concerned(waiting)},
-            waiting=[each.stock.key for each in waiting],
+            waiting=[each.stock.spec.key for each in waiting],
         )
 
     def _concerned(self, waiting: list[Waiter]) -> set[plan.Key]:
-        """The backends that a plan looks at; all that have warm processes where those are in the way."""
-        keys = {each.stock.key for each in waiting} | self._inventory.unsettled
+        """The backends that a plan looks at: on a full node also those whose warm processes could make room."""
+        keys = {each.stock.spec.key for each in waiting} | self._inventory.unsettled
         if waiting and self._inventory.alive >= self.options.max_processes:
             keys.update(key for key, stock in self._inventory.stocks.items() if stock.warm)
         return keys

@@ -1,10 +1,11 @@
-"""Callers who wait for a process: each is served, refused, or leaves. Tenants take turns, as in any `FairQueue`."""
+"""The queue of callers who wait for a process."""
 
 import asyncio
-from collections.abc import Callable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 
-from app.backends import plan
 from app.backends.backend_stock import BackendStock
 from app.backends.lease import Lease
 from app.domain import Limits
@@ -12,8 +13,8 @@ from app.errors import GatewayError
 
 
 @dataclass(slots=True, eq=False)
-class Waiter(plan.Queued):
-    """A caller of one backend; `lease` ends its waiting."""
+class Waiter:
+    """A caller who waits for a process of one backend; setting `lease` ends the wait."""
 
     tenant: str
     stock: BackendStock
@@ -22,30 +23,58 @@ class Waiter(plan.Queued):
     lease: asyncio.Future[Lease]
 
 
-class WaitingCallers(plan.FairQueue[Waiter]):
-    """All who wait on this node."""
+class WaitingCallers:
+    """First come, first served inside a tenant; the tenants take turns.
+
+    Iterates in the order of service. Do not remove while iterating.
+    """
+
+    def __init__(self) -> None:
+        self._queues: OrderedDict[str, deque[Waiter]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._queues.values()))
+
+    def __iter__(self) -> Iterator[Waiter]:
+        rounds = zip_longest(*self._queues.values())
+        return (waiter for each in rounds for waiter in each if waiter is not None)
+
+    def append(self, waiter: Waiter) -> None:
+        self._queues.setdefault(waiter.tenant, deque()).append(waiter)
+
+    def remove(self, waiter: Waiter) -> None:
+        """Removes a caller who was not served; does nothing if it is not there."""
+        queue = self._queues.get(waiter.tenant, deque())
+        if waiter in queue:
+            queue.remove(waiter)
+            if not queue:
+                del self._queues[waiter.tenant]
+
+    def serve(self, waiter: Waiter) -> None:
+        """Removes a caller who was served, and moves its tenant to the end of the round."""
+        self.remove(waiter)
+        if waiter.tenant in self._queues:
+            self._queues.move_to_end(waiter.tenant)
 
     def refuse(self, waiter: Waiter, error: GatewayError) -> None:
-        """Ends the waiting of one."""
         self.remove(waiter)
         if not waiter.lease.done():
             waiter.lease.set_exception(error)
 
     def refuse_next(self, stock: BackendStock, error: GatewayError) -> None:
-        """Tells the caller who is next: the process would have been for him."""
-        for waiter in self:
-            if waiter.stock is stock:
-                self.refuse(waiter, error)
-                break
+        """Refuses the caller who would have got the backend's next process."""
+        waiter = next((each for each in self if each.stock is stock), None)
+        if waiter is not None:
+            self.refuse(waiter, error)
 
     def refuse_all(self, stock: BackendStock, error: Callable[[], GatewayError]) -> None:
-        """Ends the waiting of all callers of this backend, each with an error of its own."""
+        """Refuses all callers of this backend, each with an exception of its own."""
         for waiter in list(self):
             if waiter.stock is stock:
                 self.refuse(waiter, error())
 
     def leave(self, waiter: Waiter) -> None:
-        """The caller is gone. It may have been served in this very moment."""
+        """Removes a caller who has gone. If it was served in this very moment, its process is given back."""
         self.remove(waiter)
         if waiter.lease.done() and not waiter.lease.cancelled() and waiter.lease.exception() is None:
             waiter.lease.result().release("caller_gone")

@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2 if isinstance(error, InvalidRequest) else 1
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # whoever reads has seen enough, as `head` has; Python would complain at the end once more
+    except BrokenPipeError:  # the reader has closed the pipe, as `head` does; Python must not report it again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return code

@@ -1,6 +1,6 @@
-"""The database of a node here, used by one command at a time and closed after it, also while the gateway runs.
+"""The database of a node on this machine, opened for one command, also while the gateway runs.
 
-Commands never make one, and never change its schema: that is for `serve` and `migrate`.
+Only `serve` and `migrate` create a database or change its schema.
 """
 
 import argparse
@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
-from app.cli.settings import settings_only_read, why_this_data_dir
+from app.config.data_directory import is_in_working_directory
+from app.config.environment import PREFIX
 from app.config.settings import Settings
 from app.domain import DEFAULT_TENANT
 from app.errors import GatewayError
@@ -23,18 +24,18 @@ from app.storage.engine import place_of
 from app.storage.migrate import check
 from app.storage.secret_key import SecretKeyCheck
 
-PAGE = 200
+MOST_BACKENDS = 100_000  # of one tenant
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseHere:
-    """The database that a command's settings name; there is one, with this version's schema."""
+    """A database that exists and has this version's schema."""
 
     settings: Settings
 
     def run(self, do: Callable[[Database], Awaitable[_T]]) -> _T:
-        """What `do` returns."""
+        """The result of `do` with the opened database."""
 
         async def run() -> _T:
             database = Database(self.settings.database_url)
@@ -46,24 +47,34 @@ class DatabaseHere:
         return asyncio.run(run())
 
 
+def settings_only_read(options: argparse.Namespace) -> Settings:
+    """The settings of a node here. Creates neither a data directory nor a key: without one `secret_key` is empty."""
+    return Settings.from_env(os.environ, make=False, data_dir=options.data_dir)
+
+
 def database_here(options: argparse.Namespace, *, say: bool = True, any_key: bool = False) -> DatabaseHere:
-    """The database, once stderr has said which it is. `any_key`: it may have been made with another secret key.
+    """The database that the settings name. With `say` its place is printed on stderr first; with `any_key` it may
+    belong to another secret key.
 
     Raises:
-        GatewayError: there is none, it has another schema, or it was made with another secret key.
+        GatewayError: it does not exist, has another schema, or belongs to another secret key.
     """
     found = find_database(options, say=say, any_key=any_key)
     if found is None:
-        raise no_database(settings_only_read(options).database_url)
+        raise GatewayError(
+            f"there is no database at {place_of(settings_only_read(options).database_url)}",
+            hint="`trunkline serve` and `trunkline migrate` create one. If a gateway runs already, name its data "
+            "directory with --data-dir or TRUNKLINE_DATA_DIR (its log says which it is)",
+        )
     return found
 
 
 def find_database(options: argparse.Namespace, *, say: bool = True, any_key: bool = False) -> DatabaseHere | None:
-    """The same; None if there is none yet."""
+    """Like `database_here`; None if it does not exist."""
     settings = settings_only_read(options)
     if say:
         say_which(options, settings)
-    if not is_there(settings):
+    if not _exists(settings):
         return None
     check(settings.database_url)
     here = DatabaseHere(settings)
@@ -73,52 +84,43 @@ def find_database(options: argparse.Namespace, *, say: bool = True, any_key: boo
 
 
 def say_which(options: argparse.Namespace, settings: Settings) -> None:
-    """One line on stderr: which database this is about, and why this one where nobody has said so."""
-    place, why = place_of(settings.database_url), why_this_data_dir(options, settings)
-    aside = f" ({why})" if why and Path(place).is_relative_to(settings.data_dir) else ""
-    missing = "" if is_there(settings) else "; there is none yet"
-    print(f"trunkline: database {place}{aside}{missing}", file=sys.stderr)
+    """Prints on stderr which database is used, and why this one if nobody named it."""
+    place, why = place_of(settings.database_url), ""
+    is_named = options.data_dir or os.environ.get(PREFIX + "DATA_DIR", "").strip()
+    if not is_named and Path(place).is_relative_to(settings.data_dir):
+        why = " (the default)"
+        if is_in_working_directory(settings.data_dir):
+            why = " (in the working directory, which takes precedence over the default)"
+    print(f"trunkline: database {place}{why}{'' if _exists(settings) else '; it does not exist yet'}", file=sys.stderr)
 
 
-def is_there(settings: Settings) -> bool:
-    """Whether there is a database; a server is asked for its schema later."""
+def _exists(settings: Settings) -> bool:
+    """A database on a server counts as existing: `check` asks for its schema."""
     file = settings.database_url.removeprefix("sqlite:///")
     return file == settings.database_url or Path(file).exists()
 
 
-def no_database(url: str) -> GatewayError:
-    """What to do next where there is none."""
-    return GatewayError(
-        f"there is no database at {place_of(url)}",
-        hint="`trunkline serve` makes one, and so does `trunkline migrate`. If a gateway runs already, name its data "
-        "directory with --data-dir or TRUNKLINE_DATA_DIR (its log says which it is)",
-    )
-
-
 def secret_key_of(here: DatabaseHere) -> bytes:
-    """The key that the database was made with.
+    """The secret key of the settings.
 
     Raises:
-        GatewayError: it is neither set nor kept beside the database.
+        GatewayError: it is neither set nor in the data directory.
     """
     if here.settings.secret_key:
         return here.settings.secret_key
     raise GatewayError(
         f"there is a database, but no secret key in {here.settings.data_dir}",
-        hint="put the file `secret_key` back from the backup, or set TRUNKLINE_SECRET_KEY to the gateway's",
+        hint="restore the file `secret_key` from the backup, or set TRUNKLINE_SECRET_KEY to the gateway's",
     )
 
 
 def act_of_user(tenant: str, action: str, target: str, detail: str = "", *, changes: tuple[Change, ...] = ()) -> Act:
-    """For the audit trail: on the command line the operating system knows who it is."""
+    """An entry for the audit trail; its actor is the user id of this process."""
     actor = (DEFAULT_TENANT, "cli", f"uid {os.getuid()}")
     return Act(tenant, actor, action, target, datetime.now(UTC), "", detail, changes)
 
 
 async def backend_names(database: Database, tenant: str) -> list[str]:
-    """Every backend of the tenant."""
+    """The names of the tenant's backends."""
     await TenantRepository(database).get(tenant)
-    repository, names = BackendRepository(database), list[str]()
-    while page := await repository.list(tenant, after=names[-1] if names else "", limit=PAGE):
-        names += [spec.name for spec in page]
-    return names
+    return [spec.name for spec in await BackendRepository(database).list(tenant, limit=MOST_BACKENDS)]

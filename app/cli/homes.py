@@ -1,32 +1,32 @@
-"""The command `homes`: the homes of the tenants' backends on this machine; those of deleted tenants can be removed."""
+"""The command `homes`: lists the homes of the tenants' backends, and removes those of deleted tenants."""
 
 import argparse
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from app.cli.database import database_here
 from app.errors import Conflict, GatewayError, NotFound
 from app.processes import homes
 from app.storage import TenantRepository
 
+_WHICH = "Run it with the settings of the gateway (DATA_DIR, DATABASE_URL, HOMES_DIR), and as its user."
+
 
 def show_homes(options: argparse.Namespace) -> int:
-    """`trunkline homes`: a line for each; with --remove those are removed first."""
+    """`trunkline homes`: prints a line for each home, after those of --remove are removed."""
     here = database_here(options)
     owners = here.run(lambda database: TenantRepository(database).homes())
     root = here.settings.homes
     for name in options.remove:
         _remove(root, name, owners)
     try:
-        found = list(homes.find(root))
+        found = [_shown(home, owners.get(home.name)) for home in homes.find(root)]
     except OSError as error:
         raise GatewayError(f"cannot read {str(root)!r}: {error.strerror}", hint=_WHICH) from None
-    print((_as_json if options.json else _as_table)(found, owners))
+    print(json.dumps(found, indent=2) if options.json else _as_table(found))
     return 0
-
-
-_WHICH = "Run it with the settings of the gateway (DATA_DIR, DATABASE_URL, HOMES_DIR), and as its user."
 
 
 def _remove(root: Path, name: str, owners: Mapping[str, str]) -> None:
@@ -37,37 +37,22 @@ def _remove(root: Path, name: str, owners: Mapping[str, str]) -> None:
     except FileNotFoundError:
         raise NotFound(f"there is no home {name} in {root}") from None
     except BlockingIOError:
-        raise Conflict(f"a process lives in {name}", hint="It ends with its tenant's sessions; try again.") from None
+        raise Conflict(f"a process uses {name}", hint="It ends with its tenant's sessions; try again.") from None
     except OSError as error:
         raise GatewayError(f"cannot remove {name}: {error.strerror}", hint=_WHICH) from None
 
 
-def _state(home: homes.Found, owners: Mapping[str, str]) -> str:
-    if home.in_use:
-        return "in use"
-    return "idle" if home.name in owners else "tenant deleted"
+def _shown(home: homes.Found, tenant: str | None) -> dict[str, Any]:
+    state = "in_use" if home.in_use else "idle" if tenant else "tenant_deleted"
+    return {"name": home.name, "tenant": tenant, "state": state, "bytes": home.size, "path": str(home.path)}
 
 
-def _as_table(found: Sequence[homes.Found], owners: Mapping[str, str]) -> str:
+def _as_table(found: Sequence[Mapping[str, Any]]) -> str:
     if not found:
-        return "no home was made yet"
+        return "there are no homes yet"
     lines = [("TENANT", "STATE", "MIB", "HOME")]
     for home in found:
-        tenant = owners.get(home.name) or home.name.partition(".")[0]
-        lines.append((tenant, _state(home, owners), f"{home.size / 2**20:.1f}", str(home.path)))
+        tenant = home["tenant"] or home["name"].partition(".")[0]
+        lines.append((tenant, home["state"].replace("_", " "), f"{home['bytes'] / 2**20:.1f}", home["path"]))
     widths = [max(len(line[column]) for line in lines) for column in range(3)]
     return "\n".join("  ".join([*map(str.ljust, line[:3], widths), line[3]]) for line in lines)
-
-
-def _as_json(found: Sequence[homes.Found], owners: Mapping[str, str]) -> str:
-    shown = [
-        {
-            "name": home.name,
-            "tenant": owners.get(home.name),
-            "state": _state(home, owners).replace(" ", "_"),
-            "bytes": home.size,
-            "path": str(home.path),
-        }
-        for home in found
-    ]
-    return json.dumps(shown, indent=2)

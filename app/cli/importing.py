@@ -1,27 +1,25 @@
-"""The command `import`: backends go into the database here, or over REST to a gateway."""
+"""The command `import`: registers backends in the database of this machine, or over REST at a gateway."""
 
 import argparse
 from collections.abc import Mapping
 
-from app.admin.changes import changes_of_backend
-from app.admin.entries import body_of, validated
+from app.admin.audit_changes import changes_of_backend
 from app.admin.schemas.backends import BackendBody
-from app.cli.database import act_of_user, backend_names, database_here, find_database
-from app.cli.rest import Refused, Rest, address_of, is_remote, segment
+from app.admin.schemas.imports import body_of, validated
+from app.cli.database import MOST_BACKENDS, act_of_user, backend_names, database_here, find_database
+from app.cli.rest import Refused, is_remote, open_rest, segment
 from app.cli.text import read_text
 from app.errors import GatewayError
 from app.importing import is_done, parse, report, report_json, settle
 from app.storage import BackendRepository, Database
 
 MAX_IMPORT_BYTES = 2**20
-MOST_BACKENDS = 100_000  # of one tenant, to see which names are taken
 
 
 def import_servers(options: argparse.Namespace) -> int:
-    """`trunkline import`: a report of the file's servers; with --apply they become backends."""
+    """`trunkline import`: reports the servers in the file; with --apply registers them as backends."""
     text, is_toml = read_text(options.file, MAX_IMPORT_BYTES), options.file.endswith(".toml")
-    over_rest = is_remote(options)
-    names, create = (_names_over_rest, _create_over_rest) if over_rest else (_names_stored, _create_stored)
+    names, create = (_names_over_rest, _create_over_rest) if is_remote(options) else (_names_stored, _create_stored)
     entries = [validated(entry) for entry in parse(text, is_toml=is_toml, supplied=dict(options.env))]
     entries = settle(entries, names(options))
     if options.apply:
@@ -33,13 +31,13 @@ def import_servers(options: argparse.Namespace) -> int:
 
 
 def _names_stored(options: argparse.Namespace) -> list[str]:
-    # A look is of use before there is a gateway: then no name is taken.
+    # A dry run works without a database: then no name is taken.
     here = database_here(options) if options.apply else find_database(options)
     return [] if here is None else here.run(lambda database: backend_names(database, options.tenant))
 
 
 def _create_stored(options: argparse.Namespace, bodies: Mapping[str, BackendBody]) -> dict[str, str]:
-    """Makes the backends, and returns why some could not be made."""
+    """Creates the backends; returns the errors by name."""
 
     async def create(database: Database) -> dict[str, str]:
         repository, failed = BackendRepository(database), dict[str, str]()
@@ -49,7 +47,7 @@ def _create_stored(options: argparse.Namespace, bodies: Mapping[str, BackendBody
                 changes = changes_of_backend(None, spec)
                 act = act_of_user(options.tenant, "backend.create", f"backends/{name}", changes=changes)
                 await repository.create(options.tenant, spec, act=act)
-            except GatewayError as error:  # made by somebody else since we looked, for example
+            except GatewayError as error:  # for example, somebody else has created it meanwhile
                 failed[name] = str(error)
         return failed
 
@@ -57,21 +55,19 @@ def _create_stored(options: argparse.Namespace, bodies: Mapping[str, BackendBody
 
 
 def _names_over_rest(options: argparse.Namespace) -> list[str]:
-    with Rest(address_of(options)) as rest:
+    with open_rest(options) as rest:
         found, _ = rest.items(_path(options), query={}, most=MOST_BACKENDS)
     return [each["name"] for each in found]
 
 
 def _create_over_rest(options: argparse.Namespace, bodies: Mapping[str, BackendBody]) -> dict[str, str]:
     failed = {}
-    with Rest(address_of(options, say=False)) as rest:
+    with open_rest(options, say=False) as rest:
         for name, body in bodies.items():
             try:
                 rest.ask("POST", _path(options), body.model_dump(mode="json"))
-            except Refused as error:
-                failed[name] = error.summary
             except GatewayError as error:
-                failed[name] = str(error)
+                failed[name] = error.summary if isinstance(error, Refused) else str(error)
     return failed
 
 

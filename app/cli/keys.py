@@ -1,26 +1,30 @@
-"""The commands `keys` and `secret-key` on the database of this machine: how the first key is made, and whether the
-database was made with this SECRET_KEY."""
+"""The commands `keys` and `secret-key` on the database of this machine."""
 
 import argparse
 import json
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from app.admin.audit_changes import changes_of
+from app.admin.schemas.api_keys import KeyAnswer
 from app.auth import KeyMaker
 from app.auth.policy import is_platform_scope, is_scope
-from app.cli.database import PAGE, act_of_user, database_here, secret_key_of
+from app.cli.database import act_of_user, database_here, secret_key_of
 from app.cli.resources import KEYS, print_table
-from app.domain import DEFAULT_TENANT
+from app.domain import DEFAULT_TENANT, ApiKey
 from app.errors import InvalidRequest
-from app.storage import ApiKey, ApiKeyRepository, Database, TenantRepository
+from app.storage import ApiKeyRepository, Database, TenantRepository
+from app.storage.api_keys import MAX_KEYS_PER_TENANT
 from app.storage.secret_key import SecretKeyCheck
 
 DEFAULT_EXPIRY_DAYS = 90
 
 
 def create_key(options: argparse.Namespace) -> int:
-    """`trunkline keys create`: the key alone is on stdout."""
+    """`trunkline keys create`: stdout has only the key."""
     scopes = frozenset(options.scope)
     _check_scopes(options.tenant, scopes)
     here = database_here(options)
@@ -28,7 +32,8 @@ def create_key(options: argparse.Namespace) -> int:
     new, now = KeyMaker(secret_key).make(), datetime.now(UTC)
     expires_at = now + timedelta(days=options.expires_days or DEFAULT_EXPIRY_DAYS)
     record = ApiKey(new.id, options.tenant, options.name, new.digest, new.pepper_version, scopes, now, expires_at)
-    act = act_of_user(options.tenant, "key.create", f"keys/{new.id}", " ".join(sorted(scopes)))
+    changes = changes_of(None, KeyAnswer.of(record))
+    act = act_of_user(options.tenant, "key.create", f"keys/{new.id}", " ".join(sorted(scopes)), changes=changes)
 
     async def create(database: Database) -> None:
         await SecretKeyCheck(database, secret_key).claim()
@@ -51,7 +56,7 @@ def create_key(options: argparse.Namespace) -> int:
 def list_keys(options: argparse.Namespace) -> int:
     """`trunkline keys list`: a table, or JSON."""
     if options.members:
-        raise InvalidRequest("a filter is for a gateway: set TRUNKLINE_URL, or give --url")
+        raise InvalidRequest("filters need a gateway: set TRUNKLINE_URL, or give --url")
     keys = database_here(options).run(lambda database: _all_keys(database, options.tenant))
     shown = [_shown(key) for key in keys]
     if options.json:
@@ -65,20 +70,25 @@ def list_keys(options: argparse.Namespace) -> int:
 
 def revoke_key(options: argparse.Namespace) -> int:
     """`trunkline keys revoke`."""
-    act = act_of_user(options.tenant, "key.revoke", f"keys/{options.id}")
-    database_here(options).run(
-        lambda database: ApiKeyRepository(database).revoke(options.tenant, options.id, act.at, act=act)
-    )
-    print(f"revoked {options.id}; every running node knows within 5 seconds", file=sys.stderr)
+
+    async def revoke(database: Database) -> None:
+        keys, now = ApiKeyRepository(database), datetime.now(UTC)
+        found = await keys.get(options.tenant, options.id)
+        changes = changes_of(KeyAnswer.of(found), KeyAnswer.of(replace(found, revoked_at=now)))
+        act = act_of_user(options.tenant, "key.revoke", f"keys/{found.id}", changes=changes)
+        await keys.revoke(options.tenant, found.id, now, act=act)
+
+    database_here(options).run(revoke)
+    print(f"revoked {options.id}; every running node notices within 5 seconds", file=sys.stderr)
     return 0
 
 
-async def _all_keys(database: Database, tenant: str) -> list[ApiKey]:
+ON_DATABASE = {"create": create_key, "list": list_keys, "revoke": revoke_key, "delete": revoke_key}
+
+
+async def _all_keys(database: Database, tenant: str) -> Sequence[ApiKey]:
     await TenantRepository(database).get(tenant)
-    repository, keys = ApiKeyRepository(database), list[ApiKey]()
-    while page := await repository.list(tenant, after=keys[-1].id if keys else "", limit=PAGE):
-        keys += page
-    return keys
+    return await ApiKeyRepository(database).list(tenant, limit=MAX_KEYS_PER_TENANT)
 
 
 def _check_scopes(tenant: str, scopes: frozenset[str]) -> None:
@@ -102,15 +112,15 @@ def check_secret_key(options: argparse.Namespace) -> int:
     secret_key = secret_key_of(here)
     fits = here.run(lambda database: SecretKeyCheck(database, secret_key).fits())
     if fits is None:
-        print("the database has no secret key yet: the first start of a gateway decides")
+        print("the database belongs to no secret key yet: the first start of a gateway sets it")
         return 0
-    print("the database was made with this secret key" if fits else "the database was made with another secret key")
+    print(f"the database belongs to {'this' if fits else 'another'} secret key")
     return 0 if fits else 1
 
 
 def accept_secret_key(options: argparse.Namespace) -> int:
-    """`trunkline secret-key accept`: from now on the database is that of the present key. Takes back by itself with
-    the old key: nothing else is changed."""
+    """`trunkline secret-key accept`: records that the database belongs to the present key. Nothing else changes, so
+    `accept` with the old key undoes it."""
     here = database_here(options, any_key=True)
     secret_key = secret_key_of(here)
 
@@ -122,10 +132,10 @@ def accept_secret_key(options: argparse.Namespace) -> int:
         return True
 
     if not here.run(accept):
-        print("the database was made with this secret key already; nothing was changed")
+        print("the database belongs to this secret key already; nothing was changed")
         return 0
     print(
-        "the database is that of this secret key now. API keys and issuers' secrets that were made under another one "
-        "are worthless: make them anew. Restart every node that still runs with the old key."
+        "the database belongs to this secret key now. API keys and issuers' secrets that were created under another "
+        "one are worthless: create them again. Restart every node that still runs with the old key."
     )
     return 0

@@ -1,13 +1,4 @@
-"""`name=value` words into the JSON body of a request.
-
-    limits.sessions=100        a number, true, false, null, a list or an object in JSON; any other text is a text
-    timeouts.call_s=30         a dot goes one level down
-    args[]=--zone args[]=UTC   a list of texts
-    env.TOKEN=@token.txt       the content of a file, @- of stdin: what is secret stays off the command line
-    reason=@@home              a text that begins with @
-
-Pure but for the files that are named.
-"""
+"""`NAME=VALUE` words (see `trunkline backends set --help`) as the JSON body of a request."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +9,7 @@ from app.errors import InvalidRequest
 
 MAX_FILE = 1024 * 1024
 MAX_DEPTH = 8
-# Members that are texts whatever they look like; what is new and not listed here may need quotes: reason='"2026"'.
+# Members that are text even if they look like JSON; the value of any other one may need quotes: note='"2026"'.
 TEXTS = frozenset({
     "command", "cwd", "description", "discovery_url", "expires_at", "isolation", "issuer", "jwks_url", "name", "reason",
     "recovery", "secret", "title", "token",
@@ -27,11 +18,10 @@ SECRET = frozenset({"secret", "token"})
 
 
 def members_of(words: Sequence[str], *, unset: Iterable[str] = (), file: str | None = None) -> dict[str, Any]:
-    """The body: what the file has, with the words put into it. `unset` are names that become null, which brings a
-    default back.
+    """The body: the members of the file, overridden by the words; those in `unset` are null, which restores a default.
 
     Raises:
-        InvalidRequest: a word has no `=`, a name stands twice, or two names contradict each other.
+        InvalidRequest: a word has no `=`, a name is given twice, or two names contradict each other.
     """
     if [word.partition("=")[2] for word in words].count("@-") + (file == "-") > 1:
         raise InvalidRequest("only one value can come from stdin")
@@ -44,12 +34,13 @@ def members_of(words: Sequence[str], *, unset: Iterable[str] = (), file: str | N
         is_list = name.endswith("[]")
         name = name.removesuffix("[]")
         if name in seen and not is_list:
-            raise InvalidRequest(f"{name!r} stands twice")
+            raise InvalidRequest(f"{name!r} is given twice")
         value = _content(text)
         if is_list:
             _append(body, name, value, is_first=name not in seen)
         else:
-            _put(body, name, value if _is_text(name) or text.startswith("@") else _decoded(value))
+            is_text = name in TEXTS or name.startswith("env.") or text.startswith("@")
+            _put(body, name, value if is_text else _decoded(value))
         seen.add(name)
     for name in unset:
         _put(body, name, None)
@@ -57,29 +48,19 @@ def members_of(words: Sequence[str], *, unset: Iterable[str] = (), file: str | N
 
 
 def secrets_given_openly(words: Sequence[str]) -> list[str]:
-    """Names whose value may be a secret and stands on the command line, where every user of the machine can read it."""
+    """Members that may be secret and are given on the command line, where every user of the machine can read them."""
     pairs = (word.partition("=") for word in words)
-    return [name for name, _, text in pairs if _may_be_secret(name) and text and text[0] != "@"]
-
-
-def _may_be_secret(name: str) -> bool:
-    return name.startswith("env.") or name in SECRET
-
-
-def _is_text(name: str) -> bool:
-    return name in TEXTS or name.startswith("env.")
+    return [name for name, _, text in pairs if (name.startswith("env.") or name in SECRET) and text and text[0] != "@"]
 
 
 def _content(text: str) -> str:
-    if text.startswith("@@"):
-        return text[1:]
-    if not text.startswith("@"):
-        return text
-    return read_text(text[1:], MAX_FILE).removesuffix("\n").removesuffix("\r")
+    if text.startswith("@") and not text.startswith("@@"):
+        return read_text(text[1:], MAX_FILE).removesuffix("\n").removesuffix("\r")
+    return text[1:] if text.startswith("@@") else text
 
 
 def _decoded(text: str) -> Any:
-    """JSON where it is JSON; else the text."""
+    """The parsed text if it is JSON, else the text itself."""
 
     def refuse(constant: str) -> NoReturn:
         raise ValueError(constant)
@@ -88,7 +69,7 @@ def _decoded(text: str) -> Any:
         return json.loads(text, parse_constant=refuse)
     except (ValueError, RecursionError):
         if text[:1] in ("{", "["):
-            raise InvalidRequest(f"{text[:100]!r} begins like JSON and is none") from None
+            raise InvalidRequest(f"{text[:100]!r} begins like JSON but is not valid JSON") from None
         return text
 
 
@@ -105,7 +86,7 @@ def _object(path: str) -> dict[str, Any]:
 def _put(body: dict[str, Any], name: str, value: object) -> None:
     parent, last = _parent(body, name)
     if isinstance(parent.get(last), Mapping) and parent[last] and not isinstance(value, Mapping) and value is not None:
-        raise InvalidRequest(f"{name!r} is one value here and has members elsewhere")
+        raise InvalidRequest(f"{name!r} is a single value here and has members elsewhere")
     parent[last] = value
 
 
@@ -117,9 +98,9 @@ def _append(body: dict[str, Any], name: str, value: str, *, is_first: bool) -> N
 def _parent(body: dict[str, Any], name: str) -> tuple[dict[str, Any], str]:
     *path, last = name.split(".")
     if not all((*path, last)) or len(path) >= MAX_DEPTH:
-        raise InvalidRequest(f"{name[:100]!r} is no name: it is like limits.sessions")
+        raise InvalidRequest(f"{name[:100]!r} is not a name like limits.sessions")
     for each in path:
         body = body.setdefault(each, {})
         if not isinstance(body, dict):
-            raise InvalidRequest(f"{name!r} has members here and is one value elsewhere")
+            raise InvalidRequest(f"{name!r} has members here and is a single value elsewhere")
     return body, last

@@ -1,4 +1,4 @@
-"""The commands over REST and their options: one parser for each verb of each kind of object."""
+"""The commands over REST and their options: one parser for each verb of each resource."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -11,22 +11,22 @@ MAX_EXPIRY_DAYS = 3650
 MAX_KEY_NAME = 200
 LISTED = 1000
 MOST_LISTED = 100_000
-LAYOUT = argparse.RawDescriptionHelpFormatter
 Commands = argparse._SubParsersAction  # noqa: SLF001 - it has no public name
 Run = Callable[[argparse.Namespace], int]
 
 _ABOUT = """
-The gateway is asked over REST: TRUNKLINE_URL or --url says where it is, TRUNKLINE_KEY, TRUNKLINE_KEY_FILE or --key-file
-has the key (never an argument: every user of the machine can read those). stdout has what was asked for; which gateway,
-notes and errors are on stderr. Exit codes: 0 done, 1 refused, not there or not working, 2 wrong usage or settings.
+These commands use the REST API of a gateway: TRUNKLINE_URL or --url is its address; TRUNKLINE_KEY, TRUNKLINE_KEY_FILE
+or --key-file gives the key (never an argument: every user of the machine can read those). The result is on stdout; the
+gateway's address, notes and errors are on stderr. Exit codes: 0 done, 1 refused, not found or not working, 2 wrong
+usage or settings.
 """
 _MEMBERS = """
 members are those of the REST API (docs/admin-api.md):
-  limits.sessions=100        a number, true, false, null, a list or an object in JSON; other text is text
+  limits.sessions=100        JSON: a number, true, false, null, a list or an object; anything else is text
   args[]=--zone args[]=UTC   a list of texts
-  env.TOKEN=@token.txt       from a file, @- from stdin: what is secret stays off the command line
+  env.TOKEN=@token.txt       from a file, @- from stdin: keeps secrets off the command line
   reason=@@home              a text that begins with @
-  --file FILE                a JSON object; words come on top of it
+  --file FILE                a JSON object; NAME=VALUE words override its members
 """
 _TENANTS = """
 examples:
@@ -47,16 +47,17 @@ examples:
 _KEYS = """
 scopes:
   mcp:connect             use every backend of the tenant
-  mcp:connect:BACKEND     use this one
-  tenant:read             look at the tenant's backends and keys
-  tenant:admin            all of these, and manage the tenant's keys
+  mcp:connect:BACKEND     use one backend
+  tenant:read             read the tenant's backends and keys
   audit:read              read the audit trail
+  tenant:admin            all of the above, and manage the tenant's keys
   metrics:read            read /metrics from another machine
   platform:admin          everything, in every tenant; only in the tenant `default`
 
-Where: with --url, or with TRUNKLINE_URL and no --data-dir, a gateway is asked over REST. Otherwise `create`, `list` and
-`revoke` work on the gateway's database on this machine, also while it runs: so the first administrator gets a key. Each
-says first which it is, and none makes a database. A revocation there reaches every running node within 5 seconds.
+With --url, or with TRUNKLINE_URL and no --data-dir, these commands use a gateway's REST API. Otherwise `create`, `list`
+and `revoke` use the gateway's database on this machine, also while it runs: this is how the first administrator gets a
+key. Each prints first which one it uses; none creates a database. A revocation in the database reaches every running
+node within 5 seconds.
 
 examples:
   trunkline keys create --tenant default --scope platform:admin
@@ -84,180 +85,186 @@ examples:
 
 
 def add_resource_commands(commands: "Commands[argparse.ArgumentParser]") -> None:
-    """All of them."""
-    verbs = _noun(commands, resources.TENANTS, "list, create and change tenants", _TENANTS)
-    _add_usual_verbs(verbs, resources.TENANTS, "its name")
+    """Adds `tenants`, `backends`, `keys` and so on, each with its verbs."""
+    tenants = _Noun(commands, resources.TENANTS, "list, create and change tenants", _TENANTS)
+    tenants.add_usual_verbs("its name")
 
-    verbs = _noun(commands, resources.BACKENDS, "list, create, change and check backends", _BACKENDS)
-    _add_usual_verbs(verbs, resources.BACKENDS, "its name")
-    _add_check(verbs, resources.BACKENDS, "its name", "start one process of it and say what it offers")
-    restart = _verb(verbs, resources.BACKENDS, "restart", resources.restart_object, "end its sessions and processes")
-    restart.add_argument("id", metavar="ID", help="its name")
+    backends = _Noun(commands, resources.BACKENDS, "list, create, change and check backends", _BACKENDS)
+    backends.add_usual_verbs("its name")
+    backends.add_check("its name", "start one process of a backend and show what it offers")
+    backends.add("restart", resources.restart_object, "end the sessions and processes of a backend", "its name")
 
-    verbs = _noun(commands, resources.KEYS, "make, list, rotate and revoke API keys", _KEYS)
-    _add_key_verbs(verbs)
+    _add_key_verbs(_Noun(commands, resources.KEYS, "create, list, rotate and revoke API keys", _KEYS))
 
-    verbs = _noun(commands, resources.ISSUERS, "list, create, change and check issuers of tokens", _ISSUERS)
-    _add_usual_verbs(verbs, resources.ISSUERS, "its id; for `create` the claim `iss` of its tokens")
-    _add_check(verbs, resources.ISSUERS, "its id", "fetch its keys; with token=@FILE say which rule the token fails")
+    issuers = _Noun(commands, resources.ISSUERS, "list, create, change and check issuers of tokens", _ISSUERS)
+    issuers.add_usual_verbs("its id; for `create` the claim `iss` of its tokens")
+    issuers.add_check("its id", "fetch the keys of an issuer; with token=@FILE show which rule the token fails")
 
-    verbs = _noun(commands, resources.PRINCIPALS, "list who is switched off, switch off and on", _PRINCIPALS)
-    _add_list(verbs, resources.PRINCIPALS)
-    change = _verb(verbs, resources.PRINCIPALS, "set", resources.change_principal, "switch one off or on")
+    principals = _Noun(
+        commands, resources.PRINCIPALS, "list principals that are switched off, switch off and on", _PRINCIPALS
+    )
+    principals.add_list()
+    change = principals.add("set", resources.change_principal, "switch a principal off or on")
     change.add_argument("issuer", metavar="ISSUER", help="as `sessions show` names it")
-    change.add_argument("subject", metavar="SUBJECT", help="likewise; of a key see `keys set`")
+    change.add_argument("subject", metavar="SUBJECT", help="likewise; for a key use `keys set`")
     _add_members(change)
 
-    verbs = _noun(commands, resources.SESSIONS, "list, show and close sessions", _SESSIONS)
-    _add_list(verbs, resources.SESSIONS)
-    show = _verb(verbs, resources.SESSIONS, "show", resources.show_listed, "show every member of one")
-    show.add_argument("id", metavar="ID", help="its id in the list")
-    show.set_defaults(limit=MOST_LISTED)
+    sessions = _Noun(commands, resources.SESSIONS, "list, show and close sessions", _SESSIONS)
+    sessions.add_list()
+    sessions.add("show", resources.show_listed, "show one session", "its id in the list").set_defaults(
+        limit=MOST_LISTED
+    )
     for name in ("close", "delete"):
-        close = _verb(verbs, resources.SESSIONS, name, resources.delete_object, "end one; its client can begin anew")
-        close.add_argument("id", metavar="ID", help="its id in the list")
-        close.set_defaults(done="closed")
+        text = "end a session; its client can open a new one"
+        sessions.add(name, resources.delete_object, text, "its id in the list").set_defaults(done="closed")
 
     for resource, text in (
         (resources.PROCESSES, "list backend processes"),
-        (resources.USE, "list what each tenant takes"),
-        (resources.FAILURES, "list what went wrong with backends lately"),
+        (resources.USE, "list what each tenant uses"),
+        (resources.FAILURES, "list recent failures of backends"),
         (resources.NODES, "list the gateway's nodes"),
-        (resources.AUDIT, "list what was changed, newest first"),
+        (resources.AUDIT, "list administrative changes, newest first"),
     ):
-        _add_list(_noun(commands, resource, text, ""), resource)
+        _Noun(commands, resource, text).add_list(text)
 
 
 def split_command(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What `backends create NAME … -- COMMAND ARGS…` registers stands apart: it may look like options of our own."""
+    """Separates COMMAND from `backends create NAME -- COMMAND ARGS`: its words may look like our own options."""
     if list(words[:2]) == ["backends", "create"] and "--" in words:
         position = list(words).index("--")
         return list(words[:position]), list(words[position + 1 :])
     return list(words), []
 
 
-def _noun(
-    commands: "Commands[argparse.ArgumentParser]", resource: Resource, text: str, examples: str
-) -> "Commands[argparse.ArgumentParser]":
-    about = f"{text[:1].upper()}{text[1:]}."
-    epilog = examples + _ABOUT
-    noun = commands.add_parser(resource.name, help=text, description=about, epilog=epilog, formatter_class=LAYOUT)
-    return noun.add_subparsers(required=True, metavar="COMMAND")
-
-
-def _verb(
-    verbs: "Commands[argparse.ArgumentParser]", resource: Resource, name: str, run: Run, text: str, *, epilog: str = ""
+def add_command(
+    commands: "Commands[argparse.ArgumentParser]", name: str, text: str, epilog: str = ""
 ) -> argparse.ArgumentParser:
-    about = f"{text[:1].upper()}{text[1:]}."
-    verb = verbs.add_parser(name, help=text, description=about, epilog=epilog + _ABOUT, formatter_class=LAYOUT)
-    verb.set_defaults(run=run, verb=name, resource=resource, members=[], takes_members=False, file=None)
-    verb.add_argument("--url", help="the gateway's address (default TRUNKLINE_URL)")
-    verb.add_argument("--key-file", metavar="FILE", help="holds the key; - is stdin (default TRUNKLINE_KEY, _KEY_FILE)")
-    verb.add_argument("--key", type=_no_key_here, help=argparse.SUPPRESS)
-    verb.add_argument("--json", action="store_true", help="print JSON, with everything the gateway has answered")
-    if resource is resources.KEYS:
-        verb.add_argument("--tenant", type=tenant_name, required=True, help="whose keys")
-    elif resource is resources.AUDIT:
-        verb.add_argument("--tenant", type=tenant_name, help="default: all, for platform administrators")
-    elif resource in (resources.SESSIONS, resources.PROCESSES, resources.FAILURES) and name == "list":
-        verb.add_argument("--tenant", type=_tenant_or_all, default=DEFAULT_TENANT, help="default: default; - is all")
-    elif resource.of_tenant:
-        verb.add_argument("--tenant", type=tenant_name, default=DEFAULT_TENANT, help="default: default")
-    return verb
+    """Adds a command. `text` is its line in the list of commands and the first line of its own help."""
+    about, layout = f"{text[0].upper()}{text[1:]}.", argparse.RawDescriptionHelpFormatter
+    return commands.add_parser(name, help=text, description=about, epilog=epilog, formatter_class=layout)
 
 
-def _add_usual_verbs(verbs: "Commands[argparse.ArgumentParser]", resource: Resource, identifier: str) -> None:
-    one = resource.name.removesuffix("s")
-    _add_list(verbs, resource)
-    create = _verb(verbs, resource, "create", resources.create_object, f"make a new {one}", epilog=_MEMBERS)
-    show = _verb(verbs, resource, "show", resources.show_object, "show every member of one")
-    change = _verb(verbs, resource, "set", resources.change_object, "change some members of one", epilog=_MEMBERS)
-    delete = _verb(verbs, resource, "delete", resources.delete_object, "remove one, and end what it has running")
-    delete.set_defaults(done="deleted")
-    for each in (create, show, change, delete):
-        each.add_argument("id", metavar="ID", help=identifier)
-    _add_members(create)
-    _add_members(change)
-    change.add_argument(
-        "--unset", action="append", default=[], metavar="NAME", help="back to its default, or remove it"
-    )
+def add_gateway_options(parser: argparse.ArgumentParser) -> None:
+    """Adds `--url` and `--key-file`."""
+    parser.add_argument("--url", help="the gateway's address (default TRUNKLINE_URL)")
+    key_help = "contains the key; - is stdin (default TRUNKLINE_KEY, _KEY_FILE)"
+    parser.add_argument("--key-file", metavar="FILE", help=key_help)
 
 
-def _add_list(verbs: "Commands[argparse.ArgumentParser]", resource: Resource, run: Run | None = None) -> None:
-    listing = _verb(verbs, resource, "list", run or resources.list_objects, "list them in a table")
-    listing.set_defaults(takes_members=True)
-    listing.add_argument("members", nargs="*", metavar="NAME=VALUE", help="only those, where the REST API can filter")
-    listing.add_argument("--limit", type=_count, default=LISTED, metavar="N", help=f"at most so many; default {LISTED}")
-    if run is not None:
-        _add_data_dir(listing)
+class _Noun:
+    """The commands of one resource, such as `trunkline tenants ...`."""
+
+    def __init__(
+        self, commands: "Commands[argparse.ArgumentParser]", resource: Resource, text: str, examples: str = ""
+    ) -> None:
+        noun = add_command(commands, resource.name, text, examples + _ABOUT)
+        self._resource, self._verbs = resource, noun.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(self, name: str, run: Run, text: str, id_help: str = "", *, epilog: str = "") -> argparse.ArgumentParser:
+        """Adds one verb; with `id_help` it has an argument ID."""
+        verb, resource = add_command(self._verbs, name, text, epilog + _ABOUT), self._resource
+        if id_help:
+            verb.add_argument("id", metavar="ID", help=id_help)
+        add_gateway_options(verb)
+        verb.add_argument("--key", type=_no_key_here, help=argparse.SUPPRESS)
+        verb.add_argument("--json", action="store_true", help="print the gateway's answer as JSON")
+        if resource is resources.KEYS:
+            run = here_or_there(keys.ON_DATABASE.get(name, resources.only_there), run)
+            verb.add_argument("--tenant", type=name_of("tenant"), required=True, help="whose keys")
+            if name in keys.ON_DATABASE:
+                data_dir_help = "use the database there, not a gateway or TRUNKLINE_DATA_DIR"
+                verb.add_argument("--data-dir", metavar="DIR", help=data_dir_help)
+        elif resource is resources.AUDIT:
+            verb.add_argument("--tenant", type=name_of("tenant"), help="default: all, for platform administrators")
+        elif resource in (resources.SESSIONS, resources.PROCESSES, resources.FAILURES) and name == "list":
+            verb.add_argument(
+                "--tenant", type=_tenant_or_all, default=DEFAULT_TENANT, help="default: default; - is all"
+            )
+        elif resource.of_tenant:
+            verb.add_argument("--tenant", type=name_of("tenant"), default=DEFAULT_TENANT, help="default: default")
+        verb.set_defaults(run=run, verb=name, resource=resource, members=[], takes_members=False, unset=[], file=None)
+        return verb
+
+    def add_usual_verbs(self, id_help: str) -> None:
+        """Adds `list`, `create`, `show`, `set` and `delete`."""
+        one = self._resource.name.removesuffix("s")
+        self.add_list()
+        _add_members(self.add("create", resources.create_object, f"create a new {one}", id_help, epilog=_MEMBERS))
+        self.add("show", resources.show_object, f"show one {one}", id_help)
+        _add_members(
+            self.add("set", resources.change_object, f"change one {one}", id_help, epilog=_MEMBERS), can_unset=True
+        )
+        delete = self.add("delete", resources.delete_object, f"delete one {one} and end its sessions", id_help)
+        delete.set_defaults(done="deleted")
+
+    def add_list(self, text: str = "") -> None:
+        verb = self.add("list", resources.list_objects, text or f"list the {self._resource.name}")
+        limit = whole_number(MOST_LISTED)
+        verb.set_defaults(takes_members=True)
+        verb.add_argument("members", nargs="*", metavar="NAME=VALUE", help="filters and order, as in the REST API")
+        verb.add_argument(
+            "--limit", type=limit, default=LISTED, metavar="N", help=f"at most this many; default {LISTED}"
+        )
+
+    def add_check(self, id_help: str, text: str) -> None:
+        _add_members(self.add("check", resources.check_object, f"{text}; exit code 1 if it does not work", id_help))
 
 
-def _add_check(verbs: "Commands[argparse.ArgumentParser]", resource: Resource, identifier: str, text: str) -> None:
-    check = _verb(verbs, resource, "check", resources.check_object, f"{text}; exit code 1 if it does not work")
-    check.add_argument("id", metavar="ID", help=identifier)
-    _add_members(check)
-
-
-def _add_members(verb: argparse.ArgumentParser) -> None:
+def _add_members(verb: argparse.ArgumentParser, *, can_unset: bool = False) -> None:
     verb.set_defaults(takes_members=True)
-    verb.add_argument("members", nargs="*", metavar="NAME=VALUE", help="members of it")
+    verb.add_argument("members", nargs="*", metavar="NAME=VALUE", help="members of the object")
     verb.add_argument("--file", metavar="FILE", help="a JSON object with members; - is stdin")
+    if can_unset:
+        verb.add_argument(
+            "--unset", action="append", metavar="NAME", help="set this member to its default, or remove it"
+        )
 
 
-def _add_key_verbs(verbs: "Commands[argparse.ArgumentParser]") -> None:
-    resource = resources.KEYS
-    run = here_or_there(keys.create_key, resources.create_key)
-    create = _verb(verbs, resource, "create", run, "make a key and show it once", epilog=_KEYS)
+def _add_key_verbs(noun: _Noun) -> None:
+    key_id, days = "the key's id: the 8 characters after tlk_", whole_number(MAX_EXPIRY_DAYS)
+    create = noun.add("create", resources.create_key, "create a key and show it once", epilog=_KEYS)
     create.add_argument("--scope", action="append", required=True, help="what it allows; can be given repeatedly")
-    create.add_argument("--name", type=_key_name, default="", help="what it is for")
-    create.add_argument("--expires-days", type=_days, metavar="N", help=f"default {keys.DEFAULT_EXPIRY_DAYS}")
-    _add_data_dir(create)
-    _add_list(verbs, resource, here_or_there(keys.list_keys, resources.list_objects))
+    create.add_argument("--name", type=_key_name, default="", help="a note on its purpose")
+    create.add_argument("--expires-days", type=days, metavar="N", help=f"default {keys.DEFAULT_EXPIRY_DAYS}")
+    noun.add_list()
     for name in ("revoke", "delete"):
-        run = here_or_there(keys.revoke_key, resources.delete_object)
-        revoke = _verb(verbs, resource, name, run, "make a key worthless")
-        revoke.set_defaults(done="revoked")
-        _add_data_dir(revoke)
-        _add_key_id(revoke)
-
-    run = here_or_there(resources.only_there, resources.rotate_key)
-    rotate = _verb(verbs, resource, "rotate", run, "make a successor with the same name, scopes and life")
+        noun.add(
+            name, resources.delete_object, "revoke a key, so that it cannot be used any more", key_id
+        ).set_defaults(done="revoked")
+    rotate = noun.add("rotate", resources.rotate_key, "create a successor with the same name, scopes and life", key_id)
     rotate.add_argument("--revoke", action="store_true", help="revoke the old key at once")
-    run = here_or_there(resources.only_there, resources.show_object)
-    show = _verb(verbs, resource, "show", run, "show every member of one, but not the key itself")
-    run = here_or_there(resources.only_there, resources.change_object)
-    change = _verb(verbs, resource, "set", run, "change some members of one", epilog=_MEMBERS)
-    change.add_argument(
-        "--unset", action="append", default=[], metavar="NAME", help="back to its default, or remove it"
-    )
-    for each in (rotate, show, change):
-        _add_key_id(each)
-    _add_members(change)
+    noun.add("show", resources.show_object, "show one key, but not its secret", key_id)
+    _add_members(noun.add("set", resources.change_object, "change one key", key_id, epilog=_MEMBERS), can_unset=True)
 
 
-def _add_key_id(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("id", metavar="ID", help="the key's id: its 8 characters after tlk_")
+def name_of(kind: str) -> Callable[[str], str]:
+    """For argparse: the name of a tenant or of a backend."""
+
+    def checked(text: str) -> str:
+        if not is_name(text):
+            raise argparse.ArgumentTypeError(f"a {kind}'s name is lower-case letters, digits and hyphens, 63 at most")
+        return text
+
+    return checked
 
 
-def _add_data_dir(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument(
-        "--data-dir", metavar="DIR", help="whose database, instead of a gateway and of TRUNKLINE_DATA_DIR"
-    )
+def whole_number(most: int) -> Callable[[str], int]:
+    """For argparse: 1 to `most`."""
 
+    def checked(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and len(text) < 7 and 1 <= int(text) <= most):
+            raise argparse.ArgumentTypeError(f"allowed are 1 to {most}")
+        return int(text)
 
-def tenant_name(text: str) -> str:
-    """For argparse."""
-    if not is_name(text):
-        raise argparse.ArgumentTypeError("a tenant's name is lower-case letters, digits and hyphens, 63 at most")
-    return text
+    return checked
 
 
 def _tenant_or_all(text: str) -> str:
-    return text if text == resources.ALL else tenant_name(text)
+    return text if text == resources.ALL else name_of("tenant")(text)
 
 
 def _no_key_here(_: str) -> str:
-    """Not an unknown option, and not an abbreviation either: both would repeat the key."""
+    """Refuses `--key`. As an unknown option or an abbreviation, argparse would repeat the key in its message."""
     raise argparse.ArgumentTypeError(
         "every user of the machine can read arguments; set TRUNKLINE_KEY, or give --key-file, and rotate this key"
     )
@@ -267,17 +274,3 @@ def _key_name(text: str) -> str:
     if len(text) > MAX_KEY_NAME or not text.isprintable():
         raise argparse.ArgumentTypeError(f"a name is up to {MAX_KEY_NAME} printable characters")
     return text
-
-
-def _days(text: str) -> int:
-    return _whole(text, MAX_EXPIRY_DAYS)
-
-
-def _count(text: str) -> int:
-    return _whole(text, MOST_LISTED)
-
-
-def _whole(text: str, most: int) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 7 and 1 <= int(text) <= most):
-        raise argparse.ArgumentTypeError(f"allowed are 1 to {most}")
-    return int(text)

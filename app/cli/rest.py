@@ -1,13 +1,14 @@
-"""A gateway over REST: where it is, with which key, and what its answers say when they are errors."""
+"""A gateway's REST API: its address, the key, requests, and what its errors say."""
 
 import argparse
 import os
 import secrets
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Self
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 import httpx2
@@ -22,16 +23,15 @@ from app.errors import GatewayError, InvalidRequest
 TIMEOUT = httpx2.Timeout(30.0, connect=5.0, read=100.0)  # a check takes a minute at most
 ATTEMPTS = 3
 DEEPEST = 64  # levels of an answer; no gateway nests more than a handful
-LONGEST_PAUSE_S = 5.0  # a gateway that asks for more is left alone
+LONGEST_PAUSE_S = 5.0  # if a gateway asks for a longer pause, its refusal is shown instead
 PAGE = 200
 MAX_KEY_FILE = 64 * 1024
-_TOLD = frozenset({"type", "title", "status", "detail", "reason", "instance", "errors", "hint", "request_id"})
+_KNOWN = frozenset({"type", "title", "status", "detail", "reason", "instance", "errors", "hint", "request_id"})
 _NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.InvalidURL)
 
 
 class Refused(GatewayError):
-    """The gateway has refused, or something that stands before it. The message is all that it said, line by line;
-    `summary` its first line."""
+    """The gateway, or a proxy before it, refused the request. `summary` is the first line of the message."""
 
     reason = "refused"
 
@@ -40,51 +40,64 @@ class Refused(GatewayError):
         self.status, self.summary = status, lines[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
-    """A gateway and whoever asks it."""
-
-    url: str
-    key: str = field(repr=False)
-
-
 def is_remote(options: argparse.Namespace) -> bool:
-    """Whether a command that could use the database here is for a gateway instead: with --url, or with TRUNKLINE_URL
-    unless --data-dir names a database."""
+    """Whether a command that could use the database of this machine is for a gateway: with --url, or with TRUNKLINE_URL
+    and without --data-dir."""
     data_dir = getattr(options, "data_dir", None)
     if options.url and data_dir:
         raise InvalidRequest("--url is a gateway's address and --data-dir a database here; give one of them")
     return bool(options.url or (_variable("URL") and not data_dir))
 
 
-def address_of(options: argparse.Namespace, *, say: bool = True) -> Address:
-    """The gateway, once stderr has said which it is.
+@contextmanager
+def open_rest(options: argparse.Namespace, *, say: bool = True) -> Iterator["Rest"]:
+    """The REST API of the gateway that the options name. With `say` its address is printed on stderr first.
 
     Raises:
-        InvalidRequest: its address or a key is missing or cannot be one.
+        InvalidRequest: its address or a key is missing or malformed.
     """
     url = (options.url or _variable("URL")).rstrip("/")
     if not url:
         raise InvalidRequest(
-            "which gateway? Set TRUNKLINE_URL or give --url; http://127.0.0.1:8080 is where one runs on this machine "
-            "if nothing else is set"
+            "which gateway? Set TRUNKLINE_URL or give --url; by default a gateway on this machine has the address "
+            "http://127.0.0.1:8080"
         )
     endpoint(url, "t", "b")  # checks it
     if say:
         _say_which(url)
     named = getattr(options, "key_env", None)
-    return Address(url, _checked(os.environ.get(named, "").strip(), named) if named else _key(options.key_file))
+    key = _checked(os.environ.get(named, "").strip(), named) if named else _key(options.key_file)
+    with _client(url, key) as client:
+        yield Rest(url, client)
+
+
+def _client(url: str, key: str) -> httpx2.Client:
+    # No redirect is followed, and no proxy is used for this machine: either would receive the key.
+    parts = urlsplit(url)
+    is_here = is_loopback(parts.hostname or "")
+    try:
+        return httpx2.Client(
+            headers={"Authorization": f"Bearer {key}"},
+            timeout=TIMEOUT,
+            follow_redirects=False,
+            trust_env=not is_here,
+            # Without TLS the certificate authorities need not be read, which takes a while.
+            verify=not (is_here and parts.scheme == "http"),
+        )
+    except (OSError, ValueError, httpx2.InvalidURL) as error:
+        raise InvalidRequest(
+            f"cannot set up the connection; is SSL_CERT_FILE, or a proxy's variable, right? {error}"
+        ) from None
 
 
 def _say_which(url: str) -> None:
     print(f"trunkline: gateway {url}", file=sys.stderr)
     parts = urlsplit(url)
     if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
-        print("trunkline: this address is not encrypted: who is on the way can read the key", file=sys.stderr)
+        print("trunkline: this address is not encrypted: others on the network can read the key", file=sys.stderr)
 
 
 def _key(file: str | None) -> str:
-    """Never from the command line itself, which every user of the machine can read."""
     text, kept = _variable("KEY"), _variable("KEY_FILE")
     if not file and text and kept:
         raise InvalidRequest("set either TRUNKLINE_KEY or TRUNKLINE_KEY_FILE, not both")
@@ -94,8 +107,9 @@ def _key(file: str | None) -> str:
     if text:
         return _checked(text, "TRUNKLINE_KEY")
     raise InvalidRequest(
-        "there is no key: set TRUNKLINE_KEY, or TRUNKLINE_KEY_FILE or --key-file to a file that holds it. The first "
-        "is made on the gateway's machine: TRUNKLINE_URL= trunkline keys create --tenant default --scope platform:admin"
+        "there is no key: set TRUNKLINE_KEY, or TRUNKLINE_KEY_FILE or --key-file to a file that contains it. To "
+        "create the first one, run on the gateway's machine: TRUNKLINE_URL= trunkline keys create --tenant default "
+        "--scope platform:admin"
     )
 
 
@@ -103,7 +117,7 @@ def _checked(key: str, source: str) -> str:
     if not key:
         raise InvalidRequest(f"there is no key in {source}")
     if not (key.isascii() and key.isprintable() and " " not in key):
-        raise InvalidRequest(f"{source} holds no key: it has spaces or lines within")
+        raise InvalidRequest(f"{source} does not contain a key: no key has spaces or line breaks in it")
     return key
 
 
@@ -112,49 +126,29 @@ def _variable(name: str) -> str:
 
 
 def segment(text: str) -> str:
-    """One part of a path, whatever is in it. `.` and `..` would be taken for steps of the path."""
+    """The text as one segment of a path. `.` and `..` are refused: they would change the path."""
     if text in ("", ".", ".."):
-        raise InvalidRequest(f"{text!r} names nothing")
+        raise InvalidRequest(f"{text!r} is not a name or an id")
     return quote(text, safe="")
 
 
+@dataclass(frozen=True, slots=True)
 class Rest:
-    """The REST API of one gateway. Close it."""
+    """The REST API of one gateway."""
 
-    def __init__(self, address: Address) -> None:
-        self._url = address.url
-        # No redirect is followed, and no proxy asked for what is on this machine: either would take the key along.
-        parts = urlsplit(address.url)
-        is_here = is_loopback(parts.hostname or "")
-        try:
-            self._client = httpx2.Client(
-                headers={"Authorization": f"Bearer {address.key}"},
-                timeout=TIMEOUT,
-                follow_redirects=False,
-                trust_env=not is_here,
-                # Where there is no TLS at all, the certificate authorities need not be read, which takes a while.
-                verify=not (is_here and parts.scheme == "http"),
-            )
-        except (OSError, ValueError, httpx2.InvalidURL) as error:
-            raise InvalidRequest(
-                f"cannot ask anybody; is SSL_CERT_FILE, or a proxy's variable, right? {error}"
-            ) from None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._client.close()
+    url: str
+    client: httpx2.Client
 
     def ask(
         self, method: str, path: str, body: object = None, *, query: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
-        """What the gateway answers; an empty object where it says nothing but "done".
+        """The gateway's answer; an empty object if it has no body.
 
-        What did not arrive, or came too soon, is sent again: a POST has a key by which it is done once.
+        Repeats requests that got no answer, or were asked to come later; an idempotency key keeps a POST from being
+        carried out twice.
 
         Raises:
-            Refused: it does not do it.
+            Refused: the gateway answered with an error.
             GatewayError: it does not answer.
         """
         headers = {"X-Request-Id": secrets.token_hex(8)}
@@ -162,14 +156,14 @@ class Rest:
             headers["Idempotency-Key"] = secrets.token_hex(16)
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                response = self._client.request(
-                    method, f"{self._url}/api/v1{path}", json=body, params=dict(query or {}), headers=headers
+                response = self.client.request(
+                    method, f"{self.url}/api/v1{path}", json=body, params=dict(query or {}), headers=headers
                 )
             except (httpx2.HTTPError, httpx2.InvalidURL) as error:
                 if attempt == ATTEMPTS or isinstance(error, _NOT_SENT):
                     raise GatewayError(
-                        f"{self._url} does not answer: {str(error) or type(error).__name__}",
-                        hint=f"is it the gateway's address, and does it run? Request id: {headers['X-Request-Id']}",
+                        f"{self.url} does not answer: {str(error) or type(error).__name__}",
+                        hint=f"is the address right, and is the gateway running? Request id: {headers['X-Request-Id']}",
                     ) from None
                 continue
             pause_s = _pause(response)
@@ -179,17 +173,17 @@ class Rest:
                 return {}  # the answer to the first one was lost
             else:
                 break
-        return _answer(response, self._url, headers["X-Request-Id"])
+        return _answer(response, self.url, headers["X-Request-Id"])
 
     def items(self, path: str, *, query: Mapping[str, str], most: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """At most so many of a list, and what its last page says beside them: `next_cursor` if there are more."""
+        """At most `most` items of a list, and the other members of its last page: `next_cursor` if there are more."""
         found, cursor = list[dict[str, Any]](), ""
         while True:
             wanted = {**query, "limit": str(min(PAGE, most - len(found))), **({"cursor": cursor} if cursor else {})}
             page = self.ask("GET", path, query=wanted)
             items, last = page.pop("items", []), cursor
             if not (isinstance(items, list) and all(isinstance(each, dict) for each in items)):
-                raise GatewayError(f"{self._url} sends a list that is none, so that is no gateway's answer")
+                raise GatewayError(f"{self.url} sent a list without items: it is not a gateway")
             found += items
             cursor = str(page.get("next_cursor") or "")
             if not cursor or len(found) >= most or (cursor == last and not items):
@@ -197,7 +191,7 @@ class Rest:
 
 
 def _pause(response: httpx2.Response) -> float | None:
-    """How long to wait before the same once more, where the gateway has not done it and says when to come back."""
+    """How long to wait before repeating a request that was refused for now; None if it must not be repeated."""
     after = response.headers.get("retry-after", "")
     if response.status_code not in (429, 503) or not (after.isascii() and after.isdigit() and len(after) < 6):
         return None
@@ -210,31 +204,25 @@ def _answer(response: httpx2.Response, url: str, sent_id: str) -> dict[str, Any]
         document = response.json() if response.content else {}
     except (ValueError, RecursionError):
         document = None
-    if _is_deeper(document, DEEPEST):
+    if _is_deeper(document, DEEPEST):  # it could not be printed
         document = None
     if 200 <= status < 300 and isinstance(document, dict):
         return document
     request_id = response.headers.get("x-request-id", sent_id)
     if not (isinstance(document, dict) and "title" in document):
         where = response.headers.get("location")
-        told = f"and sends to {where!a}; give that address" if where else "and that is no gateway's answer"
-        raise Refused(status, [f"{url} answers {status} {told}", f"  request id: {request_id}"])
+        what = f"and redirects to {where!a}; use that address" if where else "and this is not a gateway's answer"
+        raise Refused(status, [f"{url} answers {status} {what}", f"  request id: {request_id}"])
     raise Refused(status, _lines(document, request_id))
 
 
 def _is_deeper(value: object, levels: int) -> bool:
-    """Whether more is nested in it than so many levels."""
-    level = [value]
-    for _ in range(levels):
-        lists = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
-        level = [each for inner in lists for each in inner]
-        if not level:
-            return False
-    return True
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return not levels or any(_is_deeper(each, levels - 1) for each in inner)
 
 
 def _lines(problem: Mapping[str, Any], request_id: str) -> list[str]:
-    """Title, detail, each error, what else there is, hint and request id of an RFC 9457 problem."""
+    """Title, detail, errors, other members, hint and request id of a problem (RFC 9457)."""
     detail = problem.get("detail")
     lines = [f"{problem['title']}" + (f": {detail}" if detail else "")]
     errors = problem.get("errors")
@@ -245,7 +233,7 @@ def _lines(problem: Mapping[str, Any], request_id: str) -> list[str]:
         if error.get("detail") != detail:
             lines.append(f"  {where}: {error.get('detail')}" if where else f"  {error.get('detail')}")
     lines += [
-        f"  {name}: {one_line(value)}" for name, value in problem.items() if name not in _TOLD and value is not None
+        f"  {name}: {one_line(value)}" for name, value in problem.items() if name not in _KNOWN and value is not None
     ]
     if problem.get("hint"):
         lines.append(f"  hint: {problem['hint']}")

@@ -1,6 +1,6 @@
-"""What the REST API answers, as text: tables that fit a terminal for lists, a line for each member for one object.
+"""Answers of the REST API as text: a table that fits the terminal for a list, a line for each member for an object.
 
-Knows no resource: whatever an answer has is shown, under the names that `set` takes. Pure.
+Pure, and independent of the resource: every member is shown, under the name that `set` accepts.
 """
 
 import re
@@ -13,22 +13,22 @@ from typing import Any
 from app.cli.text import printable
 
 GAP = "  "
-WIDEST = 40  # of a column that is not the first, where the terminal is not wide enough for all
+WIDEST = 40  # of a column other than the first, if the terminal is not wide enough for all
 NARROWEST = 12
-INLINE = 100  # a list of texts that is longer has a line for each
+INLINE = 100  # a longer list has a line for each item
 MIB = 2**20
-MOST_BYTES = 2**64  # above that it is no size, and perhaps no float either
-_LAST = ("version", "created_at", "tenant")  # these go first when there is no room
+MOST_BYTES = 2**64  # a larger number is not a size, and may be too large for a float
+_LAST = ("version", "created_at", "tenant")  # left out first if there is no room
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 
 
 def table(
     rows: Sequence[Mapping[str, Any]], *, first: Sequence[str] = (), width: int | None = None
 ) -> tuple[str, list[str]]:
-    """A line for each row below a line of names, and the columns that were left out for want of room.
+    """A line of column names and one for each row; and the columns that were left out because there was no room.
 
-    `first` are the columns that matter most, as far as there are such. Without `width` nothing is cut or left out.
-    Columns in which nobody has anything are never there.
+    `first` are the leading columns, if the rows have them. Without `width` nothing is cut or left out. Columns without
+    any value are never shown.
     """
     columns = _columns(rows, first)
     cells = {name: [printable(name), *(_shown(name, row.get(name)) for row in rows)] for name in columns}
@@ -42,7 +42,7 @@ def table(
 
 
 def record(members: Mapping[str, Any], *, width: int | None = None) -> str:
-    """A line for each member, dots for levels; a list of objects as a table below its name."""
+    """A line for each member, with dots between levels; a list of objects is a table below its name."""
     flat = [(printable(name), value) for name, value in _flat(members)]
     longest = max((columns_of(name) for name, value in flat if not _is_block(value)), default=0)
     lines = list[str]()
@@ -55,14 +55,14 @@ def record(members: Mapping[str, Any], *, width: int | None = None) -> str:
 
 
 def _shown(name: str, value: Any) -> str:
-    """A value in one line. Bytes are counted for people: nobody reads nine digits."""
+    """A value in one line; a number of bytes in MiB."""
     if name.endswith("_bytes") and isinstance(value, int) and MIB <= value < MOST_BYTES:
         return f"{value / MIB:.1f} MiB"
     return one_line(value)
 
 
 def one_line(value: Any) -> str:
-    """A value in one line: as `set` takes it, but for moments and numbers, which are cut to what a person reads."""
+    """A value in one line, as `set` accepts it; but times and fractions are shortened."""
     if value is None or value in ("", [], {}):
         return "-"
     if isinstance(value, bool):
@@ -79,7 +79,7 @@ def one_line(value: Any) -> str:
 
 
 def columns_of(text: str) -> int:
-    """How much room a text takes on a terminal."""
+    """The width of a text on a terminal."""
     return sum(
         2 if unicodedata.east_asian_width(each) in "WF" else 1 for each in text if not unicodedata.combining(each)
     )
@@ -88,12 +88,12 @@ def columns_of(text: str) -> int:
 def _moment(text: str) -> str:
     try:
         return f"{datetime.fromisoformat(text).astimezone(UTC):%Y-%m-%d %H:%M:%SZ}"
-    except (ValueError, OverflowError):  # the first or the last hours of the calendar, elsewhere
+    except (ValueError, OverflowError):  # in another time zone, and before the year 1 or after 9999 in UTC
         return text
 
 
 def _columns(rows: Sequence[Mapping[str, Any]], first: Sequence[str]) -> list[str]:
-    """Names in the order of what matters: those asked for, what is one value, what has members, what may be missing."""
+    """The columns in order: `first`, single values, lists and objects, and those that may be left out."""
     found = dict.fromkeys(name for row in rows for name in row)
     filled = [name for name in found if any(row.get(name) not in (None, "", [], {}) for row in rows)]
     nested = {name for name in filled if any(isinstance(row.get(name), Mapping | list) for row in rows)}
@@ -107,16 +107,17 @@ def _columns(rows: Sequence[Mapping[str, Any]], first: Sequence[str]) -> list[st
 
 
 def _fit(widths: dict[str, int], width: int) -> list[str]:
-    """Makes columns narrower, and leaves the last ones out where that is not enough. The first is always whole."""
+    """Makes columns narrower, and leaves out the last ones if that is not enough. The first is never cut."""
     names, left_out = list(widths), list[str]()
-    while len(names) > 1 and sum(min(widths[name], NARROWEST) for name in names[1:]) + widths[names[0]] > _room(
-        names, width
+    room = width + len(GAP)  # each column has a gap after it, and the last one's is not printed
+    while len(names) > 1 and widths[names[0]] + sum(min(widths[name], NARROWEST) for name in names[1:]) > (
+        room - len(GAP) * len(names)
     ):
         left_out.insert(0, names.pop())
         del widths[left_out[0]]
     for name in names[1:]:
         widths[name] = min(widths[name], max(WIDEST, width // 2))
-    while len(names) > 1 and sum(widths.values()) > _room(names, width):
+    while len(names) > 1 and sum(widths.values()) > room - len(GAP) * len(names):
         widest = max(names[1:], key=lambda name: widths[name])
         if widths[widest] <= NARROWEST:
             break
@@ -124,15 +125,15 @@ def _fit(widths: dict[str, int], width: int) -> list[str]:
     return left_out
 
 
-def _room(names: Sequence[str], width: int) -> int:
-    return width - len(GAP) * (len(names) - 1)
+def cut(text: str, width: int) -> str:
+    """The beginning of a text, as much as fits."""
+    while columns_of(text) > width:
+        text = text[: -max(1, (columns_of(text) - width) // 2)]
+    return text
 
 
 def _cell(text: str, width: int) -> str:
-    if columns_of(text) > width:
-        while text and columns_of(text) > width - 1:
-            text = text[:-1]
-        text += "…"
+    text = text if columns_of(text) <= width else cut(text, width - 1) + "…"
     return text + " " * (width - columns_of(text))
 
 
@@ -145,7 +146,7 @@ def _flat(members: Mapping[str, Any], above: str = "") -> Iterable[tuple[str, An
 
 
 def _is_block(value: Any) -> bool:
-    """Whether it has lines of its own."""
+    """Whether it needs more than one line."""
     if isinstance(value, str):
         return "\n" in value.rstrip("\n")
     return isinstance(value, list) and (_are_objects(value) or len(one_line(value)) > INLINE)

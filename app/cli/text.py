@@ -1,4 +1,4 @@
-"""Text that comes from files named on the command line, and text of others that a terminal is shown."""
+"""Text from files named on the command line, and text from others that is printed on a terminal."""
 
 import sys
 
@@ -6,10 +6,10 @@ from app.errors import InvalidRequest
 
 
 def read_text(path: str, most: int) -> str:
-    """What stands in the file; - is stdin.
+    """The content of a file of up to `most` bytes; - is stdin.
 
     Raises:
-        InvalidRequest: it cannot be read, is too large, or no text.
+        InvalidRequest: it cannot be read, is too large, or is not UTF-8.
     """
     try:
         if path == "-":
@@ -27,5 +27,5 @@ def read_text(path: str, most: int) -> str:
 
 
 def printable(text: str) -> str:
-    """The text as it can be shown on a terminal: what others have made up could steer it."""
+    """The text with control characters escaped: others could control the terminal with them."""
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)

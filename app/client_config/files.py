@@ -1,5 +1,5 @@
-"""Puts a changed text into a file of somebody's: a copy of what was there beside it, all or nothing, no wider open than
-before, and not over what another program has written meanwhile."""
+"""Changes a user's file: atomically, with a backup, without widening its permissions, and without overwriting what
+another program has written in the meantime."""
 
 import os
 import secrets
@@ -20,7 +20,7 @@ _BOM = "\ufeff"
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What was done. Without changes nothing was written. `is_closed`: others could read the file, and now cannot."""
+    """What was done; nothing if there are no changes. `is_closed`: others could read the file before and cannot now."""
 
     path: Path
     merged: Merged
@@ -29,14 +29,14 @@ class Written:
 
 
 def put(path: Path, merge: Callable[[str], Merged], *, is_secret: bool, mode: int = _OWNER_ONLY) -> Written:
-    """Changes the file, or makes it with this mode. What `is_secret` is for its owner's eyes only.
+    """Changes the file, or creates it with this mode. With `is_secret` only its owner can read it afterwards.
 
     Raises:
-        InvalidRequest: it is no file that could be changed.
-        Conflict: somebody else has changed it meanwhile.
+        InvalidRequest: the file cannot be changed.
+        Conflict: another program has changed it in the meantime.
         GatewayError: it cannot be written.
     """
-    path = path.resolve()  # the file behind a link is changed, the link stays
+    path = path.resolve()  # a symbolic link stays, its target is changed
     try:
         before, text = _read(path)
         try:
@@ -61,15 +61,15 @@ def put(path: Path, merge: Callable[[str], Merged], *, is_secret: bool, mode: in
 
 
 def _read(path: Path) -> tuple[os.stat_result | None, str]:
-    """The file as it is, with its state; None if there is none."""
+    """The file's status and text; None if there is no file."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe must not be waited for
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # does not wait for a pipe
     except FileNotFoundError:
         return None, ""
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
-        raise InvalidRequest(f"{str(path)!r} is no regular file")
+        raise InvalidRequest(f"{str(path)!r} is not a regular file")
     with open(descriptor, "rb") as file:
         if status.st_uid != os.geteuid() and os.geteuid() != 0:
             raise InvalidRequest(f"{str(path)!r} belongs to another user: run this as that user")
@@ -82,37 +82,37 @@ def _read(path: Path) -> tuple[os.stat_result | None, str]:
 
 
 def _umask() -> int:
-    mask = os.umask(0o077)  # the only way to ask for it
+    mask = os.umask(0o077)  # the only way to read it
     os.umask(mask)
     return mask
 
 
 def _replace(path: Path, content: bytes, mode: int, before: os.stat_result | None, text: str) -> Path | None:
-    """All or nothing. Returns the copy of what was there."""
+    """Replaces the file atomically. Returns the backup of an existing one."""
     aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     backup = None
     try:
         _write(aside, content, mode, before)
         if before is None:
-            os.link(aside, path)  # unlike a rename, not over what was made meanwhile
+            os.link(aside, path)  # unlike a rename, fails if the file exists by now
             return None
         backup = path.with_name(f"{path.name}.{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}.bak")
         _write(backup, text.encode(), _OWNER_ONLY, before)
         now = os.stat(path, follow_symlinks=False)
         if (now.st_ino, now.st_size, now.st_mtime_ns) != (before.st_ino, before.st_size, before.st_mtime_ns):
             backup.unlink()
-            raise Conflict(f"{str(path)!r} was changed by another program meanwhile; try again")
+            raise Conflict(f"{str(path)!r} was changed by another program in the meantime; try again")
         os.replace(aside, path)
         return backup
     except FileExistsError:
-        raise Conflict(f"{str(path)!r} was made by another program meanwhile; try again") from None
+        raise Conflict(f"{str(path)!r} was created by another program in the meantime; try again") from None
     finally:
         with suppress(FileNotFoundError):
             aside.unlink()
 
 
 def _write(path: Path, content: bytes, mode: int, owner: os.stat_result | None) -> None:
-    """A new file, whole or not at all."""
+    """Creates the file, or leaves none."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, _OWNER_ONLY)
     try:
         with open(descriptor, "wb") as file:
@@ -121,7 +121,7 @@ def _write(path: Path, content: bytes, mode: int, owner: os.stat_result | None) 
             if owner is not None:
                 try:
                     os.fchown(descriptor, owner.st_uid if os.geteuid() == 0 else -1, owner.st_gid)
-                except PermissionError:  # not a group of ours: then it is not for ours either
+                except PermissionError:  # not a member of that group: our own must not get its access
                     mode &= ~0o070
             os.fchmod(descriptor, mode)
             os.fsync(descriptor)

@@ -1,5 +1,5 @@
-"""Puts servers into the text of a client's configuration: pure. Every other entry, every member that is not ours and
-every comment stays where it is; what comes out is read again, and must say what was meant."""
+"""Puts servers into the text of a client's configuration: pure. All other entries, members and comments are kept. The
+new text is parsed again and compared with what was intended."""
 
 import json
 import tomllib
@@ -8,14 +8,14 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from app.client_config.jsonc import read, with_member
 from app.client_config.toml_text import set_table
 from app.errors import InvalidRequest
+from app.jsonc import read, with_member
 
 PASTE_HERE = "PASTE-THE-KEY-HERE"
-BY_HAND = "Nothing was changed; without --write the command prints what goes in, to be put there by hand."
+BY_HAND = "Nothing was changed; without --write the command prints what to put there by hand."
 
-# How a server is reached: replaced as a whole. Anything else of an entry is its user's.
+# How a server is reached: replaced as a whole. All other members of an entry belong to the user.
 REACHED_BY = frozenset({
     "type", "transport", "command", "args", "env", "cwd", "envFile", "url", "serverUrl", "httpUrl", "headers", "oauth",
     "bearer_token_env_var", "http_headers", "env_http_headers",
@@ -25,23 +25,23 @@ _URLS = ("url", "serverUrl", "httpUrl")
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The new text, and what was done: each server that differs now, with how it was reached before; None is new."""
+    """The new text; and each server that has changed, with how it was reached before (None: it is new)."""
 
     text: str
     changes: Mapping[str, str | None]
 
 
 def merged_json(text: str, documents: Sequence[Mapping[str, Any]]) -> Merged:
-    """The text of a JSON file, comments and trailing commas included, with the servers of the documents in it.
+    """The text of a JSON file, which may have comments and trailing commas, with the servers of the documents added.
 
     Raises:
-        InvalidRequest: it is no such file.
+        InvalidRequest: it is not such a file.
     """
     text = text if text.strip() else "{}\n"
     try:
         before = read(text).value
         if not isinstance(before, dict):
-            raise _refused("it holds no object")
+            raise _refused("it is not an object")
         wanted = deepcopy(before)
         changes = dict[str, str | None]()
         for document in documents:
@@ -55,24 +55,18 @@ def merged_json(text: str, documents: Sequence[Mapping[str, Any]]) -> Merged:
 
 
 def merged_toml(text: str, documents: Sequence[Mapping[str, Any]]) -> Merged:
-    """The same, of a TOML file: tables of the form `[mcp_servers.NAME]`.
+    """Like `merged_json`, for a TOML file with tables of the form `[mcp_servers.NAME]`.
 
     Raises:
-        InvalidRequest: it is no such file, or has the servers in another form.
+        InvalidRequest: it is not such a file, or has the servers in another form.
     """
     changes = dict[str, str | None]()
     try:
         wanted = tomllib.loads(text)
         for document in documents:
             for member, servers in document.items():
-                table = _object_of(wanted, member)
-                for name, entry in servers.items():
-                    old, merged = table.get(name), merged_entry(table.get(name), entry)
-                    if merged == old:
-                        continue
-                    changes[name] = None if old is None else _reached_by(old)
-                    table[name] = merged
-                    text = set_table(text, (member, name), {key: merged[key] for key in entry}, REACHED_BY)
+                for name, merged in _merge(_object_of(wanted, member), servers, changes).items():
+                    text = set_table(text, (member, name), {key: merged[key] for key in servers[name]}, REACHED_BY)
         if _as_toml(text) != wanted:
             raise _refused("it has servers in a form that cannot be changed safely")
     except RecursionError:
@@ -83,8 +77,8 @@ def merged_toml(text: str, documents: Sequence[Mapping[str, Any]]) -> Merged:
 
 
 def merged_entry(old: Any, new: Mapping[str, Any]) -> dict[str, Any]:
-    """The entry of a server that was there before: how it is reached is ours, the rest stays. At the same address also
-    headers and variables that we do not set, and the key, where we have only the place for one."""
+    """The new entry with all that the old one has beside REACHED_BY. At the same address also with the old headers and
+    variables that the new one lacks, and with the old key where the new one has only a placeholder."""
     if not isinstance(old, dict):
         return dict(new)
     merged = {**new, **{name: value for name, value in old.items() if name not in REACHED_BY}}
@@ -96,11 +90,11 @@ def merged_entry(old: Any, new: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with(text: str, wanted: dict[str, Any], changes: dict[str, str | None], member: str, value: Any) -> str:
-    """The text with this member of a document merged; `wanted` and `changes` likewise."""
-    if isinstance(value, list):  # questions, by their ids
+    """The text with this member of a document merged, as also in `wanted` and `changes`."""
+    if isinstance(value, list):  # inputs of VS Code, by their ids
         there = wanted.get(member) or []
         if not isinstance(there, list):
-            raise _refused(f"its `{member}` is no list")
+            raise _refused(f"its `{member}` is not a list")
         known = {each.get("id") for each in there if isinstance(each, dict)}
         missing = [each for each in value if each["id"] not in known]
         if not missing:
@@ -109,18 +103,26 @@ def _with(text: str, wanted: dict[str, Any], changes: dict[str, str | None], mem
         return with_member(text, (), member, wanted[member])
     if wanted.get(member) is None:
         text = with_member(text, (), member, {})
-    servers = _object_of(wanted, member)
-    for name, entry in value.items():
-        old, merged = servers.get(name), merged_entry(servers.get(name), entry)
-        if merged != old:
-            changes[name] = None if old is None else _reached_by(old)
-            servers[name] = merged
-            text = with_member(text, (member,), name, merged)
+    for name, merged in _merge(_object_of(wanted, member), value, changes).items():
+        text = with_member(text, (member,), name, merged)
     return text
 
 
+def _merge(
+    servers: dict[str, Any], entries: Mapping[str, Any], changes: dict[str, str | None]
+) -> dict[str, dict[str, Any]]:
+    """Puts the entries into `servers`. Returns those that differ, and adds them to `changes`."""
+    changed = {}
+    for name, entry in entries.items():
+        old, merged = servers.get(name), merged_entry(servers.get(name), entry)
+        if merged != old:
+            changes[name] = None if old is None else _reached_by(old)
+            servers[name] = changed[name] = merged
+    return changed
+
+
 def _as_toml(text: str) -> Any:
-    """What we have written; None if that is no TOML."""
+    """The parsed text; None if it is not TOML."""
     try:
         return tomllib.loads(text)
     except ValueError:
@@ -132,7 +134,7 @@ def _object_of(document: dict[str, Any], member: str) -> dict[str, Any]:
         document[member] = {}
     found = document[member]
     if not isinstance(found, dict):
-        raise _refused(f"its `{member}` is no object")
+        raise _refused(f"its `{member}` is not an object")
     return found
 
 
@@ -149,14 +151,14 @@ def _fields(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _address(entry: Mapping[str, Any]) -> str | None:
-    """Its URL, also where a program is told to go there."""
+    """Its URL, which may be an argument of its command."""
     args = entry.get("args")
     candidates = [*(entry.get(member) for member in _URLS), *(args if isinstance(args, list) else [])]
     return next((each for each in candidates if isinstance(each, str) and each.startswith(("http:", "https:"))), None)
 
 
 def _reached_by(entry: Any) -> str:
-    """For people; arguments and headers may hold secrets."""
+    """For people: without arguments and headers, which may contain secrets."""
     found = (_address(entry) or entry.get("command")) if isinstance(entry, dict) else None
     return json.dumps(found.partition("?")[0][:200])[1:-1] if isinstance(found, str) else "something else"
 

@@ -1,6 +1,6 @@
-"""What to put into an MCP client so that it uses this gateway: one pure function per client, and one table of them.
+"""The configuration that makes an MCP client use this gateway: one pure function per client, and one table of them.
 
-Knows no settings and no database: the command line finds out where the gateway is.
+Reads no settings and no database: the command line finds out where the gateway is.
 """
 
 import json
@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from app.client_config.merging import PASTE_HERE, merged_json, merged_toml
+from app.client_config.merging import PASTE_HERE, Merged, merged_json, merged_toml
 from app.errors import InvalidRequest
 
-DEFAULT_KEY_ENV = "GATEWAY_KEY"  # not TRUNKLINE_…: the gateway refuses variables of that prefix that it does not know
+DEFAULT_KEY_ENV = "GATEWAY_KEY"  # not TRUNKLINE_…: the gateway refuses unknown variables with that prefix
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The backend as its client sees it. `key` is the key itself, where the user wants it written out."""
+    """A backend as the client sees it. `key` is the API key, if it is to be written into the configuration."""
 
     name: str
     url: str
@@ -28,45 +28,60 @@ class Target:
 
     @property
     def literal_bearer(self) -> str:
-        """For clients that read no environment."""
+        """For clients that cannot read the key from the environment."""
         return f"Bearer {self.key or PASTE_HERE}"
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """Where a client looks for its servers. `document` is what goes in there; its members are merged with those of the
-    file. Of several `paths` it is the one that exists. One may begin with `~`; a relative one is of a project, and read
-    by all who work on it."""
+    """The file in which a client lists its servers. `document` is merged with what is in the file. Of several `paths`
+    the existing one is used. A path may begin with `~`; a relative one is in a project, where others can read it."""
 
     paths: Callable[[Mapping[str, str], str], Sequence[str]]
     document: Callable[[Target], Mapping[str, Any]]
     is_toml: bool = False
 
+    def merged(self, text: str, targets: Sequence[Target]) -> Merged:
+        """The text of the file with these backends.
+
+        Raises:
+            InvalidRequest: the text cannot be changed safely.
+        """
+        merge = merged_toml if self.is_toml else merged_json
+        return merge(text, [self.document(target) for target in targets])
+
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """One client: how its configuration is written, and what a person does with it.
+    """One client, with instructions: `where` the text goes, and how the client gets the `key`.
 
-    `key`: how it comes by the key. `key_in_text`: it reads no variable, so that the text holds the key or the place for
-    it.
+    `key_in_text`: it cannot read a variable, so the text contains the key or a placeholder. `program` writes the text
+    if it is not the content of the file.
     """
 
-    render: Callable[[Sequence[Target]], str]
     where: str
     key: str = ""
-    key_in_text: bool = False
     file: ConfigFile | None = None
+    program: Callable[[Sequence[Target]], str] | None = None
+    key_in_text: bool = False
+
+    def render(self, targets: Sequence[Target]) -> str:
+        """The text for these backends: a command, a program, or the content of a new file."""
+        if self.program is not None:
+            return self.program(targets)
+        assert self.file is not None
+        return self.file.merged("", targets).text
 
 
 def local_url(host: str, port: int) -> str:
-    """The address of a gateway that listens there, as a client on the same machine sees it.
+    """The URL of a gateway that listens there, for clients on the same machine.
 
     Raises:
-        InvalidRequest: the port is chosen only when it starts.
+        InvalidRequest: the port is 0.
     """
     if port == 0:
-        raise InvalidRequest("the port is chosen at the start; give --url with the one it printed", field="url")
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 (this is what it is called when bound)
+        raise InvalidRequest("the port is chosen at start-up; give --url with the one that was printed", field="url")
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 (not bound here)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
@@ -74,7 +89,7 @@ def endpoint(base: str, tenant: str, backend: str) -> str:
     """The URL of a backend's Streamable HTTP endpoint.
 
     Raises:
-        InvalidRequest: `base` is not the address of a gateway.
+        InvalidRequest: `base` is not the URL of a gateway.
     """
     try:
         parts = urlsplit(base)
@@ -83,7 +98,7 @@ def endpoint(base: str, tenant: str, backend: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or "@" in base:
         raise InvalidRequest(f"{base[:200]!r} is not an http or https URL like https://gw.example.com", field="url")
     if not base.isprintable() or " " in base:
-        raise InvalidRequest("the URL has a space or a control character", field="url")
+        raise InvalidRequest("the URL contains a space or a control character", field="url")
     return f"{base.rstrip('/')}/t/{tenant}/{backend}/mcp"
 
 
@@ -92,7 +107,7 @@ def _bearer(placeholder: str) -> dict[str, str]:
 
 
 def _claude_code(targets: Sequence[Target]) -> str:
-    # The shell puts the key in; Claude Code keeps it in its own configuration.
+    # The shell inserts the key; Claude Code stores it in its own configuration.
     return "".join(
         f"claude mcp add --transport http {shlex.quote(target.name)} {shlex.quote(target.url)} "
         f'--header "Authorization: Bearer ${target.key_env}"\n'
@@ -199,25 +214,7 @@ asyncio.run(main())
 
 
 def _python_dict(targets: Sequence[Target]) -> str:
-    """JSON's strings are Python's too."""
     return json.dumps({target.name: target.url for target in targets}, indent=4)
-
-
-def _written(document: Callable[[Target], Mapping[str, Any]], *, is_toml: bool = False) -> Callable[..., str]:
-    """What stands in a file that has nothing else in it."""
-    merge = merged_toml if is_toml else merged_json
-
-    def render(targets: Sequence[Target]) -> str:
-        return merge("", [document(target) for target in targets]).text
-
-    return render
-
-
-def _of_file(
-    where: str, key: str, file: ConfigFile, *, key_in_text: bool = False, render: Callable[..., str] | None = None
-) -> Client:
-    render = render or _written(file.document, is_toml=file.is_toml)
-    return Client(render, where, key, key_in_text, file)
 
 
 def _at(path: str) -> Callable[[Mapping[str, str], str], Sequence[str]]:
@@ -233,7 +230,7 @@ def _claude_desktop_paths(environ: Mapping[str, str], platform: str) -> Sequence
 
 
 def _cline_paths(environ: Mapping[str, str], platform: str) -> Sequence[str]:
-    """That of the extension in VS Code, and that of the command line."""
+    """The file of the VS Code extension, and that of the command line."""
     if named := environ.get("CLINE_MCP_SETTINGS_PATH"):
         return [named]
     extension = f"{_settings_of_programs(environ, platform)}/Code/User/globalStorage/saoudrizwan.claude-dev"
@@ -246,61 +243,61 @@ def _codex_paths(environ: Mapping[str, str], platform: str) -> Sequence[str]:
 
 
 CLIENTS: Mapping[str, Client] = {
-    "claude-code": _of_file(
-        "Run this in a shell that has the key in {key_env}. With `--scope user` it counts in every project; --write "
+    "claude-code": Client(
+        "Run this in a shell that has the key in {key_env}. With `--scope user` it applies to all projects; --write "
         "puts it into .mcp.json of this project instead.",
         "Claude Code reads the key from {key_env}.",
         ConfigFile(_at(".mcp.json"), _claude_code_project),
-        render=_claude_code,
+        program=_claude_code,
     ),
-    "claude-desktop": _of_file(
+    "claude-desktop": Client(
         "Goes into claude_desktop_config.json (Settings, Developer, Edit Config): --write merges it with what is "
         "there.",
         "Restart Claude. Needs Node, for mcp-remote.",
         ConfigFile(_claude_desktop_paths, _claude_desktop),
         key_in_text=True,
     ),
-    "cursor": _of_file(
+    "cursor": Client(
         "Goes into ~/.cursor/mcp.json (--write merges it with what is there), or .cursor/mcp.json of a project.",
         "Cursor reads the key from {key_env}.",
         ConfigFile(_at("~/.cursor/mcp.json"), _cursor),
     ),
-    "vscode": _of_file(
+    "vscode": Client(
         "Goes into .vscode/mcp.json: --write merges it with what is there.",
         "VS Code asks for the key once and keeps it.",
         ConfigFile(_at(".vscode/mcp.json"), _vscode),
     ),
-    "windsurf": _of_file(
+    "windsurf": Client(
         "Goes into ~/.codeium/windsurf/mcp_config.json: --write merges it with what is there.",
         "Windsurf reads the key from {key_env}.",
         ConfigFile(_at("~/.codeium/windsurf/mcp_config.json"), _windsurf),
     ),
-    "cline": _of_file(
+    "cline": Client(
         "Goes into cline_mcp_settings.json (MCP Servers, Configure): --write merges it with what is there.",
         "",
         ConfigFile(_cline_paths, _cline),
         key_in_text=True,
     ),
-    "codex": _of_file(
+    "codex": Client(
         "Goes into ~/.codex/config.toml: --write merges it with what is there.",
         "Codex reads the key from {key_env}.",
         ConfigFile(_codex_paths, _codex, is_toml=True),
     ),
     "openai-agents": Client(
-        _openai_agents, "A Python program (pip install openai-agents).", "It reads the key from {key_env}."
+        "A Python program (pip install openai-agents).", "It reads the key from {key_env}.", program=_openai_agents
     ),
     "langchain": Client(
-        _langchain, "A Python program (pip install langchain-mcp-adapters).", "It reads the key from {key_env}."
+        "A Python program (pip install langchain-mcp-adapters).", "It reads the key from {key_env}.", program=_langchain
     ),
 }
 
 
 def instructions(client: Client, target: Target, *, is_written: bool = False, needs_key: bool = True) -> str:
-    """What a person does with the text, in a line or two; or does next, once it stands in the file."""
+    """What to do with the text, in a line or two; or what to do next if it is in the file already."""
     key = client.key.format(key_env=target.key_env)
     lines = [key] if is_written else [f"{client.where.format(key_env=target.key_env)} {key}".strip()]
     if client.key_in_text and target.key:
-        lines.append("It contains the key: keep the file to yourself.")
+        lines.append("It contains the key: keep the file private.")
     elif client.key_in_text and needs_key:
-        lines.append(f"Put the key in the place of {PASTE_HERE}; with --key-env NAME it is taken from the environment.")
+        lines.append(f"Replace {PASTE_HERE} by the key; with --key-env NAME it is taken from the environment.")
     return "\n".join(filter(None, lines))

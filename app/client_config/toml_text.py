@@ -1,42 +1,38 @@
-"""Changes tables in the text of a TOML file, for which the standard library has a reader and no writer. It knows just
-enough of the form to find them; whoever uses it reads the result and compares."""
+"""Changes tables in the text of a TOML file, because the standard library can read TOML but not write it. It only finds
+tables and statements: the caller must parse the result and compare."""
 
 import json
 import re
 import tomllib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-MAX_LINES = 500  # of one value: finding its end takes the square of that
+MAX_LINES = 500  # of one value: finding its end takes quadratic time
 _HEADER = re.compile(r"\s*\[\s*([^\[\]]*?)\s*\]\s*(?:#.*)?")
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A header (`table` is its path), or a statement with the first parts of its keys, or comments and empty lines."""
+    """A header (`table` is its path), a statement with the first parts of its keys, or comments and empty lines."""
 
     text: str
     table: tuple[str, ...] | None = None
     keys: frozenset[str] = frozenset()
 
 
-def set_table(text: str, path: tuple[str, ...], values: Mapping[str, str], replaced: Collection[str]) -> str:
-    """The text with these values in the table, and without what is `replaced` of it, its tables of such names too.
+def set_table(text: str, path: tuple[str, ...], values: Mapping[str, str], replaced: frozenset[str]) -> str:
+    """The text with these values in the table, and without its keys and sub-tables in `replaced`.
 
     Raises:
         ValueError: the text is not TOML, or a value has too many lines.
     """
     written = "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in values.items())
-    pieces, kept = _pieces(text), list[str]()
-    table: tuple[str, ...] | None = ()
-    is_found = False
-    for piece in pieces:
-        if piece.table is not None:
-            table = piece.table
-        is_dropped = table is not None and table[: len(path)] == path and table[len(path) :][:1] != ()
-        if is_dropped and table is not None and table[len(path)] in replaced:
-            continue
-        if table == path and piece.keys & frozenset(replaced):
+    kept, is_found = list[str](), False
+    table, depth = tuple[str, ...](), len(path)
+    for piece in _pieces(text):
+        table = table if piece.table is None else piece.table
+        names = piece.keys if table == path else table[depth : depth + 1] if table[:depth] == path else ()
+        if replaced.intersection(names):
             continue
         kept.append(piece.text)
         if piece.table == path:
@@ -65,7 +61,7 @@ def _pieces(text: str) -> list[_Piece]:
 
 
 def _table_of(line: str) -> tuple[str, ...]:
-    """The path of a table; of an array of tables one that nobody looks for."""
+    """The path of a table; for an array of tables one that matches nothing."""
     if not _HEADER.fullmatch(line.rstrip("\r\n")):
         return ("[[",)
     path, found = list[str](), tomllib.loads(line)
@@ -76,8 +72,8 @@ def _table_of(line: str) -> tuple[str, ...]:
 
 
 def _statement(lines: Sequence[str]) -> tuple[int, frozenset[str]]:
-    """How many lines the first statement has: as many as it takes to be whole. And its keys."""
-    problem: ValueError = ValueError("a value has no end")
+    """The number of lines of the first statement, and its keys. Tries more lines until they can be parsed."""
+    problem = ValueError("a value has no end")
     for size in range(1, len(lines) + 1):
         try:
             return size, frozenset(tomllib.loads("".join(lines[:size])))

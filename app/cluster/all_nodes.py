@@ -1,23 +1,23 @@
-"""AllNodes: sessions and processes of every node as values, for administrators. Each node tells of its own."""
+"""AllNodes: sessions and processes of all nodes, for administrators. Each node is asked for its own."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import anyio
 import msgspec
 
-from app.backends.backend_check import Trial
+from app.backends.backend_check import CheckResult
 from app.domain import BackendSpec, Limits, Principal
-from app.errors import GatewayError
+from app.errors import GatewayError, nodes_unavailable
 from app.logs import current
-from app.peers.client import PeerRequest, PeerResponse
+from app.peers.client import PeerClient, PeerRequest
 from app.peers.credentials import Word
 from app.routing.routes import NodeRecord
 from app.this_node.limits_use import LimitsUse, added
-from app.this_node.listing import Gathered, Listing, Window, merged
+from app.this_node.listing import Gathered, Listing, Ranked, Window, merged
 from app.this_node.overview import NodeOverview
 from app.this_node.views import (
     AddressUse,
@@ -30,128 +30,107 @@ from app.this_node.views import (
     TenantUse,
 )
 
-ANSWER_S = 1.0  # a node that takes longer is left out
+ANSWER_S = 1.0  # slower nodes are left out
 MAX_ANSWER_BYTES = 16 << 20
 OVERVIEW = "/internal/overview/"
 CREDENTIAL = "credential"
-ALL = "-"  # instead of a tenant's name: it is none
-_NOBODY = Principal("", "node", "", frozenset())  # whom a node speaks for when it asks on its own account
+ALL = "-"  # for all tenants; no tenant can have this name
+_NOBODY = Principal("", "node", "", frozenset())  # for requests of the node itself
 
 T = TypeVar("T")
+R = TypeVar("R", bound=Ranked)
 
 log = logging.getLogger(__name__)
 
 
-class Sends(Protocol):
-    """Requests to the other nodes (`peers.client.PeerClient`)."""
-
-    @property
-    def problems(self) -> Mapping[str, str]:
-        """Why those at these URLs and this one do not talk to each other."""
-
-    async def send(self, node: NodeRecord, request: PeerRequest, body: bytes = b"") -> PeerResponse:
-        """Raises GatewayError."""
-
-
 class AllNodes:
-    """Fulfils `admin.node.NodeView`. What a silent node has is missing from the lists, and the log says so."""
+    """Fulfils `admin.context.NodeView`. Without a tenant lists are of all tenants. Nodes that do not answer in time are
+    named as `silent`, and logged."""
 
     def __init__(
-        self, own: NodeOverview, peers: Callable[[], Iterable[NodeRecord]], sends: Sends, url: str = ""
+        self, own: NodeOverview, peers: Callable[[], Iterable[NodeRecord]], client: PeerClient, url: str = ""
     ) -> None:
-        self._own, self._peers, self._sends, self._url = own, peers, sends, url
-
-    def status(self) -> NodeStatus:
-        """The node that was asked."""
-        return self._own.status()
+        self._own, self._peers, self._client, self._url = own, peers, client, url
 
     async def statuses(self) -> Sequence[NodeStatus]:
-        """Every node: as it described itself at its last beat, and how it is now, if it answers."""
+        """All nodes by id: as of their last heartbeats, with the present load of those that answer."""
         loads = {load.node: load for load in (await self._gather("load", list[NodeLoad])).rows}
-        problems, own = self._sends.problems, self._own.status()
+        problems, own = self._client.problems, self._own.status()
         others = (
-            NodeStatus(
-                each.id,
-                each.version,
-                each.started_at,
-                each.sessions,
-                each.processes,
-                each.draining,
-                problems.get(each.url),
-                each.url,
-                loads.get(each.id),
-            )
+            NodeStatus(**asdict(each), problem=problems.get(each.url), load=loads.get(each.id))
             for each in self._peers()
         )
-        mine = replace(own, url=self._url or None, load=self._own.load())
+        mine = replace(own, url=self._url or None, load=loads[own.id])
         return sorted([mine, *others], key=lambda status: status.id)
 
     async def sessions(self, tenant: str | None, window: Window) -> Listing[SessionView]:
-        """The sessions of a tenant, or of all, on all nodes."""
-        found = await self._gather("sessions", list[Listing[SessionView]], **_asked(tenant, window))
-        return merged([self._own.sessions(tenant, window), *found.rows], window, found.silent)
+        return await self._merged("sessions", list[Listing[SessionView]], tenant, window)
 
     async def processes(self, tenant: str | None, window: Window) -> Listing[ProcessView]:
-        """The processes of a tenant, or of all, on all nodes."""
-        found = await self._gather("processes", list[Listing[ProcessView]], **_asked(tenant, window))
-        return merged([self._own.processes(tenant, window), *found.rows], window, found.silent)
+        return await self._merged("processes", list[Listing[ProcessView]], tenant, window)
 
     async def use(self, window: Window) -> Listing[TenantUse]:
-        """What each tenant uses on all nodes."""
         found = await self._gather("use", list[Listing[TenantUse]], **_asked(None, window))
         sums: dict[str, TenantUse] = {}
-        for listing in [self._own.use(window), *found.rows]:
+        for listing in found.rows:
             for each in listing.rows:
                 sums[each.tenant] = sums[each.tenant] + each if each.tenant in sums else each
         rows = window.first(sums.values(), lambda each: each.position(window.sort))
         return Listing(rows, len(sums), found.silent)
 
     async def failures(self, tenant: str | None, window: Window) -> Listing[FailureView]:
-        """The last failures of a tenant's backends, or of all, on all nodes, the newest first."""
-        found = await self._gather("failures", list[Listing[FailureView]], **_asked(tenant, window))
-        return merged([self._own.failures(tenant, window), *found.rows], window, found.silent)
+        """The last failures of backends, newest first."""
+        return await self._merged("failures", list[Listing[FailureView]], tenant, window)
 
     async def limits_use(self, tenant: str) -> tuple[LimitsUse, Sequence[str]]:
-        """What of the tenant's limits is taken on all nodes; and those that have not told, by id."""
+        """What is taken of the tenant's limits on all nodes, and the silent nodes."""
         found = await self._gather("limits", list[LimitsUse], tenant=tenant)
-        return added([self._own.limits_use(tenant), *found.rows]), found.silent
+        return added(found.rows), found.silent
 
     async def backends(self, tenant: str, first: str, last: str) -> Gathered[BackendRunning]:
-        """What the nodes run of the tenant's backends from this name to that, see `NodeOverview.backends`."""
-        asked = {"tenant": tenant, "first": first, "last": last}
-        found = await self._gather("backends", list[BackendRunning], **asked)
-        return Gathered([*self._own.backends(tenant, first, last), *found.rows], found.silent)
+        """What each node runs of the tenant's backends with names from `first` to `last`, and their failures."""
+        return await self._gather("backends", list[BackendRunning], tenant=tenant, first=first, last=last)
 
     async def credential_uses(self, identity: tuple[str, str, str]) -> Gathered[AddressUse]:
-        """From where this principal was let in, at any node."""
+        """The addresses from which this principal was admitted, per node."""
         tenant, issuer, subject = identity
-        found = await self._gather(CREDENTIAL, list[AddressUse], tenant=tenant, issuer=issuer, subject=subject)
-        return Gathered([*self._own.credential_uses(identity), *found.rows], found.silent)
+        return await self._gather(CREDENTIAL, list[AddressUse], tenant=tenant, issuer=issuer, subject=subject)
 
     async def end_session(self, tenant: str, session: str) -> bool:
-        """Ends the tenant's session with this public id, wherever it is; whether there was one."""
+        """Ends the session with this public id on any node; False if there is none.
+
+        Raises:
+            NodeUnavailable: a node that may have it did not answer.
+        """
         if self._own.end_session(tenant, session):
             return True
-        found: list[bool] = await self._of_all("end", list[bool], tenant=tenant, session=session)
-        return any(found)
+        told = await self._ask_others("end", list[bool], tenant=tenant, session=session)
+        if not any(told.rows) and told.silent:
+            raise nodes_unavailable(told.silent)
+        return any(told.rows)
 
     async def stderr(self, tenant: str, process: str, lines: int) -> Sequence[str] | None:
-        """The last lines of the tenant's process, wherever it runs; None if there is no such process."""
+        """The last lines of a process on any node; None if there is no such process."""
         own = self._own.stderr(tenant, process, lines)
         if own is not None:
             return own
-        found = await self._of_all("stderr", list[list[str]], tenant=tenant, process=process, lines=str(lines))
-        return found[0] if found else None
+        found = await self._ask_others("stderr", list[list[str]], tenant=tenant, process=process, lines=str(lines))
+        return found.rows[0] if found.rows else None
 
-    async def check(self, spec: BackendSpec, limits: Limits) -> Trial:
-        """See `try_backend`; tried on this node."""
+    async def check(self, spec: BackendSpec, limits: Limits) -> CheckResult:
+        """Checks a backend on this node (`check_backend`)."""
         return await self._own.check(spec, limits)
 
-    async def _of_all(self, what: str, kind: type[list[T]], **query: str) -> list[T]:
-        """What each other node answers, one list after the other."""
-        return [*(await self._gather(what, kind, **query)).rows]
+    async def _merged(self, what: str, kind: type[list[Listing[R]]], tenant: str | None, window: Window) -> Listing[R]:
+        found = await self._gather(what, kind, **_asked(tenant, window))
+        return merged(found.rows, window, found.silent)
 
     async def _gather(self, what: str, kind: type[list[T]], **query: str) -> Gathered[T]:
+        """The rows of all nodes, this one first."""
+        others = await self._ask_others(what, kind, **query)
+        return Gathered([*answer_for(self._own, what, query), *others.rows], others.silent)
+
+    async def _ask_others(self, what: str, kind: type[list[T]], **query: str) -> Gathered[T]:
         found: list[T] = []
         silent: list[str] = []
 
@@ -161,9 +140,8 @@ class AllNodes:
                     found.extend(msgspec.json.decode(await self._ask(node, what, query), type=kind))
             except (GatewayError, TimeoutError, msgspec.DecodeError) as problem:
                 silent.append(node.id)
-                log.warning(
-                    "Node %s is missing from a list of all nodes: %s", node.id, str(problem) or "it does not answer"
-                )
+                why = str(problem) or "it does not answer"
+                log.warning("Node %s is missing from a list of all nodes: %s", node.id, why)
 
         async with anyio.create_task_group() as tasks:
             for node in self._peers():
@@ -177,7 +155,7 @@ class AllNodes:
         served = current.get()
         named = None if served is None else served.fields().get("request")
         headers = [(b"x-request-id", named.encode("ascii"))] if isinstance(named, str) else []
-        response = await self._sends.send(node, PeerRequest(method, target, headers, Word(_NOBODY, "")))
+        response = await self._client.send(node, PeerRequest(method, target, headers, Word(_NOBODY, "")))
         try:
             if response.status != 200:
                 raise GatewayError(f"status {response.status}")
@@ -187,10 +165,13 @@ class AllNodes:
 
 
 def answer_for(own: NodeOverview, what: str, query: dict[str, str]) -> Any:
-    """What this node tells another that asks for its part; None for a question that there is not."""
+    """This node's rows, for its own AllNodes or another node's; None for an unknown question."""
     tenant = query.get("tenant", "")
-    if what in ("sessions", "processes", "use", "failures"):
-        return [_listed(own, what, None if tenant == ALL else tenant, query)]
+    lists = {"sessions": own.sessions, "processes": own.processes, "failures": own.failures}
+    if what in lists:
+        return [lists[what](None if tenant == ALL else tenant, msgspec.convert(query, Window, strict=False))]
+    if what == "use":
+        return [own.use(msgspec.convert(query, Window, strict=False))]
     if what == "limits":
         return [own.limits_use(tenant)]
     if what == "load":
@@ -209,18 +190,3 @@ def answer_for(own: NodeOverview, what: str, query: dict[str, str]) -> Any:
 
 def _asked(tenant: str | None, window: Window) -> dict[str, str]:
     return {"tenant": ALL if tenant is None else tenant, **{name: str(each) for name, each in asdict(window).items()}}
-
-
-def _listed(own: NodeOverview, what: str, tenant: str | None, query: dict[str, str]) -> Any:
-    window = Window(
-        query.get("sort", "id"),
-        query.get("after", ""),
-        int(query.get("limit", "0")),
-        query.get("backend", ""),
-        query.get("only", ""),
-    )
-    if what == "use":
-        return own.use(window)
-    if what == "failures":
-        return own.failures(tenant, window)
-    return own.sessions(tenant, window) if what == "sessions" else own.processes(tenant, window)

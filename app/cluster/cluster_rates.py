@@ -1,27 +1,25 @@
-"""SharedRates: one rate per tenant, however many nodes its requests come to.
+"""ClusterRates: one request rate per tenant, over all nodes.
 
-Each node spends from its own TokenBucket, without asking anybody. Every EVERY_S it tells Redis what it has spent, where
-the true bucket is, and adopts the true level. What the nodes spend together above the rate in between makes the true
-level negative, so over time the rate is exact; at once it is at most a burst per node.
+Each node spends from its own TokenBucket. Every EVERY_S it reports what it has spent to the shared bucket in Redis and
+adopts that one's level. If the nodes together spend more than the rate, the shared level becomes negative: over time
+the rate is exact; at any moment it is exceeded by at most a burst per node.
 """
 
-import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-import anyio
-
+from app.cluster.periodic import repeat
 from app.errors import GatewayError
 from app.limits.bucket import TokenBucket
 from app.limits.gates import TenantGates
 
 EVERY_S = 0.05
-LOT = 500  # tenants in one call of the script: it takes less than two milliseconds
+BATCH = 500  # tenants per call of the script: it takes less than 2 ms
 KEY = "trunkline:rate:"
 
-# For each key: rate, burst, spent. A bucket is "level time"; one that is gone is full, so it may go when it is. No
-# debt is larger than a burst on each of 64 nodes: what stands there may be forged. (x == x: it is not nan.)
+# For each key: rate, burst, spent. A bucket is stored as "level time". A missing one is full, so it expires when it is
+# full. The debt is limited to 64 bursts, because the stored value may be forged. (x == x: it is not nan.)
 SCRIPT = """
 local clock = redis.call('TIME')
 local now = clock[1] + clock[2] / 1000000
@@ -46,43 +44,34 @@ return levels
 Run = Callable[[Sequence[Any], Sequence[Any]], Awaitable[Any]]
 """Runs the script with keys and arguments. Raises RoutesUnavailable."""
 
-log = logging.getLogger(__name__)
 
-
-class SharedRates:
-    """Tells and adopts. `run` runs in a task of the node; while Redis is away each node's own limits go on."""
+class ClusterRates:
+    """`run` is a task of the node. While Redis is away each node applies the limits by itself."""
 
     def __init__(self, gates: TenantGates, run_script: Run, clock: Callable[[], float] = time.monotonic) -> None:
         self._gates, self._run_script, self._clock = gates, run_script, clock
 
     async def run(self) -> None:
-        """Rounds until it is cancelled."""
-        while True:
-            await anyio.sleep(EVERY_S)
-            try:
-                await self.round()
-            except Exception:
-                log.exception("rates could not be shared")
+        await repeat(self.round, EVERY_S, "Could not share request rates with other nodes; will retry")
 
     async def round(self) -> None:
-        """One round: a call for all tenants that have spent anything. Never raises for a Redis that is away."""
+        """Reports what tenants have spent. Does not raise if Redis is away."""
         spenders = [(name, gate.bucket) for name, gate in self._gates if gate.bucket is not None and gate.bucket.spent]
-        for start in range(0, len(spenders), LOT):
-            lot = spenders[start : start + LOT]
+        for start in range(0, len(spenders), BATCH):
             try:
-                await self._share(lot)
+                await self._share(spenders[start : start + BATCH])
             except GatewayError:
-                # What was not told is left at that: to make the tenants pay for the outage would be another one.
+                # Unreported spending is forgotten: tenants must not pay for the outage.
                 for _, bucket in spenders[start:]:
                     bucket.tell()
                 return
         self._gates.prune(self._clock())
 
-    async def _share(self, lot: Sequence[tuple[str, TokenBucket]]) -> None:
+    async def _share(self, batch: Sequence[tuple[str, TokenBucket]]) -> None:
         arguments: list[float] = []
-        for _, bucket in lot:
+        for _, bucket in batch:
             arguments += (bucket.rate, bucket.burst, bucket.tell())
-        levels = await self._run_script([KEY + name for name, _ in lot], arguments)
+        levels = await self._run_script([KEY + name for name, _ in batch], arguments)
         now = self._clock()
-        for (_, bucket), level in zip(lot, levels, strict=True):
+        for (_, bucket), level in zip(batch, levels, strict=True):
             bucket.adopt(float(level), now)

@@ -1,4 +1,4 @@
-"""JournalWriter: writes the journals of a node's durable sessions to where the other nodes find them."""
+"""JournalWriter: writes the journals of a node's durable sessions to the store that all nodes share."""
 
 import logging
 import time
@@ -7,26 +7,27 @@ from collections.abc import Callable, Sequence
 import anyio
 
 from app.auth.sealing import SealBroken, Sealer
+from app.cluster.periodic import repeat
 from app.errors import RoutesUnavailable
 from app.routing.journal_store import REPLACES, JournalStore, JournalWrite, Outcome
 from app.streams import journal
-from app.streams.event_form import Event
 from app.streams.journal import WRITE_BYTES, Head, Journal, JournalBroken, NotDurable
+from app.streams.journal_record import Event
 
-COLLECT_S = 0.005  # how long news waits for more; with the write itself an event is safe within 20 ms
+COLLECT_S = 0.005  # how long changes are collected; with the write itself an event is safe within 20 ms
 MAX_WRITES = 64  # sessions in one write to the store
-RETRY_S = 0.25  # after a write that failed; nothing gathers meanwhile that the sessions do not keep anyway
-TOUCH_S = 60.0  # how often all journals are kept from expiring, and missed where the store has lost them
+RETRY_S = 0.25  # after a failed write; meanwhile no more is kept than sessions keep anyway
+TOUCH_S = 60.0  # how often all journals are kept from expiring, and lost ones written again
 TOUCHED_AT_ONCE = 250
-MAX_STORED_BYTES = 256 << 20  # of a node's events; above it the session with the most is not durable any more
-MAX_DELETIONS = 10_000  # that wait for a store that is away; what is not deleted expires
+MAX_STORED_BYTES = 256 << 20  # of a node's events; above it the session with the most is no longer durable
+MAX_DELETIONS = 10_000  # waiting while the store is away; journals that are not deleted expire
 MAX_PARTS = 32  # of one journal in one `flush`: twice what its log may hold
 
 log = logging.getLogger(__name__)
 
 
 class JournalWriter:
-    """One per node. `run` is its task: what news there is goes out together, COLLECT_S after the first."""
+    """One per node; `run` is its task. Changes are written together, COLLECT_S after the first."""
 
     def __init__(
         self,
@@ -38,7 +39,7 @@ class JournalWriter:
         max_stored_bytes: int = MAX_STORED_BYTES,
         on_fenced: Callable[[str], None] = lambda key: None,
     ) -> None:
-        """`on_fenced` hears the route key of a session whose journal is another node's, as the store says."""
+        """`on_fenced` is called with a session's route key when another node turns out to own its journal."""
         self._on_fenced = on_fenced
         self._store, self._sealer, self._clock, self._wall_clock = store, sealer, clock, wall_clock
         self._max_stored_bytes = max_stored_bytes
@@ -51,24 +52,18 @@ class JournalWriter:
         self.stored_bytes = 0
 
     def open(self, key: str, token: int) -> Journal:
-        """The journal of a session that is ours, under this route key; `Journal.end` or `hand_over` closes it."""
+        """A journal for the session with this route key. `Journal.end` or `hand_over` closes it."""
         opened = self._journals[key] = Journal(key, token, self)
         self._deletions.pop(key, None)
         return opened
 
     async def run(self) -> None:
-        """Writes until it is cancelled."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._write_for_ever)
-            tasks.start_soon(self._touch_for_ever)
+            tasks.start_soon(repeat, self._touch, TOUCH_S, "Could not keep session journals from expiring; will retry")
 
     async def flush(self, journal: Journal) -> None:
-        """Returns when everything of this session is in the store.
-
-        Raises:
-            NotDurable: it is not durable, or not any more.
-            RoutesUnavailable: the store is away.
-        """
+        """Waits until the whole journal is stored. Raises NotDurable, or RoutesUnavailable if the store is away."""
         for _ in range(MAX_PARTS):
             async with self._writing:
                 if journal.is_over or not (journal.number or journal.is_dirty):
@@ -79,23 +74,15 @@ class JournalWriter:
         raise RoutesUnavailable
 
     async def hand_over(self, journal: Journal) -> None:
-        """The same for a session that has ended here and goes on elsewhere; closes the journal, and deletes nothing.
-
-        Raises:
-            NotDurable, RoutesUnavailable: as `flush`; the journal is closed all the same.
-        """
+        """Flushes and closes the journal without deleting it. Raises as `flush` does; it is closed even then."""
         try:
             await self.flush(journal)
         finally:
             journal.let_go()
 
     async def take(self, key: str, token: int) -> tuple[Head, list[Event], int] | None:
-        """What the last owner that wrote has written, and its token; from now on it writes no more. None where that is
-        nothing, or not to be trusted.
-
-        Raises:
-            RoutesUnavailable: the store is away.
-        """
+        """The head, the events and the token of the last owner, which is locked out; None without a valid journal.
+        Raises RoutesUnavailable if the store is away."""
         found = await self._store.take(key, token)
         if found is None:
             return None
@@ -107,19 +94,17 @@ class JournalWriter:
         return head, events, found.token
 
     def rewrite_all(self) -> None:
-        """The store has lost what it had."""
+        """For a store that has lost its data."""
         for each in list(self._journals.values()):
             each.lost()
 
     # --- JournalOwner
 
     def has_news(self, journal: Journal) -> None:
-        """See JournalOwner."""
         self._dirty[journal] = None
         self._wake.set()
 
     def has_ended(self, journal: Journal) -> None:
-        """See JournalOwner."""
         if not journal.number:
             return
         if len(self._deletions) >= MAX_DELETIONS:
@@ -128,10 +113,8 @@ class JournalWriter:
         self._wake.set()
 
     def has_let_go(self, journal: Journal) -> None:
-        """See JournalOwner."""
         self._dirty.pop(journal, None)
-        self.stored_bytes -= journal.accounted
-        journal.accounted = 0
+        self.stored_bytes += journal.grown()
         if self._journals.get(journal.key) is journal:
             del self._journals[journal.key]
 
@@ -151,13 +134,13 @@ class JournalWriter:
                 await anyio.sleep(RETRY_S)
                 continue
             except Exception:
-                log.exception("Could not write session journals")
+                log.exception("Could not write session journals; will retry")
                 await anyio.sleep(RETRY_S)
                 continue
             self._wake = anyio.Event()
 
     async def _write(self, journals: Sequence[Journal]) -> None:
-        """Writes what these have to say, as much as fits; the rest stays dirty."""
+        """Writes changes of these journals, as many as fit; the rest stay dirty."""
         writes = self._next_writes(journals)
         if not writes:
             return
@@ -168,7 +151,7 @@ class JournalWriter:
                 written.lost()
             raise
         if self._is_away:
-            log.info("sessions are durable again")
+            log.info("Session journals can be written again: durable sessions survive this node")
         self._is_away = False
         for (written, write), outcome in zip(writes, outcomes, strict=True):
             self._is_done(written, write, outcome)
@@ -191,11 +174,11 @@ class JournalWriter:
             journal.written(write)
             self._account(journal)
         elif outcome is Outcome.FENCED:
-            log.warning("a session is another node's by now: its journal is left to that node")
+            log.warning("Another node has taken over a session; this node stops writing its journal")
             journal.let_go()
             self._on_fenced(journal.key)
         elif write.length == REPLACES:
-            log.error("a journal cannot be written: somebody else writes it under the same token; it is given up")
+            log.error("A session is no longer durable: another writer uses the token of its journal")
             journal.end()
         else:
             journal.lost()
@@ -209,49 +192,35 @@ class JournalWriter:
                     del self._deletions[key]
 
     def _account(self, journal: Journal) -> None:
-        """Counts what the journal holds; where that is too much for the store, the largest one goes."""
-        if journal.is_over or journal.log is None:
-            return
-        self.stored_bytes += journal.log.bytes - journal.accounted
-        journal.accounted = journal.log.bytes
+        """Counts the stored bytes; above the limit the largest journals are given up."""
+        self.stored_bytes += journal.grown()
         while self.stored_bytes > self._max_stored_bytes:
-            largest = max(self._journals.values(), key=lambda each: each.accounted)
+            largest = max(self._journals.values(), key=lambda each: each.counted_bytes)
             if not self._has_complained:
-                log.warning("sessions have more to be kept than a node may: the largest are not durable any more")
+                log.warning("Session journals exceed %d bytes: giving up the largest", self._max_stored_bytes)
             self._has_complained = True
             largest.end()
 
     def _say_away(self) -> None:
         if not self._is_away:
-            log.warning("sessions are not durable: what they do cannot be written down")
+            log.warning("Cannot write session journals: until Redis answers, durable sessions end with this node")
         self._is_away = True
 
-    async def _touch_for_ever(self) -> None:
-        while True:
-            await anyio.sleep(TOUCH_S)
-            try:
-                await self.touch()
-            except RoutesUnavailable:
-                self._say_away()
-            except Exception:
-                log.exception("journals could not be kept from expiring")
-
-    async def touch(self) -> None:
-        """Keeps every journal from expiring, and writes those again that the store has lost.
-
-        Raises:
-            RoutesUnavailable: the store is away.
-        """
+    async def _touch(self) -> None:
+        """Keeps every journal from expiring, and marks those that the store has lost for writing."""
         written = [(each.key, each.token) for each in self._journals.values() if each.number]
-        for start in range(0, len(written), TOUCHED_AT_ONCE):
-            for key in await self._store.touch(written[start : start + TOUCHED_AT_ONCE]):
-                if key in self._journals:
-                    self._journals[key].lost()
+        try:
+            for start in range(0, len(written), TOUCHED_AT_ONCE):
+                for key in await self._store.touch(written[start : start + TOUCHED_AT_ONCE]):
+                    if key in self._journals:
+                        self._journals[key].lost()
+        except RoutesUnavailable:
+            self._say_away()
 
     def __repr__(self) -> str:
         return f"<JournalWriter [{len(self._journals)} journals, {len(self._dirty)} dirty, {self.stored_bytes} bytes]>"
 
 
 def _part(key: str, token: int) -> str:
-    """What a journal is sealed for: one session, one owner."""
+    """The key for sealing is derived from this: one per session and owner."""
     return f"trunkline:journal:{key}:{token}"

@@ -1,4 +1,4 @@
-"""open_routing: what a node needs to be one of several, or to be alone."""
+"""open_routing: a node's connections to Redis and to other nodes, or substitutes for a single node."""
 
 import time
 from collections.abc import AsyncIterator
@@ -12,13 +12,13 @@ from app.peers.credentials import NodeCredentials
 from app.redis.connection import RedisConnection
 from app.redis.key_check import check_value
 from app.routing.heartbeat import Store
-from app.routing.journal_store import JournalStore, MemoryJournalStore, RedisJournalStore
+from app.routing.journal_store import JournalStore, NoJournalStore, RedisJournalStore
 from app.routing.memory_store import MemoryStore
 from app.routing.notices import Notices
 from app.routing.records import Seal
 from app.routing.redis_store import RedisStore
 
-FIRST_ATTEMPT_S = 2.5  # to connect and ask; a Redis that is away refuses at once
+FIRST_ATTEMPT_S = 2.5  # to connect and ask
 OTHER_KEY = (
     "TRUNKLINE_SECRET_KEY: the nodes that use this Redis have another one; all must have the same. To change it, stop "
     "every node, and start them with the new key ten minutes later, or at once after `redis-cli DEL trunkline:key`"
@@ -27,7 +27,7 @@ OTHER_KEY = (
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """`redis` and `notices` are None on a node that is alone."""
+    """`redis` and `notices` are None on a single node."""
 
     node: str
     url: str
@@ -56,24 +56,18 @@ async def open_routing(  # noqa: PLR0913 - once, of plain values
     claim_wait_s: float | None = None,
     deadlines: Deadlines = Deadlines(),  # noqa: B008 - immutable
 ) -> AsyncIterator[Routing]:
-    """Opens the connections; whether Redis is there or not. Leaving closes them.
-
-    `claim_wait_s` is how long a new session may wait for a Redis that is slow and answers, `deadlines` how long
-    another node may take.
-
-    Raises:
-        SettingsError: the nodes in this Redis have another secret key.
-    """
+    """Opens the connections, whether Redis answers or not, and closes them. `claim_wait_s` is how long a new session
+    may wait for a slow Redis. Raises SettingsError if the nodes that use this Redis have another secret key."""
     credentials = NodeCredentials(secret_key, node, time.time)
     peers = PeerClient(credentials, deadlines)
     try:
         if redis_url is None:
-            yield Routing(node, url, MemoryStore(), MemoryJournalStore(), credentials, peers, None, None)
+            yield Routing(node, url, MemoryStore(), NoJournalStore(), credentials, peers, None, None)
             return
         errors, check = metrics.route_store_errors, check_value(secret_key)
         async with (
             RedisConnection(redis_url, errors, check=check) as redis,
-            RedisConnection(redis_url, errors, check=check) as for_journals,
+            RedisConnection(redis_url, errors, check=check, use="journals") as for_journals,
         ):
             await redis.first_attempt(FIRST_ATTEMPT_S)
             if redis.has_other_key:

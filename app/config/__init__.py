@@ -1,5 +1,5 @@
-"""What an operator sets. `settings` is the table of environment variables, read by `environment`; `parsers`, `hosts`
-and `urls` are the forms of values, `data_directory` is where data is when nobody says where.
+"""The settings. `settings` is the table of environment variables, which `environment` reads; `parsers`, `hosts` and
+`urls` check values; `data_directory` chooses the default directory.
 
-Read where things are put together and on the command line; everything else is handed plain values.
+Only start-up and the command line read settings; everything else receives plain values.
 """

@@ -1,4 +1,4 @@
-"""The directory where a node keeps what it has made: where it is when nobody says where, and the secret key in it."""
+"""The data directory: its default, and the secret key in it."""
 
 import logging
 import os
@@ -14,25 +14,25 @@ from app.config.parsers import SECRET_KEY_BYTES, path, secret_key
 OLD_DATA_DIR = "trunkline-data"  # in the working directory: the default of the first version, kept where it exists
 
 _LOST = (
-    "put it back from the backup, or set it. If it is lost, so is what was made with it: put another one there "
-    "(`openssl rand -hex 32`) and say so to the database with `trunkline secret-key accept`"
+    "restore it from the backup, or set it. If it is lost, so is everything made with it: put a new one there "
+    "(`openssl rand -hex 32`) and run `trunkline secret-key accept`"
 )
 
 log = logging.getLogger(__name__)
 
 
 def default_data_dir(environ: Mapping[str, str]) -> Path:
-    """Where data is kept when nobody says where: a place of the user, so that each command finds what the gateway has
-    made. Three cases, in this order: what an earlier version has made in the working directory, XDG_DATA_HOME, home.
+    """The default: OLD_DATA_DIR if it exists, else below XDG_DATA_HOME or the user's home, so that each command finds
+    what the gateway has made.
 
     Raises:
-        SettingsError: the user has no home, or the directory here is somebody else's.
+        SettingsError: the user has no home, or OLD_DATA_DIR belongs to another user.
     """
     old = path(OLD_DATA_DIR)
     if old.is_dir():
-        # Whoever makes it decides which commands run: in a shared directory that could be anybody.
+        # Its owner decides which commands run; in a shared directory that could be anybody.
         if old.stat().st_uid != os.getuid():
-            raise wrong("data_dir", f"{str(old)!r} belongs to another user; if it is meant, name it (--data-dir)")
+            raise wrong("data_dir", f"{str(old)!r} belongs to another user; if you mean it, name it (--data-dir)")
         return old
     base = environ.get("XDG_DATA_HOME", "")
     if not os.path.isabs(base):  # the XDG specification: a relative path is to be ignored
@@ -44,27 +44,24 @@ def default_data_dir(environ: Mapping[str, str]) -> Path:
 
 
 def is_in_working_directory(data_dir: Path) -> bool:
-    """Whether it is the one that goes before the default."""
+    """Whether it is OLD_DATA_DIR, which takes precedence over the default."""
     return data_dir == path(OLD_DATA_DIR)
 
 
 def say_where_data_is(data_dir: Path) -> None:
-    """For the log of a node: who runs a command later needs to know."""
-    if is_in_working_directory(data_dir):
-        log.info("data directory: %s (in the working directory, which goes before the default)", data_dir)
-    else:
-        log.info("data directory: %s", data_dir)
+    note = " (in the working directory, which takes precedence over the default)"
+    log.info("data directory: %s%s", data_dir, note if is_in_working_directory(data_dir) else "")
 
 
 def _home_of_user() -> str:
     try:
         return pwd.getpwuid(os.getuid()).pw_dir
-    except KeyError:  # a container may run as a number that nobody has a name for
+    except KeyError:  # containers may run under an id without a name
         return ""
 
 
 def make_directory(directory: Path) -> None:
-    """Nobody else may read it."""
+    """Only its owner may read it."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -72,9 +69,9 @@ def make_directory(directory: Path) -> None:
 
 
 def kept_secret_key(data_dir: Path, database_url: str, *, make: bool) -> bytes:
-    """The key of this data directory, made at the first start; empty if it is not made yet and must not be."""
+    """The key of this data directory, created at the first start; empty if there is none yet and `make` is False."""
     file = data_dir / "secret_key"
-    # Looked at first: who starts at the same time makes the key before the database.
+    # Before the key: a node that starts at the same time creates its key before its database.
     has_database = Path(database_url.removeprefix("sqlite:///")).exists()
     try:
         if not file.exists():
@@ -89,7 +86,7 @@ def kept_secret_key(data_dir: Path, database_url: str, *, make: bool) -> bytes:
 
 
 def _write_new(path: Path, text: str) -> None:
-    # Written aside and linked, so that of two first starts at once both read the same, whole key.
+    # Written to another file and linked: if two nodes start at once, both read the same, complete key.
     descriptor, aside = tempfile.mkstemp(prefix=".secret_key.", dir=path.parent)  # mode 0600
     try:
         with os.fdopen(descriptor, "w") as file:

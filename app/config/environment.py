@@ -1,4 +1,4 @@
-"""The variables `TRUNKLINE_<NAME>`, secrets also as `TRUNKLINE_<NAME>_FILE`, and what is said of one that is wrong."""
+"""Reads the variables `TRUNKLINE_<NAME>`, secrets also from `TRUNKLINE_<NAME>_FILE`."""
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
@@ -8,7 +8,7 @@ from typing import TypeVar
 from app.errors import SettingsError
 
 PREFIX = "TRUNKLINE_"
-COMMAND_LINE = ("URL", "KEY", "KEY_FILE")  # variables of commands that speak to a gateway; a node reads none of them
+COMMAND_LINE = ("URL", "KEY", "KEY_FILE")  # for commands that call a gateway; a node ignores them
 
 _T = TypeVar("_T")
 
@@ -19,7 +19,7 @@ def wrong(name: str, problem: str) -> SettingsError:
 
 
 def parsed(name: str, parse: Callable[[str], _T], text: str) -> _T:
-    """What the parser makes of the text."""
+    """Calls the parser; its ValueError becomes a SettingsError that names the variable."""
     try:
         return parse(text)
     except ValueError as error:
@@ -27,11 +27,11 @@ def parsed(name: str, parse: Callable[[str], _T], text: str) -> _T:
 
 
 def read(environ: Mapping[str, str], name: str, *, secret: bool) -> str:
-    """What is set, or stands in the file that is named; empty where neither is."""
+    """The value of the variable, or the content of its file; empty if neither is set."""
     variable = PREFIX + name.upper()
     text, path = environ.get(variable, "").strip(), environ.get(variable + "_FILE", "") if secret else ""
     if text and path:
-        raise wrong(name, f"set either it or {variable}_FILE, not both")
+        raise wrong(name, f"set it or {variable}_FILE, not both")
     if not path:
         return text
     try:
@@ -45,12 +45,12 @@ def read(environ: Mapping[str, str], name: str, *, secret: bool) -> str:
 
 
 def _shown_path(path: str) -> str:
-    """A path, unless it could be the secret itself, set in the wrong variable."""
-    return repr(path) if path.startswith(("/", ".", "~")) else "the file that it names"
+    """Does not show what could be the secret itself, set in the wrong variable."""
+    return repr(path) if path.startswith(("/", ".", "~")) else "the file"
 
 
 def refuse_unknown(environ: Mapping[str, str], names: Iterable[str], secrets: Iterable[str]) -> None:
-    """A misspelt setting must not be silently without effect. `…_BIN` and `TEST…` belong to scripts and tests."""
+    """Refuses misspelt settings, which would have no effect. `…_BIN` and `TEST…` belong to scripts and tests."""
     known = {*names, *(name + "_FILE" for name in secrets)}
     for variable in sorted(environ):
         name = variable.removeprefix(PREFIX)

@@ -1,4 +1,4 @@
-"""Hosts, nodes and networks as settings name them: text in, value out; a ValueError says what is allowed."""
+"""Parsers of hosts, node names and networks: text in, value out; a ValueError says what is allowed."""
 
 import ipaddress
 import re
@@ -10,7 +10,7 @@ _NODE_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
 def host(text: str) -> str:
-    """Where to listen."""
+    """An IP address or a host name."""
     try:
         return str(ipaddress.ip_address(text))
     except ValueError:
@@ -20,27 +20,24 @@ def host(text: str) -> str:
 
 
 def node_name(text: str) -> str:
-    """What a node is called."""
     if not _NODE_NAME.fullmatch(text):
         raise ValueError(
-            f"{text[:80]!r} is no name for a node: allowed are up to 63 of a-z, 0-9 and -, the last not at either end"
+            f"{text[:80]!r} is not a node name: allowed are up to 63 of a-z, 0-9 and -, with no - at either end"
         )
     return text
 
 
 def networks(text: str) -> tuple[IpNetwork, ...]:
     """Addresses and networks, separated by commas."""
-    networks = []
-    for item in filter(None, (part.strip() for part in text.split(","))):
-        try:
-            networks.append(ipaddress.ip_network(item))
-        except ValueError as error:
-            raise ValueError(f"{error}; allowed are addresses and networks like 10.0.0.0/8") from None
-    return tuple(networks)
+    items = (part.strip() for part in text.split(","))
+    try:
+        return tuple(ipaddress.ip_network(item) for item in items if item)
+    except ValueError as error:
+        raise ValueError(f"{error}; allowed are addresses and networks like 10.0.0.0/8") from None
 
 
 def is_wildcard(host: str) -> bool:
-    """Whether it stands for every address of this machine, and so names none that others could connect to."""
+    """Whether it means every address of this machine, so that others cannot connect to it."""
     try:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:

@@ -1,4 +1,4 @@
-"""Values as settings write them: text in, value out; a ValueError says what is wrong and what is allowed."""
+"""Parsers of settings: text in, value out; the ValueError says what is wrong and what is allowed."""
 
 import binascii
 import math
@@ -7,13 +7,12 @@ from base64 import b64decode
 from collections.abc import Callable
 from pathlib import Path
 
-LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
-ACCESS_LOGS = ("off", "errors", "all")
 SECRET_KEY_BYTES = 32
+KEY_FORM = "32 random bytes or more, in hex or base64 (`openssl rand -hex 32` makes them)"
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:
-    """A parser of whole numbers in these bounds."""
+    """A parser of whole numbers from `least` to `most`."""
 
     def parse(text: str) -> int:
         if not re.fullmatch(r"-?[0-9]{1,18}", text):
@@ -26,37 +25,33 @@ def whole(least: int, most: int) -> Callable[[str], int]:
 
 
 def seconds(text: str) -> float:
-    """More than none."""
-    value = _number(text)
-    if not (math.isfinite(value) and value > 0):
-        raise ValueError(f"{text[:40]!r} is not a number of seconds; allowed are positive, finite numbers")
+    """A positive number of seconds."""
+    value = delay(text)
+    if value == 0:
+        raise ValueError(f"{text[:40]!r} is not allowed; allowed are positive, finite numbers of seconds")
     return value
 
 
 def delay(text: str) -> float:
-    """Seconds, or none."""
-    value = _number(text)
+    """A number of seconds, or 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
     if not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"{text[:40]!r} is not a number of seconds; allowed are 0 and positive, finite numbers")
+        raise ValueError(f"{text[:40]!r} is not a number of seconds; allowed are positive, finite numbers")
     return value
 
 
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
-
-
 def path(text: str) -> Path:
-    """Made absolute; `~` is the home of the user."""
+    """An absolute path; `~` is the user's home."""
     if "\0" in text:
-        raise ValueError("a path has no NUL character")
+        raise ValueError("a path cannot contain NUL characters")
     return Path(text).expanduser().absolute()
 
 
 def list_of(pattern: re.Pattern[str], example: str) -> Callable[[str], tuple[str, ...]]:
-    """A parser of lists whose items have a form."""
+    """A parser of comma-separated lists. `example` shows the form of an item."""
 
     def parse(text: str) -> tuple[str, ...]:
         items = tuple(item.strip().lower() for item in text.split(",") if item.strip())
@@ -69,16 +64,13 @@ def list_of(pattern: re.Pattern[str], example: str) -> Callable[[str], tuple[str
 
 
 def secret_key(text: str) -> bytes:
-    """Hex or base64."""
+    """From hex or base64."""
     try:
         key = bytes.fromhex(text) if re.fullmatch(r"[0-9a-fA-F]+", text) else _from_base64(text)
     except (ValueError, binascii.Error):
         raise ValueError("it is neither hex nor base64") from None
     if len(key) < SECRET_KEY_BYTES:
-        raise ValueError(
-            f"it has {len(key)} bytes; needed are {SECRET_KEY_BYTES} random bytes or more, in hex or base64 "
-            "(`openssl rand -hex 32` makes them)"
-        )
+        raise ValueError(f"it has {len(key)} bytes; needed are {KEY_FORM}")
     return key
 
 
@@ -87,15 +79,12 @@ def _from_base64(text: str) -> bytes:
     return b64decode(standard + "=" * (-len(standard) % 4), validate=True)
 
 
-def access_log(text: str) -> str:
-    """Which requests are written down."""
-    if text.lower() not in ACCESS_LOGS:
-        raise ValueError(f"{text[:40]!r} is none of {', '.join(ACCESS_LOGS)}")
-    return text.lower()
+def one_of(*words: str) -> Callable[[str], str]:
+    """A parser of these words, in upper or lower case."""
 
+    def parse(text: str) -> str:
+        if text.lower() not in words:
+            raise ValueError(f"{text[:40]!r} is not allowed; allowed are {', '.join(words)}")
+        return text.lower()
 
-def log_level(text: str) -> str:
-    """From which level on."""
-    if text.lower() not in LOG_LEVELS:
-        raise ValueError(f"{text[:40]!r} is not a level; allowed are {', '.join(LOG_LEVELS)}")
-    return text.lower()
+    return parse

@@ -1,7 +1,7 @@
-"""The node's settings: what there is, its form and its default, and what does not go together.
+"""The node's settings, with the parser and the default of each.
 
-The only reader of the environment. Everything below `gateway.py` is handed plain values, never this object.
-An empty variable counts as not set.
+Nothing else reads settings from the environment. Everything below `gateway.py` receives plain values, not this
+object. An empty variable counts as not set.
 """
 
 import os
@@ -22,7 +22,7 @@ _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://" + urls.AUTHORITY.pattern)
 
 
 def _setting(parse: Callable[[str], _T], *, default: Any = None, secret: bool = False) -> Any:
-    """`default` is a value, or a function of the settings read so far."""
+    """A field of `Settings`. `default` is a value, or a function of the settings above it."""
     return field(repr=not secret, metadata={"parse": parse, "secret": secret, "default": default})
 
 
@@ -35,7 +35,7 @@ def _default_max_processes(_: Mapping[str, Any]) -> int:
 
 
 def _memory_bytes() -> int:
-    """What this machine or container has."""
+    """The memory of this machine, or the limit of its container."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         try:
@@ -47,7 +47,7 @@ def _memory_bytes() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """One node's configuration, checked. Made by `from_env`."""
+    """The checked settings of one node, made by `from_env`. docs/settings.md says what each is for."""
 
     host: str = _setting(hosts.host, default="127.0.0.1")
     port: int = _setting(parsers.whole(0, 65535), default=8080)
@@ -63,8 +63,8 @@ class Settings:
     node_url: str | None = _setting(urls.node_url)
     node_name: str | None = _setting(hosts.node_name)
     secret_key: bytes = _setting(parsers.secret_key, secret=True)
-    log_level: str = _setting(parsers.log_level, default="info")
-    access_log: str = _setting(parsers.access_log, default="errors")
+    log_level: str = _setting(parsers.one_of("debug", "info", "warning", "error", "critical"), default="info")
+    access_log: str = _setting(parsers.one_of("off", "errors", "all"), default="errors")
     drain_s: float = _setting(parsers.seconds, default=30.0)
     drain_delay_s: float = _setting(parsers.delay, default=0.0)
     max_processes: int = _setting(parsers.whole(1, 1_000_000), default=_default_max_processes)
@@ -82,10 +82,10 @@ class Settings:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str], *, make: bool = True, **overrides: object) -> "Settings":
-        """Reads and checks everything; makes the data directory and, where none is set, the secret key in it.
+        """Reads and checks all settings; creates the data directory, and a secret key in it if none is set.
 
         `overrides` are settings by field name, from the command line or a test; None is no override. Without `make`
-        nothing is made, and `secret_key` is empty where none is set or kept yet.
+        nothing is created, and `secret_key` is empty if there is none yet.
 
         Raises:
             SettingsError: one line that names the variable and says what is allowed.
@@ -99,8 +99,7 @@ class Settings:
             elif each.name == "data_dir":
                 values[each.name] = default_data_dir(environ)
             elif each.name == "secret_key":
-                _refuse_public_without_key(values["host"])
-                _refuse_shared_without_key(values["database_url"], values["redis_url"])
+                _refuse_to_make_a_key(values)
                 values[each.name] = kept_secret_key(values["data_dir"], values["database_url"], make=make)
             else:
                 default = each.metadata["default"]
@@ -108,12 +107,12 @@ class Settings:
             if make and each.name == "data_dir":
                 make_directory(values["data_dir"])
         if values["homes_dir"] in (values["data_dir"], *values["data_dir"].parents):
-            raise wrong("homes_dir", "must not be DATA_DIR or around it: what is in there is not for backends")
+            raise wrong("homes_dir", "must not be DATA_DIR or contain it: backends must not reach what is in there")
         return cls(**values)
 
     @property
     def homes(self) -> Path:
-        """Where the homes of the tenants' backends are."""
+        """Where the tenants' backends have their homes."""
         return self.homes_dir or self.data_dir / "homes"
 
 
@@ -129,20 +128,18 @@ def _text_of(override: object) -> str:
     return ",".join(map(str, override)) if isinstance(override, tuple | list) else str(override)
 
 
-def _refuse_public_without_key(host: str) -> None:
-    if not hosts.is_loopback(host):
-        raise wrong(
-            "secret_key",
-            f"must be set where TRUNKLINE_HOST is not a loopback address (it is {host}): "
-            f"{parsers.SECRET_KEY_BYTES} random bytes or more, in hex or base64 (`openssl rand -hex 32` makes them)",
-        )
+def _refuse_to_make_a_key(values: Mapping[str, Any]) -> None:
+    """A key is made only for a single node on loopback.
 
-
-def _refuse_shared_without_key(database_url: str, redis_url: str | None) -> None:
-    if urls.is_postgresql(database_url) or redis_url:
-        shared = "TRUNKLINE_REDIS_URL is set" if redis_url else "TRUNKLINE_DATABASE_URL is a PostgreSQL server"
-        raise wrong(
-            "secret_key",
-            f"must be set where {shared}, and be the same on each node: "
-            f"{parsers.SECRET_KEY_BYTES} random bytes or more, in hex or base64 (`openssl rand -hex 32` makes them)",
-        )
+    Raises:
+        SettingsError: other settings require that `secret_key` is set.
+    """
+    if not hosts.is_loopback(values["host"]):
+        reason = f"TRUNKLINE_HOST is not a loopback address (it is {values['host']})"
+    elif values["redis_url"]:
+        reason = "TRUNKLINE_REDIS_URL is set, and be the same on each node"
+    elif urls.is_postgresql(values["database_url"]):
+        reason = "TRUNKLINE_DATABASE_URL is a PostgreSQL server, and be the same on each node"
+    else:
+        return
+    raise wrong("secret_key", f"must be set where {reason}: {parsers.KEY_FORM}")

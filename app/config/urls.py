@@ -1,23 +1,24 @@
-"""The forms of URL that settings may have: text in, checked text out; a ValueError says what is allowed instead.
+"""Parsers of URLs in settings: text in, checked text out; a ValueError says what is allowed.
 
-The URLs of the database and of Redis can hold a password: no message repeats them, and none is taken that has more
-than one reading: what one reader takes for a password is a host or an option to the next, and stands in its messages.
+The URLs of the database and of Redis can contain a password: error messages never contain them. URLs that can be read
+in two ways are refused, because another library could take part of the password for a host and show it.
 """
 
 import re
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
-AUTHORITY = re.compile(r"(?:[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?")
-_NOWHERE = re.compile(r"(0\.0\.0\.0|\[[0:]+\])(:|$)|.*:0*$")  # every address of a machine, and no port
+_HOST = r"(?:[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\])"
+AUTHORITY = re.compile(_HOST + r"(?::[0-9]{1,5})?")
+_NOWHERE = re.compile(r"(0\.0\.0\.0|\[[0:]+\])(:|$)|.*:0*$")  # every address of a machine, or no port
 
-# Of a Redis URL. Time-outs, retries and pools are the gateway's own.
+# Options of a Redis URL. The gateway itself sets time-outs, retries and pools.
 REDIS_OPTIONS = frozenset({
     "db", "username", "password", "ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs",
     "ssl_check_hostname", "sentinel_username", "sentinel_password",
 })  # fmt: skip
 _REDIS_SCHEMES = ("redis", "rediss", "redis+sentinel", "rediss+sentinel", "unix")
 _PORT = r"(?:[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
-_REDIS_HOST = re.compile(r"(?:[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\])(?::" + _PORT + ")?", re.IGNORECASE)
+_REDIS_HOST = re.compile(_HOST + "(?::" + _PORT + ")?", re.IGNORECASE)
 _UNENCODED = re.compile(r"[\s\[\]\\\0]|%(?![0-9a-fA-F]{2})|%00")
 _ENCODE = (
     "a character of its user name or password must be encoded: @ as %40, : as %3A, / as %2F, ? as %3F, # as %23, "
@@ -26,7 +27,7 @@ _ENCODE = (
 
 
 def public_url(text: str) -> str:
-    """How clients reach the gateway: may have a path."""
+    """The URL of the gateway for clients; may have a path."""
     parts = _split(text)
     if parts.scheme not in ("http", "https") or not AUTHORITY.fullmatch(parts.netloc.lower()):
         raise ValueError(f"{_shown(text)} is not an http or https URL without user name; like https://gw.example.com")
@@ -36,7 +37,7 @@ def public_url(text: str) -> str:
 
 
 def node_url(text: str) -> str:
-    """How one node reaches another: an address that can be connected to, and no path."""
+    """The URL of a node for other nodes: an address that they can connect to, without a path."""
     parts = _split(text)
     is_address = AUTHORITY.fullmatch(parts.netloc.lower()) and not _NOWHERE.match(parts.netloc)
     if parts.scheme not in ("http", "https") or not is_address:
@@ -46,23 +47,23 @@ def node_url(text: str) -> str:
     try:
         parts.port  # noqa: B018 - raises
     except ValueError:
-        raise ValueError("its port is no number from 1 to 65535") from None
+        raise ValueError("its port is not a number from 1 to 65535") from None
     return f"{parts.scheme}://{parts.netloc.lower()}"
 
 
 def _split(text: str) -> SplitResult:
     try:
         return urlsplit(text)
-    except ValueError:  # which repeats what it was given
+    except ValueError:  # its message contains the URL
         raise ValueError("it is not a URL; like https://gw.example.com") from None
 
 
 def _shown(text: str) -> str:
-    return "it" if "@" in text else repr(text[:200])  # what stands before an @ can be a password
+    return "it" if "@" in text else repr(text[:200])  # there can be a password before the @
 
 
 def database_url(text: str) -> str:
-    """A file for SQLite, or a PostgreSQL server."""
+    """A SQLite file, or a PostgreSQL server."""
     scheme, _, rest = text.partition("://")
     if scheme in ("postgresql", "postgres", "postgresql+psycopg"):
         return _postgresql_url(rest)
@@ -74,12 +75,11 @@ def database_url(text: str) -> str:
 
 
 def is_postgresql(database_url: str) -> bool:
-    """Whether the database is a server that several nodes can share."""
     return database_url.startswith("postgresql:")
 
 
 def _refuse_two_readings(rest: str) -> None:
-    """Of what follows the scheme: at most one @, before everything that ends the part with user and host."""
+    """`rest` follows the scheme: it may have one @, which must be before the first / ? or #."""
     login, at, _ = re.split("[/?#]", rest, maxsplit=1)[0].rpartition("@")
     if rest.count("@") > len(at) or _UNENCODED.search(login):
         raise ValueError(_ENCODE)
@@ -93,19 +93,19 @@ def _postgresql_url(rest: str) -> str:
     try:
         urlsplit("postgresql://" + rest).port  # noqa: B018 - raises
     except ValueError:
-        raise ValueError("its port is no number from 0 to 65535, or a bracket is missing") from None
+        raise ValueError("its port is not a number from 0 to 65535, or a bracket is missing") from None
     return f"postgresql://{rest}"
 
 
 def redis_url(text: str) -> str:
-    """A server, with or without TLS, the sentinels of one, or a Unix socket."""
+    """A Redis server, with or without TLS, its sentinels, or a Unix socket."""
     scheme, separator, rest = text.partition("://")
     if not separator or scheme not in _REDIS_SCHEMES:
         allowed = "redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]"
         raise ValueError(f"allowed are {allowed}, the same with {', '.join(_REDIS_SCHEMES[1:])}; see docs/settings.md")
     _refuse_two_readings(rest)
     if re.search(r"[\s#\0]", rest):
-        raise ValueError("it has white space, # or NUL in it; write them as %20, %23, ... where a password has them")
+        raise ValueError("it contains white space, # or NUL; encode them in a password: %20, %23, ...")
     _check_redis_options(rest.partition("?")[2])
     where, _, path = rest.partition("?")[0].rpartition("@")[2].partition("/")
     _REDIS_CHECKS.get(scheme, _check_redis_server)(where, path)
@@ -122,7 +122,7 @@ def _check_redis_server(where: str, path: str) -> None:
     if not _REDIS_HOST.fullmatch(where):
         raise ValueError("it must name a host, and a port from 1 to 65535 if any: redis://HOST:6379/0")
     if not re.fullmatch(r"[0-9]{0,6}/?", path):
-        raise ValueError("what follows the host is the number of the database: redis://HOST:6379/0")
+        raise ValueError("only the number of the database may follow the host: redis://HOST:6379/0")
 
 
 def _check_redis_sentinel(where: str, path: str) -> None:

@@ -1,11 +1,9 @@
-"""What works on this machine: one check per thing that a node needs or could use, each well under a second or bounded.
+"""`trunkline doctor`: checks what a node needs on this machine. Each check takes well under a second or has a timeout.
 
-Looks only: makes no directory, no key and no table. Handed plain values; `None` for them means that the settings are
-wrong, and what depends on them is left out. A file for each subject of checks; `examination` puts them in order.
+Checks are read-only: they create no directory, no key and no table. One file per subject; `examination` has the order.
 """
 
 from app.doctor.examination import examine
 from app.doctor.findings import Check, State, as_json, as_table, is_well
-from app.doctor.subject import Subject
 
-__all__ = ["Check", "State", "Subject", "as_json", "as_table", "examine", "is_well"]
+__all__ = ["Check", "State", "as_json", "as_table", "examine", "is_well"]

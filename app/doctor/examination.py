@@ -1,34 +1,36 @@
 """Which checks there are, and their order."""
 
-from app.doctor import machine, network, sandbox, storage
+from app.config.settings import Settings
+from app.doctor import machine, network, storage
 from app.doctor.findings import Check, State
-from app.doctor.subject import Subject
+from app.errors import SettingsError
+from app.sandbox.available import Layer, layers
 
 
-def examine(subject: Subject | None, settings_problem: str = "") -> list[Check]:
-    """Every check, in the order in which a person would repair things."""
+def examine(settings: Settings | SettingsError) -> list[Check]:
+    """Every check, in the order in which a person would repair things. With an error, only those without settings."""
     checks = [machine.python()]
-    if subject is None:
-        checks.append(Check("settings", State.MISSING, settings_problem, "Correct it: docs/settings.md has the list."))
+    if isinstance(settings, SettingsError):
+        checks.append(Check("settings", State.MISSING, str(settings), "Correct it: docs/settings.md has the list."))
     else:
+        url = settings.redis_url
         checks += [
-            Check("settings", State.OK, f"serves on {subject.host}:{subject.port}"),
-            storage.data_dir(subject.data_dir),
-            *([storage.homes(subject.homes)] if subject.homes else []),
-            storage.secret_key(subject),
-            storage.database(subject.database_url),
-            *([network.redis(subject.redis_url), network.node_url(subject)] if subject.redis_url else []),
-            network.port(subject.host, subject.port),
-            machine.open_files(subject.max_processes),
-            machine.memory(subject.max_processes),
+            Check("settings", State.OK, f"serves on {settings.host}:{settings.port}"),
+            storage.data_dir(settings.data_dir),
+            storage.homes(settings.homes),
+            storage.secret_key(settings),
+            storage.database(settings.database_url),
+            *([network.redis(url), network.node_url(settings.host, settings.node_url)] if url else []),
+            network.port(settings.host, settings.port),
+            machine.open_files(settings.max_processes),
+            machine.memory(settings.max_processes),
         ]
     checks += machine.spawner()
     checks += [machine.runtime(name) for name in ("node", "npx", "uvx", "git")]
-    return [
-        *checks,
-        sandbox.landlock(),
-        sandbox.seccomp(),
-        sandbox.namespaces(),
-        sandbox.bubblewrap(),
-        sandbox.cgroups(),
-    ]
+    return [*checks, *map(_of_layer, layers())]
+
+
+def _of_layer(layer: Layer) -> Check:
+    if layer.is_available:
+        return Check(layer.name, State.OK, layer.detail)
+    return Check(layer.name, State.OPTIONAL, layer.detail, "Not needed yet: for the sandbox of a later version.")

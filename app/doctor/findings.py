@@ -1,4 +1,4 @@
-"""What a check finds, and how all findings are shown."""
+"""What a check finds, and how the findings are printed."""
 
 import json
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """`MISSING` keeps a node from working; `OPTIONAL` is not here either, and a node works without it."""
+    """A node does not work with something `MISSING`; it works without what is `OPTIONAL`."""
 
     OK = "ok"
     MISSING = "missing"
@@ -16,7 +16,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One finding; `advice` says what to do next where something is missing."""
+    """One finding; `advice` says what to do if `state` is not OK."""
 
     name: str
     state: State
@@ -25,17 +25,15 @@ class Check:
 
 
 def is_well(checks: Sequence[Check]) -> bool:
-    """Whether nothing that is needed is missing."""
     return all(check.state is not State.MISSING for check in checks)
 
 
 def as_json(checks: Sequence[Check]) -> str:
-    """For machines."""
     return json.dumps({"ok": is_well(checks), "checks": [asdict(check) for check in checks]}, indent=2)
 
 
 def as_table(checks: Sequence[Check]) -> str:
-    """For people: a line each, what to do next below it, and the sum of it all."""
+    """For people: a line for each check, its advice below it, and a summary."""
     lines = []
     for check in checks:
         lines.append(f"{check.state:<9} {check.name:<17} {check.detail}")

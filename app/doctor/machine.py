@@ -1,4 +1,4 @@
-"""What a node needs of the machine: open files, memory, processes that can be started, and runtimes of backends."""
+"""Checks of the machine: open files, memory, starting processes, and the programs that backends use."""
 
 import asyncio
 import os
@@ -20,15 +20,14 @@ LEAST_MEMORY_MIB = 256
 
 
 def python() -> Check:
-    """On what this runs."""
     return Check("python", State.OK, f"{platform.python_version()}, {platform.machine()}, Linux {platform.release()}")
 
 
 def open_files(max_processes: int) -> Check:
-    """Against what as many processes as may be want."""
+    """Compares the limit with what `max_processes` processes need."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = LEAST_FILES + FILES_PER_PROCESS * max_processes
-    detail = f"{limit} open files; {max_processes} processes (MAX_PROCESSES) want {wanted}"
+    detail = f"{limit} open files allowed; {max_processes} processes (MAX_PROCESSES) need {wanted}"
     if limit in (resource.RLIM_INFINITY, -1) or limit >= wanted:
         return Check("open files", State.OK, detail)
     state = State.OPTIONAL if limit >= LEAST_FILES else State.MISSING
@@ -36,26 +35,26 @@ def open_files(max_processes: int) -> Check:
 
 
 def memory(max_processes: int) -> Check:
-    """What is left for backends."""
     available = psutil.virtual_memory().available // 2**20
     detail = f"{available} MiB available; up to {max_processes} backend processes (MAX_PROCESSES)"
     if available >= LEAST_MEMORY_MIB:
         return Check("memory", State.OK, detail)
-    return Check("memory", State.OPTIONAL, detail, f"A node wants {LEAST_MEMORY_MIB} MiB and what its backends use.")
+    return Check("memory", State.OPTIONAL, detail, f"A node needs {LEAST_MEMORY_MIB} MiB and what its backends use.")
 
 
 def spawner() -> list[Check]:
-    """Starts one process as every backend is started, and reads what became of its privileges."""
+    """Starts one process the way backends are started, and checks that it has dropped its privileges."""
     try:
         status = asyncio.run(asyncio.wait_for(_status_of_a_child(), SPAWN_S))
     except (SpawnFailed, OSError, TimeoutError) as error:
         advice = "Is there a limit on processes (ulimit -u, pids.max)?"
         return [Check("spawner", State.MISSING, f"cannot start a process: {error}", advice)]
     value = re.search(r"^NoNewPrivs:\s*(\d)", status, re.MULTILINE)
-    checks = [Check("spawner", State.OK, "can start a process")]
-    if value is None or value[1] != "1":
-        return [*checks, Check("no_new_privs", State.MISSING, "is not set in a child", "Linux 3.5 or later has it.")]
-    return [*checks, Check("no_new_privs", State.OK, "backends cannot gain privileges")]
+    if value is not None and value[1] == "1":
+        privileges = Check("no_new_privs", State.OK, "backends cannot gain privileges")
+    else:
+        privileges = Check("no_new_privs", State.MISSING, "is not set in a child process", "Needs Linux 3.5 or later.")
+    return [Check("spawner", State.OK, "can start a process"), privileges]
 
 
 async def _status_of_a_child() -> str:
@@ -67,15 +66,14 @@ async def _status_of_a_child() -> str:
         stdio = [os.open(os.devnull, os.O_RDWR), theirs, os.open(os.devnull, os.O_RDWR)]
         await spawner.spawn(command, stdio, lambda _: ended.set())
         await ended.wait()
-        return os.read(ours, 65536).decode()  # a pipe holds as much, and nobody writes any more
+        return os.read(ours, 65536).decode()  # fits into a pipe, and the writer has ended
     finally:
         os.close(ours)
         await spawner.aclose()
 
 
 def runtime(name: str) -> Check:
-    """What the commands of many backends are, or use."""
     path = shutil.which(name)
     if path:
         return Check(name, State.OK, path)
-    return Check(name, State.OPTIONAL, "is not on PATH", f"Only backends whose command is, or uses, {name} need it.")
+    return Check(name, State.OPTIONAL, "is not on PATH", f"Only backends that run {name} need it.")

@@ -1,8 +1,8 @@
-"""How a connection is read: not while something that came on it waits, and strangers in turn.
+"""When a connection is read: not while requests of it wait, and unauthenticated clients in turn.
 
-A read of the event loop has up to 256 KB, and it reads a connection up to 32 times before it looks at the next. With
-small chunks in it that is a second. So the connection of a stranger is read a piece at a time, and what is more than an
-ordinary request waits for its turn, as the requests of strangers do.
+The event loop reads up to 256 KB at once, up to 32 times per connection before the next one; parsing that much in small
+chunks takes a second. So an unauthenticated connection is read one piece at a time, and a piece that is more than an
+ordinary request waits for its turn, like the requests of such clients.
 """
 
 import asyncio
@@ -12,47 +12,48 @@ from uvicorn.protocols.http.flow_control import FlowControl
 
 from app.edge.connections import Connections
 
-AT_ONCE_BYTES = 2 << 10  # parsed without waiting: an ordinary request, and what trickles
+AT_ONCE_BYTES = 2 << 10  # parsed without waiting: an ordinary request
 
 
 class Reading(FlowControl):
-    """uvicorn's flow control, which a request resumes whenever it wants more of its body; unless reading is on hold, or
-    what was read stands in line."""
+    """uvicorn's flow control, which a request resumes when it wants more of its body; here not while reading is on hold
+    or a piece is queued."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         super().__init__(transport)
-        self.is_on_hold = self._is_in_line = False
+        self._is_on_hold = self._is_in_line = False
 
     def hold(self) -> None:
-        """Reads nothing more, whoever asks."""
-        self.is_on_hold = True
+        """Pauses reading until `release`."""
+        self._is_on_hold = True
         if not self._transport.is_closing():
             self.pause_reading()
 
+    def release(self) -> None:
+        """Allows reading; the next `resume_reading` starts it."""
+        self._is_on_hold = False
+
     def stand_in_line(self) -> None:
-        """The same until `leave_line`."""
+        """Pauses reading until `leave_line`."""
         self._is_in_line = True
         self.pause_reading()
 
     def leave_line(self) -> None:
-        """What stood there is parsed now, and says whether more is wanted."""
         self._is_in_line = False
         self.resume_reading()
 
     def resume_reading(self) -> None:
-        if not (self.is_on_hold or self._is_in_line or self._transport.is_closing()):
+        if not (self._is_on_hold or self._is_in_line or self._transport.is_closing()):
             super().resume_reading()
 
 
 class Parsing(Protocol):
-    """The protocol behind a `StrangersReader`."""
+    """The part of an `EdgeProtocol` that a `StrangersReader` uses."""
 
     flow: Reading
 
     @property
-    def is_let_in(self) -> bool:
-        """Whether a credential was accepted, be it for the request whose body is coming."""
-
+    def is_let_in(self) -> bool: ...
     def data_received(self, data: bytes) -> None: ...
     def eof_received(self) -> bool | None: ...
     def connection_lost(self, exc: Exception | None) -> None: ...
@@ -61,14 +62,14 @@ class Parsing(Protocol):
 
 
 class StrangersReader(asyncio.BufferedProtocol):
-    """Stands between a transport and its protocol, until somebody is let in there."""
+    """Stands between a transport and its protocol until the client has authenticated."""
 
     def __init__(self, protocol: Parsing, among: Connections) -> None:
         self._protocol, self._among = protocol, among
-        self._in_line = b""  # what was read, and has not had its turn
+        self._in_line = b""  # what was read and waits for its turn
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """That of all connections: what is read is taken from it at once."""
+        """One buffer for all connections; `buffer_updated` copies what was read."""
         return self._among.read_into
 
     def buffer_updated(self, nbytes: int) -> None:

@@ -1,4 +1,4 @@
-"""What the edge answers before there is a request that the application could be asked about."""
+"""What the edge answers itself, without the application."""
 
 from dataclasses import dataclass
 
@@ -14,8 +14,8 @@ _MCP_PATHS = b"/t/"
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a connection is closed; `status` is None where nobody is told. A flood is closed later than other refusals:
-    who is closed at once comes again at once, which costs us more than him."""
+    """Why a connection is closed; without `status` no answer is sent. A flooding connection is kept open unread for a
+    while, because a client that is closed at once reconnects at once."""
 
     reason: str
     status: int | None = None
@@ -24,7 +24,7 @@ class Refusal:
     is_flood: bool = False
 
     def response(self, url: bytes, ids: RequestIds) -> bytes:
-        """A whole response of HTTP/1.1, after which the connection ends."""
+        """A whole HTTP/1.1 response with `Connection: close`."""
         assert self.status is not None
         media_type, body = self._content(url)
         head = [
@@ -39,7 +39,7 @@ class Refusal:
         return "\r\n".join([*head, ""]).encode("ascii") + ids.lines + b"\r\n" + body
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The application that answers so; whether the connection goes on is not said here."""
+        """An ASGI application that answers so; the caller decides whether the connection goes on."""
         assert self.status is not None
         media_type, body = self._content(scope["raw_path"])
         headers = {"Cache-Control": "no-store"}
@@ -48,39 +48,39 @@ class Refusal:
         await Response(body, self.status, headers, media_type)(scope, receive, send)
 
     def _content(self, url: bytes) -> tuple[str, bytes]:
-        """JSON-RPC on MCP endpoints, elsewhere a problem."""
+        """A JSON-RPC error on MCP endpoints, problem details elsewhere."""
         assert self.status is not None
         if url.startswith(_MCP_PATHS):
             return "application/json", rpc_error(HttpRefusal(self.status, self.reason, self.message))
         return MEDIA_TYPE, bytes(ProblemResponse(self.status, self.reason, detail=self.message).body)
 
 
-# --- what comes on a connection
+# --- what was sent
 
-MALFORMED = Refusal("malformed_request", 400, "this is not HTTP/1.1")
+MALFORMED = Refusal("malformed_request", 400, "the request is not valid HTTP/1.1")
 HEAD_TOO_LARGE = Refusal("head_too_large", 431, "the head of a request has at most 32 KiB in 100 fields")
 URI_TOO_LONG = Refusal("uri_too_long", 414, "a URL has at most 8 KiB")
-TRAILERS_TOO_LARGE = Refusal("trailers_too_large", 431, "what follows the chunks of a body has at most 8 KiB")
+TRAILERS_TOO_LARGE = Refusal("trailers_too_large", 431, "trailers and chunk extensions have at most 8 KiB")
 CHUNKS_TOO_SMALL = Refusal(
     "chunks_too_small",
     413,
-    "what stands between the chunks of a body has at most 8 KiB and an eighth of the body",
+    "chunk framing has at most 8 KiB and an eighth of the body; use larger chunks",
     is_flood=True,
 )
 UNREAD_BODY = Refusal("unread_body", is_flood=True)
 EMPTY_LINES = Refusal("empty_lines", is_flood=True)
-NOT_IMPLEMENTED = Refusal("not_implemented", 501, "there is no CONNECT, and no transfer coding but chunked")
-VERSION = Refusal("version_not_supported", 505, "HTTP/1.1 is spoken here")
+NOT_IMPLEMENTED = Refusal("not_implemented", 501, "CONNECT, and transfer codings other than chunked, are not supported")
+VERSION = Refusal("version_not_supported", 505, "only HTTP/1.0 and HTTP/1.1 are supported")
 PIPELINE_TOO_LONG = Refusal("pipeline_too_long", is_flood=True)
 
-# --- how long it takes
+# --- too slow
 
 HEAD_TIMEOUT = Refusal("head_timeout", 408, "the head of the request did not arrive in time")
 BODY_TIMEOUT = Refusal("body_timeout")
 SILENT = Refusal("silent")
 STALLED = Refusal("stalled")
 
-# --- how many there are
+# --- too many
 
 ADDRESS_LIMIT = Refusal("address_limit", 429, "too many connections from this address", retry_after_s=1)
 CONNECTION_LIMIT = Refusal("connection_limit", 503, "too many connections", retry_after_s=1)

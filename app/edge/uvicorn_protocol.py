@@ -1,9 +1,9 @@
-"""HttpProtocol: uvicorn's HTTP protocol behind what the edge demands (`edge_protocol`), with three differences.
+"""HttpProtocol: what uvicorn is given as its HTTP protocol: an EdgeProtocol with three differences in its answers.
 
-Every answer has the ids of its request, whoever makes it. The head of an answer goes out with the beginning of its
-body, as ASGI has it. uvicorn writes them one after the other, and uvloop sends each at once: one system call too many
-here, and often there. And a short answer to a call can be written at once, without ASGI's two steps and the checks of
-headers that are always the same.
+1. Every answer has the ids of its request.
+2. The head of an answer is sent together with the beginning of the body. uvicorn writes them separately, and uvloop
+   sends each at once: a system call more for us, and often for the client.
+3. A short answer to a call can be written at once, without ASGI's two steps and checks of headers that never change.
 """
 
 import asyncio
@@ -15,33 +15,34 @@ from app.edge.edge_protocol import EdgeProtocol
 from app.http.request_ids import named
 from app.http.scope import AT_ONCE
 
-JOINED_BYTES = 64 << 10  # what is longer is not worth a copy
+JOINED_BYTES = 64 << 10  # longer ones are not worth the copy
 _CRLF = b"\r\n"
-_HEAD, _INTERIM = b"HTTP/1.1 ", b"HTTP/1.1 1"  # the latter, like 100, is a whole answer
+_HEAD, _INTERIM = b"HTTP/1.1 ", b"HTTP/1.1 1"  # an interim answer, like 100, has no body
 
 
 class HttpProtocol(EdgeProtocol):
-    """Hand it to uvicorn as `http`."""
+    """For uvicorn's `http` option."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Answers go through the transport that joins; flow control and addresses know the true one."""
+        """Only answers go through the joining transport; flow control uses the real one."""
         super().connection_made(transport)
         self._joining = _Joining(transport)
         self.transport = cast("asyncio.Transport", self._joining)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        scope = self._joining.scope = cast("dict[str, Any]", cycle.scope)
+        scope = cast("dict[str, Any]", cycle.scope)
         scope[AT_ONCE] = self.answer_at_once
+        self._joining.expect_answer(scope)
         super()._start_asgi_task(cycle, app)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """uvicorn's. The last request has named us, and is named here: forgotten, so that both go at once."""
-        self._joining.scope = None
+        """Also breaks the reference cycle with the last request."""
+        self._joining.forget()
         super().connection_lost(exc)
 
     def answer_at_once(self, scope: dict[str, Any], body: bytes) -> bool:
-        """Writes a whole answer, JSON with the status 200; False where it has to go the long way: the connection ends
-        with it, or its client reads nothing, or has left, or something has been said already."""
+        """Writes a whole answer, JSON with status 200. False if it has to go through ASGI: the connection closes after
+        it, its client does not read or has left, or the answer has begun."""
         cycle = self._current
         if (
             cycle is None
@@ -54,7 +55,6 @@ class HttpProtocol(EdgeProtocol):
             or len(body) > JOINED_BYTES
         ):
             return False
-        self._joining.scope = None
         cycle.response_started = cycle.response_complete = True
         cycle.waiting_for_100_continue = False
         same = _same_in_all(cycle.default_headers)
@@ -64,14 +64,14 @@ class HttpProtocol(EdgeProtocol):
         return True
 
     def on_response_complete(self) -> None:
-        """uvicorn's; a head without a body has waited for it."""
+        """Also sends a head that has no body."""
         self._joining.flush()
         super().on_response_complete()
 
 
 class _Same:
-    """The beginning of every answer that is written at once, as long as uvicorn's own headers are the same list: for a
-    second, since the date is among them."""
+    """Caches the beginning of answers that are written at once, while uvicorn's default headers are the same list: for
+    a second, because of the date."""
 
     def __init__(self) -> None:
         self._of: object = None
@@ -89,16 +89,23 @@ _same_in_all = _Same()
 
 
 class _Joining:
-    """As much of a transport as uvicorn uses. A head gets the ids of its request, and waits for the next write, or for
-    the end of the answer."""
+    """The part of a transport that uvicorn uses. Adds the ids of the request to a head, and holds it back until the
+    next write or the end of the answer."""
 
-    __slots__ = ("_head", "_transport", "is_closing", "scope")
-    scope: dict[str, Any] | None  # of the request whose answer has not begun
+    __slots__ = ("_head", "_scope", "_transport", "is_closing")
+    _scope: dict[str, Any] | None  # of the request whose answer has not begun
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport, self._head = transport, b""
-        self.scope = None
+        self._scope = None
         self.is_closing = transport.is_closing
+
+    def expect_answer(self, scope: dict[str, Any]) -> None:
+        """The next head answers this request."""
+        self._scope = scope
+
+    def forget(self) -> None:
+        self._scope = None
 
     def write(self, data: bytes) -> None:
         head = self._head
@@ -110,7 +117,7 @@ class _Joining:
             else:
                 self._transport.write(head + data)
         elif data.startswith(_HEAD) and not data.startswith(_INTERIM):
-            scope, self.scope = self.scope, None  # what looks like a head later on belongs to a body
+            scope, self._scope = self._scope, None  # what looks like a head later on is part of a body
             self._head = data if scope is None else data[:-2] + named(scope).lines + _CRLF
         else:
             self._transport.write(data)
@@ -120,7 +127,7 @@ class _Joining:
         self._transport.close()
 
     def flush(self) -> None:
-        """Sends a head that has waited."""
-        head, self._head = self._head, b""
+        """Sends a head that was held back."""
+        head, self._head, self._scope = self._head, b"", None
         if head:
             self._transport.write(head)

@@ -1,4 +1,1 @@
-"""What every HTTP surface shares: errors and problem documents, Host and Origin, ids of requests, health, plain pages.
-
-No MCP and no administration: those stand in `transports` and `admin`, which import from here.
-"""
+"""What `transports` and `admin` share: errors, problem documents, Host and Origin, request ids, health, pages."""

@@ -1,8 +1,7 @@
-"""Which client a request comes from: the other end of the connection, or, where that is a proxy of ours, whom the
-proxy names in X-Forwarded-For. From anybody else forwarded headers are words of a stranger, and are not read.
+"""The client's address: the peer of the connection, or what X-Forwarded-For says where the peer is a trusted proxy.
 
-`Forwarded` (RFC 7239) is not read at all: a proxy writes one of the two and passes the other on as the client sent it,
-so whoever reads both believes clients.
+`Forwarded` (RFC 7239) is never read: a proxy writes one of the two headers and passes the other on as the client sent
+it, so reading both would mean trusting clients.
 """
 
 import ipaddress
@@ -13,25 +12,25 @@ from starlette.types import Scope
 IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-UNKNOWN = "unknown"  # a connection without an address, like that of a Unix socket
+UNKNOWN = "unknown"  # the peer has no address: a Unix socket
 _SCHEMES = {b"http": "http", b"https": "https"}
-_V6_CLIENT_BITS = 64  # who has one address of IPv6 has the network around it
+_V6_CLIENT_BITS = 64  # one client usually has the whole /64
 
 
 def client_address(scope: Scope) -> str:
-    """The client's address, for logs. `HttpProtocol` has put there whom a trusted proxy names."""
+    """The client's address; `HttpProtocol` has already resolved trusted proxies."""
     client = scope.get("client")
     return client[0] if client else UNKNOWN
 
 
 def named_address(text: str) -> str:
-    """The address that this is, as another node of ours writes it."""
+    """The address in a header that another node wrote."""
     parsed = _parse(text)
     return UNKNOWN if parsed is None else str(parsed)
 
 
 def limited_address(address: str) -> str:
-    """What limits per address count: an IPv4 address, or the /64 of an IPv6 address."""
+    """The key for limits per address: an IPv4 address, or the /64 of an IPv6 address."""
     parsed = _parse(address)
     if parsed is None:
         return UNKNOWN
@@ -41,7 +40,6 @@ def limited_address(address: str) -> str:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether it is this machine's own."""
     parsed = _parse(address)
     return parsed is not None and parsed.is_loopback
 
@@ -57,10 +55,9 @@ class TrustedProxies:
         return parsed is not None and self._has(parsed)
 
     def client_behind(self, proxy: str, headers: Iterable[tuple[bytes, bytes]]) -> str:
-        """Who asked this proxy: the right-most address in X-Forwarded-For that is no proxy of ours.
+        """The right-most address in X-Forwarded-For that is not a trusted proxy; all to its left is the client's word.
 
-        What stands left of it was written by that client itself. Where the proxies name nobody, or something that is
-        no address, it is the last proxy that could be told.
+        Where that is missing or malformed, the last proxy that is known.
         """
         found = proxy
         named = b",".join([value for name, value in headers if name == b"x-forwarded-for"])
@@ -78,13 +75,13 @@ class TrustedProxies:
 
 
 def scheme_before(headers: Sequence[tuple[bytes, bytes]]) -> str | None:
-    """What the client speaks with a trusted proxy; None where it does not say, or says it twice."""
+    """X-Forwarded-Proto of a trusted proxy; None where it is missing, unknown or repeated."""
     values = [value for name, value in headers if name == b"x-forwarded-proto"]
     return _SCHEMES.get(values[0].lower()) if len(values) == 1 else None
 
 
 def _parse(text: str) -> IpAddress | None:
-    """The address; one of IPv4 that came through a socket of IPv6 is itself again."""
+    """None where it is no address; an IPv4-mapped IPv6 address becomes IPv4."""
     try:
         parsed = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
@@ -93,7 +90,7 @@ def _parse(text: str) -> IpAddress | None:
 
 
 def _without_port(text: str) -> str:
-    """`192.0.2.1:4711` and `[2001:db8::1]:4711` are common."""
+    """Of `192.0.2.1:4711` and `[2001:db8::1]:4711`."""
     if text.startswith("["):
         return text[1:].partition("]")[0]
     return text.partition(":")[0] if text.count(":") == 1 else text

@@ -1,7 +1,7 @@
-"""What FastAPI endpoints share: who is asking, found out before anything else of a request is looked at."""
+"""Authentication for FastAPI endpoints."""
 
 from collections.abc import Callable, Coroutine
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
@@ -10,23 +10,22 @@ from app.auth import Authenticator
 from app.auth.tokens import Target
 from app.domain import DEFAULT_TENANT, Principal
 from app.http.client_address import client_address, limited_address
-from app.http.request_ids import named
 from app.http.scope import BY_KEY, LET_IN
 
-BASE_URL = "trunkline.base_url"  # the front's word in the ASGI scope: under which URL the client reaches us
+# In the ASGI scope: the URL under which the client reaches us (set by Rest), and the Principal.
+BASE_URL = "trunkline.base_url"
+PRINCIPAL = "trunkline.principal"
 
 
 async def authenticate(request: Request) -> Principal:
-    """The principal of the request.
-
-    Raises:
-        Unauthenticated: no credential, not a valid one, or several.
-        RateLimited: too many that were not valid came from this address.
-        StorageUnavailable: it cannot be looked up now.
+    """Raises:
+    Unauthenticated: no credential, an invalid one, or several.
+    RateLimited: too many invalid ones came from this address.
+    StorageUnavailable: the credential cannot be looked up now.
     """
     values = [value for name, value in request.scope["headers"] if name == b"authorization"]
-    authenticator: Authenticator = request.app.state.admin.authenticator
-    # Where the Host was not checked (/metrics) there is no base URL, so no token can be meant for us: only keys count.
+    authenticator: Authenticator = request.app.state.admin_context.authenticator
+    # Where Host was not checked (/metrics) there is no base URL, so no token can have us as its audience: only keys.
     base_url = request.scope.get(BASE_URL)
     tenant = request.path_params.get("tenant", DEFAULT_TENANT)
     target = None if base_url is None else Target(tenant, "", base_url)
@@ -40,32 +39,24 @@ async def authenticate(request: Request) -> Principal:
 
 
 class AuthenticatedRoute(APIRoute):
-    """A route that authenticates before FastAPI reads the body, so that strangers cost and learn nothing."""
+    """Authenticates before FastAPI reads the body, so that unauthenticated requests cost little and learn nothing."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The route's application. Its request has an id, which the front has given it."""
         handle = self.behind_authentication()
 
         async def authenticated(request: Request) -> Response:
-            request.state.request_id = _request_id(request)
-            request.state.principal = await authenticate(request)
+            request.scope[PRINCIPAL] = await authenticate(request)
             return await handle(request)
 
         return authenticated
 
     def behind_authentication(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """What runs once it is known who asks; for subclasses to wrap."""
+        """For subclasses to wrap."""
         return super().get_route_handler()
 
 
-def _request_id(request: Request) -> str:
-    return named(request.scope).request
+def authenticated_principal(request: Request) -> Principal:
+    return cast(Principal, request.scope[PRINCIPAL])
 
 
-def _principal(request: Request) -> Principal:
-    principal: Principal = request.state.principal
-    return principal
-
-
-CurrentPrincipal = Annotated[Principal, Depends(_principal)]
-"""For endpoints on an AuthenticatedRoute."""
+CurrentPrincipal = Annotated[Principal, Depends(authenticated_principal)]

@@ -1,4 +1,4 @@
-"""The one table from an error to its answers: an HTTP status, and a JSON-RPC code for MCP endpoints."""
+"""The one table from an error to its HTTP status and, for MCP endpoints, its JSON-RPC code."""
 
 import random
 from http import HTTPStatus
@@ -21,19 +21,15 @@ SHUTTING_DOWN = -32014
 TIMEOUT = -32015
 QUOTA_EXCEEDED = -32016
 
-
 # As RFC 9110 names them; Python does from 3.13 on.
 _PHRASES = {413: "Content Too Large", 414: "URI Too Long", 416: "Range Not Satisfiable", 422: "Unprocessable Content"}
 
-# Refusals of these are the same bytes for whatever is not there, and for whatever is another's.
+# Answers with these statuses are the same bytes whether something does not exist or belongs to somebody else.
 ALIKE = frozenset({401, 403, 404, 421})
 
 
 class HttpRefusal(errors.ClientError):
-    """A request that HTTP itself answers: wrong method, media type, size.
-
-    `code` is that of the JSON-RPC error, `data` joins its data; `headers` go with the answer.
-    """
+    """A request refused by HTTP rules: method, media type, size. `data` is added to that of the JSON-RPC error."""
 
     def __init__(
         self,
@@ -50,53 +46,50 @@ class HttpRefusal(errors.ClientError):
         self.data, self.headers = data or {}, headers
 
 
-# error -> (HTTP status, JSON-RPC code); a subclass stands before its base.
-_TABLE: tuple[tuple[type[errors.GatewayError], int, int], ...] = (
-    (errors.ParseError, 400, PARSE_ERROR),
-    (errors.InvalidMessage, 400, INVALID_REQUEST),
-    (errors.InvalidRequest, 422, INVALID_REQUEST),
-    (errors.Unauthenticated, 401, INVALID_REQUEST),
-    (errors.Forbidden, 403, INVALID_REQUEST),
-    (errors.Disabled, 403, INVALID_REQUEST),
-    (errors.NotFound, 404, INVALID_REQUEST),
-    (errors.Conflict, 409, INVALID_REQUEST),
-    (errors.PreconditionFailed, 412, INVALID_REQUEST),
-    (errors.QuotaExceeded, 429, QUOTA_EXCEEDED),
-    (errors.StateRefused, 400, INVALID_PARAMS),
-    (errors.RequestCancelled, 200, REQUEST_CANCELLED),
-    (errors.BackendExited, 200, BACKEND_EXITED),
-    (errors.NodeLost, 200, BACKEND_EXITED),
-    (errors.CallCutOff, 200, BACKEND_EXITED),
-    (errors.BackendUnavailable, 503, BACKEND_UNAVAILABLE),
-    (errors.BackendBusy, 503, BACKEND_BUSY),
-    (errors.ResponseTooLarge, 200, RESPONSE_TOO_LARGE),
-    (errors.InvalidResponse, 200, INTERNAL_ERROR),
-    (errors.BackendTimeout, 200, TIMEOUT),
-    (errors.ShuttingDown, 503, SHUTTING_DOWN),
-    (errors.Overloaded, 503, BACKEND_BUSY),
-    (errors.NodeUnavailable, 503, BACKEND_UNAVAILABLE),
-    (errors.RoutesUnavailable, 503, BACKEND_UNAVAILABLE),
-    (errors.StorageUnavailable, 503, INTERNAL_ERROR),
-)
+# error -> (HTTP status, JSON-RPC code); the nearest base class counts.
+_TABLE: dict[type, tuple[int, int]] = {
+    errors.ParseError: (400, PARSE_ERROR),
+    errors.InvalidMessage: (400, INVALID_REQUEST),
+    errors.InvalidRequest: (422, INVALID_REQUEST),
+    errors.Unauthenticated: (401, INVALID_REQUEST),
+    errors.Forbidden: (403, INVALID_REQUEST),
+    errors.Disabled: (403, INVALID_REQUEST),
+    errors.NotFound: (404, INVALID_REQUEST),
+    errors.Conflict: (409, INVALID_REQUEST),
+    errors.PreconditionFailed: (412, INVALID_REQUEST),
+    errors.QuotaExceeded: (429, QUOTA_EXCEEDED),
+    errors.StateRefused: (400, INVALID_PARAMS),
+    errors.RequestCancelled: (200, REQUEST_CANCELLED),
+    errors.BackendExited: (200, BACKEND_EXITED),
+    errors.NodeLost: (200, BACKEND_EXITED),
+    errors.CallCutOff: (200, BACKEND_EXITED),
+    errors.BackendUnavailable: (503, BACKEND_UNAVAILABLE),
+    errors.BackendBusy: (503, BACKEND_BUSY),
+    errors.ResponseTooLarge: (200, RESPONSE_TOO_LARGE),
+    errors.InvalidResponse: (200, INTERNAL_ERROR),
+    errors.BackendTimeout: (200, TIMEOUT),
+    errors.ShuttingDown: (503, SHUTTING_DOWN),
+    errors.Overloaded: (503, BACKEND_BUSY),
+    errors.NodeUnavailable: (503, BACKEND_UNAVAILABLE),
+    errors.RoutesUnavailable: (503, BACKEND_UNAVAILABLE),
+    errors.StorageUnavailable: (503, INTERNAL_ERROR),
+}
 
 
 def _row(error: errors.GatewayError) -> tuple[int, int]:
     if isinstance(error, HttpRefusal):
         return error.status, error.code
-    for kind, status, code in _TABLE:
-        if isinstance(error, kind):
-            return status, code
-    return 500, INTERNAL_ERROR
+    return next((_TABLE[kind] for kind in type(error).__mro__ if kind in _TABLE), (500, INTERNAL_ERROR))
 
 
 def phrase(status: int) -> str:
-    """What the status is called, on every Python the same."""
+    """The reason phrase of RFC 9110, whatever the version of Python."""
     return _PHRASES.get(status) or HTTPStatus(status).phrase
 
 
 def http_status(error: errors.GatewayError) -> int:
-    """The status of an answer whose head has not been sent yet."""
-    if error.outcome is not None:  # only an answer to the call itself: no proxy and no client sends it again on its own
+    """The status, where the head of the answer has not been sent yet."""
+    if error.outcome is not None:  # 200, so that no proxy or client repeats the call on its own
         return 200
     if isinstance(error, errors.BackendExited) and not error.started:
         return 502
@@ -104,19 +97,14 @@ def http_status(error: errors.GatewayError) -> int:
 
 
 def rpc_code(error: errors.GatewayError) -> int:
-    """The JSON-RPC error code."""
-    if isinstance(error, errors.Disabled) and error.outcome is not None:  # a call was cut off, for this reason
+    if isinstance(error, errors.Disabled) and error.outcome is not None:  # the call was under way
         return BACKEND_EXITED
     return _row(error)[1]
 
 
 def retry_after(error: errors.GatewayError) -> float | None:
-    """Seconds for `Retry-After`, where trying again can help.
-
-    Those who are refused because of us, and not for a limit of theirs, are often many: they come back spread by a
-    quarter.
-    """
-    seconds: float | None = getattr(error, "retry_after_s", None)
+    """Seconds for `Retry-After`, where trying again can help; at 503 varied by a quarter, to spread the retries."""
+    seconds = error.retry_after_s
     if seconds is None or http_status(error) != 503:
         return seconds
     return seconds * random.uniform(0.75, 1.25)  # noqa: S311 - no secret
@@ -127,8 +115,8 @@ def rpc_error(
 ) -> bytes:
     """The error as a JSON-RPC response to the request with these id bytes.
 
-    `http_request` is the X-Request-Id, for people whose client shows them no headers.
-    `with_stderr` adds a backend's last lines: only for principals that administer its tenant.
+    `http_request` is the X-Request-Id, for people whose client does not show headers.
+    `with_stderr` adds the last lines of a backend's stderr: only for principals that administer its tenant.
     """
     data: dict[str, object] = {"reason": error.reason}
     if isinstance(error, HttpRefusal):

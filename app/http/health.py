@@ -1,7 +1,5 @@
-"""/livez, /readyz and /metrics: for load balancers, orchestrators and Prometheus. The first two answer to any Host,
-/metrics to an address, the host of NODE_URL, or an allowed one."""
+"""/livez, /readyz and /metrics. The first two accept any Host; /metrics an address, NODE_URL's, or an allowed one."""
 
-import ipaddress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,6 +10,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from app.auth.policy import has_scope
 from app.domain import Scope
 from app.errors import Forbidden
+from app.http.client_address import is_loopback
 from app.http.dependencies import authenticate
 
 OK = "ok"
@@ -21,18 +20,16 @@ router = APIRouter(include_in_schema=False)
 
 
 class Readiness(Protocol):
-    """What knows whether this node can serve."""
-
     async def check(self) -> dict[str, str]:
-        """Each part by name: "ok", or why it is not. Must answer within a second or so."""
+        """The state of each part, "ok" or what is wrong. Must answer within about a second."""
 
     def degraded(self) -> dict[str, str]:
-        """What does not work, and does not keep new work away: by part, in words, with what to do."""
+        """What does not work but does not make the node unready: by part, with what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What these routes need; `main.py` puts it on `app.state.health`."""
+    """What these routes need, as `app.state.health`."""
 
     readiness: Readiness
     registry: CollectorRegistry
@@ -40,18 +37,17 @@ class Health:
 
 @router.get("/livez")
 async def livez() -> JSONResponse:
-    """The process runs its event loop. Asks nobody: an orchestrator that restarts us cannot mend a database."""
+    """The event loop runs. Checks nothing else: restarting the node does not mend a database."""
     return ALIVE
 
 
 @router.get("/readyz")
 async def readyz(request: Request) -> JSONResponse:
-    """New work may come here."""
     return await readiness(request.app.state.health)
 
 
 async def readiness(health: Health) -> JSONResponse:
-    """The answer of /readyz: 503 where a part keeps this node from serving."""
+    """The answer of /readyz: 503 unless every part is "ok"."""
     parts = await health.readiness.check()
     if all(state == OK for state in parts.values()):
         return _uncached({"status": "ready", "parts": parts, "degraded": health.readiness.degraded()})
@@ -60,7 +56,7 @@ async def readiness(health: Health) -> JSONResponse:
 
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
-    """The Prometheus text; from elsewhere than this machine only with the scope metrics:read."""
+    """The Prometheus text; requests from another machine need the scope metrics:read."""
     if not _is_local(request):
         principal = await authenticate(request)
         if not has_scope(principal, principal.tenant, Scope.METRICS_READ):
@@ -70,13 +66,9 @@ async def metrics(request: Request) -> Response:
 
 
 def _is_local(request: Request) -> bool:
-    """A proxy on this machine is not: it forwards for the whole world, and says so in a header."""
-    if request.client is None or any(name in request.headers for name in _FORWARDING):
-        return False
-    try:
-        return ipaddress.ip_address(request.client.host).is_loopback
-    except ValueError:
-        return False
+    """Not for what a proxy on this machine forwards, which has a header that says so."""
+    is_forwarded = any(name in request.headers for name in _FORWARDING)
+    return request.client is not None and not is_forwarded and is_loopback(request.client.host)
 
 
 def _uncached(content: object, status: int = 200) -> JSONResponse:

@@ -1,4 +1,4 @@
-"""HostPolicy: which Host and Origin headers may come in. The defence against DNS rebinding; always on."""
+"""HostPolicy: which Host and Origin headers are accepted. The defence against DNS rebinding; always on."""
 
 import ipaddress
 from collections.abc import Iterable
@@ -13,56 +13,60 @@ _REMEMBERED = 256
 _MAX_SHOWN, _MAX_SHOWN_NAMES = 200, 20
 
 
+class _NotAllowed(HttpRefusal):
+    """Its `facts`, for the log, are the header that was sent and the values that are allowed."""
+
+    def __init__(
+        self, status: int, reason: str, message: str, rule: str, expected: Iterable[str], sent: bytes | None
+    ) -> None:
+        super().__init__(status, reason, message)
+        actual = None if sent is None else sent[:_MAX_SHOWN].decode("latin-1").encode("unicode_escape").decode()
+        self.facts = {"rule": rule, "expected": sorted(expected)[:_MAX_SHOWN_NAMES], "actual": actual}
+
+
 class HostPolicy:
     """Allow-lists. A host without a port allows every port; an origin is allowed by name or through its host."""
 
     def __init__(self, hosts: Iterable[str], origins: Iterable[str], node_url: str | None = None) -> None:
-        """`node_url` is how other nodes reach this one; by its host the metrics are asked for too."""
+        """`node_url` is the URL of this node for the others; its host is accepted for /metrics."""
         self._hosts = frozenset(host.lower() for host in (*LOOPBACK, *hosts))
         self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
         self._node_host = (node_url or "").partition("://")[2].lower()
         self._is_ours = memo(_REMEMBERED)(self._allows)
 
     def require_host(self, host: bytes | None) -> None:
-        """Raises HttpRefusal (421) unless this Host is ours."""
+        """Raises HttpRefusal (421) unless this Host is allowed."""
         if host is None or not self._is_ours(host):
-            message = "this Host is not served here; those that are stand in TRUNKLINE_ALLOWED_HOSTS"
-            raise _with_facts(HttpRefusal(421, "misdirected_request", message), "host", self._hosts, host)
+            message = "this Host is not served here; TRUNKLINE_ALLOWED_HOSTS lists those that are"
+            raise _NotAllowed(421, "misdirected_request", message, "host", self._hosts, host)
 
     def require_host_or_address(self, host: bytes | None) -> None:
-        """The same, for what is asked of a node by its address, or as the other nodes call it.
+        """As `require_host`, but an IP address or the host of `node_url` is accepted too.
 
-        A web page that rebinds its own name to our address still says that name: an address in Host is no such page.
+        A web page that rebinds its own name to our address still sends that name, so an address is safe.
         """
         text = "" if host is None else host.decode("latin-1").lower()
         if not (_is_address(_without_port(text)) or (text and text == self._node_host)):
             self.require_host(host)
 
     def require_origin(self, origin: bytes) -> None:
-        """Raises HttpRefusal (403) unless this Origin may call us."""
+        """Raises HttpRefusal (403) unless this Origin is allowed."""
         origin = origin.lower()
         scheme, _, host = origin.partition(b"://")
         is_listed = origin.decode("latin-1") in self._origins
         if not is_listed and (scheme not in (b"http", b"https") or not self._is_ours(host)):
-            message = "this Origin may not call the gateway; those that may stand in TRUNKLINE_ALLOWED_ORIGINS"
+            message = "this Origin may not call the gateway; TRUNKLINE_ALLOWED_ORIGINS lists those that may"
             known = {*self._origins, *self._hosts}
-            # Without a name here: an error that its own frame names is kept, and what was sent with it.
-            raise _with_facts(HttpRefusal(403, "origin_not_allowed", message), "origin", known, origin)
+            # Not bound to a name here: a local variable would make a reference cycle of error, traceback and frame.
+            raise _NotAllowed(403, "origin_not_allowed", message, "origin", known, origin)
 
     def _allows(self, host: bytes) -> bool:
         text = host.decode("latin-1").lower()
         return text in self._hosts or _without_port(text) in self._hosts
 
 
-def _with_facts(refusal: HttpRefusal, rule: str, expected: Iterable[str], sent: bytes | None) -> HttpRefusal:
-    """For the log: by which name the client called, and which there are."""
-    actual = None if sent is None else sent[:_MAX_SHOWN].decode("latin-1").encode("unicode_escape").decode()
-    refusal.facts = {"rule": rule, "expected": sorted(expected)[:_MAX_SHOWN_NAMES], "actual": actual}
-    return refusal
-
-
 def _is_address(host: str) -> bool:
-    """Whether it is an address of IPv4, or one of IPv6 in brackets."""
+    """IPv4, or IPv6 in brackets."""
     is_bracketed = host.startswith("[") and host.endswith("]")
     with suppress(ValueError):
         return ipaddress.ip_address(host[1:-1] if is_bracketed else host).version == (6 if is_bracketed else 4)

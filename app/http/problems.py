@@ -18,8 +18,8 @@ from app.http.errors import ALIKE, HttpRefusal, http_status, phrase, retry_after
 from app.logs import Seldom
 
 MEDIA_TYPE = "application/problem+json"
-TOLD = "trunkline.told"  # in the ASGI scope: the GatewayError that the client is told
-MAX_ERRORS = 20  # a body of a million unknown members is not answered with a million complaints
+TOLD = "trunkline.told"  # in the ASGI scope: the GatewayError of the answer
+MAX_ERRORS = 20  # in one answer, whatever the body has
 
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _REASONS = {
@@ -73,13 +73,13 @@ SCHEMA: dict[str, Any] = {
 
 
 def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The `responses=` of a route that may answer with these problems."""
+    """The `responses=` of a route that may answer with problems of these statuses."""
     content = {"content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
     return {status: {"description": phrase(status), **content} for status in statuses}
 
 
 def install(app: FastAPI) -> None:
-    """Makes every error of this application a problem, those of unknown routes and bugs included."""
+    """Makes every error of this application a problem, including unknown routes and unexpected exceptions."""
     app.add_exception_handler(GatewayError, _gateway_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)
@@ -95,7 +95,7 @@ def install(app: FastAPI) -> None:
 
 
 class ProblemResponse(Response):
-    """One problem. Never cached. It names the request that is served now, unless it must be the same bytes for all."""
+    """One problem, not cacheable. It has the id of the current request, except at the statuses in ALIKE."""
 
     media_type = MEDIA_TYPE
 
@@ -107,14 +107,14 @@ class ProblemResponse(Response):
         served = logs.current.get()
         if status not in ALIKE and served is not None and "request" in (fields := served.fields()):
             content["request_id"] = fields["request"]
-        # ASCII, because a name that a client made up, quoted in here, may not be encodable otherwise.
+        # Escaped to ASCII: a name that the client made up may contain what UTF-8 cannot encode.
         super().__init__(json.dumps(content), status, {"Cache-Control": "no-store", **(headers or {})})
 
 
 def _gateway_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, GatewayError)
     request.scope[TOLD] = error
-    # Where a JSON-RPC answer says 200 and puts the error inside, REST says whose fault it was.
+    # Errors that JSON-RPC answers with status 200 are the backend's fault.
     status = http_status(error) if http_status(error) >= HTTPStatus.BAD_REQUEST else HTTPStatus.BAD_GATEWAY
     if isinstance(error, StorageUnavailable):
         _unavailable.error(_logger, f"{error}: {error.__cause__ or error}")
@@ -151,16 +151,18 @@ def _validation_error(request: Request, error: Exception) -> Response:
 def _refusal(
     request: Request, refusal: HttpRefusal, headers: Mapping[str, str] | None = None, **members: object
 ) -> Response:
-    """What is refused before anybody of ours is asked."""
     request.scope[TOLD] = refusal
     return ProblemResponse(refusal.status, refusal.reason, headers=headers, **{"detail": str(refusal), **members})
 
 
 def _one_error(location: Iterable[int | str], message: str) -> dict[str, str]:
-    # Pydantic's `input` and `ctx` stay inside: they repeat what was sent, which may be a secret.
+    # Without Pydantic's `input` and `ctx`: they repeat what was sent, which may be a secret.
     where, *path = location
     if where != "body":
         return {"detail": message, "parameter": str(path[0]) if path else str(where)}
+    if path[-1:] == ["[key]"]:  # Pydantic's word for the name of a member, to which no pointer leads
+        *path, name, _ = path
+        message = f"the name {ascii(name)[:100]}: {message}"
     pointer = "".join("/" + str(part)[:100].replace("~", "~0").replace("/", "~1") for part in path)
     return {"detail": message, "pointer": "#" + pointer}
 
@@ -176,11 +178,11 @@ def _http_error(request: Request, error: Exception) -> Response:
 
 
 def _allowed(request: Request) -> list[str]:
-    """What the path does take: a route knows of its own methods only, and each method here is one route."""
+    """The methods of the path. Each method is a route of its own, which only knows itself."""
     scopes = ({**request.scope, "method": method} for method in _METHODS)
     return [scope["method"] for scope in scopes if any(r.matches(scope)[0] is Match.FULL for r in request.app.routes)]
 
 
 def _bug(request: Request, _: Exception) -> Response:
     # The server logs the exception: Starlette raises it again once this is sent.
-    return _refusal(request, HttpRefusal(500, "internal_error", "Something went wrong here; the log says what."))
+    return _refusal(request, HttpRefusal(500, "internal_error", "Internal error; this node's log has the details."))

@@ -1,4 +1,4 @@
-"""RequestIds: by which names a request is found again, here, at another node, and in its client's own records."""
+"""RequestIds: X-Request-Id and `traceparent`, by which a request is found in the logs of nodes and of its client."""
 
 import os
 import re
@@ -6,7 +6,7 @@ from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 REQUEST_ID, TRACEPARENT = b"x-request-id", b"traceparent"
-IDS = "trunkline.request_ids"  # in the ASGI scope, where more than one asks for them
+IDS = "trunkline.request_ids"  # in the ASGI scope
 
 _is_request_id = re.compile(rb"[A-Za-z0-9._:-]{1,64}\Z").match
 # https://www.w3.org/TR/trace-context/#traceparent-header: a later version may say more behind what is known
@@ -14,11 +14,11 @@ _traceparent = re.compile(
     rb"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-([0-9a-f]{2})(-.*)?\Z"
 ).match
 
-_POOL = 256  # ids that are made at once: one by one they would cost a call to the system each
+_POOL = 256  # ids made at once: one by one each would cost a system call
 
 
 class _Source:
-    """Random hex digits: 32 for each request that has to be named. A process that was forked begins anew."""
+    """Random hex digits, 32 per request. A forked process must `forget` those of its parent."""
 
     __slots__ = ("_digits", "_place")
 
@@ -29,7 +29,6 @@ class _Source:
         self._digits, self._place = b"", 0
 
     def next(self) -> bytes:
-        """What nobody else has."""
         place = self._place
         if place >= len(self._digits):
             self._digits, place = os.urandom(16 * _POOL).hex().encode("ascii"), 0
@@ -43,8 +42,7 @@ os.register_at_fork(after_in_child=_source.forget)
 
 
 class RequestIds:
-    """X-Request-Id and `traceparent` (W3C Trace Context: the trace, and this node's part of it). The edge puts both
-    into the head of every answer."""
+    """X-Request-Id and `traceparent` (W3C Trace Context) of one request. The edge puts both into every answer."""
 
     __slots__ = ("_request", "_traceparent")
 
@@ -53,17 +51,16 @@ class RequestIds:
 
     @property
     def traceparent(self) -> bytes:
-        """That of the client with a part of our own; or one that begins here, with the request's id as its trace."""
+        """The client's with a parent id of ours; or one that begins here, with the request id as its trace."""
         return self._traceparent or b"00-" + self._request + b"-" + self._request[16:] + b"-00"
 
     @property
     def headers(self) -> tuple[tuple[bytes, bytes], tuple[bytes, bytes]]:
-        """Both, for a request that is sent on to another node."""
+        """Both, for a request that is forwarded to another node."""
         return ((REQUEST_ID, self._request), (TRACEPARENT, self.traceparent))
 
     @property
     def lines(self) -> bytes:
-        """Both as they stand in the head of an answer."""
         return b"x-request-id: " + self._request + b"\r\ntraceparent: " + self.traceparent + b"\r\n"
 
     @property
@@ -72,18 +69,17 @@ class RequestIds:
         return self._request.decode("ascii")
 
     def names(self) -> tuple[str, str]:
-        """The same, and the id of the trace."""
+        """The request id and the trace id."""
         request = self.request
         return request, request if self._traceparent is None else self._traceparent[3:35].decode("ascii")
 
     def fields(self) -> dict[str, object]:
-        """As they stand in a log line."""
+        """Both as fields of a log line."""
         return dict(zip(("request", "trace"), self.names(), strict=True))
 
 
 def request_ids(headers: Mapping[bytes, bytes]) -> RequestIds:
-    """The ids of a request with these headers; what is missing, or is no id, is made. One that brings neither has one
-    number for both."""
+    """The ids of a request with these headers. Missing or malformed ones are made, both from one number."""
     made = _next_id()
     if TRACEPARENT not in headers and REQUEST_ID not in headers:  # most clients
         return RequestIds(made)
@@ -97,7 +93,7 @@ def request_ids(headers: Mapping[bytes, bytes]) -> RequestIds:
 
 
 def named(scope: MutableMapping[str, Any]) -> RequestIds:
-    """The ids of the request with this ASGI scope: made once, the same for whoever asks."""
+    """The ids of the request with this ASGI scope, which keeps them."""
     ids: RequestIds | None = scope.get(IDS)
     if ids is None:
         ids = scope[IDS] = request_ids(dict(scope["headers"]))

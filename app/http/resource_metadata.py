@@ -1,7 +1,6 @@
-"""RFC 9728: what a client may learn before it has a credential, and the challenges that point there.
+"""RFC 9728: the protected resource metadata, and the WWW-Authenticate challenges that point there.
 
-Public. Whether a backend exists is never looked up, so nobody learns it; a tenant without issuers is answered
-like one that does not exist. That a tenant has issuers, and which, is what the document is for.
+Public, so it does not tell whether a backend exists, nor a missing tenant from one without issuers.
 """
 
 import time
@@ -21,31 +20,30 @@ from app.single_flight import SingleFlight
 PREFIX = "/.well-known/oauth-protected-resource"
 
 REMEMBER_S = 2.0
-MAX_REMEMBERED = 1000  # tenants, with ten issuers at most
+MAX_REMEMBERED = 1000  # tenants, each with at most ten issuers
 
-AuthorizationServers = Callable[[str], Awaitable[Sequence[str]]]
-"""The issuers of a tenant that clients can go to."""
+AuthorizationServers = Callable[[str], Awaitable[Sequence[str]]]  # the issuers of a tenant
 
 router = APIRouter(include_in_schema=False)
 
 
 class Remembered:
-    """Asks for the issuers of a tenant once in REMEMBER_S, however many want to know. How often an address may have it
-    ask is limited. `main.py` puts it on `app.state.authorization_servers`."""
+    """Looks up a tenant's issuers at most once in REMEMBER_S. Lookups are limited per address. It is
+    `app.state.authorization_servers`."""
 
     def __init__(
         self, ask: AuthorizationServers, asked: RateLimiter, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._ask, self._asked, self._clock = ask, asked, clock
         self._flight = SingleFlight[str]()
-        self._known: dict[str, tuple[Sequence[str], float]] = {}  # and until when; the oldest stands first
+        self._known: dict[
+            str, tuple[Sequence[str], float]
+        ] = {}  # with the time until which they hold; the oldest first
 
     async def of(self, tenant: str, address: str) -> Sequence[str]:
-        """The issuers.
-
-        Raises:
-            RateLimited: this address asks for too many tenants.
-            StorageUnavailable: the database does not answer.
+        """Raises:
+        RateLimited: this address asked for too many tenants.
+        StorageUnavailable: the database does not answer.
         """
         if (known := self._remembered(tenant)) is not None:
             return known
@@ -67,7 +65,7 @@ class Remembered:
 
 @router.get(PREFIX + "/t/{tenant}/{backend}/mcp")
 async def resource_metadata(request: Request, tenant: str, backend: str) -> JSONResponse:
-    """Where tokens for this endpoint come from."""
+    """The protected resource metadata of this endpoint."""
     if not (is_name(tenant) and is_name(backend)):
         raise NotFound("There is nothing at this address")
     remembered: Remembered = request.app.state.authorization_servers
@@ -79,13 +77,13 @@ async def resource_metadata(request: Request, tenant: str, backend: str) -> JSON
         "bearer_methods_supported": ["header"],
         "resource_name": f"{backend} of {tenant}",
     }
-    # The front has refused origins that may not call us; a page that may, may read this.
+    # Any origin that gets here may read this: the front has refused those that are not allowed.
     return JSONResponse(content, headers={"Access-Control-Allow-Origin": "*", "Cache-Control": "no-store"})
 
 
 def challenge(error: Unauthenticated | Forbidden, target: Target) -> bytes:
-    """The WWW-Authenticate of a refusal by an MCP endpoint."""
-    # Names are checked, because what stands in the path goes into a header.
+    """The WWW-Authenticate header with which an MCP endpoint refuses a request."""
+    # The names come from the path and go into a header: only well-formed ones may.
     is_ours = is_name(target.tenant) and is_name(target.backend)
     url = f"{target.base_url}{PREFIX}/t/{target.tenant}/{target.backend}/mcp"
     where = f'resource_metadata="{url}"' if is_ours else ""

@@ -1,7 +1,6 @@
-"""Reads other programs' lists of MCP servers: text in, entries out, each with what stands in its way.
+"""Reads other programs' lists of MCP servers: text in, entries with their problems out. Pure.
 
-Formats: `mcpServers` (Claude, Cursor, Windsurf, Cline), `servers` (VS Code), `mcp` (OpenCode), `mcp_servers` (Codex,
-TOML) and the registry's `server.json`. Pure; what may be a secret is never invented, kept as a placeholder or shown.
+`formats.FORMATS` names the formats. Values that may be secret are never made up, left as placeholders or shown.
 """
 
 from app.importing.entry import EXISTS, Entry, is_done, normalised, settle

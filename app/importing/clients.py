@@ -1,4 +1,4 @@
-"""One server as the configuration of a client has it: Claude, Cursor, Windsurf, Cline, VS Code, OpenCode, Codex."""
+"""One server from a client's configuration: Claude, Cursor, Windsurf, Cline, VS Code, OpenCode, Codex."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,13 +10,9 @@ from app.importing.placeholders import ASK, Values, environment
 _URLS = ("url", "serverUrl", "httpUrl")
 _REMOTE_TYPES = ("http", "streamableHttp", "streamable-http", "sse", "remote")
 _UNDERSTOOD = {"command", "args", "env", "environment", "env_vars", "cwd", "envFile", "disabled", "enabled", "type"}
-_UNSUPPORTED = {
-    "envFile": f"; give its variables with {ASK} and name them in `env`",
-}
 
 
 def from_client(source: str, entry: Any, supplied: Mapping[str, str]) -> Entry:
-    """Four cases: no entry at all, a remote server, no command, a command."""
     empty, notes = named(source, normalised(source))
     if not isinstance(entry, dict):
         return empty.refused("is not an object")
@@ -37,13 +33,14 @@ def from_client(source: str, entry: Any, supplied: Mapping[str, str]) -> Entry:
 
 
 def _members(entry: dict[str, Any], values: Values) -> tuple[dict[str, Any], list[str]]:
-    problems = [f"`{key}` is not supported" + hint for key, hint in _UNSUPPORTED.items() if entry.get(key)]
+    env_file = f"`envFile` is not supported; give its variables with {ASK} and name them in `env`"
+    problems = [env_file] if entry.get("envFile") else []
     command, args = entry["command"], entry.get("args") or []
     if isinstance(command, list):  # OpenCode
         command, args = command[0], [*command[1:], *(args if isinstance(args, list) else [args])]
     env = entry.get("env") or entry.get("environment") or {}
     if isinstance(env, dict):
-        forwarded = entry.get("env_vars") or []  # Codex: names to pass on from its own environment
+        forwarded = entry.get("env_vars") or []  # Codex: names of variables of its own environment
         names = [name for name in forwarded if isinstance(name, str)] if isinstance(forwarded, list) else []
         env = {**{name: f"${{{name}}}" for name in names}, **env}
         env, refused = environment(env, values)

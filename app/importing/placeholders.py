@@ -1,24 +1,26 @@
-"""Values for the placeholders and variables of one entry: which are supplied, which are missing, which are risky."""
+"""The placeholders and variables of one entry: fills in supplied values, finds missing and risky ones."""
 
 import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-MAX_FILLED = 256 * 1024  # characters that take the places of one entry's placeholders: a long one can be named often
-ASK = "--env NAME=VALUE"  # how a value is given, as the problems say it
+MAX_FILLED = 256 * 1024  # characters of all values in one entry: a long value can be used many times
+ASK = "--env NAME=VALUE"  # how to supply a value, in the text of problems
 
-# Variables that change what a program loads before its own first line runs: nothing to take over unseen from a file.
+# Variables that change which code a program loads: they must not be taken from a file without confirmation.
 _RISKY = (
     "LD_*", "DYLD_*", "NODE_OPTIONS", "NODE_PATH", "PYTHON*", "BASH_ENV", "ENV", "PERL5OPT", "RUBYOPT", "GIT_*",
     "NPM_CONFIG_*", "PIP_*", "UV_*", "PATH",
 )  # fmt: skip
 _PLACEHOLDER = re.compile(r"\$\{([^{}]*)\}|\{(?:env|file|input|secret):([^{}]*)\}")
-_BARE_PLACEHOLDER = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")  # Gemini's form; only as a whole value, `$` is common
+_BARE_PLACEHOLDER = re.compile(
+    r"\$([A-Za-z_][A-Za-z0-9_]*)"
+)  # Gemini's form; only as a whole value, because `$` is common
 
 
 class Values:
-    """Puts supplied values in the place of placeholders, and remembers what was missing."""
+    """Replaces placeholders by supplied values, and remembers which were missing."""
 
     def __init__(self, supplied: Mapping[str, str]) -> None:
         self._supplied = supplied
@@ -27,38 +29,39 @@ class Values:
         self.notes: list[str] = []
 
     def problems(self) -> list[str]:
-        """What nobody supplied, in one sentence, and what nobody can supply."""
         names = ", ".join(ascii(name)[1:-1] for name in self._missing)
         missing = [f"needs {names}: give it with {ASK}"] if names else []
         too_long = [f"is longer than {MAX_FILLED} characters with its values"] if self._room < 0 else []
         return [*missing, *(["has a placeholder that cannot be read"] if self._unreadable else []), *too_long]
 
     def get(self, name: str) -> str | None:
-        """The supplied value."""
         return self._supplied.get(name)
 
     def need(self, name: str) -> None:
-        """Without this the entry cannot be made."""
+        """Notes that this value is missing."""
         self._missing[name] = None
 
     def fitting(self, value: str) -> str:
-        """The value, as long as there is room for it in the entry."""
+        """The value; empty if the values of the entry exceed MAX_FILLED."""
         self._room -= len(value)
         return value if self._room >= 0 else ""
 
     def fill(self, value: Any) -> Any:
-        """The string with its placeholders replaced; anything else as it is, for the validation to complain about."""
+        """Replaces the placeholders of a string; returns anything else unchanged, which validation will refuse."""
         if not isinstance(value, str):
             return value
         if whole := _BARE_PLACEHOLDER.fullmatch(value):
             return self._one(whole[1])
-        if "${" in _PLACEHOLDER.sub("", value):  # one in the other, or without an end
+        if "${" in _PLACEHOLDER.sub("", value):  # nested, or not closed
             self._unreadable = True
         return _PLACEHOLDER.sub(lambda found: self._one(found[1] if found[1] is not None else found[2]), value)
 
     def _one(self, text: str) -> str:
         name, has_default, default = text.partition(":-")
         name = re.sub(r"^(env|input|secret)[:.]", "", name)
+        if not name:
+            self._unreadable = True
+            return ""
         if name in self._supplied:
             return self.fitting(self._supplied[name])
         if has_default:
@@ -69,7 +72,7 @@ class Values:
 
 
 def environment(env: dict[str, Any], values: Values) -> tuple[dict[str, Any], list[str]]:
-    """The variables; a supplied value comes before the file's, and is the only way to set a risky one."""
+    """The variables, and problems. Supplied values override those of the file; risky variables must be supplied."""
     filled, risky = {}, []
     for name, value in env.items():
         supplied = values.get(name)

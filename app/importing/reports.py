@@ -1,4 +1,4 @@
-"""What became of the servers of a file, or would: for people and for machines."""
+"""Reports of an import: what was done with each server of the file, or would be."""
 
 import json
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from app.importing.entry import Entry
 
 
 def report(entries: Sequence[Entry], *, applied: bool) -> str:
-    """For people: a line for each."""
+    """For people: one line per entry."""
     lines = [
         f"{_outcome(entry, applied=applied):<12}  {entry.name or ascii(entry.source)[1:-1]:<20}  "
         + "; ".join([*(entry.problems or [entry.command_line]), *(() if entry.problems else entry.notes)])
@@ -17,7 +17,7 @@ def report(entries: Sequence[Entry], *, applied: bool) -> str:
 
 
 def report_json(entries: Sequence[Entry], *, applied: bool) -> str:
-    """For machines. Variables by name only."""
+    """As JSON; with the names of variables, but without their values."""
     shown = [
         {
             "outcome": _outcome(entry, applied=applied).replace(" ", "_"),

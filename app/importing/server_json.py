@@ -1,4 +1,4 @@
-"""One server as the MCP registry describes it (`server.json`): a package becomes a command that fetches and runs it."""
+"""One server from the MCP registry (`server.json`): its package becomes a command that downloads and runs it."""
 
 import re
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from typing import Any
 from app.importing.entry import Entry, named, normalised
 from app.importing.placeholders import Values, environment
 
-# How a package of the registry becomes a command: the runner, its own arguments, and what an identifier looks like.
+# By type of package: the program that runs it, its arguments, and the form of an identifier.
 _RUNNERS = {
     "npm": ("npx", ("-y",), re.compile(r"(@[A-Za-z0-9~][A-Za-z0-9._~-]*/)?[A-Za-z0-9~][A-Za-z0-9._~-]*")),
     "pypi": ("uvx", (), re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")),
@@ -18,18 +18,18 @@ _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_!-]*")
 
 
 def from_registry(server: Any, supplied: Mapping[str, str]) -> Entry:
-    """The entry of the first package that becomes a command; two kinds do."""
+    """The entry of the first package of a supported type."""
     if not isinstance(server, dict) or not isinstance(server.get("name"), str):
         return Entry("", "").refused("is not a server.json")
     source = server["name"]
     empty, notes = named(source, normalised(source.rpartition("/")[2]))
     packages = [each for each in _objects(server.get("packages")) if _is_stdio(each)]
     if not packages:
-        return empty.refused("has no package that speaks stdio: only stdio servers can be imported")
+        return empty.refused("has no stdio package: only stdio servers can be imported")
     package = next((each for each in packages if str(each.get("registryType")) in _RUNNERS), None)
     if package is None:
         kinds = ", ".join(sorted({ascii(str(each.get("registryType")))[1:-1] for each in packages}))
-        return empty.refused(f"is packaged as {kinds}: only npm and pypi packages become a command by themselves")
+        return empty.refused(f"is packaged as {kinds}: only npm and pypi packages can be imported")
     values = Values(supplied)
     try:
         command, args = _runner(package, values)
@@ -37,9 +37,9 @@ def from_registry(server: Any, supplied: Mapping[str, str]) -> Entry:
     except ValueError as error:
         return empty.refused(str(error))
     if not package.get("version"):
-        notes.append("no version: whatever is newest when a process starts")
+        notes.append("no version: each start of a process uses the newest one")
     if package.get("registryBaseUrl"):
-        notes.append("fetched from the package index that is configured here, not the one it names")
+        notes.append("downloaded from the package index that is configured here, not from the one it names")
     members = {"name": empty.name, "command": command, "args": args, "env": env, "enabled": True}
     found = (*empty.problems, *problems, *values.problems())
     return replace(empty, members=members, problems=found, notes=(*notes, *values.notes))
@@ -75,9 +75,9 @@ def _arguments(inputs: Any, values: Values) -> list[str]:
         name, is_flag = str(each.get("name") or each.get("valueHint") or ""), each.get("type") == "named"
         value = _value(each, name, values)
         if is_flag and value is None and not _ASKED_FOR.intersection(each):
-            arguments.append(name)  # a switch: it takes no value
+            arguments.append(name)  # a switch without a value
         elif is_flag and value is not None:
-            # With `=` where the option is long, so that no value is ever taken for an option itself.
+            # With `=` for long options, so that a value is never taken for an option.
             arguments += [f"{name}={value}"] if name.startswith("--") else [name, value]
         elif value is not None:
             arguments.append(value)
@@ -90,7 +90,7 @@ def _inputs(inputs: Any, values: Values) -> dict[str, str]:
 
 
 def _value(described: dict[str, Any], name: str, values: Values) -> str | None:
-    """Three sources, in this order: fixed by the publisher, supplied, the default. Without: missing or left out."""
+    """The publisher's fixed value, else the supplied one, else the default. Notes a required one that is missing."""
     if isinstance(described.get("value"), str):
         variables = described.get("variables")
         text: str = values.fill(described["value"])
@@ -108,7 +108,7 @@ def _substituted(text: str, variables: dict[str, Any], values: Values) -> str:
         described = variables.get(found[1])
         if not isinstance(described, dict):
             return found[0]
-        # A variable has no variables of its own, says the schema.
+        # According to the schema, variables have no variables of their own.
         return values.fitting(_value({**described, "variables": None}, found[1], values) or "")
 
     return re.sub(r"\{([^{}]+)\}", one, text)

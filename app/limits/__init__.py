@@ -1,1 +1,1 @@
-"""What a tenant may use at once, counted where it is used."""
+"""Limits of tenants, of addresses and of the node, counted where they are used."""

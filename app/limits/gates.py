@@ -1,7 +1,7 @@
-"""TenantGate: the limits of one tenant on this node, and what of them is used. One object per tenant with sessions.
+"""TenantGate: the limits of one tenant on this node, and its use of them. One for each tenant with sessions.
 
-Sessions over all nodes are counted by the route store, which decides after the gate has let one through: what is over
-the limit on one node is so on all. Calls over all nodes are those here and those last known of elsewhere.
+Sessions over all nodes are limited by the route store, after the gate has admitted one. Calls over all nodes are those
+of this node and the last known number of the others.
 """
 
 import time
@@ -9,37 +9,33 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from app.domain import DEFAULT_TENANT, Limits
-from app.errors import QuotaExceeded, RateLimited, SessionLimit, session_quota
+from app.errors import QuotaExceeded, RateLimited, session_quota
+from app.limit_reached import LimitReached
 from app.limits.bucket import TokenBucket
 from app.limits.overload import Overload
 from app.metrics import Metrics
-from app.reached import Reached
 
 Identity = tuple[str, str, str]
-MAX_LINGERING = 64  # gates without sessions; above it those that count nothing are looked for
+MAX_LINGERING = 64  # gates without sessions; if there are more, those that are no longer needed are removed
 
 
 class TenantGate:
     """Counts sessions and calls of one tenant, and refuses what is over its limits."""
 
-    __slots__ = (
-        "_limits", "_metrics", "_overload", "_per_principal", "_tenant", "bucket", "in_flight", "in_flight_elsewhere",
-        "sessions", "sessions_elsewhere",
-    )  # fmt: skip
-
     def __init__(
         self, limits: Limits, metrics: Metrics, overload: Overload | None = None, *, tenant: str = DEFAULT_TENANT
     ) -> None:
+        self.limits = limits
         self._metrics, self._overload, self._tenant = metrics, overload or Overload(metrics), tenant
         self._per_principal: Counter[Identity] = Counter()
-        self.sessions = self.sessions_elsewhere = 0  # the latter to be shown: the store decides who is let in
-        self.in_flight = self.in_flight_elsewhere = 0
+        self.sessions = self.remote_sessions = 0  # the latter for display only: the store enforces the limit
+        self.in_flight = self.remote_in_flight = 0
         self.bucket: TokenBucket | None = None
         self.configure(limits)
 
     def configure(self, limits: Limits) -> None:
-        """New limits for what comes from now on; nothing that runs is ended."""
-        self._limits = limits
+        """Sets new limits. Sessions and calls over them are not ended."""
+        self.limits = limits
         rate, burst = limits.requests_per_second, limits.burst
         if rate is None:
             self.bucket = None
@@ -48,23 +44,22 @@ class TenantGate:
         else:
             self.bucket.configure(rate, burst if burst is not None else rate)
 
-    @property
-    def limits(self) -> Limits:
-        """Those of the tenant, now."""
-        return self._limits
+    def note_remote_use(self, in_flight: int, sessions: int) -> None:
+        """Sets the numbers of calls and sessions on other nodes."""
+        self.remote_in_flight, self.remote_sessions = in_flight, sessions
 
     def open_session(self, identity: Identity) -> None:
-        """Counts a session; `close_session` gives it back.
+        """Counts a session until `close_session`.
 
         Raises:
             QuotaExceeded: the tenant, or this principal, has as many as it may have.
         """
-        limits = self._limits
+        limits = self.limits  # the caller counts the refusal, if it cannot end an idle session instead
         if limits.sessions is not None and self.sessions >= limits.sessions:
-            raise self._refusal("sessions", limits.sessions, self.sessions)
+            raise session_quota("sessions", self._tenant, limits.sessions, self.sessions)
         mine = self._per_principal[identity]
         if limits.sessions_per_principal is not None and mine >= limits.sessions_per_principal:
-            raise self._refusal("sessions_per_principal", limits.sessions_per_principal, mine)
+            raise session_quota("sessions_per_principal", self._tenant, limits.sessions_per_principal, mine)
         self.sessions += 1
         self._per_principal[identity] += 1
 
@@ -76,31 +71,31 @@ class TenantGate:
             del self._per_principal[identity]
 
     def begin_call(self, now: float) -> None:
-        """Counts a call; `end_call` gives its place back.
+        """Counts a call until `end_call`.
 
         Raises:
-            Overloaded: the node takes no calls now.
-            QuotaExceeded: as many are in flight as may be.
+            Overloaded: the node accepts no calls now.
+            QuotaExceeded: too many are in flight.
             RateLimited: they come too fast.
         """
         if self._overload.calls is not None:
             raise self._overload.refusal("call", self._overload.calls)
-        limit = self._limits.in_flight
-        if limit is not None and self.in_flight + self.in_flight_elsewhere >= limit:
+        limit = self.limits.in_flight
+        if limit is not None and self.in_flight + self.remote_in_flight >= limit:
             raise self._too_many_calls(limit)
         self.check_rate(now)
         self.in_flight += 1
 
     def require_room(self, messages: int, calls: int, now: float) -> None:
-        """Looks whether `begin_call` and `check_rate` would let so many through at once; counts nothing.
+        """Checks whether `begin_call` and `check_rate` would admit so many at once; counts nothing.
 
         Raises:
             Overloaded, QuotaExceeded, RateLimited: as those.
         """
         if calls and self._overload.calls is not None:
             raise self._overload.refusal("call", self._overload.calls)
-        limit = self._limits.in_flight
-        if limit is not None and calls and self.in_flight + self.in_flight_elsewhere + calls > limit:
+        limit = self.limits.in_flight
+        if limit is not None and calls and self.in_flight + self.remote_in_flight + calls > limit:
             raise self._too_many_calls(limit)
         wait_s = 0.0 if self.bucket is None else self.bucket.wait_for(messages, now)
         if wait_s:
@@ -111,11 +106,7 @@ class TenantGate:
         self.in_flight -= 1
 
     def check_rate(self, now: float) -> None:
-        """Counts a message against the rate alone.
-
-        Raises:
-            RateLimited: they come too fast.
-        """
+        """Counts a message against the rate only. Raises RateLimited: they come too fast."""
         if self.bucket is None:
             return
         wait_s = self.bucket.take(now)
@@ -126,66 +117,59 @@ class TenantGate:
         """The principals with the most sessions."""
         return dict(self._per_principal.most_common(most))
 
-    def _refusal(self, limit: SessionLimit, allowed: int, used: int) -> QuotaExceeded:
-        return session_quota(limit, self._tenant, allowed, used)  # counted where no room can be made
-
     def _too_many_calls(self, limit: int) -> QuotaExceeded:
         self._metrics.rate_limited.labels("in_flight").inc()
-        used = self.in_flight + self.in_flight_elsewhere
+        used = self.in_flight + self.remote_in_flight
         message = f"the tenant {self._tenant} has {used} calls in flight; its limit is {limit}"
-        return QuotaExceeded("in_flight", message, reached=Reached.of_tenant("in_flight", self._tenant, limit, used))
+        return QuotaExceeded(
+            "in_flight", message, reached=LimitReached.of_tenant("in_flight", self._tenant, limit, used)
+        )
 
     def _too_fast(self, wait_s: float) -> RateLimited:
         self._metrics.rate_limited.labels("requests_per_second").inc()
-        rate, burst = self._limits.requests_per_second or 0.0, self._limits.burst
+        rate, burst = self.limits.requests_per_second or 0.0, self.limits.burst
         at_once = "" if burst is None else f", {burst} at once"
         return RateLimited(
             "requests_per_second",
             f"the tenant {self._tenant} sends more than {rate:g} requests a second{at_once}",
             retry_after_s=wait_s,
-            reached=Reached.of_tenant("requests_per_second", self._tenant, rate, None),
+            reached=LimitReached.of_tenant("requests_per_second", self._tenant, rate, None),
         )
-
-    def __repr__(self) -> str:
-        return f"<TenantGate [{self.sessions} sessions, {self.in_flight} calls]>"
 
 
 class TenantGates:
-    """The gates of the tenants that have sessions on this node."""
+    """The gates of the tenants that have sessions on this node. `are_shared`: other nodes share their rates."""
 
     def __init__(self, metrics: Metrics, overload: Overload | None = None, *, are_shared: bool = False) -> None:
-        """With `are_shared` what is spent here is told to other nodes."""
         self._metrics, self._overload, self._are_shared = metrics, overload or Overload(metrics), are_shared
         self._gates: dict[str, TenantGate] = {}
         self._lingering: set[str] = set()
-        self._in_flight_elsewhere: Mapping[str, int] = {}
-        self._sessions_elsewhere: Mapping[str, int] = {}
+        self._remote_in_flight: Mapping[str, int] = {}
+        self._remote_sessions: Mapping[str, int] = {}
 
     def of(self, tenant: str, limits: Limits) -> TenantGate:
         """The tenant's gate, with these limits from now on."""
         gate = self._gates.get(tenant)
         if gate is None:
             gate = self._gates[tenant] = TenantGate(limits, self._metrics, self._overload, tenant=tenant)
-            gate.in_flight_elsewhere = self._in_flight_elsewhere.get(tenant, 0)
-            gate.sessions_elsewhere = self._sessions_elsewhere.get(tenant, 0)
+            self._note_remote_use(tenant, gate)
         else:
             gate.configure(limits)
         self._lingering.discard(tenant)
         return gate
 
     def find(self, tenant: str) -> TenantGate | None:
-        """The gate of a tenant that uses this node."""
         return self._gates.get(tenant)
 
     def configure(self, tenant: str, limits: Limits) -> None:
-        """New limits, if the tenant uses this node at all."""
+        """Sets new limits, if the tenant has a gate on this node."""
         gate = self._gates.get(tenant)
         if gate is not None:
             gate.configure(limits)
 
     def drop_unused(self, tenant: str) -> None:
-        """Forgets a gate that counts nothing any more. One whose bucket is not full yet stays a while: nobody gets a
-        new burst by closing his sessions."""
+        """Removes a gate that is no longer needed. It stays until its bucket is full: closing all sessions must not
+        earn a new burst."""
         gate = self._gates.get(tenant)
         if gate is None or gate.sessions:
             return
@@ -194,17 +178,19 @@ class TenantGates:
             self.prune(time.monotonic())
 
     def prune(self, now: float) -> None:
-        """Forgets every gate that counts nothing any more."""
+        """Removes the gates that are no longer needed."""
         for tenant in [each for each in self._lingering if self._counts_nothing(self._gates[each], now)]:
             self._lingering.discard(tenant)
             del self._gates[tenant]
 
-    def set_elsewhere(self, in_flight: Mapping[str, int], sessions: Mapping[str, int]) -> None:
-        """So many calls are in flight on other nodes, and so many sessions open, by tenant."""
-        self._in_flight_elsewhere, self._sessions_elsewhere = in_flight, sessions
+    def note_remote_use(self, in_flight: Mapping[str, int], sessions: Mapping[str, int]) -> None:
+        """Sets the numbers of calls and sessions on other nodes, by tenant."""
+        self._remote_in_flight, self._remote_sessions = in_flight, sessions
         for tenant, gate in self._gates.items():
-            gate.in_flight_elsewhere = in_flight.get(tenant, 0)
-            gate.sessions_elsewhere = sessions.get(tenant, 0)
+            self._note_remote_use(tenant, gate)
+
+    def _note_remote_use(self, tenant: str, gate: TenantGate) -> None:
+        gate.note_remote_use(self._remote_in_flight.get(tenant, 0), self._remote_sessions.get(tenant, 0))
 
     def _counts_nothing(self, gate: TenantGate, now: float) -> bool:
         bucket = gate.bucket

@@ -1,4 +1,4 @@
-"""Machine: how much memory and how many file descriptors there are, and how much of them is used."""
+"""Machine: memory and file descriptors, their limits and their use."""
 
 import contextlib
 import os
@@ -9,20 +9,19 @@ from typing import NamedTuple
 
 
 class Use(NamedTuple):
-    """Of something that runs out; `limit` is 0 where that is not known."""
+    """The use of a resource; `limit` is 0 where it is not known."""
 
     used: int
     limit: int
 
     @property
     def share(self) -> float:
-        """1.0 is all there is."""
         return self.used / self.limit if self.limit else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """The files of a control group's memory, and what of its use is cache that the kernel gives back."""
+    """The memory files of a control group. `cache` is the statistic of use that the kernel can reclaim."""
 
     limit: Path
     used: Path
@@ -31,18 +30,18 @@ class _Group:
 
 
 class Machine:
-    """Reads what the kernel says. Each look takes less than a tenth of a millisecond."""
+    """Reads /proc and control groups; each call takes less than 0.1 ms."""
 
     def __init__(self, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> None:
         self._proc = proc
         self._groups = list(_groups_of(proc, groups))
 
     def memory(self) -> Use:
-        """Of this process's control group where that has a limit below the machine's, else of the machine. Both count
-        the backends as well, and what else runs there: whoever takes the last of it, the kernel kills one of all."""
+        """Of this process's control group if its limit is below the machine's memory, else of the machine. Includes the
+        backends and all else that runs there: when it runs out, the kernel may kill any of them."""
         machine = self._memory_of_machine()
         for group in self._groups:
-            with contextlib.suppress(OSError, ValueError):  # it has no such file, or the limit is "max"
+            with contextlib.suppress(OSError, ValueError):  # there is no such file, or the limit is "max"
                 limit = int(group.limit.read_text())
                 if 0 < limit < machine.limit:
                     used = int(group.used.read_text()) - _fields(group.statistics).get(group.cache, 0)
@@ -55,7 +54,7 @@ class Machine:
         return Use(total - fields.get("MemAvailable:", 0) * 1024, total)
 
     def descriptors(self) -> Use:
-        """Of this process; the limit is the soft one, which counts."""
+        """Of this process; the limit is the soft one."""
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         try:
             return Use(len(os.listdir(self._proc / "self/fd")) - 1, max(0, limit))
@@ -64,7 +63,7 @@ class Machine:
 
 
 def _groups_of(proc: Path, groups: Path) -> list[_Group]:
-    """This process's own control group first; a container often sees it as the root."""
+    """This process's own control group first, then the root: what a container often sees."""
     found: list[_Group] = []
     with contextlib.suppress(OSError):
         for line in (proc / "self/cgroup").read_text().splitlines():
@@ -86,7 +85,7 @@ def _first_version(group: Path) -> _Group:
 
 
 def _fields(path: Path) -> dict[str, int]:
-    """A file of lines with a name and a number; empty where there is none."""
+    """The names and numbers in the lines of a file; empty if it cannot be read."""
     try:
         words = (line.split() for line in path.read_text().splitlines())
         return {each[0]: int(each[1]) for each in words if len(each) > 1}

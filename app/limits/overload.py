@@ -1,6 +1,6 @@
-"""Overload: what this node refuses on purpose while its event loop is late, or memory or descriptors run out.
+"""Overload: load shedding while the event loop is late, or memory or file descriptors run out.
 
-New sessions go first, calls last. One ticker measures; whoever admits something compares one attribute.
+New sessions are refused first, calls last. One task measures; admitting something only looks at one attribute.
 """
 
 import logging
@@ -13,18 +13,18 @@ from typing import Literal, NamedTuple
 import anyio
 
 from app.errors import Overloaded
+from app.limit_reached import LimitReached
 from app.limits.machine import Machine, Use
-from app.limits.waiting_line import WaitingLine
+from app.limits.retry_after import RetryAfter
 from app.metrics import Metrics
-from app.reached import Reached
 
 TICK_S = 0.1
 LOOK_EVERY = 5  # ticks between two looks at memory and descriptors
 LAG_SMOOTHING = 0.2
-# A single standstill, however long, stays below the mark: what follows it is quick again, and the fence is for that.
+# A single standstill, however long, stays below the mark: StandstillDetector deals with those.
 LONGEST_LAG = 0.96 / LAG_SMOOTHING
-CALLS_LAG = 3  # times as late as for new sessions
-RELAX = 0.95  # of a mark; it must be below that for HOLD_S before it counts as passed
+CALLS_LAG = 3  # calls are refused at so many times the lag for new sessions
+RELAX = 0.95  # of a mark: below that for HOLD_S, and the mark is no longer exceeded
 HOLD_S = 2.0
 CALL_RETRY_S = 2.0
 
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """From where on new sessions are refused, and calls."""
+    """The measures from which on new sessions, and calls, are refused."""
 
     lag_s: float = 1.0
     sessions_share: float = 0.85  # of memory and of descriptors
@@ -46,7 +46,7 @@ class Marks:
 
 
 class Passed(NamedTuple):
-    """A mark that is passed, in words and in numbers: seconds of lag, percent of memory or of descriptors."""
+    """A mark that is exceeded, in words and numbers: seconds of lag, percent of memory or of descriptors."""
 
     mark: MarkName
     words: str
@@ -55,8 +55,8 @@ class Passed(NamedTuple):
 
 
 class Level:
-    """How far one measure is: 0 is well, from 1 on new sessions are refused, from 2 on calls as well. Rises at once,
-    and falls when the measure has been well below the mark for HOLD_S. Pure."""
+    """The level of one measure: at SESSIONS new sessions are refused, at CALLS calls too. It rises at once, and falls
+    when the measure has been below RELAX of the mark for HOLD_S. Pure."""
 
     __slots__ = ("_calm_since", "_marks", "level")
 
@@ -66,7 +66,7 @@ class Level:
         self.level = 0
 
     def look(self, measure: float, now: float) -> int:
-        """The level, with this measure."""
+        """The level after this measurement."""
         passed = sum(measure >= mark for mark in self._marks)
         near = min(self.level, sum(measure > mark * RELAX for mark in self._marks))
         if passed >= self.level or near == self.level:
@@ -97,10 +97,9 @@ class Overload:
             "memory": Level(*shares),
             "descriptors": Level(*shares),
         }
-        self._chance = chance
         self.memory = self.descriptors = Use(0, 0)
         self.lag_s = 0.0
-        self.line = WaitingLine(chance)
+        self.retry_after = RetryAfter(chance)
         self.sessions: Passed | None = None
         self.calls: Passed | None = None
 
@@ -115,16 +114,16 @@ class Overload:
             tick += 1
             if tick % LOOK_EVERY == 0:
                 self.look_at_machine()
-                self.line.measure(LOOK_EVERY * TICK_S)
+                self.retry_after.measure(LOOK_EVERY * TICK_S)
             self.decide(now)
 
     def woke(self, late_s: float) -> None:
-        """The event loop came to us so late."""
+        """The event loop has woken the task so late."""
         late_s = min(max(0.0, late_s), self._marks.lag_s * LONGEST_LAG)
         self.lag_s += LAG_SMOOTHING * (late_s - self.lag_s)
 
     def look_at_machine(self) -> None:
-        """Reads how much memory and how many descriptors there are."""
+        """Measures memory and descriptors, and updates the gauges."""
         metrics = self._metrics
         self.memory, self.descriptors = self._machine.memory(), self._machine.descriptors()
         metrics.loop_lag_seconds.set(self.lag_s)
@@ -134,7 +133,7 @@ class Overload:
         metrics.descriptors_limit.set(self.descriptors.limit)
 
     def decide(self, now: float) -> None:
-        """What is refused from now on."""
+        """Updates what is refused."""
         measures: dict[MarkName, float] = {
             "loop_lag": self.lag_s,
             "memory": self.memory.share,
@@ -150,19 +149,17 @@ class Overload:
         return next((self._passed(mark, level) for mark, its in passed.items() if its >= level), None)
 
     def _passed(self, mark: MarkName, level: int) -> Passed:
-        marks, words = self._marks, self._words(mark)
+        marks = self._marks
         if mark == "loop_lag":
+            words = f"the event loop is {self.lag_s:.1f} s late"
             return Passed(mark, words, marks.lag_s * (CALLS_LAG if level == CALLS else 1), round(self.lag_s, 3))
-        used = (self.memory if mark == "memory" else self.descriptors).share
         share = marks.calls_share if level == CALLS else marks.sessions_share
-        return Passed(mark, words, round(share * 100, 1), round(used * 100, 1))
-
-    def _words(self, mark: MarkName) -> str:
-        if mark == "loop_lag":
-            return f"the event loop is {self.lag_s:.1f} s late"
         if mark == "memory":
-            return f"{self.memory.share:.0%} of memory is used"
-        return f"{self.descriptors.used} of {self.descriptors.limit} file descriptors are used"
+            use, words = self.memory, f"{self.memory.share:.0%} of memory is used"
+        else:
+            use = self.descriptors
+            words = f"{use.used} of {use.limit} file descriptors are used"
+        return Passed(mark, words, round(share * 100, 1), round(use.share * 100, 1))
 
     # --- admitting
 
@@ -172,30 +169,25 @@ class Overload:
             raise self.refusal("session", self.sessions)
 
     def refusal(self, what: What, passed: Passed) -> Overloaded:
-        """Counts it, and says when to come back."""
+        """Counts a refusal, and says when to try again."""
         self._metrics.shed.labels(what, passed.mark).inc()
         is_session = what == "session"
         setting = "SHED_LAG_S" if passed.mark == "loop_lag" else f"SHED_{what.upper()}S_PERCENT"
-        error = Overloaded(
-            f"This node takes no {'new sessions' if is_session else 'calls'} now: {passed.words}",
-            retry_after_s=self.come_back_after_s() if is_session else CALL_RETRY_S,
-        )
-        return error.at(Reached.of_node(passed.mark, setting, passed.allowed, passed.used))
+        error = Overloaded(f"This node takes no {'new sessions' if is_session else 'calls'} now: {passed.words}")
+        error.again_after(self.retry_after_s() if is_session else CALL_RETRY_S)
+        return error.at(LimitReached.of_node(passed.mark, setting, passed.allowed, passed.used))
 
-    def come_back_after_s(self) -> float:
-        """When a client should try again whose session could not be opened, for whatever want of room."""
-        return self.line.place(self._clock())
+    def retry_after_s(self) -> float:
+        """Seconds after which a client should retry whose session was refused for lack of room."""
+        return self.retry_after.next_s(self._clock())
 
     @property
     def problem(self) -> str | None:
-        """What an operator should know."""
+        """What is refused and why, for the operator."""
         if self.sessions is None:
             return None
         what = "new sessions are refused" if self.calls is None else "new sessions and calls are refused"
         return f"{what}: {(self.calls or self.sessions).words}"
-
-    def __repr__(self) -> str:
-        return f"<Overload {self.problem or 'none'} [{self.lag_s:.2f} s late]>"
 
 
 def _tell(what: str, before: Passed | None, now: Passed | None) -> None:

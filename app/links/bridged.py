@@ -1,4 +1,4 @@
-"""BridgedLink: a process that speaks 2026-07-28 only, as a session of the handshake era sees it."""
+"""BridgedLink: a process that speaks 2026-07-28 only, for a session with a handshake."""
 
 import asyncio
 from typing import Protocol
@@ -11,24 +11,22 @@ from app.errors import (
     ResponseTooLarge,
     is_refusal,
 )
+from app.links.source import CallListener
 from app.processes.link import BackendLink, BackendListener, Exit
 from app.protocol import tolerant
 from app.protocol.eras.bridge import Bridge, Out, Pause, ToServer
 from app.protocol.jsonrpc import answered_id, several
 
 
-class BridgedSession(BackendListener, Protocol):
-    """The session's side."""
+class BridgedSession(CallListener, Protocol):
+    """A Session."""
 
     def backend_asked(self, line: bytes, related: bytes) -> None:
-        """A question that belongs to this call, by our id of it."""
-
-    def backend_failed(self, call: bytes, error: GatewayError) -> None:
-        """See CallListener."""
+        """A question that belongs to the call with the id `related`."""
 
 
 class BridgedLink:
-    """Stands between a Session and its link, and translates both ways. Owns nothing: the session's lease does."""
+    """Stands between a Session and its link, and translates both ways. The session's lease owns the link."""
 
     def __init__(self, link: BackendLink, session: BridgedSession) -> None:
         self._link, self._session = link, session
@@ -39,10 +37,10 @@ class BridgedLink:
     # --- BackendLink
 
     def attach(self, listener: BackendListener) -> None:
-        """See BackendLink. The session is there from the beginning."""
+        """Does nothing: the constructor has attached the session."""
 
     def send(self, line: bytes) -> None:
-        """See BackendLink. What the bridge answers itself comes soon, not from within this call."""
+        """Answers of the bridge itself come later, not from within this call."""
         for out in self._bridge.from_session(line):
             if isinstance(out, ToServer):
                 self._send(out)
@@ -50,8 +48,8 @@ class BridgedLink:
                 asyncio.get_running_loop().call_soon(self._tell, out)
 
     def _send(self, out: ToServer) -> None:
-        """Three cases where it cannot be written: 1. it belongs to no call; 2. it is the call itself: who sends it is
-        told; 3. it is a later round of a call: that comes to nothing."""
+        """Three cases if the line cannot be written. 1. It belongs to no call, or 2. it is the call itself: raises.
+        3. It is a later round of a call: that call fails."""
         try:
             self._link.send(out.line)
         except GatewayError as error:
@@ -61,32 +59,26 @@ class BridgedLink:
             asyncio.get_running_loop().call_soon(self._session.backend_failed, call, _of_a_later_round(error))
 
     def end(self) -> None:
-        """The session is over. Idempotent."""
         for pause in self._pauses.values():
             pause.cancel()
         self._pauses.clear()
 
     def pause_reading(self) -> None:
-        """See BackendLink."""
         self._link.pause_reading()
 
     def resume_reading(self) -> None:
-        """See BackendLink."""
         self._link.resume_reading()
 
     def asked_for(self, size: int) -> None:
-        """See BackendLink."""
         self._link.asked_for(size)
 
     def answering(self) -> bytes | None:
-        """See BackendLink."""
         named = self._link.answering()
         return self._bridge.call_of(answered_id(named)) if named else named
 
     # --- BackendListener
 
     def backend_sent(self, line: bytes) -> None:
-        """See BackendListener."""
         try:
             for out in self._bridge.from_server(line):
                 self._tell(out)
@@ -99,12 +91,10 @@ class BridgedLink:
                 self._session.backend_sent(line)  # which counts it
 
     def backend_sent_too_much(self, beginning: bytes, end: bytes = b"") -> None:
-        """See BackendListener."""
         if not self._fail(tolerant.answered(beginning, end), ResponseTooLarge()):
             self._session.backend_sent_too_much(beginning, end)
 
     def backend_failed(self, call: bytes, error: GatewayError) -> None:
-        """See CallListener: the call has another id above, and what is none there is nobody's."""
         self._fail(call, error)
 
     def _fail(self, inner_id: bytes | None, error: GatewayError) -> bool:
@@ -114,7 +104,6 @@ class BridgedLink:
         return call is not None
 
     def backend_exited(self, exit: Exit) -> None:
-        """See BackendListener."""
         self._session.backend_exited(exit)
 
     def _tell(self, out: Out) -> None:
@@ -122,7 +111,7 @@ class BridgedLink:
             try:
                 self._send(out)
             except GatewayError:
-                return  # a subscription, or the handshake, which ends by its deadline or with the process
+                return  # a subscription, or the handshake, which its deadline or the process's end will end
         elif isinstance(out, Pause):
             self._pauses[out.call] = asyncio.get_running_loop().call_later(out.seconds, self._go_on, out.call)
         elif out.related is None:
@@ -137,5 +126,5 @@ class BridgedLink:
 
 
 def _of_a_later_round(error: GatewayError) -> GatewayError:
-    """A refusal would say that the call was not sent, but an earlier round of it was."""
+    """A refusal would say that the call was not sent; an earlier round of it was."""
     return CallCutOff(f"the call could not go on: {error}") if is_refusal(error) else error

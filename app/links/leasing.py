@@ -1,4 +1,4 @@
-"""ProcessLeasing: gives each session its link, as its backend's `isolation` and `recovery` say."""
+"""ProcessLeasing: leases each session its link, by `isolation` and `recovery` of its backend."""
 
 from functools import partial
 from typing import Self
@@ -12,22 +12,21 @@ from app.errors import BackendBusy, ShuttingDown
 from app.links.respawning import RespawningLink
 from app.links.shared_processes import SharedProcesses
 from app.links.source import LinkLease
-from app.metrics import Metrics
 from app.protocol.handshake_record import HandshakeRecord
 
 
 class ProcessLeasing:
-    """Fulfils LinkSource. Used as `async with`, inside the pool's own block; sessions are closed before it is."""
+    """Fulfils LinkSource. Used as `async with` inside the pool's own block; close all sessions before leaving."""
 
-    def __init__(self, pool: ProcessPool, metrics: Metrics) -> None:
+    def __init__(self, pool: ProcessPool) -> None:
         self._pool = pool
-        self._shared = SharedProcesses(pool, metrics)
+        self._shared = SharedProcesses(pool)
         self._tasks: anyio.abc.TaskGroup | None = None
 
     async def __aenter__(self) -> Self:
-        await self._shared.__aenter__()
         self._tasks = anyio.create_task_group()
         await self._tasks.__aenter__()
+        self._tasks.start_soon(self._shared.sweep_for_ever, name="sweep shared processes")
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -37,36 +36,34 @@ class ProcessLeasing:
                 tasks.cancel_scope.cancel()
                 await tasks.__aexit__(None, None, None)
         finally:
-            await self._shared.__aexit__()
+            self._shared.release()
 
     async def lease(self, spec: BackendSpec, limits: Limits, principal: Principal) -> LinkLease:
-        """See LinkSource."""
-        if spec.recovery == "end":
-            return await self._take(spec, limits, principal)
         if self._tasks is None:
             raise ShuttingDown
-        again = partial(self._take, spec, limits, principal)
+        again = partial(self._take, self._tasks, spec, limits, principal)
+        if spec.recovery == "end":
+            return await again()
         return RespawningLink(await again(), again, self._tasks, spec.timeouts.initialize_s)
 
     def restore(self, spec: BackendSpec, limits: Limits, principal: Principal, record: HandshakeRecord) -> LinkLease:
-        """A link for a session that has shaken hands on another node; its process starts at once.
+        """A link for a session whose handshake was on another node; its process starts at once.
 
         Raises:
-            ShuttingDown: there will be none.
+            ShuttingDown: the node leases no processes any more.
         """
         if self._tasks is None:
             raise ShuttingDown
-        again = partial(self._take, spec, limits, principal)
+        again = partial(self._take, self._tasks, spec, limits, principal)
         return RespawningLink.restored(record, again, self._tasks, spec.timeouts.initialize_s)
 
-    async def _take(self, spec: BackendSpec, limits: Limits, principal: Principal) -> LinkLease:
+    async def _take(
+        self, tasks: anyio.abc.TaskGroup, spec: BackendSpec, limits: Limits, principal: Principal
+    ) -> LinkLease:
         if spec.isolation == "shared":
-            return await self._shared.lease(spec, limits, principal)
+            return await self._shared.lease(spec, limits, principal, tasks)
         lease = await self._pool.lease(spec, limits)
-        if lease.prepared is not None:  # the backend has just become a shared one: this process is initialised
+        if lease.prepared is not None:  # the backend has just become a shared one: this process is initialized
             lease.release("not_shared")
             raise BackendBusy("the backend has just been changed")
         return lease
-
-    def __repr__(self) -> str:
-        return f"<ProcessLeasing {self._shared!r}>"

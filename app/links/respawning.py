@@ -1,7 +1,7 @@
 """RespawningLink: a session's link that outlives its process (`recovery: respawn`).
 
-It stands between the session and the link to its present process. When that process dies, what was in flight
-fails and is never run again; what comes meanwhile waits for the next process, which is told the handshake first.
+It stands between the session and the link to its present process. When that process dies, the calls in flight fail and
+are never run again; later ones wait for the next process, with which it repeats the handshake first.
 """
 
 import asyncio
@@ -14,15 +14,15 @@ import anyio
 import anyio.abc
 
 from app.errors import BackendBusy, BackendError, BackendExited, GatewayError, InvalidMessage, InvalidResponse
-from app.links.source import LinkLease, fail_call
+from app.links.source import CallListener, LinkLease
 from app.processes.link import BackendListener, Exit
 from app.protocol.handshake_record import HandshakeRecord
 from app.protocol.jsonrpc import ABSENT, Notification, Request, Response, parse_backend, several
 
-MAX_WAITING = 1024  # requests while there is no process: what one session may have running
+MAX_WAITING = 1024  # requests while there is no process: as many as one session may have running
 MAX_WAITING_BYTES = 4 << 20
-MAX_TRIES = 2  # processes that die in the handshake; the pool waits longer after each, and so would the client
-SPACING_S = 0.2  # between two starts for one session: a call that kills its process is no way to start many
+MAX_TRIES = 2  # processes that die in the handshake; the pool waits longer after each, and so does the client
+SPACING_S = 0.2  # between two starts for one session: calls that kill their process must not start many
 
 log = logging.getLogger(__name__)
 
@@ -35,12 +35,12 @@ class LinkState(Enum):
     """Whether there is a process."""
 
     LIVE = "live"
-    LOST = "lost"  # it is gone, or about to be; another one is on its way
+    LOST = "lost"  # it is gone, or about to be; another one is being started
     ENDED = "ended"
 
 
 class _NoProcess:
-    """The lease of a link whose first process is still to come, and its link."""
+    """The lease of a link whose first process is being started, and its link."""
 
     id, was_warm = "", False
 
@@ -48,42 +48,26 @@ class _NoProcess:
     def link(self) -> "_NoProcess":
         return self
 
-    def attach(self, listener: BackendListener) -> None:
-        pass
-
     def send(self, line: bytes) -> None:
         raise BackendExited
 
-    def pause_reading(self) -> None:
+    def _do_nothing(self, *args: object, **named: object) -> None:
         pass
 
-    def resume_reading(self) -> None:
-        pass
-
-    def asked_for(self, size: int) -> None:
-        pass
-
-    def answering(self) -> bytes | None:
-        return None
-
-    def handshake_succeeded(self) -> None:
-        pass
-
-    def release(self, reason: str) -> None:
-        pass
+    attach = pause_reading = resume_reading = asked_for = answering = handshake_succeeded = release = _do_nothing
 
 
 class RespawningLink:
-    """Fulfils ProcessLink, and is its own lease. `again` takes the next process, within `within_s` handshake included.
+    """Fulfils ProcessLink, and is its own lease. `again` leases the next process; `within_s` includes its handshake.
 
-    The task that waits for it runs in `tasks`, and ends with `release`.
+    The task that starts it runs in `tasks`, and ends with `release`.
     """
 
     def __init__(self, lease: LinkLease, again: Again, tasks: anyio.abc.TaskGroup, within_s: float) -> None:
         self._lease, self._again, self._tasks, self._within_s = lease, again, tasks, within_s
         self.record = HandshakeRecord()
         self._state = LinkState.LIVE
-        self._listener: BackendListener | None = None
+        self._listener: CallListener | None = None
         self._is_paused = False
         self._waiting: dict[bytes, bytes] = {}  # requests, by id
         self._greeted: asyncio.Future[Response | None] | None = None  # None: the new process died
@@ -94,7 +78,7 @@ class RespawningLink:
     def restored(
         cls, record: HandshakeRecord, again: Again, tasks: anyio.abc.TaskGroup, within_s: float
     ) -> "RespawningLink":
-        """The link of a session that has shaken hands on another node; its process is on its way."""
+        """The link of a session whose handshake was on another node; its process is being started."""
         link = cls(_NoProcess(), again, tasks, within_s)
         link.record, link._state, link._started_at = record, LinkState.LOST, 0.0
         tasks.start_soon(link._respawn, _NODE_GONE, name="respawn a backend")
@@ -104,20 +88,16 @@ class RespawningLink:
 
     @property
     def link(self) -> "RespawningLink":
-        """Itself."""
         return self
 
     @property
     def was_warm(self) -> bool:
-        """See LinkLease."""
         return self._lease.was_warm
 
     def handshake_succeeded(self) -> None:
-        """See LinkLease."""
         self._lease.handshake_succeeded()
 
     def release(self, reason: str) -> None:
-        """See LinkLease."""
         self._state, self._listener = LinkState.ENDED, None
         self._scope.cancel()
         self._lease.release(reason)
@@ -126,18 +106,19 @@ class RespawningLink:
 
     @property
     def id(self) -> str:
-        """The present process's, or the last one's."""
+        """Of the present process, or the last one."""
         return self._lease.link.id
 
     def attach(self, listener: BackendListener) -> None:
-        """See BackendLink. A second listener (a BridgedLink) takes the first one's place."""
+        """As BackendLink.attach. A second listener (a BridgedLink) replaces the first."""
+        assert isinstance(listener, CallListener)
         is_first = self._listener is None
         self._listener = listener
         if is_first:
             self._lease.link.attach(self)
 
     def send(self, line: bytes) -> None:
-        """See BackendLink. While there is no process, requests wait."""
+        """As BackendLink.send; requests wait while there is no process."""
         if self._state is not LinkState.LIVE:
             self._wait_for_process(line)
         elif self.record.sent(line):
@@ -147,36 +128,32 @@ class RespawningLink:
                 self.record.unsent(line)
                 if not isinstance(error, BackendExited) or self.record.hello is None:
                     raise
-                self._state = LinkState.LOST  # its end will be heard of in a moment
+                self._state = LinkState.LOST  # `backend_exited` will be called in a moment
                 self._wait_for_process(line)
 
     def pause_reading(self) -> None:
-        """See BackendLink."""
         self._is_paused = True
         self._lease.link.pause_reading()
 
     def resume_reading(self) -> None:
-        """See BackendLink."""
         self._is_paused = False
         self._lease.link.resume_reading()
 
     def asked_for(self, size: int) -> None:
-        """See BackendLink."""
         self._lease.link.asked_for(size)
 
     def answering(self) -> bytes | None:
-        """See BackendLink."""
         return self._lease.link.answering()
 
     def _wait_for_process(self, line: bytes) -> None:
-        """Requests wait, and can be cancelled; the rest would mean nothing to the next process."""
+        """Requests wait, and can be cancelled; other messages would mean nothing to the next process."""
         message = parse_backend(line)
         if type(message) is Request:
             if self._state is LinkState.ENDED:
                 raise BackendExited
             size = sum(map(len, self._waiting.values())) if self._waiting else 0
             if len(self._waiting) >= MAX_WAITING or (size and size + len(line) > MAX_WAITING_BYTES):
-                raise BackendBusy("the backend is being started anew, and too much waits for it")
+                raise BackendBusy("the backend is being restarted, and too many requests wait for it")
             self._waiting[message.id] = line
         elif type(message) is Notification and message.method == "notifications/cancelled":
             self._waiting.pop(bytes((message.params or {}).get("requestId", ABSENT)), None)
@@ -184,13 +161,12 @@ class RespawningLink:
     # --- BackendListener
 
     def backend_sent(self, line: bytes) -> None:
-        """See BackendListener."""
         if self._greeted is not None and not self._greeted.done():
             answer = self._answer_to_hello(line)
             if answer is not None:
                 self._greeted.set_result(answer)
                 if answer.member == "result":
-                    self._go_on()  # not in the task that waits: the process may die before that runs
+                    self._go_on()  # not in the task that waits: the process may die before it runs
                 return
         try:
             is_for_session = self.record.received(line)
@@ -203,18 +179,16 @@ class RespawningLink:
             self._listener.backend_sent(line)
 
     def backend_failed(self, call: bytes, error: GatewayError) -> None:
-        """See CallListener."""
         if self._listener is not None:
-            fail_call(self._listener, call, error)
+            self._listener.backend_failed(call, error)
 
     def backend_sent_too_much(self, beginning: bytes, end: bytes = b"") -> None:
-        """See BackendListener."""
         if self._listener is not None:
             self._listener.backend_sent_too_much(beginning, end)
 
     def backend_exited(self, exit: Exit) -> None:
-        """See BackendListener. Three cases: 1. the new process died in its handshake: whoever waits for it knows
-        what to do; 2. there was no handshake yet: the session ends; 3. another process takes its place."""
+        """Three cases: 1. the new process died in its handshake: `_greet` deals with it; 2. there was no handshake yet:
+        the session ends; 3. another process is started."""
         if self._greeted is not None:
             if not self._greeted.done():
                 self._greeted.set_result(None)
@@ -254,7 +228,7 @@ class RespawningLink:
             listener.backend_exited(exit)
 
     async def _respawn(self, exit: Exit) -> None:
-        """Ends with a process that has heard the handshake, or with the session."""
+        """Starts a process and repeats the handshake with it, or ends the session."""
         if self._state is LinkState.ENDED:
             return
         with anyio.CancelScope() as self._scope:
@@ -267,14 +241,14 @@ class RespawningLink:
             except (GatewayError, TimeoutError):
                 self._end(exit)
             except Exception:
-                log.exception("a backend could not be respawned")
+                log.exception("Could not start another process for a session; the session ends")
                 self._end(exit)
 
     async def _greet(self) -> bool:
-        """Takes a process and shakes hands with it; False if it died meanwhile.
+        """Leases a process and repeats the handshake with it; False if it died meanwhile.
 
         Raises:
-            GatewayError: there is none to be had, or it refuses.
+            GatewayError: no process is available, or it refuses.
         """
         await anyio.sleep(max(0.0, self._started_at + SPACING_S - time.monotonic()))
         self._started_at = time.monotonic()
@@ -300,7 +274,7 @@ class RespawningLink:
         return True
 
     def _go_on(self) -> None:
-        """The session's line is whole again."""
+        """The new process is ready."""
         self._greeted = None
         self._state = LinkState.LIVE
         self._lease.handshake_succeeded()
@@ -311,7 +285,7 @@ class RespawningLink:
             for line in self.record.replay():
                 self._lease.link.send(line)
         except BackendError:
-            pass  # its end will be heard of, and is dealt with there
+            pass  # `backend_exited` will be called, and deals with it
         for call, line in waiting.items():
             try:
                 self.send(line)
@@ -319,6 +293,3 @@ class RespawningLink:
                 self.backend_failed(call, error)
         for line in self.record.news():
             self._tell(line)
-
-    def __repr__(self) -> str:
-        return f"<RespawningLink {self._state.value} [{len(self._waiting)} waiting] {self._lease.link!r}>"

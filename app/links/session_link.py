@@ -1,4 +1,4 @@
-"""SessionLink: a session's end of its link, from before there is one until it is given back."""
+"""SessionLink: a session's side of its link, from before it has one until it is given back."""
 
 import anyio
 
@@ -11,7 +11,7 @@ from app.processes.link import BackendLink
 
 
 class SessionLink:
-    """What the session says goes to its process, or to the bridge before it; without one there is nobody to tell."""
+    """Sends to the session's process, or to the bridge before it."""
 
     __slots__ = ("_asking", "_lease", "_link", "_metrics")
 
@@ -28,26 +28,25 @@ class SessionLink:
 
     @property
     def is_bridged(self) -> bool:
-        """Whether a bridge between eras stands before the process."""
+        """Whether a bridge stands before the process, which speaks 2026-07-28 only."""
         return isinstance(self._link, BridgedLink)
 
     @property
     def was_warm(self) -> bool:
-        """Whether its process ran already when the session asked for one."""
         return self._lease is not None and self._lease.was_warm
 
     @property
     def process(self) -> str | None:
-        """The id of the process behind it, once it has one."""
+        """The process's id."""
         return None if self._lease is None else self._lease.link.id
 
     async def ask(
         self, source: LinkSource, spec: BackendSpec, limits: Limits, principal: Principal
     ) -> LinkLease | None:
-        """A link to `attach`; None where `release` came first: whoever waits for nothing keeps no place in the line.
+        """A lease to `attach`. `release` cancels the wait for it: then None.
 
         Raises:
-            BackendError, ShuttingDown: there is none to be had.
+            BackendError, ShuttingDown: no process is available.
         """
         with anyio.CancelScope() as asking:
             self._asking = asking
@@ -58,7 +57,6 @@ class SessionLink:
         return None
 
     def attach(self, lease: LinkLease, session: BridgedSession) -> None:
-        """The session has its link, and hears it."""
         self._lease = lease
         self._link = link = lease.link
         link.attach(session)
@@ -69,7 +67,7 @@ class SessionLink:
         self._link = BridgedLink(self._link, session)
 
     def send(self, line: bytes) -> None:
-        """Writes a line of the client's.
+        """Writes a line of the client.
 
         Raises:
             InvalidMessage: there is no process yet.
@@ -80,19 +78,18 @@ class SessionLink:
         self._link.send(line)
 
     def tell(self, line: bytes) -> None:
-        """Writes a line of our own; a process that is gone or deaf will be noticed by others."""
+        """Writes a line of the gateway's own; if the process is gone or does not read, counts it as dropped."""
         try:
             self.send(line)
         except GatewayError:
             self._metrics.messages_dropped.labels("backend_deaf").inc()
 
     def handshake_succeeded(self) -> None:
-        """The process has answered `initialize`, or needs none."""
         assert self._lease is not None
         self._lease.handshake_succeeded()
 
     def hold_up(self, held_up: bool) -> None:
-        """Reads the process, or does not."""
+        """Stops reading the process, or goes on."""
         if self._link is None:
             return
         if held_up:
@@ -101,22 +98,17 @@ class SessionLink:
             self._link.resume_reading()
 
     def asked_for(self, size: int) -> None:
-        """See BackendLink."""
         if self._link is not None:
             self._link.asked_for(size)
 
     def answering(self) -> bytes | None:
-        """See BackendLink."""
         return None if self._link is None else self._link.answering()
 
     def release(self, reason: str) -> None:
-        """The session is done with it, or waits for none any more."""
+        """Gives the link back, or stops waiting for one."""
         if self._asking is not None:
             self._asking.cancel()
         if isinstance(self._link, BridgedLink):
             self._link.end()
         if self._lease is not None:
             self._lease.release(reason)
-
-    def __repr__(self) -> str:
-        return f"<SessionLink {self.process or 'without a process'}>"

@@ -1,7 +1,7 @@
-"""SharedProcess: one process behind many sessions, and SharedLink, what each of them sees of it.
+"""SharedProcess: one process of many sessions, and SharedLink: the link of each of them to it.
 
-What must not happen between sessions is decided in `protocol/shared/multiplex.py`; this carries it out. A session
-that does not read, asks too much or fails is held up, refused or dropped alone: the process is read on.
+`protocol/shared/multiplex.py` decides what keeps the sessions apart; this carries it out. A session that does not read,
+asks too much or fails is held up, refused or dropped alone; the process is still read.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import anyio
 from app.backends.lease import Lease
 from app.domain import Principal
 from app.errors import BackendError, BackendExited, BackendTimeout, GatewayError, InvalidResponse
-from app.links.source import fail_call
+from app.links.source import CallListener
 from app.metrics import Metrics
 from app.processes.link import BackendListener, Exit
 from app.processes.process import BackendProcess
@@ -23,18 +23,18 @@ from app.protocol.shared.cached_handshake import INITIALIZED
 from app.protocol.shared.multiplex import Multiplex
 from app.protocol.shared.shared_call import FailCall, Out, ToAll, ToMember, ToProcess
 
-FAN_OUT_S = 0.05  # changes of lists and resources are told to all at most so often: one process cannot flood many
+FAN_OUT_S = 0.05  # between two notifications of the same change to all sessions: one process cannot flood many
 
 log = logging.getLogger(__name__)
 
 
 class SharedProcess:
-    """Listens to the process. Made before the pool has it warm (`greet`); belongs to its lease afterwards."""
+    """Listens to the process. Made while the pool starts it (`greet`); its lease owns it afterwards (`adopt`)."""
 
     def __init__(self, process: BackendProcess, metrics: Metrics) -> None:
         self.id = process.id
         self.exit: Exit | None = None
-        self.on_gone: Callable[[SharedProcess], None] = lambda process: None
+        self._on_gone: Callable[[SharedProcess], None] = lambda process: None
         self._process, self._metrics = process, metrics
         self._lease: Lease | None = None
         self._multiplex = Multiplex(broadcast=process.spec.broadcast)
@@ -45,7 +45,7 @@ class SharedProcess:
     # --- its life
 
     async def greet(self, within_s: float) -> None:
-        """Initialises the process on behalf of all sessions to come.
+        """Initializes the process for all sessions to come.
 
         Raises:
             BackendError: it died, did not answer, or refused.
@@ -58,12 +58,12 @@ class SharedProcess:
         except TimeoutError:
             raise BackendTimeout(f"the backend did not answer `initialize` within {within_s:.0f} s") from None
         greeting = self._multiplex.greeting
-        if greeting is not None and not greeting.is_modern:
+        if greeting is not None and not greeting.is_sessionless:
             self._process.send(INITIALIZED)
 
-    def adopt(self, lease: Lease) -> None:
-        """The pool's lease of the process, given back with `release`."""
-        self._lease = lease
+    def adopt(self, lease: Lease, on_gone: Callable[["SharedProcess"], None]) -> None:
+        """Takes the lease of the process, given back by `release`; `on_gone` is called when the process ends."""
+        self._lease, self._on_gone = lease, on_gone
         lease.handshake_succeeded()
 
     @property
@@ -77,7 +77,7 @@ class SharedProcess:
         return self._multiplex.busyness
 
     def join(self, principal: Principal) -> "SharedLink":
-        """A link for one session more of this principal; it leaves by `release`."""
+        """A link for one more session of this principal; the session releases it."""
         return SharedLink(self, self._multiplex, principal)
 
     def tick(self) -> None:
@@ -92,37 +92,35 @@ class SharedProcess:
     # --- from its sessions
 
     def send(self, link: "SharedLink", line: bytes) -> None:
-        """See BackendLink. What fails later than at once is told to the listener."""
+        """As BackendLink.send; later failures go to the listener."""
         if self.exit is not None:
             raise BackendExited(f"the backend has ended: {self.exit.description}", stderr=self.exit.stderr)
         self._carry_out_soon(self._multiplex.from_session(link.member, line))
 
     def pause(self, link: "SharedLink") -> None:
-        """The session cannot take more at the moment."""
+        """Holds up the session's calls, as it cannot take more."""
         self._multiplex.pause(link.member)
 
     def resume(self, link: "SharedLink") -> None:
-        """It can."""
         if self.exit is None:
             self._carry_out_soon(self._multiplex.resume(link.member))
 
     def leave(self, link: "SharedLink") -> None:
-        """The session is over. Idempotent."""
+        """The session has ended. Idempotent."""
         if self.exit is None:
             self._carry_out_soon(self._multiplex.leave(link.member))
             self.empty_since = time.monotonic()
 
     def asked_for(self, size: int) -> None:
-        """See BackendLink."""
         self._process.asked_for(size)
 
     def answering(self, link: "SharedLink") -> bytes | None:
-        """See BackendLink: a call of this session, or one that may be."""
+        """As BackendLink.answering, but only calls of this session, or that may be."""
         named = self._process.answering()
         return self._multiplex.call_of(link.member, named) if named else named
 
     def _carry_out_soon(self, outs: list[Out]) -> None:
-        """The process is written to at once; who has just called is not called back from within."""
+        """Writes to the process at once; calls the listeners later, as one of them may be the caller."""
         for out in outs:
             if type(out) is ToProcess:
                 self._write(out)
@@ -132,7 +130,6 @@ class SharedProcess:
     # --- from the process (BackendListener)
 
     def backend_sent(self, line: bytes) -> None:
-        """See BackendListener."""
         if not self._greeted.done():
             self._hear_greeting(partial(self._multiplex.from_process, line))
             return
@@ -140,7 +137,6 @@ class SharedProcess:
             self._carry_out(out)
 
     def backend_sent_too_much(self, beginning: bytes, end: bytes = b"") -> None:
-        """See BackendListener."""
         if not self._greeted.done():
             self._hear_greeting(partial(self._multiplex.oversized, beginning, end))
             return
@@ -148,7 +144,6 @@ class SharedProcess:
             self._carry_out(out)
 
     def backend_exited(self, exit: Exit) -> None:
-        """See BackendListener: every session hears it."""
         self.exit = exit
         if not self._greeted.done():
             self._greeted.set_exception(
@@ -159,11 +154,10 @@ class SharedProcess:
                     hint="It ended before it answered `initialize`.",
                 )
             )
-            self._greeted.exception()  # it may be that nobody waits any more
+            self._greeted.exception()  # perhaps nobody waits any more: asyncio would log it
         for member in list(self._multiplex.members):
-            link: SharedLink = member.owner
-            link.tell_exit(exit)
-        self.on_gone(self)
+            member.owner.tell_exit(exit)
+        self._on_gone(self)
 
     def _hear_greeting(self, receive: Callable[[], list[Out]]) -> None:
         try:
@@ -211,35 +205,30 @@ class SharedProcess:
             for member in out.members:
                 member.owner.tell(out.line)
 
-    def __repr__(self) -> str:
-        return f"<SharedProcess {self.id} {self._multiplex!r}>"
-
 
 class SharedLink:
-    """One session's view of a shared process; fulfils ProcessLink, and is its own lease."""
+    """One session's link to a shared process; fulfils ProcessLink, and is its own lease."""
 
     def __init__(self, process: SharedProcess, multiplex: Multiplex, principal: Principal) -> None:
         self.member = multiplex.join(self, principal.identity)
         self._process = process
-        self._listener: BackendListener | None = None
+        self._listener: CallListener | None = None
 
     # --- LinkLease
 
     @property
     def link(self) -> "SharedLink":
-        """Itself."""
         return self
 
     @property
     def was_warm(self) -> bool:
-        """See LinkLease: it is there for others."""
         return True
 
     def handshake_succeeded(self) -> None:
-        """See LinkLease. The process's own handshake is over since long."""
+        """Does nothing: the process was initialized before."""
 
     def release(self, reason: str) -> None:
-        """See LinkLease. The process stays for the others."""
+        """As LinkLease.release; the process goes on for the others."""
         self._listener = None
         self._process.leave(self)
 
@@ -247,58 +236,50 @@ class SharedLink:
 
     @property
     def id(self) -> str:
-        """See ProcessLink."""
         return self._process.id
 
     def attach(self, listener: BackendListener) -> None:
-        """See BackendLink."""
+        assert isinstance(listener, CallListener)
         self._listener = listener
         if self._process.exit is not None:
             asyncio.get_running_loop().call_soon(self.tell_exit, self._process.exit)
 
     def send(self, line: bytes) -> None:
-        """See BackendLink."""
         self._process.send(self, line)
 
     def pause_reading(self) -> None:
-        """See BackendLink. The process is read on; it is this session's calls that wait."""
+        """Holds up this session's calls; the process is still read."""
         self._process.pause(self)
 
     def resume_reading(self) -> None:
-        """See BackendLink."""
         self._process.resume(self)
 
     def asked_for(self, size: int) -> None:
-        """See BackendLink."""
         self._process.asked_for(size)
 
     def answering(self) -> bytes | None:
-        """See BackendLink."""
         return self._process.answering(self)
 
-    # --- from the process; a listener that fails must not keep the others from hearing
+    # --- from the process; an error of one listener must not keep the others from being called
 
     def tell(self, line: bytes) -> None:
-        """A line for the session."""
         if self._listener is not None:
             try:
                 self._listener.backend_sent(line)
             except Exception:
-                log.exception("a session failed on a shared backend's line")
+                log.exception("A session could not handle a line of shared process %s", self.id)
 
     def tell_failed(self, call: bytes, error: GatewayError) -> None:
-        """One of its calls comes to nothing."""
         if self._listener is not None:
             try:
-                fail_call(self._listener, call, error)
+                self._listener.backend_failed(call, error)
             except Exception:
-                log.exception("a session failed on the end of a call")
+                log.exception("A session could not handle the failure of a call of shared process %s", self.id)
 
     def tell_exit(self, exit: Exit) -> None:
-        """The process is gone."""
         listener, self._listener = self._listener, None
         if listener is not None:
             try:
                 listener.backend_exited(exit)
             except Exception:
-                log.exception("a session failed on a shared backend's end")
+                log.exception("A session could not handle the end of shared process %s", self.id)

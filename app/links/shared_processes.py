@@ -1,10 +1,11 @@
-"""SharedProcesses: which sessions share which process. As few processes as are needed, the least busy first."""
+"""SharedProcesses: which sessions share which process. As few processes as needed; new sessions join the least busy."""
 
+import asyncio
 import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import anyio
 import anyio.abc
@@ -17,24 +18,24 @@ from app.links.shared_process import SharedLink, SharedProcess
 from app.metrics import Metrics
 from app.processes.process import BackendProcess
 
-ENOUGH_SESSIONS = 100  # of one process: from then on another is started, if there may be one
+ENOUGH_SESSIONS = 100  # of one process; then another is started, if `max_processes` allows
 ENOUGH_CALLS = 64  # the same for calls that run or wait
-LINGER_S = 60.0  # a process without sessions waits so long for another; starting one may take seconds
+LINGER_S = 60.0  # how long a process without sessions is kept; starting one may take seconds
 SWEEP_S = 3.0
 
 log = logging.getLogger(__name__)
 
 
 class Choice(NamedTuple):
-    """The process to join, by its place (None: wait for the one that is started), and whether to start another."""
+    """The index of the process to join (None: wait for the one that is started), and whether to start another."""
 
     place: int | None
     starts: bool
 
 
 def choose(busyness: Sequence[tuple[int, int]], max_processes: int) -> Choice:
-    """Three cases: 1. there is no process: start one and wait; 2. the least busy one has room: join it; 3. it has
-    none: join it all the same, and start another for those to come if there may be one more."""
+    """`busyness` is that of each process: its calls and sessions. Three cases: 1. there is no process: start one and
+    wait; 2. the least busy one has room: join it; 3. it has none: join it, and start another for later sessions."""
     if not busyness:
         return Choice(None, True)
     place = min(range(len(busyness)), key=busyness.__getitem__)
@@ -44,114 +45,105 @@ def choose(busyness: Sequence[tuple[int, int]], max_processes: int) -> Choice:
 
 
 @dataclass(eq=False, slots=True)
-class _Start:
-    """A process on its way; whoever needs it waits for the same one."""
-
-    is_over: anyio.Event = field(default_factory=anyio.Event)
-    error: GatewayError | None = None
-
-
-@dataclass(eq=False, slots=True)
 class _Group:
-    """One backend's processes."""
+    """One backend's processes, and the start of one more, for which all new sessions wait."""
 
     processes: list[SharedProcess] = field(default_factory=list)
-    start: _Start | None = None
+    start: asyncio.Future[None] | None = None
+
+    def start_begun(self) -> None:
+        self.start = asyncio.get_running_loop().create_future()
+
+    def start_ended(self, error: GatewayError | None) -> None:
+        start, self.start = self.start, None
+        assert start is not None
+        if error is None:
+            start.set_result(None)
+        else:
+            start.set_exception(error)
+            start.exception()  # perhaps nobody waits: asyncio would log it
+
+
+async def initialized(metrics: Metrics, process: BackendProcess) -> SharedProcess:
+    """The pool calls this for each process that it has started for a shared backend.
+
+    Raises:
+        BackendError: it cannot be initialized.
+    """
+    shared = SharedProcess(process, metrics)
+    await shared.greet(process.spec.timeouts.initialize_s)
+    return shared
 
 
 class SharedProcesses:
-    """Fulfils LinkSource for `isolation: shared`. Used as `async with`, inside the pool's own block.
+    """The processes of `isolation: shared`. ProcessLeasing runs `sweep_for_ever`, and calls `release` at the end.
 
-    The pool starts, counts and stops the processes, and holds those warm that have no session yet.
+    The pool starts (see `initialized`), counts and stops them, and keeps those warm that have no session yet.
     """
 
-    def __init__(self, pool: ProcessPool, metrics: Metrics) -> None:
-        self._pool, self._metrics = pool, metrics
+    def __init__(self, pool: ProcessPool) -> None:
+        self._pool = pool
         self._groups: dict[Key, _Group] = {}
-        self._tasks: anyio.abc.TaskGroup | None = None
-        pool.prepare = self._prepare
 
-    async def __aenter__(self) -> Self:
-        self._tasks = anyio.create_task_group()
-        await self._tasks.__aenter__()
-        self._tasks.start_soon(self._sweep_for_ever, name="sweep shared processes")
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        tasks, self._tasks = self._tasks, None
-        if tasks is not None:
-            tasks.cancel_scope.cancel()
-            await tasks.__aexit__(None, None, None)
+    def release(self) -> None:
+        """Stops all of them."""
         for group in self._groups.values():
             for process in group.processes:
                 process.release("shutdown")
         self._groups.clear()
 
-    async def lease(self, spec: BackendSpec, limits: Limits, principal: Principal) -> SharedLink:
+    async def lease(
+        self, spec: BackendSpec, limits: Limits, principal: Principal, tasks: anyio.abc.TaskGroup
+    ) -> SharedLink:
         """A link for this principal to a process that others use too. Waits only if there is none.
 
         Raises:
             GatewayError: as ProcessPool.lease.
         """
         while True:
-            if self._tasks is None:
-                raise ShuttingDown
             group = self._groups.setdefault(spec.key, _Group())
             candidates = [process for process in group.processes if process.may_be_joined]
             choice = choose([process.busyness for process in candidates], spec.max_processes)
             if choice.starts and group.start is None:
-                group.start = _Start()
-                self._tasks.start_soon(self._start, group, group.start, spec, limits, name="start a shared backend")
+                group.start_begun()
+                tasks.start_soon(self._start, group, spec, limits, name="start a shared backend")
             if choice.place is not None:
                 return candidates[choice.place].join(principal)
             assert group.start is not None
-            start = group.start
-            await start.is_over.wait()
-            if start.error is not None:
-                raise start.error
+            await asyncio.shield(group.start)  # if this caller is cancelled, others still wait
 
-    async def _start(self, group: _Group, start: _Start, spec: BackendSpec, limits: Limits) -> None:
+    async def _start(self, group: _Group, spec: BackendSpec, limits: Limits) -> None:
+        failure: GatewayError | None = ShuttingDown()  # if this is cancelled
         try:
             lease = await self._pool.lease(spec, limits)
             process = lease.prepared
             if isinstance(process, SharedProcess):
-                process.adopt(lease)
-                process.on_gone = group.processes.remove
+                process.adopt(lease, group.processes.remove)
                 group.processes.append(process)
-            else:  # the backend was changed, and shares nothing any more
+                failure = None
+            else:  # the backend was changed, and its processes are not shared any more
                 lease.release("not_shared")
-                start.error = BackendBusy("the backend has just been changed")
+                failure = BackendBusy("the backend has just been changed")
         except GatewayError as error:
-            start.error = error
+            failure = error
         except Exception:
-            log.exception("a shared backend could not be started")
-            start.error = BackendUnavailable()
+            log.exception("Could not start a process of shared backend %s", spec.name)
+            failure = BackendUnavailable()
         finally:
-            group.start = None
-            start.is_over.set()
-
-    async def _prepare(self, process: BackendProcess) -> SharedProcess:
-        """Called by the pool for each process that it has started for a shared backend.
-
-        Raises:
-            BackendError: it cannot be initialised.
-        """
-        shared = SharedProcess(process, self._metrics)
-        await shared.greet(process.spec.timeouts.initialize_s)
-        return shared
+            group.start_ended(failure)
 
     # --- time
 
-    async def _sweep_for_ever(self) -> None:
+    async def sweep_for_ever(self) -> None:
         while True:
             await anyio.sleep(SWEEP_S)
             try:
                 self.sweep(time.monotonic())
             except Exception:
-                log.exception("a sweep over the shared processes failed")
+                log.exception("Could not sweep the shared processes; will retry in %.0f s", SWEEP_S)
 
     def sweep(self, now: float) -> None:
-        """Stops processes that have no session: at once if they may get none any more, else after a while."""
+        """Stops processes without sessions: at once if new ones may not join, else after LINGER_S."""
         for key, group in list(self._groups.items()):
             for process in list(group.processes):
                 process.tick()
@@ -161,7 +153,3 @@ class SharedProcesses:
                     process.release("idle")
             if not group.processes and group.start is None:
                 del self._groups[key]
-
-    def __repr__(self) -> str:
-        processes = [process for group in self._groups.values() for process in group.processes]
-        return f"<SharedProcesses [{len(processes)} processes, {sum(p.busyness[1] for p in processes)} sessions]>"

@@ -1,64 +1,50 @@
-"""Links: where a session gets its process from, by what the backend's administrator said of it.
-
-A link is its own lease where something stands between the session and the pool's process.
-"""
+"""What a session sees of its process: where the link to it comes from, and what it reports."""
 
 from typing import Protocol, runtime_checkable
 
 from app.domain import BackendSpec, Limits, Principal
 from app.errors import GatewayError
 from app.processes.link import BackendLink, BackendListener
-from app.protocol.jsonrpc import INTERNAL_ERROR, error_response
 
 
 class ProcessLink(BackendLink, Protocol):
-    """A link that knows its process."""
+    """A link with the id of its process."""
 
     @property
-    def id(self) -> str:
-        """The process's id."""
+    def id(self) -> str: ...
 
 
 class LinkLease(Protocol):
-    """One session's claim on a link; ends with `release`."""
+    """One session's claim on a link; ends with `release`. A link may be its own lease."""
 
     @property
-    def link(self) -> ProcessLink:
-        """What the session talks to."""
+    def link(self) -> ProcessLink: ...
 
     @property
     def was_warm(self) -> bool:
-        """Whether the process ran already when somebody asked for one."""
+        """Whether the process ran already when the session asked for one."""
 
     def handshake_succeeded(self) -> None:
         """The backend has answered `initialize`. Idempotent."""
 
     def release(self, reason: str) -> None:
-        """The session is done; its listener hears nothing more. Idempotent, never waits."""
+        """Gives the link back; its listener is not called any more. Idempotent, never waits."""
 
 
 class LinkSource(Protocol):
-    """Where links come from."""
+    """Leases links (ProcessLeasing)."""
 
     async def lease(self, spec: BackendSpec, limits: Limits, principal: Principal) -> LinkLease:
         """A link to a process of this backend, for a session of this principal.
 
         Raises:
-            BackendError, ShuttingDown: there is none to be had.
+            BackendError, ShuttingDown: no process is available.
         """
 
 
 @runtime_checkable
-class CallListener(Protocol):
-    """A listener that can be told of one call's end; a Session is one."""
+class CallListener(BackendListener, Protocol):
+    """A listener that can be told of the failure of one call: a Session, or a link before it."""
 
     def backend_failed(self, call: bytes, error: GatewayError) -> None:
-        """The call with this id comes to nothing; the session goes on."""
-
-
-def fail_call(listener: BackendListener, call: bytes, error: GatewayError) -> None:
-    """Tells whoever listens that this call comes to nothing: one that translates gets it as the server's answer."""
-    if isinstance(listener, CallListener):
-        listener.backend_failed(call, error)
-    else:
-        listener.backend_sent(error_response(call, INTERNAL_ERROR, str(error), {"reason": error.reason}))
+        """The call with this id has failed; the session goes on."""

@@ -2,5 +2,5 @@
 (`application`), the process that runs it until it is told to stop (`serve`), several of them on one machine (`fleet`),
 and what `--demo` adds.
 
-Nothing below imports this package: objects are put together here, and handed what they need.
+No other package but the CLI imports this one: objects are built here and passed what they need.
 """

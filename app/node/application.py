@@ -6,7 +6,7 @@ from functools import partial
 from fastapi import FastAPI
 
 from app import __version__
-from app.admin.context import AdminContext, IssuerContext
+from app.admin.context import AdminContext
 from app.admin.idempotency import AnsweredOnce
 from app.admin.router import build_router
 from app.cluster.all_nodes import answer_for
@@ -19,24 +19,25 @@ from app.storage.audit import AuditLog
 from app.storage.idempotency import IdempotencyRepository
 from app.transports.access_lines import AccessLines
 from app.transports.front import Front
+from app.transports.http_sse import HttpSse
 from app.transports.remote.caller_routing import CallerRouting
 from app.transports.remote.forwarding import Forwarding
-from app.transports.remote.inside import Inside
 from app.transports.remote.late_heads import LateHeads
+from app.transports.remote.peer_requests import PeerRequests
 from app.transports.remote.remote_sessions import RemoteSessions
 from app.transports.request_log import RequestLog
+from app.transports.rest import Door, Rest
 from app.transports.sessionless_http import SessionlessHttp
-from app.transports.sse import HttpSse
 from app.transports.streamable_http import StreamableHttp
 
 
 def build_api() -> FastAPI:
-    """The FastAPI application without what it works on: all that its OpenAPI document needs."""
+    """The FastAPI application without its objects: all that its OpenAPI document needs."""
     app = FastAPI(
         title="Trunkline administration",
         version=__version__,
         openapi_url="/api/v1/openapi.json",
-        docs_url=None,  # app/http/reader.py
+        docs_url=None,  # app/http/pages.py
         redoc_url=None,
         redirect_slashes=False,
     )
@@ -48,64 +49,59 @@ def build_api() -> FastAPI:
 
 
 def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Front:
-    """The Front, with the MCP endpoints in it and the FastAPI application behind it. `lines` take what ACCESS_LOG=all
-    has to say; whoever made them closes them."""
-    settings = gateway.settings
+    """The Front, with the MCP endpoints in it and the FastAPI application behind it. `lines` gets the lines of
+    ACCESS_LOG=all; the caller closes it."""
+    settings, metrics, records, credentials = gateway.settings, gateway.metrics, gateway.records, gateway.credentials
+    registry, guard, router = gateway.sessions.registry, gateway.membership.guard, gateway.membership.router
+    ownership = gateway.routes.ownership
     app = build_api()
-    app.state.health = own_health = health.Health(readiness=gateway, registry=gateway.metrics.registry)
-    app.state.admin = AdminContext(
-        tenants=gateway.tenants,
-        backends=gateway.backends,
-        keys=gateway.keys,
-        key_maker=gateway.key_maker,
-        authenticator=gateway.authenticator,
+    app.state.health = own_health = health.Health(readiness=gateway, registry=metrics.registry)
+    app.state.admin_context = AdminContext(
+        tenants=records.tenants,
+        backends=records.backends,
+        keys=records.keys,
+        key_maker=credentials.key_maker,
+        issuers=records.issuers,
+        sealer=credentials.sealer,
+        check_url=credentials.outbound.check,
+        issuer_check=credentials.issuer_check,
+        authenticator=credentials.authenticator,
         effects=gateway.effects,
         now=_now,
-        switches=gateway.switches,
-        audit=AuditLog(gateway.database),
-        node=gateway.node,
-        rates=RateLimiter("rest", gateway.metrics.rate_limited),
-        answered_once=AnsweredOnce(IdempotencyRepository(gateway.database), settings.secret_key, _now),
+        switches=records.switches,
+        audit=AuditLog(records.database),
+        node=gateway.membership.all_nodes,
+        rates=RateLimiter("rest", metrics.rate_limited),
+        answered_once=AnsweredOnce(IdempotencyRepository(records.database), settings.secret_key, _now),
     )
-    app.state.issuers = IssuerContext(gateway.issuers, gateway.sealer, gateway.outbound.check, gateway.issuer_check)
     app.state.authorization_servers = resource_metadata.Remembered(
-        gateway.issuers.authorization_servers, RateLimiter("resource_metadata", gateway.metrics.rate_limited)
+        records.issuers.authorization_servers, RateLimiter("resource_metadata", metrics.rate_limited)
     )
-    forwarding = Forwarding(gateway.routing.peers, gateway.metrics, gateway.passing)
-    unknown = RateLimiter("unknown_sessions", gateway.metrics.rate_limited)
-    elsewhere = RemoteSessions(
-        gateway.registry, gateway.ownership, gateway.router, forwarding, gateway.take_over, unknown
-    )
+    forwarding = Forwarding(gateway.routing.peers, metrics, gateway.passing, registry.backend)
+    unknown = RateLimiter("unknown_sessions", metrics.rate_limited)
+    remote = RemoteSessions(registry, ownership, router, forwarding, gateway.sessions.take_over, unknown)
+    callers = CallerRouting(registry, ownership, router, forwarding, remote)
     body, keepalive_s = settings.max_body_bytes, settings.keepalive_s
-    callers = CallerRouting(gateway.registry, gateway.ownership, gateway.router, forwarding, elsewhere)
-    modern = SessionlessHttp(gateway.implicit, callers, gateway.metrics, keepalive_s=keepalive_s)
-    streamable = StreamableHttp(
-        gateway.registry, elsewhere, modern, gateway.metrics, max_body_bytes=body, keepalive_s=keepalive_s
-    )
-    sse = HttpSse(gateway.registry, elsewhere, gateway.metrics, max_body_bytes=body, keepalive_s=keepalive_s)
-    return Front(
-        app,
+    sessionless = SessionlessHttp(gateway.sessions.sessionless, callers, metrics, keepalive_s=keepalive_s)
+    streamable = StreamableHttp(registry, remote, sessionless, metrics, max_body_bytes=body, keepalive_s=keepalive_s)
+    sse = HttpSse(registry, remote, metrics, max_body_bytes=body, keepalive_s=keepalive_s)
+    door = Door(
         HostPolicy(settings.allowed_hosts, settings.allowed_origins, settings.node_url),
-        gateway.authenticator,
-        streamable,
-        sse,
-        max_body_bytes=settings.max_body_bytes,
-        public_url=settings.public_url,
-        inside=_inside(gateway),
-        registry=gateway.registry,
-        guard=gateway.guard,
-        requests=RequestLog(gateway.metrics, settings.access_log, lines or AccessLines({})),
-        pages=pages(app, own_health),
+        RequestLog(metrics, settings.access_log, lines or AccessLines({})),
+        settings.public_url,
+        _inside(gateway),
     )
+    rest = Rest(app, door, pages(app, own_health), max_body_bytes=body)
+    return Front(rest, credentials.authenticator, streamable, sse, registry, guard)
 
 
-def _inside(gateway: Gateway) -> Inside | None:
-    """What other nodes may ask of this one; None where there cannot be any."""
+def _inside(gateway: Gateway) -> PeerRequests | None:
+    """The endpoints for other nodes; None where there cannot be any."""
     if gateway.routing.is_alone:
         return None
-    settings, tell = gateway.settings, partial(answer_for, gateway.overview)
+    settings, tell = gateway.settings, partial(answer_for, gateway.sessions.overview)
     late_heads = LateHeads(keepalive_s=settings.keepalive_s)
-    return Inside(gateway.routing.credentials, tell, late_heads, max_body_bytes=settings.max_body_bytes)
+    return PeerRequests(gateway.routing.credentials, tell, late_heads, max_body_bytes=settings.max_body_bytes)
 
 
 def _now() -> datetime:

@@ -1,4 +1,4 @@
-"""What `serve --demo` adds to a node: one backend, a key for it, and ready-made snippets; and what of that fails."""
+"""`serve --demo`: registers one backend, makes a key for it, and prints snippets for clients, or what does not work."""
 
 import importlib.util
 import json
@@ -11,12 +11,10 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from app.backends.backend_check import Failure
-from app.domain import DEFAULT_TENANT, BackendSpec, Scope
+from app.domain import DEFAULT_TENANT, ApiKey, BackendSpec, Scope
 from app.errors import GatewayError, NotFound, Unauthenticated
 from app.node import demo_clock
 from app.node.gateway import Gateway
-from app.storage import ApiKey
 from app.storage.audit_act import Act
 
 BACKEND = "time"
@@ -66,9 +64,9 @@ log = logging.getLogger(__name__)
 
 
 async def set_up_demo(gateway: Gateway, base: str) -> AsyncIterator[str]:
-    """Registers the backend, makes or keeps a key, writes `demo.json`, and tries the backend once. What there is to
-    print, as soon as it is known: the addresses, and whatever does not work. The node goes on without."""
-    data_dir: Path = gateway.settings.data_dir
+    """Registers the backend, makes or keeps a key, writes `demo.json`, and tries the backend once. Yields texts:
+    the addresses, and whatever does not work. No failure stops the node."""
+    data_dir = gateway.settings.data_dir
     demo_json, url = data_dir / "demo.json", f"{base}/t/{DEFAULT_TENANT}/{BACKEND}/mcp"
     notes = list[str]()
     try:
@@ -81,33 +79,24 @@ async def set_up_demo(gateway: Gateway, base: str) -> AsyncIterator[str]:
         _write_private(demo_json, json.dumps({"url": url, "key": key}) + "\n")
     except OSError as error:
         hint = "The next start makes a new key."
-        notes.append(_reported(f"URL and key could not be written to {demo_json}: {error.strerror}", hint))
+        notes.append(_reported(f"Could not write URL and key to {demo_json}: {error.strerror}", hint))
     sse, server = url.removesuffix("mcp") + "sse", _OWN if demo_clock.__file__ in spec.args else _INSTALLED
     shown = shlex.quote(str(data_dir))
     text = _TEXT.format(url=url, sse=sse, key=key, base=base, data_dir=shown, demo_json=demo_json, server=server)
     yield "\n".join([text, *notes])
-    problem = await _problem(gateway, spec)
-    if problem is not None:
-        yield problem
-
-
-async def _problem(gateway: Gateway, spec: BackendSpec) -> str | None:
-    """What is wrong with the backend, if it does not answer."""
     try:
-        limits = (await gateway.tenants.get(DEFAULT_TENANT)).limits
-        failure = (await gateway.overview.check(spec, limits)).failure
+        limits = (await gateway.records.tenants.get(DEFAULT_TENANT)).limits
+        failure = (await gateway.sessions.overview.check(spec, limits)).failure
     except GatewayError as error:  # of the database; or the node stops already
-        return _reported(f"Whether the demo's backend works is not known: {error}", error.hint)
-    return None if failure is None else _words(failure)
-
-
-def _words(failure: Failure) -> str:
-    text = f"The demo's backend does not work. Step `{failure.step}` failed: {failure.detail}"
-    return "\n".join([_reported(text, failure.hint), *(f"    {line}" for line in failure.stderr[-STDERR_LINES:])])
+        yield _reported(f"Could not check the demo's backend: {error}", error.hint)
+        return
+    if failure is not None:
+        text = f"The demo's backend does not work. Step `{failure.step}` failed: {failure.detail}"
+        yield "\n".join([_reported(text, failure.hint), *(f"    {line}" for line in failure.stderr[-STDERR_LINES:])])
 
 
 def _reported(text: str, hint: str | None = None) -> str:
-    """The text for whoever looks at the terminal, and for the log."""
+    """Logs the text, and returns it for the terminal."""
     text = f"{text}. {hint}" if hint else text
     log.error("%s", text)
     return f"  {text}"
@@ -120,18 +109,16 @@ def _command() -> tuple[str, ...]:
 
 
 async def _register(gateway: Gateway) -> BackendSpec:
-    spec = BackendSpec(DEFAULT_TENANT, BACKEND, sys.executable, _command(), warm=2)
+    backends, path = gateway.records.backends, f"backends/{BACKEND}"
     try:
-        known = await gateway.backends.get(DEFAULT_TENANT, BACKEND)
+        known = await backends.get(DEFAULT_TENANT, BACKEND)
     except NotFound:
-        spec = await gateway.backends.create(DEFAULT_TENANT, spec, act=_act("backend.create", f"backends/{BACKEND}"))
+        spec = BackendSpec(DEFAULT_TENANT, BACKEND, sys.executable, _command(), warm=2)
+        spec = await backends.create(DEFAULT_TENANT, spec, act=_act("backend.create", path))
     else:
-        changed = replace(known, command=spec.command, args=spec.args, enabled=True)
-        if changed == known:
-            spec = known
-        else:
-            act = _act("backend.change", f"backends/{BACKEND}")
-            spec = await gateway.backends.replace(DEFAULT_TENANT, changed, act=act)
+        spec = replace(known, command=sys.executable, args=_command(), enabled=True)
+        if spec != known:
+            spec = await backends.replace(DEFAULT_TENANT, spec, act=_act("backend.change", path))
     gateway.effects.backend_changed(spec)
     return spec
 
@@ -144,40 +131,28 @@ def _read_key(demo_json: Path, notes: list[str]) -> str | None:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         why = getattr(error, "strerror", None) or "it is not what an earlier run has written"
-        notes.append(_reported(f"The key of {demo_json} could not be read: {why}. This is a new one"))
+        notes.append(_reported(f"Could not read the key in {demo_json}: {why}. This is a new one"))
         return None
 
 
 async def _working_key(gateway: Gateway, key: str | None, notes: list[str]) -> str | None:
-    """The key, if it still opens the door."""
+    """The key, if it is still valid."""
     if key is None:
         return None
     try:
-        await gateway.authenticator.authenticate(f"Bearer {key}".encode())
+        await gateway.credentials.authenticator.authenticate(f"Bearer {key}".encode())
     except Unauthenticated:
-        notes.append("  The key of the last time has expired or was revoked; this is a new one.")
+        notes.append("  The key of the last run has expired or was revoked; this is a new one.")
         return None
     return key
 
 
 async def _new_key(gateway: Gateway) -> str:
-    made, now = gateway.key_maker.make(), datetime.now(UTC)
+    made, now = gateway.credentials.key_maker.make(), datetime.now(UTC)
     scopes = frozenset({f"{Scope.CONNECT}:{BACKEND}"})
     expires_at = now + timedelta(days=KEY_DAYS)
-    await gateway.keys.create(
-        DEFAULT_TENANT,
-        ApiKey(
-            id=made.id,
-            tenant=DEFAULT_TENANT,
-            name="demo",
-            digest=made.digest,
-            pepper_version=made.pepper_version,
-            scopes=scopes,
-            created_at=now,
-            expires_at=expires_at,
-        ),
-        act=_act("key.create", f"keys/{made.id}"),
-    )
+    key = ApiKey(made.id, DEFAULT_TENANT, "demo", made.digest, made.pepper_version, scopes, now, expires_at)
+    await gateway.records.keys.create(DEFAULT_TENANT, key, act=_act("key.create", f"keys/{made.id}"))
     return made.text
 
 

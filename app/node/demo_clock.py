@@ -1,6 +1,6 @@
-"""A small MCP server of our own, which tells the time: the demo's where mcp-server-time is not installed.
+"""A small MCP server that tells the time: the demo's backend where mcp-server-time is not installed.
 
-A process of its own, started by its path: standard library only. Speaks the handshake revisions, a JSON message a line.
+It is started by its path as a process of its own, so it uses the standard library only. Speaks the handshake revisions.
 """
 
 import json
@@ -23,7 +23,7 @@ TOOL = {
 
 
 class Refused(Exception):
-    """The request gets an error: its code, and why."""
+    """The request gets an error with this code and message."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -31,11 +31,7 @@ class Refused(Exception):
 
 
 def answer(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """The result of a request.
-
-    Raises:
-        Refused: there is none.
-    """
+    """The result of a request. Raises Refused where it is an error."""
     if method == "initialize":
         asked = params.get("protocolVersion")
         return {

@@ -1,7 +1,7 @@
-"""Fleet: several nodes on this machine, as child processes that share one port. Starts them, starts again what dies
-or hangs, and passes signals on.
+"""Fleet: several nodes on this machine, as child processes that share one port. Starts them, restarts those that die
+or hang, and passes signals on.
 
-Serves nothing itself, and knows nothing of sessions: what the nodes have in common is in Redis and in the database.
+It serves nothing itself and knows nothing of sessions: what the nodes share is in Redis and in the database.
 """
 
 import logging
@@ -24,38 +24,39 @@ from app.config.data_directory import say_where_data_is
 from app.config.environment import PREFIX
 from app.config.settings import Settings
 from app.errors import GatewayError, SettingsError
+from app.node.listeners import listen, share_port
 from app.spawner.syscalls import refuse_inspection
 from app.storage import migrate
 
-START_S = 60.0  # a node that is not ready by then is stuck: it is killed, and counts as one that died at once
-AT_ONCE_S = 10.0  # who dies so soon after being ready would do so again
-GIVE_UP_AFTER = 5  # such deaths in a row
+START_S = 60.0  # a node that is not ready by then is killed, and counts as an early death
+AT_ONCE_S = 10.0  # a node that dies so soon after being ready will probably do so again: an early death
+GIVE_UP_AFTER = 5  # early deaths in a row
 FIRST_DELAY_S, MAX_DELAY_S = 0.5, 8.0
 ASK_EVERY_S = 1.0  # how often each node is asked whether its event loop runs
 HUNG_AFTER = 10  # unanswered looks in a row that count: longer than a garbage collection or a large message takes
-SILENT_FOR = 60  # looks in a row, whether they count or not: a node that spins wants a processor as well
-STARVED = 0.5  # a look does not count if the parent came so much of ASK_EVERY_S late, or the node waited so long to run
-STOP_LADDER_S = 20.0  # after the drain: responses, processes, the last writes; then a node is killed
+SILENT_FOR = 60  # unanswered looks in a row, counted or not: a node in an endless loop lacks CPU time as well
+STARVED = 0.5  # a look does not count if parent or node waited for the CPU for so much of ASK_EVERY_S
+STOP_LADDER_S = 20.0  # for responses, processes and last writes after the drain; then a node is killed
 MAX_LINE_BYTES = 64 << 10  # of a node's stdout, before it is ready
 
-# Not `-m app`: that would look in the working directory first, where anybody's `app` may lie.
+# Not `-m app`: that would import an `app` in the working directory first.
 _CHILD = (
     "import sys; root = sys.argv.pop(1); root in sys.path or sys.path.insert(0, root); "
     "from app.cli import main; sys.exit(main())"
 )
 _READY = b"listening on "
 _QUESTION = b"?"  # a node sends it back
-_HUNG = "Node %d (pid %d) has not answered for %.0f s: its event loop hangs. Killing the process; it is started again"
+_HUNG = "Node %d (pid %d) has not answered for %.0f s: its event loop hangs. Killing and restarting it"
 
 log = logging.getLogger(__name__)
 
 
 def serve_nodes(settings: Settings, count: int, *, demo: bool = False) -> int:
-    """Runs `count` nodes until told to stop; returns 0 if each of them has come to a clean end.
+    """Runs `count` nodes until told to stop; returns 0 if all of them have ended cleanly, else 1.
 
     Raises:
         SettingsError: Redis is not set, NODE_URL is, or the port is taken.
-        GatewayError: the database cannot be used; or a node could not be started, and has said why.
+        GatewayError: the database cannot be used; or a node failed to start, and has logged why.
     """
     _check(settings)
     refuse_inspection()
@@ -80,31 +81,20 @@ def _check(settings: Settings) -> None:
 
 
 def _reserve_port(settings: Settings) -> socket.socket:
-    """A socket that never listens: it keeps the port while no node has it, and says which one port 0 has become."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    reserved = socket.socket(family)
-    try:
-        if settings.port:  # with SO_REUSEPORT we would silently join whoever listens there
-            socket.create_server((settings.host, settings.port), family=family).close()
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        reserved.bind((settings.host, settings.port))
-    except OSError as error:
-        reserved.close()
-        raise SettingsError(
-            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}; choose another with --port"
-        ) from None
-    return reserved
+    """A socket that never listens: it keeps the port while no node has it, and turns port 0 into a real one."""
+    if settings.port:  # with SO_REUSEPORT we would silently join whoever listens there
+        listen(settings).close()
+    return share_port(settings)
 
 
 @dataclass(slots=True)
 class Fate:
-    """What the deaths of one node so far mean for the next. Pure."""
+    """When one node is restarted after it has died. Pure."""
 
-    deaths: int = 0  # at once, in a row
+    deaths: int = 0  # early ones, in a row
 
     def died(self, lived_s: float | None) -> float | None:
-        """How long to wait before the next start; None to give up. `lived_s`: since it was ready, if it ever was."""
+        """Seconds until the next start; None to give up. `lived_s`: the time since it was ready, if it ever was."""
         at_once = lived_s is None or lived_s < AT_ONCE_S
         self.deaths = self.deaths + 1 if at_once else 0
         if self.deaths >= GIVE_UP_AFTER:
@@ -122,8 +112,8 @@ class Silence:
     def looked(self, *, answered: bool, starved_s: float) -> bool:
         """Counts one look; True once the node hangs.
 
-        `starved_s`: how late the parent itself looked, or how long the node waited for a processor since the last
-        look, whichever is longer. On a machine that is too busy a node is slow, and killing it would make it worse.
+        `starved_s`: how late the parent looked, or how long the node has waited for the CPU since the last look,
+        whichever is longer. On an overloaded machine killing a slow node would only add load.
         """
         if answered:
             self.looks = self.misses = 0
@@ -135,7 +125,7 @@ class Silence:
 
 
 class _Fleet:
-    """One run."""
+    """One run of several nodes."""
 
     def __init__(self, settings: Settings, port: socket.socket, count: int, *, demo: bool) -> None:
         self._settings, self._demo = settings, demo
@@ -146,7 +136,7 @@ class _Fleet:
         self.environment = _environment(settings, count)
 
     async def run(self) -> int:
-        """Starts all, waits for all."""
+        """Starts all nodes and waits for them; returns the exit status."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._pass_signals_on)
             async with anyio.create_task_group() as members:
@@ -163,13 +153,12 @@ class _Fleet:
                 self.stop(number)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """Tells every node, and starts none any more; a second time they hurry."""
+        """Passes the signal to every node, and starts none any more. A second one makes them stop at once."""
         self.stopping.set()
         for member in self._members:
             member.send(number)
 
     def command(self, number: int) -> list[str]:
-        """How this node is started."""
         settings, root = self._settings, str(Path(app.__file__).parents[1])
         where = ["--host", settings.host, "--port", str(self._port), "--data-dir", str(settings.data_dir)]
         demo = ["--demo"] if self._demo and number == 1 and not self._announced.is_set() else []
@@ -177,11 +166,10 @@ class _Fleet:
 
     @property
     def stop_within_s(self) -> float:
-        """How long a node may take to stop."""
         return self._settings.drain_delay_s + self._settings.drain_s + STOP_LADDER_S
 
     def became_ready(self) -> None:
-        """A node listens; once all do, the world is told."""
+        """A node listens. Once all do, prints the address."""
         if self._announced.is_set() or not all(member.has_been_ready for member in self._members):
             return
         host = f"[{self._host}]" if ":" in self._host else self._host
@@ -189,21 +177,21 @@ class _Fleet:
         self._announced.set()
 
     async def relay(self, text: bytes) -> None:
-        """What a node prints once it is ready: the demonstration."""
+        """Prints the output of a ready node, the texts of the demo, after the address."""
         await self._announced.wait()
         print(text.decode("utf-8", "replace"), end="", flush=True)
 
     def could_not_start(self, number: int) -> bool:
-        """Before all are ready, a node that ends by itself has said why on stderr: the others would say the same."""
+        """Stops all nodes if one ends before all were ready: the others would fail for the same reason."""
         if self._announced.is_set() or self.stopping.is_set():
             return False
-        self._failure = GatewayError(f"node {number} could not be started", hint="its own message is above")
+        self._failure = GatewayError(f"node {number} could not be started", hint="see its error message above")
         self.stop()
         return True
 
 
 class _Member:
-    """One place in the fleet, and the process that has it."""
+    """One node of the fleet: its number and its current process."""
 
     def __init__(self, number: int, fleet: _Fleet) -> None:
         self._number, self._fleet, self._fate = number, fleet, Fate()
@@ -214,7 +202,7 @@ class _Member:
         self.is_well = True
 
     async def keep(self) -> None:
-        """Keeps a process here until the fleet stops, or until there is no sense in it."""
+        """Keeps a process running until the fleet stops, or the node dies too often."""
         while not self._fleet.stopping.is_set():
             status = await self._run_one()
             if self._fleet.stopping.is_set():
@@ -230,20 +218,20 @@ class _Member:
         if delay_s is None:
             log.error("Node %d died %d times right after its start; not starting it again", self._number, GIVE_UP_AFTER)
             return False
-        log.error("Node %d died (%s); starting it again in %.1f s", self._number, _describe(status), delay_s)
+        log.error("Node %d died (%s); restarting it in %.1f s", self._number, _describe(status), delay_s)
         with anyio.move_on_after(delay_s):
             await self._fleet.stopping.wait()
         return True
 
     def _lived_s(self) -> float | None:
-        """From being ready to its last sign of life: to hang is no life."""
+        """From being ready to its last sign of life: time in which it hung does not count."""
         if self._ready_at is None or self._heard_at is None:
             return None
         return self._heard_at - self._ready_at
 
     async def _run_one(self) -> int:
-        """From the start of a process to its end."""
-        # Its stdin: the node answers what it is asked there, and stops when it ends, as it does with this process.
+        """Runs one process to its end; returns its exit status."""
+        # Its stdin: on it the node answers the parent, and stops at its end, which is also that of the parent.
         ours, lifeline = socket.socketpair()
         with ours:
             with lifeline:
@@ -257,7 +245,7 @@ class _Member:
             stdin=lifeline.fileno(),
             stderr=None,
             env=self._fleet.environment,
-            start_new_session=True,  # Ctrl-C in a terminal is for the parent, which passes it on
+            start_new_session=True,  # Ctrl-C in a terminal goes to the parent only, which passes it on
         )
 
     async def _watch(self, process: Process, lifeline: socket.socket) -> int:
@@ -295,7 +283,7 @@ class _Member:
             output = output[-MAX_LINE_BYTES:]
 
     async def _kill_when_stuck(self, process: Process) -> None:
-        """In the start, and in the end."""
+        """Kills a process that takes too long to start, or to stop."""
         with anyio.move_on_after(START_S):
             await self._fleet.stopping.wait()
         if self._ready_at is None and not self._fleet.stopping.is_set():
@@ -307,12 +295,12 @@ class _Member:
         process.kill()
 
     async def _kill_when_hung(self, process: Process, lifeline: socket.socket) -> None:
-        """Between the start and the end: it listens still, and every connection that the kernel gives it waits."""
+        """Kills a ready process whose event loop hangs: the kernel still gives it connections, which would wait."""
         while self._ready_at is None:  # noqa: ASYNC110 - it is once, and START_S bounds it
             await anyio.sleep(ASK_EVERY_S)
         lifeline.setblocking(False)
         silence, waited_s = Silence(), _processor_wait_s(process.pid)
-        with suppress(OSError):  # it has closed its end: it ends, or is not a node
+        with suppress(OSError):  # it has closed its end of the socket: it is ending
             lifeline.send(_QUESTION)
             while not self._fleet.stopping.is_set():
                 due = time.monotonic() + ASK_EVERY_S
@@ -329,18 +317,17 @@ class _Member:
                     return
 
     def send(self, number: signal.Signals) -> None:
-        """Signals the process, if there is one."""
         if self._process is not None:
             with suppress(ProcessLookupError):
                 self._process.send_signal(number)
 
     def _ended_well(self, status: int) -> bool:
-        """A node that was told to stop before it was ready had nothing to drain."""
+        """Also true of a node that was stopped by a signal before it was ready: it had nothing to drain."""
         return status == 0 or (self._ready_at is None and status in (-signal.SIGTERM, -signal.SIGINT))
 
 
 def _environment(settings: Settings, count: int) -> Mapping[str, str]:
-    """The nodes share the machine: what each may start by default is a part of it."""
+    """The environment of a node. By default each may start an equal part of MAX_PROCESSES."""
     part = {PREFIX + "MAX_PROCESSES": str(max(1, settings.max_processes // count))}
     return {**part, **{name: value for name, value in os.environ.items() if value}}
 
@@ -353,7 +340,7 @@ def _has_answered(lifeline: socket.socket) -> bool:
 
 
 def _processor_wait_s(pid: int) -> float:
-    """How long the main thread of a process has been ready to run without a processor; 0 where nobody counts it."""
+    """How long the main thread of a process has waited for the CPU so far; 0 where the kernel does not count it."""
     try:
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
     except (OSError, IndexError, ValueError):

@@ -1,25 +1,24 @@
 """serve: runs one node until it is told to stop, and stops it in the right order.
 
-On SIGTERM or SIGINT: not ready, and the other nodes hear it; for DRAIN_DELAY_S everything is still accepted; then no
-new sessions, calls in flight finish (at most DRAIN_S), sessions go to other nodes or end, streams end, the listeners
-close once no other node waits, what other nodes answer through this one finishes too, processes stop, exit 0. A second
-signal cuts this short.
+On SIGTERM or SIGINT the node is no longer ready, and tells the other nodes; for DRAIN_DELAY_S it still accepts
+everything; then no new sessions, calls in flight finish (at most DRAIN_S), sessions go to other nodes or end, streams
+end, the listeners close once no other node waits, forwarded requests finish, processes stop, exit 0. A second signal
+cuts this short.
 """
 
 import asyncio
 import contextlib
 import gc
 import logging
-import math
 import os
 import resource
 import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import anyio
 import uvicorn
@@ -27,22 +26,17 @@ import uvloop
 
 from app import logs
 from app.config.data_directory import say_where_data_is
-from app.config.hosts import is_wildcard
 from app.config.settings import Settings
-from app.edge.connections import (
-    ConnectionLimits,
-    Connections,
-    descriptors_for_connections,
-    free_descriptor,
-)
+from app.edge.connections import ConnectionLimits, Connections, descriptors_for_connections, free_descriptor
 from app.edge.uvicorn_protocol import HttpProtocol
-from app.errors import SettingsError
 from app.http.client_address import TrustedProxies
 from app.http.scope import BY_NODE, LET_IN
 from app.metrics import Metrics
 from app.node.application import create_app
 from app.node.demo import set_up_demo
 from app.node.gateway import Gateway, open_gateway
+from app.node.listeners import from_here, listen, listen_inside, own_url, share_port, take_all, url_of
+from app.peers.passing import Kind
 from app.routing.routes import new_node_id
 from app.spawner.syscalls import refuse_inspection
 from app.storage import migrate
@@ -50,25 +44,24 @@ from app.transports.access_lines import AccessLines
 
 log = logging.getLogger(__name__)
 
-LAST_REQUESTS_S = 0.25  # for what is on its way on connections that are kept, after nobody can make new ones
-CLOSED_S = 0.01  # until the event loop has closed its own side of the listeners, which takes it a turn
-LAST_ANSWERS_S = 3.0  # for other nodes to get theirs, and to close the connections that they keep
-LATE_REQUESTS_S = 3.0  # for those that came after that, and that other nodes answer
-LAST_RESPONSES_S = 5  # how long responses that were cut off may take to be written
+LAST_REQUESTS_S = 0.25  # for requests under way on open connections, after the listeners are closed
+CLOSED_S = 0.01  # until the event loop has closed its own copy of the listeners: one iteration
+LAST_ANSWERS_S = 3.0  # for other nodes to get their answers and close their connections
+LATE_REQUESTS_S = 3.0  # for forwarded requests that arrived after that
+LAST_RESPONSES_S = 5  # for writing responses that were cut off
 FIRST_BEAT_S = 2.0  # it takes milliseconds
-BACKLOG = 2048
 TICKS_PER_SWEEP = 10  # of a tenth of a second each
-LIFELINE = 0  # a fleet's child has a socket as its stdin, over which the parent asks; its end says that it is gone
+LIFELINE = 0  # stdin of a fleet's child: a socket on which the parent asks whether it runs; EOF: the parent is gone
 
 
 def serve(settings: Settings, *, demo: bool = False, member: int | None = None) -> int:
-    """Runs a node on this thread, until it is told to stop; then returns the exit status 0.
+    """Runs a node on this thread until it is told to stop; then returns the exit status 0.
 
-    `member` is its number in a fleet: then it shares the port with the others, is reached by them at an address of its
-    own, and stops at once when its stdin ends.
+    `member` is its number in a fleet: it then shares the port with the others, has an address of its own for them, and
+    stops at once when its stdin ends.
 
     Raises:
-        SettingsError: the address is taken; or NODE_URL is not set, and cannot be made of the address.
+        SettingsError: the address is taken; or NODE_URL is needed and not set.
         GatewayError: something else that is needed does not work.
     """
     refuse_inspection()
@@ -80,83 +73,22 @@ def serve(settings: Settings, *, demo: bool = False, member: int | None = None) 
         stack.callback(lines.close)
         if member is None:
             migrate.prepare(settings.database_url)
-            listeners = [stack.enter_context(_listen(settings))]
+            listeners = [stack.enter_context(listen(settings))]
         else:  # the fleet has brought the database up to date
             migrate.check(settings.database_url)
-            listeners = [stack.enter_context(each) for each in (_share_port(settings), _listen_inside())]
-        # Made before the gateway opens: other nodes are told where this one is.
-        settings = replace(settings, node_url=settings.node_url or _own_url(settings, listeners[-1]))
+            listeners = [stack.enter_context(each) for each in (share_port(settings), listen_inside())]
+        # Before the gateway opens: it tells other nodes where this one is.
+        settings = replace(settings, node_url=settings.node_url or own_url(settings, listeners[-1]))
         if member is None:
             say_where_data_is(settings.data_dir)
         runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
-        identity = _Identity(node_id, lines, is_member=member is not None)
-        runner.run(_Node(settings, listeners, identity, demo=demo).run())
+        runner.run(_Node(settings, listeners, node_id, lines, member is not None, demo).run())
     return 0
 
 
-def _listen(settings: Settings) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    try:
-        return socket.create_server((settings.host, settings.port), family=family, backlog=BACKLOG)
-    except OSError as error:
-        raise SettingsError(
-            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}; choose another with --port"
-        ) from None
-
-
-def _share_port(settings: Settings) -> socket.socket:
-    """Bound, but not listening yet: the kernel gives a listener its part of the connections, ready or not."""
-    listener = socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        listener.bind((settings.host, settings.port))
-    except OSError as error:
-        listener.close()
-        raise SettingsError(f"cannot share {settings.host}:{settings.port}: {error.strerror}") from None
-    return listener
-
-
-def _listen_inside() -> socket.socket:
-    """Where the fleet's other nodes reach this one, and this one alone."""
-    return socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
-
-
-def _own_url(settings: Settings, listener: socket.socket) -> str | None:
-    """How other nodes reach the listener; None where nobody needs to know."""
-    if not is_wildcard(listener.getsockname()[0]):
-        return _url_of(listener)
-    if settings.redis_url is None:
-        return None
-    raise SettingsError(
-        f"TRUNKLINE_NODE_URL: must be set where TRUNKLINE_REDIS_URL is set and TRUNKLINE_HOST is {settings.host}: "
-        "how other nodes reach this one, like http://10.0.0.5:8080"
-    )
-
-
-def _take_all(listener: socket.socket) -> list[socket.socket]:
-    """Accepts what waits, and closes the listener in the same moment."""
-    taken = list[socket.socket]()
-    with listener, contextlib.suppress(OSError):  # BlockingIOError: nothing waits; or no file descriptor is left
-        listener.setblocking(False)
-        while True:
-            taken.append(listener.accept()[0])
-    return taken
-
-
-def _url_of(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def _from_here(url: str) -> str:
-    """The address as a client on this machine asks for it; of a listener on every address that is loopback."""
-    return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
-
-
 def _is_of_a_node(connection: Any) -> bool:
-    """Whether what came over it last came from another node."""
-    return connection.scope is not None and connection.scope.get(LET_IN) is BY_NODE  # uvicorn's: of the last request
+    """Whether another node has sent the last request on this connection of uvicorn's."""
+    return connection.scope is not None and connection.scope.get(LET_IN) is BY_NODE
 
 
 class _Server(uvicorn.Server):
@@ -165,45 +97,38 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, connections: Connections) -> None:
         super().__init__(config)
         self.listening = asyncio.Event()
-        self._connections = connections
-
-    def leave_with_answers(self) -> None:
-        """See Connections."""
-        self._connections.leave_with_answers()
+        self.connections = connections
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listens, and says so."""
         await super().startup(sockets)
         self.listening.set()
 
     async def stop_listening(self) -> None:
-        """No new connections; those there are go on, and have been told to close after their next answer.
+        """Takes no new connections; open ones go on, and have been told to close after their next answer.
 
-        Who has connected already and was not accepted yet is accepted first: closing a listener resets those.
+        Connections in the backlog are accepted first: closing a listener would reset them.
         """
         listeners = [listener.dup() for server in self.servers for listener in server.sockets]
         for server in self.servers:
             server.close()
         await asyncio.sleep(CLOSED_S)
-        for connection in [each for listener in listeners for each in _take_all(listener)]:
+        for connection in [each for listener in listeners for each in take_all(listener)]:
             await asyncio.get_running_loop().connect_accepted_socket(self._protocol, connection)
 
     async def nodes_have_left(self, seconds: float) -> None:
-        """Waits until no other node has a connection to this one, or the time is over. They close those that they keep
-        when they hear that this node leaves, and the others with their answers."""
+        """Waits until no other node has a connection to this one, or the time is over. They close idle ones when they
+        hear that this node leaves, and the others after their answers."""
         with anyio.move_on_after(seconds):
             while any(map(_is_of_a_node, self.server_state.connections)):  # noqa: ASYNC110 - once, at the end
                 await anyio.sleep(CLOSED_S)
 
     def _protocol(self) -> asyncio.Protocol:
-        """What uvicorn makes for each connection."""
         make = cast("Callable[..., asyncio.Protocol]", self.config.http_protocol_class)
         return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
     async def on_tick(self, counter: int) -> bool:
-        """Called ten times a second."""
         if counter % TICKS_PER_SWEEP == 0:
-            self._connections.sweep()
+            self.connections.sweep()
         return await super().on_tick(counter)
 
     @contextlib.contextmanager
@@ -211,36 +136,30 @@ class _Server(uvicorn.Server):
         yield
 
 
-class _Identity(NamedTuple):
-    """Which node runs, and where it writes what it is asked."""
-
-    node_id: str
-    lines: AccessLines
-    is_member: bool  # of a fleet
-
-
+@dataclass
 class _Node:
     """One run of a node."""
 
-    def __init__(
-        self, settings: Settings, listeners: Sequence[socket.socket], identity: _Identity, *, demo: bool
-    ) -> None:
-        self._settings, self._listeners, self._demo = settings, listeners, demo
-        self._node_id, self._lines, self._is_member = identity
-        self._asked_to_stop = asyncio.Event()
-        self._is_in_a_hurry = False
-        self._server: _Server | None = None
+    settings: Settings
+    listeners: Sequence[socket.socket]
+    node_id: str
+    lines: AccessLines
+    is_member: bool  # of a fleet
+    demo: bool
+    asked_to_stop: asyncio.Event = field(default_factory=asyncio.Event)
+    hurry: str = ""  # why it does not drain to the end
+    server: _Server | None = None
 
     async def run(self) -> None:
         """Opens the gateway, serves, drains, closes."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled)
-        if self._is_member:
+        if self.is_member:
             loop.add_reader(LIFELINE, self._answer_parent)
-        async with open_gateway(self._settings, self._node_id) as gateway:
-            front = create_app(gateway, self._lines)
-            connections = _connections(self._settings, gateway.metrics)
+        async with open_gateway(self.settings, self.node_id) as gateway:
+            front = create_app(gateway, self.lines)
+            connections = _connections(self.settings, gateway.metrics)
             config = uvicorn.Config(
                 front,
                 http=cast("type[asyncio.Protocol]", partial(HttpProtocol, connections=connections)),
@@ -252,79 +171,89 @@ class _Node:
                 server_header=False,
                 timeout_graceful_shutdown=LAST_RESPONSES_S,
             )
-            self._server = _Server(config, connections)
-            if self._is_in_a_hurry:
+            self.server = server = _Server(config, connections)
+            if self.hurry:
                 return
-            if self._is_member:
+            if self.is_member:
                 await _known(gateway)
             _settle_memory()
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._drain_when_asked, gateway)
-                tasks.start_soon(self._announce, gateway)
-                await self._server.serve(sockets=list(self._listeners))
+                tasks.start_soon(self._drain_when_asked, gateway, server)
+                tasks.start_soon(self._announce, gateway, server)
+                await server.serve(sockets=list(self.listeners))
                 tasks.cancel_scope.cancel()
+            self._say_what_was_cut_off(gateway)
 
     def _signalled(self) -> None:
-        if self._asked_to_stop.is_set():
-            self._hurry()
-        self._asked_to_stop.set()
+        if self.asked_to_stop.is_set():
+            self._hurry("told again to stop")
+        self.asked_to_stop.set()
 
-    def _hurry(self) -> None:
-        self._is_in_a_hurry = True
-        if self._server is not None:
-            self._server.force_exit = self._server.should_exit = True
+    def _hurry(self, why: str) -> None:
+        self.hurry = why
+        if self.server is not None:
+            self.server.force_exit = self.server.should_exit = True
 
     def _answer_parent(self) -> None:
         """Shows that the event loop runs: the parent replaces a node that does not answer.
 
-        At the end the parent is gone, and with it whoever would start us again or tell us to stop.
+        Without its parent the node stops: nobody would restart it, or tell it to stop.
         """
-        with contextlib.suppress(OSError):  # it was gone before it had read our answer
+        with contextlib.suppress(OSError):  # the parent ended before it had read our answer
             if question := os.read(LIFELINE, 64):
-                os.write(LIFELINE, question)  # at once: it asks again only after it was answered
+                os.write(LIFELINE, question)  # never blocks: the parent asks again only after an answer
                 return
         asyncio.get_running_loop().remove_reader(LIFELINE)
         log.warning("The parent process is gone; stopping at once")
-        self._hurry()
+        self._hurry("the parent process is gone")
 
-    async def _drain_when_asked(self, gateway: Gateway) -> None:
-        await self._asked_to_stop.wait()
-        assert self._server is not None
-        log.info("draining: told to stop", extra={"sessions": len(gateway.registry), "drain_s": self._settings.drain_s})
-        self._server.leave_with_answers()
+    async def _drain_when_asked(self, gateway: Gateway, server: _Server) -> None:
+        await self.asked_to_stop.wait()
+        registry, drain_s = gateway.sessions.registry, self.settings.drain_s
+        log.info("draining: told to stop", extra={"sessions": len(registry), "drain_s": drain_s})
+        server.connections.leave_with_answers()
         await gateway.say_it_leaves()
-        await anyio.sleep(self._settings.drain_delay_s)
-        ends_at = time.monotonic() + self._settings.drain_s
-        cut_off = await gateway.drain(self._settings.drain_s)
-        # While they wait for an answer they ask whether this node lives: it says so for as long.
-        await self._server.nodes_have_left(LAST_ANSWERS_S)
-        await self._server.stop_listening()
+        await anyio.sleep(self.settings.drain_delay_s)
+        ends_at = time.monotonic() + drain_s
+        cut_off = await gateway.drain(drain_s)
+        # While other nodes wait for an answer they probe this one, so it must still answer them.
+        await server.nodes_have_left(LAST_ANSWERS_S)
+        await server.stop_listening()
         await anyio.sleep(LAST_REQUESTS_S)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(gateway.passing.end_streams, 0.0)
             cut_off += await gateway.passing.finish(max(0.0, ends_at - time.monotonic()))
             tasks.cancel_scope.cancel()
-        log.info("drained", extra={"sessions": len(gateway.registry), "calls_cut_off": cut_off})
+        log.info("drained", extra={"sessions": len(registry), "calls_cut_off": cut_off})
         if cut_off:
-            log.error("Cut off calls that did not finish in time: %d", cut_off)
-        self._server.should_exit = True
-        await gateway.passing.close(LATE_REQUESTS_S)  # in LAST_RESPONSES_S uvicorn cancels what has come in since
+            log.error("Cut off %d calls that did not finish within TRUNKLINE_DRAIN_S", cut_off)
+        server.should_exit = True
+        await gateway.passing.close(LATE_REQUESTS_S)  # uvicorn cancels later ones after LAST_RESPONSES_S
 
-    async def _announce(self, gateway: Gateway) -> None:
-        """Prints the ready line once the port answers, then what the demonstration has to say."""
-        assert self._server is not None
-        await self._server.listening.wait()
-        if self._settings.redis_url is not None:
-            log.info("node %s is ready; others reach it at %s", gateway.node.status().id, self._settings.node_url)
-        url = _url_of(self._listeners[0])
+    def _say_what_was_cut_off(self, gateway: Gateway) -> None:
+        if not self.hurry:  # `drained` has said it
+            return
+        registry = gateway.sessions.registry
+        cut_off = registry.calls_in_flight() + sum(each.kind is Kind.CALL for each in gateway.passing)
+        fields = {"sessions": len(registry), "calls_cut_off": cut_off}
+        log.warning("stopped without draining to the end: %s", self.hurry, extra=fields)
+
+    async def _announce(self, gateway: Gateway, server: _Server) -> None:
+        """Prints the ready line once the port answers, then the texts of the demo."""
+        await server.listening.wait()
+        if server.should_exit:  # told to stop at once, meanwhile: the listeners are closed
+            return
+        if self.settings.redis_url is not None:
+            log.info("node %s is ready; others reach it at %s", self.node_id, self.settings.node_url)
+        url = url_of(self.listeners[0])
         print(f"listening on {url}", flush=True)
-        if self._demo:
-            async for text in set_up_demo(gateway, self._settings.public_url or _from_here(url)):
+        if self.demo:
+            async for text in set_up_demo(gateway, self.settings.public_url or from_here(url)):
                 print(text, flush=True)
 
 
 def _connections(settings: Settings, metrics: Metrics) -> Connections:
-    """Where the process may not open as many files as there may be connections, the latter are fewer."""
+    """The limits of connections; fewer than MAX_CONNECTIONS where the limit on open files is too low for them."""
     limits = ConnectionLimits(
         connections=settings.max_connections,
         per_address=settings.max_connections_per_address,
@@ -345,14 +274,14 @@ def _connections(settings: Settings, metrics: Metrics) -> Connections:
 
 
 async def _known(gateway: Gateway) -> None:
-    """Waits for the first beat, but not for a Redis that is away: on a shared port whoever listens is asked at once."""
+    """Waits for the first heartbeat: on a shared port requests arrive at once. Does not wait for an absent Redis."""
     with anyio.move_on_after(FIRST_BEAT_S):
-        while not math.isfinite(gateway.heartbeat.last_ok):  # noqa: ASYNC110 - nothing tells of it, and it is once
+        while not gateway.membership.is_known:  # noqa: ASYNC110 - nothing tells of it, and it is once
             await anyio.sleep(0.01)
 
 
 def _settle_memory() -> None:
-    """What lives as long as the process is not looked at again; young garbage is collected in larger lots."""
+    """Keeps long-lived objects out of garbage collection, and lets young ones be collected less often."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)

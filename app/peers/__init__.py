@@ -1,3 +1,3 @@
-"""How nodes speak to each other: connections that are kept, credentials, late heads, and what a node's death does to
-those who wait for it. Decides nothing about sessions.
+"""How nodes speak to each other: pooled connections, credentials, late heads, drains, and what follows a node's death.
+It knows nothing of sessions.
 """

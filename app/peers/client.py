@@ -1,8 +1,7 @@
-"""PeerClient: requests to the other nodes, in HTTP/1.1 over connections that are kept. It decides nothing about
-sessions.
+"""PeerClient: requests to other nodes, in HTTP/1.1 over pooled connections.
 
-A new connection begins with a greeting: who is there? So nothing is sent to a stranger at an address that a node once
-had, and a node that lives but cannot be talked to is told from one that is gone.
+Each new connection begins with a greeting, which asks for the node's id. So nothing is sent to a stranger at an address
+that a node once had, and a node that is alive but incompatible is told from a dead one.
 """
 
 import asyncio
@@ -14,38 +13,35 @@ from functools import cached_property, partial
 from typing import NamedTuple
 
 from app.errors import NodeUnavailable
-from app.patience import patience
+from app.loop_timeout import loop_timeout
 from app.peers.connection import Alarm, Deadlines, PeerConnection, PeerLost, PeerResponse, PeerUnreachable
-from app.peers.credentials import HOP_VERSION, CachedHandshake, NodeCredentials, Sent, Word
+from app.peers.credentials import HOP_VERSION, Greeting, NodeCredentials, Sent, Word
 from app.peers.pool import PeerPool, PoolLimits
 from app.routing.routes import UNPROVEN, NodeRecord
 
 __all__ = ["Deadlines", "PeerClient", "PeerLost", "PeerRefused", "PeerResponse", "PeerUnreachable", "PoolLimits"]
 
-PROBE_S = 0.5  # design: an owner that does not answer for so long may be replaced once its lease has lapsed
+PROBE_S = 0.5  # a node without a lease that does not answer for so long is dead
 COMPLAIN_EVERY_S = 60.0
-PROBLEM_S = 60.0  # one that was not seen for so long is none any more
+PROBLEM_S = 60.0  # a problem that was not seen for so long is over
 MAX_GREETING_BYTES = 4096
-MAX_PROBLEMS = 64  # addresses whose problem is remembered
+MAX_PROBLEMS = 64  # URLs whose problem is remembered
 SESSION = b"mcp-session-id"
-CLIENT_ADDRESS = b"trunkline-client-address"  # from where the client has asked; to be shown, and for nothing else
+CLIENT_ADDRESS = b"trunkline-client-address"  # the client's address, only to be shown
 
 FORWARDED = b"trunkline-forwarded"
 GREETING_PATH, CHALLENGE, PROOF = b"/internal/node", b"trunkline-challenge", b"trunkline-node"
-OTHER_KEY = b"other-key"  # the proof of a node that does not take the one that asks for a node
+OTHER_KEY = b"other-key"  # instead of a proof, from a node with another SECRET_KEY
 
 log = logging.getLogger(__name__)
 
 
-Greet = Callable[[str, PeerConnection], Awaitable[str]]  # which node is there
-
-
 class PeerRefused(NodeUnavailable):
-    """There is a node, and it and this one do not take each other for nodes of one cluster; it has done nothing."""
+    """A node answered, but the two do not accept each other as nodes of one cluster; it has not processed anything."""
 
 
 class PeerRequest(NamedTuple):
-    """What is sent on for a client, less its body."""
+    """A request to another node, without its body."""
 
     method: str
     target: bytes
@@ -64,7 +60,7 @@ class PeerClient:
     ) -> None:
         self._credentials, self._deadlines, self._limits = credentials, deadlines, limits
         self._pools: dict[str, PeerPool] = {}
-        self._problems: dict[str, tuple[str, float]] = {}  # by URL; and when it was last seen
+        self._problems: dict[str, tuple[str, float]] = {}  # by URL, with the time when it was last seen
         self._complained_at = -COMPLAIN_EVERY_S
         self._alarm = Alarm()
         self._sweep_s = min(1.0, deadlines.head_s / 4, deadlines.idle_s / 4)
@@ -78,17 +74,13 @@ class PeerClient:
 
     @property
     def problems(self) -> Mapping[str, str]:
-        """Why this node and one that lives do not talk to each other, by that one's URL."""
+        """Why this node cannot work together with others that are alive, by their URLs."""
         since = time.monotonic() - PROBLEM_S
         return {url: problem for url, (problem, at) in self._problems.items() if at > since}
 
     async def send(self, node: NodeRecord, request: PeerRequest, body: bytes = b"") -> PeerResponse:
-        """Sends a request to a node and waits for the head of its answer.
-
-        Raises:
-            PeerLost: the request was sent, and the connection broke, or the node has let its time pass.
-            PeerUnreachable, PeerRefused, NodeUnavailable: see `begin`.
-        """
+        """As `begin`, and waits for the head of the answer. Raises PeerLost if the connection breaks, or if the node
+        does not answer in time, after the request was sent."""
         response = await self.begin(node, request, body)
         try:
             await response.head()
@@ -98,12 +90,12 @@ class PeerClient:
         return response
 
     async def begin(self, node: NodeRecord, request: PeerRequest, body: bytes = b"") -> PeerResponse:
-        """The same without waiting for an answer. The caller closes the response. Nothing is ever sent twice.
+        """Sends a request, once, and does not wait for the answer. The caller closes the response.
 
         Raises:
             PeerUnreachable: the node cannot be reached; nothing was sent.
-            PeerRefused: it is there, and one of the two does not take the other for a node; nothing was sent.
-            NodeUnavailable: as many requests are under way to it as may be; nothing was sent.
+            PeerRefused: the two do not accept each other as nodes; nothing was sent.
+            NodeUnavailable: too many requests to it are under way; nothing was sent.
         """
         pool = self._pool(node.url)
         if node.draining:
@@ -114,16 +106,16 @@ class PeerClient:
             session = next((value for name, value in headers if name == SESSION), b"")
             value = self._credentials.sign(Sent(method, target, session), body, word, node.id)
             return connection.request(method, target, [*headers, (FORWARDED, value)], body)
-        except BaseException:  # what cannot be sent, like a line break: it would be a second request
+        except BaseException:  # such as ValueError for a line break, which would begin a second request
             connection.abort()
             raise
 
     async def probe(self, url: str) -> str | None:
-        """The id of the node that answers at this URL, UNPROVEN where one with another key does; None where none does
-        within 500 ms. Never raises."""
-        pool = self._new_pool(url, self._who, lambda: None)  # what is kept may speak for a node that is no more
+        """The id of the node that answers at this URL, or UNPROVEN if it has another key; None if no node answers
+        within PROBE_S. Never raises."""
+        pool = self._new_pool(url, self._who, lambda: None)  # a pooled connection may outlive its node
         try:
-            async with patience(PROBE_S):
+            async with loop_timeout(PROBE_S):
                 return pool.open[await pool.connect(self._tls if pool.is_tls else None)]
         except (TimeoutError, NodeUnavailable):
             return None
@@ -131,22 +123,22 @@ class PeerClient:
             pool.abort()
 
     def refused(self, url: str, problem: str) -> PeerRefused:
-        """The node there has refused a request, which it has not looked at."""
+        """The error for a request that the node at this URL refused unseen, because of this problem."""
         self._note(url, problem)
-        return PeerRefused(f"the other node and this one do not work together: {problem}")
+        return PeerRefused(f"the other node and this one cannot work together: {problem}")
 
     def retire(self, url: str) -> None:
-        """The node leaves: it is sent nothing more on connections that are kept."""
+        """Closes idle connections to a node that is leaving."""
         if url in self._pools:
             self._pools[url].retire()
 
     def abandon(self, url: str) -> None:
-        """The node is dead, whatever its connections say: who waits for it gets PeerLost now."""
+        """Closes all connections to a dead node: requests that wait for it get PeerLost."""
         if url in self._pools:
             self._pools[url].abort()
 
     async def aclose(self) -> None:
-        """Closes every connection; who waits for an answer gets PeerLost."""
+        """Closes all connections; requests that wait get PeerLost."""
         self._is_closed = True
         for url in list(self._pools):
             self.abandon(url)
@@ -165,7 +157,9 @@ class PeerClient:
             self._sweep_soon()
         return pool
 
-    def _new_pool(self, url: str, greet: Greet, forget: Callable[[], object]) -> PeerPool:
+    def _new_pool(
+        self, url: str, greet: Callable[[str, PeerConnection], Awaitable[str]], forget: Callable[[], object]
+    ) -> PeerPool:
         return PeerPool(url, partial(greet, url), self._alarm, self._limits, self._deadlines, self._is_full, forget)
 
     def _is_full(self) -> bool:
@@ -176,7 +170,7 @@ class PeerClient:
         self._sweep = loop.call_later(self._sweep_s, self._look, loop.time() + self._sweep_s)
 
     def _look(self, due: float) -> None:
-        """At all connections; not where this node itself stood still: what has come meanwhile is read first."""
+        """Sweeps all connections. Not if this node itself was late: then it first reads what has come meanwhile."""
         now = asyncio.get_running_loop().time()
         if now - due < self._sweep_s:
             for url, pool in list(self._pools.items()):
@@ -191,15 +185,10 @@ class PeerClient:
     def _tls(self) -> ssl.SSLContext:
         return ssl.create_default_context()
 
-    # --- who is there
+    # --- greetings
 
     async def _greet(self, url: str, connection: PeerConnection) -> str:
-        """The node that requests can be sent to over this connection.
-
-        Raises:
-            PeerUnreachable: no node answers.
-            PeerRefused: one does, and there is a problem.
-        """
+        """The node at the other end. Raises PeerUnreachable, or PeerRefused if it answers and is incompatible."""
         greeting = await self._ask(connection)
         problem = _problem(greeting)
         if greeting is None or problem is not None:
@@ -207,13 +196,13 @@ class PeerClient:
         return greeting.node
 
     async def _who(self, url: str, connection: PeerConnection) -> str:
-        """The node that answers, whether requests can be sent to it or not. Raises PeerUnreachable where none does."""
+        """The node at the other end, even if it is incompatible. Raises PeerUnreachable."""
         greeting = await self._ask(connection)
         self._note(url, _problem(greeting))
         return UNPROVEN if greeting is None else greeting.node
 
-    async def _ask(self, connection: PeerConnection) -> CachedHandshake | None:
-        """What a node says of itself; None where it has another key, which is all that it says then."""
+    async def _ask(self, connection: PeerConnection) -> Greeting | None:
+        """A node's greeting; None if it has another key, because then it says nothing else."""
         challenge = self._credentials.challenge()
         response = connection.request("GET", GREETING_PATH, [(CHALLENGE, challenge)])
         try:
@@ -230,7 +219,7 @@ class PeerClient:
         return greeting
 
     def _note(self, url: str, problem: str | None) -> None:
-        self._problems.pop(url, None)  # so that the oldest stand first
+        self._problems.pop(url, None)  # keeps the oldest first
         if problem is None:
             return
         if len(self._problems) >= MAX_PROBLEMS:
@@ -242,9 +231,9 @@ class PeerClient:
             log.error("Node at %s and this node cannot work together: %s", url, problem)
 
 
-def _problem(greeting: CachedHandshake | None) -> str | None:
+def _problem(greeting: Greeting | None) -> str | None:
     if greeting is None:
         return "it has another SECRET_KEY"
     if greeting.version != HOP_VERSION:
-        return f"it is of another release: nodes say version {greeting.version} to each other there, {HOP_VERSION} here"
+        return f"it is of another release: version {greeting.version} of the protocol between nodes, here {HOP_VERSION}"
     return None

@@ -1,6 +1,6 @@
-"""One HTTP/1.1 connection to another node, one exchange at a time. It knows neither pools nor what is sent.
+"""One HTTP/1.1 connection to another node, for one exchange at a time.
 
-httptools parses; bytes are handed over as they come, and reading pauses while too many wait to be taken.
+httptools parses. Bodies are passed on as they come; reading pauses while too much of one is unread.
 """
 
 import asyncio
@@ -15,35 +15,35 @@ import httptools
 from app.errors import NodeLost, NodeUnavailable
 from app.peers.late_head import LATE_HEAD, LateHead, RawHeaders
 
-MAX_UNREAD_BYTES = 64 << 10  # of an answer that nobody takes; then the peer is not read, and waits in its turn
+MAX_UNREAD_BYTES = 64 << 10  # of a body; above it reading pauses
 MAX_HEAD_BYTES = 64 << 10  # of an answer's headers
-JOINED_BYTES = 16 << 10  # a body up to this size is copied behind its head: one buffer is cheaper to write than two
+JOINED_BYTES = 16 << 10  # a body up to this size is sent in one buffer with its head: that is cheaper than two
 SOON_S = 0.05  # most answers have begun by then
-# A host that vanishes says nothing: what is not acknowledged for so long is lost, and silence is asked after.
+# For hosts that vanish: the time for an acknowledgement, and the probes of a silent connection.
 _USER_TIMEOUT_MS, _KEEPIDLE_S, _KEEPINTVL_S, _KEEPCNT = 10_000, 5, 2, 3
 
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """How long the other node may take, in seconds. One that works on an answer lets hear of itself: see
-    `late_head`, and the comments of an event stream."""
+    """How long the other node may take, in seconds. A node that works on an answer sends something at intervals: see
+    `late_head`, and the comments of event streams."""
 
     connect_s: float = 1.0  # nodes are near each other
-    greet_s: float = 2.0  # a node that is busy may take so long to say which one it is
-    head_s: float = 15.0  # three times as long as until it says that the head is late
-    idle_s: float = 37.5  # two and a half times as long as between two comments
+    greet_s: float = 2.0  # for a busy node
+    head_s: float = 15.0  # three times LATE_S
+    idle_s: float = 37.5  # two and a half times the interval of comments
 
 
 class PeerUnreachable(NodeUnavailable):
-    """The other node cannot be reached, or another is there by now; nothing was sent."""
+    """The other node cannot be reached, or another one has its address; nothing was sent."""
 
 
 class PeerLost(NodeLost):
-    """The connection to the other node broke after a request was sent: its outcome is not known."""
+    """The connection broke after the request was sent: its outcome is unknown."""
 
 
 class PeerResponse:
-    """An answer as it comes. One reader; whoever got it closes it."""
+    """An answer as it comes, for one reader, who closes it."""
 
     __slots__ = (
         "_chunks", "_connection", "_error", "_is_nudged", "_unread", "_waiter", "headers", "is_complete", "status",
@@ -57,21 +57,13 @@ class PeerResponse:
         self._is_nudged = False
         self._waiter: asyncio.Future[None] | None = None
 
-    def __repr__(self) -> str:
-        return f"<PeerResponse [{self.status or 'no head'}, {self._unread} unread, complete={self.is_complete}]>"
-
     async def head(self) -> None:
-        """Waits for `status` and `headers`.
-
-        Raises:
-            PeerLost: the connection broke first, or the node has let its time pass.
-        """
+        """Waits for `status` and `headers`. Raises PeerLost."""
         while not self._has_head():
             await self._wait()
 
     async def has_head_soon(self) -> bool:
-        """The same, but waits for a moment only (see `Alarm`); False where the head has not come. Costs no task and no
-        timer."""
+        """As `head`, for about SOON_S; False if it has not come. Costs no task and no timer (see `Alarm`)."""
         if not self.status and self._error is None:
             self._connection.alarm.set_for(self, self._connection.loop)
             await self._wait()
@@ -86,11 +78,7 @@ class PeerResponse:
         return self
 
     async def __anext__(self) -> bytes:
-        """What has come since the last time; nothing at all after a `nudge`.
-
-        Raises:
-            PeerLost: the connection broke before the end.
-        """
+        """What has come since the last time; empty after a `nudge`. Raises PeerLost."""
         while not self._chunks:
             if self._error is not None:
                 raise self._error
@@ -103,7 +91,7 @@ class PeerResponse:
         return self.take()
 
     def take(self) -> bytes:
-        """What is there already, without waiting; the whole body if `is_complete`."""
+        """What is there, without waiting; all that is left of the body if `is_complete`."""
         chunks = self._chunks
         taken = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         self._chunks, self._unread = [], 0
@@ -112,11 +100,7 @@ class PeerResponse:
         return taken
 
     async def body(self, limit: int) -> bytes:
-        """The whole body.
-
-        Raises:
-            PeerLost: the connection broke before the end, or the body is longer than `limit`.
-        """
+        """The whole body. Raises PeerLost, also if it is longer than `limit`."""
         chunks, size = list[bytes](), 0
         async for chunk in self:
             chunks.append(chunk)
@@ -127,30 +111,35 @@ class PeerResponse:
         return b"".join(chunks)
 
     def close(self) -> None:
-        """Closes the connection, unless the answer has come to its end: the other node sees that nobody waits."""
+        """Closes the connection if the answer is incomplete, so that the other node notices."""
         if not self.is_complete:
             self._connection.abort()
 
     def give_up(self, error: PeerLost) -> None:
-        """There will be no more of it, whatever the connection says."""
+        """Fails the response and closes the connection."""
         self.failed(error)
         self.close()
 
     def nudge(self) -> None:
-        """Lets whoever waits for more of the body look around."""
+        """Wakes a reader that waits for more of the body."""
         self._is_nudged = True
         self.wake()
 
     # --- from the connection
 
+    def head_received(self, status: int, headers: RawHeaders) -> None:
+        self.status, self.headers = status, headers
+
+    def completed(self) -> None:
+        self.is_complete = True
+
     def body_received(self, chunk: bytes) -> bool:
-        """Keeps a part of the body; whether there is room for more."""
+        """Keeps a part of the body; returns whether there is room for more."""
         self._chunks.append(chunk)
         self._unread += len(chunk)
         return self._unread < MAX_UNREAD_BYTES
 
     def failed(self, error: PeerLost) -> None:
-        """The first of several counts."""
         if self._error is None and not self.is_complete:
             self._error = error
             self.wake()
@@ -165,22 +154,21 @@ class PeerResponse:
             self._waiter = None
 
     def wake(self) -> None:
-        """Lets the reader look again at what is there."""
+        """Lets the reader check again what is there."""
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
 
 class Alarm:
-    """Wakes those whose answer has not begun after SOON_S, or up to twice as long. One timer for all: uvloop's cost
-    2 us each."""
+    """Wakes readers whose answer has not begun after SOON_S to twice SOON_S. One timer for all, because uvloop takes
+    2 us for each."""
 
     def __init__(self) -> None:
         self._new, self._old = list[PeerResponse](), list[PeerResponse]()  # since the timer was set, and before
         self._timer: asyncio.TimerHandle | None = None
 
     def set_for(self, response: PeerResponse, loop: asyncio.AbstractEventLoop) -> None:
-        """From now on it is waited for."""
         self._new.append(response)
         if self._timer is None:
             self._timer = loop.call_later(SOON_S, self._ring, loop)
@@ -193,7 +181,7 @@ class Alarm:
 
 
 class PeerConnection(asyncio.Protocol):
-    """The connection. `on_idle` is called when it can serve another request, `on_lost` once, when it is gone."""
+    """`on_idle` is called when it can serve another request, `on_lost` once, when it is closed."""
 
     def __init__(
         self,
@@ -204,9 +192,9 @@ class PeerConnection(asyncio.Protocol):
     ) -> None:
         self._on_idle, self._on_lost = on_idle, on_lost
         self._host, self.alarm = host, alarm
-        self.loop = asyncio.get_running_loop()  # asked for once: it is a system call in Python 3.11
+        self.loop = asyncio.get_running_loop()  # once, because it is a system call in Python 3.11
         self._transport: asyncio.Transport | None = None
-        # The stubs know no protocol objects for it.
+        # The stubs do not accept protocol objects.
         self._parser: Any = httptools.HttpResponseParser(self)  # type: ignore[no-untyped-call,unused-ignore]
         self._response: PeerResponse | None = None
         self._late: LateHead | None = None
@@ -218,8 +206,7 @@ class PeerConnection(asyncio.Protocol):
     def request(
         self, method: str, target: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes = b""
     ) -> PeerResponse:
-        """Sends a request; what comes back is read from the response. Raises ValueError where it would be read as
-        something else."""
+        """Sends a request. Raises ValueError if it has line breaks, or spaces in its target."""
         assert self._response is None
         assert self._transport is not None
         head = _head(method.encode("ascii"), target, self._host, headers, len(body))
@@ -232,32 +219,34 @@ class PeerConnection(asyncio.Protocol):
         return response
 
     def is_open(self) -> bool:
-        """Whether it is, as far as the event loop has been told."""
+        """Whether it is open, as far as the event loop knows."""
         transport = self._transport
         return transport is not None and not self._is_aborted and not transport.is_closing()
 
     def is_usable(self) -> bool:
-        """The same, as far as the kernel knows: that costs a system call."""
+        """Whether it is open, as far as the kernel knows: costs a system call."""
         return self.is_open() and not self._poll.poll(0)
 
     def hurry(self, now: float, deadlines: Deadlines) -> bool:
-        """Gives the answer up where the other node has let its time pass; whether it has."""
+        """Gives up an answer that is overdue; returns whether it was."""
         if self._response is None or self._is_paused:
             return False
         limit_s = deadlines.idle_s if self._has_answered else deadlines.head_s
         if now - self.heard_at <= limit_s:
             return False
-        self._response.give_up(PeerLost(f"The other node has said nothing for {limit_s:.0f} s; it may have done it"))
+        self._response.give_up(
+            PeerLost(f"The other node has sent nothing for {limit_s:.0f} s; it may have made the call")
+        )
         return True
 
     def resume(self) -> None:
-        """There is room again."""
+        """Goes on reading."""
         if self._is_paused and self._transport is not None:
             self._is_paused, self.heard_at = False, self.loop.time()
             self._transport.resume_reading()
 
     def abort(self) -> None:
-        """Closes it at once; a response that is waited for fails."""
+        """Closes it at once; a pending response fails."""
         self._is_aborted = True
         if self._transport is not None:
             self._transport.abort()
@@ -266,7 +255,7 @@ class PeerConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are no instances of it
-        if self._is_aborted:  # whoever asked for it has gone in the meantime
+        if self._is_aborted:  # while it was being opened
             self._transport.abort()
             return
         tcp = transport.get_extra_info("socket")
@@ -275,7 +264,7 @@ class PeerConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         response = self._response
-        if response is None:  # nothing was asked: whatever this is, it is no answer
+        if response is None:  # nothing was asked
             self.abort()
             return
         self._has_answered, self.heard_at = True, self.loop.time()
@@ -321,10 +310,10 @@ class PeerConnection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         response, status = self._response, self._parser.get_status_code()
-        if status < 200:  # we never ask for one of these
+        if status < 200:  # we never ask for these
             self.abort()
         elif response is not None and self._late is None:
-            response.status = status
+            response.head_received(status, response.headers)
 
     def on_body(self, chunk: bytes) -> None:
         response = self._response
@@ -339,21 +328,21 @@ class PeerConnection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self._response is None or self._is_aborted:
             return
-        if not self._response.status:  # it was to come late, and has not come at all
+        if not self._response.status:  # a late head that never came
             self.abort()
             return
         self._may_stay = self._parser.should_keep_alive()  # only known here
-        self._response.is_complete = True
+        self._response.completed()
 
     def _behind_late_head(self, response: PeerResponse, late: LateHead, chunk: bytes) -> bytes:
         try:
             body = late.feed(chunk)
-        except ValueError:  # msgspec's errors are some
+        except ValueError:
             self.abort()
             return b""
         if body is None:
             return b""
-        response.status, response.headers = late.status, late.headers
+        response.head_received(late.status, late.headers)
         return body
 
 
@@ -362,7 +351,7 @@ def _head(method: bytes, target: bytes, host: bytes, headers: Iterable[tuple[byt
     if size or method == b"POST":
         lines.append(b"content-length: %d" % size)
     head = b"\r\n".join(lines)
-    # What came in through a parser has no line breaks; one that got in elsewhere would be a second request.
+    # What a parser has read has no line breaks; any other line break would begin a second request.
     if head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines) or b" " in target:
         raise ValueError("a line break in a request to another node")
     return head + b"\r\n\r\n"

@@ -1,15 +1,15 @@
-"""Late heads: how a node that does not know the head of its answer yet lets the other know that it works on it. Pure.
+"""Late heads: how a node tells another that it is still working on an answer whose head it does not know yet. Pure.
 
-A call may take minutes, and until it is answered its status is not known. So that silence can mean that the connection
-is dead, the node that answers begins after LATE_S with a head of its own, says BREATH as often as an event stream says
-its keep-alive comment, and sends the true head as a line in front of the body.
+A call may take minutes, and until it is answered its status is unknown. After LATE_S the node sends a head of its own,
+then BREATH as often as an event stream has its keep-alive comments, and at last the true head as a line before the
+body. So a silent connection is known to be dead.
 """
 
 from collections.abc import Iterable
 
 import msgspec
 
-LATE_HEAD = b"trunkline-late-head"  # the header that says so
+LATE_HEAD = b"trunkline-late-head"  # the header that announces it
 LATE_S = 5.0
 BREATH = b"\n"
 MAX_LINE_BYTES = 64 << 10
@@ -18,13 +18,12 @@ RawHeaders = list[tuple[bytes, bytes]]
 
 
 def encode_late_head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The line that stands for a head."""
     pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
     return msgspec.json.encode((status, pairs)) + BREATH
 
 
 class LateHead:
-    """Finds the line in what comes. `status` and `headers` are there once `feed` has returned something."""
+    """Reads the line. `status` and `headers` are set once `feed` has not returned None."""
 
     __slots__ = ("_line", "headers", "status")
 
@@ -34,11 +33,7 @@ class LateHead:
         self.headers: RawHeaders = []
 
     def feed(self, chunk: bytes) -> bytes | None:
-        """The beginning of the body, which may be empty; None while there is no head.
-
-        Raises:
-            ValueError: this is no head.
-        """
+        """The beginning of the body, which may be empty; None until the line is complete. Raises ValueError."""
         line = self._line + chunk if self._line else chunk.lstrip(BREATH)
         head, end, body = line.partition(BREATH)
         if not end:

@@ -1,6 +1,6 @@
-"""Passing: the requests that other nodes answer through this one. A node that stops drains them like its own calls.
+"""Passing: the requests that this node forwards to others. A node that stops drains them like its own calls.
 
-Each passage says what it is. Decides when it has to end; how an answer ends cleanly, the passage knows.
+It decides when each has to end; the passage knows how to end its answer cleanly.
 """
 
 import math
@@ -15,32 +15,30 @@ import anyio
 from app.errors import ShuttingDown
 
 TICK_S = 0.05
-STREAMS_PER_S = 100  # as in `sessions.draining`: whoever's stream has ended comes back, elsewhere
-LAST_ENDS_S = 2.0  # for what was told to end to do so, and for its client to take it
+STREAMS_PER_S = 100  # as in `sessions.draining`: clients whose streams end reconnect elsewhere
+LAST_ENDS_S = 2.0  # for passages to end, and for clients to read the end
 
 
 class Kind(Enum):
-    """What waits at the other end."""
-
     CALL = "call"  # an answer, in JSON or on a stream of its own
     LISTENING = "listening"  # a stream without an end, which the client opens again elsewhere
     SESSION = "session"  # the stream of HTTP+SSE, whose end is the end of a session
 
 
 class Passage(Protocol):
-    """One of them."""
+    """A forwarded request."""
 
     kind: Kind
 
     def end(self) -> None:
-        """An event stream ends behind its last whole event, and its client is told to come back; else nothing."""
+        """Ends an event stream after its last whole event, and tells the client to reconnect; no effect on others."""
 
     def cut(self) -> None:
-        """Whoever waits is told that the outcome is not known."""
+        """Tells the client that the outcome is unknown."""
 
 
 class Passing:
-    """What is under way."""
+    """The forwarded requests under way."""
 
     def __init__(self) -> None:
         self._under_way = dict[Passage, None]()
@@ -54,25 +52,16 @@ class Passing:
         return iter(list(self._under_way))
 
     def begin(self, passage: Passage) -> None:
-        """It counts until it is `over`.
-
-        Raises:
-            ShuttingDown: this node passes nothing on any more.
-        """
+        """Adds a passage until it is `over`. Raises ShuttingDown."""
         self._require_open()
         self._under_way[passage] = None
 
     def over(self, passage: Passage) -> None:
-        """Nobody waits for it here any more."""
         self._under_way.pop(passage, None)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """While a request that has been sent nowhere yet waits for a node to send it to.
-
-        Raises:
-            ShuttingDown: as `begin`.
-        """
+        """Around a request that waits for a node to send it to. Raises ShuttingDown."""
         self._require_open()
         self._waiting += 1
         try:
@@ -81,12 +70,13 @@ class Passing:
             self._waiting -= 1
 
     async def end_streams(self, seconds: float) -> None:
-        """Ends those that have no end, some at a time, within half of the time; those of sessions last. Until it is
-        cancelled: others may come."""
+        """Ends streams gradually, those of HTTP+SSE sessions after half of the time. Runs until cancelled, because
+        others may begin."""
         half_at, told = time.monotonic() + seconds / 2, set[Passage]()
         while True:
             is_late = time.monotonic() >= half_at
-            left = [each for each in self if each not in told and _is_due(each, is_late=is_late)]
+            due = {Kind.LISTENING, Kind.SESSION} if is_late else {Kind.LISTENING}
+            left = [each for each in self if each not in told and each.kind in due]
             left_s = max(half_at - time.monotonic(), TICK_S)
             per_tick = math.ceil(TICK_S * max(STREAMS_PER_S, len(left) / left_s))
             for passage in left[: len(left) if is_late else per_tick]:
@@ -96,8 +86,7 @@ class Passing:
             await anyio.sleep(TICK_S)
 
     async def finish(self, seconds: float) -> int:
-        """Returns when nothing is under way, or the time is over and what was left has ended; how many calls were cut
-        off."""
+        """Waits until nothing is under way; after the time cuts off what is left. Returns how many calls were cut."""
         if await self._is_done(seconds):
             return 0
         calls = [each for each in self if each.kind is Kind.CALL]
@@ -110,7 +99,7 @@ class Passing:
         return len(calls)
 
     async def close(self, seconds: float) -> None:
-        """For so long what has come since is passed on as well. Then what is left ends, and nothing begins or waits."""
+        """Forwards new requests for so long. Then ends what is left, and refuses all others."""
         await anyio.sleep(seconds)
         self._is_closed = True
         for passage in self:
@@ -126,10 +115,3 @@ class Passing:
             while len(self):  # noqa: ASYNC110 - no request pays for an event that only a drain needs
                 await anyio.sleep(TICK_S)
         return not len(self)
-
-    def __repr__(self) -> str:
-        return f"<Passing [{len(self)} under way]>"
-
-
-def _is_due(passage: Passage, *, is_late: bool) -> bool:
-    return passage.kind is Kind.LISTENING or (is_late and passage.kind is Kind.SESSION)

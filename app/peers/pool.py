@@ -1,5 +1,5 @@
-"""PeerPool: the connections to one node. Those that are free are kept for the next request; whoever finds none waits
-in line while as many as may be are being opened."""
+"""PeerPool: the connections to one node. Free ones are kept for the next request. A request that finds none opens one,
+or waits in line while enough others are being opened."""
 
 import asyncio
 import ssl
@@ -8,37 +8,34 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from app.errors import NodeUnavailable
-from app.patience import patience
+from app.loop_timeout import loop_timeout
 from app.peers.connection import Alarm, Deadlines, PeerConnection, PeerUnreachable
 from app.peers.queue import PeerLine
 
 
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
-    """Bounds of the connections to other nodes; each is a file descriptor on both sides, and a stream holds one."""
+    """Limits for connections to other nodes. Each is a file descriptor on both sides, and a stream holds one."""
 
     open: int = 2048  # per node; above it requests are refused
-    in_all: int = 8192  # likewise
-    opening: int = 32  # per node, at a time; what comes meanwhile waits for these, or for one that comes free
-    waiting: int = 4096  # per node; above it requests are refused
+    in_all: int = 8192  # to all nodes; above it requests are refused
+    opening: int = 32  # per node, at a time; further requests wait for these, or for one that comes free
+    waiting: int = 4096  # requests per node; above it they are refused
     idle: int = 256  # per node
-    idle_s: float = 15.0  # the other node closes after 30 s: a request must never meet that
+    idle_s: float = 15.0  # the other node closes after 30 s: no request must run into that
 
 
 class _Late(PeerUnreachable):
-    """It has not answered in time. It may be well all the same: it or this machine is busy."""
-
-
-Greet = Callable[[PeerConnection], Awaitable[str]]  # asks which node is there
+    """It did not answer in time. It may be alive: it or this machine may be busy."""
 
 
 class PeerPool:
-    """Opens connections when there is none to be had. `forget` is called when there are none left."""
+    """`greet` asks a new connection for the id of the node; `forget` is called when the pool is empty."""
 
-    def __init__(  # noqa: PLR0913 - what is the same for all pools comes from one place
+    def __init__(  # noqa: PLR0913 - all but two are the same for all pools
         self,
         url: str,
-        greet: Greet,
+        greet: Callable[[PeerConnection], Awaitable[str]],
         alarm: Alarm,
         limits: PoolLimits,
         deadlines: Deadlines,
@@ -51,24 +48,20 @@ class PeerPool:
         self._netloc = parts.netloc.encode("ascii")
         self._greet, self._alarm, self._limits, self._deadlines = greet, alarm, limits, deadlines
         self._is_full, self._forget = is_full, forget
-        self.open = dict[PeerConnection, str]()  # and which node is at its end, once that is known
-        self.idle = list[PeerConnection]()  # the one used last stands last
+        self.open = dict[PeerConnection, str]()  # with the node at its end, once that is known
+        self.idle = list[PeerConnection]()  # the last used one last
         self._opening = self._asking = 0
         self._line = PeerLine(limits.waiting, deadlines, self._keep)
-        self._generation = 0  # grows when all that there are must go
+        self._generation = 0  # grows with each `abort`
 
     @property
     def size(self) -> int:
-        """How many connections there are, those being made included."""
+        """The number of connections, including those being opened."""
         return len(self.open) + self._opening
 
     async def take(self, node: str, tls: ssl.SSLContext | None) -> PeerConnection:
-        """A connection to this node, for one request.
-
-        Raises:
-            PeerUnreachable: there is none, or the node at its end is another.
-            NodeUnavailable: as many as may be are open, or waited for; or what `greet` raises.
-        """
+        """A connection to this node, for one request. Raises PeerUnreachable, also if another node is at its end, and
+        NodeUnavailable if too many are open or waited for, or from `greet`."""
         connection = self._idle_one()
         if connection is None:
             self._asking += 1
@@ -86,29 +79,25 @@ class PeerPool:
         connection = await self._line.wait() if self._opening >= self._limits.opening else None
         if connection is None or not connection.is_usable():
             if self.size >= self._limits.open or self._is_full():
-                raise NodeUnavailable("as many requests as may be are under way to that node")
+                raise NodeUnavailable("too many requests are under way to that node")
             try:
                 connection = await self.connect(tls)
             except PeerUnreachable:
-                connection = self._idle_one()  # one may have come free: on a busy node it is we who are late
+                connection = self._idle_one()  # one may have come free, if this node itself was late
                 if connection is None:
                     raise
         return connection
 
     async def connect(self, tls: ssl.SSLContext | None) -> PeerConnection:
-        """A new connection, whose other end has said which node it is.
-
-        Raises:
-            PeerUnreachable, NodeUnavailable: there is none to be had. Where that is certain, and none is open that
-            could come free, whoever waits in line hears the same.
-        """
+        """A new connection, after the greeting. Raises PeerUnreachable or NodeUnavailable; requests in line get the
+        same error if no open connection could come free for them."""
         self._opening += 1
         try:
             connection = await self._connected(tls)
         except _Late:
-            raise  # the others have a patience of their own
+            raise  # those in line have a timeout of their own
         except NodeUnavailable as error:
-            if not any(self.open.values()):  # none that could come free
+            if not any(self.open.values()):
                 self._line.fail(error)
             raise
         finally:
@@ -118,19 +107,19 @@ class PeerPool:
         return connection
 
     def retire(self) -> None:
-        """The node leaves: closes what is idle; what is under way ends when it is answered."""
+        """Closes idle connections, of a node that is leaving; requests under way go on."""
         for connection in list(self.idle):
             connection.abort()
 
     def abort(self) -> None:
-        """Closes all of them, and those that are being opened as soon as they are; who waits is told."""
+        """Closes all connections, also those being opened; requests in line get PeerUnreachable."""
         self._generation += 1
         self._line.fail(PeerUnreachable())
         for connection in list(self.open):
             connection.abort()
 
     def sweep(self, now: float) -> int:
-        """Closes what was idle for too long, and what has let its time pass: how many of those."""
+        """Closes connections that were idle for too long, or whose answer is overdue; returns the number of these."""
         for connection in [each for each in self.idle if now - each.heard_at >= self._limits.idle_s]:
             connection.abort()
         return sum(connection.hurry(now, self._deadlines) for connection in list(self.open))
@@ -140,17 +129,17 @@ class PeerPool:
         connection = PeerConnection(self._netloc, self._alarm, self._ready, self._lost)
         deadlines = self._deadlines
         try:
-            async with patience(deadlines.connect_s if tls is None else deadlines.greet_s):
+            async with loop_timeout(deadlines.connect_s if tls is None else deadlines.greet_s):
                 await loop.create_connection(lambda: connection, self._host, self._port, ssl=tls)
             self.open[connection] = ""
-            async with patience(deadlines.greet_s):
+            async with loop_timeout(deadlines.greet_s):
                 node = await self._greet(connection)
             if connection not in self.open or generation != self._generation:
                 raise PeerUnreachable
         except TimeoutError:
             connection.abort()
             raise _Late from None
-        except OSError:  # nobody listens, or TLS does not like what is there
+        except OSError:  # nobody listens, or TLS failed
             connection.abort()
             raise PeerUnreachable from None
         except BaseException:
@@ -168,13 +157,13 @@ class PeerPool:
         return None
 
     def _ready(self, connection: PeerConnection) -> None:
-        """Its answer is complete; where that was the greeting, whoever has opened it takes it."""
+        """Its answer is complete. After the greeting it belongs to the request that opened it."""
         self._line.heard()
         if self.open.get(connection):
             self._keep(connection)
 
     def _keep(self, connection: PeerConnection) -> None:
-        if not connection.is_open():  # whoever takes it next asks the kernel
+        if not connection.is_open():  # the kernel is asked before the next use
             connection.abort()
         elif not self._line.hand(connection):
             if len(self.idle) >= self._limits.idle:

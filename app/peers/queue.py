@@ -1,8 +1,8 @@
-"""PeerLine: who waits for a connection to one node, first come, first served.
+"""PeerLine: requests that wait for a connection to one node, first come, first served.
 
-Nobody in it is refused because somebody else's connection is late: on a busy machine one always is. Who waits hears
-that the node is gone when nothing has been heard of it at all, and that it is busy when their own patience has ended.
-Both are counted in turns of this process's event loop, as in `app.patience`, with one timer for the whole line.
+A request is not refused because another one's connection is late: on a busy machine one always is. It fails with
+PeerUnreachable when nothing at all was heard of the node, and with NodeUnavailable when it has waited too long itself.
+Both are counted in turns of the event loop, as in `app.loop_timeout`, with one timer for the whole line.
 """
 
 import asyncio
@@ -12,11 +12,11 @@ from collections.abc import Callable
 from app.errors import NodeUnavailable
 from app.peers.connection import Deadlines, PeerConnection, PeerUnreachable
 
-TURNS = 10  # of the event loop until silence counts
+TURNS = 10  # of the event loop without an answer until the node counts as gone
 
 
 class PeerLine:
-    """`keep` takes a connection back that was given to somebody who has left."""
+    """`keep` takes back a connection that was given to a request that was cancelled."""
 
     def __init__(self, limit: int, deadlines: Deadlines, keep: Callable[[PeerConnection], object]) -> None:
         silence_s = deadlines.connect_s + deadlines.greet_s
@@ -26,20 +26,13 @@ class PeerLine:
         self._turn = self._heard_at = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
     async def wait(self) -> PeerConnection | None:
-        """A connection that comes free; None where it is the caller's turn to open one.
-
-        Raises:
-            PeerUnreachable: nothing was heard of the node; or what `fail` was given.
-            NodeUnavailable: too many wait already, or it took too long.
-        """
+        """A connection that came free; None if it is the caller's turn to open one. Raises PeerUnreachable or
+        NodeUnavailable, as above and from `fail`, and NodeUnavailable if too many wait."""
         if len(self._waiting) >= self._limit:
-            raise NodeUnavailable("as many requests as may be wait for a connection to that node")
+            raise NodeUnavailable("too many requests wait for a connection to that node")
         loop = asyncio.get_running_loop()
-        if self._timer is None:  # nobody has listened until now
+        if self._timer is None:
             self._heard_at = self._turn
             self._timer = loop.call_later(self._turn_s, self._on_turn)
         turn: asyncio.Future[PeerConnection | None] = loop.create_future()
@@ -47,13 +40,13 @@ class PeerLine:
         try:
             return await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled() and turn.exception() is None:  # it was given something: the next
+            if turn.done() and not turn.cancelled() and turn.exception() is None:  # pass it on to the next
                 connection = turn.result()
                 self.hand(None) if connection is None else self._keep(connection)
             raise
 
     def hand(self, connection: PeerConnection | None) -> bool:
-        """Gives the connection, or the turn to open one, to whoever is first; False where nobody waits."""
+        """Gives the connection, or the turn to open one, to the first in line; False if there is none."""
         while self._waiting:
             _, turn = self._waiting.popleft()
             if not turn.done():
@@ -62,11 +55,11 @@ class PeerLine:
         return False
 
     def heard(self) -> None:
-        """The node has answered something: it lives."""
+        """The node has answered something, so it is alive."""
         self._heard_at = self._turn
 
     def fail(self, error: NodeUnavailable) -> None:
-        """All who wait hear this."""
+        """Fails all requests in line."""
         waiting, self._waiting = self._waiting, deque()
         for _, turn in waiting:
             if not turn.done():

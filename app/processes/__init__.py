@@ -1,5 +1,4 @@
-"""One process of a backend, from fork to reap: its pipes, its states, its stderr, its home, and who owns them all.
+"""One process of a backend, from fork to reap: its pipes, states, stderr and home, and the supervisor that owns it.
 
-`link` is all that sessions know of one. Which process a session gets is decided in `backends`; the fork itself is the
-business of `spawner`. The place for what confines a process.
+`link` is all that sessions know of one. `backends` decides which process a session gets, `spawner` does the fork.
 """

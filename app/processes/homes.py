@@ -1,8 +1,8 @@
-"""Homes: a directory of its own for the backends of each tenant. Made when the first process starts, locked while one
-runs, so that `trunkline homes` removes none from under a process, on whichever node of this machine.
+"""Homes: a directory for each tenant's backends. It is created when the first process starts and locked while one runs,
+so that `trunkline homes` removes none that a process of any node on this machine uses.
 
-The node that makes a home runs as the user that backends run as: modes keep other users of the machine out, not other
-tenants. That is the sandbox's task.
+Backends run as the gateway's user: modes keep other users of the machine out, not other tenants (that is the sandbox's
+task).
 """
 
 import errno
@@ -10,6 +10,7 @@ import fcntl
 import os
 import shutil
 import stat
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -21,96 +22,83 @@ from app.domain import is_home
 
 HOME, TEMPORARY = "home", "tmp"
 _MODE = 0o700
-_ATTEMPTS = 3  # a home that is removed while it is opened is made anew
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_ATTEMPTS = 3  # a home that is removed while it is opened is created again
+_ROOT = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_DIRECTORY = _ROOT | os.O_NOFOLLOW
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # some network file systems
 
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Where the processes of one tenant live."""
+    """The directories of one tenant's processes."""
 
     name: str
     path: str
     tmpdir: str
 
 
-@dataclass(slots=True)
-class _Held:
-    descriptor: int
-    processes: int = 0
-
-
 class Homes:
-    """The homes below one directory. Each `open` needs its `close`; between them the home is not removed."""
+    """The homes below one directory. Each `open` needs a `close`; a home is not removed in between."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._held: dict[str, _Held] = {}
-
-    def __repr__(self) -> str:
-        return f"<Homes {str(self._root)!r} [{len(self._held)} in use]>"
+        self._descriptors: dict[str, int] = {}
+        self._processes: Counter[str] = Counter()
 
     async def open(self, name: str) -> Home:
-        """The home of this name, made if need be.
+        """Opens a home for one more process, creates it if needed.
 
         Raises:
-            OSError: it cannot be made, belongs to somebody else, is no directory, or is being removed.
+            OSError: it cannot be created, belongs to another user, is not a directory, or is being removed.
         """
-        # In a thread: the directory may be on a disk that is slow or away.
-        try:
+        try:  # in a thread: the disk may be slow or unreachable
             descriptor = await anyio.to_thread.run_sync(_open_locked, self._root, name)
         except OSError as error:
             part = error.filename if error.filename in (HOME, TEMPORARY) else ""
             error.filename = str(self._root / name / part)
             raise
-        held = self._held.get(name)
-        if held is None:
-            held = self._held[name] = _Held(descriptor)
-        else:
+        if self._descriptors.setdefault(name, descriptor) != descriptor:
             os.close(descriptor)
-        held.processes += 1
+        self._processes[name] += 1
         base = self._root / name
         return Home(name, str(base / HOME), str(base / TEMPORARY))
 
     def close(self, home: Home) -> None:
-        """One process less lives there."""
-        held = self._held[home.name]
-        held.processes -= 1
-        if not held.processes:
-            del self._held[home.name]
-            os.close(held.descriptor)
+        self._processes[home.name] -= 1
+        if not self._processes[home.name]:
+            del self._processes[home.name]
+            os.close(self._descriptors.pop(home.name))
 
 
 def make_root(root: Path) -> None:
-    """The directory in which homes are. Raises OSError."""
+    """Creates the directory of all homes. Raises OSError."""
     root.mkdir(mode=_MODE, parents=True, exist_ok=True)
 
 
 def is_left(old: Path) -> bool:
-    """Whether here is still the home that all tenants shared in versions before this one, with something in it."""
+    """Whether the home that all tenants shared in earlier versions is still there and not empty."""
     return not old.is_symlink() and old.is_dir() and bool(os.listdir(old))
 
 
 def adopt(old: Path, root: Path, name: str) -> bool:
-    """Makes the home that all tenants shared that of the only one that used it. The old path stays as a link to it:
+    """Moves the home that all tenants shared to the only tenant that used it. The old path becomes a symbolic link:
     arguments and variables of backends may name it.
 
     Returns:
-        False if there is nothing to be adopted.
+        Whether there was something to move.
 
     Raises:
-        OSError: it cannot be moved; it is where it was.
+        OSError: it could not be moved, and is where it was.
     """
     _check_name(name)
     new = root / name / HOME
-    with _opened(root) as parent:
+    with _opened(root, _ROOT) as parent:
         fcntl.flock(parent, fcntl.LOCK_EX)  # several nodes of this machine may start at once
         if not is_left(old):
             return False
         os.close(_own_directory(parent, name))
         with suppress(FileNotFoundError):
-            new.rmdir()  # made, and nothing put there yet
+            new.rmdir()  # created, still empty
         os.rename(old, new)
         os.symlink(new, old)
         return True
@@ -118,7 +106,7 @@ def adopt(old: Path, root: Path, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A home as it is found on the disk."""
+    """A home on the disk."""
 
     name: str
     path: Path
@@ -127,7 +115,7 @@ class Found:
 
 
 def find(root: Path) -> Iterator[Found]:
-    """The homes below the directory, by name. Slow: it adds up their files.
+    """The homes below the directory, by name. Slow: walks through their files.
 
     Raises:
         OSError: the directory cannot be read.
@@ -139,24 +127,20 @@ def find(root: Path) -> Iterator[Found]:
 
 
 def remove(root: Path, name: str) -> None:
-    """Removes a home with all that is in it.
+    """Removes a home and its contents.
 
     Raises:
-        BlockingIOError: a process lives there.
-        OSError: it cannot be removed, or not whole.
+        BlockingIOError: a process uses it.
+        OSError: it cannot be removed, or only in part.
     """
     _check_name(name)
-    with _opened(root) as parent:
-        descriptor = os.open(name, _DIRECTORY, dir_fd=parent)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not _is_at(descriptor, parent, name):  # somebody else has removed it, and it was made anew
-                raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK), name)
-            for *_, directory in os.fwalk(name, dir_fd=parent):
-                os.fchmod(directory, _MODE)  # caches of packages are read-only
-            shutil.rmtree(name, dir_fd=parent)  # through descriptors: a link in it is removed, not followed
-        finally:
-            os.close(descriptor)
+    with _opened(root, _ROOT) as parent, _opened(name, parent=parent) as home:
+        fcntl.flock(home, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not _is_at(home, parent, name):  # it was removed and created again
+            raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK), name)
+        for *_, directory in os.fwalk(name, dir_fd=parent):
+            os.fchmod(directory, _MODE)  # package caches are read-only
+        shutil.rmtree(name, dir_fd=parent)  # by descriptors: symbolic links are removed, not followed
 
 
 def _check_name(name: str) -> None:
@@ -165,8 +149,8 @@ def _check_name(name: str) -> None:
 
 
 @contextmanager
-def _opened(root: Path) -> Iterator[int]:
-    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _opened(path: Path | str, flags: int = _DIRECTORY, *, parent: int | None = None) -> Iterator[int]:
+    descriptor = os.open(path, flags, dir_fd=parent)
     try:
         yield descriptor
     finally:
@@ -174,14 +158,14 @@ def _opened(root: Path) -> Iterator[int]:
 
 
 def _open_locked(root: Path, name: str) -> int:
-    """A descriptor of the home, which shares its lock."""
+    """Creates the home if needed; returns a descriptor with a shared lock on it."""
     _check_name(name)
-    with _opened(root) as parent:
+    with _opened(root, _ROOT) as parent:
         for _ in range(_ATTEMPTS):
             descriptor = _own_directory(parent, name)
             try:
                 _share_lock(descriptor)
-                if _is_at(descriptor, parent, name):  # and stays there: whoever removes it needs the lock alone
+                if _is_at(descriptor, parent, name):  # and it stays: removing needs the exclusive lock
                     for each in (HOME, TEMPORARY):
                         os.close(_own_directory(descriptor, each))
                     return descriptor
@@ -193,7 +177,7 @@ def _open_locked(root: Path, name: str) -> int:
 
 
 def _own_directory(parent: int, name: str) -> int:
-    """A descriptor of this directory, made if need be: ours, no link, and closed to everybody else."""
+    """Creates the directory if needed; returns its descriptor. It is ours, no symbolic link, and closed to others."""
     with suppress(FileExistsError):
         os.mkdir(name, _MODE, dir_fd=parent)
     descriptor = os.open(name, _DIRECTORY, dir_fd=parent)
@@ -210,7 +194,7 @@ def _own_directory(parent: int, name: str) -> int:
 
 
 def _is_at(descriptor: int, parent: int, name: str) -> bool:
-    """Whether this directory still has the name."""
+    """Whether the open directory is still the one of this name."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(name, dir_fd=parent, follow_symlinks=False))
     except FileNotFoundError:
@@ -226,17 +210,12 @@ def _share_lock(descriptor: int) -> None:
 
 
 def _is_in_use(root: Path, name: str) -> bool:
-    """What cannot be told counts as in use."""
+    """Whether somebody holds its lock. In doubt it is in use."""
     try:
-        descriptor = os.open(root / name, _DIRECTORY)
+        with _opened(root / name) as home:
+            fcntl.flock(home, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return True
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(descriptor)
     return False
 
 

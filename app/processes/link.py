@@ -1,4 +1,4 @@
-"""BackendLink: all that a session knows of the process behind it."""
+"""BackendLink: a process as its session sees it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,42 +15,42 @@ class Exit:
 
 
 class BackendListener(Protocol):
-    """Who hears a process. Calls come from the event loop, never concurrently, and must not block or raise."""
+    """Called by a process from the event loop, never concurrently. Must not block or raise."""
 
     def backend_sent(self, line: bytes) -> None:
-        """One whole line of the process's stdout, without its newline; blank lines are left out."""
+        """One line of the process's stdout without its newline; blank lines are skipped."""
 
     def backend_sent_too_much(self, beginning: bytes, end: bytes = b"") -> None:
-        """A line over the limit is discarded, but for up to 4 KiB of either end: told once when it has grown over the
-        limit, without its end, and once more when it has ended."""
+        """A line exceeds the limit; only up to 4 KiB of either end are kept. Called when the line has grown over the
+        limit, without `end`, and again when it has ended."""
 
     def backend_exited(self, exit: Exit) -> None:
-        """The process is gone; nothing more will be heard of it. Called exactly once."""
+        """The process is gone. Called exactly once, after everything else."""
 
 
 class BackendLink(Protocol):
     """One process, as its only session sees it."""
 
     def attach(self, listener: BackendListener) -> None:
-        """From now on `listener` hears the process. If it has died already, `backend_exited` comes soon after."""
+        """Calls `listener` from now on, soon also for earlier lines, and for the end if the process has ended."""
 
     def send(self, line: bytes) -> None:
         """Writes one message (no newline in it) to the process's stdin, without waiting.
 
         Raises:
-            BackendBusy: more than the write limit is waiting to be read by the process; nothing was written.
+            BackendBusy: too much waits to be read by the process; nothing was written.
             BackendExited: the process is gone.
         """
 
     def pause_reading(self) -> None:
-        """Stops reading the process's stdout, so that its pipe fills and it waits. Idempotent."""
+        """Stops reading stdout: its pipe fills and the process blocks. Idempotent."""
 
     def resume_reading(self) -> None:
         """Undoes pause_reading. Idempotent."""
 
     def asked_for(self, size: int) -> None:
-        """So many bytes of its output were the answer to a call: they do not count as a flood."""
+        """Excludes this many bytes of output from the flood limit: they answered a call."""
 
     def answering(self) -> bytes | None:
-        """The id of the call whose answer has begun to arrive and is not whole yet; empty where it does not say so
-        at its beginning, None where nothing has begun that is an answer."""
+        """The id of the call whose answer is arriving; empty if its beginning does not name one, None if no answer is
+        arriving."""

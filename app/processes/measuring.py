@@ -1,31 +1,32 @@
-"""What processes use of memory and processor, each with everything it has started. For a thread: it reads /proc."""
+"""Memory and CPU of processes, each with everything it has started."""
 
 import os
-from collections import defaultdict
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import psutil
 
 
-@dataclass(slots=True)
-class Measured:
-    """Of one process and all others in its session."""
+class Measured(NamedTuple):
+    """Use by one process and all others of its POSIX session."""
 
     resident_bytes: int = 0
-    cpu_s: float = 0.0  # since their start, and of their children that have ended
+    cpu_s: float = 0.0  # since their start, children that have ended included
 
 
 def measure(leaders: frozenset[int]) -> dict[int, Measured]:
-    """By the leader of the session. What has left for a session of its own is not counted."""
-    found: defaultdict[int, Measured] = defaultdict(Measured)
+    """Use by the leader of the session; a process that has left for a session of its own is not counted.
+
+    Blocks while it reads /proc: call it in a thread.
+    """
+    found: dict[int, Measured] = {}
     for pid in psutil.pids() if leaders else ():
         try:
             leader = os.getsid(pid)
             if leader in leaders:
-                process = psutil.Process(pid)
+                process, sum_so_far = psutil.Process(pid), found.get(leader, Measured())
                 times, resident = process.cpu_times(), process.memory_info().rss
-                found[leader].cpu_s += times.user + times.system + times.children_user + times.children_system
-                found[leader].resident_bytes += resident
+                cpu_s = times.user + times.system + times.children_user + times.children_system
+                found[leader] = Measured(sum_so_far.resident_bytes + resident, sum_so_far.cpu_s + cpu_s)
         except (OSError, psutil.Error):  # it ended meanwhile
             continue
-    return dict(found)
+    return found

@@ -1,7 +1,7 @@
 """BackendProcess: one OS process from fork to reap, as a session, the pool and the supervisor see it.
 
-Its end is reported by the spawner and never guessed from a pipe's EOF: a grandchild may hold the pipe,
-and a process may close its pipes and live on.
+Its end is reported by the spawner and never concluded from a pipe's EOF: a grandchild may hold the pipe, and a process
+may close its pipes and live on.
 """
 
 import asyncio
@@ -19,21 +19,21 @@ from app.errors import BackendBusy, BackendExited
 from app.processes.link import BackendListener, Exit
 from app.processes.measuring import Measured
 from app.processes.pipes import Pause, PipeEnd, PipeLimits, Stderr, Stdin, Stdout, open_pipes
-from app.processes.states import ProcessState, ProcessStateMachine, Trigger
+from app.processes.states import ProcessState, check_transition
 from app.processes.stderr import StderrRing
 from app.protocol import tolerant
 from app.spawner.client import Command, End, SpawnerClient, SpawnFailed
 
 logger = logging.getLogger(__name__)
 
-_MUTE_GRACE_S = 1.0  # from a closed pipe to the end that normally follows at once
+_MUTE_GRACE_S = 1.0  # from a closed pipe to the exit, which normally follows at once
 _STDERR_LINES = 20  # how many go into an Exit
 
 
 class BackendProcess:
-    """Fulfils BackendLink. Made, stopped and looked after by the Supervisor.
+    """Fulfils BackendLink. The Supervisor starts it, stops it and looks after it.
 
-    When it has ended, `on_exit` hears it first: then it is still known whom it served. `on_gone` hears it last.
+    After its end `on_exit` is called before the listener hears of it, `on_gone` after that.
     """
 
     def __init__(
@@ -57,27 +57,19 @@ class BackendProcess:
         self._spawner = spawner
         self._limits = limits
         self._on_gone, self._on_exit = on_gone, on_exit
-        self._states = ProcessStateMachine()
+        self.state = ProcessState.STARTING
         self._stdin = Stdin()
+        self._written_bytes = 0
         self._stdout = Stdout(limits, self.kill)
         self._stderr = Stderr(self.stderr)
         self._listener: BackendListener | None = None
         self._kill_cause: str | None = None
-        self._was_mute = False  # before it was asked to stop: then its end is its own
+        self._was_mute = False  # it had closed a pipe before it was asked to stop: then it ended by itself
         self._swept_at = time.monotonic()
         self._gone = anyio.Event()
 
-    def __repr__(self) -> str:
-        name = "/".join(self.spec.key)
-        return f"<BackendProcess {self.id or '-'} {name} [{self.state}, pid {self.pid or '-'}]>"
-
-    @property
-    def state(self) -> ProcessState:
-        """Where it is between fork and reap."""
-        return self._states.state
-
     async def start(self, command: Command) -> None:
-        """Starts the process; call once. On an error or a cancellation nothing is left.
+        """Starts the process; call once. Leaves nothing behind if it fails or is cancelled.
 
         Raises:
             SpawnFailed: it could not be started.
@@ -85,24 +77,24 @@ class BackendProcess:
         try:
             theirs, ours = open_pipes()
         except OSError as error:
-            self._states.apply(Trigger.EXIT)
+            self._become(ProcessState.GONE)
             raise SpawnFailed(error.errno or errno.EIO, "pipe", error.strerror or "") from error
         try:
             await self._connect(ours, theirs)
             spawned = await self._spawner.spawn(command, theirs, self._on_end)
         except BaseException:
             self._close_pipes()
-            self._states.apply(Trigger.EXIT)
+            self._become(ProcessState.GONE)
             self._gone.set()
             raise
         self.id, self.pid, self.spawn_seconds = spawned.id, spawned.pid, spawned.seconds
         if self.is_stopping():
-            self.kill()  # asked to stop before it had an id to be reached by
+            self.kill()  # stop was called before the process had an id
         else:
-            self._states.apply(Trigger.STARTED)
+            self._become(ProcessState.WARM)
 
     async def _connect(self, ours: list[int], theirs: list[int]) -> None:
-        """Hands our ends to the loop, which closes each from then on, even if this fails or is cancelled."""
+        """Hands our ends to the loop, which closes them, even if this fails or is cancelled."""
         loop = asyncio.get_running_loop()
         try:
             await loop.connect_write_pipe(lambda: self._stdin, PipeEnd(ours.pop(0), loop))
@@ -116,39 +108,32 @@ class BackendProcess:
     # --- BackendLink
 
     def attach(self, listener: BackendListener) -> None:
-        """See BackendLink. Lines that came before are handed over soon."""
         self._listener = listener
         self._stdout.listen(listener)
         if self.exit is not None:
             asyncio.get_running_loop().call_soon(self._tell, self.exit)
 
     def send(self, line: bytes) -> None:
-        """See BackendLink."""
-        stdin = self._stdin
-        writer = stdin.writer
+        writer = self._stdin.writer
         if writer is None:
             raise self._has_ended()
         waiting = writer.get_write_buffer_size()
-        # A single message may be larger than the limit; it must only not wait behind another one.
+        # A single message may be larger than the limit, but not while others wait to be read.
         if waiting and waiting + len(line) > self._limits.write_bytes:
             raise BackendBusy("the backend does not read its input")
         writer.write(line + b"\n")
-        stdin.written_bytes += len(line) + 1
+        self._written_bytes += len(line) + 1
 
     def pause_reading(self) -> None:
-        """See BackendLink."""
         self._stdout.pause(Pause.SESSION)
 
     def resume_reading(self) -> None:
-        """See BackendLink."""
         self._stdout.resume(Pause.SESSION)
 
     def asked_for(self, size: int) -> None:
-        """See BackendLink."""
         self._stdout.grant(size)
 
     def answering(self) -> bytes | None:
-        """See BackendLink."""
         return tolerant.begins_answer(self._stdout.beginning)
 
     def _has_ended(self) -> BackendExited:
@@ -159,75 +144,77 @@ class BackendProcess:
     # --- for the pool and the supervisor
 
     def lease(self) -> None:
-        """From now on it belongs to one session."""
-        self._states.apply(Trigger.LEASE)
+        self._become(ProcessState.LEASED)
 
     def is_stopping(self) -> bool:
-        """Whether its end has begun, or is behind it."""
         return self.state in (ProcessState.STOPPING, ProcessState.GONE)
 
     def detach(self) -> None:
-        """The session is done with it: the listener hears nothing more, not even the end."""
+        """The listener is called no more, not even for the end."""
         self._listener = None
         self._stdout.mute()
 
     def begin_stop(self) -> None:
-        """First rung of the ladder: it may read what was sent to it, then EOF. Its output is read on meanwhile."""
+        """First step of stopping: the process reads what was sent, then EOF. Its output is read until it ends."""
         self._was_mute = self._mute_since() is not None
-        self._states.apply(Trigger.STOP)
+        self._become(ProcessState.STOPPING)
         if self._listener is None:
             self._stdout.mute()
         self._stdout.resume(Pause.SESSION)
         self._stdin.close()
 
     def terminate(self) -> None:
-        """Second rung: SIGTERM to its group."""
+        """Second step: SIGTERM to its process group."""
         self._stdin.abort()
         self._spawner.signal(self.id, signal.SIGTERM)
 
     def kill(self, cause: str | None = None) -> None:
-        """Last rung: SIGKILL to everything it started. With a `cause` it becomes the reason of its end."""
+        """Last step: SIGKILL to the process and all it started. A `cause` goes into the log and the `Exit`."""
         if self._kill_cause is None and cause is not None and not self.is_stopping():
             self._kill_cause = cause
-            logger.warning("killing a backend's process", extra={"backend_process": self.id, "cause": cause})
+            logger.warning(
+                "Killing a backend process: it %s", cause, extra={"backend_process": self.id, "cause": cause}
+            )
         self._spawner.kill(self.id)
 
     def used(self, measured: Measured, now: float) -> None:
-        """What it and all that it started have used, as it was measured now."""
-        cpu_s = max(self.cpu_s, measured.cpu_s)  # what a child has used is gone with it where nobody waits for it
+        """Records a measurement."""
+        cpu_s = max(self.cpu_s, measured.cpu_s)  # the use of a child that is not waited for is lost with it
         if now > self._measured_at:
             self.cpu_percent = 100 * (cpu_s - self.cpu_s) / (now - self._measured_at)
         self.resident_bytes, self.cpu_s, self._measured_at = measured.resident_bytes, cpu_s, now
 
     async def wait_gone(self) -> None:
-        """Waits until it has been reaped."""
         await self._gone.wait()
 
     def sweep(self, now: float) -> None:
-        """Looks after what is too slow for a timer of its own; called a few times a second."""
+        """Checks for floods, stalls and closed pipes; to be called a few times a second."""
         self._stdout.refill(now - self._swept_at)
         self._swept_at = now
         if self.is_stopping():
             return
-        if self._stdin.stalled_s(now) >= self._limits.stdin_stall_s:
+        if self._stdin.stalled_s(self._written_bytes, now) >= self._limits.stdin_stall_s:
             self.kill("does not read its input")
         mute_since = self._mute_since()
         if mute_since is not None and now - mute_since >= _MUTE_GRACE_S:
             self.kill("closed its input or output and lived on")
 
     def _mute_since(self) -> float | None:
-        """When it closed its input or output: normally its end follows at once."""
+        """When it closed its input or output; normally it ends at once."""
         return self._stdout.lost_at or self._stdin.lost_at
 
     # --- its end
 
+    def _become(self, state: ProcessState) -> None:
+        check_transition(self.state, state)
+        self.state = state
+
     def _on_end(self, end: End) -> None:
-        """Called by the spawner's client, once."""
         self._stdout.drain()
         self._stderr.drain()
         self.exit = self._describe(end)
         self._close_pipes()
-        self._states.apply(Trigger.EXIT)
+        self._become(ProcessState.GONE)
         self._gone.set()
         try:
             self._on_exit(self)
@@ -256,7 +243,7 @@ class BackendProcess:
             try:
                 listener.backend_exited(exit)
             except Exception:
-                logger.exception("a listener failed on a backend's end")
+                logger.exception("Could not handle the end of a backend process")
 
     def _close_pipes(self) -> None:
         self._stdin.abort()

@@ -1,13 +1,4 @@
-"""The states of a backend process and what leads from one to the next.
-
-    STARTING --started--> WARM --lease--> LEASED
-        |                  |                |
-        +------stop--------+------stop------+---> STOPPING
-        |                  |                |        |
-        +------exit--------+------exit------+--exit--+---> GONE
-
-A process never goes back: one that has served a session serves no other.
-"""
+"""The states of a backend process. It never goes back: one that has served a session serves no other."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -23,62 +14,20 @@ class ProcessState(StrEnum):
     GONE = "gone"
 
 
-class Trigger(StrEnum):
-    """What can happen to a process."""
-
-    STARTED = "started"
-    LEASE = "lease"
-    STOP = "stop"
-    EXIT = "exit"
-
-
-TRANSITIONS: Mapping[ProcessState, Mapping[Trigger, ProcessState]] = {
-    ProcessState.STARTING: {
-        Trigger.STARTED: ProcessState.WARM,
-        Trigger.STOP: ProcessState.STOPPING,
-        Trigger.EXIT: ProcessState.GONE,
-    },
-    ProcessState.WARM: {
-        Trigger.LEASE: ProcessState.LEASED,
-        Trigger.STOP: ProcessState.STOPPING,
-        Trigger.EXIT: ProcessState.GONE,
-    },
-    ProcessState.LEASED: {
-        Trigger.STOP: ProcessState.STOPPING,
-        Trigger.EXIT: ProcessState.GONE,
-    },
-    ProcessState.STOPPING: {
-        Trigger.EXIT: ProcessState.GONE,
-    },
-    ProcessState.GONE: {},
+NEXT: Mapping[ProcessState, frozenset[ProcessState]] = {
+    ProcessState.STARTING: frozenset({ProcessState.WARM, ProcessState.STOPPING, ProcessState.GONE}),
+    ProcessState.WARM: frozenset({ProcessState.LEASED, ProcessState.STOPPING, ProcessState.GONE}),
+    ProcessState.LEASED: frozenset({ProcessState.STOPPING, ProcessState.GONE}),
+    ProcessState.STOPPING: frozenset({ProcessState.GONE}),
+    ProcessState.GONE: frozenset(),
 }
 
 
 class ImpossibleTransition(Exception):
-    """Something happened to a process that cannot happen in its state: a bug of ours."""
+    """A process cannot get from its state into this one: a bug of the gateway."""
 
 
-class ProcessStateMachine:
-    """Holds one process's state; `apply` is the only way to change it."""
-
-    __slots__ = ("_state",)
-
-    def __init__(self) -> None:
-        self._state = ProcessState.STARTING
-
-    @property
-    def state(self) -> ProcessState:
-        """The present state."""
-        return self._state
-
-    def apply(self, trigger: Trigger) -> ProcessState:
-        """Moves on and returns the new state.
-
-        Raises:
-            ImpossibleTransition: the table has no entry for this.
-        """
-        try:
-            self._state = TRANSITIONS[self._state][trigger]
-        except KeyError:
-            raise ImpossibleTransition(f"{trigger} in state {self._state}") from None
-        return self._state
+def check_transition(old: ProcessState, new: ProcessState) -> None:
+    """Raises ImpossibleTransition where the table has no such step."""
+    if new not in NEXT[old]:
+        raise ImpossibleTransition(f"from {old} to {new}")

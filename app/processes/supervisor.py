@@ -3,7 +3,6 @@
 import logging
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -26,17 +25,14 @@ from app.spawner.client import Command, SpawnerClient, SpawnFailed
 
 logger = logging.getLogger(__name__)
 
-EOF_GRACE_S = 2.0  # a server that reads its stdin ends by itself
-TERM_GRACE_S = 2.0  # a server that handles SIGTERM cleans up
-KILL_WAIT_S = 5.0  # a process in the kernel's hands (disk, NFS) may take longer; then we stop waiting, not owning
-SWEEP_S = 0.25  # how late a stalled or a flooding process may be noticed
-MEASURE_SWEEPS = 40  # memory and processor time are read once in so many sweeps
-WATCHED_SWEEPS = 8  # the same while somebody looks at them
+EOF_GRACE_S = 2.0  # for a server to end by itself after EOF on its stdin
+MEASURE_SWEEPS = 40  # memory and CPU time are measured every so many sweeps
+WATCHED_SWEEPS = 8  # the same while an administrator looks at them
 WATCHED_S = 15.0  # for so long after the last look
 
 _HINTS = {
     "No such file or directory": "Is the command installed, and on the gateway's PATH?",
-    "Permission denied": "Is the command executable, and by the gateway's user?",
+    "Permission denied": "Is the command executable by the gateway's user?",
     "Exec format error": "Is it a program, or a script with a `#!` line?",
 }
 _CWD_HINT = (
@@ -45,13 +41,10 @@ _CWD_HINT = (
 )
 
 
-def environment_of(path: str, home: Home, declared: Mapping[str, str]) -> dict[str, str]:
-    """The whole environment of one process, nothing of the gateway's own but PATH; the spawner adds its marker."""
+def environment_of(home: Home, declared: Mapping[str, str]) -> dict[str, str]:
+    """The environment of one process: of the gateway's own only PATH. The spawner adds its marker."""
+    path = os.environ.get("PATH", os.defpath)
     return {"PATH": path, "HOME": home.path, "TMPDIR": home.tmpdir, "LANG": "C.UTF-8", **declared}
-
-
-def _own_path() -> str:
-    return os.environ.get("PATH", os.defpath)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,23 +52,16 @@ class SupervisorOptions:
     """How processes are started and stopped."""
 
     homes: Homes
-    path: str = field(default_factory=_own_path)
     limits: PipeLimits = field(default_factory=PipeLimits)
     sched_batch: bool = False
     eof_grace_s: float = EOF_GRACE_S
-    term_grace_s: float = TERM_GRACE_S
-    kill_wait_s: float = KILL_WAIT_S
-    sweep_s: float = SWEEP_S
-
-
-@dataclass(frozen=True, slots=True)
-class _Owned:
-    home: Home
-    on_gone: Callable[[BackendProcess], None]
+    term_grace_s: float = 2.0  # for a server to clean up after SIGTERM
+    kill_wait_s: float = 5.0  # the kernel may hold a process longer (disk, NFS): it stays ours, but we stop waiting
+    sweep_s: float = 0.25  # how late a stalled or flooding process may be noticed
 
 
 class Supervisor:
-    """Starts and stops processes, looks after them meanwhile, and tells how each ended.
+    """Starts, watches and stops processes, and reports how each ended.
 
     Used as `async with Supervisor(...)`: leaving the block stops everything.
     """
@@ -84,7 +70,7 @@ class Supervisor:
         self._metrics = metrics
         self._options = options
         self._spawner = SpawnerClient()
-        self._processes: dict[BackendProcess, _Owned] = {}
+        self._processes: dict[BackendProcess, Home] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
         self._resources = AsyncExitStack()
         self._watched_until = 0.0
@@ -92,12 +78,8 @@ class Supervisor:
             if state is not ProcessState.GONE:
                 metrics.processes.labels(state.value).set_function(partial(self.count, state))
 
-    def __repr__(self) -> str:
-        counts = Counter(process.state.value for process in self._processes)
-        return f"<Supervisor [{', '.join(f'{count} {state}' for state, count in sorted(counts.items())) or 'idle'}]>"
-
     async def __aenter__(self) -> Self:
-        """Raises SpawnFailed if no process can be started here at all."""
+        """Raises SpawnFailed if no process can be started on this machine."""
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._close_spawner)
             await self._spawner.start()
@@ -108,7 +90,7 @@ class Supervisor:
 
     async def __aexit__(self, *exc_info: object) -> None:
         with anyio.CancelScope(shield=True):
-            await self.stop_all()
+            await self._stop_all()
         if self._tasks is not None:
             self._tasks.cancel_scope.cancel()
             self._tasks = None
@@ -124,11 +106,9 @@ class Supervisor:
         return list(self._processes)
 
     def find(self, process_id: str) -> BackendProcess | None:
-        """The process with this id, until it has been reaped."""
         return next((process for process in self._processes if process.id == process_id), None)
 
     def count(self, state: ProcessState) -> int:
-        """How many processes are in this state."""
         return sum(process.state is state for process in list(self._processes))
 
     # --- starting
@@ -139,24 +119,35 @@ class Supervisor:
         on_gone: Callable[[BackendProcess], None],
         on_exit: Callable[[BackendProcess], None] = lambda process: None,
     ) -> BackendProcess:
-        """Starts one process of this backend; when it has ended `on_exit` is called once before its listener hears of
-        it, and `on_gone` once after.
+        """Starts one process of this backend. After its end `on_exit` is called once before its listener hears of it,
+        and `on_gone` once after that.
 
         Raises:
             BackendExited: it could not be started (`started` is False).
         """
         if self._tasks is None:
             raise ShuttingDown
+        options = self._options
         try:
-            home = await self._options.homes.open(spec.home or spec.tenant)
+            home = await options.homes.open(spec.home or spec.tenant)
         except OSError as error:
             self._metrics.process_spawns.labels("failed").inc()
             raise _homeless(spec, error) from error
-        process = BackendProcess(spec, self._spawner, self._options.limits, self._on_gone, on_exit)
+        process = BackendProcess(spec, self._spawner, options.limits, partial(self._on_gone, on_gone), on_exit)
+        command = Command(
+            [spec.command, *spec.args],
+            environment_of(home, spec.env),
+            os.path.join(home.path, spec.cwd or ""),
+            options.sched_batch,
+        )
         try:
-            await self._start(process, _Owned(home, on_gone))
+            if self._tasks is None:  # closed while the home was being opened
+                raise ShuttingDown
+            self._processes[process] = home
+            await process.start(command)
         except BaseException as error:
-            self._options.homes.close(home)
+            self._processes.pop(process, None)
+            options.homes.close(home)
             if isinstance(error, SpawnFailed):
                 self._metrics.process_spawns.labels("failed").inc()
                 raise _not_started(spec, error) from error
@@ -165,56 +156,32 @@ class Supervisor:
         self._metrics.process_spawn_seconds.observe(process.spawn_seconds)
         return process
 
-    async def _start(self, process: BackendProcess, owned: _Owned) -> None:
-        """Starts it; from then on the home is closed when it has ended."""
-        if self._tasks is None:  # since the home was asked for
-            raise ShuttingDown
-        spec, home, options = process.spec, owned.home, self._options
-        command = Command(
-            [spec.command, *spec.args],
-            environment_of(options.path, home, spec.env),
-            os.path.join(home.path, spec.cwd or ""),
-            options.sched_batch,
-        )
-        self._processes[process] = owned
-        try:
-            await process.start(command)
-        except BaseException:
-            del self._processes[process]
-            raise
-
-    def _on_gone(self, process: BackendProcess) -> None:
-        owned = self._processes.pop(process)
-        self._options.homes.close(owned.home)
+    def _on_gone(self, on_gone: Callable[[BackendProcess], None], process: BackendProcess) -> None:
+        self._options.homes.close(self._processes.pop(process))
         assert process.exit is not None
         reason = process.exit.reason
         self._metrics.process_exits.labels(reason).inc()
         if reason != "stopped":
             logger.warning(
-                "a backend's process ended: %s",
+                "Backend process ended: %s",
                 process.exit.description,
                 extra=_names(process) | {"reason": reason, "stderr": process.exit.stderr},
             )
         try:
-            owned.on_gone(process)
+            on_gone(process)
         except Exception:
-            logger.exception("the end of a backend's process was not handled")
+            logger.exception("Could not handle the end of a backend process", extra=_names(process))
 
     # --- stopping
 
     def stop_soon(self, process: BackendProcess) -> None:
-        """Starts the ladder and returns; it goes on whatever happens to the caller. Idempotent."""
+        """Begins to stop the process and returns: EOF, then SIGTERM, then SIGKILL of its tree. Idempotent."""
         if self._tasks is not None and not process.is_stopping():
             process.begin_stop()
-            self._tasks.start_soon(self._descend, process, name="stop a backend")
+            self._tasks.start_soon(self._finish_stop, process, name="stop a backend")
 
-    async def stop(self, process: BackendProcess) -> None:
-        """Stops a process and waits until it has been reaped. A caller that is cancelled only stops waiting."""
-        self.stop_soon(process)
-        await process.wait_gone()
-
-    async def stop_all(self) -> None:
-        """Stops everything at once and waits for it, no longer than the ladder takes."""
+    async def _stop_all(self) -> None:
+        """Stops all processes at once, and waits no longer than stopping one takes."""
         processes = self.processes
         for process in processes:
             self.stop_soon(process)
@@ -223,9 +190,8 @@ class Supervisor:
             for process in processes:
                 await process.wait_gone()
 
-    async def _descend(self, process: BackendProcess) -> None:
-        """The ladder below its first rung (begin_stop): SIGTERM, SIGKILL of the tree, and patience."""
-        with anyio.CancelScope(shield=True):  # each wait is bounded; half a ladder would leave the process
+    async def _finish_stop(self, process: BackendProcess) -> None:
+        with anyio.CancelScope(shield=True):  # each wait is bounded; cancelling would leave the process running
             if await _gone_within(process, self._options.eof_grace_s):
                 return
             process.terminate()
@@ -233,12 +199,14 @@ class Supervisor:
                 return
             process.kill()
             if not await _gone_within(process, self._options.kill_wait_s):
-                logger.error("a backend's process survives SIGKILL", extra=_names(process))
+                logger.error(
+                    "Backend process survives SIGKILL: it hangs in the kernel (disk, NFS)", extra=_names(process)
+                )
 
-    # --- looking after
+    # --- watching
 
     def watch(self) -> None:
-        """Somebody looks at what the processes use: it is measured more often for a while."""
+        """Measures memory and CPU more often for a while: an administrator is looking at them."""
         self._watched_until = time.monotonic() + WATCHED_S
 
     async def _sweep(self) -> None:
@@ -254,7 +222,7 @@ class Supervisor:
                     since = 0
                     await self._measure()
             except Exception:
-                logger.exception("a sweep over the backends failed")
+                logger.exception("Could not check the backend processes; will retry")
 
     async def _measure(self) -> None:
         leaders = {process.pid: process for process in self._processes if process.pid}
@@ -274,11 +242,11 @@ async def _gone_within(process: BackendProcess, seconds: float) -> bool:
 
 def _not_started(spec: BackendSpec, error: SpawnFailed) -> BackendExited:
     logger.warning(
-        "a backend's process could not be started: %s",
+        "Could not start a backend process: %s",
         error.message,
         extra={"backend": spec.name, "backend_tenant": spec.tenant, "stage": error.stage},
     )
-    if error.stage == "chdir":  # what was registered rather than what it is here: that is nobody's who uses it
+    if error.stage == "chdir":  # the answer names the registered cwd: clients must not learn paths of this node
         message = f"{os.strerror(error.errno)}: cwd {spec.cwd!r}" if spec.cwd else "the home of the tenant is gone"
         return BackendExited(message, started=False, hint=_CWD_HINT)
     hint = next((hint for beginning, hint in _HINTS.items() if error.message.startswith(beginning)), None)
@@ -286,14 +254,14 @@ def _not_started(spec: BackendSpec, error: SpawnFailed) -> BackendExited:
 
 
 def _homeless(spec: BackendSpec, error: OSError) -> BackendExited:
-    # Where it is says the log; who uses a backend need not know.
+    # Only the log says where the home is: clients must not learn paths of this node.
     logger.warning(
-        "a tenant's home cannot be used: %s",
+        "Could not open the home directory of a tenant: %s",
         error,
         extra={"backend": spec.name, "backend_tenant": spec.tenant, "home": spec.home},
     )
     problem = error.strerror or "it cannot be made"
-    hint = "The node's log names the directory; `trunkline doctor`, run as the gateway's user, looks at HOMES_DIR."
+    hint = "The node's log names the directory; `trunkline doctor`, run as the gateway's user, checks HOMES_DIR."
     return BackendExited(f"the home of the tenant cannot be used: {problem}", started=False, hint=hint)
 
 

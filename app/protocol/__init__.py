@@ -1,1 +1,1 @@
-"""The protocol without I/O: bytes in, messages and decisions out. No await, no clock, no framework."""
+"""The protocol without I/O: bytes in, messages and decisions out. No await, no clock, no logging, no framework."""

@@ -1,4 +1,4 @@
-"""What the Exchange asks its owner to do. The owner carries commands out in the order it got them."""
+"""What the Exchange asks its owner to do; the owner carries out commands in order."""
 
 from enum import Enum
 from typing import Any
@@ -6,7 +6,11 @@ from typing import Any
 import msgspec
 
 from app.errors import GatewayError
-from app.protocol.jsonrpc import Response, code_of
+from app.protocol.jsonrpc import Params, Response, code_of, dump_response, string_of
+from app.protocol.running_tasks import ABOUT_TASKS
+
+MAX_TOOL_BYTES = 2048  # of a tool's name that is kept while it is called, or of the message that is kept with it
+CANCEL_GRACE_S = 2.0  # for the answer to a cancelled request; then it fails
 
 
 class Listen(Enum):
@@ -15,15 +19,15 @@ class Listen(Enum):
     STREAM = "listen"
 
 
-# A stream is whatever object the owner handed in with the request; the Exchange only gives it back.
+# Any object that the owner passes with the request; the Exchange only gives it back.
 Stream = Any
 
 
 class Call(msgspec.Struct, gc=True, eq=False):
-    """A client's request on its way: ours toward the backend, theirs toward the client."""
+    """A client's request without an outcome yet."""
 
     id: bytes  # the client's bytes
-    gateway_id: bytes
+    gateway_id: bytes  # toward the backend; also its progress token there
     method: str
     stream: Stream
     may_stream: bool  # whether the stream can carry more than the answer
@@ -33,9 +37,42 @@ class Call(msgspec.Struct, gc=True, eq=False):
     cancelled: bool = False
     task: str | None = None  # whose result a `tasks/result` waits for
     waited_s: float = 0.0  # for its turn, before it was sent
-    tool: msgspec.Raw | None = None  # which one is called, as the client wrote it
-    error_type: str = ""  # what its answer is counted as, once there is one that is no success
-    about_task: bool = False  # its answer may say that a task has begun, or ended
+    tool: msgspec.Raw | None = None  # the name of the called tool
+    error_type: str = ""  # the metric's label, if the answer is an error
+    about_task: bool = False  # its answer may start or end a task
+
+    def note(self, params: Params, size: int, *, may_make_task: bool) -> None:
+        """Keeps what is needed later on of its params; its line has `size` bytes."""
+        if self.method == "tools/call":
+            name = params.get("name")
+            # The name is a view that keeps the whole message in memory: of a long one a copy is kept.
+            self.tool = name if size <= MAX_TOOL_BYTES else _short_copy(name)
+            if may_make_task or "task" in params:
+                self.about_task = True
+        elif self.method in ABOUT_TASKS:
+            self.about_task = True
+            if self.method == "tasks/result":
+                self.task = string_of(params.get("taskId"))
+
+    def sent(self, now: float, patience_s: float) -> None:
+        """Its turn has come: its time begins."""
+        self.waited_s, self.deadline = now - self.started, now + patience_s
+
+    def may_take_until(self, deadline: float) -> None:
+        """The backend has given a sign of life."""
+        self.deadline = max(self.deadline, deadline)
+
+    def cancel(self, now: float) -> None:
+        """Its answer is waited for CANCEL_GRACE_S at most."""
+        self.cancelled = True
+        self.deadline = min(self.deadline, now + CANCEL_GRACE_S)
+
+    def answered_as(self, error_type: str) -> None:
+        self.error_type = error_type
+
+
+def _short_copy(name: msgspec.Raw | None) -> msgspec.Raw | None:
+    return name.copy() if name is not None and len(name) <= MAX_TOOL_BYTES else None
 
 
 class Answer(msgspec.Struct, gc=True):
@@ -45,23 +82,18 @@ class Answer(msgspec.Struct, gc=True):
     response: Response
 
     def payload(self) -> bytes:
-        """The answer as the client gets it."""
-        response = self.response
-        if response.member == "result":
-            return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (self.call.id, response.value)
-        return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (self.call.id, response.value)
+        """The JSON for the client."""
+        return dump_response(self.call.id, self.response)
 
     def failure(self) -> str:
-        """What the log says of one that is no success: the backend's own code, or else as what it is counted."""
-        code = code_of(self.response) if self.response.member == "error" else None
+        """For the log: the error code of the backend, or else the metric's label."""
+        code = code_of(self.response)
         return self.call.error_type if code is None else str(code)
 
 
 class Failed(msgspec.Struct, gc=True):
-    """A call that gets an error of the gateway's own.
-
-    `may_go_on`: the backend has not answered, and may still ask. Not `was_sent`: it has heard nothing of the call.
-    """
+    """A call that fails with an error of the gateway. `may_go_on`: the backend may still work on it, and ask questions.
+    `was_sent`: whether the backend has got the call."""
 
     call: Call
     error: GatewayError
@@ -70,11 +102,8 @@ class Failed(msgspec.Struct, gc=True):
 
 
 class ToStream(msgspec.Struct, gc=True):
-    """A notification or a question for the client.
-
-    Where it has to wait, a later one with the same `coalesce` replaces it. `question` is our id of a
-    question: if it cannot be kept until somebody reads it, the backend must be told.
-    """
+    """A notification or a question for the client. While it waits, a later one with the same `coalesce` replaces it.
+    `question` is our id of a question: if it has to be dropped, the backend must get an error."""
 
     stream: Stream
     payload: bytes
@@ -89,13 +118,13 @@ class ToBackend(msgspec.Struct, gc=True):
 
 
 class Several(msgspec.Struct, gc=True):
-    """The line was several messages: each is to be received for itself."""
+    """The line had several messages: receive each of them."""
 
     lines: list[bytes]
 
 
 class Dropped(msgspec.Struct, gc=True):
-    """A message that reaches nobody; `reason` is from a closed set, for the metric."""
+    """A message for nobody; `reason` is a label of trunkline_messages_dropped_total."""
 
     reason: str
 

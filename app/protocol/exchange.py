@@ -1,24 +1,16 @@
-"""Exchange: matches answers to requests, and messages to streams, for one session. No await, no clock.
+"""Exchange: matches answers to requests, and messages to streams, for one session.
 
-The client's ids and progress tokens never reach the backend, and the backend's never the client: the
-gateway makes its own on both sides and gives back the bytes it was given. So an answer can only reach the
-request it belongs to, and a backend cannot guess or repeat its way into another.
+The gateway makes its own ids and progress tokens on both sides, and gives back the bytes that it was given. So an
+answer can only reach the request it belongs to, whatever ids a backend guesses or repeats.
 """
 
 from collections.abc import Iterator
 
 import msgspec
 
-from app.errors import (
-    GatewayError,
-    InvalidMessage,
-    InvalidResponse,
-    ParseError,
-    RequestCancelled,
-    ResponseTooLarge,
-)
+from app.errors import GatewayError, InvalidMessage, InvalidResponse, ParseError, RequestCancelled, ResponseTooLarge
 from app.protocol import tolerant
-from app.protocol.calls.call_deadlines import CallDeadlines, cut_short, ended, overdue
+from app.protocol.calls.call_deadlines import ended, overdue, patience_s
 from app.protocol.calls.questions import Questions
 from app.protocol.calls.stream_choice import SUBSCRIPTION_KEY, stream_for_feedback, subscription_of
 from app.protocol.calls.waiting_calls import WaitingCalls
@@ -45,7 +37,9 @@ from app.protocol.jsonrpc import (
     dump_notification,
     dump_request,
     encode,
+    encoded,
     members_of,
+    object_in,
     parse_backend,
     readable_members_of,
     refusal,
@@ -53,12 +47,11 @@ from app.protocol.jsonrpc import (
     several,
     string_of,
 )
-from app.protocol.running_tasks import ABOUT_TASKS, RunningTasks
+from app.protocol.running_tasks import RunningTasks
 
-# Bytes of params that a session, its link or its record keep for as long as they live.
+# Bytes of params that are kept as long as the session.
 MAX_KEPT = {"initialize": 64 << 10, "logging/setLevel": 2048, "resources/subscribe": 4096}
 MAX_TOKEN_BYTES = MAX_ID_CHARACTERS + 2  # of a progress token, quotes included
-MAX_TOOL_BYTES = 2048  # of a tool's name that is remembered while it is called, or of a message that is kept for it
 
 PING = "ping"
 _COALESCED = frozenset({
@@ -68,28 +61,35 @@ _COALESCED = frozenset({
 
 
 class Exchange:
-    """The pure core of one session.
+    """The core of one session, without I/O and clock.
 
-    The owner hands in what the client sent (`request`, `notification`, `response`) and gets the line for the
-    backend; it hands in what the backend sent (`receive`) and gets a command. `call_s` is how long a call may
-    take without a sign of life. At most `max_calls` are with the backend at once; others wait their turn: after
-    each call that has ended, the owner asks `next_turn`.
+    The owner passes what the client sent (`request`, `notification`, `questions.answer`) and gets the line for the
+    backend; it passes what the backend sent (`receive`) and gets a command. A call fails after `call_s` without
+    progress. At most `max_calls` are sent at once; others wait: after each call that has ended, call `next_turn`.
     """
 
     def __init__(self, call_s: float, *, initialize_s: float = 30.0, max_calls: int = 128) -> None:
-        self.calls: dict[bytes, Call] = {}  # with the backend: by our id, oldest first
-        self.waiting = WaitingCalls(self.calls, max_calls)  # for their turn; none of them was sent
+        self.calls: dict[bytes, Call] = {}  # sent to the backend: by our id, oldest first
+        self.waiting = WaitingCalls(self.calls, max_calls)  # not sent yet
         self._by_client_id: dict[bytes, Call] = {}
         self.questions = Questions()  # the backend's
         self._last_id = 0
-        self._deadlines = CallDeadlines(call_s, initialize_s)
+        self._call_s, self._initialize_s = call_s, initialize_s
         self.listening = False  # whether somebody reads the Listen stream
         self.running_tasks = RunningTasks()
-        self.may_make_tasks = False  # of any call: so does a server of 2026-07-28 with that extension
+        self.may_make_tasks = False  # whether any call may
 
     def number_from(self, number: int) -> None:
-        """Ids begin after this one: smaller ones were another node's, and no late answer to them may fit here."""
+        """Ids begin after this one: another node has used smaller ones, and late answers to them must not match."""
         self._last_id = number
+
+    def any_call_may_make_task(self) -> None:
+        """The backend is a server of 2026-07-28 with the extension for tasks."""
+        self.may_make_tasks = True
+
+    def note_listener(self, *, is_there: bool) -> None:
+        """Whether somebody reads the Listen stream from now on."""
+        self.listening = is_there
 
     @property
     def has_questions(self) -> bool:
@@ -98,11 +98,11 @@ class Exchange:
 
     @property
     def in_flight(self) -> int:
-        """Calls without an outcome, those that wait for their turn included."""
+        """Number of calls without an outcome, sent or waiting."""
         return len(self.calls) + len(self.waiting.calls)
 
     def every_call(self) -> list[Call]:
-        """The same calls, oldest first."""
+        """Calls without an outcome, oldest first."""
         return [*self.calls.values(), *(each.call for each in self.waiting.calls.values())]
 
     # --- from the client
@@ -110,29 +110,28 @@ class Exchange:
     def request(
         self, message: Request, stream: Stream, now: float, *, may_stream: bool = True, is_own: bool = False
     ) -> tuple[Call, bytes | None]:
-        """Registers a call; the answer comes out of `receive`, `expire` or `fail_all`, exactly once.
+        """Registers a call; its outcome comes out of `receive`, `expire` or `fail_all`, exactly once.
 
-        Returns:
-            The call, and the line for the backend; None where it waits for its turn.
+        Returns the call, and the line for the backend; None if it waits for its turn.
 
         Raises:
-            InvalidMessage: a call with this id is still in flight; or what is kept of its params is too long.
-            QuotaExceeded: as many run as may, and as many wait.
+            InvalidMessage: a call with this id is in flight, or what is kept of its params is too long.
+            QuotaExceeded: no more calls may wait.
         """
         if message.id in self._by_client_id:
-            raise InvalidMessage("a request with this id is in flight already")
+            raise InvalidMessage("a request with this id is already in flight")
         if message.method in MAX_KEPT:
             _require_short(message)
         self._last_id += 1
         gateway_id = b"%d" % self._last_id
         params, token = message.params, None
         if params is not None and "_meta" in params:
-            params, token = _replace_token(params, gateway_id)
-        patience = self._deadlines.patience(message.method)
-        call = Call(message.id, gateway_id, message.method, stream, may_stream, now, now + patience, token)
+            params, token = replace_token(params, gateway_id)
+        deadline = now + patience_s(message.method, self._call_s, self._initialize_s)
+        call = Call(message.id, gateway_id, message.method, stream, may_stream, now, deadline, token)
         line = dump_request(gateway_id, message.method, params)
         if params is not None:
-            self._note(call, params, len(line))
+            call.note(params, len(line), may_make_task=self.may_make_tasks)
         waiting = self.waiting
         limit = waiting.max_running if is_own else waiting.max_running - waiting.reserved
         if len(self.calls) >= limit and message.method != "initialize":  # which everything else waits for
@@ -142,31 +141,17 @@ class Exchange:
         self.calls[gateway_id] = self._by_client_id[message.id] = call
         return call, line
 
-    def _note(self, call: Call, params: Params, size: int) -> None:
-        """What has to be known of a call later on, beside its ids."""
-        if call.method == "tools/call":
-            name = params.get("name")
-            # A view of the message, all of which it keeps: of a long one a copy is kept.
-            call.tool = name if size <= MAX_TOOL_BYTES else _short_copy(name)
-            if self.may_make_tasks or "task" in params:
-                call.about_task = True
-        elif call.method in ABOUT_TASKS:
-            call.about_task = True
-            if call.method == "tasks/result":
-                call.task = string_of(params.get("taskId"))
-
     def next_turn(self, now: float) -> tuple[Call, bytes] | None:
-        """The call that has waited longest, and its line, if it may run now; it counts as sent: its clock starts."""
+        """The call that has waited longest, and its line, if it may run now; it counts as sent."""
         turn = self.waiting.next()
-        if turn is None:
-            return None
-        call = turn[0]
-        call.waited_s, call.deadline = now - call.started, now + self._deadlines.patience(call.method)
-        self.calls[call.gateway_id] = call
+        if turn is not None:
+            call = turn[0]
+            call.sent(now, patience_s(call.method, self._call_s, self._initialize_s))
+            self.calls[call.gateway_id] = call
         return turn
 
     def withdraw(self, message: Notification) -> Failed | None:
-        """The outcome of a call that this cancels before its turn has come; None where there is no such call."""
+        """The outcome of a waiting call that this cancels; None if it cancels none."""
         if message.method != "notifications/cancelled":
             return None
         call = self._by_client_id.get(bytes((message.params or {}).get("requestId", ABSENT)))
@@ -177,30 +162,27 @@ class Exchange:
         return Failed(call, RequestCancelled(), was_sent=False)
 
     def abandon(self, call: Call) -> None:
-        """Forgets a call whose line could not be written."""
-        self._finish(call)
+        """Forgets a call that was sent, or could not be sent."""
+        self.calls.pop(call.gateway_id, None)
+        self._by_client_id.pop(call.id, None)
 
     def notification(self, message: Notification, now: float) -> bytes | None:
-        """The line for the backend; None where there is nothing to tell it."""
+        """The line for the backend, if it has to be told."""
         if message.method == "notifications/cancelled":
             return self._cancel(message.params or {}, now)
         return dump_notification(message.method, message.params)
 
-    def response(self, message: Response) -> bytes | None:
-        """The line for the backend; None where it has asked no such question, or got its answer."""
-        return self.questions.answer(message)
-
     def _cancel(self, params: Params, now: float) -> bytes | None:
         call = self._by_client_id.get(bytes(params.get("requestId", ABSENT)))
-        if call is None or call.method == "initialize":  # which must not be cancelled (basic/utilities/cancellation)
+        if call is None or call.method == "initialize":  # must not be cancelled (basic/utilities/cancellation)
             return None
-        cut_short(call, now)
+        call.cancel(now)
         return dump_notification("notifications/cancelled", {**params, "requestId": msgspec.Raw(call.gateway_id)})
 
     # --- from the backend
 
     def receive(self, line: bytes, now: float) -> Command:
-        """One line of the backend: what is to be done about it."""
+        """What to do about one line of the backend."""
         try:
             message = parse_backend(line)
         except InvalidMessage as error:
@@ -219,21 +201,21 @@ class Exchange:
         return self._receive_notification(message, now)
 
     def _answered_without_id(self, response: Response) -> Call | None:
-        """The call that an error concerns whose id the backend could not read: the only one there is, or none."""
+        """The only call gets an error with the id null: the backend could not read the request's id."""
         if response.id != b"null" or response.member != "error" or len(self.calls) != 1:
             return None
         return self.calls.popitem()[1]
 
     def receive_oversized(self, beginning: bytes, end: bytes = b"") -> Command:
-        """A line over the limit: the call that its ends name fails; when it has ended without a name that can be read,
-        the only one that it can be the answer to."""
+        """A line over the limit fails the call that its ends name; or the only call, if the complete line is an answer
+        without an id that can be read."""
         name = tolerant.answered(beginning, end)
         call = named = self.calls.get(answered_id(name or b""))
         if name is None and end and tolerant.is_answer(beginning) and len(self.calls) == 1:
             call = next(iter(self.calls.values()))
         if call is None:
             return Dropped("oversized")
-        self._finish(call)
+        self.abandon(call)
         return Failed(call, ResponseTooLarge(), may_go_on=named is None)
 
     def _receive_invalid(self, line: bytes, error: InvalidMessage) -> Command:
@@ -244,7 +226,7 @@ class Exchange:
         broken = tolerant.broken(line)
         call = self.calls.get(answered_id(broken.answers or b""))
         if call is not None:
-            self._finish(call)
+            self.abandon(call)
             return Failed(call, InvalidResponse(f"the backend's answer is no JSON-RPC response: {error}"))
         refused = refusal(broken.asks or b"", error)
         if refused is not None:
@@ -252,7 +234,7 @@ class Exchange:
         return Dropped("noise" if isinstance(error, ParseError) else "invalid")
 
     def receive_question(self, line: bytes, related: bytes, now: float) -> Command:
-        """A question of which is known to which call it belongs, by our id."""
+        """A question of the call with our id `related`."""
         message = parse_backend(line)
         assert isinstance(message, Request)
         return self._receive_question(message, now, self.calls.get(related))
@@ -293,8 +275,8 @@ class Exchange:
         call = self.calls.get(bytes(params.get("progressToken", ABSENT)))
         if call is None or call.progress_token is None or call.cancelled:
             return Dropped("unknown_progress")
-        if call.method != "initialize":  # until it is answered there is no session that could be too old
-            call.deadline = max(call.deadline, now + self._deadlines.call_s)
+        if call.method != "initialize":  # until it is answered no limit on a session's age applies
+            call.may_take_until(now + self._call_s)
         if not call.may_stream:
             return Dropped("no_stream")
         params["progressToken"] = msgspec.Raw(call.progress_token)
@@ -307,24 +289,25 @@ class Exchange:
             call = self.calls.get(request_id)
             if call is None or call.method != "subscriptions/listen":
                 return Dropped("unknown_cancel")
-            self._finish(call)  # 2026-07-28: so a server may end a subscription; its client gets a result
-            return Answer(call, Response(request_id, "result", _end_of_subscription(request_id)))
+            self.abandon(call)  # 2026-07-28: a server may end a subscription so; its client gets a result
+            meta = encoded({SUBSCRIPTION_KEY: msgspec.Raw(request_id)})
+            return Answer(call, Response(request_id, "result", encoded({"resultType": "complete", "_meta": meta})))
         our_id, stream = withdrawn
         params["requestId"] = msgspec.Raw(our_id)
         return ToStream(stream, dump_notification("notifications/cancelled", params))
 
-    # --- time, and the end
+    # --- deadlines, and the end
 
     def expire(self, now: float) -> Iterator[Command]:
-        """What is overdue at `now`: calls get their error and the backend hears that nobody waits any more."""
+        """Fails what is overdue at `now`, and tells the backend."""
         for line in self.questions.expire(now):
             yield ToBackend(line)
         for call in overdue(self.calls, now, may_wait_for_client=self.has_questions):
-            self._finish(call)
+            self.abandon(call)
             yield from ended(call, now)
 
     def fail_all(self, error: GatewayError, *, waiting: GatewayError) -> list[Failed]:
-        """Ends every call with this error, those that were not sent with the other; there will be no other answers."""
+        """Fails every call with `error`, those that were not sent with `waiting`."""
         failed = [Failed(each.call, waiting, was_sent=False) for each in self.waiting.calls.values()]
         failed += [Failed(call, error) for call in self.calls.values()]
         self.calls.clear()
@@ -333,18 +316,6 @@ class Exchange:
         self.questions.clear()
         return failed
 
-    def _finish(self, call: Call) -> None:
-        self.calls.pop(call.gateway_id, None)
-        self._by_client_id.pop(call.id, None)
-
-    def __repr__(self) -> str:
-        waiting, questions = len(self.waiting.calls), len(self.questions.open)
-        return f"<Exchange [{len(self.calls)} calls, {waiting} waiting, {questions} questions]>"
-
-
-def _short_copy(name: msgspec.Raw | None) -> msgspec.Raw | None:
-    return name.copy() if name is not None and len(name) <= MAX_TOOL_BYTES else None
-
 
 def _require_short(message: Request) -> None:
     limit = MAX_KEPT[message.method]
@@ -352,21 +323,21 @@ def _require_short(message: Request) -> None:
         raise InvalidMessage(f"the params of `{message.method}` have at most {limit} bytes")
 
 
-def _replace_token(params: Params, ours: bytes) -> tuple[Params, bytes | None]:
-    """The params with our progress token for the client's; the client's bytes, None where it has none."""
+def replace_token(params: Params, ours: bytes) -> tuple[Params, bytes | None]:
+    """Replaces the progress token in `_meta`, which must be there; returns the params and the old token, if any."""
     meta = readable_members_of(params["_meta"])
     token = meta.get("progressToken")
     if token is None:
         return params, None
-    if len(bytes(token)) > MAX_TOKEN_BYTES:
+    if len(token) > MAX_TOKEN_BYTES:
         raise InvalidMessage(f'a "progressToken" has at most {MAX_ID_CHARACTERS} characters')
     meta["progressToken"] = msgspec.Raw(ours)
     return {**params, "_meta": msgspec.Raw(encode(meta))}, bytes(token)
 
 
-def _end_of_subscription(subscription_id: bytes) -> msgspec.Raw:
-    meta = msgspec.Raw(encode({SUBSCRIPTION_KEY: msgspec.Raw(subscription_id)}))
-    return msgspec.Raw(encode({"resultType": "complete", "_meta": meta}))
+def asked_version(initialize: bytes) -> str | None:
+    """The protocolVersion that an `initialize` asks for."""
+    return string_of(object_in(members_of(msgspec.Raw(initialize)), "params").get("protocolVersion"))
 
 
 def negotiated_version(result: msgspec.Raw) -> str | None:

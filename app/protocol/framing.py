@@ -1,36 +1,33 @@
-"""LineBuffer: bytes in, whole lines out, with a limit. Pure."""
+"""LineBuffer: bytes in, whole lines out, with a limit."""
 
 DEFAULT_LIMIT_BYTES = 16 << 20
-END_BYTES = 4096  # that are kept of either end of a line over the limit
+END_BYTES = 4096  # kept of either end of a line over the limit
 
 
 class LineBuffer:
-    """Cuts a stream of bytes into lines.
-
-    A line longer than `limit_bytes` is not kept. `overlong`, which the owner empties, gets an entry once it has grown
-    over the limit, its first 4 KiB and nothing, and one when it has ended, its first and its last 4 KiB.
-    `discarded_bytes` is the length that the overlong line streaming by has reached, 0 if there is none.
-    """
+    """A line longer than `limit_bytes` is not kept. `overlong` gets two entries for it: (first 4 KiB, b"") when it
+    exceeds the limit, and (first 4 KiB, last 4 KiB) at its end. `discarded_bytes` is its length so far, or 0."""
 
     __slots__ = ("_beginning", "_end", "_limit", "_partial", "discarded_bytes", "overlong")
 
     def __init__(self, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
         self._limit = limit_bytes
-        self._partial = bytearray()  # the beginning of a line whose end has not come yet
+        self._partial = bytearray()  # an incomplete line
         self.discarded_bytes = 0
-        self._beginning = self._end = b""  # of the overlong line streaming by
+        self._beginning = self._end = b""  # of the overlong line
         self.overlong: list[tuple[bytes, bytes]] = []
-
-    def __repr__(self) -> str:
-        return f"<LineBuffer [{len(self._partial)} pending, {self.discarded_bytes} discarded]>"
 
     @property
     def beginning(self) -> bytes:
-        """What there is of a line whose end has not come yet, up to 4 KiB of it; empty where there is none."""
+        """The first 4 KiB of the incomplete line, if there is one."""
         return self._beginning if self.discarded_bytes else bytes(self._partial[:END_BYTES])
 
+    def take_overlong(self) -> list[tuple[bytes, bytes]]:
+        overlong, self.overlong = self.overlong, []
+        return overlong
+
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that `data` completes, without their ends (LF or CR LF); blank ones are left out."""
+        """The lines that `data` completes, without LF or CR LF; blank ones are skipped."""
         if self._partial or self.discarded_bytes:
             return self._continue(data)
         lines = data.split(b"\n")
@@ -42,7 +39,7 @@ class LineBuffer:
         return _clean(lines, data)
 
     def _continue(self, data: bytes) -> list[bytes]:
-        """Only the new bytes are searched, or a long line in many pieces would take quadratic time."""
+        """Searches only the new bytes: a long line in many pieces takes linear time."""
         end = data.find(b"\n")
         if end < 0:
             self._begin(data)
@@ -53,12 +50,12 @@ class LineBuffer:
             return self.feed(data[end + 1 :])
         self._partial += data[:end]
         line = bytes(self._partial)
-        self._partial = bytearray()  # not clear(): a list of large lines must not hold their memory
+        self._partial = bytearray()  # clear() would keep the memory of a large line
         first = _clean([line], line) if self._fits(line) else []
         return first + self.feed(data[end + 1 :])
 
     def _begin(self, data: bytes) -> None:
-        """Keeps what is not a whole line yet, or only counts it if it has become too long."""
+        """Keeps an incomplete line, or only its ends if it is too long."""
         if self.discarded_bytes:
             self.discarded_bytes += len(data)
             self._end = (self._end + data[-END_BYTES:])[-END_BYTES:]

@@ -1,4 +1,4 @@
-"""HandshakeRecord: what a session has said to its process that a fresh one must hear too. No await, no clock."""
+"""HandshakeRecord: what a session has sent to its process that a new process needs as well."""
 
 from collections.abc import Callable, Iterator
 from typing import Self
@@ -13,8 +13,9 @@ from app.protocol.jsonrpc import (
     Response,
     dump_notification,
     dump_request,
-    encode,
+    encoded,
     members_of,
+    object_in,
     parse_backend,
     string_of,
 )
@@ -25,15 +26,13 @@ _LISTEN = "subscriptions/listen"
 _LISTS = ("tools", "prompts", "resources")
 _ABOVE_WARNING = ("error", "critical", "alert", "emergency")
 _OURS = b'"respawn-'
-_NEWS = "The server was started anew: it has forgotten what it knew, and calls that were in flight have failed."
+_NEWS = "The server was restarted: its state is lost, and calls that were in flight have failed."
 
 
 class _Snapshot(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a record is written down as."""
-
     hello: bytes
     hello_id: bytes
-    is_modern: bool = False
+    is_sessionless: bool = False
     is_initialized: bool = False
     capabilities: dict[str, bytes] = {}
     level: dict[str, bytes] | None = None
@@ -43,70 +42,67 @@ class _Snapshot(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class HandshakeRecord:
-    """Reads along on one session's link, and knows what to say to the next process.
-
-    A handshake is an `initialize` or a `server/discover` that was answered with a result. `on_change` is called
-    when there is something new to be said to the next process.
-    """
+    """Follows the lines of one session, and knows what to send to the next process. A handshake is an `initialize` or a
+    `server/discover` that was answered with a result."""
 
     def __init__(self) -> None:
         self.hello: bytes | None = None
         self.hello_id = b""
-        self.is_modern = False
+        self.is_sessionless = False
         self._capabilities: Params = {}
-        self._pending: dict[bytes, tuple[str, bytes]] = {}  # id -> method, and the line where it may be sent again
+        self._pending: dict[bytes, tuple[str, bytes]] = {}  # id -> method, and the line if it may be sent again
         self._asked: dict[bytes, None] = {}  # ids of the process's questions
         self._is_initialized = False
         self._level: Params | None = None
         self._uris: dict[str, None] = {}
         self._serial = 0
-        self.on_change: Callable[[], None] | None = None
+        self._on_change: Callable[[], None] | None = None
+
+    def watch(self, on_change: Callable[[], None] | None) -> None:
+        """`on_change` is called whenever the snapshot has changed; None stops that."""
+        self._on_change = on_change
 
     # --- for another node
 
     def snapshot(self) -> bytes | None:
-        """Everything that the next process must hear; None before there was a handshake."""
+        """Everything that the next process needs; None before the handshake."""
         if self.hello is None:
             return None
-        listening = {call: line for call, (method, line) in self._pending.items() if method == _LISTEN}
         snapshot = _Snapshot(
-            hello=self.hello,
-            hello_id=self.hello_id,
-            is_modern=self.is_modern,
-            is_initialized=self._is_initialized,
-            capabilities=_bytes_of(self._capabilities),
-            level=None if self._level is None else _bytes_of(self._level),
-            uris=list(self._uris),
-            listening=listening,
-            serial=self._serial,
+            self.hello,
+            self.hello_id,
+            self.is_sessionless,
+            self._is_initialized,
+            {name: bytes(raw) for name, raw in self._capabilities.items()},
+            None if self._level is None else {name: bytes(raw) for name, raw in self._level.items()},
+            list(self._uris),
+            {call: line for call, (method, line) in self._pending.items() if method == _LISTEN},
+            self._serial,
         )
         return msgspec.msgpack.encode(snapshot)
 
     @classmethod
     def restored(cls, snapshot: bytes) -> Self:
-        """The record again; its process is gone.
-
-        Raises:
-            msgspec.MsgspecError: that is no snapshot.
-        """
+        """The record of a snapshot, without a process. Raises msgspec.MsgspecError if it is malformed."""
         kept = msgspec.msgpack.decode(snapshot, type=_Snapshot)
         record = cls()
-        record.hello, record.hello_id, record.is_modern = kept.hello, kept.hello_id, kept.is_modern
+        record.hello, record.hello_id, record.is_sessionless = kept.hello, kept.hello_id, kept.is_sessionless
         record._is_initialized, record._serial = kept.is_initialized, kept.serial
-        record._capabilities = _raw_of(kept.capabilities)
-        record._level = None if kept.level is None else _raw_of(kept.level)
+        record._capabilities = {name: msgspec.Raw(raw) for name, raw in kept.capabilities.items()}
+        if kept.level is not None:
+            record._level = {name: msgspec.Raw(raw) for name, raw in kept.level.items()}
         record._uris = dict.fromkeys(kept.uris)
         record._pending = {call: (_LISTEN, line) for call, line in kept.listening.items()}
         return record
 
     def _changed(self) -> None:
-        if self.on_change is not None:
-            self.on_change()
+        if self._on_change is not None:
+            self._on_change()
 
-    # --- reading along
+    # --- following the lines
 
     def sent(self, line: bytes) -> bool:
-        """A line of the session; False if it must not be sent: it answers a question of a process that is gone."""
+        """A line of the session; False if it must not be sent: it answers a question of an earlier process."""
         message = parse_backend(line)
         if type(message) is Request:
             self._note_request(message, line)
@@ -161,17 +157,17 @@ class HandshakeRecord:
             self._changed()
 
     def _note_hello(self, method: str, line: bytes, response: Response) -> None:
-        if self.hello is not None and not (self.is_modern and method == "initialize"):
-            return  # only what opened the session is said again
+        if self.hello is not None and not (self.is_sessionless and method == "initialize"):
+            return  # only the one that opened the session is repeated
         self.hello, self.hello_id = line, response.id
-        self.is_modern = method == "server/discover"
-        self._capabilities = members_of(members_of(response.value).get("capabilities", msgspec.Raw(b"{}")))
+        self.is_sessionless = method == "server/discover"
+        self._capabilities = object_in(members_of(response.value), "capabilities")
         self._changed()
 
-    # --- when the process is gone
+    # --- when the process has ended
 
     def lose(self) -> tuple[list[bytes], list[bytes]]:
-        """The ids of the calls that nobody will answer, and notifications that take its questions back."""
+        """The ids of the calls that it will not answer, and the cancellations of its questions."""
         calls = [call for call, (method, _) in self._pending.items() if method != _LISTEN]
         for call in calls:
             del self._pending[call]
@@ -183,13 +179,13 @@ class HandshakeRecord:
         return calls, withdrawn
 
     def replay(self) -> Iterator[bytes]:
-        """What the next process hears once it has answered `hello`."""
-        if self._is_initialized and not self.is_modern:
+        """The lines for the next process, after it has answered `hello`."""
+        if self._is_initialized and not self.is_sessionless:
             yield dump_notification("notifications/initialized", None)
         if self._level is not None:
             yield self._ours("logging/setLevel", self._level)
         for uri in self._uris:
-            yield self._ours("resources/subscribe", {"uri": msgspec.Raw(encode(uri))})
+            yield self._ours("resources/subscribe", {"uri": encoded(uri)})
         for method, line in self._pending.values():
             if method == _LISTEN:
                 yield line
@@ -199,22 +195,13 @@ class HandshakeRecord:
         return dump_request(_OURS + b'%d"' % self._serial, method, params)
 
     def news(self) -> Iterator[bytes]:
-        """What the session is told, as if the process said so: that it is another one, and may offer other things."""
-        if self.is_modern:
-            return  # each request of this revision stands for itself, and says whether it wants to be told anything
+        """Notifications for the session: a warning that the process is new, and that its lists may have changed."""
+        if self.is_sessionless:
+            return  # in this revision each request stands for itself, and has its own log level
         level = string_of((self._level or {}).get("level"))
         if "logging" in self._capabilities and level not in _ABOVE_WARNING:
-            params = {"level": b'"warning"', "logger": b'"trunkline"', "data": encode(_NEWS)}
-            yield dump_notification("notifications/message", {key: msgspec.Raw(raw) for key, raw in params.items()})
+            params = {"level": encoded("warning"), "logger": encoded("trunkline"), "data": encoded(_NEWS)}
+            yield dump_notification("notifications/message", params)
         for name in _LISTS:
-            offered = members_of(self._capabilities.get(name, msgspec.Raw(b"{}")))
-            if bytes(offered.get("listChanged", ABSENT)) == b"true":
+            if bytes(object_in(self._capabilities, name).get("listChanged", ABSENT)) == b"true":
                 yield dump_notification(f"notifications/{name}/list_changed", None)
-
-
-def _bytes_of(params: Params) -> dict[str, bytes]:
-    return {name: bytes(raw) for name, raw in params.items()}
-
-
-def _raw_of(kept: dict[str, bytes]) -> Params:
-    return {name: msgspec.Raw(raw) for name, raw in kept.items()}

@@ -1,6 +1,5 @@
-"""What the HTTP headers of an MCP request mean. Pure functions of header values."""
+"""What the HTTP headers of an MCP request mean."""
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from app.memo import memo
@@ -10,15 +9,13 @@ EVENTS = "text/event-stream"
 
 
 class Accepted(NamedTuple):
-    """Which of the two answer types a client takes."""
-
     json: bool
     events: bool
 
 
 @memo(256)
 def parse_accept(value: bytes | None) -> Accepted:
-    """What an Accept header allows; a missing one allows everything (RFC 9110, 12.5.1)."""
+    """What an Accept header allows; without one everything is (RFC 9110, 12.5.1)."""
     if value is None or not value.strip():
         return Accepted(True, True)
     ranges = [_media_range(part) for part in value.decode("latin-1").split(",")]
@@ -42,16 +39,13 @@ def _media_range(part: str) -> tuple[str, float]:
 
 @memo(256)
 def is_json(content_type: bytes | None) -> bool:
-    """Whether a Content-Type is application/json, parameters aside."""
+    """Whether a Content-Type is application/json, with any parameters."""
     return content_type is not None and content_type.split(b";", 1)[0].strip().lower() == JSON.encode()
 
 
 @memo(256)
 def parse_version(values: tuple[bytes, ...]) -> str | None:
-    """The MCP-Protocol-Version header; identical repeats count once, as some clients double it.
-
-    None where there is no header; different values are joined, and so name no known version.
-    """
-    versions: Iterable[str] = (word.strip() for value in values for word in value.decode("latin-1").split(","))
-    distinct = list(dict.fromkeys(version for version in versions if version))
-    return ", ".join(distinct) if distinct else None
+    """The MCP-Protocol-Version header, or None. Some clients send it twice; different values are joined, so that they
+    name no known version."""
+    versions = [word.strip() for value in values for word in value.decode("latin-1").split(",")]
+    return ", ".join(dict.fromkeys(filter(None, versions))) or None

@@ -1,9 +1,9 @@
 """JSON-RPC envelopes: what is checked is what is forwarded.
 
-The envelope and the first level of `params` are decoded and written again by us; everything deeper travels
-as the bytes it came in. Traps of msgspec that the code below answers (each has a test): `Raw` members are
-not checked for UTF-8, of two equal keys the last one wins, unknown members vanish, and deep nesting ends in
-a RecursionError, which is no DecodeError. What it refuses although it is JSON goes to `tolerant`.
+The envelope and the first level of `params` are decoded and written again; everything deeper is forwarded as the bytes
+that came. Traps of msgspec that are handled here (each has a test): `Raw` members are not checked for UTF-8, the last
+of two equal keys wins, unknown members are dropped, and deep nesting raises RecursionError, which is no DecodeError.
+JSON that msgspec refuses goes to `tolerant`.
 """
 
 import json
@@ -26,20 +26,20 @@ UNSUPPORTED_PROTOCOL_VERSION = -32022
 REQUEST_CANCELLED = -32800
 
 MAX_ID_CHARACTERS = 256
-MAX_METHOD_CHARACTERS = 200  # no revision has one of a quarter of that; calls keep theirs, cancelled ones too
+MAX_METHOD_CHARACTERS = 200  # those of the protocol have less than 50; calls keep theirs in memory
 ABSENT = msgspec.Raw()
 Params = dict[str, msgspec.Raw]
 
-# -32700, 1.0 and 1e3 are numbers too, but no ids: an id must come back as the same bytes from every peer.
+# 1.0 and 1e3 are not accepted: a peer might write them differently when it gives the id back.
 _is_id_number = re.compile(rb"-?\d{1,30}\Z").match
-# How some peers write an id of ours that they give back: as a string, or as the floating-point number it is to them.
+# How some peers give back a number of ours: as a string, or as a floating-point number.
 _rewritten_number = re.compile(rb'"(\d{1,30})"\Z|(\d{1,30})(?:\.0{1,30})?(?:[eE][+-]?0{1,30})?\Z').match
 _NULL = b"null"
 _LINE_ENDS_TO_SPACES = bytes.maketrans(b"\r\n", b"  ")
 
 
 class Envelope(msgspec.Struct, gc=False):
-    """The members of any message, values unparsed."""
+    """The members of any message; values are not parsed."""
 
     jsonrpc: str = ""
     id: msgspec.Raw = ABSENT
@@ -50,7 +50,7 @@ class Envelope(msgspec.Struct, gc=False):
 
 
 class Request(msgspec.Struct, gc=False):
-    """A call that wants an answer. `id` are the bytes the peer wrote, quotes included."""
+    """`id` has the bytes that the peer wrote, quotes included."""
 
     id: bytes
     method: str
@@ -58,14 +58,12 @@ class Request(msgspec.Struct, gc=False):
 
 
 class Notification(msgspec.Struct, gc=False):
-    """A call that wants no answer."""
-
     method: str
     params: Params | None
 
 
 class Response(msgspec.Struct, gc=False):
-    """An answer. `member` is "result" or "error", `value` its JSON; the id of an error is null where it has none."""
+    """`member` is "result" or "error", `value` its JSON. The id of an error may be null."""
 
     id: bytes
     member: str
@@ -74,7 +72,7 @@ class Response(msgspec.Struct, gc=False):
 
 Message = Request | Notification | Response
 
-MAX_BATCH = 1000  # messages of a backend's; more are none
+MAX_BATCH = 1000  # messages of a backend's batch; a longer one is dropped
 
 _decode_envelope = msgspec.json.Decoder(Envelope).decode
 _decode_params = msgspec.json.Decoder(Params).decode
@@ -85,8 +83,12 @@ encode = msgspec.json.Encoder().encode
 
 @memo(64)
 def quote_method(method: str) -> bytes:
-    """The method as JSON."""
     return encode(method)
+
+
+def encoded(value: Any) -> msgspec.Raw:
+    """The value as JSON, to be a member of something else."""
+    return msgspec.Raw(encode(value))
 
 
 def parse_client(body: bytes) -> Message | list[Message]:
@@ -94,7 +96,7 @@ def parse_client(body: bytes) -> Message | list[Message]:
 
     Raises:
         ParseError: not JSON, not UTF-8, or nested too deeply.
-        InvalidMessage: JSON, but not a message; a duplicate key in the envelope or the first level of params.
+        InvalidMessage: not a message, or a duplicate key in the envelope or the first level of params.
     """
     require_utf8(body)
     if b"\n" in body or b"\r" in body:
@@ -105,10 +107,10 @@ def parse_client(body: bytes) -> Message | list[Message]:
 
 
 def parse_backend(line: bytes) -> Message:
-    """One message from a backend's stdout: the last of two equal keys wins, as it does in any client.
+    """One message from a backend's stdout; of two equal keys the last wins, as in other clients.
 
     Raises:
-        ParseError: not JSON or not UTF-8: noise, most often; else see `broken`.
+        ParseError: not JSON or not UTF-8: mostly noise; `tolerant.broken` may tell whose message it is.
         InvalidMessage: JSON, but not a message.
     """
     if not line.isascii():
@@ -117,7 +119,7 @@ def parse_backend(line: bytes) -> Message:
 
 
 def require_utf8(data: bytes) -> None:
-    """Raises ParseError unless this is strict UTF-8; msgspec does not look inside Raw members."""
+    """Raises ParseError unless this is UTF-8; msgspec does not check Raw members."""
     if not data.isascii():
         try:
             data.decode()
@@ -126,7 +128,7 @@ def require_utf8(data: bytes) -> None:
 
 
 def compact(data: bytes) -> bytes:
-    """The same JSON without whitespace between tokens, numbers and strings untouched."""
+    """The same JSON without whitespace between tokens. Raises ParseError."""
     try:
         return msgspec.json.format(data, indent=-1)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -138,7 +140,7 @@ def on_one_line(body: bytes) -> bytes:
     try:
         return compact(body)
     except ParseError:
-        tolerant.require_json(body)  # which has no line ends within strings
+        tolerant.require_json(body)  # then there are no line ends within strings
         return body.translate(_LINE_ENDS_TO_SPACES)
 
 
@@ -157,7 +159,7 @@ def _parse_one(body: bytes) -> Message:
 
 
 def several(line: bytes) -> list[bytes]:
-    """The messages of a backend's line that has several: a batch, or one behind the other; none where it has one."""
+    """The messages of a backend's line that has several: a batch, or concatenated. Empty if it has one."""
     if line.lstrip()[:1] != b"[":
         return tolerant.messages(line)
     try:
@@ -197,7 +199,7 @@ def _classify(envelope: Envelope) -> Message:
             return Notification(envelope.method, params)
         return Request(_checked_id(raw_id), envelope.method, params)
     has_result, has_error = envelope.result is not ABSENT, envelope.error is not ABSENT
-    if has_result and has_error:  # as JSON-RPC 1.0 has it: one of them is null
+    if has_result and has_error:  # as in JSON-RPC 1.0, where one of them is null
         has_result, has_error = bytes(envelope.result) != _NULL, bytes(envelope.error) != _NULL
     if has_result == has_error:
         raise InvalidMessage('a message has a "method", or exactly one of "result" and "error"')
@@ -211,7 +213,7 @@ def _classify(envelope: Envelope) -> Message:
 
 
 def answered_id(raw: bytes) -> bytes:
-    """The id that an answer names, as we wrote it; a peer may give a number back as a string, as 5.0 or as 5e0."""
+    """The id of an answer as we wrote it: a peer may give 5 back as "5", 5.0 or 5e0."""
     number = _rewritten_number(raw)
     return raw if number is None else number[1] or number[2]
 
@@ -230,17 +232,17 @@ def _params_of(raw: msgspec.Raw) -> Params | None:
 
 
 def _writable(members: Iterable[tuple[str, msgspec.Raw]]) -> Params:
-    """Refuses keys that cannot be written again."""
+    """Raises InvalidMessage if a key cannot be encoded again (a lone surrogate)."""
     found = dict(members)
     try:
         encode(list(found))
     except UnicodeEncodeError:
-        raise InvalidMessage("a key is cut in the middle of a character") from None
+        raise InvalidMessage("a key contains a lone surrogate") from None
     return found
 
 
 def refusal(request_id: bytes, error: InvalidMessage) -> bytes | None:
-    """The answer to a request that is no message; None where the id cannot be given back."""
+    """The error answer to an invalid request; None if its id is not valid either."""
     try:
         _checked_id(request_id)
     except InvalidMessage:
@@ -251,7 +253,7 @@ def refusal(request_id: bytes, error: InvalidMessage) -> bytes | None:
 
 
 def _checked_id(raw: bytes) -> bytes:
-    """The id's bytes, if it may be one: an integer of up to 30 digits or a string of up to 256 characters."""
+    """Raises InvalidMessage unless it is an integer of up to 30 digits or a string of up to 256 characters."""
     if raw[:1] == b'"':
         if len(raw) <= MAX_ID_CHARACTERS + 2 or len(string_of(raw) or raw) <= MAX_ID_CHARACTERS:
             return raw
@@ -262,23 +264,21 @@ def _checked_id(raw: bytes) -> bytes:
 
 
 def dump(message: Message) -> bytes:
-    """The message as we write it: one line, the envelope's members once and in a fixed order."""
+    """The message on one line, each member of the envelope once and in a fixed order."""
     if isinstance(message, Response):
-        return b'{"jsonrpc":"2.0","id":%b,"%b":%b}' % (message.id, message.member.encode(), message.value)
+        return dump_response(message.id, message)
     if isinstance(message, Request):
         return dump_request(message.id, message.method, message.params)
     return dump_notification(message.method, message.params)
 
 
 def dump_request(request_id: bytes, method: str, params: Params | None) -> bytes:
-    """A request with these id bytes."""
     if params is None:
         return b'{"jsonrpc":"2.0","id":%b,"method":%b}' % (request_id, quote_method(method))
     return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (request_id, quote_method(method), encode(params))
 
 
 def dump_notification(method: str, params: Params | None) -> bytes:
-    """A notification."""
     if params is None:
         return b'{"jsonrpc":"2.0","method":%b}' % quote_method(method)
     return b'{"jsonrpc":"2.0","method":%b,"params":%b}' % (quote_method(method), encode(params))
@@ -292,12 +292,12 @@ def dump_response(request_id: bytes, response: Response) -> bytes:
 
 
 def result_response(request_id: bytes, result: Any) -> bytes:
-    """A successful answer of our own."""
+    """A successful answer by the gateway."""
     return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (request_id, encode(result))
 
 
 def error_response(request_id: bytes, code: int, message: str, data: Any = None) -> bytes:
-    """An error answer of our own; `request_id` is b"null" where there is none to name."""
+    """An error answer by the gateway; `request_id` is b"null" if it is not known."""
     error: dict[str, Any] = {"code": code, "message": message}
     if data is not None:
         error["data"] = data
@@ -305,11 +305,7 @@ def error_response(request_id: bytes, code: int, message: str, data: Any = None)
 
 
 def readable_members_of(raw: msgspec.Raw) -> Params:
-    """As `members_of`.
-
-    Raises:
-        InvalidMessage: it is an object, and one that cannot be read, or not be written again.
-    """
+    """Like `members_of`, but raises InvalidMessage for an object that cannot be read."""
     members = members_of(raw)
     if not members and bytes(raw)[:1] == b"{" and bytes(raw)[1:].strip() != b"}":
         raise InvalidMessage("an object in the message cannot be read")
@@ -317,7 +313,7 @@ def readable_members_of(raw: msgspec.Raw) -> Params:
 
 
 def members_of(raw: msgspec.Raw) -> Params:
-    """An object's members, values unparsed; empty where it is none, or cannot be read."""
+    """An object's members, values not parsed; empty if it is not an object or cannot be read."""
     try:
         return _decode_params(raw)
     except msgspec.ValidationError:
@@ -329,8 +325,15 @@ def members_of(raw: msgspec.Raw) -> Params:
             return {}
 
 
+def object_in(members: Params, name: str) -> Params:
+    """The members of the object with this name; empty if there is none, or as `members_of`."""
+    return members_of(members[name]) if name in members else {}
+
+
 def code_of(response: Response) -> int | None:
-    """The code of an error, where it is an integer of 32 bits."""
+    """The code of an error; None for a result, or if it is not an integer of 32 bits."""
+    if response.member != "error":
+        return None
     try:
         code = int(bytes(members_of(response.value)["code"]))
     except (KeyError, ValueError):
@@ -339,7 +342,7 @@ def code_of(response: Response) -> int | None:
 
 
 def string_of(raw: msgspec.Raw | bytes | None) -> str | None:
-    """The string, or None where it is none."""
+    """The decoded string; None if it is not a string."""
     if raw is None:
         return None
     try:
@@ -348,11 +351,11 @@ def string_of(raw: msgspec.Raw | bytes | None) -> str | None:
         return None
 
 
-# --- duplicate keys: the slow way, taken only where our own output is not as long as the input
+# --- duplicate keys: the slow way, taken only if our own output is not as long as the input
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """An object's members in order, duplicates included."""
+    """An object's members in order, with duplicates."""
 
 
 _slow_decoder = json.JSONDecoder(object_pairs_hook=_Pairs, parse_int=str, parse_float=str)
@@ -365,7 +368,7 @@ def _refuse_duplicate_keys(body: bytes) -> None:
         _refuse_duplicate_keys_slowly(body)
         return
     if len(dump(_classify(_decode(tight)))) == len(tight):
-        return  # only white space made the difference
+        return  # they differed only in whitespace
     try:
         members = _slow_decoder.decode(tight.decode())
     except (ValueError, RecursionError) as error:
@@ -387,4 +390,4 @@ def _refuse_duplicate_keys_slowly(body: bytes) -> None:
 def _require_unique(members: Sequence[tuple[str, Any]]) -> None:
     keys = [key for key, _ in members]
     if len(set(keys)) != len(keys):
-        raise InvalidMessage("a key stands twice in the message")
+        raise InvalidMessage("duplicate key in the message")

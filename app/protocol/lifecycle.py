@@ -1,28 +1,21 @@
-"""The states of a session, and the one table of what leads from one to the next.
+"""The states of a session, and the table of transitions.
 
-    NEW --connect--> CONNECTING --initialize--> INITIALIZING --answered--> OPEN --close--> CLOSED
-
-NEW leads to OPEN at once where the session was open on another node, and CONNECTED where there is no handshake. Every
-state can be closed; nothing leads out of CLOSED.
+NEW --connect--> CONNECTING --process--> CONNECTED --initialize--> INITIALIZING --answered--> OPEN --close--> CLOSED
 """
 
 from enum import Enum
 
 
 class SessionState(Enum):
-    """Where a session is in its life."""
-
     NEW = "new"  # has an id, no process
     CONNECTING = "connecting"  # waits for a process
-    CONNECTED = "connected"  # has a process that has heard nothing yet
-    INITIALIZING = "initializing"  # `initialize` is on its way
+    CONNECTED = "connected"  # has a process that was sent nothing yet
+    INITIALIZING = "initializing"  # `initialize` was sent
     OPEN = "open"  # `initialize` was answered with a result
     CLOSED = "closed"
 
 
 class Trigger(Enum):
-    """What happens to a session."""
-
     CONNECT = "connect"
     PROCESS = "process"
     INITIALIZE = "initialize"
@@ -56,7 +49,7 @@ TRANSITIONS: dict[SessionState, dict[Trigger, SessionState]] = {
 
 
 class Lifecycle:
-    """Holds the state of one session; `follow` is the only way to change it."""
+    """The state of one session."""
 
     __slots__ = ("state",)
 
@@ -64,14 +57,9 @@ class Lifecycle:
         self.state = SessionState.NEW
 
     def follow(self, trigger: Trigger) -> SessionState:
-        """Takes the transition.
-
-        Raises:
-            KeyError: the table has none from here; a bug of the caller.
-        """
+        """Raises KeyError if the table has no such transition: a bug of the caller."""
         self.state = TRANSITIONS[self.state][trigger]
         return self.state
 
     def allows(self, trigger: Trigger) -> bool:
-        """Whether the table has this transition from here."""
         return trigger in TRANSITIONS[self.state]

@@ -1,4 +1,4 @@
-"""Which protocol revision allows what. Versions are an enumerated set: unknown strings are never compared."""
+"""Which protocol revision allows what. Versions are never compared by order of strings: clients may send any."""
 
 from enum import StrEnum
 
@@ -13,14 +13,18 @@ class Revision(StrEnum):
 
 
 HANDSHAKE = tuple(revision.value for revision in Revision)
-ASSUMED = Revision.R2025_03_26  # of a request without a version header and without a session to ask
+ASSUMED = Revision.R2025_03_26  # if neither the request nor its session tells the version
+
+
+def assumed(transport: str) -> str:
+    """The revision of a session before its handshake."""
+    return Revision.R2024_11_05 if transport == "sse" else ASSUMED
 
 
 def is_handshake(version: str) -> bool:
-    """Whether this names a revision with the `initialize` handshake."""
     return version in HANDSHAKE
 
 
 def allows_batches(version: str) -> bool:
-    """JSON-RPC batches exist in 2025-03-26 only: added there, removed in 2025-06-18."""
+    """Batches were added in 2025-03-26 and removed in 2025-06-18."""
     return version == Revision.R2025_03_26

@@ -1,41 +1,39 @@
-"""RunningTasks: the tasks of one session that its process works on, as far as its messages tell. No await, no clock.
+"""RunningTasks: the tasks that the process of a session works on, as far as its messages tell.
 
-A session with one is not idle, though no call of it is in flight. Who tells of no end, and sets no time, runs on.
+A session with a running task is not idle. A task without an end and without a ttl counts as running for ever.
 """
 
 import math
 
 import msgspec
 
-from app.protocol.jsonrpc import ABSENT, Params, members_of, string_of
+from app.protocol.jsonrpc import ABSENT, Params, members_of, object_in, string_of
 
-MAX_TASKS = 256  # that are told apart; of a session with more it counts as certain that one runs
-MAX_HANDLE_BYTES = 64 << 10  # of a result that says which task was made
+MAX_TASKS = 256  # remembered; a session with more always counts as having one
+MAX_HANDLE_BYTES = 64 << 10  # of a result that is searched for a task
 ABOUT_TASKS = frozenset({"tasks/get", "tasks/cancel", "tasks/result"})
 _OVER = frozenset({"completed", "failed", "cancelled"})
 
 
 class RunningTasks:
-    """By id, with the time at which each is forgotten by its server."""
-
     __slots__ = ("_are_too_many", "_until")
 
     def __init__(self) -> None:
-        self._until: dict[str, float] = {}
+        self._until: dict[str, float] = {}  # by id: when its server forgets it
         self._are_too_many = False
 
     def answered(self, method: str, asked_for: str | None, result: msgspec.Raw, now: float) -> None:
-        """A request that may make a task, or is about one, has got this result."""
+        """The result of a request that may have made a task, or was about the task `asked_for`."""
         if method == "tasks/result":
             self._until.pop(asked_for or "", None)
         elif method in ABOUT_TASKS:
             self.seen(members_of(result), now)
         elif (task := task_made(result)) is not None:
             members = members_of(result)
-            self._note(task, members_of(members["task"]) if "task" in members else members, now)
+            self._note(task, object_in(members, "task") or members, now)
 
     def seen(self, members: Params, now: float) -> None:
-        """The state of a task, in an answer or a notification."""
+        """A task's state, from an answer or a notification."""
         task = string_of(members.get("taskId"))
         if task is not None and (task in self._until or string_of(members.get("status")) is not None):
             self._note(task, members, now)
@@ -49,13 +47,12 @@ class RunningTasks:
             self._are_too_many = True
 
     def is_any(self, now: float) -> bool:
-        """Whether one may still run."""
         self._until = {task: until for task, until in self._until.items() if until > now}
         return self._are_too_many or bool(self._until)
 
 
 def _lives_s(members: Params) -> float:
-    """How long the server keeps the task, by its own word."""
+    """The ttl that the server has told."""
     try:
         milliseconds = float(bytes(members.get("ttl", members.get("ttlMs", ABSENT))))
     except ValueError:
@@ -64,7 +61,7 @@ def _lives_s(members: Params) -> float:
 
 
 def task_made(result: msgspec.Raw) -> str | None:
-    """The task that a call has become: `task` in 2025-11-25, the result itself in 2026-07-28."""
+    """The id of the task that a call has become: `task` in 2025-11-25, the result itself in 2026-07-28."""
     if len(result) > MAX_HANDLE_BYTES or b'"taskId"' not in bytes(result):
         return None
     members = members_of(result)
@@ -74,5 +71,5 @@ def task_made(result: msgspec.Raw) -> str | None:
 
 
 def task_id_of(raw: msgspec.Raw) -> str | None:
-    """The id of a task in an object that has it."""
+    """The `taskId` of an object."""
     return string_of(members_of(raw).get("taskId"))

@@ -1,8 +1,8 @@
-"""tolerant: reads JSON that msgspec refuses. Slow, so only for what was refused; without recursion, and with bounds.
+"""tolerant: reads JSON that msgspec refuses. Slow, so only for what was refused; without recursion, and bounded.
 
-Two grammars. The strict one is RFC 8259's and takes what msgspec does not: a lone surrogate in an escape (what a
-JavaScript server writes when it cuts an emoji), and any depth. The loose one takes nearly anything that has brackets,
-and tells to which call a broken line belongs. Neither decodes values: what is passed on are the bytes that came.
+There are two grammars. The strict one is that of RFC 8259, and accepts what msgspec does not: any depth, and a lone
+surrogate in an escape (a JavaScript server writes one when it cuts an emoji). The loose one accepts nearly anything
+that has brackets, to find out to which call a broken line belongs. Neither decodes values.
 """
 
 import json
@@ -15,19 +15,19 @@ import msgspec
 
 from app.errors import ParseError
 
-MAX_BYTES = 2 << 20  # of one line, 10 to 30 ns each, in each of up to four readings
-ENDS_BYTES = 4096  # that are looked at of either end of a longer one
+MAX_BYTES = 2 << 20  # of one line; takes 10 to 30 ns per byte, up to four times
+ENDS_BYTES = 4096  # searched of either end of a longer line
 MAX_STEPS = 30_000  # in one line, about a microsecond each; an array or object that holds no other is one step
-MAX_MESSAGES = 100  # on one line; more are none
+MAX_MESSAGES = 100  # on one line; a line with more is dropped
 
 _CLOSING = {ord("["): ord("]"), ord("{"): ord("}")}
 _OBJECT_END, _COMMA = ord("}"), ord(",")
 _WHITE = b" \t\r\n"
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # JSON has none (RFC 8259 §8.1); some programs on Windows begin with one
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # not allowed in JSON (RFC 8259 §8.1), but written by some programs on Windows
 
 
 class _Grammar:
-    """Patterns that match at one place: a value in which nothing is nested any deeper, a key, and white space."""
+    """Patterns that match at one place: a value without nested arrays or objects in it, a key, and whitespace."""
 
     def __init__(self, string: bytes, other: bytes) -> None:
         space = rb"[ \t\r\n]*+"
@@ -48,16 +48,16 @@ _LOOSE = _Grammar(rb'"(?:[^"\\]++|\\.)*+"', rb'[^\s"\[\]{}:,]++')
 
 
 class _Children:
-    """The members of an object, or the items of an array, in one grammar. To be iterated once.
+    """The members of an object, or the items of an array. To be iterated once.
 
-    Yields each value's bytes, while `key` is its key as it was written (an item has none); afterwards `end` is where
-    the whole ends, the white space behind it included. Raises ParseError where the grammar ends, or after MAX_STEPS.
+    Yields the bytes of each value; `key` has its key as written (b"" for items). Afterwards `end` is the place after
+    the object or array and its whitespace. Raises ParseError for what is not in the grammar, or after MAX_STEPS.
     """
 
     def __init__(self, grammar: _Grammar, data: bytes, at: int, steps: int = 0) -> None:
         self._grammar, self._data, self.end = grammar, data, at
-        self._open = bytearray()  # what ends the arrays and objects around, innermost last
-        self.steps = steps  # that the line has taken so far
+        self._open = bytearray()  # the closing brackets of what is open, innermost last
+        self.steps = steps  # taken so far in the line
         self.key = b""
 
     def __iter__(self) -> Iterator[bytes]:
@@ -86,7 +86,7 @@ class _Children:
             raise self._fault()
 
     def _enter(self) -> bool:
-        """Into an array or object; whether it was empty, and is left again."""
+        """Enters an array or object; returns True if it was empty and the outermost one."""
         closing = _CLOSING.get(self._byte())
         if closing is None:
             raise self._fault()
@@ -98,22 +98,22 @@ class _Children:
         return False
 
     def _leave(self) -> bool:
-        """Out of an array or object; whether it was the outermost."""
+        """Leaves an array or object; returns whether it was the outermost one."""
         self._open.pop()
         self._pass(1)
         return not self._open
 
     def _skip_value(self) -> None:
-        """To the end of the next value in which nothing is nested any deeper."""
+        """Goes to the end of the next value that nothing is nested in, entering what is around it."""
         while True:
             self.steps += 1
             if self.steps > MAX_STEPS:
-                raise ParseError("too much is nested in what is not JSON that can be read quickly")
+                raise ParseError(f"the message is nonstandard JSON with more than {MAX_STEPS} nested values")
             found = self._grammar.flat(self._data, self.end)
             if found is not None:
                 self.end = found.end()
                 return
-            self._enter()  # it is not empty: that would have matched
+            self._enter()  # not empty: that would have matched
 
     def _skip_key(self) -> None:
         if self._open[-1] != _OBJECT_END:
@@ -126,7 +126,7 @@ class _Children:
             self.key = found[1]
 
     def _pass(self, count: int) -> None:
-        """Over so many bytes, and the white space behind them."""
+        """Skips so many bytes and the whitespace after them."""
         found = self._grammar.space(self._data, self.end + count)
         assert found is not None
         self.end = found.end()
@@ -141,11 +141,7 @@ class _Children:
 
 
 def members(data: bytes) -> list[tuple[str, msgspec.Raw]]:
-    """The members of an object, in order, equal keys included.
-
-    Raises:
-        ParseError: it is no object, no JSON (whether it is UTF-8 is not looked at), or over the bounds.
-    """
+    """The members of an object in order, with duplicate keys; UTF-8 is not checked. Raises ParseError."""
     children = _Children(_STRICT, data, _begin(data, b"{"))
     found = [(json.loads(children.key), msgspec.Raw(value)) for value in children]
     children.require_end()
@@ -153,7 +149,7 @@ def members(data: bytes) -> list[tuple[str, msgspec.Raw]]:
 
 
 def items(data: bytes) -> list[bytes]:
-    """The items of an array. Raises ParseError, as `members`."""
+    """The items of an array. Raises ParseError."""
     children = _Children(_STRICT, data, _begin(data, b"["))
     found = list(children)
     children.require_end()
@@ -161,13 +157,13 @@ def items(data: bytes) -> list[bytes]:
 
 
 def require_json(data: bytes) -> None:
-    """Raises ParseError unless it is an object or an array, as `members`."""
+    """Raises ParseError unless it is an object or an array."""
     items(data) if data.lstrip(_WHITE)[:1] == b"[" else members(data)
 
 
 def messages(line: bytes) -> list[bytes]:
-    """The messages of a line that has several, one behind the other; of those only the last may be broken. None where
-    it has one, or over MAX_MESSAGES."""
+    """The messages of a line that has several, concatenated; only the last may be broken. Empty if it has one, or more
+    than MAX_MESSAGES."""
     found: list[bytes] = []
     try:
         at, steps = _begin(line, b"{"), 0
@@ -183,17 +179,17 @@ def messages(line: bytes) -> list[bytes]:
 
 
 class Broken(NamedTuple):
-    """What a line that is no message seems to be: an answer to the one id, or a request with the other, as written."""
+    """The id of the answer or of the request that a broken line seems to be, as written."""
 
     answers: bytes | None = None
     asks: bytes | None = None
 
 
 def broken(line: bytes) -> Broken:
-    """Whose a line is that is no message; only what is certain, however broken the rest is."""
+    """Which call a broken line belongs to, as far as it is certain."""
     line = line.removeprefix(_BYTE_ORDER_MARK)
     if len(line) > MAX_BYTES:
-        # One that broke off behind an inner id ends as if that were its own, but for the braces that are still open.
+        # If it broke off after an inner id, its end looks like that of a message, but braces are still open.
         is_whole = line.count(b"{") == line.count(b"}")
         return Broken(answered(line[:ENDS_BYTES], line[-ENDS_BYTES:] if is_whole else b""))
     found: dict[str, bytes] = {}
@@ -204,7 +200,7 @@ def broken(line: bytes) -> Broken:
     try:
         for value in children:
             key = _plain(children.key)
-            found[key] = b"" if key in found else value  # of two nobody knows which counts
+            found[key] = b"" if key in found else value  # of duplicates it is not certain which one counts
         is_whole = True
     except ParseError:  # it broke off in this member
         found.setdefault(_plain(children.key), b"")
@@ -218,14 +214,14 @@ def broken(line: bytes) -> Broken:
 
 
 def _plain(key: bytes) -> str:
-    """A key as it reads; what cannot be read is none of ours."""
+    """The decoded key; "" if it cannot be decoded."""
     try:
         return str(json.loads(key))
     except ValueError:
         return ""
 
 
-# How serialisers write a response: its id first, or last. What stands in between may be a payload's.
+# Serialisers write a response with its id first, or last; ids in between may belong to a payload.
 _ID = rb'"id"\s*:\s*("[^"\\]{1,300}"|\d{1,30})'
 _VERSION = rb'"jsonrpc"\s*:\s*"2\.0"'
 _OUTCOME = rb'"(?:result|error)"\s*:'
@@ -236,21 +232,18 @@ _ends_with_id = re.compile(rb",\s*%b\s*(?:,\s*%b\s*)?\}\s*\Z" % (_ID, _VERSION))
 
 
 def is_answer(beginning: bytes) -> bool:
-    """Whether a line that begins so is an answer, to whatever it is."""
+    """Whether a line that begins so is an answer."""
     return _begins_with_outcome(beginning) is not None or _begins_with_id(beginning) is not None
 
 
 def begins_answer(beginning: bytes) -> bytes | None:
-    """The id that an answer names at its beginning, empty where it does not; None where this begins no answer."""
+    """The id at the beginning of an answer, b"" if it is not there; None if it is not an answer."""
     named = answered(beginning)
     return named if named is not None or not is_answer(beginning) else b""
 
 
 def answered(beginning: bytes, end: bytes = b"") -> bytes | None:
-    """The id that an answer names of which only the ends are known; None where they do not say it for certain.
-
-    A line may well end within a string, but not with a key and a brace: those are the message's own.
-    """
+    """The id of an answer of which only the ends are known; None if it is not certain."""
     named = _begins_with_id(beginning)
     if named is None and _begins_with_outcome(beginning) is not None:
         named = _ends_with_id(end)
@@ -258,10 +251,10 @@ def answered(beginning: bytes, end: bytes = b"") -> bytes | None:
 
 
 def _begin(data: bytes, opening: bytes) -> int:
-    """Where the value begins that must be an object, or an array."""
+    """The place of the opening bracket, which must come first. Raises ParseError."""
     at = len(data) - len(data.lstrip(_WHITE))
     if data[at : at + 1] != opening:
         raise ParseError("the message is not JSON")
     if len(data) > MAX_BYTES:
-        raise ParseError(f"the message is over {MAX_BYTES >> 20} MiB, and not JSON that can be read quickly")
+        raise ParseError(f"the message is nonstandard JSON of more than {MAX_BYTES >> 20} MiB")
     return at

@@ -1,6 +1,6 @@
-"""RedisAddress: what a Redis URL says, as connections of redis-py: one server, a Unix socket, or the master of a set.
+"""RedisAddress: a Redis URL as a connection pool of redis-py: one server, a Unix socket, or Sentinel.
 
-Redis Cluster is not supported: one script touches keys that it would spread over its nodes.
+Redis Cluster is not supported: our scripts use several keys, which it would spread over its nodes.
 """
 
 from collections.abc import Mapping
@@ -13,10 +13,10 @@ from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
 
-CONNECT_S = 1.0  # TLS, a login, and asking a sentinel or two
+CONNECT_S = 1.0  # includes TLS, login and one or two sentinels
 SENTINEL_S = 0.3  # so that one dead sentinel leaves time to ask another
 SENTINEL_PORT = 26379
-# What a URL may say beside where and who. Time-outs, retries and pools are ours: nothing is sent twice.
+# Allowed in a URL. Timeouts, retries and pools are set here, so that nothing is sent twice.
 OPTIONS = frozenset({
     "db", "username", "password", "ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs",
     "ssl_check_hostname", "sentinel_username", "sentinel_password",
@@ -25,26 +25,27 @@ OPTIONS = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class RedisAddress:
-    """How a connection is made. `sentinels` and `master` where sentinels know which server it is."""
+    """How to connect. `sentinels` and `master` are only set for Sentinel."""
 
     options: Mapping[str, Any]
     sentinels: tuple[tuple[str, int], ...] = ()
     master: str = ""
 
     def pool(self) -> ConnectionPool:
-        """A pool of redis-py whose connections repeat nothing on their own; whoever asks for it closes it."""
+        """A new pool of connections that never retry; the caller closes it."""
         options: dict[str, Any] = {
-            "protocol": 2,  # shapes of answers that do not depend on what stands between, and nothing unasked for
+            "protocol": 2,  # the same shapes of answers behind any proxy, and no push messages
             "retry": Retry(NoBackoff(), 0),
             "socket_connect_timeout": CONNECT_S,
-            "socket_timeout": None,  # deadlines are those of whoever asks
+            "socket_timeout": None,  # callers have their own deadlines
             "driver_info": None,
             "client_name": "trunkline",
             **self.options,
         }
         if not self.sentinels:
             return ConnectionPool(**options)
-        return _MasterPool(self.master, self._sentinel(), **_without_sentinel(options))  # type: ignore[no-untyped-call]
+        options = {name: value for name, value in options.items() if not name.startswith("sentinel_")}
+        return _MasterPool(self.master, self._sentinel(), **options)  # type: ignore[no-untyped-call]
 
     def _sentinel(self) -> Sentinel:
         tls = {name: value for name, value in self.options.items() if name.startswith("ssl")}
@@ -55,7 +56,7 @@ class RedisAddress:
 
 
 class _MasterPool(SentinelConnectionPool):
-    """Closes its connections to the sentinels as well."""
+    """Also closes its connections to the sentinels."""
 
     async def aclose(self) -> None:
         await super().aclose()
@@ -63,11 +64,7 @@ class _MasterPool(SentinelConnectionPool):
 
 
 def parse(url: str) -> RedisAddress:
-    """What the URL says.
-
-    Raises:
-        ValueError: it is of no form that we know; the message does not repeat it.
-    """
+    """Raises ValueError for an unsupported URL; the message does not contain the URL, which may hold a password."""
     scheme, separator, rest = url.partition("://")
     where, _, query = rest.partition("?")
     unknown = sorted(set(parse_qs(query)) - OPTIONS)
@@ -80,9 +77,7 @@ def parse(url: str) -> RedisAddress:
     try:
         return RedisAddress(dict(parse_url(url)))
     except ValueError:
-        raise ValueError(
-            "the Redis URL is of no form that is known: redis://USER:PASSWORD@HOST:PORT/DATABASE"
-        ) from None
+        raise ValueError("invalid Redis URL; expected redis://USER:PASSWORD@HOST:PORT/DATABASE") from None
 
 
 def _parse_sentinel(scheme: str, where: str, query: str) -> RedisAddress:
@@ -91,7 +86,7 @@ def _parse_sentinel(scheme: str, where: str, query: str) -> RedisAddress:
     master, _, database = path.partition("/")
     if not master or not all(hosts.split(",")):
         raise ValueError("it must name sentinels and a master: redis+sentinel://HOST:26379,HOST2:26379/MASTER/0")
-    # The rest is what redis-py reads from a URL with one server.
+    # redis-py parses the rest, as a URL of one server.
     server = parse_url(f"{scheme}://{login}{'@' if login else ''}sentinel/{database}?{query}")
     options = {name: value for name, value in server.items() if name not in ("host", "port", "connection_class")}
     return RedisAddress(
@@ -106,9 +101,5 @@ def _sentinel_place(text: str) -> tuple[str, int]:
     if not colon or text.endswith("]"):
         return text.strip("[]"), SENTINEL_PORT
     if not port.isdecimal():
-        raise ValueError("a sentinel's port is no number: redis+sentinel://HOST:26379/MASTER/0")
+        raise ValueError("a sentinel's port is not a number: redis+sentinel://HOST:26379/MASTER/0")
     return host.strip("[]"), int(port)
-
-
-def _without_sentinel(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if not name.startswith("sentinel_")}

@@ -1,8 +1,8 @@
-"""key_check: whether the nodes that share a Redis share their secret key. One that has another cannot open what the
-others have written, and would take it for forged.
+"""key_check: makes sure that all nodes of a Redis have the same secret key. A node with another one could not open what
+the others have written, and would take it for forged.
 
-Beside the routes stands a MAC of a constant under the key. Whoever comes first writes it; every beat keeps it for as
-long as routes are kept, so that a key can be changed once no node has beaten for that long.
+A MAC of a constant under the key is stored beside the routes. The first node writes it; each heartbeat extends it for
+as long as routes are kept, so the key can be changed once no node has run for that long.
 """
 
 import hmac
@@ -10,11 +10,13 @@ import hmac
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 
+from app.redis.survey import ask
+
 NAME = "trunkline:key"
-KEPT_MS = 600_000  # as routes: then nothing is left that the old key has sealed
+KEPT_MS = 600_000  # as long as routes: afterwards nothing sealed with the old key is left
 _LABEL = b"trunkline key check 1"
 
-# For scripts: whether the value is ours by now. One of another type was not written by us.
+# For scripts: stores the value if there is none, and compares it. A key of another type was not written by us.
 FITS = """
 local function fits(value, ttl)
   local name = 'trunkline:key'
@@ -33,23 +35,18 @@ _CLAIM = FITS + "return fits(ARGV[1], ARGV[2]) and 1 or 0"
 
 
 class OtherKey(RedisError):
-    """It is used by nodes with another TRUNKLINE_SECRET_KEY."""
+    """The nodes that use this Redis have another TRUNKLINE_SECRET_KEY."""
 
 
 def check_value(secret_key: bytes) -> bytes:
-    """What stands there; says nothing about the key to whoever does not have it."""
+    """The stored value; it does not reveal the key."""
     return hmac.digest(secret_key, _LABEL, "sha256").hex().encode()
 
 
 async def claim(connection: AbstractConnection, value: bytes) -> None:
-    """Writes the value, or compares it. A Redis that does not let us is found out by the next beat.
-
-    Raises:
-        OtherKey: it is another one.
-    """
-    await connection.send_command("EVAL", _CLAIM, 0, value, KEPT_MS)
+    """Writes the value, or raises OtherKey if there is another one. Errors of the script show at the next heartbeat."""
     try:
-        fits = await connection.read_response()
+        fits = await ask(connection, "EVAL", _CLAIM, 0, value, KEPT_MS)
     except ReadOnlyError:
         raise
     except ResponseError:

@@ -1,4 +1,4 @@
-"""Heartbeat: says each second that this node lives and what it holds."""
+"""Heartbeat: once a second, renews this node's lease and refreshes some of its routes."""
 
 import logging
 import math
@@ -11,22 +11,22 @@ from app.errors import OwnershipUnknown, RoutesUnavailable
 from app.routing.routes import BEAT_S, CALLER, LEASE_S, NodeRecord, NodeStore, Route, RouteStore
 from app.routing.session_counts import TURN_BEATS, Rotation
 
-LOT = 500  # routes per command, and of each kind per beat: 300,000 within the time that routes are kept
-HURRY_S = 0.25  # between beats while another node's lease is about to end: whoever waits for it waits for that
-RENEW_S = 2.0  # how long a node that stood still tries to make a new connection, before it goes on without proof
-MAX_DEPARTED = 64  # nodes that have left the list and may live all the same; above it the first to leave is forgotten
+LOT = 500  # routes per command, and of each kind per beat: 300,000 before the first of them expires
+HURRY_S = 0.25  # between beats while another node's lease is about to end: requests may be waiting for that
+RENEW_S = 2.0  # how long a node tries to reconnect after a standstill, before it goes on unverified
+MAX_DEPARTED = 64  # nodes without a lease that may still be alive; above it the first to leave is forgotten
 
 log = logging.getLogger(__name__)
 
 
 class Store(RouteStore, NodeStore, Protocol):
-    """Where routes and nodes are."""
+    """Holds routes and nodes."""
 
 
 class Heartbeat:
     """`peers` are the other living nodes, as of the last beat that reached the store, sent at `last_ok`; `departed` are
-    the last that were among them and are not any more. `clock` goes on while the machine is suspended; `on_forgotten`
-    hears that the store has lost what it had of this node."""
+    the last ones that left that list. `clock` must not stop while the machine is suspended; `on_forgotten` is called
+    when the store has lost this node's records."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Heartbeat:
         self._store, self._node, self._routes, self._on_lost, self._clock = store, node, routes, on_lost, clock
         self._rotation, self._often = Rotation(TURN_BEATS), Rotation(1)
         self._must_prove = True
-        self._losses = 0  # how often the store had forgotten us
+        self._losses = 0  # how often the store had lost our records
         self.peers: dict[str, NodeRecord] = {}
         self.departed: dict[str, NodeRecord] = {}
         self._on_forgotten = on_forgotten
@@ -49,7 +49,7 @@ class Heartbeat:
         self.last_ok = -math.inf
 
     async def run(self) -> None:
-        """Beats until it is cancelled, whatever the store does."""
+        """Beats until cancelled, whatever the store does."""
         while not self._has_left:
             began_at = self._clock()
             await self.beat()
@@ -57,16 +57,16 @@ class Heartbeat:
             await anyio.sleep(max(0.0, began_at + every_s - self._clock()))
 
     async def leave(self) -> None:
-        """Ends the lease at once, and the beats. For a node that owns nothing any more; idempotent."""
+        """Ends the lease and stops the beats. For a node that no longer owns anything; idempotent."""
         has_left, self._has_left = self._has_left, True
         if not has_left:
             try:
                 await self._store.leave(self._node().id)
             except RoutesUnavailable:
-                log.info("Could not end this node's lease; it expires by itself")
+                log.info("Could not end this node's lease; it will expire by itself")
 
     async def beat(self) -> None:
-        """One beat: the lease, the others, and some of our routes, or all where the store has forgotten us."""
+        """Renews the lease, reads the other nodes, and refreshes some routes: all if the store has lost them."""
         try:
             await self._renew()
             if self._must_prove:
@@ -76,37 +76,31 @@ class Heartbeat:
         except RoutesUnavailable:
             self._failed()
         except Exception:
-            log.exception("A heartbeat has failed")
+            log.exception("Heartbeat failed; will retry")
             self._failed()
 
     async def prove(self) -> None:
-        """Refreshes every route; afterwards what we still hold is ours, and `on_lost` has been told of the rest.
-
-        Raises:
-            RoutesUnavailable: the store does not answer; nothing is known.
-        """
+        """Verifies every route and reports lost ones to `on_lost`. Raises RoutesUnavailable if the store is away."""
         self._must_prove, losses = True, self._losses
         keys = [route.key for route in self._routes()]
         renew_at = self._clock() + BEAT_S
         for start in range(0, len(keys), LOT):
-            if self._clock() >= renew_at:  # so many that the lease would end meanwhile
+            if self._clock() >= renew_at:  # so many routes that the lease would end meanwhile
                 renew_at = self._clock() + BEAT_S
                 await self._renew()
-            await self._refresh(self._still_ours(keys[start : start + LOT]))
+            lot = set(keys[start : start + LOT])
+            await self._refresh([route for route in self._routes() if route.key in lot])
         self._must_prove = self._losses != losses
 
     async def prove_anew(self, stood_still_at: float) -> None:
-        """After a gap of this node's: renews the lease and proves all, over a connection that is made now. On the one
-        from before nobody may be listening, and as long as the lease is over a route can be taken right after it was
-        proved. Tries for RENEW_S.
-
-        Args:
-            stood_still_at: when the gap began, by the heartbeat's clock.
+        """After a standstill that began at `stood_still_at` (heartbeat's clock): renews the lease and verifies all
+        routes, for up to RENEW_S. It reconnects first, because the old connection may be dead, and renews first,
+        because without a lease a route can be taken right after it was verified.
 
         Raises:
-            OwnershipUnknown: the store does not answer, and others may own by now what this node does.
-            RoutesUnavailable: the store does not answer. Nothing was taken in the gap: the lease went on through it,
-                or this node had gone on without the store for longer than a lease before.
+            OwnershipUnknown: the store does not answer, and other nodes may have taken over sessions of this one.
+            RoutesUnavailable: the store does not answer, but no session was taken: the lease outlasted the standstill,
+                or had ended long before it.
         """
         woke_at = self._clock()
         if stood_still_at < self.last_ok + LEASE_S <= woke_at:
@@ -135,15 +129,14 @@ class Heartbeat:
             self._on_forgotten()
         self._heard_of({peer.id: peer for peer in await self._store.nodes() if peer.id != node.id})
         if not self.is_ok and math.isfinite(self.last_ok):
-            log.info("This node reaches the store of routes again")
+            log.info("The route store (Redis) answers again")
         self.is_ok, self.last_ok = True, sent_at
 
     def _heard_of(self, peers: dict[str, NodeRecord]) -> None:
-        """Changes both in place: whoever looks at them sees it."""
-        for node, record in self.peers.items():
-            if node not in peers:
-                self.departed[node] = record
-        for node in [node for node in self.departed if node in peers]:
+        """Changes both in place, because others hold references to them."""
+        for node in self.peers.keys() - peers.keys():
+            self.departed[node] = self.peers[node]
+        for node in self.departed.keys() & peers.keys():
             del self.departed[node]
         while len(self.departed) > MAX_DEPARTED:
             del self.departed[next(iter(self.departed))]
@@ -152,12 +145,12 @@ class Heartbeat:
 
     async def _refresh(self, lot: Sequence[Route]) -> None:
         for route in await self._store.refresh(lot) if lot else ():
-            log.warning("Another node has taken a route over: token %d", route.token)
+            log.warning("Another node has taken over a route: token %d", route.token)
             self._on_lost(route)
 
     def _next_lot(self) -> list[Route]:
-        """What may be lost one by one: the whole store would have been noticed. With each beat those that nothing else
-        tells of, the others within a minute."""
+        """Routes to refresh because single ones may get lost: those that cannot be found otherwise with each beat, the
+        others within a minute."""
         named: dict[str, Route] = {}
         only_there: dict[str, Route] = {}
         for route in self._routes():
@@ -166,20 +159,12 @@ class Heartbeat:
         lot += [named.get(key) for key in self._rotation.next(named, LOT)]
         return [route for route in lot if route is not None]
 
-    def _still_ours(self, keys: list[str]) -> list[Route]:
-        wanted = set(keys)
-        return [route for route in self._routes() if route.key in wanted]
-
     def _failed(self) -> None:
         if self.is_ok:
-            log.warning("This node cannot reach the store of routes; its own sessions go on")
+            log.warning("The route store (Redis) does not answer; this node goes on serving its own sessions")
         self.is_ok = False
-
-    def __repr__(self) -> str:
-        return f"<Heartbeat {'ok' if self.is_ok else 'failing'} [{len(self.peers)} peers]>"
 
 
 def _is_named_by_its_id(route: Route) -> bool:
-    """Whether a node that finds no route asks us all the same: the id of a session says who gave it out, and that is
-    its first owner."""
+    """Whether other nodes find us without the route: a session id names the node that made it, its first owner."""
     return route.token == 1 and route.transport != CALLER

@@ -1,4 +1,4 @@
-"""MemoryStore: routes and nodes in this process: for one node without Redis, and for tests with several."""
+"""MemoryStore: routes and nodes in this process, for a single node without Redis and for tests with several."""
 
 import time
 from collections import Counter
@@ -8,28 +8,24 @@ from dataclasses import replace
 from app.errors import SessionLimit, session_quota
 from app.routing.routes import CALLER, ENDED, LEASE_S, Found, NodeRecord, Quota, Route
 
-_Count = tuple[object, str]  # whose sessions, and on which node
-
 
 class MemoryStore:
-    """Fulfils RouteStore and NodeStore. Nodes that share one object find each other; it forgets nothing."""
+    """Fulfils RouteStore and NodeStore. Nodes that share one object find each other; nothing expires but leases."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._routes: dict[str, Route] = {}
         self._counted: set[str] = set()
-        self._sessions: Counter[_Count] = Counter()
+        self._sessions = Counter[tuple[object, str]]()  # by tenant or principal, and node
         self._leases: dict[str, tuple[NodeRecord, float]] = {}
 
     async def find(self, key: str) -> Found:
-        """As RouteStore."""
         route = self._routes.get(key)
         if route is not None and route.transport == ENDED:
             route = None
         return Found(route, owner_lives=route is not None and self._lives(route.node), is_settling=False)
 
     async def claim(self, route: Route, quota: Quota | None) -> Route:
-        """As RouteStore."""
         found = self._routes.get(route.key)
         if found is not None:
             if found.node == route.node or self._lives(found.node):
@@ -42,7 +38,6 @@ class MemoryStore:
         return route
 
     async def take_over(self, route: Route, node: str, url: str) -> Route | None:
-        """As RouteStore."""
         found, taken = self._routes.get(route.key), route.owned_by(node, url)
         if found == taken:
             return taken
@@ -52,7 +47,6 @@ class MemoryStore:
         return taken
 
     async def refresh(self, routes: Sequence[Route]) -> list[Route]:
-        """As RouteStore."""
         lost = []
         for route in routes:
             found = self._routes.get(route.key)
@@ -63,10 +57,9 @@ class MemoryStore:
         return lost
 
     def holds(self, routes: Sequence[Route]) -> None:
-        """As RouteStore: here the routes themselves are counted."""
+        """Nothing to do: here the routes themselves are counted."""
 
     async def release(self, route: Route, *, hand_over: bool = False) -> None:
-        """As RouteStore."""
         found = self._routes.get(route.key)
         if found is None or (found.node, found.token) != (route.node, route.token):
             return
@@ -75,26 +68,22 @@ class MemoryStore:
             self._routes[route.key] = left
 
     async def beat(self, node: NodeRecord) -> bool:
-        """As NodeStore."""
         known = self._lives(node.id)
         self._leases[node.id] = node, self._clock() + LEASE_S
         return known
 
     async def leave(self, node: str) -> None:
-        """As NodeStore."""
         self._leases.pop(node, None)
 
     async def nodes(self) -> list[NodeRecord]:
-        """As NodeStore."""
         self._leases = {node: lease for node, lease in self._leases.items() if self._lives(node)}
         return [record for _, (record, _) in sorted(self._leases.items())]
 
     async def reconnect(self, within_s: float) -> None:
-        """As NodeStore: there is no connection."""
+        """Nothing to do: there is no connection."""
 
     def expects_an_end(self) -> bool:
-        """As NodeStore: the nodes that share this are of one process, and die with it."""
-        return False
+        return False  # all nodes are in one process and die together
 
     def _lives(self, node: str) -> bool:
         lease = self._leases.get(node)
@@ -125,9 +114,6 @@ class MemoryStore:
             self._sessions[whose, route.node] -= 1
             if not self._sessions[whose, route.node]:
                 del self._sessions[whose, route.node]
-
-    def __repr__(self) -> str:
-        return f"<MemoryStore [{len(self._routes)} routes, {len(self._leases)} nodes]>"
 
 
 def _whose(route: Route) -> dict[str, object]:

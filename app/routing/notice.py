@@ -1,45 +1,48 @@
-"""Notice: what the nodes tell each other about changes, how it is written down, and which were heard already. Pure."""
+"""Notice: what nodes tell each other about changes, its sealed form, and which were heard already. Pure."""
 
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum, StrEnum
-from typing import Protocol
 
 import msgspec
 
+from app.routing.records import Seal
+
+STREAM = "trunkline:notices"
+
 
 class Kind(StrEnum):
-    """What has happened. What a notice is about, in words, stands behind it."""
+    """What has happened."""
 
-    TENANT_CHANGED = "tenant_changed"  # tenant
-    TENANT_REMOVED = "tenant_removed"  # tenant
-    BACKEND_CHANGED = "backend_changed"  # tenant, backend
-    BACKEND_REMOVED = "backend_removed"  # tenant, backend
-    BACKEND_RESTARTED = "backend_restarted"  # tenant, backend
-    KEY_REVOKED = "key_revoked"  # tenant, issuer, subject
-    PRINCIPAL_CHANGED = "principal_changed"  # tenant, issuer, subject
-    ISSUER_CHANGED = "issuer_changed"  # tenant, issuer
-    NODE_LEAVING = "node_leaving"  # node
-    RESYNC = "resync"  # some notices may have been missed: nothing that is remembered may be believed
+    TENANT_CHANGED = "tenant_changed"
+    TENANT_REMOVED = "tenant_removed"
+    BACKEND_CHANGED = "backend_changed"
+    BACKEND_REMOVED = "backend_removed"
+    BACKEND_RESTARTED = "backend_restarted"
+    KEY_REVOKED = "key_revoked"
+    PRINCIPAL_CHANGED = "principal_changed"
+    ISSUER_CHANGED = "issuer_changed"
+    NODE_LEAVING = "node_leaving"
+    RESYNC = "resync"  # notices may have been missed: nothing that is cached may be trusted
 
 
 WORDS = {
-    Kind.TENANT_CHANGED: 1,
+    Kind.TENANT_CHANGED: 1,  # tenant
     Kind.TENANT_REMOVED: 1,
-    Kind.BACKEND_CHANGED: 2,
+    Kind.BACKEND_CHANGED: 2,  # tenant, backend
     Kind.BACKEND_REMOVED: 2,
     Kind.BACKEND_RESTARTED: 2,
-    Kind.KEY_REVOKED: 3,
+    Kind.KEY_REVOKED: 3,  # tenant, issuer, subject
     Kind.PRINCIPAL_CHANGED: 3,
-    Kind.ISSUER_CHANGED: 2,
-    Kind.NODE_LEAVING: 1,
+    Kind.ISSUER_CHANGED: 2,  # tenant, issuer
+    Kind.NODE_LEAVING: 1,  # node
     Kind.RESYNC: 0,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One change, by name: whoever hears of it looks up what is true now."""
+    """A change, by name: receivers look up the present state. `about` has as many words as WORDS says."""
 
     kind: Kind
     about: tuple[str, ...] = ()
@@ -48,60 +51,28 @@ class Notice:
 RESYNC = Notice(Kind.RESYNC)
 
 
-class Seals(Protocol):
-    """Makes unreadable, and refuses what others made (`auth.sealing.Sealer`)."""
+class Received(msgspec.Struct, array_like=True, frozen=True):
+    """A notice in the stream. Each sender numbers its notices."""
 
-    def seal(self, secret: bytes, place: str) -> bytes:
-        """For this place only."""
-
-    def open(self, sealed: bytes, place: str) -> bytes:
-        """Raises an exception of its own for what was not sealed for this place."""
-
-
-class _Written(msgspec.Struct, array_like=True):
     sender: str
     number: int
-    kind: str
+    kind: Kind
     about: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
-    """A notice as it came: its sender counts what it sends."""
-
-    sender: str
-    number: int
-    notice: Notice
+_decode = msgspec.msgpack.Decoder(Received).decode
 
 
-class Unreadable(Exception):
-    """No node of ours has written this, or one of another version."""
+def write(seal: Seal, received: Received) -> bytes:
+    return seal.seal(msgspec.msgpack.encode(received), STREAM)
 
 
-_decode = msgspec.msgpack.Decoder(_Written).decode
-
-
-def write(seals: Seals, place: str, received: Received) -> bytes:
-    """For the stream."""
-    notice = received.notice
-    written = _Written(received.sender, received.number, notice.kind.value, notice.about)
-    return seals.seal(msgspec.msgpack.encode(written), place)
-
-
-def read(seals: Seals, place: str, sealed: bytes) -> Received:
-    """What stood there.
-
-    Raises:
-        Unreadable: it was changed, moved here from elsewhere, or is of a kind that this version does not know.
-    """
-    try:
-        written = _decode(seals.open(sealed, place))
-        kind = Kind(written.kind)
-    except Exception as problem:  # the seal's own kind is not known here
-        raise Unreadable from problem
-    if len(written.about) != WORDS[kind]:
-        raise Unreadable
-    return Received(written.sender, written.number, Notice(kind, written.about))
+def read(seal: Seal, sealed: bytes) -> Received:
+    """Raises ValueError if no node wrote this notice for the stream, or if this version does not know its kind."""
+    received = _decode(seal.open(sealed, STREAM))
+    if len(received.about) != WORDS[received.kind]:
+        raise ValueError("words are missing")
+    return received
 
 
 MAX_REMEMBERED = 10_000
@@ -109,30 +80,30 @@ MAX_SENDERS = 1000
 
 
 class Way(Enum):
-    """How a node learns of a change; the value is for how many seconds the other way is waited for."""
+    """How a node learns of a change. The value is how long, in seconds, the same change is expected this way."""
 
     NOTICE = 60.0  # a sender gives up sooner
-    TRAIL = 3600.0  # what is written there comes as soon as the database answers
+    TRAIL = 3600.0  # an entry arrives as soon as the database answers
 
 
 class Once:
-    """Each change takes effect once, though it comes as a notice and in the audit trail, in either order.
+    """Applies each change once, although it arrives as a notice and in the audit trail, in either order.
 
-    What came on one way is owed by the other. Where one of them stays away something may take effect twice; nothing
-    is left out. The clock is passed in.
+    A change that came one way is expected on the other. If it does not arrive there in time, a later equal one may be
+    applied twice; none is skipped. The clock is passed in.
     """
 
     def __init__(self) -> None:
         self._owed: dict[tuple[Way, Notice], deque[float]] = {}
 
     def owe(self, way: Way, notice: Notice, now: float) -> None:
-        """It has taken effect, and will come on this way too."""
+        """The change was applied, and will arrive this way too."""
         if len(self._owed) >= MAX_REMEMBERED:
             self._forget_some(now)
         self._owed.setdefault((way, notice), deque(maxlen=MAX_REMEMBERED)).append(now + way.value)
 
     def is_repeated(self, way: Way, notice: Notice, now: float) -> bool:
-        """Whether this is what was owed; then it is no longer."""
+        """Whether this change was expected this way; each expectation is met once."""
         owed = self._owed.pop((way, notice), None)
         if owed is None:
             return False
@@ -146,31 +117,26 @@ class Once:
         return True
 
     def forget(self, way: Way) -> None:
-        """Nothing that was owed on this way is waited for any more."""
+        """Drops all expectations of this way."""
         self._owed = {key: owed for key, owed in self._owed.items() if key[0] is not way}
 
     def _forget_some(self, now: float) -> None:
-        """What never came; and the oldest half, if that is not enough."""
+        """Drops expired expectations, and the oldest half if that is not enough."""
         kept = {key: owed for key, owed in self._owed.items() if owed[-1] > now}
         if len(kept) >= MAX_REMEMBERED:
             kept = dict(list(kept.items())[len(kept) // 2 :])
         self._owed = kept
 
-    def __repr__(self) -> str:
-        return f"<Once [{len(self._owed)} owed]>"
-
 
 class Numbers:
-    """Each sender numbers its notices."""
+    """The last number of each sender."""
 
     def __init__(self) -> None:
         self._last: dict[str, int] = {}
 
     def step(self, sender: str, number: int) -> int:
-        """How far this one is from the last: 1 is the next, less was there before, more means that some are missing.
-
-        Of a sender that was not heard before, any is the next.
-        """
+        """The distance from the sender's last number: 1 is the next, less is a repetition, more means missed notices.
+        It is 1 for the first notice of a sender."""
         last = self._last.pop(sender, number - 1)
         if len(self._last) >= MAX_SENDERS:
             del self._last[next(iter(self._last))]

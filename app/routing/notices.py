@@ -1,78 +1,59 @@
-"""Notices: one Redis stream on which every node tells the others what has changed.
+"""Notices: one Redis stream in which every node tells the others what has changed.
 
-The quick way, not the sure one: whoever may have missed something hears RESYNC, and the audit trail is read besides.
+It is fast, but not reliable: a node that may have missed something gets RESYNC, and the audit trail is read besides.
 """
 
 import logging
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
 
 import anyio
 from prometheus_client import Counter
 from redis.exceptions import RedisError
 
 from app.errors import GatewayError
-from app.routing.notice import RESYNC, Notice, Numbers, Received, Seals, Unreadable, read, write
+from app.redis.connection import RedisConnection
+from app.redis.survey import in_one_line
+from app.routing.notice import RESYNC, STREAM, Notice, Numbers, Received, read, write
+from app.routing.records import Seal
 
-STREAM = "trunkline:notices"
-KEPT = 10_000  # entries; more than any node is behind while its connection lives
+KEPT = 10_000  # entries; no node with a live connection lags so far behind
 MAX_UNSENT = 1000
-TOO_OLD_S = 30.0  # what could not be sent for so long is known from the audit trail by then
-BLOCK_S = 2.0  # how long a read waits: less than what a proxy in between takes for a dead connection
+TOO_OLD_S = 30.0  # by then the other nodes know the change from the audit trail
+BLOCK_S = 2.0  # how long a read waits; proxies close connections that are silent for longer
 LATE_S = 1.0
 BATCH = 500
-RETRY_S = (0.05, 1.0)  # the first wait and the longest; half of it is random, so that not all nodes come at once
+RETRY_S = (0.05, 1.0)  # the first wait and the longest; half of it is random, so that nodes do not all retry at once
 COMPLAIN_EVERY_S = 60.0
 
 Hear = Callable[[Notice], None]
+_Ask = Callable[..., Awaitable[Any]]  # one command on the connection that reads
 _Entries = Sequence[tuple[Any, dict[Any, Any]]]
 
 log = logging.getLogger(__name__)
 
 
-class BlockingClient(Protocol):
-    """A connection of its own, for reads that wait."""
-
-    async def execute_command(self, *command: Any) -> Any:
-        """Raises RedisError, or OSError."""
-
-    async def aclose(self) -> None:
-        """Closes the connection."""
-
-
-class Connection(Protocol):
-    """Redis, as this file needs it (`redis_connection.RedisConnection`)."""
-
-    async def execute(self, *command: Any) -> Any:
-        """One command within the deadline. Raises RoutesUnavailable."""
-
-    def blocking_client(self) -> BlockingClient:
-        """A client without a time-out of its own; whoever asked closes it."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Unsent:
+class _Unsent(NamedTuple):
     number: int
     notice: Notice
     at: float
 
 
 class Notices:
-    """Sends this node's notices and hears those of the others. `run` runs in a task of the node."""
+    """Sends this node's notices and receives those of other nodes, in a task that calls `run`."""
 
     def __init__(
         self,
-        connection: Connection,
-        seals: Seals,
+        connection: RedisConnection,
+        seal: Seal,
         node: str,
         errors: Counter,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._connection, self._seals, self._node, self._clock = connection, seals, node, clock
+        self._connection, self._seal, self._node, self._clock = connection, seal, node, clock
         self._forged = errors.labels("poisoned")
         self._unsent: deque[_Unsent] = deque()
         self._number = 0
@@ -82,7 +63,7 @@ class Notices:
         self.is_connected = False
 
     def publish(self, notice: Notice) -> None:
-        """Tells the others, as soon as possible. Neither waits nor raises; at the limit the oldest become a RESYNC."""
+        """Sends the notice soon. Neither waits nor raises; above MAX_UNSENT the oldest two become one RESYNC."""
         if not self._unsent:
             self._is_done = anyio.Event()
         elif len(self._unsent) >= MAX_UNSENT:
@@ -93,23 +74,18 @@ class Notices:
         self._has_work.set()
 
     async def flush(self, seconds: float) -> bool:
-        """Waits until everything is sent, at most so long; whether it is."""
+        """Waits until everything is sent; False if that took longer."""
         with anyio.move_on_after(seconds):
             while self._unsent:
                 await self._is_done.wait()
         return not self._unsent
 
     async def run(self, hear: Hear) -> None:
-        """Sends, and calls `hear` for what comes from others; RESYNC whenever something may have been missed.
-
-        `hear` neither waits nor raises. The beginning is such a moment too.
-        """
+        """Sends notices, and calls `hear` with those of other nodes: with RESYNC at the start, and whenever some may
+        have been missed. `hear` must neither wait nor raise."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._send_for_ever)
             tasks.start_soon(self._read_for_ever, hear)
-
-    def __repr__(self) -> str:
-        return f"<Notices [{'connected' if self.is_connected else 'away'}, {len(self._unsent)} unsent]>"
 
     # --- sending
 
@@ -129,8 +105,8 @@ class Notices:
                 self._is_done.set()
 
     async def _send(self, unsent: _Unsent) -> None:
-        # A command that was carried out though its answer did not come is sent again: by its number it is one notice.
-        sealed = write(self._seals, STREAM, Received(self._node, unsent.number, unsent.notice))
+        # If the answer gets lost it is sent again: receivers recognise the repetition by its number.
+        sealed = write(self._seal, Received(self._node, unsent.number, unsent.notice.kind, unsent.notice.about))
         await self._connection.execute("XADD", STREAM, "MAXLEN", "~", KEPT, "*", "n", sealed)
         if self._unsent[0] is unsent:
             self._unsent.popleft()
@@ -143,7 +119,7 @@ class Notices:
             self._give_up(old)
 
     def _give_up(self, unsent: _Unsent) -> None:
-        """RESYNC takes its place. When it is too old itself, it becomes one with what is too old behind it."""
+        """Puts a RESYNC in its place. Once that is too old itself, it is merged with the old notices behind it."""
         self._unsent.appendleft(_Unsent(unsent.number, RESYNC, self._clock()))
 
     # --- reading
@@ -152,17 +128,19 @@ class Notices:
         failures = 0
         while True:
             client = self._connection.blocking_client()
+            ask: _Ask = client.execute_command
             try:
-                position = await self._mark(client)
+                position = await self._mark(ask)
                 hear(RESYNC)
                 self.is_connected, failures = True, 0
                 while True:
-                    position = await self._read(client, position, hear)
+                    position = await self._read(ask, position, hear)
             except (RedisError, OSError, TimeoutError) as problem:
                 if self.is_connected:
-                    log.warning("Notices of other nodes do not arrive: %s", type(problem).__name__)
+                    why = in_one_line(problem)
+                    log.warning("Cannot receive notices of other nodes from Redis, will retry: %s", why)
             except Exception:
-                log.exception("Could not read notices of other nodes")
+                log.exception("Could not read notices of other nodes; will retry")
             finally:
                 self.is_connected = False
                 with anyio.move_on_after(LATE_S, shield=True):
@@ -170,23 +148,23 @@ class Notices:
             failures += 1
             await anyio.sleep(_pause_s(failures))
 
-    async def _mark(self, client: BlockingClient) -> bytes | str:
-        """An entry to begin behind. As long as it is there, nothing behind it was thrown away."""
+    async def _mark(self, ask: _Ask) -> bytes | str:
+        """Adds an entry to start reading after. While it exists, no later entry was trimmed."""
         with anyio.fail_after(LATE_S):
-            mark: bytes | str = await client.execute_command("XADD", STREAM, "MAXLEN", "~", KEPT, "*", "m", "")
+            mark: bytes | str = await ask("XADD", STREAM, "MAXLEN", "~", KEPT, "*", "m", "")
         return mark
 
-    async def _read(self, client: BlockingClient, position: bytes | str, hear: Hear) -> bytes | str:
-        """Waits for entries and tells of them; returns where to go on."""
+    async def _read(self, ask: _Ask, position: bytes | str, hear: Hear) -> bytes | str:
+        """Waits for entries and passes them on; returns the position to continue from."""
         command = ("XREAD", "COUNT", BATCH, "BLOCK", int(BLOCK_S * 1000), "STREAMS", STREAM, position)
         with anyio.fail_after(BLOCK_S + LATE_S):
-            entries = _entries(await client.execute_command(*command))
+            entries = _entries(await ask(*command))
         with anyio.fail_after(LATE_S):
-            is_whole = bool(await client.execute_command("XRANGE", STREAM, position, position))
-        if not is_whole:  # emptied, restarted, failed over, or overtaken by the stream's own limit
+            is_whole = bool(await ask("XRANGE", STREAM, position, position))
+        if not is_whole:  # Redis was emptied, restarted or failed over, or the stream was trimmed
             hear(RESYNC)
             if not entries:
-                return await self._mark(client)
+                return await self._mark(ask)
         for _, fields in entries:
             self._take(fields, hear)
         return entries[-1][0] if entries else position
@@ -196,8 +174,8 @@ class Notices:
         if sealed is None:
             return
         try:
-            received = read(self._seals, STREAM, sealed)
-        except Unreadable:
+            received = read(self._seal, sealed)
+        except ValueError:
             self._complain()
             return
         if received.sender == self._node:
@@ -206,17 +184,17 @@ class Notices:
         if step > 1:
             hear(RESYNC)
         if step >= 1:
-            hear(received.notice)
+            hear(Notice(received.kind, received.about))
 
     def _complain(self) -> None:
         self._forged.inc()
         if self._clock() - self._complained_at >= COMPLAIN_EVERY_S:
             self._complained_at = self._clock()
-            log.error("Ignored entries in the notice stream that none of our nodes has written")
+            log.error("Ignored entries of the Redis stream %s that no node with this SECRET_KEY wrote", STREAM)
 
 
 def _entries(answer: Any) -> _Entries:
-    """Those of the one stream. RESP3 and RESP2 put them into different boxes."""
+    """The entries of the one stream, in a reply of RESP3 (dict) or RESP2 (list)."""
     if not answer:
         return []
     entries: _Entries = next(iter(answer.values()))[0] if isinstance(answer, dict) else answer[0][1]

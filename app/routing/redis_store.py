@@ -1,4 +1,4 @@
-"""RedisStore: routes and nodes in Redis, for many nodes. One object per node: it knows what the node holds."""
+"""RedisStore: routes and nodes in Redis, for many nodes. One object per node: it tracks what the node holds."""
 
 import logging
 import secrets
@@ -14,16 +14,16 @@ from app.redis import key_check
 from app.redis.connection import RedisConnection, Value
 from app.routing import scripts
 from app.routing.node_list import NodeList
-from app.routing.records import Poisoned, Records, Seal, principal_count_name, route_name, tenant_count_name
+from app.routing.records import Records, Seal, principal_count_name, route_name, tenant_count_name
 from app.routing.routes import BEAT_S, CALLER, ENDED, LEASE_S, Found, NodeRecord, Quota, Route
 from app.routing.session_counts import SessionCounts
 
-ROUTE_TTL_MS = 600_000  # far longer than it takes until each was refreshed in turn
+ROUTE_TTL_MS = 600_000  # far longer than a node takes to refresh all its routes
 LEASE_MS = int(LEASE_S * 1000)
-SETTLING_MS = LEASE_MS + 1000  # until then every living node has said again what it holds
-LOT = 500  # routes in one script: two milliseconds in which Redis does nothing else
-MAX_LOTS = 100  # in one beat; what is left comes with the next one
-CLAIM_TRIES = 4  # each but the first after somebody else's change
+SETTLING_MS = LEASE_MS + 1000  # by then every living node has written its routes again
+LOT = 500  # routes in one script: it blocks Redis for 2 ms
+MAX_LOTS = 100  # in one beat; the rest follows with the next one
+CLAIM_TRIES = 4  # each but the first because another node has changed the route
 
 _LIMITS: tuple[SessionLimit, SessionLimit] = ("sessions", "sessions_per_principal")
 
@@ -31,10 +31,10 @@ log = logging.getLogger(__name__)
 
 
 class RedisStore:
-    """Fulfils RouteStore and NodeStore. Poisoned records count as absent, are counted as errors, and removed."""
+    """Fulfils RouteStore and NodeStore. Records that no node of ours wrote are ignored, counted, and removed."""
 
     def __init__(self, redis: RedisConnection, seal: Seal, errors: Counter, *, patience_s: float | None = None) -> None:
-        """`patience_s` is how long a claim may take while Redis answers others; None is no longer than any command."""
+        """`patience_s` is how long a claim may take while Redis answers other commands; None: no longer than those."""
         self._redis, self._records, self._errors, self._patience_s = redis, Records(seal), errors, patience_s
         self._counts = SessionCounts()
         self._generation = 0
@@ -45,7 +45,6 @@ class RedisStore:
         self._beating = anyio.Lock()
 
     async def find(self, key: str) -> Found:
-        """As RouteStore."""
         match await self._redis.run(scripts.FIND, [route_name(key)]):
             case [bytes(node), bytes(token), bytes(sealed), int(lives), int(settling)]:
                 route = await self._opened(key, node, token, sealed) if sealed else None
@@ -56,7 +55,6 @@ class RedisStore:
                 raise self._garbled()
 
     async def claim(self, route: Route, quota: Quota | None) -> Route:
-        """As RouteStore."""
         names = () if quota is None else _count_names(route)
         limits = [] if quota is None else [_limit(quota.sessions), _limit(quota.sessions_per_principal)]
         with self._counts.changing(names):
@@ -82,12 +80,11 @@ class RedisStore:
                     raise self._garbled()
             if outcome == b"owned" and found is not None:
                 return found
-            # A token never goes back while anything is known of the last one.
+            # Tokens only grow, as long as the last one is known.
             asked = route if found is None else replace(route, token=found.token + 1)
         raise RoutesUnavailable
 
     async def take_over(self, route: Route, node: str, url: str) -> Route | None:
-        """As RouteStore."""
         taken = route.owned_by(node, url)
         names = _count_names(route)
         arguments: list[Value] = [route.node, route.token, node, self._records.seal_route(taken), ROUTE_TTL_MS]
@@ -98,7 +95,7 @@ class RedisStore:
         return taken
 
     async def refresh(self, routes: Sequence[Route]) -> list[Route]:
-        """As RouteStore. All routes must be one node's."""
+        """As RouteStore. All routes must belong to one node."""
         for route in routes:
             self._counts.add(route.key, _count_names(route))
         lost: list[Route] = []
@@ -110,7 +107,7 @@ class RedisStore:
 
     async def _refresh(self, routes: Sequence[Route]) -> list[Route]:
         lost, missing = await self._say(routes, with_values=False)
-        # What was released since must not be written again.
+        # Routes released in the meantime must not be written again.
         missing = [route for route in missing if route.key in self._counts]
         if missing:
             more, _ = await self._say(missing, with_values=True)
@@ -118,7 +115,7 @@ class RedisStore:
         return lost
 
     async def _say(self, routes: Sequence[Route], *, with_values: bool) -> tuple[list[Route], list[Route]]:
-        """The routes that are others', and those that must be written."""
+        """Returns the routes that other nodes own now, and those that must be sent again with their values."""
         routes = [route for route in routes if route.key in self._counts]
         if not routes:
             return [], []
@@ -144,7 +141,6 @@ class RedisStore:
         return lost, missing
 
     async def release(self, route: Route, *, hand_over: bool = False) -> None:
-        """As RouteStore."""
         names = _count_names(route)
         arguments: list[Value] = [route.node, route.token, ROUTE_TTL_MS]
         if (left := route.left_behind(hand_over=hand_over)) is not None:
@@ -154,18 +150,17 @@ class RedisStore:
             await self._redis.run(scripts.RELEASE, [route_name(route.key), *names], arguments)
 
     def holds(self, routes: Sequence[Route]) -> None:
-        """As RouteStore."""
         for route in routes:
             if route.key not in self._counts:
                 self._counts.add(route.key, _count_names(route))
         gone = self._counts.compare({route.key for route in routes})
         if gone:
-            log.warning("Routes were counted that this node does not hold: %d", len(gone))
+            log.warning("Corrected the session counts in Redis: they had %d routes too many", len(gone))
 
     async def beat(self, node: NodeRecord) -> bool:
-        """As NodeStore; False where Redis does not hold exactly what the last beat wrote: it was emptied, or put back.
-        False also after another connection was made: what was written on the last one may be lost."""
-        async with self._beating:  # each must know what the last one wrote
+        """As NodeStore; False if Redis does not hold exactly what the last beat wrote (it was emptied or restored), and
+        after a reconnection, because what was written on the last connection may be lost."""
+        async with self._beating:  # each compares with what the last one wrote
             known = await self._beat(node)
         if not known or self._generation != self._redis.generation:
             self._was_forgotten = True
@@ -185,14 +180,14 @@ class RedisStore:
             case [0 | 1 as known, bytes(version)]:
                 self._last_beat, self._version = (node, sealed), version
                 return bool(known)
-            case [-1]:  # it was emptied, and others came first: the next connection will say so, and keep us out
+            case [-1]:  # emptied, and then taken by nodes with another key: the next connection reports it
                 self._redis.give_up()
                 raise RoutesUnavailable
             case _:
                 raise self._garbled()
 
     async def _recount(self, node: str) -> None:
-        """Says how many sessions are here: what is doubtful, and one lot of the rest."""
+        """Writes how many sessions are here: all doubtful counts, and a lot of the others."""
         for _ in range(MAX_LOTS):
             said = self._counts.to_say(LOT)
             if said:
@@ -202,11 +197,10 @@ class RedisStore:
                 return
 
     async def leave(self, node: str) -> None:
-        """As NodeStore."""
         await self._redis.run(scripts.LEAVE, [], [node])
 
     async def nodes(self) -> list[NodeRecord]:
-        """As NodeStore; asked once after each beat. In a large cluster how much each has to do is some beats old."""
+        """As NodeStore; to be called once after each beat. In a large cluster the nodes' loads are some beats old."""
         if self._list.is_due(self._version):
             match await self._redis.run(scripts.NODES, []):
                 case [bytes(version), *found] if len(found) % 2 == 0:
@@ -221,49 +215,44 @@ class RedisStore:
         for node_id, sealed in zip(found[::2], found[1::2], strict=True):
             try:
                 nodes.append(self._records.open_node(node_id.decode("utf-8", "replace"), sealed))
-            except Poisoned:
+            except ValueError:
                 self._alarm("of a node")
         return sorted(nodes, key=lambda node: node.id)
 
     async def reconnect(self, within_s: float) -> None:
-        """As NodeStore."""
         await self._redis.reconnect(within_s)
 
     def expects_an_end(self) -> bool:
-        """As NodeStore."""
         return self._overdue.is_any(time.monotonic())
 
     async def _opened(self, key: str, node: bytes, token: bytes, value: bytes) -> Route | None:
-        """The route; None for one that none of our nodes has written, which is removed."""
+        """The route; None if no node of ours wrote it: then it is removed."""
         try:
             return self._records.open_route(key, node, token, value)
-        except Poisoned:
+        except ValueError:
             self._alarm("of a route")
             await self._redis.run(scripts.DROP, [route_name(key)], (node, token, value, self._redis.check or b""))
             return None
 
     def _garbled(self) -> RoutesUnavailable:
-        """An answer that no script gives: it was spoilt on the way."""
+        """For a reply that no script gives: it was damaged on the way."""
         self._errors.labels("garbled").inc()
         return RoutesUnavailable()
 
     def _alarm(self, what: str) -> None:
         self._errors.labels("poisoned").inc()
-        log.error("A record %s in Redis was not written by a node with our secret key; it counts as absent", what)
-
-    def __repr__(self) -> str:
-        return f"<RedisStore [{len(self._counts)} routes] on {self._redis!r}>"
+        log.error("Ignored a record %s in Redis: no node with this SECRET_KEY wrote it", what)
 
 
 def _count_names(route: Route) -> tuple[str, ...]:
-    """Where the route counts as a session: those of a caller do not."""
+    """The counts that the route is part of; a 2026-07-28 caller's route is no session."""
     if route.transport == CALLER:
         return ()
     return tenant_count_name(route.tenant), principal_count_name(route.tenant, route.identity)
 
 
 def _is_news(node: NodeRecord, last: NodeRecord) -> bool:
-    """Whether more has changed than how much it has to do."""
+    """Whether anything but its load has changed."""
     return replace(node, sessions=0, processes=0) != replace(last, sessions=0, processes=0)
 
 
@@ -271,18 +260,18 @@ def _limit(limit: int | None) -> int:
     return -1 if limit is None else limit
 
 
-MAX_GAP_S = 1.5 * BEAT_S  # between two reads; after a longer one nobody knows who has beaten meanwhile
+MAX_GAP_S = 1.5 * BEAT_S  # between two reads; after a longer gap missed beats cannot be told
 
 
 class Overdue:
-    """A node seals what it says with each beat anew: what reads the same as before was not renewed."""
+    """Finds late nodes: each beat seals the record anew, so one that reads the same as before was not renewed."""
 
     def __init__(self) -> None:
         self._read_at: float | None = None
-        self._heard: dict[bytes, tuple[bytes, float]] = {}  # what each has said, and the time before which it did not
+        self._heard: dict[bytes, tuple[bytes, float]] = {}  # each node's record, and the earliest time of its beat
 
     def read(self, sealed: Mapping[bytes, bytes], now: float) -> None:
-        """What there is of each node whose lease runs."""
+        """Takes the records of all nodes with a lease."""
         is_close = self._read_at is not None and now - self._read_at <= MAX_GAP_S
         earliest = self._read_at if is_close and self._read_at is not None else now
         last, self._heard, self._read_at = self._heard, {}, now
@@ -291,7 +280,7 @@ class Overdue:
             self._heard[node] = last[node] if is_old else (said, earliest)
 
     def is_any(self, now: float) -> bool:
-        """Whether a lease may end within the next beat. While nodes are read so seldom that it cannot be known: no."""
+        """Whether a lease may end within the next beat. False while nodes are read too seldom to know."""
         if self._read_at is None or now - self._read_at > MAX_GAP_S:
             return False
         return any(heard_at + LEASE_S <= now + BEAT_S for _, heard_at in self._heard.values())

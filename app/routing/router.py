@@ -1,4 +1,4 @@
-"""Router: where a session is that this node does not have. Decides; forwarding and taking over are done by others."""
+"""Router: finds out where a session is that this node does not have. It neither forwards nor takes over."""
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -9,29 +9,28 @@ from typing import NamedTuple
 from app.errors import RoutesSettling, SessionNotFound
 from app.routing.routes import Found, NodeRecord, Route, RouteStore, is_there, maker_of, tag_of
 
-REMEMBER_S = 2.0  # how long a route is believed without asking again; a wrong one is refused by the node it names
+REMEMBER_S = 2.0  # how long a route is cached; if it is outdated, the node it names refuses the request
 MAX_REMEMBERED = 50_000
-FORGET_AT_ONCE = 2  # old routes for each new one: more go than come
+FORGET_AT_ONCE = 2  # expired routes dropped for each new one: more than come
 
-Probe = Callable[[str], Awaitable[str | None]]  # the id of the node that answers at this address, if one does
+Probe = Callable[[str], Awaitable[str | None]]  # the id of the node that answers at this URL, if one does
 
 
 class There(NamedTuple):
-    """Another node has it."""
+    """Another node has the session."""
 
     node: NodeRecord
 
 
 class Free(NamedTuple):
-    """Nobody has it any more: its owner has handed it over, or is gone."""
+    """No node has the session: its owner has handed it over, or is dead."""
 
     route: Route
 
 
 class Router:
-    """Looks sessions up. `peers` are the living nodes by id, this one left out, and `departed` those that were there
-    and are not heard of any more; both are kept up to date by the heartbeat. `has_ended` knows keys of sessions that
-    have ended on this node."""
+    """Looks sessions up. `peers` are the other living nodes by id, `departed` those that recently left that list; the
+    heartbeat keeps both up to date. `has_ended` knows the keys of sessions that have ended on this node."""
 
     def __init__(
         self,
@@ -50,8 +49,8 @@ class Router:
         """Where the session with this route key is; a Route is our own, of a session that has just ended here.
 
         Raises:
-            SessionNotFound: nowhere.
-            RoutesUnavailable: that cannot be found out now.
+            SessionNotFound: it does not exist.
+            RoutesUnavailable: the store does not answer, or was emptied a moment ago.
         """
         remembered = self.remembered(key)
         if remembered is not None:
@@ -67,46 +66,49 @@ class Router:
         return await self._owner(route, lives=found.owner_lives)
 
     def remembered(self, key: str) -> There | None:
-        """The other node that had it moments ago, if it lives."""
+        """The other node that had the session moments ago, if that node is alive."""
         entry = self._remembered.get(key)
         if entry is None or entry[1] < time.monotonic() or entry[0].node not in self._peers:
             return None
         return There(self._peers[entry[0].node])
 
     def remember(self, route: Route) -> There:
-        """A route of another node, believed for a moment."""
+        """Caches a route of another node."""
         now = time.monotonic()
-        self._remembered.pop(route.key, None)  # so that the oldest stand first
+        self._remembered.pop(route.key, None)  # keeps the oldest first
         for key in [key for key, (_, until) in islice(self._remembered.items(), FORGET_AT_ONCE) if until < now]:
             del self._remembered[key]
         if len(self._remembered) >= MAX_REMEMBERED:
             self._remembered.clear()
         self._remembered[route.key] = route, now + REMEMBER_S
+        return self._there(route)
+
+    def _there(self, route: Route) -> There:
         return There(self._peers.get(route.node) or _unheard(route.node, route.url))
 
     def forget(self, key: str) -> None:
-        """What was remembered is wrong: its node has refused."""
+        """Drops a cached route that turned out to be wrong."""
         self._remembered.pop(key, None)
 
     def forget_node(self, node: str) -> None:
-        """The node is leaving, and has handed over what it had."""
+        """Drops the cached routes of a node that is leaving."""
         self._remembered = {key: entry for key, entry in self._remembered.items() if entry[0].node != node}
 
     def any_peer(self) -> NodeRecord | None:
-        """The living node with the fewest sessions; None where there is no other that takes new ones."""
+        """The other node with the fewest sessions; None if no other node takes new ones."""
         able = [node for node in self._peers.values() if not node.draining]
         return min(able, key=lambda node: node.sessions, default=None)
 
     async def meet(self, node: str, url: str) -> NodeRecord | None:
-        """The node at this address, if it lives: also one that has not been heard of yet, or not for a while."""
+        """The node at this URL, if it is alive: also one that is not, or no longer, in the list of nodes."""
         known = self._peers.get(node)
         if known is None and is_there(await self._probe(url), node):
             return _unheard(node, url)
         return known
 
     async def _guess(self, found: Found, key: str, session_id: str | None) -> There:
-        """No route. 1. It has ended here. 2. The node that gave the id out lives: it knows. 3. The store is new: later.
-        4. There is none."""
+        """Without a route: 1. not found, if the session ended here; 2. the node that made the id, if it is alive;
+        3. RoutesSettling, if the store was emptied moments ago; 4. not found."""
         if self._has_ended(key):
             raise SessionNotFound
         tag = None if session_id is None else maker_of(session_id)
@@ -119,19 +121,16 @@ class Router:
         raise SessionNotFound
 
     async def _answering(self, node: NodeRecord | None) -> NodeRecord | None:
-        """The node, if it lives all the same: the store may have lost its lease together with the route."""
+        """The node, if it is alive without a lease: the store may have lost it together with the route."""
         return node if node is not None and is_there(await self._probe(node.url), node.id) else None
 
     async def _owner(self, route: Route, *, lives: bool) -> There | Free:
-        """Its lease runs: it is there. It has lapsed: only a node that does not answer has lost what it owns."""
+        """A node with a lease is the owner. One without has lost the session only if it does not answer either."""
         if lives:
             return self.remember(route)
         if is_there(await self._probe(route.url), route.node):
-            return There(self._peers.get(route.node) or _unheard(route.node, route.url))
+            return self._there(route)
         return Free(route)
-
-    def __repr__(self) -> str:
-        return f"<Router of {self._me} [{len(self._peers)} peers, {len(self._remembered)} remembered]>"
 
 
 def _tagged(nodes: Mapping[str, NodeRecord], tag: str) -> NodeRecord | None:
@@ -139,5 +138,5 @@ def _tagged(nodes: Mapping[str, NodeRecord], tag: str) -> NodeRecord | None:
 
 
 def _unheard(node: str, url: str) -> NodeRecord:
-    """A node that this one has not heard of."""
+    """A node that is not in the list of nodes."""
     return NodeRecord(node, url, "", datetime.fromtimestamp(0, UTC))

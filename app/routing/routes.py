@@ -1,7 +1,7 @@
 """Route: which node owns a session. RouteStore: where all nodes look it up. Values and interfaces only.
 
-A route is alive while its owner's lease is: one lease per node, not one per session, so that keeping ten thousand
-sessions costs one command a second. Permission is never read from here: the owner checks again.
+A route is valid while its owner has a lease: one per node, not one per session, so that keeping ten thousand sessions
+costs one command a second. A route grants no permission: its owner checks each request again.
 """
 
 import hashlib
@@ -11,24 +11,24 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol, Self
 
-LEASE_S = 5.0  # a node that has not been heard of for so long owns nothing any more
-BEAT_S = 1.0  # how often it is heard of
-NODE_ID_BYTES = 8  # random ones: a node that is started again is another node, whatever its name
-NODE_TAG_CHARACTERS = 8  # of these, in hex, in front of the session ids that the node gives out
-ENDED = "ended"  # the `transport` of what is left of a session that was taken over and has ended since
-UNPROVEN = "?"  # what a probe finds where a node answers that does not say which: one with another SECRET_KEY
-CALLER = "caller"  # the `transport` of a route that stands for all lines of a 2026-07-28 caller; it is no session
+LEASE_S = 5.0  # after so long without a heartbeat other nodes may take over a node's sessions
+BEAT_S = 1.0  # between two heartbeats
+NODE_ID_BYTES = 8  # random ones: after a restart a node is another node, even with the same name
+NODE_TAG_CHARACTERS = 8  # of these, in hex, at the start of the session ids that the node makes
+ENDED = "ended"  # the `transport` of what remains of a session that was taken over and then ended
+UNPROVEN = "?"  # the answer to a probe of a node with another SECRET_KEY, which does not say which node it is
+CALLER = "caller"  # the `transport` of a route for all pooled sessions of a 2026-07-28 caller; it counts as no session
 
 Identity = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Who owns a session (or all lines of one 2026-07-28 caller).
+    """Which node owns a session, or all pooled sessions of one 2026-07-28 caller.
 
-    `key` is a digest: who reads the store learns no session id. `token` grows with each owner; whoever has a smaller
-    one owns nothing any more. `node` is empty where the last owner has handed the session over: free for the taking.
-    `url` is the owner's address, for a node that has never met it.
+    `key` is a digest, so that readers of the store learn no session ids. `token` grows with each owner; a node with a
+    smaller one has lost the session. `node` is empty after a hand-over: any node may take the session. `url` is the
+    owner's address, for nodes that do not know it yet.
     """
 
     key: str
@@ -41,12 +41,12 @@ class Route:
     transport: str
 
     def owned_by(self, node: str, url: str) -> Self:
-        """The same with its next owner."""
+        """The route under its next owner."""
         return replace(self, node=node, url=url, token=self.token + 1)
 
     def left_behind(self, *, hand_over: bool) -> Self | None:
-        """What stays of it once it is released: free for another node; a mark for earlier owners, which stood still
-        when it was taken over and must not bring back what has ended since; or nothing."""
+        """What remains after a release: a route that any node may take; a mark that keeps earlier owners, which stood
+        still when it was taken over, from bringing back an ended session; or None."""
         if hand_over:
             return replace(self, node="", url="")
         if self.token > 1 and self.transport != CALLER:
@@ -56,10 +56,8 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the store knows of a key: `owner_lives` says whether the owner's lease runs.
-
-    `is_settling`: the store was emptied moments ago, so that no route means nothing yet.
-    """
+    """`owner_lives`: the owner has a lease. `is_settling`: the store was emptied moments ago, and routes may be missing
+    that nodes have not written again yet."""
 
     route: Route | None
     owner_lives: bool
@@ -68,7 +66,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """One node as the others see it. `url` is its internal address (NODE_URL)."""
+    """A node as the others see it. `url` is its internal address (NODE_URL)."""
 
     id: str
     url: str
@@ -81,96 +79,85 @@ class NodeRecord:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """A claim is refused where this many sessions are open already, over all nodes; None is no limit."""
+    """How many sessions may be open on all nodes together; None is no limit."""
 
     sessions: int | None = None
     sessions_per_principal: int | None = None
 
 
 class RouteStore(Protocol):
-    """Where routes are. Every method raises RoutesUnavailable, after a bounded time."""
+    """Every method raises RoutesUnavailable after a bounded time."""
 
     async def find(self, key: str) -> Found:
-        """The route of a key. A record that was tampered with is none."""
+        """The route with this key. A record that was tampered with counts as absent."""
 
     async def claim(self, route: Route, quota: Quota | None) -> Route:
-        """Writes a new route; returns it, or the one that another living owner has for this key.
-
-        With a quota it counts as a session until it is released; without one (a caller's lines) it does not.
-
-        Raises:
-            QuotaExceeded: the tenant, or the principal, has as many sessions as it may have.
-        """
+        """Writes a new route; returns it, or the one that another living owner has for this key. With a quota it counts
+        as a session until it is released, and QuotaExceeded is raised if there are too many; a caller's has none."""
 
     async def take_over(self, route: Route, node: str, url: str) -> Route | None:
-        """Makes `node` the owner if the route is still exactly this one and free, or its owner's lease has lapsed.
-
-        None where somebody else was quicker, or the owner is back. Call it after the owner failed a probe.
-        """
+        """Makes `node` the owner if the route has not changed and its owner's lease has ended, or it has none; else
+        None. Only for a route whose owner failed a probe."""
 
     async def refresh(self, routes: Sequence[Route]) -> list[Route]:
-        """Says again that these are ours, and writes what has been lost; returns those that others have taken, also
-        where they have ended there."""
+        """Keeps these routes of this node from expiring, and writes missing ones again; returns those that other nodes
+        have taken over, whether they still have them or not."""
 
     def holds(self, routes: Sequence[Route]) -> None:
-        """What the node holds, all of it: nothing else counts as its sessions. To be said before each beat."""
+        """To be called before each beat with all routes of this node: no others count as its sessions."""
 
     async def release(self, route: Route, *, hand_over: bool = False) -> None:
-        """Ends the route, or frees it for another node; nothing happens where it is not ours any more."""
+        """Ends the route, or frees it for another node; has no effect if another node owns it by now."""
 
 
 class NodeStore(Protocol):
-    """Where nodes are. Every method raises RoutesUnavailable, after a bounded time."""
+    """Every method raises RoutesUnavailable after a bounded time."""
 
     async def beat(self, node: NodeRecord) -> bool:
-        """Renews the node's lease; False where the store had forgotten it: then all routes must be refreshed."""
+        """Renews the node's lease; False if the store had lost it: then all routes must be refreshed."""
 
     async def leave(self, node: str) -> None:
-        """The node has stopped: its lease ends at once."""
+        """Ends the node's lease."""
 
     async def nodes(self) -> list[NodeRecord]:
-        """Every node whose lease runs, by id."""
+        """All nodes with a lease, by id."""
 
     async def reconnect(self, within_s: float) -> None:
-        """Gives up the connection there is; returns once another one has answered. Raises RoutesUnavailable also where
-        none has within this time."""
+        """Drops the connection and waits until a new one answers; RoutesUnavailable if none does within this time."""
 
     def expects_an_end(self) -> bool:
-        """Whether a lease of those was not renewed in time, so that it is worth looking again soon."""
+        """Whether a lease was not renewed in time and will end soon, so that nodes should be read again soon."""
 
 
 def is_there(answer: str | None, node: str) -> bool:
-    """Whether this answer to a probe of the node's address keeps it from being given up: it is there, or may be."""
+    """Whether, after this answer to a probe of the node's URL, it has to be taken for alive."""
     return answer in (node, UNPROVEN)
 
 
 def session_key(session_id: str) -> str:
-    """The key of a session's route."""
     return hashlib.sha256(b"session\0" + session_id.encode("utf-8", "surrogatepass")).hexdigest()[:40]
 
 
 def caller_key(identity: Identity, tenant: str, backend: str) -> str:
-    """The key of all lines that one 2026-07-28 caller has to a backend."""
+    """The route key for all pooled sessions of one 2026-07-28 caller with a backend."""
     text = "\0".join(["caller", *identity, tenant, backend])
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:40]
 
 
 def new_node_id(name: str | None) -> str:
-    """The id of a node for as long as it runs."""
+    """A new id for a node with this name, for as long as it runs."""
     run = secrets.token_hex(NODE_ID_BYTES)
     return f"{name}-{run}" if name else run
 
 
 def tag_of(node: str) -> str:
-    """What stands in front of the session ids of the node with this id: `name.run`, or `run` where it has no name.
-
-    The name, up to the first dot, is what a balancer can route by; together with the run it says which node it was.
-    """
+    """The first part of the session ids that this node makes: `name.run`, or `run` for a node without a name. A load
+    balancer can route by the name, which ends at the first dot."""
     name, dash, run = node.rpartition("-")
     return f"{name}.{run[:NODE_TAG_CHARACTERS]}" if dash else run[:NODE_TAG_CHARACTERS]
 
 
 def maker_of(session_id: str) -> str | None:
-    """The tag of the node that gave this session id out; None where it says none."""
+    """The tag of the node that made this session id, if it has one."""
     tag, dot, _ = session_id.rpartition(".")
     return tag if dot and len(tag.rpartition(".")[2]) == NODE_TAG_CHARACTERS else None

@@ -1,9 +1,8 @@
-"""SessionCounts: how many sessions this node has, by the name of each count in Redis, and which of them to say again.
+"""SessionCounts: how many sessions this node has, by the name of each count in Redis, and which counts to write again.
 
-Redis adds up what the scripts tell it. What has changed there is said again with the next beat, as the number that it
-is: an answer may have been lost, a change carried out twice, or after the number was said. Everything is said where
-Redis may have forgotten it, and all the rest in turn. What counts at all is compared with what the node holds, at each
-beat. Pure.
+Scripts change the counts in Redis step by step. Each changed count is written again with the next beat, as an absolute
+number, because an answer may have been lost, or a change applied twice or late. All counts are written when Redis may
+have lost them, and the others in turns. With each beat the counted routes are compared with those the node holds. Pure.
 """
 
 import math
@@ -11,11 +10,11 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Set
 from contextlib import contextmanager
 
-TURN_BEATS = 60  # a tenth of what routes and counts are kept for
+TURN_BEATS = 60  # a tenth of the time after which routes and counts expire
 
 
 class Rotation:
-    """A turn goes over what there was when it began, in lots of one size; what came since is in the next one."""
+    """Goes through names in turns, in lots of one size. New names take part from the next turn."""
 
     def __init__(self, lots: int) -> None:
         self._lots = lots
@@ -23,7 +22,7 @@ class Rotation:
         self._size = 0
 
     def next(self, names: Collection[str], at_most: int) -> list[str]:
-        """The next lot, of which some may be gone by now. `names` are all that there are."""
+        """The next lot; names in it may be gone by now. `names` are all present names."""
         if not self._left:
             self._left, self._size = list(names), math.ceil(len(names) / self._lots)
         size = min(self._size, at_most)
@@ -32,7 +31,7 @@ class Rotation:
 
 
 class SessionCounts:
-    """Counts routes by key; `changing` holds the names whose count is under way, and must not be said meanwhile."""
+    """Counts routes by key. Counts that Redis is being told of are not written at the same time."""
 
     def __init__(self) -> None:
         self._names: dict[str, tuple[str, ...]] = {}  # of each route that counts
@@ -43,14 +42,14 @@ class SessionCounts:
         self._strays: Set[str] = frozenset()
 
     def add(self, key: str, names: tuple[str, ...]) -> None:
-        """A route that is ours; no names where it does not count. Again: nothing."""
+        """Adds a route of ours, without names if it does not count as a session. Idempotent."""
         if key not in self._names:
             self._names[key] = names
             self._sessions.update(names)
             self.doubt(names)
 
     def remove(self, key: str) -> None:
-        """A route that is not ours any more, whoever has taken it."""
+        """Removes a route that is no longer ours."""
         names = self._names.pop(key, ())
         for name in names:
             self._sessions[name] -= 1
@@ -59,8 +58,8 @@ class SessionCounts:
         self.doubt(names)
 
     def compare(self, held: Set[str]) -> list[str]:
-        """What the node holds: the others count no more, unless they have only just been let go of, and are being
-        released. Returns those that went."""
+        """Removes routes that the node does not hold, this time and the last (a release may be under way); returns
+        their keys."""
         strays = self._names.keys() - held
         gone = [key for key in strays if key in self._strays]
         for key in gone:
@@ -69,16 +68,15 @@ class SessionCounts:
         return gone
 
     def doubt(self, names: tuple[str, ...]) -> None:
-        """What Redis counts there may be something else."""
+        """Redis may have other numbers for these."""
         self._unsure.update(dict.fromkeys(names))
 
     def doubt_all(self) -> None:
-        """Redis may have lost everything."""
         self._unsure.update(dict.fromkeys(self._sessions))
 
     @contextmanager
     def changing(self, names: tuple[str, ...]) -> Iterator[None]:
-        """While Redis is told of a change, and whatever becomes of that."""
+        """Around a change in Redis. Its outcome is doubted, whatever it is."""
         with self._busy(names):
             try:
                 yield
@@ -87,8 +85,7 @@ class SessionCounts:
 
     @contextmanager
     def saying(self, said: Mapping[str, int]) -> Iterator[None]:
-        """While Redis is told these numbers; what has changed meanwhile is said again, in whichever order it has heard
-        of it."""
+        """Around writing these numbers. Those that have changed meanwhile are doubted: the order is unknown."""
         with self._busy(tuple(said)):
             try:
                 yield
@@ -109,7 +106,7 @@ class SessionCounts:
                     del self._under_way[name]
 
     def to_say(self, most: int) -> dict[str, int]:
-        """The doubtful ones, and of the others some in turn, with what they are; they count as said from now on."""
+        """The numbers to write next: the doubtful ones, and a lot of the others. They are not doubtful any more."""
         turn = self._rotation.next(self._sessions, max(0, most - len(self._unsure)))
         names = [name for name in dict.fromkeys([*self._unsure, *turn]) if name not in self._under_way]
         for name in names[:most]:
@@ -118,7 +115,7 @@ class SessionCounts:
 
     @property
     def has_doubts(self) -> bool:
-        """Whether some count should be said soon, and can be."""
+        """Whether a doubtful count can be written now."""
         return any(name not in self._under_way for name in self._unsure)
 
     def __contains__(self, key: str) -> bool:

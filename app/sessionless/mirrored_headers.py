@@ -1,6 +1,6 @@
-"""MirroredHeaders: which arguments of a backend's tools clients repeat in headers (x-mcp-header), as far as was seen.
+"""MirroredHeaders: which arguments of a backend's tools clients must repeat in headers (x-mcp-header).
 
-It is learnt from lists that clients ask for, and from our own, which no call waits for that can do without.
+Learnt from the lists that clients ask for, and from lists that the gateway asks for itself.
 """
 
 import json
@@ -12,15 +12,15 @@ import msgspec
 
 from app.errors import GatewayError
 from app.protocol.commands import Answer
-from app.protocol.eras.modern import MirroredParameter, mirrored_parameters
+from app.protocol.eras.sessionless_envelope import MirroredParameter, mirrored_parameters
 from app.protocol.jsonrpc import Notification, Params, Request, Response, members_of
 from app.sessions.session import Session
 from app.streams.streams import Reply
 
-MIRRORS_S = 60.0  # how long a list is taken for the present one
-LOOK_S = 10.0  # for all pages; a process that needs longer is not held up, and not kept for it
+MIRRORS_S = 60.0  # how long a list is taken as current
+LOOK_S = 10.0  # for all pages; then the list is cancelled
 MAX_PAGES = 20  # of a backend's tools
-MAX_MIRRORED = 1000  # parameters of them that are remembered; headers are not held against what is beyond
+MAX_MIRRORED = 1000  # parameters that are remembered; headers of others are not checked
 MAX_TOOL_NAME = 200
 ANNOTATION = b"x-mcp-header"
 
@@ -28,7 +28,7 @@ Found = dict[str, list[MirroredParameter]]
 
 
 class MirroredHeaders:
-    """The annotated parameters by tool, of the lines of one group."""
+    """The annotated parameters by tool, for one group of pooled sessions."""
 
     def __init__(self) -> None:
         self._known: Found | None = None
@@ -40,21 +40,20 @@ class MirroredHeaders:
         return None if self._known is None else self._known.get(tool, [])
 
     def changed(self) -> None:
-        """The tools are others now: what was seen of them is old."""
+        """The tools have changed: what is known is out of date."""
         self._seen_at = self._asked_at = float("-inf")
 
     def saw(self, asked: Params | None, response: Response) -> None:
-        """A page that a client has asked for."""
+        """A page that a client has listed."""
         if response.member == "result":
             page = members_of(response.value)
             self._learn(_of_page(page), is_all="cursor" not in (asked or {}) and _next_cursor(page) is None)
 
     def is_due(self) -> bool:
-        """Whether the tools are to be looked up again."""
         return max(self._seen_at, self._asked_at) + MIRRORS_S < time.monotonic()
 
     def look(self, session: Session, ids: Callable[[], bytes], params: Params, *, max_age_s: float) -> anyio.Event:
-        """Asks for all pages, unless that was done just now; the event is set when it is over, for better or worse."""
+        """Lists all pages, unless what is known is at most `max_age_s` old. The event is set at the end."""
         if self._look is None:
             if self._seen_at + max_age_s > time.monotonic():
                 done = anyio.Event()
@@ -67,7 +66,7 @@ class MirroredHeaders:
         return self._look.done
 
     def sweep(self, now: float, *, is_leaving: bool) -> bool:
-        """Gives up a look that takes long; whether there is one still."""
+        """Cancels a listing that takes too long; whether one is under way."""
         if self._look is not None and (is_leaving or self._asked_at + LOOK_S < now):
             self._look.give_up()
         return self._look is not None
@@ -90,20 +89,19 @@ class MirroredHeaders:
 
 
 class _Look:
-    """One pass over all pages. Starts no task: each answer asks for the next page."""
+    """Lists all pages, without a task: each answer asks for the next page."""
 
     def __init__(
         self, session: Session, ids: Callable[[], bytes], params: Params, on_over: Callable[[Found | None], None]
     ) -> None:
         self._session, self._ids, self._params, self._on_over = session, ids, params, on_over
-        self._id = b""  # of the request for the present page
+        self._id = b""  # of the request for the current page
         self._found: Found = {}
         self._pages = 0
         self._is_given_up = False
         self.done = anyio.Event()
 
     def next(self) -> None:
-        """Asks for the first page, or the next."""
         self._pages += 1
         self._id = self._ids()
         reply = self._session.reply(1, may_stream=False)
@@ -115,7 +113,7 @@ class _Look:
         reply.outcome.add_done_callback(lambda _: self._came(reply))
 
     def give_up(self) -> None:
-        """The process need not answer any more. Idempotent."""
+        """Cancels the request. Idempotent."""
         if not self._is_given_up:
             self._is_given_up = True
             params = {"requestId": msgspec.Raw(self._id), "reason": msgspec.Raw(b'"it takes too long"')}
@@ -141,7 +139,6 @@ class _Look:
 
 
 def _of_page(page: Params) -> Found:
-    """The annotated parameters of each tool of a page, none for most."""
     tools = page.get("tools", msgspec.Raw())
     if ANNOTATION not in bytes(tools):
         return {}

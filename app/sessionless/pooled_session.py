@@ -1,4 +1,4 @@
-"""Line: one session that the gateway has opened itself, for clients of 2026-07-28. Group: those that are alike."""
+"""PooledSession: a session that the gateway opened itself, for clients of 2026-07-28. Group: interchangeable ones."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -8,21 +8,20 @@ from typing import NamedTuple
 import anyio
 
 from app.domain import BackendSpec
-from app.protocol.eras.modern import MAY_ASK
+from app.protocol.eras.sessionless_envelope import MAY_ASK
 from app.protocol.jsonrpc import Params
 from app.protocol.lifecycle import SessionState
 from app.routing.routes import Identity
 from app.sessionless.mirrored_headers import MirroredHeaders
-from app.sessionless.unasked import Unasked
 from app.sessions.session import Session
 
-RESERVED = 8  # calls of one line, at most a quarter, that are left to what the gateway asks itself
+RESERVED = 8  # calls of a pooled session, at most a quarter, that are kept for requests of the gateway itself
 
 CallerKey = tuple[Identity, str, str]
 
 
 class CallerHomes(NamedTuple):
-    """Which callers are this node's to serve: whether a new line's is, and who hears when nothing is left of one."""
+    """Whether this node may still serve a caller; and whom to tell when a caller has no request or session left."""
 
     may_serve: Callable[[Session], bool] = lambda session: True
     on_gone: Callable[[CallerKey], None] = lambda caller: None
@@ -32,51 +31,44 @@ ANYWHERE = CallerHomes()
 
 
 def reserved_of(spec: BackendSpec) -> int:
-    """How many calls of a line are not for clients: what waits for them must not wait for what they wait for."""
+    """How many calls of a pooled session are kept for the gateway itself."""
     return min(RESERVED, spec.calls_per_session // 4)
 
 
 def max_shared(spec: BackendSpec) -> int:
-    """How many calls of clients a line has with its process. At home the next waits for its turn."""
+    """How many calls of clients may run on a pooled session. On home more wait for their turn."""
     return spec.calls_per_session - reserved_of(spec)
 
 
 class Need(Enum):
-    """What a request wants of its line, where home may be joined by others."""
+    """Which of the caller's pooled sessions a request may use."""
 
-    HOME = "home"  # it asks nothing, and may name what only one process knows: a cursor, a task
-    SHARED = "shared"  # no line that somebody has for himself
-    ALONE = "alone"  # what the process asks or logs on it must be this call's
+    HOME = "home"  # the oldest: it may name what only that process knows, such as a cursor or a task
+    SHARED = "shared"  # one that no call has for itself
+    ALONE = "alone"  # one for itself: what the process asks or logs there must belong to this call
 
 
 @dataclass(eq=False, slots=True)
-class Line:
-    """One session of ours, and what its backend said of itself."""
+class PooledSession:
+    """One session, and what its backend said of itself."""
 
     session: Session
-    is_modern: bool
+    is_sessionless: bool
     about: Params  # the `initialize` or `server/discover` result
     capabilities: Params
     held_by: object = None
-    may_still_ask: bool = False  # for a call that nobody waits for any more: it only answers lists from now on
-    is_retired: bool = False  # takes no more calls, and is closed after the last one
+    may_still_ask: bool = False  # for a call that was given up: so it takes only requests of Need.HOME
+    is_retired: bool = False  # takes no more calls, and closes after the last one
     log_level_is_set: bool = False
-    is_pinged: bool = False
-
-    @property
-    def unasked(self) -> Unasked:
-        """What its process says without a call's name."""
-        assert isinstance(self.session.streams.listen, Unasked)
-        return self.session.streams.listen
 
     @property
     def is_home(self) -> bool:
-        """Whether it takes every request of its caller. Not where the backend keeps no state, unless each message says
-        to which call it belongs."""
-        return self.is_modern or self.session.spec.recovery != "respawn"
+        """Whether it takes every request of its caller: unless the backend keeps no state and its messages do not say
+        to which call they belong."""
+        return self.is_sessionless or self.session.spec.recovery != "respawn"
 
     def takes(self, need: Need) -> bool:
-        """Whether it is there for such a request, now."""
+        """Whether it can take such a request now."""
         if self.session.state is not SessionState.OPEN:
             return False
         if self.is_home or need is Need.HOME:
@@ -87,19 +79,35 @@ class Line:
         is_quiet = need is Need.SHARED or not any(call.method in MAY_ASK for call in calls.values())
         return self.held_by is None and is_quiet and not self.may_still_ask
 
+    def serve_only(self, call: object) -> None:
+        """Takes no other call until this one is answered."""
+        self.held_by = call
+
+    def answered(self, call: object, may_go_on: bool) -> None:
+        """The process has answered a call; or it was given up, and the process may go on with it."""
+        if self.held_by is call:
+            self.held_by = None
+            self.may_still_ask |= may_go_on
+
+    def told_to_log(self) -> None:
+        self.log_level_is_set = True
+
+    def retire(self) -> None:
+        self.is_retired = True
+
 
 @dataclass(eq=False, slots=True)
 class Group:
-    """The lines of one caller with one set of capabilities, and the tools they were seen to offer."""
+    """The pooled sessions of one caller with one set of client capabilities."""
 
-    lines: list[Line] = field(default_factory=list)  # oldest first
+    sessions: list[PooledSession] = field(default_factory=list)  # oldest first
     opening: anyio.Lock = field(default_factory=anyio.Lock)
     mirrors: MirroredHeaders = field(default_factory=MirroredHeaders)
 
-    def pick(self, need: Need) -> Line | None:
-        """The oldest line that takes such a request."""
-        return next((line for line in self.lines if line.takes(need)), None)
+    def pick(self, need: Need) -> PooledSession | None:
+        """The oldest pooled session that takes such a request."""
+        return next((pooled for pooled in self.sessions if pooled.takes(need)), None)
 
     def opens_at_once(self, need: Need) -> bool:
-        """Whether a line is opened beside others that are opened now, because nobody else could use it."""
-        return need is Need.ALONE and bool(self.lines) and not self.lines[0].is_home
+        """Whether to open one without waiting for others that are being opened, as it will serve one call only."""
+        return need is Need.ALONE and bool(self.sessions) and not self.sessions[0].is_home

@@ -1,4 +1,4 @@
-"""What a handshake-era process asks a client of 2026-07-28: whether that can be asked, and in which form."""
+"""Questions of a handshake-era process for a client of 2026-07-28: whether it supports them, and their form."""
 
 from typing import Any, NamedTuple
 
@@ -6,24 +6,23 @@ import msgspec
 
 from app.protocol.commands import Listen, ToStream
 from app.protocol.eras.input_required import NEEDS
-from app.protocol.eras.modern import Envelope, takes_mode
+from app.protocol.eras.sessionless_envelope import Envelope, takes_mode
 from app.protocol.jsonrpc import Params, Request, dump_request, string_of
 
 
 class Question(NamedTuple):
-    """What the process asked: our id of it, and what the client is told."""
+    """A question under our id, with the params for the client."""
 
     id: bytes
     method: str
     params: Params
 
     def as_command(self) -> ToStream:
-        """For a stream, as it came."""
         return ToStream(Listen.STREAM, dump_request(self.id, self.method, self.params), question=self.id)
 
 
 def lacking_for(question: Request, envelope: Envelope) -> dict[str, Any]:
-    """What the client would have had to declare for this question; nothing where it has."""
+    """The client capabilities that this question needs and the client did not declare."""
     need = NEEDS.get(question.method)
     if need == "elicitation":
         mode = "url" if string_of((question.params or {}).get("mode")) == "url" else "form"
@@ -32,7 +31,7 @@ def lacking_for(question: Request, envelope: Envelope) -> dict[str, Any]:
 
 
 def lacking_mode(envelope: Envelope, mode: str) -> dict[str, Any]:
-    """The same for one mode of elicitation; forms need no mention where the client has declared none."""
+    """The same for one mode of elicitation. A client that declares no modes supports forms."""
     modes = envelope.capabilities.get("elicitation")
     if not isinstance(modes, dict):
         return {"elicitation": {} if mode == "form" else {mode: {}}}
@@ -40,7 +39,7 @@ def lacking_mode(envelope: Envelope, mode: str) -> dict[str, Any]:
 
 
 def as_input_request(question: Request) -> Question:
-    """With the params that 2026-07-28 has: elicitation says its mode, and has no id of its own."""
+    """With the params of 2026-07-28: elicitation has a mode, and no id."""
     params = dict(question.params or {})
     if question.method == "elicitation/create":
         params.setdefault("mode", msgspec.Raw(b'"form"'))

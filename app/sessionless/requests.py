@@ -1,43 +1,42 @@
-"""SessionlessRequests: what clients of 2026-07-28 ask, who name no session: calls, retries, subscriptions."""
+"""SessionlessRequests: calls, retries, discovery and subscriptions of clients of 2026-07-28."""
 
 import asyncio
 import time
-from contextlib import AbstractContextManager
 from functools import partial
 
 import anyio
 import msgspec
 
 from app.auth.sealing import Sealer
-from app.errors import CallCutOff, GatewayError, InvalidResponse
-from app.protocol.eras.modern import (
+from app.errors import BackendTimeout, CallCutOff, GatewayError, InvalidResponse
+from app.protocol.commands import Answer, Failed
+from app.protocol.eras.answers import complete
+from app.protocol.eras.sessionless_envelope import (
     MAY_ASK,
     SUPPORTED,
     Envelope,
     MirroredParameter,
     across_eras,
-    complete,
     own_envelope,
     without_envelope,
 )
 from app.protocol.jsonrpc import Params, Request, encode, members_of
 from app.protocol.lifecycle import SessionState
-from app.sessionless.backend_states import BackendStates
-from app.sessionless.call import SessionlessCall
+from app.sessionless.call import SessionlessCall, Surroundings
 from app.sessionless.mirrored_headers import MirroredHeaders
-from app.sessionless.pooled_session import ANYWHERE, CallerHomes, Line, Need
-from app.sessionless.pooled_sessions import Caller, Lines, may_be_asked
-from app.sessionless.subscriptions import Listener, Listeners
+from app.sessionless.pooled_session import ANYWHERE, CallerHomes, Need, PooledSession
+from app.sessionless.pooled_sessions import Caller, PooledSessions, may_be_asked
+from app.sessionless.request_state import RequestStateSeal
+from app.sessionless.subscriptions import Subscription, Subscriptions
 from app.sessionless.suspended_calls import ALONE, SUSPENDED_S, Place, SuspendedCalls
+from app.sessionless.unsolicited import UnsolicitedMessages
 from app.sessions.endings import SHUTDOWN
 from app.sessions.registry import SessionRegistry
 from app.streams.streams import Reply
 
-__all__ = ["Caller", "SessionlessRequests"]
-
 
 class SessionlessRequests:
-    """The lines, suspended calls and listeners of this node; the registry owns the sessions behind them."""
+    """The pooled sessions, suspended calls and subscriptions of this node; the registry owns the sessions."""
 
     def __init__(
         self,
@@ -49,38 +48,29 @@ class SessionlessRequests:
         homes: CallerHomes = ANYWHERE,
     ) -> None:
         self._registry = registry
-        self.lines = Lines(registry, homes)
-        self.listeners = Listeners(self.lines)
-        self._states = BackendStates(sealer)
+        self.pooled_sessions = PooledSessions(registry, homes)
+        self.subscriptions = Subscriptions(self.pooled_sessions)
+        self._states = RequestStateSeal(sealer)
         self._looking: set[MirroredHeaders] = set()
         self.suspended = SuspendedCalls(sealer, suspended_s, here)
 
-    # --- whose request it is, where there are several nodes
+    # --- which node serves a request
 
-    def has_lines(self, caller: Caller) -> bool:
+    def serves(self, caller: Caller) -> bool:
         """Whether this node serves the caller already."""
-        return any(True for _ in self.lines.of(caller.key))
+        return any(True for _ in self.pooled_sessions.of(caller.key))
 
     async def is_of_one_node(self, caller: Caller) -> bool:
-        """Whether all lines of the caller must be on one node: its backend keeps state.
-
-        Raises:
-            BackendNotFound: there is no such backend.
-        """
+        """Whether all pooled sessions of the caller must be on one node, as its backend keeps state."""
         return (await self._registry.backend(caller.tenant, caller.backend)).keeps_state
 
-    def expecting(self, caller: Caller) -> AbstractContextManager[None]:
-        """While a request of the caller is under way, this node does not give the caller up."""
-        return self.lines.expecting(caller.key)
-
     def suspended_at(self, caller: Caller, message: Request) -> Place | None:
-        """Where the call is suspended that this request goes on with; None where it goes on with none of ours."""
+        """Where the call is suspended that this request continues; None where it continues none of ours."""
         if message.params is None or "requestState" not in message.params:
             return None
         return self.suspended.place_of(caller, message)
 
     def is_here(self, place: Place) -> bool:
-        """Whether that is this node."""
         return place.node == self.suspended.here.node
 
     # --- calls
@@ -88,43 +78,48 @@ class SessionlessRequests:
     async def call(
         self, caller: Caller, message: Request, envelope: Envelope, reply: Reply, *, repeats: int = 0
     ) -> SessionlessCall:
-        """Starts a request; its outcome, or what the process wants to know, goes to `reply`.
+        """Starts a call; its outcome, or the questions of the process, go to `reply`.
 
         Raises:
-            StateRefused: no modern backend has given this principal the state in the request.
-            GatewayError: as Lines.take and Session.request.
+            StateRefused: the requestState was not given to this principal by a sessionless backend.
+            GatewayError: as PooledSessions.take and Session.request.
         """
         need = _need(message, envelope)
-        line = await self.lines.take(caller, envelope, need)
-        params = self._states.opened(caller, message.params) if line.is_modern else without_envelope(message.params)
-        seal = partial(self._states.sealed, caller)
-        call = SessionlessCall(line.session, message, envelope, passes_unchanged=line.is_modern, seal=seal)
-        call.server_info, call.repeats = line.about.get("serverInfo"), repeats
-        call.line_id, call.expires_at = self.lines.new_id("m"), caller.principal.expires_at
-        call.on_suspended = partial(self.suspended.add, caller)
-        call.on_answered, call.on_done = partial(self.lines.answered, line), self.suspended.over
-        call.on_late = partial(self.lines.late, line)
-        call.on_reacted, call.ask_others = line.unasked.has_reacted, line.unasked.ask_waiting
-        call.hears_others = lambda: line.may_still_ask
-        self._learn_mirrors(self.lines.group(caller, envelope).mirrors, line, call)
-        if need is Need.ALONE and not line.is_home:
-            line.held_by = call
+        pooled = await self.pooled_sessions.take(caller, envelope, need)
+        params = (
+            self._states.opened(caller, message.params) if pooled.is_sessionless else without_envelope(message.params)
+        )
+        listen = pooled.session.streams.listen
+        assert isinstance(listen, UnsolicitedMessages)
+        around = Surroundings(
+            pooled,
+            gateway_id=self.pooled_sessions.new_id("m"),
+            expires_at=caller.principal.expires_at,
+            on_suspended=partial(self.suspended.add, caller),
+            on_outcome=partial(self._outcome, pooled, listen, self.pooled_sessions.group(caller, envelope).mirrors),
+            on_done=self.suspended.over,
+            ask_others=listen.ask_waiting,
+            seal=partial(self._states.sealed, caller),
+        )
+        call = SessionlessCall(message, envelope, around, repeats)
+        if need is Need.ALONE and not pooled.is_home:
+            pooled.serve_only(call)
         try:
-            if not line.is_modern and envelope.log_level is not None:
-                self._log_everything(line)
+            if not pooled.is_sessionless and envelope.log_level is not None:
+                self._log_everything(pooled)
             call.wait_with(reply)
-            line.session.request(Request(call.line_id, message.method, params), call)
+            pooled.session.request(Request(call.gateway_id, message.method, params), call)
         except BaseException:
-            self.lines.answered(line, call)
+            self.pooled_sessions.answered(pooled, call)
             raise
         return call
 
     async def resume(self, caller: Caller, message: Request, envelope: Envelope, reply: Reply) -> SessionlessCall:
-        """Goes on with a suspended call: `params` has its requestState, and the answers.
+        """Continues a suspended call: `params` has its requestState, and the answers.
 
         Raises:
             StateRefused: as SuspendedCalls.find.
-            CallCutOff: the process cannot be told the answers; the call is over.
+            CallCutOff: the answers could not be sent to the process; the call is over.
         """
         call = self.suspended.find(caller, message)
         call.come_back(message, envelope)
@@ -140,112 +135,115 @@ class SessionlessRequests:
         call.wait_with(reply)
         return call
 
-    def _log_everything(self, line: Line) -> None:
-        """A handshake-era server has one level for all; what a request does not ask for is filtered here."""
-        if not line.log_level_is_set and "logging" in line.capabilities:
-            self.lines.send(line.session, "logging/setLevel", {"level": msgspec.Raw(b'"debug"')})
-            line.log_level_is_set = True
+    def _log_everything(self, pooled: PooledSession) -> None:
+        """A handshake-era server has one log level for all calls; messages are filtered per request here."""
+        if not pooled.log_level_is_set and "logging" in pooled.capabilities:
+            self.pooled_sessions.send(pooled.session, "logging/setLevel", {"level": msgspec.Raw(b'"debug"')})
+            pooled.told_to_log()
 
-    def _learn_mirrors(self, mirrors: MirroredHeaders, line: Line, call: SessionlessCall) -> None:
-        """The tools that pass are remembered; after a call they are looked up, where that was long ago."""
+    def _outcome(
+        self,
+        pooled: PooledSession,
+        listen: UnsolicitedMessages,
+        mirrors: MirroredHeaders,
+        call: SessionlessCall,
+        outcome: Answer | Failed,
+    ) -> None:
+        if isinstance(outcome, Failed):
+            if isinstance(outcome.error, BackendTimeout):
+                self.pooled_sessions.late(pooled, call.envelope)
+            self.pooled_sessions.answered(pooled, call, outcome.may_go_on)
+            return
+        listen.has_reacted(outcome.call)
+        self.pooled_sessions.answered(pooled, call)
         if call.message.method == "tools/list":
-            call.on_result = partial(mirrors.saw, call.message.params)
+            mirrors.saw(call.message.params, outcome.response)
         elif call.message.method == "tools/call":
-            look = partial(self._look_if_due, mirrors, line, call.envelope)
-            call.on_result = lambda response: asyncio.get_running_loop().call_soon(look)
+            asyncio.get_running_loop().call_soon(self._look_if_due, mirrors, pooled, call.envelope)
 
     # --- discover, and the schemas behind x-mcp-header
 
     async def discover(self, caller: Caller, envelope: Envelope) -> bytes:
-        """The `server/discover` result: what the backend said when its line was opened, and the versions we serve."""
+        """The `server/discover` result: what the backend said of itself, and the versions of the gateway."""
         began_at = time.monotonic()
-        line = await self.lines.take(caller, envelope, Need.HOME)
-        line.session.calls.count_request("server/discover", "", time.monotonic() - began_at)
-        self._look_if_due(self.lines.group(caller, envelope).mirrors, line, envelope)
+        pooled = await self.pooled_sessions.take(caller, envelope, Need.HOME)
+        pooled.session.calls.count_request("server/discover", "", time.monotonic() - began_at)
+        self._look_if_due(self.pooled_sessions.group(caller, envelope).mirrors, pooled, envelope)
         versions = msgspec.Raw(encode(SUPPORTED))
-        if line.is_modern:
-            return encode({**line.about, "supportedVersions": versions})
-        capabilities = across_eras(line.capabilities, line.capabilities.keys() - {"tasks"})
+        if pooled.is_sessionless:
+            return encode({**pooled.about, "supportedVersions": versions})
+        capabilities = across_eras(pooled.capabilities, pooled.capabilities.keys() - {"tasks"})
         result = {"supportedVersions": versions, "capabilities": msgspec.Raw(encode(capabilities))}
-        if "instructions" in line.about:
-            result["instructions"] = line.about["instructions"]
-        return complete(msgspec.Raw(encode(result)), "server/discover", line.about.get("serverInfo"))
+        if "instructions" in pooled.about:
+            result["instructions"] = pooled.about["instructions"]
+        return complete(msgspec.Raw(encode(result)), "server/discover", pooled.about.get("serverInfo"))
 
-    async def is_modern(self, caller: Caller, envelope: Envelope) -> bool:
+    async def is_sessionless(self, caller: Caller, envelope: Envelope) -> bool:
         """Whether the backend speaks this revision itself."""
-        known = self.lines.speaks_modern(caller)
-        return known if known is not None else (await self.lines.take(caller, envelope, Need.HOME)).is_modern
+        known = self.pooled_sessions.speaks_sessionless(caller)
+        if known is None:
+            return (await self.pooled_sessions.take(caller, envelope, Need.HOME)).is_sessionless
+        return known
 
     def known_mirrors(self, caller: Caller, envelope: Envelope, tool: str) -> list[MirroredParameter] | None:
-        """The tool's parameters that must be repeated in headers, as far as is known; None while nothing is."""
-        return self.lines.group(caller, envelope).mirrors.of(tool)
+        """The tool's parameters that must be repeated in headers; None while no list of tools is known."""
+        return self.pooled_sessions.group(caller, envelope).mirrors.of(tool)
 
     async def mirrored(
         self, caller: Caller, envelope: Envelope, tool: str, *, max_age_s: float
     ) -> list[MirroredParameter]:
-        """The same, as the backend listed it at most so long ago.
-
-        Raises:
-            GatewayError: as Lines.take.
-            InvalidResponse: it does not list its tools.
-        """
-        line = await self.lines.take(caller, envelope, Need.HOME)
-        mirrors = self.lines.group(caller, envelope).mirrors
-        await self._look(mirrors, line, envelope, max_age_s=max_age_s).wait()
+        """The same, by a list that is at most `max_age_s` old. Raises InvalidResponse where the backend gives none."""
+        pooled = await self.pooled_sessions.take(caller, envelope, Need.HOME)
+        mirrors = self.pooled_sessions.group(caller, envelope).mirrors
+        await self._look(mirrors, pooled, envelope, max_age_s=max_age_s).wait()
         found = mirrors.of(tool)
         if found is None:
-            raise InvalidResponse("the backend did not list its tools, so that headers could not be held against them")
+            raise InvalidResponse(
+                "the backend did not list its tools, so the headers could not be checked against them"
+            )
         return found
 
-    def _look(self, mirrors: MirroredHeaders, line: Line, envelope: Envelope, *, max_age_s: float = 0.0) -> anyio.Event:
+    def _look(
+        self, mirrors: MirroredHeaders, pooled: PooledSession, envelope: Envelope, *, max_age_s: float = 0.0
+    ) -> anyio.Event:
         self._looking.add(mirrors)
-        params: Params = {"_meta": own_envelope(envelope)} if line.is_modern else {}
-        return mirrors.look(line.session, partial(self.lines.new_id, "g"), params, max_age_s=max_age_s)
+        params: Params = {"_meta": own_envelope(envelope)} if pooled.is_sessionless else {}
+        return mirrors.look(pooled.session, partial(self.pooled_sessions.new_id, "g"), params, max_age_s=max_age_s)
 
-    def _look_if_due(self, mirrors: MirroredHeaders, line: Line, envelope: Envelope) -> None:
-        """Keeps in mind what tools there are, when nobody waits for the process."""
-        if mirrors.is_due() and "tools" in line.capabilities and line.session.state is SessionState.OPEN:
-            self._look(mirrors, line, envelope)
+    def _look_if_due(self, mirrors: MirroredHeaders, pooled: PooledSession, envelope: Envelope) -> None:
+        """Refreshes the list of tools, where no call waits for it."""
+        if mirrors.is_due() and "tools" in pooled.capabilities and pooled.session.state is SessionState.OPEN:
+            self._look(mirrors, pooled, envelope)
 
     # --- listening
 
-    async def listen(self, caller: Caller, message: Request, envelope: Envelope) -> Listener | None:
-        """A listener (see Listeners.open); None where the backend serves the request itself."""
-        line = await self.lines.take(caller, envelope, Need.HOME)
-        return None if line.is_modern else await self.listeners.open(caller, line, message)
-
-    # --- time, and change
+    async def listen(self, caller: Caller, message: Request, envelope: Envelope) -> Subscription | None:
+        """As Subscriptions.open; None where the backend serves the request itself."""
+        pooled = await self.pooled_sessions.take(caller, envelope, Need.HOME)
+        return None if pooled.is_sessionless else await self.subscriptions.open(caller, pooled, message)
 
     def sweep(self, now: float) -> None:
-        """Ends the suspended calls whose clients never came back; all of them on a node that stops."""
+        """Ends the suspended calls whose clients did not come back in time; on a node that drains, all."""
         self.suspended.sweep(now)
         is_leaving = self._registry.draining
         self._looking = {mirrors for mirrors in self._looking if mirrors.sweep(now, is_leaving=is_leaving)}
-        if self._registry.draining:
+        if is_leaving:
             self._end_suspended()
-        self.lines.sweep()
+        self.pooled_sessions.sweep()
 
     def _end_suspended(self) -> None:
-        """Nobody waits for these calls now, and who comes back comes too late, here and at another node."""
         for call in self.suspended.waiting():
             call.cancel("the node is shutting down")
-            if all(each.cancelled for each in call.line.exchange.every_call()):
-                call.line.close(SHUTDOWN)
+            if all(each.cancelled for each in call.session.exchange.every_call()):
+                call.session.close(SHUTDOWN)
 
     def forget(self, tenant: str, backend: str | None = None) -> None:
-        """A backend has changed: new requests get new lines."""
-        self.lines.forget(tenant, backend)
-
-    def __repr__(self) -> str:
-        lines, suspended, listeners = len(self.lines), len(self.suspended), len(self.listeners)
-        return f"<SessionlessRequests [{lines} lines, {suspended} suspended, {listeners} listeners]>"
+        """A backend has changed: new requests get new pooled sessions."""
+        self.pooled_sessions.forget(tenant, backend)
 
 
 def _need(message: Request, envelope: Envelope) -> Need:
-    """What the request wants where its caller may have several lines: see Line.is_home.
-
-    stdio does not say to which call a question or a log message belongs: what may bring any has its own line there.
-    """
+    """stdio does not say to which call a question or a log message belongs: so calls that may cause them are ALONE."""
     if message.method not in MAY_ASK or (message.params is not None and "task" in message.params):
         return Need.HOME
     return Need.ALONE if may_be_asked(envelope) or envelope.log_level is not None else Need.SHARED

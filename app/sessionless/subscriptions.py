@@ -1,7 +1,7 @@
-"""Listeners: `subscriptions/listen` of 2026-07-28 clients in front of handshake-era processes.
+"""Subscriptions: `subscriptions/listen` of 2026-07-28 clients in front of handshake-era processes.
 
-Such a process tells its one client of every change, unasked. Here each subscription of the same caller gets what it
-asked for, under its own id; the caller's lines subscribe to a resource once for all who want it.
+Such a process sends its notifications unasked: each subscription of the caller gets those that it asked for, under its
+own id. A pooled session subscribes to a resource once for all subscriptions.
 """
 
 import json
@@ -13,7 +13,7 @@ import msgspec
 
 from app.errors import GatewayError
 from app.protocol.commands import ToStream
-from app.protocol.eras.modern import complete, tagged
+from app.protocol.eras.answers import complete, tagged
 from app.protocol.jsonrpc import (
     METHOD_NOT_FOUND,
     Notification,
@@ -26,13 +26,13 @@ from app.protocol.jsonrpc import (
     string_of,
 )
 from app.protocol.shared.subscriptions import concerns
-from app.sessionless.pooled_session import CallerKey, Line
-from app.sessionless.pooled_sessions import Caller, Lines, caller_key
+from app.sessionless.pooled_session import CallerKey, PooledSession
+from app.sessionless.pooled_sessions import Caller, PooledSessions, caller_key
 from app.sessions.session import Session
 from app.streams.streams import EventStream
 
-MAX_LISTENERS = 16  # of one principal and backend; one more ends the oldest
-MAX_URIS = 64  # of one listener; the acknowledgement says which
+MAX_SUBSCRIPTIONS = 16  # of one principal and backend; one more ends the oldest
+MAX_URIS = 64  # of one subscription; the acknowledgement says which
 MAX_URI = 2048  # characters
 _LIST_CHANGES = {
     "notifications/tools/list_changed": ("toolsListChanged", "tools"),
@@ -42,18 +42,17 @@ _LIST_CHANGES = {
 
 
 @dataclass(eq=False, slots=True)
-class Listener:
-    """One subscription; it lives as long as its line, and its line is not idle while it lives."""
+class Subscription:
+    """Ends with its pooled session, which does not count as idle while it has subscriptions."""
 
-    subscription_id: bytes
+    id: bytes
     stream: EventStream
-    line: Line
+    pooled: PooledSession
     kinds: frozenset[str]
     uris: frozenset[str]
     began_at: float = field(default_factory=time.monotonic)
 
     def wants(self, message: Notification) -> bool:
-        """Whether it asked for this."""
         change = _LIST_CHANGES.get(message.method)
         if change is not None:
             return change[0] in self.kinds
@@ -62,129 +61,134 @@ class Listener:
             return False
         return any(concerns(uri, subscribed) for subscribed in self.uris)
 
+    def refused(self, uri: str) -> None:
+        """The backend has refused to subscribe to this resource."""
+        self.uris -= {uri}
+
     def tell(self, method: str, params: Params) -> None:
         """Sends a notification, under the subscription's id."""
-        self.stream.push(ToStream(None, dump_notification(method, tagged(params, self.subscription_id))))
+        self.stream.push(ToStream(None, dump_notification(method, tagged(params, self.id))))
 
     def end(self) -> None:
-        """The subscription's result, and the end of its stream."""
-        result = complete(msgspec.Raw(encode(tagged({}, self.subscription_id))), "subscriptions/listen", None)
-        self.stream.push(ToStream(None, b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (self.subscription_id, result)))
+        """Sends the result, and ends the stream."""
+        result = complete(msgspec.Raw(encode(tagged({}, self.id))), "subscriptions/listen", None)
+        self.stream.push(ToStream(None, b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (self.id, result)))
         self.stream.end()
-        self.line.session.calls.count_request("subscriptions/listen", "", time.monotonic() - self.began_at)
+        self.pooled.session.calls.count_request("subscriptions/listen", "", time.monotonic() - self.began_at)
 
 
-class Listeners:
-    """Every listener of this node, by caller."""
+class Subscriptions:
+    """Every subscription of this node, by caller."""
 
-    def __init__(self, lines: Lines) -> None:
-        self._lines = lines
-        self._listeners: dict[CallerKey, list[Listener]] = {}
-        lines.on_said, lines.on_closed = self._said, self._line_closed
+    def __init__(self, pooled_sessions: PooledSessions) -> None:
+        self._pooled_sessions = pooled_sessions
+        self._subscriptions: dict[CallerKey, list[Subscription]] = {}
+        pooled_sessions.said.listen(self._said)
+        pooled_sessions.ended.listen(self._session_ended)
 
-    async def open(self, caller: Caller, line: Line, message: Request) -> Listener:
-        """A listener with its acknowledgement in its stream; whoever reads the stream says `close`.
+    async def open(self, caller: Caller, pooled: PooledSession, message: Request) -> Subscription:
+        """A subscription whose stream begins with the acknowledgement; the reader of the stream must `close` it.
 
         Raises:
             GatewayError: the process died, or did not answer.
         """
         wanted = members_of((message.params or {}).get("notifications", msgspec.Raw(b"{}")))
         stream = EventStream(lambda full: None, _forget)
-        listener = Listener(message.id, stream, line, _kinds(line, wanted), _uris(line, wanted))
-        mine = self._listeners.setdefault(caller.key, [])
-        if len(mine) >= MAX_LISTENERS:
+        subscription = Subscription(message.id, stream, pooled, _kinds(pooled, wanted), _uris(pooled, wanted))
+        mine = self._subscriptions.setdefault(caller.key, [])
+        if len(mine) >= MAX_SUBSCRIPTIONS:
             self.end(mine[0])
-        subscribed = self._uris_of(line)
-        mine.append(listener)
-        line.session.streams.listen.attached = True
+        subscribed = self._uris_of(pooled)
+        mine.append(subscription)
+        pooled.session.streams.listen.attach()
         try:
-            for uri in sorted(listener.uris - subscribed):
-                await self._subscribe(listener, uri)
+            for uri in sorted(subscription.uris - subscribed):
+                await self._subscribe(subscription, uri)
         except BaseException:
-            self.close(listener)
+            self.close(subscription)
             raise
-        honoured: dict[str, object] = dict.fromkeys(sorted(listener.kinds), True)
-        if listener.uris:
-            honoured["resourceSubscriptions"] = sorted(listener.uris)
-        listener.tell("notifications/subscriptions/acknowledged", {"notifications": msgspec.Raw(encode(honoured))})
-        return listener
+        honoured: dict[str, object] = dict.fromkeys(sorted(subscription.kinds), True)
+        if subscription.uris:
+            honoured["resourceSubscriptions"] = sorted(subscription.uris)
+        subscription.tell("notifications/subscriptions/acknowledged", {"notifications": msgspec.Raw(encode(honoured))})
+        return subscription
 
-    async def _subscribe(self, listener: Listener, uri: str) -> None:
+    async def _subscribe(self, subscription: Subscription, uri: str) -> None:
         params: Params = {"uri": msgspec.Raw(encode(uri))}
-        response = await self._lines.request(listener.line.session, "resources/subscribe", params)
+        response = await self._pooled_sessions.request(subscription.pooled.session, "resources/subscribe", params)
         if response.member == "error":
-            listener.uris -= {uri}
+            subscription.refused(uri)
 
-    def end(self, listener: Listener) -> None:
-        """Ends a subscription that its client may not have any longer."""
-        listener.end()
-        self.close(listener)
+    def end(self, subscription: Subscription) -> None:
+        subscription.end()
+        self.close(subscription)
 
-    def close(self, listener: Listener) -> None:
-        """The reader has left; what nobody else on the line wants is unsubscribed. Idempotent."""
-        session = listener.line.session
-        mine = self._listeners.get(caller_key(session), [])
-        if listener not in mine:
+    def close(self, subscription: Subscription) -> None:
+        """Unsubscribes from what no other subscription of the pooled session wants. Idempotent."""
+        session = subscription.pooled.session
+        mine = self._subscriptions.get(caller_key(session), [])
+        if subscription not in mine:
             return
-        mine.remove(listener)
+        mine.remove(subscription)
         if not mine:
-            del self._listeners[caller_key(session)]
-        listener.stream.end()
-        for uri in sorted(listener.uris - self._uris_of(listener.line)):
+            del self._subscriptions[caller_key(session)]
+        subscription.stream.end()
+        for uri in sorted(subscription.uris - self._uris_of(subscription.pooled)):
             try:
-                self._lines.send(session, "resources/unsubscribe", {"uri": msgspec.Raw(encode(uri))})
+                self._pooled_sessions.send(session, "resources/unsubscribe", {"uri": msgspec.Raw(encode(uri))})
             except GatewayError:
-                break  # the line is gone, or at its limit: then it tells of what nobody wants
-        session.streams.listen.attached = any(other.line is listener.line for other in mine)
-        self._lines.let_go(listener.line)
+                break  # the pooled session is gone, or at its limit: unwanted notifications are harmless
+        if not any(other.pooled is subscription.pooled for other in mine):
+            session.streams.listen.detach()
+        self._pooled_sessions.let_go(subscription.pooled)
 
-    def _uris_of(self, line: Line) -> set[str]:
-        mine = self._listeners.get(caller_key(line.session), [])
-        return {uri for listener in mine if listener.line is line for uri in listener.uris}
+    def _uris_of(self, pooled: PooledSession) -> set[str]:
+        mine = self._subscriptions.get(caller_key(pooled.session), [])
+        return {uri for subscription in mine if subscription.pooled is pooled for uri in subscription.uris}
 
-    # --- from the lines
+    # --- from the pooled sessions
 
     def _said(self, session: Session, command: ToStream) -> None:
-        """What a process says unasked: to each listener of the same caller that asked for it."""
+        """A message that belongs to no call goes to the caller's subscriptions that asked for it."""
         if command.question is not None:
-            session.refuse_question(command.question, "there is no request to ask the client with", METHOD_NOT_FOUND)
+            session.refuse_question(command.question, "no open request to ask the client on", METHOD_NOT_FOUND)
             return
         message = parse_backend(command.payload)
         if not isinstance(message, Notification):
             return
         if message.method == "notifications/tools/list_changed":
-            self._lines.tools_changed(session.spec.key)
-        for listener in self._listeners.get(caller_key(session), []):
-            if listener.wants(message):
-                listener.tell(message.method, message.params or {})
+            self._pooled_sessions.tools_changed(session.spec.key)
+        for subscription in self._subscriptions.get(caller_key(session), []):
+            if subscription.wants(message):
+                subscription.tell(message.method, message.params or {})
 
-    def _line_closed(self, session: Session) -> None:
-        """Listeners whose line is gone hear the end of their subscription; their clients may listen again."""
-        for listener in list(self._listeners.get(caller_key(session), [])):
-            if listener.line.session is session:
-                self.end(listener)
+    def _session_ended(self, session: Session) -> None:
+        """Ends the subscriptions of this pooled session; their clients may listen again."""
+        for subscription in list(self._subscriptions.get(caller_key(session), [])):
+            if subscription.pooled.session is session:
+                self.end(subscription)
 
     def __len__(self) -> int:
-        return sum(len(mine) for mine in self._listeners.values())
+        return sum(len(mine) for mine in self._subscriptions.values())
 
 
 def _is_true(members: Mapping[str, msgspec.Raw], name: str) -> bool:
     return bytes(members.get(name, msgspec.Raw())) == b"true"
 
 
-def _kinds(line: Line, wanted: Params) -> frozenset[str]:
-    """The list changes that are wanted and that the backend tells of."""
+def _kinds(pooled: PooledSession, wanted: Params) -> frozenset[str]:
+    """The list changes that are wanted and that the backend notifies of."""
     return frozenset(
         flag
         for flag, capability in _LIST_CHANGES.values()
         if _is_true(wanted, flag)
-        and _is_true(members_of(line.capabilities.get(capability, msgspec.Raw(b"{}"))), "listChanged")
+        and _is_true(members_of(pooled.capabilities.get(capability, msgspec.Raw(b"{}"))), "listChanged")
     )
 
 
-def _uris(line: Line, wanted: Params) -> frozenset[str]:
-    """The resources that are wanted, if the backend has subscriptions."""
-    resources = members_of(line.capabilities.get("resources", msgspec.Raw(b"{}")))
+def _uris(pooled: PooledSession, wanted: Params) -> frozenset[str]:
+    """The resources that are wanted, if the backend supports subscriptions."""
+    resources = members_of(pooled.capabilities.get("resources", msgspec.Raw(b"{}")))
     if "resourceSubscriptions" not in wanted or not _is_true(resources, "subscribe"):
         return frozenset()
     try:
@@ -196,4 +200,4 @@ def _uris(line: Line, wanted: Params) -> frozenset[str]:
 
 
 def _forget(reason: str, question: bytes | None) -> None:
-    """A listener that does not keep up loses its oldest notifications; a change is told again by the next one."""
+    """A slow reader loses its oldest notifications, which carry no content that the next change would not repeat."""

@@ -1,6 +1,6 @@
-"""SuspendedCalls: what waits for clients that were asked something, and the sealed `requestState` that leads back.
+"""SuspendedCalls: calls that wait for their clients' answers, and the sealed `requestState` that identifies them.
 
-A state is bound to who asked, which backend, and the very same request; it is good for one round of one call.
+A state is bound to the principal, the backend and the same request; it is good for one round of one call.
 """
 
 import base64
@@ -9,15 +9,17 @@ import json
 import time
 from typing import Any, NamedTuple
 
+import msgspec
+
 from app.auth.sealing import SealBroken, Sealer
 from app.errors import StateRefused
-from app.protocol.canonical import canonical
 from app.protocol.jsonrpc import Request, encode, string_of
 from app.sessionless.call import SessionlessCall
 from app.sessionless.pooled_sessions import Caller
 
 MAX_SUSPENDED = 10_000  # of a node; one more ends the oldest
 SUSPENDED_S = 300.0  # how long a client may take to come back
+EXACT_DIGITS = 21  # JavaScript writes longer integers with an exponent
 
 
 class Place(NamedTuple):
@@ -39,11 +41,11 @@ class SuspendedCalls:
         self._spent: dict[str, None] = {}  # calls that were suspended, and went on to their end
 
     def add(self, caller: Caller, call: SessionlessCall) -> str:
-        """Remembers the call; the state by which its client finds it again."""
+        """Suspends the call; returns the state by which its client continues it."""
         if call.id not in self._calls and len(self._calls) >= MAX_SUSPENDED:
             next(iter(self._calls.values())).cancel("too many calls wait for their clients")
         self._calls[call.id] = call
-        call.deadline = time.monotonic() + self._suspended_s
+        call.suspend(time.monotonic() + self._suspended_s)
         until = int(time.time() + self._suspended_s)
         state = {**self.here._asdict(), "call": call.id, "round": call.round, "until": until}
         sealed = self._sealer.seal(json.dumps(state).encode(), _purpose(caller, call.message))
@@ -53,7 +55,7 @@ class SuspendedCalls:
         """The call behind the request's state.
 
         Raises:
-            StateRefused: the state is broken, somebody else's, of another request, spent or lost.
+            StateRefused: the state is invalid, of another principal or request, spent or lost.
         """
         state = self._open(caller, message)
         if int(state["until"]) < time.time():
@@ -66,7 +68,7 @@ class SuspendedCalls:
         return call
 
     def place_of(self, caller: Caller, message: Request) -> Place | None:
-        """Where the call behind the request's state is or was; None where the state does not open."""
+        """Where the call of the request's state is or was; None where the state is invalid."""
         try:
             state = self._open(caller, message)
         except StateRefused:
@@ -85,7 +87,7 @@ class SuspendedCalls:
         return opened
 
     def over(self, call: SessionlessCall) -> None:
-        """The call has ended: its states are spent, or lost if it ended while it was suspended."""
+        """The call has ended: its states are spent now; or lost, if it ended while suspended."""
         if self._calls.pop(call.id, None) is None or call.deadline is not None:
             return
         self._spent[call.id] = None
@@ -93,7 +95,7 @@ class SuspendedCalls:
             del self._spent[next(iter(self._spent))]
 
     def sweep(self, now: float) -> None:
-        """Ends the calls whose clients never came back; what they were asked long ago is asked elsewhere."""
+        """Cancels the calls whose clients did not come back in time; see also SessionlessCall.ask_elsewhere."""
         for call in self.waiting():
             if call.deadline is not None and call.deadline < now:
                 call.cancel("the client did not come back in time")
@@ -104,12 +106,9 @@ class SuspendedCalls:
         """The calls whose clients are to come back."""
         return [call for call in self._calls.values() if call.deadline is not None]
 
-    def __len__(self) -> int:
-        return len(self.waiting())
-
 
 def _purpose(caller: Caller, message: Request) -> str:
-    """What a state is bound to: the values of the request, as clients and proxies write them anew."""
+    """What a state is bound to; the params by value, as clients and proxies may write them differently."""
     params = [
         (name, canonical(value))
         for name, value in sorted((message.params or {}).items())
@@ -117,3 +116,23 @@ def _purpose(caller: Caller, message: Request) -> str:
     ]
     digest = hashlib.sha256(encode([message.method, params])).hexdigest()
     return "|".join(["requestState", *caller.principal.identity, caller.tenant, caller.backend, digest])
+
+
+def canonical(raw: msgspec.Raw) -> str:
+    """Equal for equal JSON values, whatever their white space, escapes, order of keys and form of numbers.
+
+    What is too deep for Python is equal only to the same bytes.
+    """
+    try:
+        value = json.loads(bytes(raw), parse_int=_number, parse_float=_number)
+        return json.dumps(value, sort_keys=True)
+    except (ValueError, RecursionError):
+        return bytes(raw).hex()
+
+
+def _number(text: str) -> int | float:
+    """Integers exactly, up to the length at which some peers change to an exponent; anything else as a double."""
+    if text.lstrip("-").isdigit() and len(text) <= EXACT_DIGITS:
+        return int(text)
+    number = float(text)
+    return int(number) if number.is_integer() and abs(number) < 10**EXACT_DIGITS else number

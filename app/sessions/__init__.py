@@ -1,5 +1,4 @@
-"""Sessions: one client, one link to a process, one Exchange. Opening, finding, sweeping, draining and closing them.
+"""Sessions: one client, one link to a process, one Exchange. Opens, finds, sweeps, drains and closes them.
 
-Owns no process (`links`), carries no bytes to clients (`streams`), and knows of other nodes only that a session may be
-another's (`ownership`).
+Processes are in `links`, messages to clients in `streams`. Of other nodes it knows only that they may own a session.
 """

@@ -1,46 +1,38 @@
-"""BackendDirectory: what sessions are opened from, kept in memory so that opening one need not ask SQL."""
+"""BackendDirectory: backends and tenants, cached so that opening a session need not ask SQL."""
 
 import time
-from typing import Protocol, TypeGuard
+from collections.abc import Awaitable, Callable
+from typing import TypeGuard
 
 from app.domain import BackendSpec, Limits, Tenant
 from app.errors import Disabled, StorageUnavailable
 from app.single_flight import SingleFlight
 
-MAX_AGE_S = 5.0  # the second path of invalidation, for changes made by another process
+MAX_AGE_S = 5.0  # for changes by another process of which this one was not told
 MAX_ENTRIES = 10_000
-MAX_LOADS = 5  # while changes come in between
+MAX_LOADS = 5  # attempts while changes come in between
 
 
-_Entry = tuple[BackendSpec, Tenant, float]  # and until when they may be believed
+_Entry = tuple[BackendSpec, Tenant, float]  # and when they expire
 
 
 def _is_fresh(entry: _Entry | None) -> TypeGuard[_Entry]:
     return entry is not None and entry[2] > time.monotonic()
 
 
-class BackendStore(Protocol):
-    """Where backends are kept."""
-
-    async def get(self, tenant: str, name: str) -> BackendSpec:
-        """Raises NotFound."""
-
-
-class TenantStore(Protocol):
-    """Where tenants are kept."""
-
-    async def get(self, name: str) -> Tenant:
-        """Raises NotFound."""
-
-
 class BackendDirectory:
-    """Looks backends and their tenants' limits up; remembers them for MAX_AGE_S or until told otherwise."""
+    """Looks backends and their tenants' limits up, and caches them for MAX_AGE_S or until `forget`.
 
-    def __init__(self, backends: BackendStore, tenants: TenantStore) -> None:
-        self._backends, self._tenants = backends, tenants
+    `get_backend` (by tenant and name) and `get_tenant` ask the database, and raise NotFound.
+    """
+
+    def __init__(
+        self, get_backend: Callable[[str, str], Awaitable[BackendSpec]], get_tenant: Callable[[str], Awaitable[Tenant]]
+    ) -> None:
+        self._get_backend, self._get_tenant = get_backend, get_tenant
         self._entries: dict[tuple[str, str], _Entry] = {}
         self._loading = SingleFlight[tuple[str, str]]()
-        self._loads: dict[tuple[str, str], bool] = {}  # those that go on, and whether a change has overtaken them
+        self._loads: dict[tuple[str, str], bool] = {}  # in progress, and whether a change has come meanwhile
         self._told_off: dict[tuple[str, str], Disabled] = {}
 
     async def find(self, tenant: str, backend: str) -> tuple[BackendSpec, Limits]:
@@ -49,7 +41,7 @@ class BackendDirectory:
         Raises:
             NotFound: there is none.
             Disabled: it is switched off, or its tenant is.
-            StorageUnavailable: nobody can tell.
+            StorageUnavailable: the database does not answer, or the backend changes all the time.
         """
         key = (tenant, backend)
         entry = self._entries.get(key)
@@ -63,7 +55,7 @@ class BackendDirectory:
         return spec, owner.limits
 
     def told(self, spec: BackendSpec, off: Disabled | None) -> None:
-        """The backend is switched off, or is not: as far as this node was told, which counts for `require_on` only."""
+        """A change of the backend: it is switched off, or is not. Counts for `require_on` only."""
         self.forget(*spec.key)
         self._told_off.pop(spec.key, None)
         if off is not None:
@@ -72,17 +64,12 @@ class BackendDirectory:
             self._told_off[spec.key] = off
 
     def require_on(self, tenant: str, backend: str) -> None:
-        """Asks nobody.
-
-        Raises:
-            Disabled: this node was told that the backend is switched off.
-        """
+        """Raises Disabled if this node was `told` that the backend is switched off. Does not ask the database."""
         off = self._told_off.get((tenant, backend))
         if off is not None:
             raise off.again()
 
     async def _load_once(self, key: tuple[str, str]) -> _Entry:
-        """Of many that ask at once, one asks the stores."""
         async with self._loading.turn(key):
             entry = self._entries.get(key)
             return entry if _is_fresh(entry) else await self._load(key)
@@ -91,9 +78,8 @@ class BackendDirectory:
         try:
             for _ in range(MAX_LOADS):
                 self._loads[key] = False
-                spec = await self._backends.get(*key)
-                entry = (spec, await self._tenants.get(key[0]), time.monotonic() + MAX_AGE_S)
-                # It may have changed while the stores were asked: then what they said is asked again.
+                spec = await self._get_backend(*key)
+                entry = (spec, await self._get_tenant(key[0]), time.monotonic() + MAX_AGE_S)
                 if not self._loads[key]:
                     if len(self._entries) >= MAX_ENTRIES:
                         self._entries.clear()
@@ -105,12 +91,11 @@ class BackendDirectory:
         raise StorageUnavailable(f"backend {backend!r} of {tenant!r} changes faster than it can be looked up")
 
     def forget_everything(self) -> None:
-        """Nothing that was remembered may be believed."""
         self._loads = dict.fromkeys(self._loads, True)
         self._entries.clear()
 
     def forget(self, tenant: str, backend: str | None = None) -> None:
-        """What was remembered of this backend, or of every backend of the tenant, is out of date."""
+        """Drops what is cached of this backend, or of all of the tenant; a load in progress is repeated."""
 
         def is_meant(key: tuple[str, str]) -> bool:
             return key[0] == tenant and backend in (None, key[1])

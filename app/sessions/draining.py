@@ -1,52 +1,37 @@
-"""Draining: ends the sessions of a node that stops, so that no call is lost and not everybody comes back at once.
+"""Draining: ends the sessions of a node that stops. No call is lost, and clients do not all come back at once."""
 
-Decides whose turn it is; what a hand-over to another node is, the caller knows.
-"""
-
+import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Sequence
 
 import anyio
 
+from app.domain import public_id
 from app.errors import GatewayError
 from app.sessions.endings import SHUTDOWN
+from app.sessions.open_sessions import OpenSessions
 from app.sessions.session import Session
 
-TICK_S = 0.05  # how late the end of the last call may be noticed; no call pays for an event that only a drain needs
+TICK_S = 0.05  # how late the end of the last call may be noticed; an event for it would slow every call down
 STREAMS_PER_S = 100  # clients whose stream has ended come back, and each may need a process elsewhere
 SILENT_PER_TICK = 100  # sessions without an open stream: their clients notice nothing before the next request
 LAST_HAND_OVERS_S = 2.0  # after the drain's time is up
 
 log = logging.getLogger(__name__)
 
-# Gives a session without a call in flight to another node; it is closed here afterwards, whatever came of it.
-HandOver = Callable[[Session], Awaitable[None]]
-
-
-class Drained(Protocol):
-    """What is drained: the registry."""
-
-    def __iter__(self) -> Iterator[Session]:
-        """The sessions that are left."""
-
-    def calls_in_flight(self) -> int:
-        """How many requests of theirs wait for their answer."""
-
-    def hide(self, session: Session) -> None:
-        """New requests for the session wait, until it is at another node or has ended."""
-
 
 class Draining:
     """One drain; `run` it once.
 
-    Without `hand_over` clients have nowhere to go: every session lives until no call is in flight in any of them, or
-    half of the time is over. With it, each goes as soon as it has no call.
+    Without `hand_over` there is no other node: every session lives until no call is in flight in any of them, or half
+    of the time is over. With it, each session is handed over, and closed, as soon as it has no call.
     """
 
-    def __init__(self, sessions: Drained, seconds: float, hand_over: HandOver | None = None) -> None:
+    def __init__(
+        self, sessions: OpenSessions, seconds: float, hand_over: Callable[[Session], Awaitable[None]] | None = None
+    ) -> None:
         now = time.monotonic()
         self._sessions, self._hand_over = sessions, hand_over
         self._half_at, self._ends_at = now + seconds / 2, now + seconds
@@ -55,7 +40,7 @@ class Draining:
         self._leaving = set[Session]()
 
     async def run(self) -> int:
-        """Ends every session, LAST_HAND_OVERS_S after the time at the latest; returns how many calls were cut off."""
+        """Ends every session, at the latest LAST_HAND_OVERS_S after the time; returns how many calls were cut off."""
         async with anyio.create_task_group() as tasks:
             while any(self._sessions) and time.monotonic() < self._ends_at:
                 for session in self._next(time.monotonic()):
@@ -63,15 +48,16 @@ class Draining:
                     tasks.start_soon(self._end, session)
                 await anyio.sleep(TICK_S)
             cut_off = self._sessions.calls_in_flight()
-            tasks.cancel_scope.deadline = anyio.current_time() + LAST_HAND_OVERS_S
+            timer = asyncio.get_running_loop().call_later(LAST_HAND_OVERS_S, tasks.cancel_scope.cancel)
             for session in set(self._sessions) - self._leaving:
                 tasks.start_soon(self._end, session)
+        timer.cancel()
         for session in self._sessions:
             session.close(SHUTDOWN)
         return cut_off
 
     def _next(self, now: float) -> Sequence[Session]:
-        """Whose turn it is now."""
+        """The sessions to end now."""
         is_late = now >= self._half_at
         self._has_begun = self._has_begun or is_late or not self._sessions.calls_in_flight()
         if not self._has_begun:
@@ -81,8 +67,8 @@ class Draining:
             streams = sum(session.streams.listen.attached for session in left)
             self._streams_per_tick = streams_per_tick(streams, self._ends_at - now)
         if is_late:
-            # A client that always has a call in flight would keep its session here, until one is cut off. What comes
-            # now waits, until the session is another node's, or over: then nothing has been done.
+            # A client that always has a call in flight would keep its session here until one is cut off. New calls
+            # wait until another node has the session or it has ended; then they were not carried out.
             for session in left:
                 if not session.exchange.has_questions:
                     self._sessions.hide(session)
@@ -93,20 +79,20 @@ class Draining:
             try:
                 await self._hand_over(session)
             except GatewayError as error:
-                log.warning("Could not hand over a session: %s", error)
+                log.warning("Could not hand session %s over to another node: %s", public_id(session.id), error)
             if session.exchange.calls and time.monotonic() < self._ends_at:
-                self._leaving.discard(session)  # one has come in meanwhile: the session's turn is later
+                self._leaving.discard(session)  # a call has begun meanwhile: try again later
                 return
         session.close(SHUTDOWN)
 
 
 def lot(sessions: Sequence[Session], streams: int) -> list[Session]:
-    """Those that end in one tick: so many with an open stream, and some without."""
+    """The sessions that end in one tick: up to `streams` with an open stream, and some without."""
     streaming = [session for session in sessions if session.streams.listen.attached]
     silent = [session for session in sessions if not session.streams.listen.attached]
     return streaming[:streams] + silent[:SILENT_PER_TICK]
 
 
 def streams_per_tick(streams: int, left_s: float) -> int:
-    """So many that all end within half of the time that is left, and no fewer than STREAMS_PER_S."""
+    """So many that all streams end within half of the time that is left, and at least STREAMS_PER_S."""
     return math.ceil(TICK_S * max(STREAMS_PER_S, streams / max(left_s / 2, TICK_S)))

@@ -1,4 +1,4 @@
-"""Endings: why sessions have ended, in the words that their clients hear. Most hear it with their next request, so a
+"""Endings: why sessions have ended, as error messages for their clients. Most get theirs with the next request, so a
 node remembers it for a while."""
 
 from types import MappingProxyType
@@ -16,16 +16,16 @@ from app.errors import (
     ShuttingDown,
 )
 
-MAX_ENDINGS = 10_000  # of a node, 3 MB; whose session ended before these hears that it is not there
+MAX_ENDINGS = 10_000  # of a node, 3 MB; clients of earlier ones get "not found"
 DRAIN_RETRY_MS = (1000, 5000)  # clients of a node that stops come back spread over this
 HANDED_OVER, SHUTDOWN, TAKEN_OVER = "handed_over", "shutdown", "taken_over"
 LEAVING = (SHUTDOWN, HANDED_OVER)
-GOES_ON = (*LEAVING, TAKEN_OVER)  # elsewhere, perhaps
+GOES_ON = (*LEAVING, TAKEN_OVER)  # perhaps, on another node
 DELETED = "deleted"  # by its client
 BACKEND_EXITED = "backend_exited"
 ENDED_BY_ADMINISTRATOR = "ended_by_administrator"
 
-# By the reason of `Session.close`. Of the others the client knows itself, or is told otherwise when it asks again.
+# By the reason of `Session.close`. The client knows of the other reasons itself, or need not know.
 WORDS = MappingProxyType({
     ENDED_BY_ADMINISTRATOR: "An administrator has ended this session",
     "backend_restarted": "This session has ended: an administrator has restarted its backend",
@@ -44,42 +44,37 @@ WORDS = MappingProxyType({
 
 
 def later_request(cause: str) -> SessionNotFound:
-    """What a request hears that comes after this end."""
-    return SessionEnded(WORDS[cause], cause) if cause in WORDS else SessionNotFound()
+    """The error for requests after this end."""
+    return SessionEnded(WORDS[cause]).because(cause) if cause in WORDS else SessionNotFound()
 
 
 def cut_off(cause: str) -> GatewayError:
-    """What a call hears that had been sent before this end: nobody knows what has become of it. A 404 would say so of
-    the session, which may go on elsewhere, and a 503 that the call can be sent again."""
+    """The error for a call that was sent before this end: whether it was carried out is not known. Neither 404 (the
+    session may go on elsewhere) nor 503 (the call must not be repeated) would be true."""
     return NodeLost() if cause in GOES_ON else call_under_way(cause)
 
 
 def call_under_way(cause: str) -> GatewayError:
-    """The same where the session goes on nowhere."""
+    """As `cut_off`, where the session goes on nowhere."""
     if cause not in WORDS:
         return CallCutOff()
-    return _because(CallCutOff(f"{WORDS[cause]}; whether the call was carried out is not known"), cause)
+    return CallCutOff(f"{WORDS[cause]}; whether the call was carried out is not known").because(cause)
 
 
 def call_not_sent(cause: str) -> GatewayError:
-    """What becomes of a call without a session, of 2026-07-28, that had not."""
+    """The error for a sessionless call (2026-07-28) that was not sent before this end."""
     if cause not in WORDS:
         return BackendExited("the process ended before the call was sent")
-    return _because(BackendExited(f"{WORDS[cause]}; the call was not sent"), cause)
+    return BackendExited(f"{WORDS[cause]}; the call was not sent").because(cause)
 
 
-def too_late(cause: str, *, is_line: bool) -> GatewayError:
-    """What a request gets that comes after such an end; where the session may go on elsewhere, it can be sent again."""
+def too_late(cause: str, *, is_pooled: bool) -> GatewayError:
+    """The error for a request after this end; it says "try again" where the session may go on elsewhere."""
     if cause in LEAVING:
         return ShuttingDown()
     if cause == TAKEN_OVER:
         return RoutesUnavailable()
-    return call_not_sent(cause) if is_line else later_request(cause)
-
-
-def _because(error: GatewayError, cause: str) -> GatewayError:
-    error.cause = cause
-    return error
+    return call_not_sent(cause) if is_pooled else later_request(cause)
 
 
 class _Ending(NamedTuple):
@@ -89,26 +84,22 @@ class _Ending(NamedTuple):
 
 
 class Endings:
-    """Of this node's sessions, by id. Told only to whose session it was."""
+    """Those of this node's sessions, by id. Only the principal of a session is told."""
 
-    def __init__(self, most: int = MAX_ENDINGS) -> None:
+    def __init__(self) -> None:
         self._endings: dict[str, _Ending] = {}
-        self._most = most
 
     def note(self, session_id: str, principal: Principal, backend: tuple[str, str], cause: str) -> None:
-        """The session has ended, for this reason of `Session.close`."""
+        """`cause` is the reason of `Session.close`."""
         if cause not in WORDS:
             return
-        if len(self._endings) >= self._most:
+        if len(self._endings) >= MAX_ENDINGS:
             del self._endings[next(iter(self._endings))]
         self._endings[session_id] = _Ending(cause, principal.identity, backend)
 
     def of(self, session_id: str, principal: Principal, backend: tuple[str, str]) -> SessionNotFound:
-        """What this principal hears that asks for a session which is nowhere."""
+        """The error for this principal, which asks for a session that is on no node."""
         ending = self._endings.get(session_id)
         if ending is None or (ending.identity, ending.backend) != (principal.identity, backend):
             return SessionNotFound()
         return later_request(ending.cause)
-
-    def __len__(self) -> int:
-        return len(self._endings)

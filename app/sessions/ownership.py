@@ -1,4 +1,4 @@
-"""Ownership: the routes that this node holds. Claims them before a session opens, releases them after it has ended."""
+"""Ownership: the routes that this node owns. Claims them before a session opens, releases them after it has ended."""
 
 import logging
 import secrets
@@ -12,20 +12,32 @@ from app.domain import Limits, Principal
 from app.errors import QuotaExceeded, RoutesUnavailable
 from app.routing.routes import CALLER, Quota, Route, RouteStore, caller_key, session_key, tag_of
 from app.sessions.session import Session
+from app.single_flight import SingleFlight
 
 SESSION_ID_BYTES = 24  # 192 random bits
-MAX_RELEASES = 10_000  # that wait for a store that is away; what is not released lapses, and expires
+MAX_RELEASES = 10_000  # pending, while the store does not answer; routes that are not released expire
 RELEASE_AGAIN_S = 1.0
 RELEASES_AT_ONCE = 16
-MAX_ENDED = 10_000  # above it the first to end is forgotten: 503 instead of 404, and only while Redis is new
+MAX_ENDED = 10_000  # above it the oldest is forgotten: its client gets 503 instead of 404, while Redis is new
 
 log = logging.getLogger(__name__)
 
 
 class Ownership:
-    """What this node owns, by route key. `async with` runs the releases; leaving waits for none of them."""
+    """The routes of this node, by key. `async with` runs the releases; leaving waits for none of them.
 
-    def __init__(self, store: RouteStore, node: str, url: str) -> None:
+    `on_session_lost` and `on_caller_lost` are called when another node has taken over a session or a caller of ours.
+    """
+
+    def __init__(
+        self,
+        store: RouteStore,
+        node: str,
+        url: str,
+        *,
+        on_session_lost: Callable[[str], None] = lambda session_id: None,
+        on_caller_lost: Callable[[Route], None] = lambda route: None,
+    ) -> None:
         self.node, self.url = node, url
         self._store = store
         self._routes: dict[str, Route] = {}
@@ -35,10 +47,9 @@ class Ownership:
         self._tasks: TaskGroup | None = None
         self._session_ids: dict[str, str] = {}  # of the routes that are sessions
         self._ended: dict[str, None] = {}  # keys of sessions that ended here; those never come back
-        self._claiming: dict[str, anyio.Lock] = {}
-        self._doubted: set[str] = set()  # routes that are being asked for
-        self.on_session_lost: Callable[[str], None] = lambda session_id: None
-        self.on_caller_lost: Callable[[Route], None] = lambda route: None
+        self._claiming = SingleFlight[str]()
+        self._doubted: set[str] = set()  # routes about which the store is being asked
+        self._on_session_lost, self._on_caller_lost = on_session_lost, on_caller_lost
 
     async def __aenter__(self) -> Self:
         self._tasks = anyio.create_task_group()
@@ -53,7 +64,7 @@ class Ownership:
             await tasks.__aexit__(None, None, None)
 
     def new_session_id(self) -> str:
-        """An id that nobody can guess, and that says who gave it out: a lost route does not lose the session."""
+        """An id that nobody can guess, and that names this node: it is found even if its route is lost."""
         return f"{tag_of(self.node)}.{secrets.token_urlsafe(SESSION_ID_BYTES)}"
 
     async def claim_session(
@@ -62,8 +73,8 @@ class Ownership:
         """Makes this node the owner of a new session.
 
         Raises:
-            QuotaExceeded: the tenant or the principal has its number of sessions, over all nodes.
-            RoutesUnavailable: nobody would find it.
+            QuotaExceeded: the tenant or the principal has reached its limit of sessions, over all nodes.
+            RoutesUnavailable: the other nodes would not find it.
         """
         key = session_key(session_id)
         route = Route(key, self.node, self.url, 1, tenant, backend, principal.identity, transport)
@@ -74,28 +85,23 @@ class Ownership:
         except BaseException:
             self._leave(route, hand_over=False)  # it may have been written all the same
             raise
-        self._keep(route, session_id)  # not before: a refresh would write what is refused, a release come too early
+        self._keep(route, session_id)  # not before: a refresh would write a refused route, a release come too early
 
     async def claim_caller(self, principal: Principal, tenant: str, backend: str, free: Route | None) -> Route | None:
-        """The route of this caller's lines: ours from now on, unless another living node has it.
+        """The route of this caller's pooled sessions: ours from now on, unless another living node has it.
 
-        `free` is the route as its last owner left it, if there is one; None where somebody else was quicker.
+        `free` is the route as its last owner left it, if there is one. Returns None if another node was quicker.
 
         Raises:
-            RoutesUnavailable: nobody knows whose it is.
+            RoutesUnavailable: the owner is not known.
         """
         key = caller_key(principal.identity, tenant, backend)
-        lock = self._claiming.setdefault(key, anyio.Lock())
-        try:
-            async with lock:  # of several requests that come at once, one claims
-                route = Route(key, self.node, self.url, 1, tenant, backend, principal.identity, CALLER)
-                return self._routes.get(key) or await self._claim_caller(route, free)
-        finally:
-            if not lock.locked():
-                self._claiming.pop(key, None)
+        async with self._claiming.turn(key):
+            route = Route(key, self.node, self.url, 1, tenant, backend, principal.identity, CALLER)
+            return self._routes.get(key) or await self._claim_caller(route, free)
 
     async def _claim_caller(self, route: Route, free: Route | None) -> Route | None:
-        self._leaving.pop(route.key, None)  # a release that has been sent comes before the claim
+        self._leaving.pop(route.key, None)  # a release that has been sent arrives before the claim
         try:
             if free is None:
                 found: Route | None = await self._store.claim(route, None)
@@ -108,23 +114,23 @@ class Ownership:
             self._routes[route.key] = found
         return found
 
-    def may_have_line(self, session: Session) -> bool:
-        """Whether a caller's line may be on this node."""
+    def may_have_pooled_session(self, session: Session) -> bool:
+        """Whether this node may have this pooled session: its backend keeps no state, or the caller is ours."""
         return not session.spec.keeps_state or self.owns(caller_key(session.principal.identity, *session.spec.key))
 
     def release_callers(self) -> None:
-        """Lets other nodes have the callers: this one opens no more lines."""
+        """Releases all callers: this node opens no more pooled sessions."""
         for route in self:
             if route.transport == CALLER:
                 self.release(route.key)
 
     async def take_over(self, route: Route, session_id: str) -> Route | None:
-        """Makes this node the owner of a session that nobody has any more; None where somebody else was quicker.
+        """Makes this node the owner of a session whose node is gone; None if another node was quicker.
 
         Raises:
-            RoutesUnavailable: nobody knows whose it is now.
+            RoutesUnavailable: the owner is not known.
         """
-        self._leaving.pop(route.key, None)  # of an attempt whose answer got lost; see `_claim_caller`
+        self._leaving.pop(route.key, None)  # of an attempt whose answer was lost; see `_claim_caller`
         try:
             taken = await self._store.take_over(route, self.node, self.url)
         except BaseException:
@@ -135,26 +141,26 @@ class Ownership:
         return taken
 
     def owns(self, key: str) -> bool:
-        """Whether the route is ours, and to stay."""
+        """Whether the route is ours, and not being released."""
         return key in self._routes
 
     def holds(self, key: str) -> bool:
-        """Whether the route is ours, or on its way out."""
+        """Whether the route is ours, or being released."""
         return key in self._routes or key in self._leaving
 
     def lost(self, route: Route) -> None:
-        """Another node has a later token: what we have under this key is over."""
+        """Another node has a later token: gives up what we have under this key."""
         ours, session_id = self._routes.get(route.key), self._session_ids.get(route.key)
-        if ours is None or ours.token > route.token:  # what was asked about is over, or was taken back since
+        if ours is None or ours.token > route.token:  # it has ended, or we have taken it back since
             return
         self._forget(route.key)
         if session_id is None:
-            self.on_caller_lost(route)
+            self._on_caller_lost(route)
         else:
-            self.on_session_lost(session_id)
+            self._on_session_lost(session_id)
 
     def doubt(self, key: str) -> None:
-        """Somebody says that this route is another node's: asks the store, which alone can tell."""
+        """Another node claims to own this route: asks the store."""
         if self._tasks is not None and key in self._routes and key not in self._doubted:
             self._doubted.add(key)
             self._tasks.start_soon(self._ask_for, key)
@@ -164,7 +170,9 @@ class Ownership:
             while (route := self._routes.get(key)) is not None:
                 try:
                     for theirs in await self._store.refresh([route]):
-                        log.warning("Another node has taken a route over: token %d", theirs.token)
+                        log.warning(
+                            "Another node has taken over a session or caller of this node (token %d)", theirs.token
+                        )
                         self.lost(theirs)
                     return
                 except RoutesUnavailable:
@@ -175,22 +183,19 @@ class Ownership:
             self._doubted.discard(key)
 
     def release(self, key: str, *, hand_over: bool = False) -> None:
-        """Ends the route, or frees it for another node; carried out soon, `flush` waits for it. Idempotent."""
+        """Deletes the route, or with `hand_over` frees it for another node. Does not wait (see `flush`). Idempotent."""
         if key in self._session_ids and not hand_over:
-            self._has_come_to_its_end(key)
+            if len(self._ended) >= MAX_ENDED:
+                del self._ended[next(iter(self._ended))]
+            self._ended[key] = None
         route = self._forget(key)
         if route is not None:
             self._leave(route, hand_over=hand_over)
 
     def has_ended(self, key: str) -> bool:
-        """Whether the session with this key ended here. A node that stood still may believe so of one that was taken
-        from it meanwhile: a route goes before."""
+        """Whether the session with this key ended here. A route in the store outweighs it: a node that stood still may
+        have ended a session that was taken over meanwhile."""
         return key in self._ended
-
-    def _has_come_to_its_end(self, key: str) -> None:
-        if len(self._ended) >= MAX_ENDED:
-            del self._ended[next(iter(self._ended))]
-        self._ended[key] = None
 
     def _leave(self, route: Route, *, hand_over: bool) -> None:
         if len(self._leaving) >= MAX_RELEASES:
@@ -200,7 +205,7 @@ class Ownership:
         self._wake.set()
 
     async def flush(self, within_s: float) -> bool:
-        """Waits until every release was carried out; False if that took longer."""
+        """Waits until all releases were carried out; False if that takes longer."""
         with anyio.move_on_after(within_s):
             while self._leaving:
                 await self._idle.wait()
@@ -243,6 +248,3 @@ class Ownership:
 
     def __len__(self) -> int:
         return len(self._routes)
-
-    def __repr__(self) -> str:
-        return f"<Ownership {self.node} [{len(self._routes)} routes, {len(self._leaving)} leaving]>"

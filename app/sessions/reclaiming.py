@@ -1,58 +1,74 @@
-"""Reclaiming: which sessions make room for others where there is none left: those that have been idle for longest."""
+"""When sessions have lived long enough; and Reclaiming: which idle ones end earlier to make room for others."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from heapq import nsmallest
-from typing import Protocol
 
-from app.domain import BackendSpec, Principal
-from app.sessions.lifetime import idle_since
-from app.sessions.ownership import Ownership
+from app.domain import KEY_ISSUER, BackendSpec, Principal
+from app.protocol.lifecycle import SessionState
+from app.sessions.calls import is_past
+from app.sessions.open_sessions import OpenSessions
 from app.sessions.session import Session
-from app.sessions.standstill import Fence
+from app.sessions.standstill import StandstillDetector
 
-RECLAIMED = "reclaimed"  # why such a session has ended
-RELEASED_WITHIN_S = 1.0  # how long a new session waits until the store knows of a place that has come free for it
-AGAIN_S = 0.25  # after which it is worth asking a node again that ends nothing now
+RECLAIMED = "reclaimed"  # the reason with which such a session is closed
+RELEASED_WITHIN_S = 1.0  # how long a new session waits until the route store has released the one that ended for it
+AGAIN_S = 0.25  # when to ask again on a node that reclaims nothing now
 ROOM_OF_SESSIONS = ("sessions", "sessions_per_principal", "node_sessions")
 
 
-class Reclaimable(Protocol):
-    """The sessions of a node: the registry."""
+def why_over(session: Session, now: float) -> str | None:
+    """Why the session should end now: "idle", "too_old" or "credential_expired"; None if it should not.
 
-    draining: bool
+    Only an API key ends its sessions: a token is replaced by another one of the same principal.
+    """
+    timeouts, exchange = session.spec.timeouts, session.exchange
+    if now - session.opened_at > timeouts.absolute_s:
+        return "too_old"
+    if session.principal.issuer == KEY_ISSUER and not exchange.in_flight and is_past(session.principal.expires_at):
+        return "credential_expired"
+    if exchange.in_flight or session.streams.listen.attached or session.state is SessionState.CONNECTING:
+        return None
+    return "idle" if now - session.last_seen > timeouts.idle_s else None
 
-    def __iter__(self) -> Iterator[Session]:
-        """All of them."""
+
+def idle_since(session: Session, now: float) -> float | None:
+    """When its client was last seen; None while it has a call, a question, a task or a reader of its stream.
+
+    Whoever ends the session for it must not wait in between.
+    """
+    exchange = session.exchange
+    if exchange.in_flight or exchange.has_questions or session.streams.listen.attached:
+        return None
+    if session.state in (SessionState.CONNECTING, SessionState.CLOSED) or exchange.running_tasks.is_any(now):
+        return None
+    return session.last_seen
 
 
 class Reclaiming:
-    """Ends idle sessions of a node for whoever waits for their place, or for their process."""
+    """Ends idle sessions of a node for new ones that need their place or their process."""
 
-    def __init__(self, sessions: Reclaimable, fence: Fence, ownership: Ownership) -> None:
-        self._sessions, self._fence, self._ownership = sessions, fence, ownership
+    def __init__(self, sessions: OpenSessions, standstill: StandstillDetector) -> None:
+        self._sessions, self._standstill = sessions, standstill
 
     def reclaim(self, spec: BackendSpec, count: int) -> float:
-        """Ends up to so many sessions of the backend for whoever waits for a process of it: those that have been idle
-        for longest, and for its `reclaim_idle_s`. They are looked at and ended in one breath: none has begun a call.
+        """Ends up to `count` sessions of the backend, to free their processes: those that have been idle for longest,
+        and at least for `reclaim_idle_s`.
 
         Returns:
             In how many seconds there may be another one to end.
         """
         return self._end_idle(spec, count, None)[1]
 
-    async def make_room(self, limit: str, principal: Principal, spec: BackendSpec) -> bool:
-        """Whether a session has ended whose place a new one of the same backend may take."""
+    def make_room(self, limit: str, principal: Principal, spec: BackendSpec) -> bool:
+        """Whether a session was ended whose place a new one of the same backend may take."""
         if limit not in ROOM_OF_SESSIONS:
             return False
-        ended, _ = self._end_idle(spec, 1, principal if limit == "sessions_per_principal" else None)
-        if ended:
-            await self._ownership.flush(RELEASED_WITHIN_S)  # until then the store counts its place as taken
-        return ended > 0
+        return self._end_idle(spec, 1, principal if limit == "sessions_per_principal" else None)[0] > 0
 
     def _end_idle(self, spec: BackendSpec, count: int, whose: Principal | None) -> tuple[int, float]:
-        """How many have ended, and the same. `whose` narrows it to one principal's."""
-        if self._sessions.draining or self._fence.is_closed():  # some may be other nodes' by now
+        """How many sessions were ended, of this principal if there is one; and as `reclaim`."""
+        if self._sessions.draining or self._standstill.is_detected():  # some may be other nodes' by now
             return 0, AGAIN_S
         candidates = (
             session
@@ -69,8 +85,8 @@ def longest_idle(sessions: Iterable[Session], count: int, idle_s: float, now: fl
     """Up to `count` sessions that have been idle for `idle_s` or more, longest first.
 
     Returns:
-        Those, and in how many seconds there can be another one, at the earliest: whatever is not idle now, or is opened
-        later, has not been for `idle_s` before then.
+        Those, and in how many seconds there can be another one at the earliest. Sessions that are not idle now count
+        as idle from now on.
     """
     since = (
         (at, number, session) for number, session in enumerate(sessions) if (at := idle_since(session, now)) is not None

@@ -1,11 +1,13 @@
-"""SessionRegistry: every session of this node. Makes, finds, sweeps and closes them."""
+"""SessionRegistry: the sessions of this node. Opens, finds, sweeps and closes them."""
 
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Protocol, Self
 
-from app.domain import BackendSpec, Limits, Principal
+import anyio
+
+from app.domain import BackendSpec, Limits, Principal, public_id
 from app.errors import (
     SESSION_RETRY_S,
     UNKNOWN,
@@ -17,6 +19,7 @@ from app.errors import (
     SessionNotFound,
     ShuttingDown,
 )
+from app.limit_reached import LimitReached
 from app.limits.gates import TenantGates
 from app.limits.overload import Overload
 from app.links.source import LinkSource
@@ -24,55 +27,52 @@ from app.metrics import Metrics
 from app.protocol.commands import Failed
 from app.protocol.event_ids import EventId
 from app.protocol.lifecycle import SessionState
-from app.reached import Reached
 from app.routing.routes import session_key
 from app.sessions.directory import BackendDirectory
 from app.sessions.draining import Draining
 from app.sessions.ended import EndedSessions
-from app.sessions.endings import BACKEND_EXITED, HANDED_OVER, SHUTDOWN, TAKEN_OVER, Endings
-from app.sessions.lifetime import why_over
+from app.sessions.endings import BACKEND_EXITED, HANDED_OVER, SHUTDOWN, Endings
+from app.sessions.open_sessions import OpenSessions
 from app.sessions.ownership import Ownership
-from app.sessions.reclaiming import Reclaiming
+from app.sessions.reclaiming import RELEASED_WITHIN_S, Reclaiming, why_over
 from app.sessions.session import Session, Surroundings
 from app.sessions.session_log import SessionLog
-from app.sessions.standstill import Fence
+from app.sessions.standstill import StandstillDetector, StandstillGuard
 from app.streams.journal import NotDurable
 
 STREAM_AFTER_S = 15.0  # of silence; until then a call can still be answered with JSON and with the right HTTP status
+SWEEP_S = 0.25  # how late a deadline may be noticed
+AGES_EVERY = 4  # sweeps between two checks of the sessions' ages
 FIRST_TOKEN = 1
 
 log = logging.getLogger(__name__)
 
 
-AskAgain = Callable[[], Awaitable[None]]  # raises where whoever a session is for may not have it any more
+AskAgain = Callable[[], Awaitable[None]]  # raises if the principal may not have the session any more
 
 
 async def for_nobody() -> None:
-    """Asks nothing."""
+    """Allows everything."""
 
 
 class Durability(Protocol):
-    """What keeps sessions so that another node can go on with them, where there are other nodes."""
+    """Stores sessions so that other nodes can continue them."""
 
     def start(self, session: Session, key: str, token: int) -> None:
-        """Writes this new session down from now on, if it is of the kind that may go on elsewhere."""
+        """Stores this new session from now on, if its backend and transport allow."""
 
     async def make_safe(self, session: Session) -> None:
-        """Waits a moment until it is written down."""
+        """Waits until it is stored, for a bounded time."""
 
     async def hand_over(self, session: Session) -> None:
-        """Writes what is left of one that is closed here, for its next owner.
-
-        Raises:
-            NotDurable, RoutesUnavailable: it cannot.
-        """
+        """Stores what is left of a closed session, for its next owner. Raises NotDurable, RoutesUnavailable."""
 
 
 class SessionRegistry:
-    """The node's sessions, by id; leaving the `async with` closes every one. `sweep` is to be called often.
+    """The node's sessions, by id; leaving the `async with` closes all. `sweep_for_ever` has to run.
 
-    `leaving`: told to stop, not ready any more, though everything is still accepted; `draining`: takes no new sessions.
-    With `durability` there are other nodes, and sessions of servers without state outlive this one.
+    `leaving`: the node was told to stop and is not ready, but still accepts everything; `draining`: it opens no
+    sessions. With `durability` there are other nodes.
     """
 
     def __init__(  # noqa: PLR0913 - once, of parts
@@ -85,7 +85,8 @@ class SessionRegistry:
         max_sessions: int,
         stream_after_s: float = STREAM_AFTER_S,
         overload: Overload | None = None,
-        fence: Fence | None = None,
+        sessions: OpenSessions | None = None,
+        standstill: StandstillDetector | None = None,
         durability: Durability | None = None,
         on_timeout: Callable[[Session, Failed], None] = lambda session, failed: None,
     ) -> None:
@@ -93,15 +94,15 @@ class SessionRegistry:
         self._on_timeout = on_timeout
         self.overload = overload or Overload(metrics)
         self._ownership, self._max_sessions, self._stream_after_s = ownership, max_sessions, stream_after_s
-        self._sessions: dict[str, Session] = {}
-        self._hidden: dict[str, Session] = {}  # on their way to another node
+        self._sessions = OpenSessions() if sessions is None else sessions
+        self._by_id = self._sessions.by_id
         self._ended, self._endings = EndedSessions(), Endings()
         self._log = SessionLog()
         self.gates = TenantGates(metrics, self.overload, are_shared=durability is not None)
         self._durability = durability
-        self.leaving = self.draining = False
-        self.fence = fence or Fence()
-        self.reclaiming = Reclaiming(self, self.fence, ownership)
+        self.leaving = False
+        self.standstill = standstill or StandstillDetector()
+        self.reclaiming = Reclaiming(self._sessions, self.standstill)
 
     async def __aenter__(self) -> Self:
         return self
@@ -115,24 +116,26 @@ class SessionRegistry:
         self.leaving = True
 
     def take_no_more(self) -> None:
-        """There are no new sessions from now on."""
-        self.draining = True
+        """Opens no sessions from now on."""
+        self._sessions.take_no_more()
+
+    @property
+    def draining(self) -> bool:
+        return self._sessions.draining
 
     async def open(
         self, principal: Principal, tenant: str, backend: str, transport: str, still_allowed: AskAgain = for_nobody
     ) -> Session:
-        """A new session, without a process yet (`connect` takes one); the caller closes it if that fails.
+        """A new session without a process (`connect` leases one); the caller closes it if that fails.
 
-        `still_allowed` is asked once the session is in the registry: it notices a revocation that came before, and one
-        that comes later ends the session.
+        `still_allowed` is called once the session is in the registry: it notices an earlier revocation, and a later one
+        ends the session.
 
         Raises:
             What `still_allowed` raises.
-            BackendNotFound: no such backend.
-            Disabled: it, or its tenant, is switched off.
-            QuotaExceeded: the tenant, the principal or the node has its number of sessions.
-            ShuttingDown: this node takes no new ones.
-            Overloaded: likewise, for the moment.
+            BackendNotFound, Disabled: as `backend`.
+            QuotaExceeded: the tenant, the principal or the node has reached its limit of sessions.
+            ShuttingDown, Overloaded: this node opens no sessions, or none for the moment.
             RoutesUnavailable: the other nodes would not find it.
         """
         self.overload.require_room_for_session()
@@ -142,9 +145,10 @@ class SessionRegistry:
             try:
                 return await self._open(principal, spec, limits, transport, still_allowed)
             except QuotaExceeded as error:
-                if is_second_try or not await self.reclaiming.make_room(error.limit, principal, spec):
+                if is_second_try or not self.reclaiming.make_room(error.limit, principal, spec):
                     self._metrics.rate_limited.labels(error.limit).inc()
                     raise
+                await self._ownership.flush(RELEASED_WITHIN_S)  # until then the store counts the ended session
             is_second_try = True
 
     async def _open(
@@ -159,7 +163,7 @@ class SessionRegistry:
             session.close("not_claimed")
             self._ownership.release(session_key(session_id))  # it may have been closed before it was claimed
             raise
-        if session.state is SessionState.CLOSED:  # by the drain, an administrator
+        if session.state is SessionState.CLOSED:  # by the drain or an administrator
             self._ownership.release(session_key(session_id))
             raise session.refusal or ShuttingDown()
         if self._durability is not None:
@@ -172,8 +176,8 @@ class SessionRegistry:
         """A session that another node has had; its route is ours already.
 
         Raises:
-            QuotaExceeded: as `open`; the tenant's count is that of this node alone.
-            ShuttingDown: this node takes none.
+            QuotaExceeded: as `open`, but only this node's sessions are counted.
+            ShuttingDown: as `open`.
         """
         try:
             return self._admit(session_id, principal, spec, limits, transport)
@@ -186,13 +190,13 @@ class SessionRegistry:
     ) -> Session:
         if self.draining:
             raise ShuttingDown
-        if len(self._sessions) >= self._max_sessions:
-            used = len(self._sessions)
+        used = len(self._by_id)
+        if used >= self._max_sessions:
             raise QuotaExceeded(
                 "node_sessions",
                 f"this node has {used} sessions open; its limit is {self._max_sessions}",
                 retry_after_s=SESSION_RETRY_S,
-                reached=Reached.of_node("node_sessions", "MAX_SESSIONS", self._max_sessions, used),
+                reached=LimitReached.of_node("node_sessions", "MAX_SESSIONS", self._max_sessions, used),
             )
         gate = self.gates.of(spec.tenant, limits)
         gate.open_session(principal.identity)
@@ -201,79 +205,68 @@ class SessionRegistry:
             gate,
             self._metrics,
             self._closed,
-            self.fence,
+            self.standstill,
             self._stream_after_s,
             self._on_timeout,
             self._log.opened,
         )
-        session = self._sessions[session_id] = Session(session_id, principal, spec, surroundings)
+        session = Session(session_id, principal, spec, surroundings)
+        self._sessions.add(session)
         self._metrics.sessions.labels(transport).inc()
         self._metrics.sessions_opened.labels(transport).inc()
         return session
 
     async def connect(self, session: Session) -> None:
-        """Gives the session its process; where there is none to be had, the caller closes it.
-
-        Raises:
-            GatewayError: as BackendDirectory.find, LinkSource.lease and Session.connect.
-        """
+        """Leases the session's process. Raises as `backend` and Session.connect; then the caller closes it."""
         _, limits = await self._find_backend(*session.spec.key)
         try:
             await session.connect(self._links, limits)
         except BackendBusy as error:
-            error.retry_after_s = self.overload.come_back_after_s()
+            error.again_after(self.overload.retry_after_s())
             raise
-        self.overload.line.opened()
+        except SessionNotFound:  # an administrator has ended it, perhaps by removing its backend
+            await self._find_backend(*session.spec.key)
+            raise
+        self.overload.retry_after.session_opened()
 
     async def make_safe(self, session: Session) -> None:
-        """Waits a moment until this new session would outlive this node, where it may: its client hears of it next."""
+        """Waits, for a bounded time, until this new session would survive this node; its client hears of it next."""
         if self._durability is not None:
             await self._durability.make_safe(session)
 
     def get(self, session_id: str, principal: Principal, tenant: str, backend: str) -> Session | None:
-        """The session on this node, if it is this principal's and of this backend; None where another may have it.
+        """The session, if it is this principal's and of this backend; None if it is not on this node.
 
         Raises:
-            SessionNotFound: it is here, and somebody else's.
+            SessionNotFound: it is another principal's or of another backend.
         """
-        session = self._sessions.get(session_id)
+        session = self._by_id.get(session_id)
         if session is None:
             return None
         if session.spec.name != backend or session.spec.tenant != tenant:
             raise SessionNotFound
-        # The same object as a moment ago is the usual case; another token of the same principal is another object.
+        # Usually it is the same object as before; a principal has another one for each of its tokens.
         if principal is not session.principal and principal.identity != session.principal.identity:
             raise SessionNotFound
         return session
 
     def ended(self, session_id: str, place: EventId, principal: Principal, tenant: str, backend: str) -> Session | None:
-        """The principal's session whose process has ended here, if a call's answer comes after this event."""
+        """A session of the principal whose process has ended, if there is an answer after this event on its stream."""
         session = self._ended.find(session_id, place)
         if session is None or session.principal.identity != principal.identity:
             return None
         return session if session.spec.key == (tenant, backend) else None
 
     def why_ended(self, session_id: str, principal: Principal, tenant: str, backend: str) -> SessionNotFound:
-        """What a client hears whose session is on no node: why it has ended, if it was here, and its own."""
+        """The error for a client whose session is on no node: why it has ended, if it was here and the principal's."""
         return self._endings.of(session_id, principal, (tenant, backend))
 
     def __contains__(self, session_id: str) -> bool:
-        """Whether it is on this node, whoever's it is."""
-        return session_id in self._sessions
-
-    def lost(self, session_id: str) -> None:
-        """Another node owns this session: what we have of it is over."""
-        session = self._sessions.get(session_id) or self._hidden.get(session_id)
-        if session is not None:
-            session.close(TAKEN_OVER)
-
-    def limits_changed(self, tenant: str, limits: Limits) -> None:
-        """New limits for what the tenant does from now on."""
-        self.gates.configure(tenant, limits)
+        """Whether it is on this node, whoever owns it."""
+        return session_id in self._by_id
 
     def close_where(self, matches: Callable[[Session], bool], reason: str, off: Disabled | None = None) -> int:
-        """Closes the sessions that match; how many there were. Their clients hear what is switched `off`, if that is
-        why."""
+        """Closes the sessions that match, and returns how many. `off` says what was switched off, if that is why."""
         self._ended.drop(matches)
         doomed = [session for session in self if matches(session)]
         for session in doomed:
@@ -281,28 +274,20 @@ class SessionRegistry:
         return len(doomed)
 
     async def drain(self, seconds: float) -> int:
-        """Takes no new sessions, and ends those there are within about `seconds`, calls first: see Draining.
-
-        Returns:
-            How many calls were cut off.
-        """
+        """Ends all sessions within about `seconds` (see Draining), opens none; returns how many calls it cut off."""
         self.take_no_more()
-        return await Draining(self, seconds, None if self._durability is None else self.give_away).run()
-
-    def hide(self, session: Session) -> None:
-        """New requests for it wait until it is given away; what is in flight goes on (see `Drained`)."""
-        if self._sessions.pop(session.id, None) is not None:
-            self._hidden[session.id] = session
+        return await Draining(self._sessions, seconds, None if self._durability is None else self.give_away).run()
 
     async def give_away(self, session: Session) -> None:
-        """Ends the session here and frees it for the node that its client asks next (fulfils `HandOver`).
+        """Closes a durable session here, and frees it for the node that its client asks next; others stay as they are.
 
-        One that cannot go on elsewhere stays as it is.
+        Raises:
+            NotDurable, RoutesUnavailable: its last state could not be stored.
         """
         if self._durability is None or session.journal is None or session.journal.is_over:
             return
         session.close(HANDED_OVER)
-        goes_on = True  # also where the last write fails: what was written before is usually enough
+        goes_on = True  # also if the last write fails: what was written before is usually enough
         try:
             await self._durability.hand_over(session)
         except NotDurable:
@@ -312,30 +297,30 @@ class SessionRegistry:
             self._ownership.release(session_key(session.id), hand_over=goes_on)
 
     def sessions_of_node(self) -> tuple[int, int]:
-        """How many there are, and may be."""
-        return len(self._sessions), self._max_sessions
+        """How many there are, and the limit."""
+        return len(self._by_id), self._max_sessions
 
     def calls_in_flight(self) -> int:
         """How many requests of clients wait for their answer."""
-        return sum(session.exchange.in_flight for session in self)
+        return self._sessions.calls_in_flight()
 
     def __len__(self) -> int:
-        return len(self._sessions) + len(self._hidden)
+        return len(self._sessions)
 
     def __iter__(self) -> Iterator[Session]:
-        return iter([*self._sessions.values(), *self._hidden.values()])
+        return iter(self._sessions)
 
     async def backend(self, tenant: str, backend: str) -> BackendSpec:
         """The backend as it is registered now.
 
         Raises:
-            BackendNotFound: no such backend.
+            BackendNotFound: it is not.
             Disabled: it, or its tenant, is switched off.
         """
         return (await self._find_backend(tenant, backend))[0]
 
     def require_on(self, tenant: str, backend: str) -> None:
-        """See BackendDirectory."""
+        """As BackendDirectory.require_on."""
         self._directory.require_on(tenant, backend)
 
     async def _find_backend(self, tenant: str, backend: str) -> tuple[BackendSpec, Limits]:
@@ -345,8 +330,7 @@ class SessionRegistry:
             raise BackendNotFound from None
 
     def _closed(self, session: Session, reason: str) -> None:
-        if self._sessions.pop(session.id, None) is None:
-            del self._hidden[session.id]
+        self._sessions.remove(session)
         if reason == BACKEND_EXITED:
             self._ended.keep(session)
         self._endings.note(session.id, session.principal, session.spec.key, reason)
@@ -360,13 +344,13 @@ class SessionRegistry:
         self._log.ended(session, reason)
 
     def sweep(self, now: float, *, look_at_age: bool) -> None:
-        """Ends what is overdue, in every session and of what ended ones have left; and sessions that are too old."""
+        """Ends overdue calls, idle and too old sessions, and forgets ended ones that are too old."""
         self._ended.sweep(now)
         for session in self:
             try:
                 self._sweep_one(session, now, look_at_age=look_at_age)
             except Exception:
-                log.exception("a session could not be swept")
+                log.exception("Could not sweep session %s; it is closed", public_id(session.id))
                 session.close("internal_error")
 
     def _sweep_one(self, session: Session, now: float, *, look_at_age: bool) -> None:
@@ -377,5 +361,17 @@ class SessionRegistry:
             if (reason := why_over(session, now)) is not None:
                 session.close(reason)
 
-    def __repr__(self) -> str:
-        return f"<SessionRegistry [{len(self)} sessions, {self.calls_in_flight()} calls]>"
+
+async def sweep_for_ever(
+    registry: SessionRegistry, guard: StandstillGuard, before: Callable[[float], None] = lambda now: None
+) -> None:
+    """Sweeps the sessions four times a second, and notices standstills. `before` is called first, with the time."""
+    tick = 0
+    while True:
+        await anyio.sleep(SWEEP_S)
+        tick += 1
+        now = time.monotonic()
+        if not guard.standstill.tick():
+            await guard.prove()
+        before(now)
+        registry.sweep(now, look_at_age=tick % AGES_EVERY == 0)

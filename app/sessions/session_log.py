@@ -1,4 +1,4 @@
-"""SessionLog: one line when a session opens, one when it ends: whose, which program, which process, how much."""
+"""SessionLog: one line when a session opens, one when it ends: whose, which client, which process, how much."""
 
 import logging
 import time
@@ -11,13 +11,13 @@ from app.logs import Thinned
 from app.protocol.jsonrpc import members_of, string_of
 from app.sessions.session import Session
 
-MAX_NAME = 80  # characters of what a client calls itself
+MAX_NAME = 80  # characters of a client's name and version
 
 log = logging.getLogger(__name__)
 
 
 class SessionLog:
-    """Of the sessions of one node. Where they come by the thousand, some lines are left out and counted."""
+    """The session lines of one node. If there are too many, some are left out and counted (Thinned)."""
 
     def __init__(self) -> None:
         self._thinned = Thinned(log)
@@ -28,16 +28,19 @@ class SessionLog:
             "transport": session.transport,
             "revision": session.version,
             "how": how,
-            "backend_process": session.link.process,
-            "start": "warm" if session.link.was_warm else "cold",
-            "waited_ms": _ms(session.waited_s),
-            "opened_ms": _ms(time.monotonic() - session.opened_at),
         }
+        if how != "taken over":  # there it was opened long ago, and here its process is still being started
+            fields |= {
+                "backend_process": session.link.process,
+                "start": "warm" if session.link.was_warm else "cold",
+                "waited_ms": _ms(session.waited_s),
+                "opened_ms": _ms(time.monotonic() - session.opened_at),
+            }
         program = {f"client_{name}": text for name, text in program_of(session).items()}
         self._thinned.info("opened", "session opened", fields | program)
 
     def ended(self, session: Session, reason: str) -> None:
-        """A session that never opened has ended, too."""
+        """Also called for a session that never opened."""
         fields = _of(session) | {
             "reason": reason,
             "seconds": round(time.monotonic() - session.opened_at, 1),
@@ -58,7 +61,7 @@ def _of(session: Session) -> dict[str, Any]:
 
 
 def program_of(session: Session) -> dict[str, str]:
-    """What the client says of itself: `name` and `version`, where it does."""
+    """`name` and `version` from the client's `clientInfo`, as far as it sent them."""
     info = session.client_info
     try:
         if info is None and session.hello is not None:
@@ -67,11 +70,12 @@ def program_of(session: Session) -> dict[str, str]:
         return {}
     said = {} if info is None else members_of(info)
     named = {name: string_of(said.get(name)) for name in ("name", "version")}
-    return {name: _shown(text) for name, text in named.items() if text}
+    return {name: printable(text[:MAX_NAME]) for name, text in named.items() if text}
 
 
-def _shown(text: str) -> str:
-    return "".join(each if each.isprintable() else "?" for each in text[:MAX_NAME])
+def printable(text: str) -> str:
+    """A client's text, safe to show on a terminal."""
+    return "".join(each if each.isprintable() else "?" for each in text)
 
 
 def _ms(seconds: float) -> float:

@@ -1,6 +1,6 @@
 """Runs the spawner on the socket whose descriptor is the only argument.
 
-Started as a file under `python -I -S`, so the project's root is not on the path yet.
+Run as a file with `python -I -S`, so the project's root is not on sys.path yet.
 """
 
 import os.path

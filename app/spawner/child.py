@@ -18,7 +18,7 @@ _CATCHABLE = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 def become(order: Order, stdio: Sequence[int], status: int, spawner: int) -> NoReturn:
     """Turns this freshly forked child into the backend.
 
-    What fails is written to the close-on-exec pipe `status`; its end without a word means success.
+    An error is written to the close-on-exec pipe `status`; EOF without any data means success.
     """
     stage = "setsid"
     try:
@@ -34,7 +34,7 @@ def become(order: Order, stdio: Sequence[int], status: int, spawner: int) -> NoR
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         tree.wear(order["id"])
         if order["sched_batch"]:
-            # A woken backend then does not preempt the gateway inside its write to the pipe.
+            # So that a woken backend does not preempt the gateway during its write to the pipe.
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         stage = "chdir"
         os.chdir(order["cwd"])
@@ -42,7 +42,7 @@ def become(order: Order, stdio: Sequence[int], status: int, spawner: int) -> NoR
         syscalls.renounce_privileges()
         # The sandbox belongs here: after everything that needs rights, before the death signal.
         stage = "death signal"
-        # Last, because a change of uid would clear it; and the spawner may have died before it was set.
+        # Last, because a change of uid would clear it. The spawner may have died before it was set.
         syscalls.die_with_parent(signal.SIGKILL)
         if os.getppid() != spawner:
             os._exit(_EXIT_NOT_STARTED)
@@ -55,7 +55,7 @@ def become(order: Order, stdio: Sequence[int], status: int, spawner: int) -> NoR
 
 
 def _reset_signals() -> None:
-    """Ignored signals survive exec, and Python ignores SIGPIPE: a backend would miss its broken pipe."""
+    """Ignored signals stay ignored after exec, and Python ignores SIGPIPE, which backends need."""
     for signum in _CATCHABLE:
         if signal.getsignal(signum) is not signal.SIG_DFL:
             signal.signal(signum, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""The node's part when its spawner is lost: ends and reaps what that left behind."""
+"""What the node does when its spawner has died: ends and reaps the processes that are left."""
 
 import asyncio
 import os
@@ -10,15 +10,14 @@ from app.spawner import tree
 
 _LOOK_AGAIN_S = 0.02
 _QUIET_LOOKS = 5  # nothing is left when so many looks in a row found nothing
-_GIVE_UP_S = 10.0  # a process stuck in the kernel must not keep us looking
+_GIVE_UP_S = 10.0  # a process may be stuck in the kernel
 
 
 class CleanUp:
-    """Looks for remains until none turn up any more; then `done`.
+    """Looks for processes of the dead spawner until none are left; then `done`.
 
-    The kernel kills the leaders when their spawner dies; their descendants, and then their zombies, come
-    to us. Known are those with one of the marks or markers and those of a leader's session. A daemon that
-    left all of this behind cannot be told from a child of our own here.
+    When the spawner dies, the kernel kills the leaders; this process becomes the parent of their descendants. They are
+    recognised by mark, marker or session. A daemon without any of these is left alone: it could be a child of our own.
     """
 
     def __init__(
@@ -48,9 +47,9 @@ class CleanUp:
         self._looks += 1
         status = self._spawner.poll()
         if status is None and self._looks >= _QUIET_LOOKS:
-            self._spawner.kill()  # it hung up but did not go
+            self._spawner.kill()  # it closed its socket but lives
         self._quiet_looks = self._quiet_looks + 1 if status is not None and not remains else 0
-        # A spawner that returned by itself has left nothing behind.
+        # A spawner that exited with 0 has left nothing behind.
         if status == 0 or self._quiet_looks >= _QUIET_LOOKS or time.monotonic() > self._give_up_at:
             self._forget(self)
             self.done.set_result(None)
@@ -64,7 +63,7 @@ class CleanUp:
 
 
 def _reap(pid: int) -> bool:
-    """Whether this process is gone: reaped now, or never ours to reap."""
+    """Whether this process is gone: reaped now, or not our child."""
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:

@@ -1,9 +1,9 @@
-"""The node's side of the spawner: orders go out without blocking, ends come back through callbacks."""
+"""The node's side of the spawner: orders are sent without blocking, ends are reported to callbacks."""
 
-import array
 import asyncio
 import contextlib
 import errno
+import json
 import os
 import secrets
 import socket
@@ -18,10 +18,8 @@ from typing import Literal
 from app.spawner import syscalls, wire
 from app.spawner.clean_up import CleanUp
 
-__all__ = ["Command", "End", "SpawnFailed", "Spawned", "SpawnerClient"]
-
-_READY_TIMEOUT_S = 10.0  # a Python without site packages is up in 30 ms
-_CLOSE_TIMEOUT_S = 5.0  # for the spawner to end every tree; then it is killed and we do it
+_READY_TIMEOUT_S = 10.0  # Python without site packages starts in 30 ms
+_CLOSE_TIMEOUT_S = 5.0  # for the spawner to end every tree; then it is killed and the node does that
 _SEND_AGAIN_S = 0.05
 _REPORT_BYTES = 65536
 _MAIN = Path(__file__).with_name("__main__.py")
@@ -40,7 +38,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Spawned:
-    """A running process; `seconds` is the time from the order's arrival until exec succeeded."""
+    """A running process. `seconds`: from the arrival of the order at the spawner until exec succeeded."""
 
     id: str
     pid: int
@@ -60,9 +58,7 @@ class SpawnFailed(Exception):
 
     def __init__(self, number: int, stage: str, message: str) -> None:
         super().__init__(message)
-        self.errno = number
-        self.stage = stage
-        self.message = message
+        self.errno, self.stage, self.message = number, stage, message
 
 
 @dataclass(slots=True, eq=False)
@@ -82,9 +78,21 @@ class _Process:
     started: asyncio.Future[Spawned]
     pid: int | None = None
 
+    def spawned(self, spawned: Spawned) -> None:
+        self.pid = spawned.pid
+        if not self.started.done():
+            self.started.set_result(spawned)
+
+    def abandoned(self) -> None:
+        self.on_end = lambda end: None
+
+    def ended(self, end: End) -> None:
+        """Calls `on_end` in the next turn of the loop: whoever awaits the start must get the process first."""
+        asyncio.get_running_loop().call_soon(lambda: self.on_end(end))
+
 
 class SpawnerClient:
-    """Starts a spawner and speaks with it. A spawner that dies is replaced at the next spawn.
+    """Starts a spawner and sends it orders. A spawner that dies is replaced at the next spawn.
 
     Makes this process adopt orphans, so that it can end and reap what a dead spawner leaves behind.
     Only for the event loop's thread.
@@ -98,16 +106,8 @@ class SpawnerClient:
         self._outgoing: deque[_Packet] = deque()
         self._processes: dict[str, _Process] = {}
         self._clean_ups: set[CleanUp] = set()
+        self._lost = asyncio.Event()
         self._closed = False
-
-    def __repr__(self) -> str:
-        state = f"pid {self._spawner.pid}" if self._spawner else "closed" if self._closed else "not running"
-        return f"<SpawnerClient [{state}, {len(self._processes)} processes]>"
-
-    @property
-    def pid(self) -> int | None:
-        """The spawner's process id while it runs."""
-        return self._spawner.pid if self._spawner else None
 
     async def start(self) -> None:
         """Starts the spawner and waits until it is ready; does nothing while one runs.
@@ -141,27 +141,30 @@ class SpawnerClient:
             raise SpawnFailed(error.errno or errno.EIO, "spawner", f"cannot start the spawner: {error}") from error
         ours.setblocking(False)
         self._socket = ours
+        self._lost.clear()
         loop = asyncio.get_running_loop()
         self._ready = loop.create_future()
         loop.add_reader(ours.fileno(), self._on_readable)
 
     async def spawn(self, command: Command, stdio: Sequence[int], on_end: Callable[[End], None]) -> Spawned:
-        """Starts a process on these three descriptors, which are closed here whatever happens.
+        """Starts a process on these three descriptors, which are closed here in any case.
 
-        `on_end` is called once, from the event loop, if and only if this returned; if the caller is
-        cancelled meanwhile, the process is killed.
+        `on_end` is called once, from the event loop, if and only if this returned. If the caller is cancelled, the
+        process is killed.
 
         Raises:
             SpawnFailed: it could not be started.
         """
-        packet, process_id = _Packet(b"", stdio), secrets.token_hex(8)
+        process_id = secrets.token_hex(8)
+        packet = _Packet(_spawn_order(process_id, command), stdio)
         process: _Process | None = None
         try:
             if self._socket is None:
                 await self.start()
             if self._socket is None:
                 raise _lost()
-            packet.content = _spawn_order(process_id, command)
+            if len(packet.content) > wire.MAX_PACKET_BYTES:
+                raise SpawnFailed(errno.E2BIG, "send", os.strerror(errno.E2BIG))
             process = _Process(on_end, asyncio.get_running_loop().create_future())
             self._processes[process_id] = process
             self._send(packet)
@@ -175,32 +178,32 @@ class SpawnerClient:
 
     def _abandon(self, process_id: str, process: _Process | None, packet: _Packet) -> None:
         if process is not None:
-            process.on_end = _ignore
+            process.abandoned()
         if packet in self._outgoing:
             self._outgoing.remove(packet)
         elif process is not None and process_id in self._processes:
-            self.kill(process_id)  # on its way, or running
+            self.kill(process_id)  # being started, or running
             return
         self._processes.pop(process_id, None)
 
     def signal(self, process_id: str, signum: int) -> None:
-        """Signals the process's group. Does nothing if it has ended."""
+        """Signals the process's group; does nothing if it has ended."""
         if process_id in self._processes:
             self._send(_Packet(wire.encode({"do": "signal", "id": process_id, "signum": signum})))
 
     def kill(self, process_id: str) -> None:
-        """Kills the process and everything it started. Does nothing if it has ended."""
+        """Kills the process and everything it started; does nothing if it has ended."""
         if process_id in self._processes:
             self._send(_Packet(wire.encode({"do": "kill", "id": process_id})))
 
     async def aclose(self) -> None:
-        """Ends every process and the spawner. Whoever still waits for an end hears `spawner_lost`."""
+        """Ends every process and the spawner. Processes that still run are reported as `spawner_lost`."""
         self._closed = True
-        if self._spawner is not None and self._socket is not None:
-            # Not close(): _on_lost does that, once the spawner has closed its own end behind its last process.
-            with contextlib.suppress(OSError):
+        if self._socket is not None:
+            # Not close(): the spawner's exit, after that of its last process, is seen as EOF.
+            with contextlib.suppress(OSError, TimeoutError):
                 self._socket.shutdown(socket.SHUT_WR)
-            await _wait_for_exit(self._spawner.pid, _CLOSE_TIMEOUT_S)
+                await asyncio.wait_for(self._lost.wait(), _CLOSE_TIMEOUT_S)
             self._on_lost()
         for clean_up in list(self._clean_ups):
             await asyncio.shield(clean_up.done)
@@ -216,7 +219,7 @@ class SpawnerClient:
             self._flush()
 
     def _flush(self) -> None:
-        """Sends what can be sent; the rest when the socket becomes writable."""
+        """Sends what the socket takes; the rest when it becomes writable."""
         sender = self._socket
         if sender is None:
             return
@@ -224,7 +227,7 @@ class SpawnerClient:
         while self._outgoing:
             packet = self._outgoing[0]
             try:
-                sender.sendmsg([packet.content], _ancillary(packet.descriptors))
+                socket.send_fds(sender, [packet.content], packet.descriptors)
             except BlockingIOError:
                 loop.add_writer(sender.fileno(), self._flush)
                 return
@@ -241,14 +244,14 @@ class SpawnerClient:
         loop.remove_writer(sender.fileno())
 
     def _refuse(self, packet: _Packet, error: OSError) -> None:
-        """The kernel does not take this spawn order: too large, or too many descriptors under way."""
+        """The kernel does not take this spawn order: it is too large, or has too many descriptors in flight."""
         number = errno.E2BIG if error.errno == errno.EMSGSIZE else error.errno or errno.EIO
-        process_id = wire.decode_order(packet.content)["id"]
+        process_id = json.loads(packet.content)["id"]
         self._on_report({
             "event": "failed", "id": process_id, "errno": number, "stage": "send", "message": os.strerror(number),
         })  # fmt: skip
 
-    # --- hearing
+    # --- receiving
 
     def _on_readable(self) -> None:
         while self._socket is not None:
@@ -261,7 +264,7 @@ class SpawnerClient:
             if not packet:
                 self._on_lost()
                 return
-            self._on_report(wire.decode_report(packet))
+            self._on_report(json.loads(packet))
 
     def _on_report(self, report: wire.Report) -> None:
         event = report["event"]
@@ -273,21 +276,19 @@ class SpawnerClient:
         if process is None:
             return
         if event == "spawned":
-            process.pid = report["pid"]
-            if not process.started.done():
-                process.started.set_result(Spawned(report["id"], report["pid"], report["seconds"]))
+            process.spawned(Spawned(report["id"], report["pid"], report["seconds"]))
             return
         del self._processes[report["id"]]
         if event == "failed":
             if not process.started.done():
                 process.started.set_exception(SpawnFailed(report["errno"], report["stage"], report["message"]))
         elif "signal" in report:
-            _tell(process, End("signaled", report["signal"]))
+            process.ended(End("signaled", report["signal"]))
         else:
-            _tell(process, End("exited", report["code"]))
+            process.ended(End("exited", report["code"]))
 
     def _on_lost(self) -> None:
-        """The spawner is gone. The kernel kills the leaders; their descendants come to us."""
+        """The spawner is gone. The kernel kills the leaders; this process becomes the parent of their descendants."""
         if self._socket is None or self._spawner is None:
             return
         loop = asyncio.get_running_loop()
@@ -298,20 +299,21 @@ class SpawnerClient:
         pids = {process.pid for process in processes.values() if process.pid is not None}
         self._clean_ups.add(CleanUp(self._spawner, processes, pids, self._clean_ups.discard))
         self._socket = self._spawner = None
+        self._lost.set()
         while self._outgoing:
             self._outgoing.popleft().close()
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(_lost())
-            self._ready.exception()  # whoever waited may have been cancelled: not "never retrieved"
+            self._ready.exception()  # mark as retrieved: the waiter may have been cancelled
         for process in processes.values():
             if process.started.done():
-                _tell(process, End("spawner_lost"))
+                process.ended(End("spawner_lost"))
             else:
                 process.started.set_exception(_lost())
 
 
 def _popen(descriptor: int) -> subprocess.Popen[bytes]:
-    """A spawner of its own session, so that a terminal's signals do not reach it, and without our environment."""
+    """In a session of its own, so that a terminal's signals do not reach it, and without our environment."""
     return subprocess.Popen(
         [sys.executable, "-I", "-S", str(_MAIN), str(descriptor)],
         stdin=subprocess.DEVNULL,
@@ -324,44 +326,11 @@ def _popen(descriptor: int) -> subprocess.Popen[bytes]:
 
 
 def _spawn_order(process_id: str, command: Command) -> bytes:
-    packet = wire.encode({
+    return wire.encode({
         "do": "spawn", "id": process_id, "argv": list(command.argv), "env": dict(command.env),
         "cwd": command.cwd, "sched_batch": command.sched_batch,
     })  # fmt: skip
-    if len(packet) > wire.MAX_PACKET_BYTES:
-        raise SpawnFailed(errno.E2BIG, "send", os.strerror(errno.E2BIG))
-    return packet
-
-
-def _ancillary(descriptors: Sequence[int]) -> list[tuple[int, int, "array.array[int]"]]:
-    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
 
 
 def _lost() -> SpawnFailed:
     return SpawnFailed(errno.ECHILD, "spawner", "the spawner is gone")
-
-
-def _tell(process: _Process, end: End) -> None:
-    """Not at once: whoever awaits the start may be about to be woken, and must know the process first."""
-    asyncio.get_running_loop().call_soon(lambda: process.on_end(end))
-
-
-def _ignore(_end: End) -> None:
-    pass
-
-
-async def _wait_for_exit(pid: int, timeout_s: float) -> None:
-    """Waits until the process has exited, without reaping it."""
-    loop = asyncio.get_running_loop()
-    try:
-        descriptor = os.pidfd_open(pid)
-    except OSError:
-        return
-    exited = asyncio.Event()
-    loop.add_reader(descriptor, exited.set)
-    try:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(exited.wait(), timeout_s)
-    finally:
-        loop.remove_reader(descriptor)
-        os.close(descriptor)

@@ -1,4 +1,4 @@
-"""The spawner itself: one thread, one select loop, until the node's end of the socket closes."""
+"""The spawner: one thread, one select loop, until the node's end of the socket closes."""
 
 import array
 import contextlib
@@ -15,10 +15,10 @@ from typing import NoReturn
 
 from app.spawner import child, syscalls, tree, wire
 
-_OOM_SCORE = "300"  # under memory pressure backends die before the gateway; the spawner is too small to be first
+_OOM_SCORE = "300"  # the OOM killer takes backends before the gateway; the spawner itself is too small to be first
 _LOOK_AGAIN_S = 0.02  # between two looks for what is left of an ended tree
+_LAST_LOOK_AGAIN_S = 0.005  # the same after the node has gone
 _QUIET_LOOKS = 2  # a tree has ended when so many looks in a row found nothing of it
-_LAST_LOOK_AGAIN_S = 0.005  # the same once the node is gone and there is nothing else to do
 _DESCRIPTORS = 3
 _ANCILLARY_BYTES = socket.CMSG_SPACE(_DESCRIPTORS * array.array("i").itemsize)
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE)
@@ -33,20 +33,33 @@ class _Process:
     id: str
     pid: int
     started_at: float
-    status: int | None  # the pipe that tells how exec went; None once it has told
+    status: int | None  # pipe for an error before exec; None once it was read
     failed: bool = False
+
+    def exec_over(self) -> bytes:
+        """Reads and closes the status pipe; returns the error as JSON, or nothing."""
+        assert self.status is not None
+        complaint = os.read(self.status, 4096)
+        os.close(self.status)
+        self.status, self.failed = None, bool(complaint)
+        return complaint
 
 
 @dataclass(slots=True)
 class _Ending:
-    """A tree that is being killed. While one of its session lives, the kernel does not reuse `leader`."""
+    """A tree that is being killed. While a process of its session lives, the kernel does not reuse `leader`."""
 
     leader: int
     quiet_looks: int = 0
 
+    def looked(self, was_seen: bool) -> bool:
+        """Counts a look; returns whether the tree has ended."""
+        self.quiet_looks = 0 if was_seen else self.quiet_looks + 1
+        return self.quiet_looks >= _QUIET_LOOKS
+
 
 class _Owners:
-    """Whose an orphan is, at one look."""
+    """The backend of an orphan, for one look."""
 
     def __init__(self, processes: Iterable[_Process], endings: Mapping[str, _Ending]) -> None:
         leaders = {process_id: ending.leader for process_id, ending in endings.items()}
@@ -56,7 +69,7 @@ class _Owners:
         self._by_mark = {tree.mark(process_id): process_id for process_id in leaders}
 
     def of(self, orphan: int) -> str | None:
-        """The id of its backend, by what is hardest to get rid of first; None if it hides that."""
+        """The id of its backend, or None. What is hardest to remove is looked at first."""
         owner = self._by_mark.get(tree.mark_of(orphan) or 0)
         if owner is not None:
             return owner
@@ -88,7 +101,7 @@ class Spawner:
         self._watch(self._wake_read, self._on_child)
 
     def run(self) -> None:
-        """Serves until the node is gone, then ends everything it started."""
+        """Serves until the node is gone, then ends everything that was started."""
         with contextlib.suppress(_NodeGone):
             self._report({"event": "ready", "pid": self._pid})
             while True:
@@ -102,7 +115,7 @@ class Spawner:
         self._selector.register(source, selectors.EVENT_READ, callback)
 
     def _report(self, report: wire.Report) -> None:
-        """May block while the node is slow to read; the node never waits for us to read, so that ends."""
+        """May block while the node is slow to read: no deadlock, as the node never waits for the spawner to read."""
         try:
             self._node.send(wire.encode(report))
         except OSError:
@@ -125,14 +138,14 @@ class Spawner:
                 descriptors.frombytes(content[: len(content) - len(content) % descriptors.itemsize])
         if size == 0:
             raise _NodeGone
-        self._obey(wire.decode_order(memoryview(self._buffer)[:size]), descriptors.tolist())
+        self._obey(json.loads(self._buffer[:size]), descriptors.tolist())
 
     def _obey(self, order: wire.Order, descriptors: list[int]) -> None:
         process = self._processes.get(order["id"])
         if order["do"] == "spawn":
             self._spawn(order, descriptors)
         elif process is None:
-            return  # its end is already on the way to the node
+            return  # it has ended; the report is on its way to the node
         elif order["do"] == "signal":
             tree.send_group(process.pid, order["signum"])
         elif order["do"] == "kill":
@@ -142,7 +155,7 @@ class Spawner:
         started_at = time.monotonic()
         status: list[int] = []
         try:
-            if len(descriptors) != _DESCRIPTORS:  # the kernel drops what our table has no room for
+            if len(descriptors) != _DESCRIPTORS:  # the kernel drops those that do not fit into our table
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             status += os.pipe()
             order["env"][tree.MARKER] = order["id"]
@@ -161,15 +174,12 @@ class Spawner:
             _close(*descriptors)
 
     def _on_exec(self, process: _Process) -> None:
-        """The status pipe ended: either exec closed it, or the child wrote what went wrong."""
+        """The status pipe is readable: exec has closed it, or the child has written an error."""
         if process.status is None:
             return
-        complaint = os.read(process.status, 4096)
         self._selector.unregister(process.status)
-        os.close(process.status)
-        process.status = None
+        complaint = process.exec_over()
         if complaint:
-            process.failed = True
             told = json.loads(complaint)
             self._report_failure(process.id, told["errno"], told["stage"], told["message"])
         else:
@@ -195,10 +205,7 @@ class Spawner:
                     self._forget(process, dead)
 
     def _on_leader(self, process: _Process) -> None:
-        """A backend whose leader has exited is over.
-
-        The leader is still a zombie, which keeps its pid and its group's id from being reused meanwhile.
-        """
+        """Ends the tree of a leader that has exited. It is still a zombie, so its pid and group id are not reused."""
         self._on_exec(process)
         tree.send_group(process.pid, signal.SIGKILL)
         self._ending.setdefault(process.id, _Ending(process.pid))
@@ -207,7 +214,7 @@ class Spawner:
     def _forget(self, process: _Process, dead: os.waitid_result) -> None:
         del self._processes[process.id], self._by_pid[process.pid]
         if process.failed:
-            return  # the node knows it as never started
+            return  # was reported as failed
         if dead.si_code == os.CLD_EXITED:
             self._report({"event": "exited", "id": process.id, "code": dead.si_status})
         else:
@@ -216,10 +223,9 @@ class Spawner:
     def _end_trees(self) -> None:
         """One look for what is left of the ending trees.
 
-        Its members are 1. the leader and all below it, 2. orphans that came to us and wear its mark, carry its
-        marker or belong to its session, 3. orphans that have left all of this behind, if no other tree can have
-        started them; but only at the second look, because a process in the middle of its exec has no environment
-        for a moment.
+        Members of a tree are 1. the leader and all below it, 2. orphans with its mark, its marker or its session,
+        3. orphans with none of these, if no other tree can have started them; but only at the second look, because a
+        process in the middle of its exec has no environment for a moment.
         """
         owners = _Owners(self._processes.values(), self._ending)
         doomed = {process.pid: process.id for process in self._processes.values() if process.id in self._ending}
@@ -238,22 +244,21 @@ class Spawner:
         self._count_quiet_looks(set(doomed.values()))
 
     def _may_be_of_the_living(self, orphan: int) -> bool:
-        """Whether a tree that nobody ends is old enough to have started this orphan. In doubt it stays: the last of
-        those trees takes it with it."""
+        """Whether a tree that is not ending is old enough to have started this orphan. In doubt the orphan stays; it is
+        killed with the last of those trees."""
         births = [tree.born(process.pid) for process in self._processes.values() if process.id not in self._ending]
         orphan_born = tree.born(orphan)
         return orphan_born is None or any(birth is not None and birth <= orphan_born for birth in births)
 
     def _count_quiet_looks(self, seen: set[str]) -> None:
         for process_id, ending in list(self._ending.items()):
-            ending.quiet_looks = 0 if process_id in seen else ending.quiet_looks + 1
-            if ending.quiet_looks >= _QUIET_LOOKS and process_id not in self._processes:
+            if ending.looked(process_id in seen) and process_id not in self._processes:
                 del self._ending[process_id]
         if not self._ending:
             self._nameless.clear()
 
     def _end_everything(self) -> None:
-        """Kills and reaps every descendant; orphans come to us as their parents die, until none is left."""
+        """Kills and reaps every descendant until none is left; orphans become our children as their parents die."""
         while True:
             tree.end(tree.children(self._pid))
             try:
@@ -270,15 +275,15 @@ def _close(*descriptors: int) -> None:
 
 
 def serve(descriptor: int) -> NoReturn:
-    """Runs a spawner on this socket, and exits when the node is gone and nothing it started is left."""
+    """Runs a spawner on this socket; exits when the node and everything that was started are gone."""
     node = socket.socket(fileno=descriptor)
     node.set_inheritable(False)
     for signum in _IGNORED:
         signal.signal(signum, signal.SIG_IGN)
     syscalls.adopt_orphans()
-    # Inherited by every backend; not allowed any more after refuse_inspection.
+    # Inherited by every backend; not permitted after refuse_inspection.
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write(_OOM_SCORE)
     syscalls.refuse_inspection()
     Spawner(node).run()
-    os._exit(0)  # a node that closes waits for this: no time for tidying up memory
+    os._exit(0)  # a closing node waits for this: no interpreter shutdown

@@ -1,4 +1,4 @@
-"""System calls that Python 3.11 has no name for. Loaded before any fork, so that a child only calls them."""
+"""System calls that Python 3.11 lacks. Loaded before any fork, so that a child only calls them."""
 
 import ctypes
 import os
@@ -29,26 +29,26 @@ def adopt_orphans() -> None:
 
 
 def refuse_inspection() -> None:
-    """Keeps processes of the same user from reading this one's memory and environment, and it from leaving a core.
+    """Keeps processes of the same user from reading this one's memory and environment, and prevents core dumps.
 
-    What a fork starts with exec is not affected, nor are this process's own looks into /proc."""
+    Programs that a fork executes are not affected, nor is this process's own reading of /proc."""
     _set(_PR_SET_DUMPABLE, 0)
 
 
 def renounce_privileges() -> None:
-    """No exec from here on gains privileges: set-uid bits and file capabilities are ignored."""
+    """From now on no exec gains privileges: set-uid bits and file capabilities are ignored."""
     _set(_PR_SET_NO_NEW_PRIVS, 1)
 
 
 def die_with_parent(signum: int) -> None:
-    """Has the kernel send `signum` when the parent's thread ends. A change of uid clears this again."""
+    """Has the kernel send `signum` when the parent's thread ends. A change of uid clears this."""
     _set(_PR_SET_PDEATHSIG, signum)
 
 
 def close_all_but(kept: int) -> None:
     """Closes every descriptor above 2 except `kept`.
 
-    All of them are close-on-exec already; a kernel before 5.9 has no close_range and is left at that.
+    They are close-on-exec anyway, which has to do on kernels before 5.9: those have no close_range.
     """
     if kept > 3:
         _syscall(_SYS_CLOSE_RANGE, 3, kept - 1, 0)

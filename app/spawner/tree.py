@@ -1,4 +1,4 @@
-"""Finds and ends whole process trees through /proc; tells whose a process is that has left its tree."""
+"""Finds and ends process trees through /proc, and tells to which backend a process belongs that has left its tree."""
 
 import contextlib
 import os
@@ -6,13 +6,13 @@ import resource
 import signal
 from collections.abc import Iterable
 
-# Every backend has this in its environment, so that a descendant that left its group and its parents
-# can still be told whose it is. The value is random: no backend knows another's.
+# In the environment of every backend: it identifies descendants that have left their process group and their parents.
+# The value is random: no backend knows another's.
 MARKER = "TRUNKLINE_PROCESS"
 _MARKER_BYTES = MARKER.encode() + b"="
 
-# The same once more as a resource limit: it stays with a descendant that leaves its group and session and starts with
-# an empty environment, and only a privileged process can raise it. Linux has this one still and enforces it no more.
+# The same as a resource limit: a descendant inherits it even if it leaves its group and session and empties its
+# environment, and only a privileged process can raise it. Linux no longer enforces this limit.
 _RLIMIT_LOCKS = 10
 _LEAST_MARK = 1 << 61
 
@@ -41,13 +41,13 @@ def _children_by_search(parent: int) -> list[int]:
 
 
 def _stat(pid: int) -> list[bytes]:
-    """What the kernel says of a process from its state on; nothing if it is gone."""
-    # The command's name in front of it may hold spaces and brackets.
+    """The fields of /proc/PID/stat from the state on; empty if the process is gone."""
+    # The command's name before them may contain spaces and brackets.
     return _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
 
 
 def marker(pid: int) -> str | None:
-    """Which backend a process says it belongs to; None if it has no marker or hides it."""
+    """The id of the backend in a process's environment; None if it has no marker or cannot be read."""
     for entry in _read(f"/proc/{pid}/environ").split(b"\0"):
         if entry.startswith(_MARKER_BYTES):
             return entry[len(_MARKER_BYTES) :].decode(errors="replace")
@@ -55,18 +55,18 @@ def marker(pid: int) -> str | None:
 
 
 def mark(process_id: str) -> int:
-    """The limit that marks the descendants of the backend with this id."""
+    """The limit that marks the processes of the backend with this id."""
     return _LEAST_MARK | int(process_id, 16) >> 3
 
 
 def wear(process_id: str) -> None:
-    """Gives this process, and all it will start, the mark; it goes without where a lower limit is set already."""
+    """Marks this process and all it will start; does nothing where a lower limit is set already."""
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(_RLIMIT_LOCKS, (mark(process_id), mark(process_id)))
 
 
 def mark_of(pid: int) -> int | None:
-    """The mark that a process wears, whoever gave it; None if it is gone."""
+    """The mark of a process; None if it is gone. A process without one has some other limit."""
     try:
         return resource.prlimit(pid, _RLIMIT_LOCKS)[1]
     except OSError:
@@ -74,7 +74,7 @@ def mark_of(pid: int) -> int | None:
 
 
 def born(pid: int) -> int | None:
-    """When a process was started, in ticks since the machine was; None if it is gone."""
+    """When a process was started, in clock ticks since boot; None if it is gone."""
     fields = _stat(pid)
     return int(fields[19]) if fields else None
 
@@ -90,9 +90,8 @@ def session(pid: int) -> int | None:
 def end(roots: Iterable[int]) -> set[int]:
     """Kills these processes and everything below them; returns all that were found.
 
-    Each is stopped before its children are looked up: it can neither fork nor reap any more, so no
-    pid found below it can be somebody else's by the time it is killed. A child born in that very
-    moment is missed; it becomes an orphan of ours, so look again.
+    Each is stopped before its children are looked up: it can neither fork nor reap any more, so no pid below it can be
+    reused before it is killed. A child born in that very moment is missed and becomes our orphan, so look again.
     """
     found: set[int] = set()
     waiting = list(roots)
@@ -123,5 +122,5 @@ def _read(path: str) -> bytes:
     try:
         with open(path, "rb", buffering=0) as file:
             return file.readall()
-    except OSError:  # the process is gone, or not ours to read
+    except OSError:  # the process is gone, or may not be read
         return b""

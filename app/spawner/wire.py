@@ -1,4 +1,4 @@
-"""What node and spawner say to each other: one JSON object per packet of a SOCK_SEQPACKET socket pair.
+"""Messages between node and spawner: one JSON object per packet of a SOCK_SEQPACKET socket pair.
 
 Node to spawner: `spawn` (with three descriptors), `signal`, `kill`.
 Spawner to node: `ready`, `spawned` or `failed`, `exited`.
@@ -8,13 +8,13 @@ import json
 import socket
 from typing import TypedDict
 
-# A command line with a larger environment is refused with E2BIG. Where net.core.wmem_max caps the send buffer
-# at less, the kernel refuses earlier.
+# An order with larger arguments and environment is refused with E2BIG; where net.core.wmem_max is less, the kernel
+# refuses earlier.
 MAX_PACKET_BYTES = 1 << 20
 
 
 class Order(TypedDict, total=False):
-    """What the node asks for; `do` says which of the fields are there."""
+    """From the node; `do` says which of the fields are there."""
 
     do: str
     id: str
@@ -26,7 +26,7 @@ class Order(TypedDict, total=False):
 
 
 class Report(TypedDict, total=False):
-    """What the spawner tells; `event` says which of the fields are there."""
+    """From the spawner; `event` says which of the fields are there."""
 
     event: str
     id: str
@@ -40,24 +40,11 @@ class Report(TypedDict, total=False):
 
 
 def encode(message: Order | Report) -> bytes:
-    """One packet."""
     return json.dumps(message, separators=(",", ":")).encode()
 
 
-def decode_order(packet: bytes | memoryview) -> Order:
-    """What the node sent."""
-    order: Order = json.loads(bytes(packet))
-    return order
-
-
-def decode_report(packet: bytes) -> Report:
-    """What the spawner sent."""
-    report: Report = json.loads(packet)
-    return report
-
-
 def socket_pair() -> tuple[socket.socket, socket.socket]:
-    """Both ends, with room for large environments."""
+    """Both ends, with send buffers for large environments."""
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for end in ends:
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MAX_PACKET_BYTES)

@@ -1,8 +1,8 @@
-"""Tenants, backends and keys in SQL. The only package that knows SQLAlchemy."""
+"""The database: tenants, backends, credentials, the audit trail. The only package that uses SQLAlchemy."""
 
-from app.storage.api_keys import ApiKey, ApiKeyRepository
+from app.storage.api_keys import ApiKeyRepository
 from app.storage.backends import BackendRepository
 from app.storage.engine import Database
 from app.storage.tenants import TenantRepository
 
-__all__ = ["ApiKey", "ApiKeyRepository", "BackendRepository", "Database", "TenantRepository"]
+__all__ = ["ApiKeyRepository", "BackendRepository", "Database", "TenantRepository"]

@@ -1,4 +1,4 @@
-"""The audit trail in the database. It only grows: triggers refuse to change or delete a row."""
+"""The audit trail in the database. It is append-only: triggers refuse to change or delete a row."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from app.storage.tables import audit
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """An act as it was written down; later ones have larger ids. `left_out` of its changes did not fit."""
+    """A recorded act. Ids grow with time. `left_out` is the number of changes that did not fit."""
 
     id: int
     act: Act
@@ -23,10 +23,9 @@ class AuditEntry:
 
 @dataclass(frozen=True, slots=True)
 class Which:
-    """Which entries are asked for: those that fit everything that is given. `actor` is the subject of who acted.
+    """A filter: entries must match every field that is given. `actor` is the subject of the principal.
 
-    `action`, `target` and `actor` are exact; one that ends with `*` is the beginning. `since` belongs to the time that
-    is meant, `until` does not.
+    `action`, `target` and `actor` are exact, or prefixes if they end with `*`. `since` is inclusive, `until` exclusive.
     """
 
     tenant: str | None = None
@@ -38,49 +37,39 @@ class Which:
     until: datetime | None = None
 
     def narrow(self, query: Select[Any]) -> Select[Any]:
-        """The query, for these entries only."""
-        for column, text in (
-            (audit.c.action, self.action), (audit.c.target, self.target), (audit.c.actor_subject, self.actor),
-        ):  # fmt: skip
-            if text is not None:
-                query = query.where(_fits(column, text))
-        if self.tenant is not None:
-            query = query.where(audit.c.tenant == self.tenant)
-        if self.request_id is not None:
-            query = query.where(audit.c.request_id == self.request_id)
+        patterns = ((audit.c.action, self.action), (audit.c.target, self.target), (audit.c.actor_subject, self.actor))
+        query = query.where(*(_fits(column, text) for column, text in patterns if text is not None))
+        exact = ((audit.c.tenant, self.tenant), (audit.c.request_id, self.request_id))
+        query = query.where(*(column == text for column, text in exact if text is not None))
         if self.since is not None:
             query = query.where(audit.c.at >= self.since)
-        if self.until is not None:
-            query = query.where(audit.c.at < self.until)
-        return query
+        return query if self.until is None else query.where(audit.c.at < self.until)
 
 
 class AuditLog:
-    """Reads the trail; writes what changes nothing in the database. Changes there are written down by `Database`."""
+    """Reads the trail, and records acts that change nothing in the database. `Database.write` records the others."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def append(self, act: Act) -> None:
-        """Writes down an act on something that lives in memory only. Call it first: no record, no act.
+        """Records an act on something that lives in memory only. Call it first: no record, no act.
 
         Raises:
-            StorageUnavailable: it cannot be written down now.
+            StorageUnavailable: it cannot be recorded now.
         """
         async with self._database.write(act):
             pass
 
     async def list(self, which: Which, *, before: int | None = None, limit: int) -> Sequence[AuditEntry]:
-        """Up to `limit` of these entries, newest first; those with smaller ids than `before`."""
+        """Up to `limit` of these entries, newest first, with ids smaller than `before`."""
         query = which.narrow(select(audit)).order_by(audit.c.id.desc()).limit(limit)
         if before is not None:
             query = query.where(audit.c.id < before)
-        async with self._database.read() as connection:
-            return [entry_of(row) for row in await connection.execute(query)]
+        return [entry_of(row) for row in await self._database.rows(query)]
 
 
 def entry_of(row: Row[Any]) -> AuditEntry:
-    """The entry in a row of the table."""
     actor = (row.actor_tenant, row.actor_issuer, row.actor_subject)
     changes, left_out = changes_in(row.changes)
     act = Act(row.tenant, actor, row.action, row.target, row.at, row.request_id, row.detail, changes)
@@ -90,6 +79,6 @@ def entry_of(row: Row[Any]) -> AuditEntry:
 def _fits(column: Column[str], text: str) -> ColumnElement[bool]:
     if not text.endswith("*"):
         return column == text
-    # Not LIKE, which takes capitals for small letters on SQLite; nor a range, for which PostgreSQL has its own order.
+    # Not LIKE, which ignores case on SQLite; nor a range, which depends on the collation on PostgreSQL.
     beginning = text[:-1]
     return func.substr(column, 1, len(beginning)) == beginning

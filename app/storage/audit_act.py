@@ -1,9 +1,8 @@
-"""Act: something that was done to the configuration, to a credential or to what runs; what of an object it changed; and
-how much of that is written down."""
+"""Act: an administrative action for the audit trail, with the changes it made, cut to what the trail stores."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
@@ -12,13 +11,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.storage.tables import audit
 
-MAX_VALUE = 500  # characters of JSON; of a longer value its beginning is kept, as text
-MAX_CHANGES = 8 << 10  # of all that is kept of one act; names of members that do not fit stand in its detail
+MAX_VALUE = 500  # characters of JSON; of a longer value the beginning is stored, as text
+MAX_DETAIL = 1000  # characters
+MAX_CHANGES = 8 << 10  # bytes of all changes of one act; the names of members that do not fit are in its detail
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One member, by its path: `limits.sessions`. Values are JSON's; None is nothing, and a secret is a mark."""
+    """One member, by its path: `limits.sessions`. Values are JSON; None is no value, a secret only a placeholder."""
 
     member: str
     old: Any
@@ -26,7 +26,7 @@ class Change:
 
 
 def kept_of(changes: Sequence[Change]) -> dict[str, Any] | None:
-    """What the trail keeps: as many as fit, and how many did not."""
+    """The changes as the trail stores them: as many as fit, and the number of the others."""
     if not changes:
         return None
     kept, size = list[list[Any]](), 0
@@ -40,15 +40,15 @@ def kept_of(changes: Sequence[Change]) -> dict[str, Any] | None:
 
 
 def changes_in(kept: Mapping[str, Any] | None) -> tuple[tuple[Change, ...], int]:
-    """The same, read back: the changes, and how many did not fit."""
+    """The inverse of `kept_of`: the stored changes, and the number of the others."""
     if kept is None:
         return (), 0
     return tuple(Change(*row) for row in kept["members"]), kept["left_out"]
 
 
 def between(old: Mapping[str, Any], new: Mapping[str, Any], also: Iterable[str] = ()) -> tuple[Change, ...]:
-    """What differs between two objects as JSON. Members of members have paths of their own; `also` are paths of what
-    differs behind marks that look alike."""
+    """The differences of two JSON objects, by path. `also` are paths of secrets that differ although their placeholders
+    are equal."""
     before, after, unlike = _flat(old), _flat(new), frozenset(also)
     members = dict.fromkeys([*before, *after])
     found = (Change(each, before.get(each), after.get(each)) for each in members)
@@ -72,15 +72,12 @@ def _cut(value: Any) -> Any:
     return (value if isinstance(value, str) else text)[:MAX_VALUE] + "…"
 
 
-MAX_DETAIL = 1000
-
-
 @dataclass(frozen=True, slots=True)
 class Act:
-    """Who did what to which object, and what was otherwise before. Holds no secret.
+    """Who did what to which object, and what that changed. Holds no secret.
 
-    `tenant` is the one it concerns, `actor` the identity of a principal; `action` is a word such as
-    `backend.create`, `target` the object's path below its tenant, `request_id` that of the log.
+    `tenant` is the one it concerns, `actor` the identity of a principal, `action` a word such as `backend.create`,
+    `target` the object's path below its tenant, `request_id` that of the log.
     """
 
     tenant: str
@@ -94,18 +91,8 @@ class Act:
 
 
 async def record(connection: AsyncConnection, act: Act) -> None:
-    """Writes it down in the transaction of the change itself: neither is there without the other."""
-    actor_tenant, issuer, subject = act.actor
-    values = {
-        "at": act.at,
-        "tenant": act.tenant,
-        "actor_tenant": actor_tenant,
-        "actor_issuer": issuer,
-        "actor_subject": subject,
-        "action": act.action,
-        "target": act.target,
-        "request_id": act.request_id,
-        "detail": act.detail[:MAX_DETAIL],
-        "changes": kept_of(act.changes),
-    }
+    """Writes it in the transaction of the change itself, so that there is never one without the other."""
+    actor = dict(zip(("actor_tenant", "actor_issuer", "actor_subject"), act.actor, strict=True))
+    values = {**asdict(act), **actor, "detail": act.detail[:MAX_DETAIL], "changes": kept_of(act.changes)}
+    del values["actor"]
     await connection.execute(insert(audit).values(values))

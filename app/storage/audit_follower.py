@@ -1,7 +1,7 @@
-"""AuditFollower: reads in the audit trail what was done anywhere, by whatever process, each act once.
+"""AuditFollower: reads new acts of all processes from the audit trail, each act once.
 
-Ids are given out when a row is written and become visible when it is committed: on PostgreSQL a smaller one may
-appear after a larger one. So the trail is read again from a little further back, and what was seen is left out.
+Ids are assigned when a row is written and become visible when it is committed: on PostgreSQL a smaller one may
+appear after a larger one. So each look starts a little further back, and skips what was seen.
 """
 
 import logging
@@ -19,10 +19,10 @@ from app.storage.engine import ANSWER_S, WAIT_S, Database
 from app.storage.tables import audit
 
 POLL_S = 2.0
-SETTLED_S = ANSWER_S + 2 * WAIT_S  # a transaction that wrote its row so long ago is committed, or never will be
-FIRST_LOOK = 500  # rows that are looked at in the beginning, for those among them that are not visible yet
+SETTLED_S = ANSWER_S + 2 * WAIT_S  # a transaction that wrote its row so long ago is committed or rolled back
+FIRST_LOOK = 500  # rows read at the start: smaller ids among them may appear later
 PAGE = 500
-MAX_PAGES = 10  # in one look; whoever is further behind believes nothing that it remembers
+MAX_PAGES = 10  # in one look; a node that is further behind reloads everything
 
 log = logging.getLogger(__name__)
 
@@ -30,28 +30,23 @@ log = logging.getLogger(__name__)
 class Window:
     """Which ids are new. Pure: the clock is passed in.
 
-    `floor` is the largest id below which nothing can appear any more; the row itself is read again each time, and is
-    missing only where the trail was replaced by another one.
+    No id below `floor` can appear any more. The row `floor` itself is read again each time; if it is missing, the trail
+    was replaced by another one.
     """
 
-    def __init__(self) -> None:
-        self.floor = 0
-        self._seen: set[int] = set()
-        self._marks: deque[tuple[float, int]] = deque()
-
-    def start(self, ids: Sequence[int], now: float) -> None:
-        """These are there already: none of them is new, the smallest is the floor."""
+    def __init__(self, ids: Sequence[int], now: float) -> None:
+        """`ids` are not new; the smallest is the floor."""
         self._seen, self.floor = set(ids), min(ids, default=0)
         self._marks = deque([(now, max(ids, default=0))])
 
     def new(self, ids: Sequence[int]) -> list[int]:
-        """Those that were not seen before, in order."""
+        """The ids that were not seen before, in order."""
         fresh = sorted(set(ids) - self._seen)
         self._seen.update(fresh)
         return fresh
 
     def settle(self, began: float, now: float) -> None:
-        """After a look that began then: moves the floor to what was the largest id SETTLED_S before."""
+        """Moves the floor to the largest id that was seen SETTLED_S before the look that `began` then."""
         self._marks.append((now, max(self._seen, default=0)))
         while self._marks[0][0] <= began - SETTLED_S:
             self.floor = max(self.floor, self._marks.popleft()[1])
@@ -59,7 +54,7 @@ class Window:
 
 
 class AuditFollower:
-    """Looks into the trail every POLL_S. `run` runs in a task of the node."""
+    """Reads the trail every POLL_S."""
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.monotonic) -> None:
         self._database, self._clock = database, clock
@@ -67,26 +62,22 @@ class AuditFollower:
         self._read_at = -math.inf
 
     def age_s(self) -> float:
-        """How long ago the last look began that saw everything."""
+        """How long ago the last complete look began."""
         return self._clock() - self._read_at
 
     async def run(self, heard: Callable[[Sequence[AuditEntry]], None], lost: Callable[[], None]) -> None:
-        """Tells of new acts, and of moments at which some may have been missed: the start is the first."""
+        """Passes new acts to `heard`; calls `lost` where some may have been missed, first at the start."""
         while True:
             try:
                 await self.look(heard, lost)
             except GatewayError:
-                log.debug("the audit trail cannot be read now")
+                log.debug("Could not read the audit trail; will retry")
             except Exception:
-                log.exception("following the audit trail failed")
+                log.exception("Could not follow the audit trail; will retry")
             await anyio.sleep(POLL_S)
 
     async def look(self, heard: Callable[[Sequence[AuditEntry]], None], lost: Callable[[], None]) -> None:
-        """One look.
-
-        Raises:
-            StorageUnavailable: nothing is lost, look again.
-        """
+        """Reads once. After StorageUnavailable nothing is lost: call it again."""
         began = self._clock()
         if self._window is not None and await self._go_on(self._window, heard):
             self._read_at = began
@@ -99,7 +90,7 @@ class AuditFollower:
         lost()
 
     async def _go_on(self, window: Window, heard: Callable[[Sequence[AuditEntry]], None]) -> bool:
-        """Tells of what is new; whether all of it could be read."""
+        """Passes on what is new; returns whether all of it could be read."""
         began, position = self._clock(), window.floor
         for _ in range(MAX_PAGES):
             page = await self._read(position)
@@ -116,13 +107,9 @@ class AuditFollower:
 
     async def _start(self) -> Window:
         last = select(audit.c.id).order_by(audit.c.id.desc()).limit(FIRST_LOOK)
-        async with self._database.read() as connection:
-            ids = [row.id for row in await connection.execute(last)]
-        window = Window()
-        window.start(ids, self._clock())
-        return window
+        ids = [row.id for row in await self._database.rows(last)]
+        return Window(ids, self._clock())
 
     async def _read(self, floor: int) -> list[AuditEntry]:
         query = select(audit).where(audit.c.id >= floor).order_by(audit.c.id).limit(PAGE)
-        async with self._database.read() as connection:
-            return [entry_of(row) for row in await connection.execute(query)]
+        return [entry_of(row) for row in await self._database.rows(query)]

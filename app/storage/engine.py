@@ -1,28 +1,32 @@
-"""The database connection: short transactions, the peculiarities of SQLite and PostgreSQL, library errors turned
-into ours.
+"""The database connection: short transactions, the differences of SQLite and PostgreSQL, library errors turned into
+ours; and a watch that knows whether the database answers.
 
-Everything that only one of the two needs is in this file and in migrate.py.
+Everything that only one of the two databases needs is in this file and in migrate.py.
 """
 
+import logging
 import math
 import os
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import anyio
-from sqlalchemy import URL, Delete, Engine, Update, event, exc
+from sqlalchemy import URL, Engine, Row, Select, event, exc
 from sqlalchemy.engine import Connection, make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from app.errors import ConcurrentChange, Conflict, NotFound, StorageReadOnly, StorageUnavailable
+from app.errors import Conflict, NotFound, StorageReadOnly, StorageUnavailable
 from app.storage.audit_act import Act, record
 
 WAIT_S = 5.0  # how long a transaction may wait for others, in this process and elsewhere; it takes milliseconds
-ANSWER_S = 10.0  # a server that has not answered by then has frozen: its own time-outs have passed
+ANSWER_S = 10.0  # a server that has not answered by then hangs: its own time-outs are shorter
 CONNECTIONS = 8
 WRITERS = 4  # the other connections stay free for reads
+WATCH_EVERY_S = 1.0
+LATE_S = 1.0  # after that the watch counts the database as not answering
 
 _BUSY_TIMEOUT_MS = "trunkline_busy_timeout_ms"
 _POSTGRESQL = {
@@ -35,7 +39,7 @@ _IDLE = "25P03"  # `idle_in_transaction_session_timeout` has struck; psycopg cou
 _READ_ONLY = "25006"  # read_only_sql_transaction
 _FOREIGN_KEY = {"SQLITE_CONSTRAINT_FOREIGNKEY", "23503"}
 
-Read = Callable[[], Awaitable[object]]  # raises where what it reads is gone
+log = logging.getLogger(__name__)
 
 
 class Database:
@@ -50,7 +54,7 @@ class Database:
             pool_size=CONNECTIONS,
             max_overflow=0,
             pool_timeout=WAIT_S,
-            pool_pre_ping=not is_sqlite,  # connections of before a restart of the server are replaced unseen
+            pool_pre_ping=not is_sqlite,  # replaces connections from before a restart of the server
             hide_parameters=True,
             connect_args={} if is_sqlite else _POSTGRESQL,
         )
@@ -58,9 +62,9 @@ class Database:
             prepare_sqlite(self._engine.sync_engine)
         else:
             prepare_postgresql(self._engine.sync_engine)
-        # SQLite has one writer at a time, and its own way of waiting is to look again now and then: we queue.
+        # SQLite has one writer at a time, and waits by polling: we queue instead.
         self._writers = anyio.Semaphore(1 if is_sqlite else WRITERS)
-        # SQLite ends what it began by itself; a server, or the way to it, can freeze.
+        # SQLite always finishes; a server, or the network, can hang.
         self._answer_within_s = math.inf if is_sqlite else ANSWER_S
 
     def __repr__(self) -> str:
@@ -69,30 +73,37 @@ class Database:
 
     @property
     def place(self) -> str:
-        """Where it is, for people."""
         return place_of(self._engine.url)
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncConnection]:
-        """A transaction that only reads.
-
-        Raises:
-            StorageUnavailable: the database does not answer.
-        """
+        """A transaction that only reads. Raises StorageUnavailable: the database does not answer."""
         async with self._transaction(self._engine) as connection:
             yield connection
+
+    async def rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
+        """All rows of a query. Raises: as `read`."""
+        async with self.read() as connection:
+            found: Sequence[Row[Any]] = (await connection.execute(query)).all()
+        return found
+
+    async def row(self, query: Select[Any]) -> Row[Any] | None:
+        """The one row of a query, or None. Raises: as `read`."""
+        async with self.read() as connection:
+            found: Row[Any] | None = (await connection.execute(query)).one_or_none()
+        return found
 
     @asynccontextmanager
     async def write(self, *acts: Act | None) -> AsyncIterator[AsyncConnection]:
         """A transaction that may write; commits at the end, rolls back on an exception.
 
-        `acts` are what the change is to the audit trail, which gets them in the same transaction.
+        `acts` describe the change for the audit trail, which is written in the same transaction.
 
         Raises:
             Conflict: a name is taken.
             NotFound: the object that a row belongs to is gone.
-            StorageReadOnly: the database takes no changes.
-            StorageUnavailable: the database does not answer, or somebody else writes for too long.
+            StorageReadOnly: the database accepts no changes.
+            StorageUnavailable: the database does not answer, or other changes take too long.
         """
         with anyio.move_on_after(WAIT_S) as queue:
             await self._writers.acquire()
@@ -109,46 +120,78 @@ class Database:
             self._writers.release()
 
     async def ping(self) -> None:
-        """Asks the database something.
-
-        Raises:
-            StorageUnavailable: it does not answer.
-        """
+        """Raises StorageUnavailable where the database does not answer."""
         async with self.read() as connection:
             await connection.exec_driver_sql("SELECT 1")
 
     async def check(self) -> None:
-        """Asks whether it answers, and takes changes.
-
-        Raises:
-            StorageReadOnly: it takes none now.
-            StorageUnavailable: it does not answer.
-        """
+        """Like `ping`; also raises StorageReadOnly where the database accepts no changes."""
         async with self.read() as connection:
             if self._is_sqlite:
                 await connection.exec_driver_sql("SELECT 1")
-                return
-            # "on" at a standby, and where an administrator has made it the default.
-            if (await connection.exec_driver_sql("SHOW transaction_read_only")).scalar_one() == "on":
+            # "on" on a standby, and where an administrator has made it the default.
+            elif (await connection.exec_driver_sql("SHOW transaction_read_only")).scalar_one() == "on":
                 raise StorageReadOnly
 
     async def aclose(self) -> None:
         """Closes every connection. Idempotent."""
-        with anyio.move_on_after(WAIT_S, shield=True):  # a start that was cancelled would leave their threads
+        with anyio.move_on_after(WAIT_S, shield=True):  # a cancelled start would leave its threads behind
             await self._engine.dispose()
 
     @asynccontextmanager
     async def _transaction(self, engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
-        # What has begun is finished, whatever becomes of the caller: a connection that was left in the middle could
-        # hand its answer to the next one. The time-outs bound how long that can take; a connection on which ours
-        # strikes is thrown away.
+        # Shielded: a connection that is abandoned in the middle of a statement could give its answer to the next user.
+        # Time-outs bound how long that takes; after our own the connection is thrown away.
         with _translated(), anyio.fail_after(self._answer_within_s, shield=True):
             async with engine.begin() as connection:
                 yield connection
 
 
+class DatabaseWatch:
+    """Knows whether the database answers and accepts changes, without waiting for it: /readyz asks."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._problem: StorageUnavailable | None = None
+        self._asked_at: float | None = None
+
+    @property
+    def problem(self) -> str | None:
+        """Why the database cannot be used now, or None."""
+        if self._is_late():
+            return "the database does not answer"
+        return None if self._problem is None else str(self._problem)
+
+    def is_away(self) -> bool:
+        """Whether it does not even answer reads."""
+        return self._is_late() or (self._problem is not None and not isinstance(self._problem, StorageReadOnly))
+
+    async def run(self) -> None:
+        """Checks the database every WATCH_EVERY_S."""
+        while True:
+            self._asked_at = time.monotonic()
+            try:
+                await self._database.check()
+                self._is_now(None)
+            except StorageUnavailable as error:
+                self._is_now(error)
+            self._asked_at = None
+            await anyio.sleep(WATCH_EVERY_S)
+
+    def _is_now(self, problem: StorageUnavailable | None) -> None:
+        if str(problem) != str(self._problem):
+            if problem is None:
+                log.info("The database can be used again")
+            else:
+                log.warning("%s: %s", problem, problem.__cause__ or "asked just now")
+        self._problem = problem
+
+    def _is_late(self) -> bool:
+        return self._asked_at is not None and time.monotonic() - self._asked_at > LATE_S
+
+
 def place_of(url: URL | str) -> str:
-    """Where a database is, for people: a file, or server and name without user and password."""
+    """The location of a database, for messages: a file, or server and name without user and password."""
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite":
         return os.path.abspath(str(parsed.database))
@@ -157,38 +200,25 @@ def place_of(url: URL | str) -> str:
 
 
 def prepare_postgresql(engine: Engine) -> None:
-    """Time-outs at the server, so that no statement and no lock is waited for longer than WAIT_S."""
+    """Sets time-outs on the server, so that no statement and no lock takes longer than WAIT_S."""
 
     @event.listens_for(engine, "connect")
     def connect(connection: Any, _: object) -> None:
         cursor = connection.cursor()
         milliseconds = int(WAIT_S * 1000)
-        # Not as start-up options of the connection: poolers refuse those.
+        # Not as options of the connection: poolers refuse those.
         for name in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"):
             cursor.execute(f"SET {name} = {milliseconds}")
         cursor.close()
         connection.commit()
 
 
-async def change_one(connection: AsyncConnection, statement: Update | Delete, what: str, read_again: Read) -> None:
-    """Carries out what changes or deletes one row as it was read.
-
-    Raises:
-        What `read_again` raises: it is gone.
-        ConcurrentChange: it is another version now.
-    """
-    if (await connection.execute(statement)).rowcount:
-        return
-    await read_again()
-    raise ConcurrentChange(f"the {what} was changed by somebody else; read it again")
-
-
 def prepare_sqlite(engine: Engine) -> None:
-    """WAL, foreign keys, a busy time-out, and transactions that begin when SQLAlchemy says so.
+    """Sets WAL, foreign keys and a busy time-out, and begins transactions when SQLAlchemy does.
 
-    Python's sqlite3 begins a transaction of its own only before the first change, so a read before it
-    would not belong to it; and a transaction that turns from reading to writing cannot wait for another
-    writer. So sqlite3 is put into its raw mode and writers say BEGIN IMMEDIATE.
+    Python's sqlite3 begins a transaction only before the first change, so earlier reads would not be part of it; and a
+    transaction that turns from reading to writing cannot wait for another writer. So sqlite3 is put into autocommit
+    mode, and writers say BEGIN IMMEDIATE.
     """
 
     @event.listens_for(engine, "connect")

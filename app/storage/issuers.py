@@ -1,61 +1,27 @@
-"""Token issuers in the database: whom a tenant believes. Secrets come sealed and go sealed.
+"""Token issuers in the database. Their secrets are stored sealed.
 
-An issuer of the platform is a row of the tenant `default` that opens the tenants of its list, and `default` only if
-that is in it. In a tenant that it opens it goes before one of the tenant's own with the same name: who administers a
-tenant must not be able to sign for those whom the platform vouches for.
+An issuer of the platform is a row of the tenant `default` that gives access to the tenants of its list, and to
+`default` only if that is in it. There it takes precedence over the tenant's own issuer of the same name: administrators
+of a tenant must not be able to sign tokens for principals of the platform's issuer.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from datetime import datetime
+from dataclasses import fields, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Row, and_, delete, insert, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.domain import DEFAULT_TENANT, ServedTenants, TenantGrant
-from app.errors import Conflict, NotFound, QuotaExceeded
-from app.reached import FIXED, Reached
+from app.domain import DEFAULT_TENANT, Issuer, ServedTenants, TenantGrant
+from app.errors import Conflict, NotFound
 from app.storage.audit_act import Act
-from app.storage.engine import Database, change_one
+from app.storage.engine import Database
+from app.storage.rows import VersionedTable, require_room
 from app.storage.tables import issuer_tenants, issuers
 
 MAX_ISSUERS_PER_TENANT = 50
-
-
-@dataclass(frozen=True, slots=True)
-class Issuer:
-    """One issuer of one tenant, with exactly one of `sealed_secret`, `jwks_url` and `discovery_url`.
-
-    `audience` may be empty: then a token must be for the endpoint that it is sent to. `claims` are the names of
-    subject, scopes, tenant and groups, and what the groups confer (`map`); `max_scopes` is the most that its tokens can
-    confer. With `tenants` it is one of the platform.
-    """
-
-    id: str
-    tenant: str
-    issuer: str
-    algorithms: tuple[str, ...]
-    audience: tuple[str, ...]
-    claims: Mapping[str, Any]
-    max_scopes: frozenset[str]
-    created_at: datetime
-    sealed_secret: bytes | None = None
-    jwks_url: str | None = None
-    discovery_url: str | None = None
-    version: int = 1
-    tenants: ServedTenants | None = None
-
-    def __repr__(self) -> str:
-        return f"<Issuer {self.issuer!r} of {self.tenant}>"
-
-    def opens(self) -> frozenset[str]:
-        """The tenants that its tokens can open."""
-        return frozenset({self.tenant}) if self.tenants is None else self.tenants.names()
-
-    def seen_from(self, tenant: str) -> "Issuer":
-        """Without what its list says of other tenants."""
-        return self if self.tenants is None else replace(self, tenants=self.tenants.within(tenant))
+_VERSIONED = VersionedTable(issuers, ["tenant", "id"], "issuer", lambda: NotFound("Issuer not found"))
 
 
 class IssuerRepository:
@@ -65,8 +31,8 @@ class IssuerRepository:
         self._database = database
 
     async def find(self, tenant: str, issuer: str) -> Issuer | None:
-        """The issuer with exactly this `iss` whose tokens open the tenant: the platform's, if it serves it, else its
-        own. Its list is that of this tenant."""
+        """The issuer with this `iss` for tokens of the tenant: the platform's, if it serves the tenant, else the
+        tenant's own. Without what its list has for other tenants."""
         own = and_(issuers.c.tenant == tenant, issuers.c.tenants_claim.is_(None))
         query = select(issuers).where(issuers.c.issuer == issuer, or_(own, _serves(tenant)))
         async with self._database.read() as connection:
@@ -75,11 +41,7 @@ class IssuerRepository:
         return found[0].seen_from(tenant) if found else None
 
     async def get(self, tenant: str, issuer_id: str) -> Issuer:
-        """The issuer: one of the tenant, or one of the platform that serves it.
-
-        Raises:
-            NotFound: the tenant has none of this id.
-        """
+        """An issuer of the tenant, or of the platform that serves it. Raises NotFound: there is none of this id."""
         query = select(issuers).where(issuers.c.id == issuer_id, _visible(tenant))
         async with self._database.read() as connection:
             found = await _with_tenants(connection, (await connection.execute(query)).all())
@@ -88,15 +50,15 @@ class IssuerRepository:
         return found[0]
 
     async def list(self, tenant: str, *, after: str = "", limit: int | None = None) -> Sequence[Issuer]:
-        """Up to `limit` issuers by id, beginning behind `after`, those of the platform that serve the tenant included.
-        All of them, if nothing is said."""
+        """Up to `limit` issuers by id, after the id `after`, including those of the platform that serve the tenant.
+        Without `limit` all of them."""
         query = select(issuers).where(_visible(tenant), issuers.c.id > after).order_by(issuers.c.id)
         async with self._database.read() as connection:
             rows = await connection.execute(query.limit(limit or 2 * MAX_ISSUERS_PER_TENANT))
             return await _with_tenants(connection, rows.all())
 
     async def authorization_servers(self, tenant: str) -> Sequence[str]:
-        """The issuers of the tenant that a client could go to for a token: those with a URL and public keys."""
+        """The issuers where clients of the tenant can get a token: those with a URL and public keys."""
         urls = ("https://", "http://")
         found = [each for each in await self.list(tenant) if tenant in each.opens() and each.sealed_secret is None]
         return list(dict.fromkeys(each.issuer for each in found if each.issuer.startswith(urls)))
@@ -110,31 +72,25 @@ class IssuerRepository:
             QuotaExceeded: it has as many issuers as it may have.
         """
         created = replace(issuer, tenant=tenant, version=1)
-        count = select(func.count()).select_from(issuers).where(issuers.c.tenant == tenant)
         async with self._database.write(*acts) as connection:
-            if (await connection.execute(count)).scalar_one() >= MAX_ISSUERS_PER_TENANT:
-                reached = Reached("issuers", "tenant", MAX_ISSUERS_PER_TENANT, MAX_ISSUERS_PER_TENANT, FIXED)
-                raise QuotaExceeded(
-                    "issuers", f"a tenant has at most {MAX_ISSUERS_PER_TENANT} issuers", reached=reached
-                )
+            message = f"a tenant has at most {MAX_ISSUERS_PER_TENANT} issuers"
+            await require_room(connection, issuers.c.tenant == tenant, "issuers", MAX_ISSUERS_PER_TENANT, message)
             await _require_one_of_a_name(connection, created)
             await connection.execute(insert(issuers).values(_values(created)))
             await _write_tenants(connection, created)
         return created
 
     async def replace(self, tenant: str, issuer: Issuer, *, acts: Sequence[Act] = ()) -> Issuer:
-        """Writes an issuer that was read before; its version grows.
+        """Writes an issuer that was read before, as its next version.
 
         Raises:
             Conflict: a tenant that is new in its list has an issuer of this name.
             NotFound: it is gone, or a tenant of its list.
-            ConcurrentChange: somebody else changed it since it was read.
+            ConcurrentChange: somebody else has changed it since it was read.
         """
         changed = replace(issuer, tenant=tenant, version=issuer.version + 1)
-        unchanged = and_(_is(tenant, issuer.id), issuers.c.version == issuer.version)
         async with self._database.write(*acts) as connection:
-            statement = update(issuers).where(unchanged).values(_values(changed))
-            await change_one(connection, statement, "issuer", lambda: self.get(tenant, issuer.id))
+            await _VERSIONED.update(connection, [tenant, issuer.id], issuer.version, _values(changed))
             await _require_one_of_a_name(connection, changed)
             await connection.execute(delete(issuer_tenants).where(issuer_tenants.c.issuer_id == issuer.id))
             await _write_tenants(connection, changed)
@@ -149,20 +105,11 @@ class IssuerRepository:
             NotFound: the tenant has none of this id.
             ConcurrentChange: it is another version now.
         """
-        doomed = _is(tenant, issuer_id)
-        if version is not None:
-            doomed &= issuers.c.version == version
-        async with self._database.write(*acts) as connection:
-            statement = delete(issuers).where(doomed)
-            await change_one(connection, statement, "issuer", lambda: self.get(tenant, issuer_id))
-
-
-def _is(tenant: str, issuer_id: str) -> ColumnElement[bool]:
-    return and_(issuers.c.tenant == tenant, issuers.c.id == issuer_id)
+        await _VERSIONED.delete(self._database, [tenant, issuer_id], version, *acts)
 
 
 def _serves(tenant: str) -> ColumnElement[bool]:
-    """Those of the platform that open this tenant."""
+    """The issuers of the platform that give access to this tenant."""
     listed = select(issuer_tenants.c.issuer_id).where(issuer_tenants.c.tenant == tenant)
     is_platforms = and_(issuers.c.tenant == DEFAULT_TENANT, issuers.c.tenants_claim.is_not(None))
     return and_(is_platforms, issuers.c.id.in_(listed))
@@ -173,7 +120,8 @@ def _visible(tenant: str) -> ColumnElement[bool]:
 
 
 async def _require_one_of_a_name(connection: AsyncConnection, issuer: Issuer) -> None:
-    """So that nobody is surprised by whose keys count. Two that are made at once get past this: `find` knows which."""
+    """Raises Conflict where a tenant would have two issuers of one name, which would be confusing. Two that are made at
+    the same time are not noticed: then `find` decides."""
     same = issuers.c.issuer == issuer.issuer
     if issuer.tenants is None:
         query = select(issuers.c.id).where(same, _serves(issuer.tenant))
@@ -198,13 +146,13 @@ async def _write_tenants(connection: AsyncConnection, issuer: Issuer) -> None:
 
 async def _with_tenants(connection: AsyncConnection, rows: Sequence[Row[Any]]) -> list[Issuer]:
     platforms = [row.id for row in rows if row.tenants_claim is not None]
-    lists: dict[str, dict[str, TenantGrant]] = {issuer_id: {} for issuer_id in platforms}
+    lists = defaultdict[str, dict[str, TenantGrant]](dict)
     if platforms:
         query = select(issuer_tenants).where(issuer_tenants.c.issuer_id.in_(platforms))
-        # Sorted here: entity tags depend on the order, and databases do not agree about it.
+        # Sorted here: entity tags depend on the order, and databases sort differently.
         for each in sorted(await connection.execute(query), key=lambda row: str(row.value)):
             lists[each.issuer_id][each.value] = TenantGrant(each.tenant, tuple(each.scopes))
-    return [_issuer(row, lists.get(row.id)) for row in rows]
+    return [_issuer(row, lists[row.id]) for row in rows]
 
 
 def _values(issuer: Issuer) -> dict[str, Any]:
@@ -220,7 +168,7 @@ def _values(issuer: Issuer) -> dict[str, Any]:
     return values
 
 
-def _issuer(row: Row[Any], listed: Mapping[str, TenantGrant] | None) -> Issuer:
+def _issuer(row: Row[Any], listed: Mapping[str, TenantGrant]) -> Issuer:
     columns = row._asdict()
     claim = columns.pop("tenants_claim")
     lists = {
@@ -228,5 +176,5 @@ def _issuer(row: Row[Any], listed: Mapping[str, TenantGrant] | None) -> Issuer:
         "audience": tuple(row.audience),
         "max_scopes": frozenset(row.max_scopes),
     }
-    tenants = None if claim is None else ServedTenants(claim, listed or {})
+    tenants = None if claim is None else ServedTenants(claim, listed)
     return Issuer(**{**columns, **lists, "tenants": tenants})

@@ -1,4 +1,4 @@
-"""Brings a database to this version's schema, or says that it is not there.
+"""Migrates a database to the schema of this version, or checks that it has it.
 
 Synchronous: call it before the event loop runs, or in a thread.
 """
@@ -30,12 +30,7 @@ _ADVISORY_LOCK = 0x7472756E6B6C696E  # "trunklin": any number that nobody else l
 
 
 def prepare(url: str) -> None:
-    """What a node does before it opens the database: on SQLite, which is its own, `upgrade`; else only `check`.
-
-    Raises:
-        SchemaMismatch: the schema is not this version's.
-        StorageUnavailable: the database does not answer.
-    """
+    """For a node that starts: `upgrade` on SQLite, where it is the only user, else `check`. Raises as those."""
     if make_url(url).get_backend_name() == "sqlite":
         upgrade(url)
     else:
@@ -43,10 +38,10 @@ def prepare(url: str) -> None:
 
 
 def upgrade(url: str) -> None:
-    """Applies the migrations that are missing. Two processes may do so at once: a lock lets one in.
+    """Applies missing migrations, under a lock: several processes may call it at once.
 
     Raises:
-        SchemaMismatch: the database was made by a newer version.
+        SchemaMismatch: the database was migrated by a newer version.
         StorageUnavailable: the database does not answer.
     """
     with _lock(make_url(url)), _connection(url) as connection:
@@ -57,12 +52,7 @@ def upgrade(url: str) -> None:
 
 
 def check(url: str) -> None:
-    """Only looks.
-
-    Raises:
-        SchemaMismatch: the schema is not this version's.
-        StorageUnavailable: the database does not answer.
-    """
+    """Raises SchemaMismatch where the schema is not this version's, or StorageUnavailable."""
     with _connection(url) as connection:
         revision = _revision(connection)
     if revision != _head():
@@ -114,14 +104,14 @@ def _connection(url: str) -> Iterator[Connection]:
 
 @contextmanager
 def _lock(url: URL) -> Iterator[None]:
-    """On SQLite a file; PostgreSQL is locked inside, in the transaction of the migrations."""
+    """On SQLite a lock file; on PostgreSQL the transaction of the migrations takes an advisory lock."""
     if url.get_backend_name() != "sqlite":
         yield
         return
     lock = _open_private(f"{url.database}.migrating")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        # The database holds secrets of backends: made here, it is made for its owner's eyes only.
+        # The database holds secrets of backends: a new one is readable by its owner only.
         os.close(_open_private(str(url.database)))
         yield
     finally:

@@ -1,8 +1,8 @@
-"""SecretKeyCheck: whether the database was made with this secret key. Another one opens nothing of what is in it, and
-would answer every API key as if it were forged.
+"""SecretKeyCheck: whether the database was made with this secret key. With another one every API key would be refused
+as forged, and no sealed secret could be opened.
 
-One row holds a salted PBKDF2 of the key. It is slow on purpose: a key that somebody made up can be guessed from a copy
-of the database, and this must not be the quickest way to try one. It takes a node some 25 ms, once.
+One row holds a salted PBKDF2 of the key. It is slow on purpose, some 25 ms: with a copy of the database an attacker
+could use it to test guesses of a weak key.
 """
 
 import contextlib
@@ -25,47 +25,37 @@ _ROW = 1  # there is no other
 
 
 class SecretKeyCheck:
-    """The one row, for one secret key."""
+    """Compares one secret key with that row."""
 
     def __init__(self, database: Database, secret_key: bytes) -> None:
         self._database, self._key = database, secret_key
 
     async def fits(self) -> bool | None:
-        """Whether it is the key of this database; None if the database does not know its key yet."""
+        """Whether it is the key of this database; None if the database has no key yet."""
         async with self._database.read() as connection:
             known = (await connection.execute(select(secret_key_check.c.value))).scalar_one_or_none()
         return None if known is None else hmac.compare_digest(known, _value(self._key, known[:SALT_BYTES]))
 
     async def require(self) -> None:
-        """Refuses another key than that of the database; a database that has none yet takes any.
-
-        Raises:
-            SettingsError: it is another one. The message says what to do.
-            StorageUnavailable: the database does not answer.
-        """
+        """Raises SettingsError where the database has another key; a database without a key accepts any."""
         if await self.fits() is False:
             raise SettingsError(
                 f"TRUNKLINE_SECRET_KEY: the database at {self._database.place} was made with another one. Start with "
-                "that one: without it every API key and every sealed secret is worthless. If the key has been changed "
-                'on purpose, `trunkline secret-key accept` says so to the database: docs/operations.md, "Keys and '
-                'rotation"'
+                "that one: without it every API key and every sealed secret is worthless. If the key was changed on "
+                'purpose, run `trunkline secret-key accept`: docs/operations.md, "Keys and rotation"'
             )
 
     async def claim(self) -> None:
-        """Makes this the key of a database that has none: whoever comes first decides.
-
-        Raises:
-            SettingsError, StorageUnavailable: as `require`.
-        """
+        """Makes this the key of a database that has none. Raises SettingsError where it has another one."""
         if await self.fits() is None:
-            # Conflict: somebody was quicker. Read-only: a standby learns the key once it takes changes.
+            # Conflict: another process was quicker. Read-only: a standby gets its key once it accepts changes.
             with contextlib.suppress(Conflict, StorageReadOnly):
                 async with self._database.write() as connection:
                     await connection.execute(insert(secret_key_check).values(self._row()))
         await self.require()
 
     async def accept(self, act: Act) -> None:
-        """Makes this the key of the database, whatever it was before. Nodes that run have checked already."""
+        """Makes this the key of the database, whatever it was before. Running nodes do not check again."""
         async with self._database.write(act) as connection:
             changed = await connection.execute(update(secret_key_check).values(self._row()))
             if not changed.rowcount:
@@ -76,5 +66,5 @@ class SecretKeyCheck:
 
 
 def _value(secret_key: bytes, salt: bytes) -> bytes:
-    """The salt, and what only this key makes of it."""
+    """The salt, and the hash of the key with it."""
     return salt + hashlib.pbkdf2_hmac("sha256", secret_key, _LABEL + salt, ITERATIONS)

@@ -1,17 +1,18 @@
-"""What is switched off: looked up for who asks, and the principals, of which only those are stored."""
+"""What is switched off. Principals are stored only while they are."""
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, delete, false, func, insert, select, true, update
+from sqlalchemy import Row, and_, delete, false, insert, select, true, update
 
 from app.domain import KEY_ISSUER, Principal
-from app.errors import ConcurrentChange, Disabled, QuotaExceeded
+from app.errors import ConcurrentChange, Disabled
 from app.storage.audit_act import Act
 from app.storage.engine import Database
+from app.storage.rows import matching, require_room
 from app.storage.tables import api_keys, principals_off, tenants
 
 MAX_PRINCIPALS_OFF = 1000  # of a tenant; to keep out more, switch off or narrow their issuer
@@ -21,8 +22,6 @@ Identity = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class PrincipalOff:
-    """A principal that is switched off."""
-
     tenant: str
     issuer: str
     subject: str
@@ -47,23 +46,19 @@ def principal_id(issuer: str, subject: str) -> str:
 
 
 class SwitchRepository:
-    """Fulfils `auth.authenticator.Switches` and `cluster.reconcile.SwitchesOf`."""
+    """Fulfils `auth.authenticator.Switches`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def require_on(self, principal: Principal) -> None:
-        """Looks at the principal's tenant, and at itself.
-
-        Raises:
-            Disabled: one of them is switched off.
-        """
+        """Raises Disabled where the principal or its tenant is switched off."""
         off = await self.off(principal.identity)
         if off is not None:
             raise off
 
     async def off(self, identity: Identity) -> Disabled | None:
-        """What of an identity is switched off: the tenant, before the key or the principal."""
+        """Why an identity is refused: its tenant is switched off, or else the key or the principal itself."""
         tenant, issuer, subject = identity
         is_key = issuer == KEY_ISSUER
         own: Any = api_keys if is_key else principals_off
@@ -74,8 +69,7 @@ class SwitchRepository:
             .select_from(tenants.outerjoin(own, is_off))
             .where(tenants.c.name == tenant)
         )
-        async with self._database.read() as connection:
-            row = (await connection.execute(query)).one_or_none()
+        row = await self._database.row(query)
         if row is None:
             return None
         if not row.enabled:
@@ -83,7 +77,7 @@ class SwitchRepository:
         return None if row.id is None else _disabled(identity, row.why)
 
     async def off_among(self, identities: Collection[Identity]) -> Mapping[Identity, Disabled]:
-        """Those keys and principals among these that are switched off; of tenants it says nothing."""
+        """The keys and principals among these that are switched off; does not look at their tenants."""
         keys = [identity[2] for identity in identities if identity[1] == KEY_ISSUER]
         others = [principal_id(*identity[1:]) for identity in identities if identity[1] != KEY_ISSUER]
         of_keys = select(api_keys.c.tenant, api_keys.c.id, api_keys.c.reason).where(
@@ -98,23 +92,21 @@ class SwitchRepository:
     async def tenants_off(self) -> Mapping[str, Disabled]:
         """Every tenant that is switched off."""
         query = select(tenants.c.name, tenants.c.reason).where(tenants.c.enabled.is_(false()))
-        async with self._database.read() as connection:
-            return {row.name: Disabled("tenant", row.name, row.reason) for row in await connection.execute(query)}
+        rows = await self._database.rows(query)
+        return {row.name: Disabled("tenant", row.name, row.reason) for row in rows}
 
     # --- principals
 
     async def list(self, tenant: str, *, after: str = "", limit: int) -> Sequence[PrincipalOff]:
-        """Up to `limit` principals that are switched off, by id, beginning behind `after`."""
+        """Up to `limit` principals that are switched off, by id, after the id `after`."""
         behind = (principals_off.c.tenant == tenant) & (principals_off.c.id > after)
         query = select(principals_off).where(behind).order_by(principals_off.c.id).limit(limit)
-        async with self._database.read() as connection:
-            return [_principal(row) for row in await connection.execute(query)]
+        return [_principal(row) for row in await self._database.rows(query)]
 
     async def find(self, tenant: str, issuer: str, subject: str) -> PrincipalOff | None:
         """The principal, if it is switched off."""
-        query = select(principals_off).where(_is(tenant, principal_id(issuer, subject)))
-        async with self._database.read() as connection:
-            row = (await connection.execute(query)).one_or_none()
+        this = matching(principals_off, tenant=tenant, id=principal_id(issuer, subject))
+        row = await self._database.row(select(principals_off).where(this))
         return None if row is None else _principal(row)
 
     async def change(self, old: PrincipalOff | None, new: PrincipalOff | None, *, act: Act | None = None) -> None:
@@ -123,28 +115,20 @@ class SwitchRepository:
         Raises:
             NotFound: there is no such tenant.
             QuotaExceeded: as many are switched off as can be.
-            ConcurrentChange: it is not as it was read any more.
+            ConcurrentChange: it is no longer as it was read.
         """
         async with self._database.write(act) as connection:
             if old is None:
                 assert new is not None
-                count = select(func.count()).select_from(principals_off).where(principals_off.c.tenant == new.tenant)
-                if (await connection.execute(count)).scalar_one() >= MAX_PRINCIPALS_OFF:
-                    message = f"a tenant has at most {MAX_PRINCIPALS_OFF} principals switched off; look at their issuer"
-                    raise QuotaExceeded("principals_off", message)
+                others = principals_off.c.tenant == new.tenant
+                message = f"a tenant has at most {MAX_PRINCIPALS_OFF} principals switched off; look at their issuer"
+                await require_room(connection, others, "principals_off", MAX_PRINCIPALS_OFF, message)
                 await connection.execute(insert(principals_off).values(_values(new)))
                 return
-            unchanged = and_(
-                _is(old.tenant, old.id),
-                principals_off.c.reason == old.reason,
-                principals_off.c.off_by_platform.is_(true() if old.off_by_platform else false()),
-            )
-            statement: Any = (
-                delete(principals_off).where(unchanged)
-                if new is None
-                else update(principals_off).where(unchanged).values(_values(new))
-            )
-            if not (await connection.execute(statement)).rowcount:
+            statement: Any = delete(principals_off) if new is None else update(principals_off).values(_values(new))
+            switch = {"reason": old.reason, "off_by_platform": old.off_by_platform}
+            unchanged = matching(principals_off, tenant=old.tenant, id=old.id, **switch)
+            if not (await connection.execute(statement.where(unchanged))).rowcount:
                 raise ConcurrentChange("the principal was changed by somebody else; read it again")
 
 
@@ -153,20 +137,8 @@ def _disabled(identity: Identity, why: str) -> Disabled:
     return Disabled("key" if issuer == KEY_ISSUER else "principal", subject, why)
 
 
-def _is(tenant: str, id_: str) -> ColumnElement[bool]:
-    return and_(principals_off.c.tenant == tenant, principals_off.c.id == id_)
-
-
 def _values(principal: PrincipalOff) -> dict[str, Any]:
-    return {
-        "tenant": principal.tenant,
-        "id": principal.id,
-        "issuer": principal.issuer,
-        "subject": principal.subject,
-        "reason": principal.reason,
-        "off_by_platform": principal.off_by_platform,
-        "at": principal.at,
-    }
+    return {**asdict(principal), "id": principal.id}
 
 
 def _principal(row: Row[Any]) -> PrincipalOff:

@@ -1,33 +1,14 @@
-"""The schema as this version sees it. `migrations/` brings a database there; a test compares the two."""
+"""The schema of this version. `migrations/` migrates databases to it; a test compares the two."""
 
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import (
-    JSON,
-    BigInteger,
-    Boolean,
-    Column,
-    DateTime,
-    Dialect,
-    ForeignKey,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    String,
-    Table,
-    Text,
-    TypeDecorator,
-    UniqueConstraint,
-    false,
-    true,
-)  # fmt: skip
+import sqlalchemy as sa
 
 NAME_LENGTH = 63
 REASON_LENGTH = 300
 
-metadata = MetaData(
+metadata = sa.MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
         "uq": "uq_%(table_name)s_%(column_0_N_name)s",
@@ -38,153 +19,159 @@ metadata = MetaData(
 )
 
 
-class UtcDateTime(TypeDecorator[datetime]):
-    """A moment. SQLite keeps no time zone, so it goes in as UTC and comes out as UTC."""
+class UtcDateTime(sa.TypeDecorator[datetime]):
+    """A moment. Stored and read as UTC, because SQLite keeps no time zone."""
 
-    impl = DateTime(timezone=True)
+    impl = sa.DateTime(timezone=True)
     cache_ok = True
 
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Toward the database."""
+    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
         return value if value is None else value.astimezone(UTC)
 
-    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
-        """From the database."""
+    def process_result_value(self, value: Any, dialect: sa.Dialect) -> datetime | None:
         return value if value is None else value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
-tenants = Table(
+def _tenant(*, primary_key: bool = False, index: bool = False) -> sa.Column[str]:
+    """The tenant that a row belongs to, and with which it is deleted."""
+    owner = sa.ForeignKey("tenants.name", ondelete="CASCADE")
+    return sa.Column("tenant", sa.String(NAME_LENGTH), owner, primary_key=primary_key, nullable=False, index=index)
+
+
+tenants = sa.Table(
     "tenants",
     metadata,
-    Column("name", String(NAME_LENGTH), primary_key=True),
-    Column("limits", JSON, nullable=False),
-    Column("enabled", Boolean, nullable=False, server_default=true()),
-    Column("reason", String(REASON_LENGTH), nullable=False, server_default=""),
-    Column("version", Integer, nullable=False),
-    Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("name", sa.String(NAME_LENGTH), primary_key=True),
+    sa.Column("limits", sa.JSON, nullable=False),
+    sa.Column("enabled", sa.Boolean, nullable=False, server_default=sa.true()),
+    sa.Column("reason", sa.String(REASON_LENGTH), nullable=False, server_default=""),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
 )
 
-backends = Table(
+backends = sa.Table(
     "backends",
     metadata,
-    Column("tenant", String(NAME_LENGTH), ForeignKey("tenants.name", ondelete="CASCADE"), primary_key=True),
-    Column("name", String(NAME_LENGTH), primary_key=True),
-    Column("command", Text, nullable=False),
-    Column("args", JSON, nullable=False),
-    Column("env", JSON, nullable=False),
-    Column("cwd", Text),
-    Column("isolation", String(16), nullable=False),
-    Column("recovery", String(16), nullable=False),
-    Column("broadcast", Boolean, nullable=False, server_default=false()),
-    Column("warm", Integer, nullable=False),
-    Column("max_processes", Integer, nullable=False),
-    Column("calls_per_session", Integer, nullable=False, server_default="128"),
-    Column("timeouts", JSON, nullable=False),
-    Column("enabled", Boolean, nullable=False),
-    Column("reason", String(REASON_LENGTH), nullable=False, server_default=""),
-    Column("off_by_platform", Boolean, nullable=False, server_default=false()),
-    Column("version", Integer, nullable=False),
-    Column("created_at", UtcDateTime, nullable=False),
+    _tenant(primary_key=True),
+    sa.Column("name", sa.String(NAME_LENGTH), primary_key=True),
+    sa.Column("command", sa.Text, nullable=False),
+    sa.Column("args", sa.JSON, nullable=False),
+    sa.Column("env", sa.JSON, nullable=False),
+    sa.Column("cwd", sa.Text),
+    sa.Column("isolation", sa.String(16), nullable=False),
+    sa.Column("recovery", sa.String(16), nullable=False),
+    sa.Column("broadcast", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("warm", sa.Integer, nullable=False),
+    sa.Column("max_processes", sa.Integer, nullable=False),
+    sa.Column("calls_per_session", sa.Integer, nullable=False, server_default="128"),
+    sa.Column("timeouts", sa.JSON, nullable=False),
+    sa.Column("enabled", sa.Boolean, nullable=False),
+    sa.Column("reason", sa.String(REASON_LENGTH), nullable=False, server_default=""),
+    sa.Column("off_by_platform", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
 )
 
-api_keys = Table(
+api_keys = sa.Table(
     "api_keys",
     metadata,
-    Column("id", String(16), primary_key=True),
-    Column("tenant", String(NAME_LENGTH), ForeignKey("tenants.name", ondelete="CASCADE"), nullable=False, index=True),
-    Column("name", String(200), nullable=False),
-    Column("digest", LargeBinary(32), nullable=False),
-    Column("pepper_version", Integer, nullable=False),
-    Column("scopes", JSON, nullable=False),
-    Column("created_at", UtcDateTime, nullable=False),
-    Column("expires_at", UtcDateTime),
-    Column("revoked_at", UtcDateTime),
-    Column("last_used_at", UtcDateTime),
-    Column("enabled", Boolean, nullable=False, server_default=true()),
-    Column("reason", String(REASON_LENGTH), nullable=False, server_default=""),
-    Column("off_by_platform", Boolean, nullable=False, server_default=false()),
+    sa.Column("id", sa.String(16), primary_key=True),
+    _tenant(index=True),
+    sa.Column("name", sa.String(200), nullable=False),
+    sa.Column("digest", sa.LargeBinary(32), nullable=False),
+    sa.Column("pepper_version", sa.Integer, nullable=False),
+    sa.Column("scopes", sa.JSON, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("expires_at", UtcDateTime),
+    sa.Column("revoked_at", UtcDateTime),
+    sa.Column("last_used_at", UtcDateTime),
+    sa.Column("enabled", sa.Boolean, nullable=False, server_default=sa.true()),
+    sa.Column("reason", sa.String(REASON_LENGTH), nullable=False, server_default=""),
+    sa.Column("off_by_platform", sa.Boolean, nullable=False, server_default=sa.false()),
 )
 
-# Principals come from issuers and are not stored: only those are that were switched off.
-principals_off = Table(
+# Principals come from issuers; only those that are switched off are stored.
+principals_off = sa.Table(
     "principals_off",
     metadata,
-    Column("tenant", String(NAME_LENGTH), ForeignKey("tenants.name", ondelete="CASCADE"), primary_key=True),
-    Column("id", String(32), primary_key=True),
-    Column("issuer", String(512), nullable=False),
-    Column("subject", String(255), nullable=False),
-    Column("reason", String(REASON_LENGTH), nullable=False),
-    Column("off_by_platform", Boolean, nullable=False),
-    Column("at", UtcDateTime, nullable=False),
+    _tenant(primary_key=True),
+    sa.Column("id", sa.String(32), primary_key=True),
+    sa.Column("issuer", sa.String(512), nullable=False),
+    sa.Column("subject", sa.String(255), nullable=False),
+    sa.Column("reason", sa.String(REASON_LENGTH), nullable=False),
+    sa.Column("off_by_platform", sa.Boolean, nullable=False),
+    sa.Column("at", UtcDateTime, nullable=False),
 )
 
-issuers = Table(
+issuers = sa.Table(
     "issuers",
     metadata,
-    Column("id", String(16), primary_key=True),
-    Column("tenant", String(NAME_LENGTH), ForeignKey("tenants.name", ondelete="CASCADE"), nullable=False),
-    Column("issuer", String(512), nullable=False),
-    Column("algorithms", JSON, nullable=False),
-    Column("audience", JSON, nullable=False),
-    Column("claims", JSON, nullable=False),
-    Column("max_scopes", JSON, nullable=False),
-    Column("created_at", UtcDateTime, nullable=False),
-    Column("sealed_secret", LargeBinary),
-    Column("jwks_url", Text),
-    Column("discovery_url", Text),
-    Column("version", Integer, nullable=False),
-    Column("tenants_claim", String(256)),  # set: it is the platform's, and opens the tenants below, not its own
-    UniqueConstraint("tenant", "issuer"),
+    sa.Column("id", sa.String(16), primary_key=True),
+    _tenant(),
+    sa.Column("issuer", sa.String(512), nullable=False),
+    sa.Column("algorithms", sa.JSON, nullable=False),
+    sa.Column("audience", sa.JSON, nullable=False),
+    sa.Column("claims", sa.JSON, nullable=False),
+    sa.Column("max_scopes", sa.JSON, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("sealed_secret", sa.LargeBinary),
+    sa.Column("jwks_url", sa.Text),
+    sa.Column("discovery_url", sa.Text),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column(
+        "tenants_claim", sa.String(256)
+    ),  # set: an issuer of the platform, for the tenants below instead of its own
+    sa.UniqueConstraint("tenant", "issuer"),
 )
 
-# Which tenants an issuer of the platform opens. Of a removed tenant nothing stays that another of its name would get.
-issuer_tenants = Table(
+# The tenants of an issuer of the platform. Rows go with their tenant: a new one of its name must not inherit them.
+issuer_tenants = sa.Table(
     "issuer_tenants",
     metadata,
-    Column("issuer_id", String(16), ForeignKey("issuers.id", ondelete="CASCADE"), primary_key=True),
-    Column("value", String(256), primary_key=True),
-    Column("tenant", String(NAME_LENGTH), ForeignKey("tenants.name", ondelete="CASCADE"), nullable=False, index=True),
-    Column("scopes", JSON, nullable=False),
+    sa.Column("issuer_id", sa.String(16), sa.ForeignKey("issuers.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("value", sa.String(256), primary_key=True),
+    _tenant(index=True),
+    sa.Column("scopes", sa.JSON, nullable=False),
 )
 
-# Tenants are named here, not referred to: what was done to one outlives it.
-audit = Table(
+# No foreign key to tenants: the trail of a tenant outlives it.
+audit = sa.Table(
     "audit",
     metadata,
-    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
-    Column("at", UtcDateTime, nullable=False),
-    Column("tenant", String(NAME_LENGTH), nullable=False),
-    Column("actor_tenant", String(NAME_LENGTH), nullable=False),
-    Column("actor_issuer", Text, nullable=False),
-    Column("actor_subject", Text, nullable=False),
-    Column("action", String(64), nullable=False),
-    Column("target", String(255), nullable=False),
-    Column("request_id", String(64), nullable=False),
-    Column("detail", Text, nullable=False),
-    Column("changes", JSON(none_as_null=True)),
-    Index("ix_audit_tenant_id", "tenant", "id"),
-    Index("ix_audit_at", "at"),
-    Index("ix_audit_request_id", "request_id"),
-    Index("ix_audit_action_id", "action", "id"),
-    Index("ix_audit_target_id", "target", "id"),
-    Index("ix_audit_actor_subject_id", "actor_subject", "id"),
+    sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=True),
+    sa.Column("at", UtcDateTime, nullable=False),
+    sa.Column("tenant", sa.String(NAME_LENGTH), nullable=False),
+    sa.Column("actor_tenant", sa.String(NAME_LENGTH), nullable=False),
+    sa.Column("actor_issuer", sa.Text, nullable=False),
+    sa.Column("actor_subject", sa.Text, nullable=False),
+    sa.Column("action", sa.String(64), nullable=False),
+    sa.Column("target", sa.String(255), nullable=False),
+    sa.Column("request_id", sa.String(64), nullable=False),
+    sa.Column("detail", sa.Text, nullable=False),
+    sa.Column("changes", sa.JSON(none_as_null=True)),
+    sa.Index("ix_audit_tenant_id", "tenant", "id"),
+    sa.Index("ix_audit_at", "at"),
+    sa.Index("ix_audit_request_id", "request_id"),
+    sa.Index("ix_audit_action_id", "action", "id"),
+    sa.Index("ix_audit_target_id", "target", "id"),
+    sa.Index("ix_audit_actor_subject_id", "actor_subject", "id"),
 )
 
-idempotency = Table(
+idempotency = sa.Table(
     "idempotency",
     metadata,
-    Column("digest", LargeBinary(32), primary_key=True),
-    Column("tenant", String(NAME_LENGTH), ForeignKey("tenants.name", ondelete="CASCADE"), nullable=False, index=True),
-    Column("caller", LargeBinary(32), nullable=False, index=True),
-    Column("body", LargeBinary(32), nullable=False),
-    Column("answer", LargeBinary),
-    Column("created_at", UtcDateTime, nullable=False, index=True),
+    sa.Column("digest", sa.LargeBinary(32), primary_key=True),
+    _tenant(index=True),
+    sa.Column("caller", sa.LargeBinary(32), nullable=False, index=True),
+    sa.Column("body", sa.LargeBinary(32), nullable=False),
+    sa.Column("answer", sa.LargeBinary),
+    sa.Column("created_at", UtcDateTime, nullable=False, index=True),
 )
 
-secret_key_check = Table(
+secret_key_check = sa.Table(
     "secret_key_check",
     metadata,
-    Column("id", Integer, primary_key=True, autoincrement=False),
-    Column("value", LargeBinary(48), nullable=False),
-    Column("made_at", UtcDateTime, nullable=False),
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("value", sa.LargeBinary(48), nullable=False),
+    sa.Column("made_at", UtcDateTime, nullable=False),
 )

@@ -5,15 +5,17 @@ from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Row, delete, insert, select, update
+from sqlalchemy import Row, insert, select
 
 from app.domain import DEFAULT_TENANT, Limits, Tenant, home_of
 from app.errors import Conflict, NotFound
 from app.storage.audit_act import Act
-from app.storage.engine import Database, change_one
+from app.storage.engine import Database
+from app.storage.rows import VersionedTable
 from app.storage.tables import tenants
 
 _LIMITS = frozenset(each.name for each in fields(Limits))
+_VERSIONED = VersionedTable(tenants, ["name"], "tenant", lambda: NotFound("Tenant not found"))
 
 
 class TenantRepository:
@@ -23,35 +25,24 @@ class TenantRepository:
         self._database = database
 
     async def get(self, name: str) -> Tenant:
-        """The tenant.
-
-        Raises:
-            NotFound: there is none of this name.
-        """
-        async with self._database.read() as connection:
-            row = (await connection.execute(select(tenants).where(tenants.c.name == name))).one_or_none()
+        """Raises NotFound."""
+        row = await self._database.row(select(tenants).where(tenants.c.name == name))
         if row is None:
             raise NotFound("Tenant not found")
         return _tenant(row)
 
     async def list(self, *, after: str = "", limit: int) -> Sequence[Tenant]:
-        """Up to `limit` tenants by name, beginning behind `after`."""
+        """Up to `limit` tenants by name, after the name `after`."""
         query = select(tenants).where(tenants.c.name > after).order_by(tenants.c.name).limit(limit)
-        async with self._database.read() as connection:
-            return [_tenant(row) for row in await connection.execute(query)]
+        return [_tenant(row) for row in await self._database.rows(query)]
 
     async def homes(self) -> Mapping[str, str]:
-        """The home of every tenant, and whose it is."""
-        async with self._database.read() as connection:
-            rows = await connection.execute(select(tenants.c.name, tenants.c.created_at).order_by(tenants.c.name))
-            return {home_of(*row): row.name for row in rows}
+        """The tenants by the names of their homes."""
+        query = select(tenants.c.name, tenants.c.created_at).order_by(tenants.c.name)
+        return {home_of(row.name, row.created_at): row.name for row in await self._database.rows(query)}
 
     async def create(self, tenant: Tenant, *, act: Act | None = None) -> Tenant:
-        """Adds the tenant.
-
-        Raises:
-            Conflict: the name is taken.
-        """
+        """Adds the tenant. Raises Conflict: the name is taken."""
         created = replace(tenant, version=1)
         values = {**_values(created), "created_at": datetime.now(UTC)}
         async with self._database.write(act) as connection:
@@ -59,17 +50,15 @@ class TenantRepository:
         return created
 
     async def replace(self, tenant: Tenant, *, act: Act | None = None) -> Tenant:
-        """Writes a tenant that was read before; its version grows.
+        """Writes a tenant that was read before, as its next version.
 
         Raises:
             NotFound: it is gone.
-            ConcurrentChange: somebody else changed it since it was read.
+            ConcurrentChange: somebody else has changed it since it was read.
         """
         changed = replace(tenant, version=tenant.version + 1)
-        unchanged = (tenants.c.name == tenant.name) & (tenants.c.version == tenant.version)
         async with self._database.write(act) as connection:
-            statement = update(tenants).where(unchanged).values(_values(changed))
-            await change_one(connection, statement, "tenant", lambda: self.get(tenant.name))
+            await _VERSIONED.update(connection, [tenant.name], tenant.version, _values(changed))
         return changed
 
     async def delete(self, name: str, *, version: int | None = None, act: Act | None = None) -> None:
@@ -82,12 +71,7 @@ class TenantRepository:
         """
         if name == DEFAULT_TENANT:
             raise Conflict("the default tenant cannot be deleted")
-        doomed = tenants.c.name == name
-        if version is not None:
-            doomed &= tenants.c.version == version
-        async with self._database.write(act) as connection:
-            statement = delete(tenants).where(doomed)
-            await change_one(connection, statement, "tenant", lambda: self.get(name))
+        await _VERSIONED.delete(self._database, [name], version, act)
 
 
 def _values(tenant: Tenant) -> dict[str, Any]:
@@ -95,6 +79,6 @@ def _values(tenant: Tenant) -> dict[str, Any]:
 
 
 def _tenant(row: Row[Any]) -> Tenant:
-    # A limit that the row does not know has its default; one that this version does not know is left out.
+    # A limit that is not in the row has its default; one that this version does not know is ignored.
     limits = {name: value for name, value in row.limits.items() if name in _LIMITS}
     return Tenant(row.name, Limits(**limits), row.enabled, row.reason, row.version)

@@ -1,3 +1,1 @@
-"""Messages on their way to a client: streams and their back-pressure, replay and resuming, and the journal from which
-another node can go on.
-"""
+"""Messages to clients: streams and their back-pressure, replay and resuming, and the journal for the next node."""

@@ -1,18 +1,18 @@
-"""Journal: what the other nodes must know to go on with one durable session. Pure: says what to write, and how it is
-read again; writing and sealing are the business of others.
+"""Journal: what other nodes need to continue one durable session. Pure: says what to write, and reads it back;
+JournalWriter writes and seals it.
 
-Two parts: the head, small, written anew each time (whose session it is, its handshake, its open streams and calls),
-and the list of the events that its ReplayLog holds. An entry has a serial number that is never used again, and is
-sealed with it: entries that were exchanged, left out or put back from earlier do not open.
+It has two parts: the head, small, and written anew each time (the principal, the handshake, open streams and calls),
+and the list of the events in the session's ReplayLog. Each entry has a serial number that is never used again, and is
+sealed with it: entries that were exchanged, left out or restored from earlier do not open.
 
-A node may die between any two writes, and what the store has must be good after each. So an event is gone in the same
-write in which the one that took its place arrives, and what replaces everything does so when it is whole.
+A node may die between any two writes, and the store must be consistent after each. So an event is removed in the same
+write that adds its replacement, and a journal that is written anew replaces the old one when it is complete.
 """
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import msgspec
 
@@ -20,15 +20,15 @@ from app.domain import Principal
 from app.errors import GatewayError
 from app.protocol.handshake_record import HandshakeRecord
 from app.routing.journal_store import REPLACES, JournalWrite, Target
-from app.streams import event_form
+from app.streams import journal_record as event_form
+from app.streams.entry import Entry
 from app.streams.replay import MAX_BYTES, MAX_EVENTS, ReplayLog
-from app.streams.streams import Entry
 
-FORM = 1  # of head and entries; a node that knows another one cannot go on with the session
+FORM = 1  # of head and entries; a node with another one cannot continue the session
 WRITE_BYTES = 512 << 10  # of events in one write: a slow network has to carry it within the store's deadline
-MAX_STORED = 2 * MAX_BYTES  # of a list, events that are gone included
-MAX_ASIDE = MAX_STORED // WRITE_BYTES  # writes; then all that is left goes at once, however fast more comes
-SLACK_ENTRIES, SLACK_BYTES = 64, 1 << 20  # of events that are gone; the list is shortened when it has as many
+MAX_STORED = 2 * MAX_BYTES  # of a list, removed events included
+MAX_ASIDE = MAX_STORED // WRITE_BYTES  # writes; then the rest is written at once, however fast more comes
+SLACK_ENTRIES, SLACK_BYTES = 64, 1 << 20  # of removed events; with as many the list is trimmed
 
 HEAD_PLACE = "head"
 
@@ -36,7 +36,7 @@ Seal = Callable[[bytes, str], bytes]
 
 
 class StreamHead(msgspec.Struct, array_like=True, frozen=True):
-    """A stream that goes on, or that calls wait on: their ids and methods."""
+    """A stream that goes on, or on which calls wait: `calls` are their ids and methods."""
 
     name: str
     number: int
@@ -46,7 +46,7 @@ class StreamHead(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Head(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A session without its events. `opened_at` is of the wall clock; the entries' serials begin with `first`."""
+    """A session without its events. `opened_at` is Unix time; `first` is the serial of the first entry."""
 
     tenant: str
     backend: str
@@ -65,72 +65,69 @@ class Head(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def principal(self) -> Principal:
-        """Who the session is bound to."""
         return Principal(self.principal_tenant, self.issuer, self.subject, frozenset(self.scopes))
 
 
 class JournalOwner(Protocol):
-    """Who writes it."""
+    """The JournalWriter."""
 
     def has_news(self, journal: "Journal") -> None:
-        """There is something to be written."""
+        """There is something to write."""
 
     def has_ended(self, journal: "Journal") -> None:
-        """The session is over, or not durable any more: what was written is to be deleted."""
+        """The session has ended, or is not durable any more: the journal is to be deleted."""
 
     def has_let_go(self, journal: "Journal") -> None:
-        """Nothing more comes: what was written is another node's, or will be."""
-
-
-@runtime_checkable
-class Remembering(Protocol):
-    """A lease that keeps what a fresh process must hear."""
-
-    record: HandshakeRecord
+        """There will be no more writes; the stored journal stays, for another node."""
 
 
 class Journal:
-    """One session's. It is told what happens, and says `next_write`; a write that did not arrive is made up for by
-    one that replaces everything: `lost`.
+    """That of one session. It notes what changes, and `next_write` says what to write. After a write that may not have
+    arrived (`lost`), the next one replaces everything.
 
-    While the store is away nothing gathers here: the session's own log has it all.
+    While the store does not answer nothing accumulates here: the session's own log has all events.
     """
 
     __slots__ = (
-        "_aside", "_first", "_gone", "_gone_with", "_is_dirty", "_is_grown", "_length", "_next", "_owner", "_pending",
-        "_replaces", "_sizes", "_stored", "_under_way", "accounted", "describe", "is_over", "key", "log", "number",
-        "record", "token",
+        "_aside", "_describe", "_first", "_gone", "_gone_with", "_is_dirty", "_is_grown", "_length", "_log", "_next",
+        "_owner", "_pending", "_replaces", "_sizes", "_stored", "_under_way", "counted_bytes", "is_over", "key",
+        "number", "record", "token",
     )  # fmt: skip
 
     def __init__(self, key: str, token: int, owner: JournalOwner) -> None:
         self.key, self.token, self._owner = key, token, owner
-        self.log: ReplayLog | None = None
+        self._log: ReplayLog | None = None
         self.record: HandshakeRecord | None = None
-        self.describe: Callable[[], Head | None] = lambda: None  # None while there is nothing to go on with
+        self._describe: Callable[[], Head | None] = lambda: None
         self.is_over = False
         self.number = 0  # of the last write
-        self.accounted = 0  # bytes that the owner has counted for it
+        self.counted_bytes = 0  # of its log, at the last `grown`
         self._is_dirty, self._replaces = False, True
-        self._is_grown = False  # the store has it all, and too much: it is replaced at once, not in parts
-        self._aside = 0  # writes of what is to replace everything, and is not whole yet
+        self._is_grown = False  # the store has too many removed events: all is replaced in one write, not in parts
+        self._aside = 0  # writes of a replacement that is not complete yet
         self._pending: dict[int, Entry] | None = None  # by identity
-        self._gone: list[int] | None = None  # they are gone once what comes next is written, or nothing is pending
-        self._gone_with: dict[int, list[int]] | None = None  # by identity of the pending event that they wait for
+        self._gone: list[int] | None = None  # serials to remove with the next event, or when nothing is pending
+        self._gone_with: dict[int, list[int]] | None = None  # serials, by identity of the pending event they wait for
         self._sizes: deque[int] | None = None  # of the entries of the list
         self._first, self._next, self._length, self._stored = 1, 1, 0, 0
         self._under_way: list[Entry] | None = None  # written, and not yet known to be in the store
 
     # --- from the session
 
-    def attach(self, lease: object) -> None:
-        """The session has its link; without a record of the handshake it cannot be durable."""
-        if isinstance(lease, Remembering):
-            self.record, lease.record.on_change = lease.record, self.changed
-        else:
+    def begin(self, log: ReplayLog, describe: Callable[[], Head | None]) -> None:
+        """The session's log, and its head: None before the handshake."""
+        self._log, self._describe = log, describe
+
+    def attach(self, record: HandshakeRecord | None) -> None:
+        """The session's link keeps this record of the handshake; without one the session cannot be durable."""
+        self.record = record
+        if record is None:
             self.end()
+        else:
+            record.watch(self.changed)
 
     def recorded(self, entry: Entry) -> None:
-        """An event has come."""
+        """The log has a new event."""
         if not self._replaces and not self.is_over:
             self._pending = {} if self._pending is None else self._pending
             self._pending[id(entry)] = entry
@@ -140,24 +137,23 @@ class Journal:
         self.changed()
 
     def dropped(self, entry: Entry) -> None:
-        """An event has left the log; one that takes its place is recorded next."""
+        """An event has left the log; if another replaces it, that is recorded next."""
         if self._pending is not None:
             self._pending.pop(id(entry), None)
         gone = self._gone_with.pop(id(entry), []) if self._gone_with else []
         if entry.serial:
             gone.append(entry.serial)
-            entry.serial = 0
+            entry.written(0)
         if gone and not self.is_over:
             self._gone = [] if self._gone is None else self._gone
             self._gone += gone
         self.changed()
 
     def outdated(self, changes: Sequence[Entry]) -> list[Entry]:
-        """Those of these changes of one thing, oldest first, that another node need not know when another one comes.
+        """As Recorder.outdated, but keeps the last change that the store has, and the last that is being written.
 
-        The last that the store has stays until it has a later one, and so does the last that may be there in a moment:
-        a client that has taken what was sent between the two, and comes back to another node, would get neither. What
-        is aside does not count: it comes into force together with all that is pending.
+        The store keeps a change until it has a later one: else a client that has taken those in between, and comes back
+        to another node, would get neither. Writes aside do not count: they take effect with all that is pending.
         """
         under_way = () if self._aside else self._under_way or ()
         stored = [entry for entry in changes if entry.is_stored and not self.is_over]
@@ -165,40 +161,43 @@ class Journal:
         return [entry for entry in changes if entry not in stored[-1:] and entry not in arriving[-1:]]
 
     def replaced(self, entry: Entry, by: Entry) -> None:
-        """An event has become another one."""
         self.dropped(entry)
         self.recorded(by)
 
     def changed(self) -> None:
-        """Something has changed; what it is is asked when it is written."""
+        """Something has changed; the write will ask what."""
         if not self._is_dirty and not self.is_over:
             self._is_dirty = True
             self._owner.has_news(self)
 
     def end(self) -> None:
-        """The session is over, or not durable any more. Idempotent."""
+        """The session has ended, or is not durable any more. Idempotent."""
         if not self.is_over:
             self.let_go()
             self._owner.has_ended(self)
 
     def let_go(self) -> None:
-        """Nothing more is written; what was written stays. Idempotent."""
+        """Writes nothing more; the stored journal stays. Idempotent."""
         self.is_over = True
         self._owner.has_let_go(self)
         self._pending = self._gone = self._gone_with = self._under_way = self._sizes = None
-        self.describe = lambda: None
+        self._describe = lambda: None
         if self.record is not None:
-            self.record.on_change = None
+            self.record.watch(None)
+
+    def grown(self) -> int:
+        """By how many bytes its log has grown since the last call; a journal that is over has no bytes."""
+        before, self.counted_bytes = self.counted_bytes, 0 if self.is_over or self._log is None else self._log.bytes
+        return self.counted_bytes - before
 
     # --- to be written
 
     @property
     def is_dirty(self) -> bool:
-        """Whether there is anything to be written."""
         return self._is_dirty and not self.is_over
 
     def lost(self) -> None:
-        """It is not known what the store has."""
+        """It is not known what the store has: the next write replaces everything."""
         self._replaces, self._is_grown, self._aside = True, False, 0
         self._pending = self._gone = self._gone_with = self._under_way = None
         self.changed()
@@ -207,17 +206,17 @@ class Journal:
         """The last `next_write` has arrived."""
         if write.target is not Target.ASIDE:
             for entry in self._under_way or ():
-                entry.is_stored = True
+                entry.stored()
             self._under_way = None
 
     def next_write(self, seal: Seal, wall_offset_s: float) -> JournalWrite | None:
-        """What to write now, WRITE_BYTES and one event at most; None if nothing. `is_dirty` says whether that is all.
+        """What to write now, at most WRITE_BYTES and one event; None if nothing. If `is_dirty`, there is more.
 
-        `wall_offset_s` is to be added to the clock of events to get the wall clock.
+        `wall_offset_s` plus the time of an event is Unix time.
         """
         self._is_dirty = False
-        head = None if self.is_over else self.describe()
-        if head is None or self.log is None:
+        head = None if self.is_over else self._describe()
+        if head is None or self._log is None:
             return None
         if self._replaces:
             self._start_over()
@@ -229,7 +228,7 @@ class Journal:
             head = msgspec.structs.replace(head, streams=_with_unwritten(head.streams, self._pending.values()))
         head = msgspec.structs.replace(head, first=self._first, length=self._length)
         self.number += 1
-        self._is_grown = self._length - len(self.log) > MAX_EVENTS or self._stored - self.log.bytes > MAX_BYTES
+        self._is_grown = self._length - len(self._log) > MAX_EVENTS or self._stored - self._log.bytes > MAX_BYTES
         self._replaces = self._is_grown
         if self._pending or self._replaces:
             self.changed()
@@ -237,12 +236,12 @@ class Journal:
         return JournalWrite(self.key, self.token, self.number, sealed, entries, length, trim, target)
 
     def _start_over(self) -> None:
-        assert self.log is not None
-        self._pending = {id(entry): entry for entry in self.log}
+        assert self._log is not None
+        self._pending = {id(entry): entry for entry in self._log}
         self._gone = self._gone_with = self._under_way = None
         self._aside = 0
         for entry in self._pending.values():
-            entry.serial = 0
+            entry.written(0)
         self._first, self._length, self._stored = self._next, 0, 0
         self._sizes = None
 
@@ -254,7 +253,7 @@ class Journal:
         while self._pending and size < at_most:
             entry = self._pending.pop(next(iter(self._pending)))
             serial, form = self._add(event_form.write(entry, entry.at + wall_offset_s))
-            entry.serial = serial
+            entry.written(serial)
             written.append(entry)
             entries.append((serial, form))
             gone += self._gone_with.pop(id(entry), ()) if self._gone_with else ()
@@ -269,7 +268,7 @@ class Journal:
         return entries
 
     def _target(self) -> Target:
-        """Where the write goes whose entries have just been made."""
+        """The target of the write whose entries have just been made."""
         if self._pending and (self._replaces or self._aside):
             self._aside += 1
             return Target.ASIDE
@@ -287,29 +286,25 @@ class Journal:
         return self._next - 1, form
 
     def _trim(self) -> int:
-        """How many entries go from the front of the list: none until it is worth while to look."""
-        assert self.log is not None
-        is_worth_while = self._length - len(self.log) >= SLACK_ENTRIES or self._stored - self.log.bytes >= SLACK_BYTES
-        if not self._length or (len(self.log) and not is_worth_while):
+        """How many entries to trim from the front of the list; 0 while few are removed."""
+        assert self._log is not None
+        is_worth_while = self._length - len(self._log) >= SLACK_ENTRIES or self._stored - self._log.bytes >= SLACK_BYTES
+        if not self._length or (len(self._log) and not is_worth_while):
             return 0
         waiting = chain(self._gone or (), *(self._gone_with or {}).values())
-        first = min(chain((entry.serial for entry in self.log if entry.serial), waiting), default=self._next)
+        first = min(chain((entry.serial for entry in self._log if entry.serial), waiting), default=self._next)
         trim, self._first = first - self._first, first
         self._length -= trim
-        for _ in range(trim if self._sizes is not None else 0):
+        for _ in range(trim):
             assert self._sizes is not None
             self._stored -= self._sizes.popleft()
         if not self._length:
             self._sizes = None
         return trim
 
-    def __repr__(self) -> str:
-        state = "over" if self.is_over else "dirty" if self._is_dirty else "clean"
-        return f"<Journal {self.key[:6]}… {self.token}.{self.number} {state} [{self._length} entries]>"
-
 
 def _with_unwritten(streams: list[StreamHead], unwritten: Iterable[Entry]) -> list[StreamHead]:
-    """The streams as they are without these events: what these answer is not answered yet."""
+    """The streams without these events: the calls that these answer are still open."""
     heads = {stream.name: stream for stream in streams}
     for entry in unwritten:
         if entry.call is not None:
@@ -320,15 +315,15 @@ def _with_unwritten(streams: list[StreamHead], unwritten: Iterable[Entry]) -> li
 
 
 class NotDurable(GatewayError):
-    """The session cannot go on at another node."""
+    """Other nodes cannot continue the session."""
 
 
 class JournalBroken(Exception):
-    """A journal cannot be read: it was tampered with, or another version has written it."""
+    """The journal cannot be read: it was tampered with, or another version has written it."""
 
 
 def read(sealed_head: bytes, sealed: Sequence[bytes], unseal: Seal) -> tuple[Head, list[event_form.Event]]:
-    """The head, and the events that are left, in the order of their numbers for each stream.
+    """The head, and the events that were not removed, those of each stream by number.
 
     Raises:
         JournalBroken: it is not what one node has written last.
@@ -349,10 +344,8 @@ def read(sealed_head: bytes, sealed: Sequence[bytes], unseal: Seal) -> tuple[Hea
 
 
 def _in_order(events: Sequence[event_form.Event]) -> list[event_form.Event]:
-    """The events as they came: each stream's by number, since one that took another's place was written later.
-
-    Their times are of no help: they may be by the clocks of several nodes.
-    """
+    """Sorts the events of each stream by number: those that replace others were written later. Their times may be by
+    the clocks of several nodes."""
     streams: dict[str, list[event_form.Event]] = defaultdict(list)
     for event in events:
         streams[event.stream].append(event)

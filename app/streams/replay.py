@@ -1,4 +1,4 @@
-"""ReplayLog: what the resumable streams of one session have sent, or would have. Pure: no clock, no I/O."""
+"""ReplayLog: the events of one session's resumable streams, for clients that resume. Pure: no clock, no I/O."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from app.errors import ResponseTooLarge
 from app.protocol.commands import Failed
 from app.protocol.event_ids import EventId
-from app.streams.streams import FAILED_SIZE, Entry, Fate
+from app.streams.entry import FAILED_SIZE, Entry, Fate
 
 MAX_EVENTS = 1000
 MAX_BYTES = 4 << 20
@@ -16,20 +16,21 @@ MAX_AGE_S = 600.0
 class ReplayLog:
     """The events of all streams of a session, oldest first; bounded at MAX_EVENTS, MAX_BYTES and MAX_AGE_S.
 
-    At the limit the oldest event that is no answer goes. With only answers left, an error that says so takes the
-    place of the oldest large one, which the client can understand; a lost answer it would wait for.
+    At the limit the oldest event that is no answer goes. If only answers are left, an error replaces the oldest large
+    one: for an answer that is missing the client would wait.
     """
 
-    __slots__ = ("_counts", "_events", "bytes", "on_replaced")
+    __slots__ = ("_counts", "_events", "_on_replaced", "bytes")
 
-    def __init__(self) -> None:
+    def __init__(self, on_replaced: Callable[[Entry, Entry], None] | None = None) -> None:
+        """`on_replaced` is called with an answer and the error that has replaced it."""
+        self._on_replaced = on_replaced
         self._events: deque[Entry] | None = None  # made when first needed: most listen streams carry nothing
         self._counts: dict[str, int] | None = None  # by stream
         self.bytes = 0
-        self.on_replaced: Callable[[Entry, Entry], None] | None = None  # hears of an answer, and of its error
 
     def append(self, event: Entry) -> list[Entry]:
-        """Writes an event down; returns what had to go for it."""
+        """Adds an event; returns those that had to go for it."""
         if self._events is None or self._counts is None:
             self._events, self._counts = deque(), {}
         self._events.append(event)
@@ -38,23 +39,22 @@ class ReplayLog:
         return list(self._make_room()) if len(self._events) > MAX_EVENTS or self.bytes > MAX_BYTES else []
 
     def after(self, event_id: EventId) -> list[Entry]:
-        """What there is of this stream, and of no other, after this event."""
+        """The events of this stream after this one."""
         stream, number = event_id
         return [event for event in self._events or () if event.id.stream == stream and event.id.number > number]
 
     def holds(self, stream: str) -> bool:
-        """Whether there is anything of this stream."""
+        """Whether there is an event of this stream."""
         return stream in (self._counts or ())
 
     def trim(self, now: float) -> list[Entry]:
-        """Drops what is too old, answers included; returns it."""
+        """Removes and returns the events that are too old, answers included."""
         dropped = []
         while self._events and self._events[0].at + MAX_AGE_S < now:
             dropped.append(self.remove(self._events[0]))
         return dropped
 
     def remove(self, event: Entry) -> Entry:
-        """Takes an event out."""
         assert self._events is not None
         assert self._counts is not None
         if event is self._events[0]:
@@ -63,7 +63,7 @@ class ReplayLog:
             self._events.remove(event)
         self.bytes -= event.size
         if event.fate is Fate.QUEUED:
-            event.fate = Fate.ALONE
+            event.mark(Fate.ALONE)
         stream = event.id.stream
         self._counts[stream] -= 1
         if not self._counts[stream]:
@@ -83,26 +83,22 @@ class ReplayLog:
                 self._shrink(next(index for index, event in enumerate(events) if event.size > FAILED_SIZE))
 
     def _shrink(self, index: int) -> None:
-        """The answer itself may still be on its way to a connection, and stays what it is."""
+        """Puts an error in an answer's place; the answer itself stays, as it may still be in its stream's queue."""
         assert self._events is not None
         answer = self._events[index]
         assert answer.call is not None
         too_large = ResponseTooLarge("the answer was too large to be kept").after_sending()
-        error = Entry(Failed(answer.call, too_large), answer.call)
-        error.id, error.at = answer.id, answer.at
-        error.fate = Fate.KEPT if answer.fate is Fate.KEPT else Fate.SENT
+        fate = Fate.KEPT if answer.fate is Fate.KEPT else Fate.SENT
+        error = Entry(Failed(answer.call, too_large), answer.call, id=answer.id, at=answer.at, fate=fate)
         if answer.fate is not Fate.SENT:
-            answer.fate = Fate.ALONE
+            answer.mark(Fate.ALONE)
         self._events[index] = error
         self.bytes += error.size - answer.size
-        if self.on_replaced is not None:
-            self.on_replaced(answer, error)
+        if self._on_replaced is not None:
+            self._on_replaced(answer, error)
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self._events or ())
 
     def __len__(self) -> int:
         return len(self._events or ())
-
-    def __repr__(self) -> str:
-        return f"<ReplayLog [{len(self)} events of {len(self._counts or ())} streams, {self.bytes} bytes]>"

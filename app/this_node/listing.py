@@ -1,7 +1,7 @@
-"""Lists of what runs on all nodes, in an order that is asked for, a page at a time. Values only.
+"""Sorted, paged lists of what runs on all nodes.
 
-A page comes from every node: each sends no more rows than a page has, those that come first behind the last page's end.
-So a node with ten thousand sessions sends two hundred, and what is put together is exact.
+Every node sends the first rows after the end of the last page, no more than a page has. So a node with ten thousand
+sessions sends two hundred, and the merged page is exact.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -11,14 +11,14 @@ from typing import Generic, Literal, Protocol, TypeVar, get_args
 
 Sort = Literal["id", "memory", "cpu", "calls", "age"]
 SORTS: tuple[str, ...] = get_args(Sort)
-MAX_ROWS = 500  # that a node sends at once, whatever it is asked for
+MAX_ROWS = 500  # that a node sends at once
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Gathered(Generic[T]):
-    """What all nodes have told; the `silent` ones, by id, have not."""
+    """The answers of all nodes but the `silent` ones, which are named by id."""
 
     rows: Sequence[T]
     silent: Sequence[str]
@@ -26,16 +26,16 @@ class Gathered(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """How much something takes: a process, those of a session, of a tenant."""
+    """The use of a process, a session or a tenant."""
 
     resident_bytes: int = 0
     cpu_s: float = 0.0
-    cpu_percent: float | None = None  # of one core, over the last seconds; None where that is not known yet
+    cpu_percent: float | None = None  # of one core, over the last seconds; None if not measured yet
     calls: int = 0  # in flight
-    calls_total: int = 0  # of the sessions that there are
+    calls_total: int = 0  # of the present sessions
 
     def amounts(self, sort: str) -> tuple[float, ...]:
-        """What this order looks at, first things first."""
+        """What this order compares, in turn."""
         if sort == "memory":
             return (self.resident_bytes,)
         if sort == "cpu":
@@ -57,17 +57,21 @@ NO_USE = Use()
 
 
 def position(sort: str, name: str, since: float, amounts: Sequence[float]) -> str:
-    """Where something stands in the order: a text that is greater further down. The largest and the oldest come first,
-    and what is equal by name. `amounts` are what this order looks at, see `Use.amounts`."""
+    """The sort key of a row, which is also the place in a cursor. Largest and oldest first; equal ones by name.
+
+    `since` is Unix time; `amounts` is `Use.amounts(sort)`.
+    """
     if sort == "id":
         return name
     if sort == "age":
-        return f"age:{round(since * 1_000_000):018d}{name}"  # as exact as a datetime, which others compute it from
+        return (
+            f"age:{round(since * 1_000_000):018d}{name}"  # no finer than a datetime, from which other nodes compute it
+        )
     return f"{sort}:{''.join(map(_down, amounts))}{name}"
 
 
 def newest_first(at: float, name: str) -> str:
-    """The same for what has happened at a moment."""
+    """The sort key of an event."""
     return f"at:{_down(at * 1_000_000, 17)}{name}"
 
 
@@ -79,8 +83,7 @@ def _down(number: float, digits: int = 15) -> str:
 class Ranked(Protocol):
     """A row of a list."""
 
-    def position(self, sort: str) -> str:
-        """See `position`."""
+    def position(self, sort: str) -> str: ...
 
 
 R = TypeVar("R", bound=Ranked)
@@ -88,7 +91,7 @@ R = TypeVar("R", bound=Ranked)
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Which rows: the first `limit` behind the position `after`; of one backend or of all; or the one with this id."""
+    """The first `limit` rows behind the position `after`, of one backend or of all; or `only` the one with this id."""
 
     sort: str = "id"
     after: str = ""
@@ -97,7 +100,7 @@ class Window:
     only: str = ""
 
     def first(self, rows: Iterable[T], position: Callable[[T], str]) -> list[T]:
-        """Those of the rows that are in it, in order."""
+        """The rows that belong into the window, in order."""
         placed = ((position(row), number, row) for number, row in enumerate(rows))
         behind = (each for each in placed if each[0] > self.after)
         return [row for _, _, row in nsmallest(min(self.limit, MAX_ROWS), behind)]
@@ -105,7 +108,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Listing(Generic[R]):
-    """Rows of a window, and how many there are without it. The `silent` nodes, by id, have told nothing."""
+    """The rows of a window, and how many there are in total. `silent`: the nodes, by id, that did not answer."""
 
     rows: Sequence[R]
     total: int
@@ -113,7 +116,7 @@ class Listing(Generic[R]):
 
 
 def merged(listings: Sequence[Listing[R]], window: Window, silent: Sequence[str] = ()) -> Listing[R]:
-    """One listing out of those of all nodes."""
+    """One listing from those of all nodes."""
     rows = [row for listing in listings for row in listing.rows]
     chosen = window.first(rows, lambda row: row.position(window.sort))
     return Listing(chosen, sum(listing.total for listing in listings), silent)

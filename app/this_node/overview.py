@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 from heapq import nsmallest
 
 from app.auth.credential_uses import CredentialUses
-from app.backends.backend_check import SUFFIX, Trial, try_backend
+from app.backends.backend_check import SUFFIX, CheckResult, check_backend
+from app.backends.inventory import BackendSnapshot
 from app.backends.pool import ProcessPool
 from app.domain import BackendSpec, Limits, public_id
 from app.processes.process import BackendProcess
@@ -33,11 +34,11 @@ from app.this_node.views import (
 )
 
 MAX_NAMED = 100  # sessions that a process is shown with
-MAX_TENANTS = 2000  # whose use one node tells
+MAX_TENANTS = 2000  # whose use one node reports
 
 
 class NodeOverview:
-    """Looks, ends and tries. Owns nothing. What all nodes have is gathered by AllNodes. No tenant is all of them."""
+    """Owns nothing. `cluster.all_nodes` asks every node. A `tenant` of None means all tenants."""
 
     def __init__(  # noqa: PLR0913 - everything that is looked at
         self,
@@ -52,10 +53,9 @@ class NodeOverview:
         self._registry, self._pool, self._supervisor = registry, pool, supervisor
         self._id, self._version, self._started_at = node, version, datetime.now(UTC)
         self._connections, self._uses = connections, uses or CredentialUses()
-        self._epoch = time.time() - time.monotonic()  # once: what is computed twice must not differ, it sorts
+        self._epoch = time.time() - time.monotonic()  # once: sort keys must not change between two requests
 
     def status(self) -> NodeStatus:
-        """This node."""
         return NodeStatus(
             id=self._id,
             version=self._version,
@@ -66,7 +66,6 @@ class NodeOverview:
         )
 
     def load(self) -> NodeLoad:
-        """How this node is."""
         self._supervisor.watch()
         overload, processes = self._registry.overload, self._supervisor.processes
         return NodeLoad(
@@ -86,61 +85,53 @@ class NodeOverview:
         )
 
     def sessions(self, tenant: str | None, window: Window) -> Listing[SessionView]:
-        """The sessions of a tenant, or of all."""
         self._supervisor.watch()
         processes = {each.id: each for each in self._supervisor.processes}
         found = [each for each in self._registry if _is_meant(each.spec, tenant, window.backend)]
-
-        def use_of(session: Session) -> Use:
-            return _use(processes.get(session.link.process or ""), [session])
 
         def place(session: Session) -> str:
             process = processes.get(session.link.process or "")
             since, amounts = session.opened_at + self._epoch, _amounts(window.sort, process, (session,))
             return position(window.sort, public_id(session.id), since, amounts)
 
-        def is_asked_for(session: Session) -> bool:
-            return not window.only or public_id(session.id) == window.only
-
-        shown = window.first(filter(is_asked_for, found), place)
-        rows = [_session(each, use_of(each), self._epoch, self._id) for each in shown]
+        wanted = (each for each in found if not window.only or public_id(each.id) == window.only)
+        shown = window.first(wanted, place)
+        uses = (_use(processes.get(each.link.process or ""), [each]) for each in shown)
+        rows = [_session(each, use, self._epoch, self._id) for each, use in zip(shown, uses, strict=True)]
         return Listing(rows, len(found))
 
     def limits_use(self, tenant: str) -> LimitsUse:
-        """What of the tenant's limits is taken here."""
         memory = sum(each.resident_bytes for each in self._supervisor.processes if each.spec.tenant == tenant)
         return use_of(self._registry.gates.find(tenant), self._pool.used().get(tenant, 0), memory)
 
     def end_session(self, tenant: str, session: str) -> bool:
-        """Ends the tenant's session with this public id; whether there was one."""
-
-        def is_meant(each: Session) -> bool:
-            return each.spec.tenant == tenant and public_id(each.id) == session
-
-        return self._registry.close_where(is_meant, ENDED_BY_ADMINISTRATOR) > 0
+        """Ends the tenant's session with this public id; returns whether there was one."""
+        ended = self._registry.close_where(
+            lambda each: each.spec.tenant == tenant and public_id(each.id) == session, ENDED_BY_ADMINISTRATOR
+        )
+        return ended > 0
 
     def processes(self, tenant: str | None, window: Window) -> Listing[ProcessView]:
-        """The processes of a tenant, or of all; one that is just being started has no id yet and is left out."""
+        """A process that is being started has no id yet, and is left out."""
         self._supervisor.watch()
-        sessions = self._by_process()
+        sessions = defaultdict[str | None, list[Session]](list)
+        for session in self._registry:
+            sessions[session.link.process].append(session)
         found = [
             each for each in self._supervisor.processes if each.id and _is_meant(each.spec, tenant, window.backend)
         ]
         now = time.time()
-
-        def use_of(process: BackendProcess) -> Use:
-            return _use(process, sessions[process.id])
 
         def place(process: BackendProcess) -> str:
             amounts = _amounts(window.sort, process, sessions[process.id])
             return position(window.sort, process.id, process.started_at, amounts)
 
         shown = window.first(found, place)
-        rows = [_process(each, sessions[each.id], use_of(each), now, self._id) for each in shown]
+        rows = [_process(each, sessions[each.id], now, self._id) for each in shown]
         return Listing(rows, len(found))
 
     def use(self, window: Window) -> Listing[TenantUse]:
-        """What each tenant uses; all of them, up to MAX_TENANTS."""
+        """What each tenant uses: the first MAX_TENANTS tenants."""
         self._supervisor.watch()
         sessions, processes = defaultdict[str, list[Session]](list), defaultdict[str, list[BackendProcess]](list)
         for session in self._registry:
@@ -159,12 +150,6 @@ class NodeOverview:
         shown = nsmallest(MAX_TENANTS, every, key=lambda each: each.position(window.sort))
         return Listing(shown, len(every))
 
-    def _by_process(self) -> defaultdict[str | None, list[Session]]:
-        sessions = defaultdict[str | None, list[Session]](list)
-        for session in self._registry:
-            sessions[session.link.process].append(session)
-        return sessions
-
     def stderr(self, tenant: str, process: str, lines: int) -> Sequence[str] | None:
         """The last lines of the tenant's process; None if there is no such process."""
         for each in self._supervisor.processes:
@@ -173,27 +158,26 @@ class NodeOverview:
         return None
 
     def backends(self, tenant: str, first: str, last: str) -> Sequence[BackendRunning]:
-        """What runs and has failed of the tenant's backends from this name to that: of one all its failures, of several
-        the last of each, without its details."""
-        pool, failures = self._pool.snapshot().backends, self._pool.failures
+        """The tenant's backends from name `first` to `last` that run or have failed here. A single one has all its
+        failures, several have the last one each, without details."""
+        pool, failures = self._pool.snapshot(), self._pool.failures
         names = {key[1] for key in {*pool, *failures.backends()} if key[0] == tenant and first <= key[1] <= last}
         found = []
         for name in sorted(names):
-            numbers, kept = pool.get((tenant, name)), failures.of((tenant, name))
-            counts = {} if numbers is None else asdict(numbers)
+            numbers, kept = pool.get((tenant, name), BackendSnapshot()), failures.of((tenant, name))
             shown = kept if first == last else [each.in_short() for each in kept[:1]]
-            found.append(BackendRunning(name, self._id, **counts, failures=tuple(shown)))
+            found.append(BackendRunning(name=name, node=self._id, **asdict(numbers), failures=tuple(shown)))
         return found
 
     def credential_uses(self, identity: tuple[str, str, str]) -> Sequence[AddressUse]:
-        """From where this principal was let in here, as far as that is remembered."""
+        """From where this principal was authenticated here, as far as that is remembered."""
         return [
             AddressUse(address, use.requests, _at(use.first_at), _at(use.last_at), self._id)
             for address, use in self._uses.of(identity).items()
         ]
 
     def failures(self, tenant: str | None, window: Window) -> Listing[FailureView]:
-        """The last failures of a tenant's backends, or of all, the newest first."""
+        """The last failures, newest first."""
         found = [
             FailureView(*key, failure)
             for key, failure in self._pool.failures.every()
@@ -201,9 +185,8 @@ class NodeOverview:
         ]
         return Listing(window.first(found, lambda view: view.position(window.sort)), len(found))
 
-    async def check(self, spec: BackendSpec, limits: Limits) -> Trial:
-        """See `try_backend`."""
-        return await try_backend(self._pool, spec, limits)
+    async def check(self, spec: BackendSpec, limits: Limits) -> CheckResult:
+        return await check_backend(self._pool, spec, limits)
 
 
 def _is_meant(spec: BackendSpec, tenant: str | None, backend: str) -> bool:
@@ -211,7 +194,7 @@ def _is_meant(spec: BackendSpec, tenant: str | None, backend: str) -> bool:
 
 
 def _amounts(sort: str, process: BackendProcess | None, sessions: Sequence[Session]) -> tuple[float, ...]:
-    """`Use.amounts`, of thousands and for a few to be shown: nothing is computed that this order does not look at."""
+    """Like `Use.amounts`, but computes only what this order needs: it is called for thousands of rows."""
     if sort == "memory":
         return (0 if process is None else process.resident_bytes,)
     if sort == "calls":
@@ -261,7 +244,7 @@ def _session(session: Session, use: Use, epoch: float, node: str) -> SessionView
     )
 
 
-def _process(process: BackendProcess, sessions: Sequence[Session], use: Use, now: float, node: str) -> ProcessView:
+def _process(process: BackendProcess, sessions: Sequence[Session], now: float, node: str) -> ProcessView:
     return ProcessView(
         id=process.id,
         tenant=process.spec.tenant,
@@ -274,5 +257,5 @@ def _process(process: BackendProcess, sessions: Sequence[Session], use: Use, now
         session_count=len(sessions),
         stderr_lines=process.stderr.line_count,
         node=node,
-        use=use,
+        use=_use(process, sessions),
     )

@@ -1,16 +1,17 @@
-"""What runs, as values: what nodes tell each other of it, and the endpoints show."""
+"""What runs, as values: sent between nodes, and shown by the REST API."""
 
 from dataclasses import dataclass
 from datetime import datetime
 
 from app.backends.failures import BackendFailure
+from app.backends.inventory import BackendSnapshot
 from app.domain import public_id
 from app.this_node.listing import NO_USE, Use, newest_first, position
 
 
 @dataclass(frozen=True, slots=True)
 class SessionView:
-    """A session. `id` is public: it finds the session here, and opens nothing. `use` is that of its process."""
+    """A session. `id` is public: it names the session and gives no access. `use` is that of its process."""
 
     id: str
     tenant: str
@@ -32,13 +33,12 @@ class SessionView:
     use: Use = NO_USE
 
     def position(self, sort: str) -> str:
-        """See `listing.position`."""
         return position(sort, self.id, self.opened_at.timestamp(), self.use.amounts(sort))
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessView:
-    """A backend's process. `sessions` are the public ids of those it serves, the first MAX_NAMED."""
+    """A backend's process. `sessions` has the first MAX_NAMED public ids of those it serves."""
 
     id: str
     tenant: str
@@ -54,13 +54,12 @@ class ProcessView:
     use: Use = NO_USE
 
     def position(self, sort: str) -> str:
-        """See `listing.position`."""
         return position(sort, self.id, self.started_at.timestamp(), self.use.amounts(sort))
 
 
 @dataclass(frozen=True, slots=True)
 class TenantUse:
-    """What one tenant has running on one node, or on all."""
+    """What one tenant runs on one node, or on all."""
 
     tenant: str
     sessions: int = 0
@@ -68,7 +67,6 @@ class TenantUse:
     use: Use = NO_USE
 
     def position(self, sort: str) -> str:
-        """See `listing.position`."""
         return position(sort, self.tenant, 0.0, self.use.amounts(sort))
 
     def __add__(self, other: "TenantUse") -> "TenantUse":
@@ -76,25 +74,18 @@ class TenantUse:
         return TenantUse(self.tenant, sessions, processes, self.use + other.use)
 
 
-@dataclass(frozen=True, slots=True)
-class BackendRunning:
-    """What one node runs of a backend. `failures`: the last ones, the newest first."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendRunning(BackendSnapshot):
+    """What one node runs of a backend. `failures`: the last ones, newest first."""
 
     name: str
     node: str
-    warm: int = 0
-    starting: int = 0
-    leased: int = 0
-    stopping: int = 0
-    waiting: int = 0
-    breaker_open: bool = False
-    retry_after_s: float = 0.0
     failures: tuple[BackendFailure, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class AddressUse:
-    """An address from which a principal was let in at one node."""
+    """An address from which a principal was authenticated at one node."""
 
     address: str
     requests: int
@@ -112,7 +103,6 @@ class FailureView:
     failure: BackendFailure
 
     def position(self, _sort: str) -> str:
-        """The newest first."""
         failure = self.failure
         which = public_id(f"{failure.node} {self.tenant} {self.backend} {failure.cause}")
         return newest_first(failure.at.timestamp(), which)
@@ -120,7 +110,7 @@ class FailureView:
 
 @dataclass(frozen=True, slots=True)
 class NodeLoad:
-    """How much one node has to do, and where it runs."""
+    """The load of one node, and where it runs."""
 
     node: str
     host: str
@@ -139,8 +129,8 @@ class NodeLoad:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """One node in numbers. `url` is where other nodes reach it; `problem`: why the node that was asked and this one do
-    not work together; `load` is missing where it does not answer."""
+    """One node. `url` is where other nodes reach it; `problem`: why the node that was asked cannot work with it; `load`
+    is None if it does not answer."""
 
     id: str
     version: str

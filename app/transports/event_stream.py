@@ -3,43 +3,28 @@
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from prometheus_client import Gauge
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from sse_starlette.sse import AppStatus, SendTimeoutError
 
 from app.protocol.commands import Failed
-from app.protocol.sse import FIRST_BYTE, encode_message, encode_retry
-from app.streams.streams import Item
+from app.protocol.sse_format import FIRST_BYTE, encode_message, encode_retry
+from app.streams.resumption import Reader
+from app.streams.streams import EventStream
 from app.transports.request import McpRequest
 
-STALLED_S = 30.0  # a client that accepts nothing for this long loses its stream
+STALLED_S = 30.0  # a client that reads nothing for this long loses its stream
 
 log = logging.getLogger(__name__)
-# The drain ends streams itself, after the calls on them.
+# Our drain ends streams itself, once the calls on them are answered.
 AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
-
-
-class Source(Protocol):
-    """What is sent: an EventStream, or a Reader of one that can be resumed."""
-
-    @property
-    def event_id(self) -> bytes | None:
-        """The id of the message that `next` gave last; None where messages have none."""
-
-    @property
-    def retry_ms(self) -> int | None:
-        """After the end: when the client should come back, where we have ended the response on purpose."""
-
-    async def next(self) -> Item | None:
-        """The next message; None at the end of the response."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """How a stream is sent. The first byte goes out at once, and a comment every `keepalive_s`: proxies cut a
-    silent stream. `gauge` counts the open streams of its kind. A `primed` client understands events without data."""
+    """`first` is sent at once and a comment every `keepalive_s`, because proxies cut silent streams. `gauge` counts
+    open streams. A `primed` client understands events without data."""
 
     gauge: Gauge
     keepalive_s: float
@@ -54,14 +39,14 @@ def _keep_alive() -> ServerSentEvent:
 
 async def send_events(
     request: McpRequest,
-    source: Source,
+    source: EventStream | Reader,
     options: StreamOptions,
     on_left: Callable[[], None],
     on_expired: Callable[[], None],
 ) -> None:
-    """Answers with the messages until they end or the client leaves; `on_left` is called once, either way.
+    """Answers with the messages until they end or the client disconnects; then calls `on_left`.
 
-    `on_expired` is called when the credential expires that the stream was asked for with: it ends the source.
+    `on_expired` is called when the credential of the request expires, and must end the source.
     """
 
     async def events() -> AsyncGenerator[bytes, None]:

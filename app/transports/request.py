@@ -1,21 +1,21 @@
-"""McpRequest: one HTTP request to an MCP endpoint, and the plain ASGI answers to it."""
+"""McpRequest: one HTTP request to an MCP endpoint, and its answers as plain ASGI."""
 
 import math
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from urllib.parse import parse_qs
 
 import anyio
 from starlette.types import Message as AsgiMessage
 from starlette.types import Receive, Scope, Send
 
-from app.auth.credential_watch import CredentialWatch
+from app.auth.credential_expiry import CredentialExpiry
 from app.auth.policy import has_scope
 from app.auth.tokens import Target
 from app.domain import Principal, public_id
 from app.domain import Scope as Permission
 from app.errors import (
+    CannotOpen,
     CredentialExpired,
     Disabled,
     Forbidden,
@@ -33,11 +33,15 @@ from app.http.resource_metadata import challenge
 from app.http.scope import AT_ONCE
 from app.memo import memo
 from app.peers.client import CLIENT_ADDRESS
-from app.protocol.jsonrpc import Message
+from app.peers.credentials import Word
+from app.protocol.jsonrpc import Message, parse_client
+from app.transports.access_lines import Seen
+from app.transports.client_gone import ClientGone
 
 BODY_DEADLINE_S = 30.0
 DISCARD_S, MAX_DISCARDED_BYTES = 1.0, 8 << 20
-MAX_NAME = 128  # characters of a word in a log line that clients make up: a method, a tool, a tenant
+NO_NAMES = ("", "", "")  # of a path that is no MCP endpoint
+MAX_NAME = 128  # characters in a log line of what clients may make up: a method, a tool, a tenant
 JSON_TYPE = (b"content-type", b"application/json")
 _UNIQUE = (
     b"authorization", b"content-length", b"content-type", b"host", b"idempotency-key", b"if-match", b"mcp-session-id",
@@ -50,77 +54,76 @@ AskAgain = Callable[["McpRequest"], Awaitable[Principal]]
 RequireOn = Callable[["McpRequest", GatewayError], Awaitable[None]]
 
 
-class ClientGone(Exception):
-    """The client hung up before its request was complete; there is nobody to answer."""
-
-
-def _tell_nobody(request: "McpRequest", error: GatewayError) -> None:
-    """For a request of which there is no log."""
-
-
-class Watcher(Protocol):
-    """Who looks at an answer."""
-
-    async def send(self, message: AsgiMessage) -> None:
-        """Stands where the request's `send` was, and hands on."""
-
-    def sent(self, status: int, size: int) -> None:
-        """A whole answer with so many bytes went out another way."""
-
-
 class McpRequest:
-    """A request to `/t/{tenant}/{backend}/{kind}`. The front sets `public_url` and `principal` before others look.
+    """A request to `/t/{tenant}/{backend}/{kind}`: its `names`. `principal` is set by `admit` or `vouched_for`.
 
-    For the log: `message` is what the body was read as, `session_id` that of a session which was opened for it,
-    `sent_to` the node that it was sent on to, `outcome` what the backend's answer is counted as, where that is no
-    success, `bytes_in` how much was read of the body. `on_error` hears of each error that the client is told.
+    For the log: `message` is the parsed body, `session_id` the session that was opened for it, `sent_to` the node that
+    it was forwarded to, `outcome` the failure in the backend's answer, `bytes_in` the length of the body as far as it
+    was read.
     """
 
     __slots__ = (
-        "_ask_again", "_kept_body", "_plain_send", "_require_on", "_seen", "_watch", "_watcher", "backend", "bytes_in",
-        "headers", "ids", "is_forwarded", "kind", "message", "method", "on_error", "outcome", "principal", "public_url",
-        "receive", "scope", "send", "sent_to", "session_id", "tenant",
+        "_ask_again", "_kept_body", "_on_error", "_plain_send", "_public_url", "_require_on", "_revocations",
+        "_seen", "_watch", "backend", "bytes_in", "headers", "ids", "is_forwarded", "kind", "message",
+        "method", "outcome", "principal", "receive", "scope", "send", "sent_to", "session_id", "tenant",
     )  # fmt: skip
     principal: Principal
-    public_url: str | None
+    message: Message | list[Message] | None
+    _kept_body: bytes | None
+    _watch: CredentialExpiry | None  # None: not authenticated yet
+    _seen: Seen | None
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, tenant: str, backend: str, kind: str) -> None:
+    def __init__(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        names: tuple[str, str, str] = NO_NAMES,
+        public_url: str | None = None,
+        on_error: Callable[["McpRequest", GatewayError], None] | None = None,
+    ) -> None:
         self.scope, self.receive = scope, receive
         self.send = self._plain_send = send
-        self.tenant, self.backend, self.kind = tenant, backend, kind
-        self.is_forwarded = False  # whether another node has sent it, and vouches for its principal
+        self.tenant, self.backend, self.kind = names
+        self._public_url, self._on_error = public_url, on_error
+        self.is_forwarded = False  # by another node, which vouches for the principal
         self.method: str = scope["method"]
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.ids = scope[IDS] = request_ids(self.headers)
-        self._kept_body: bytes | None = None
-        self._watch: CredentialWatch | None = None  # None: nobody was let in yet
-        self._watcher: Watcher | None = None
-        self.message: Message | list[Message] | None = None
+        self.message = self._kept_body = self._watch = self._seen = None
         self.session_id = self.sent_to = self.outcome = ""
         self.bytes_in = 0
-        self.on_error: Callable[[McpRequest, GatewayError], None] = _tell_nobody
 
     # --- who asks
 
     def admit(
-        self, principal: Principal, watch: CredentialWatch, seen: int, ask_again: AskAgain, require_on: RequireOn
+        self,
+        principal: Principal,
+        watch: CredentialExpiry,
+        revocations: int,
+        ask_again: AskAgain,
+        require_on: RequireOn,
     ) -> None:
-        """Lets the principal in, who was found when `watch` had seen so many revocations; `ask_again` asks anew.
-        `require_on` raises Disabled where what is not found is switched off, for who may know."""
-        self.principal, self._watch, self._seen, self._ask_again = principal, watch, seen, ask_again
+        """The principal was authenticated when `watch` had counted so many `revocations`; `ask_again` does it anew.
+        `require_on` raises Disabled where what was not found is switched off, if the principal may know."""
+        self.principal, self._watch, self._revocations, self._ask_again = principal, watch, revocations, ask_again
         self._require_on = require_on
+
+    def vouched_for(self, word: Word) -> None:
+        """Takes the principal and the base URL from another node, which has checked Host, Origin and credential."""
+        self.principal, self.is_forwarded = word.principal, True
+        self._public_url = self._public_url or word.base_url
 
     @property
     def is_let_in(self) -> bool:
-        """Whether anybody has found out yet who asks."""
         return self._watch is not None
 
     async def require_still_allowed(self) -> None:
-        """Asks again after a wait, before anything is made or sent; free while nothing was revoked or has expired.
+        """Checks again after a wait, before anything is made or sent; costs nothing while nothing was revoked.
 
         Raises:
-            CredentialExpired, Unauthenticated, Forbidden, Disabled, BackendNotFound: the client may not any more.
-            StorageUnavailable: nobody can tell.
+            CredentialExpired, Unauthenticated, Forbidden, Disabled, BackendNotFound: access was lost.
+            StorageUnavailable: the credential cannot be looked up now.
         """
         watch = self._watch
         if watch is None:
@@ -129,24 +132,19 @@ class McpRequest:
             principal = self.principal
             if principal.expires_at is not None and watch.has_expired(principal):
                 raise CredentialExpired
-            count, since = watch.count, self._seen
+            count, since = watch.count, self._revocations
             if count == since:
                 return
             if watch.may_concern(principal, since):
                 self.principal = await self._ask_again(self)
-            self._seen = count  # while that was asked, more may have been revoked
+            self._revocations = count  # more may have been revoked during the look-up
 
-    @contextmanager
-    def while_credential_lasts(self, end: Callable[[], None]) -> Iterator[None]:
-        """Within this block, `end` is called when the credential expires."""
-        if self._watch is None:
-            yield
-            return
-        with self._watch.hold(self.principal, end):
-            yield
+    def while_credential_lasts(self, end: Callable[[], None]) -> AbstractContextManager[None]:
+        """Calls `end` when the credential expires within this block."""
+        return nullcontext() if self._watch is None else self._watch.hold(self.principal, end)
 
     def client_address(self) -> str:
-        """From where the client asks, also where another node has sent the request on; empty where nobody knows."""
+        """The client's, also of a forwarded request; empty where it is not known."""
         if self.is_forwarded:
             address = named_address(self.headers.get(CLIENT_ADDRESS, b"").decode("latin-1"))
         else:
@@ -156,44 +154,43 @@ class McpRequest:
     # --- what is asked
 
     def keep_body(self, body: bytes) -> None:
-        """The body is here already; `body` gives it from now on."""
+        """`body` returns this from now on."""
         self._kept_body, self.bytes_in = body, len(body)
 
     def raw_target(self) -> bytes:
-        """Path and query as they came."""
+        """Path and query as they were sent."""
         path: bytes = self.scope.get("raw_path") or self.scope["path"].encode("utf-8", "surrogateescape")
         query: bytes = self.scope["query_string"]
         return b"%b?%b" % (path, query) if query else path
 
     def base_url(self) -> str:
-        """Under which URL the client reaches us: PUBLIC_URL, else its own word, once its Host was checked."""
-        if self.public_url is not None:
-            return self.public_url
+        """The URL under which the client reaches us: PUBLIC_URL, else by its Host, which has been checked."""
+        if self._public_url is not None:
+            return self._public_url
         return f"{self.scope.get('scheme', 'http')}://{self.headers[b'host'].decode('latin-1').lower()}"
 
     def target(self) -> Target:
-        """What a token must be for."""
+        """The audience that a token must have."""
         return Target(self.tenant, self.backend, self.base_url())
 
     def refuse_repeated_headers(self) -> None:
-        """Raises HttpRefusal where a header that decides something stands twice."""
+        """Raises HttpRefusal where a header that must be unique is repeated."""
         names = [name for name, _ in self.scope["headers"]]
         for name in _UNIQUE:
             if names.count(name) > 1:
-                raise HttpRefusal(400, "repeated_header", f"the header {name.decode()} stands twice")
+                raise HttpRefusal(400, "repeated_header", f"the header {name.decode()} is repeated")
 
     def values(self, name: bytes) -> tuple[bytes, ...]:
-        """Every value of a header."""
         if len(self.headers) == len(self.scope["headers"]):
             value = self.headers.get(name)
             return () if value is None else (value,)
         return tuple(value for found, value in self.scope["headers"] if found == name)
 
     def refuse_declared_size(self, limit: int) -> None:
-        """Raises HttpRefusal where the head alone says that the body is too long, or encoded."""
+        """Raises HttpRefusal where the headers say that the body is too long, or encoded."""
         headers = self.headers
         if b"content-encoding" in headers:
-            raise HttpRefusal(415, "unsupported_media_type", "an encoded body is not accepted")
+            raise HttpRefusal(415, "unsupported_media_type", "Content-Encoding is not supported")
         declared = headers.get(b"content-length")
         if declared is not None and int(declared) > limit:
             raise _too_large(limit)
@@ -204,7 +201,7 @@ class McpRequest:
         Raises:
             HttpRefusal: it is longer than `limit` bytes (413), encoded (415), or takes too long (408).
             ClientGone: the connection ended first.
-            GatewayError: the client may not any more, see `require_still_allowed`.
+            GatewayError: as `require_still_allowed`.
         """
         if self._kept_body is not None:
             if len(self._kept_body) > limit:
@@ -231,77 +228,73 @@ class McpRequest:
                     raise _too_large(limit)
                 if not message.get("more_body"):
                     return b"".join(chunks)
-                message = await self.receive()
+                message = await self.receive_part()
                 chunks.append(message.get("body", b""))
-                self.bytes_in += len(chunks[-1])
         raise HttpRefusal(408, "timeout", f"the body did not arrive within {BODY_DEADLINE_S:.0f} s", headers=_CLOSE)
 
+    async def receive_part(self) -> AsgiMessage:
+        """`receive`, counted in `bytes_in`."""
+        message = await self.receive()
+        self.bytes_in += len(message.get("body", b""))
+        return message
+
     async def discard_body(self) -> None:
-        """Reads on for a moment after a refusal: closing on what the client still writes would reset its
-        connection before it has read the answer."""
-        if b"expect" in self.headers:  # it waits for our word before it sends anything
+        """Reads on for a moment after a refusal: closing while the client still writes would reset its connection
+        before it has read the answer."""
+        if b"expect" in self.headers:  # it sends nothing before our 100 Continue
             return
         left = MAX_DISCARDED_BYTES
         with anyio.move_on_after(DISCARD_S):
             while left > 0:
-                message = await self.receive()
-                size = len(message.get("body", b""))
-                self.bytes_in += size
+                message = await self.receive_part()
                 if not message.get("more_body"):
                     return
-                left -= size
+                left -= len(message.get("body", b""))
 
-    async def unless_gone(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Does the work, whose body has been read; if the client leaves first, it is cancelled.
+    def parse(self, body: bytes) -> Message | list[Message]:
+        """`parse_client`, kept for the log."""
+        message = self.message = parse_client(body)
+        return message
 
-        Raises:
-            ClientGone: there is nobody to answer.
-            GatewayError: what the work raised.
-        """
-        is_gone, failure = False, None
+    # --- what becomes of it
 
-        async def watch() -> None:
-            nonlocal is_gone
-            while (await self.receive())["type"] != "http.disconnect":
-                pass
-            is_gone = True
-            tasks.cancel_scope.cancel()
+    def served_by(self, session_id: str) -> None:
+        """For the log: the session that was opened or found."""
+        self.session_id = session_id
 
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(watch)
-            try:
-                await work()
-            except GatewayError as error:
-                failure = error
-            tasks.cancel_scope.cancel()
-        if is_gone:
-            raise ClientGone
-        if failure is not None:
-            raise failure
+    def sent_on_to(self, node_id: str) -> None:
+        self.sent_to = node_id
+
+    def answered_as(self, failure: str) -> None:
+        """For the log: what is wrong with the backend's answer, if anything."""
+        self.outcome = failure
 
     # --- answers
 
-    def watch(self, watcher: "Watcher") -> None:
-        """Who looks at all that goes out as the answer, in either way."""
+    def answer_through(self, send: Send) -> None:
+        """Sends all of the answer this way from now on; disables the short cut for whole answers."""
+        self.send = send
+
+    def watch(self, seen: Seen) -> None:
+        """Lets `seen` see all of the answer, whichever way it is sent."""
         is_plain = self.send is self._plain_send
-        self.send, self._watcher = watcher.send, watcher
+        self.send, self._seen = seen.send, seen
         if is_plain:
             self._plain_send = self.send
 
     async def answer(self, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
         """Sends a JSON body."""
-        if status == 200 and not headers and self.send is self._plain_send:  # nobody wants to see it on its way
+        if status == 200 and not headers and self.send is self._plain_send:  # nothing is added to it
             at_once = self.scope.get(AT_ONCE)
             if at_once is not None and at_once(self.scope, body):
-                if self._watcher is not None:
-                    self._watcher.sent(200, len(body))
+                if self._seen is not None:
+                    self._seen.sent(200, len(body))
                 return
         raw: RawHeaders = [JSON_TYPE, (b"content-length", b"%d" % len(body)), *headers]
         await self.send({"type": "http.response.start", "status": status, "headers": raw})
         await self.send({"type": "http.response.body", "body": body})
 
     async def answer_empty(self, status: int, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
-        """Sends no body."""
         raw: RawHeaders = [*headers]
         if status != 204:
             raw.append((b"content-length", b"0"))
@@ -312,6 +305,8 @@ class McpRequest:
         """Sends a JSON-RPC error with its HTTP status and the headers that go with it."""
         if isinstance(error, _UNFOUND):
             error = await self._refusal_or(error)
+        if type(error) is RoutesUnavailable and not self.public_session:
+            error = CannotOpen()
         headers: RawHeaders = list(error.headers) if isinstance(error, HttpRefusal) else []
         if isinstance(error, HttpRefusal) and error.status == 413:
             await self.discard_body()
@@ -323,8 +318,8 @@ class McpRequest:
         await self.answer(http_status(error), self.error_body(error, request_id), headers)
 
     async def _refusal_or(self, error: GatewayError) -> GatewayError:
-        """What ended with its credential while the request waited is not missing: the credential is. And what ended
-        because something was switched off will not be found by beginning anew."""
+        """The reason behind "not found": what was looked for may have ended because the credential was lost or the
+        backend was switched off while the request waited."""
         if self._watch is None:
             return error
         try:
@@ -337,19 +332,21 @@ class McpRequest:
         return error
 
     def error_body(self, error: GatewayError, request_id: bytes = b"null") -> bytes:
-        """The JSON-RPC error that the client is told now; those who administer the tenant see the backend's last lines
-        in it."""
-        self.on_error(self, error)
+        """The error as JSON-RPC, counted and logged; for those who administer the tenant with the backend's stderr."""
+        if self._seen is not None:
+            self._seen.told(error)
+        if self._on_error is not None:
+            self._on_error(self, error)
         principal = getattr(self, "principal", None)
         is_admin = principal is not None and has_scope(principal, self.tenant, Permission.TENANT_ADMIN)
-        # Who may not know what there is gets the same bytes each time; the header has the id all the same.
+        # Without the id where the bytes must not differ; the header X-Request-Id has it all the same.
         named = "" if http_status(error) in ALIKE else self.ids.request
         return rpc_error(error, request_id, http_request=named, with_stderr=is_admin)
 
     # --- what is logged
 
     def log_fields(self) -> dict[str, object]:
-        """What every line that concerns this request says of it. A session stands there by its public id."""
+        """The fields of every log line about this request. A session is named by its public id."""
         fields = self.ids.fields()
         if self.tenant:
             fields |= {"tenant": self.tenant[:MAX_NAME], "backend": self.backend[:MAX_NAME]}
@@ -361,7 +358,7 @@ class McpRequest:
 
     @property
     def public_session(self) -> str:
-        """The public id of the session that it opened or names; empty where it does neither."""
+        """The public id of the session that the request opened or names, or ""."""
         if self.session_id:
             return public_id(self.session_id)
         if self.kind == "messages":
@@ -372,7 +369,7 @@ class McpRequest:
 
     @property
     def principal_name(self) -> str:
-        """Who asks; empty until that is known."""
+        """Empty until it is known."""
         return self.principal.name if self._watch is not None or self.is_forwarded else ""
 
 

@@ -1,107 +1,87 @@
-"""RequestLog: counts and logs what clients are refused, and where the operator wants it, every request."""
+"""RequestLog: counts and logs refused requests and, at ACCESS_LOG=all, every request."""
 
 import logging
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from starlette.types import Message, Scope, Send
+from starlette.types import Scope
 
 from app.domain import Principal
 from app.errors import GatewayError
 from app.http.errors import http_status
 from app.http.request_ids import RequestIds
-from app.http.scope import LEFT
 from app.logs import Thinned
 from app.metrics import Metrics, error_label
-from app.protocol.jsonrpc import Notification, Request, string_of
-from app.transports.access_lines import NOT_YET, AccessLine, AccessLines
+from app.protocol.jsonrpc import Message, Notification, Request, string_of
+from app.transports.access_lines import MAX_DETAIL, AccessLine, AccessLines, Seen
 from app.transports.request import MAX_NAME, McpRequest
 
 OFF, ERRORS, ALL = "off", "errors", "all"
-MAX_DETAIL = 1024  # characters, likewise
 _NAMED = frozenset({"tools/call", "prompts/get"})
 
 log = logging.getLogger(__name__)
 
 
 class RequestLog:
-    """What the front tells of each request. `level` is the setting ACCESS_LOG.
+    """`level` is the setting ACCESS_LOG.
 
-    Refusals are logged at any level, thinned: the line has the limit or the rule by name, and what was found. From
-    `errors` on so is what failed otherwise. At `all` each request has one line of its own instead, when it is over.
+    Refusals are logged at any level, at a limited rate, with the limit or rule they ran into; from `errors` on failed
+    calls too. At `all` each request has one line instead, when it is over.
     """
 
     def __init__(self, metrics: Metrics, level: str, lines: AccessLines) -> None:
         self._refusals, self._level, self._lines = metrics.refusals, level, lines
-        self.has_every_request = level == ALL  # `over` wants to hear of each
+        self._has_every_request = level == ALL
         self._thinned = Thinned(log)
 
     def error(self, request: McpRequest, error: GatewayError) -> None:
-        """A client of an MCP endpoint is told this."""
+        """An MCP endpoint answers with this error."""
         status = http_status(error)
-        if self._counts(error.reason, status) and not (self.has_every_request and _ends_with(request)):
-            # Whose it is, not what is asked for: that is the client's word, and there is no end of words.
+        if self._counts(error.reason, status) and not (self._has_every_request and _ends_with(request)):
+            # The principal's tenant: that of the path is any word the client likes.
             self._say(error, status, request.principal.tenant if request.is_let_in else "", _call(request))
 
     def problem(self, error: GatewayError | None, status: int, tenant: str) -> None:
-        """A client of the REST API is told this."""
+        """The REST API answers with this error; None where Starlette or FastAPI made it."""
         if error is not None:
-            if self._counts(error.reason, status) and not self.has_every_request:
+            if self._counts(error.reason, status) and not self._has_every_request:
                 self._say(error, status, tenant, {})
             return
         self._refusals.labels("invalid_request" if status < 500 else "internal_error").inc()
-        if not self.has_every_request:
+        if not self._has_every_request:
             self._thinned.info((status, tenant), "request refused", {"status": status})
 
     def backend_error(self, request: McpRequest) -> None:
-        """The backend has answered a call with an error; `request.outcome` says with which."""
+        """The backend has answered a call with the error in `request.outcome`."""
         if self._level == ERRORS:
             kind = _kind(request.outcome), request.tenant, request.backend
             self._thinned.info(kind, "a backend answered with an error", {"outcome": request.outcome, **_call(request)})
 
-    def watch(self, request: McpRequest) -> "Seen | None":
-        """Hears of the errors that a client of an MCP endpoint is told; and at `all` of everything that goes out:
-        whoever answers says when that is `over`."""
-        if self._level != ALL:
-            request.on_error = self.error
+    def watch(self, request: McpRequest) -> Seen | None:
+        """At `all`: sees everything that goes out as the answer; to be handed to `over` at its end."""
+        if not self._has_every_request:
             return None
-        seen = Seen(request.scope, request.send, self)
+        seen = Seen(request.scope, request.send)
         request.watch(seen)
-        request.on_error = seen.told
         return seen
 
-    def over(self, request: McpRequest, seen: "Seen") -> None:
-        """At `all`: the request to an MCP endpoint has been answered, or its client has left."""
-        message, error, ids = request.message, seen.error, request.ids
-        method, tool, batch = "", "", 0
-        if type(message) is Request or type(message) is Notification:
-            method = message.method[:MAX_NAME]
-            if method in _NAMED and message.params:
-                tool = (string_of(message.params.get("name")) or "")[:MAX_NAME]
-        elif type(message) is list:
-            batch = len(message)
+    def over(self, request: McpRequest, seen: Seen, rest: Mapping[str, object] | None = None) -> None:
+        """At `all`: the request was answered, or its client has left. `rest` are the fields of one to the REST API."""
+        method, tool = _called(request.message)
         tenant, backend, kind = request.tenant, request.backend, request.kind
         if len(request.scope["path"]) > MAX_NAME:
             tenant, backend, kind = tenant[:MAX_NAME], backend[:MAX_NAME], kind[:MAX_NAME]
         line = AccessLine(
-            "", NOT_YET, *ids.names(), request.method, seen.status, seen.ms(), request.bytes_in, seen.bytes_out,
-            seen.outcome_of(request), kind, tenant, backend, request.public_session, request.principal_name,
-            method, tool, batch, request.sent_to, "" if error is None else str(error)[:MAX_DETAIL],
+            *self._lines.stamp(), *request.ids.names(), request.method, seen.status, seen.ms(), request.bytes_in,
+            seen.bytes_out, seen.reason or request.outcome or seen.outcome(), kind, tenant,
+            backend, request.public_session if rest is None else "", request.principal_name, method, tool,
+            len(request.message) if type(request.message) is list else 0, request.sent_to,
+            seen.detail,
         )  # fmt: skip
-        self._lines.write(line, None if error is None else error.facts)
-
-    def rest_over(self, request: McpRequest, fields: Mapping[str, object], seen: "Seen") -> None:
-        """The same of a request to the REST API. `fields` are of its context."""
-        error, ids = seen.error, request.ids
-        line = AccessLine(
-            "", NOT_YET, *ids.names(), request.method, seen.status, seen.ms(), request.bytes_in, seen.bytes_out,
-            seen.outcome_of(request), detail="" if error is None else str(error)[:MAX_DETAIL],
-        )  # fmt: skip
-        self._lines.write(line, {**fields, **({} if error is None else error.facts)})
+        self._lines.write(line, seen.facts if rest is None else {**rest, **seen.facts})
 
     def _counts(self, reason: str, status: int) -> bool:
-        """Counts a refusal; whether there is to be a line of it at this level."""
-        if status < 400:  # the call has failed, and that is counted with its time
+        """Counts a refusal; whether it is logged at this level."""
+        if status < 400:  # a failed call, counted with its duration
             return self._level != OFF
         self._refusals.labels(reason).inc()
         return True
@@ -109,62 +89,12 @@ class RequestLog:
     def _say(self, error: GatewayError, status: int, tenant: str, call: Mapping[str, object]) -> None:
         what = "request refused" if status >= 400 else "call failed"
         fields = {**call, "reason": error.reason, "status": status, "detail": str(error)[:MAX_DETAIL], **error.facts}
-        # Why a credential failed is a kind of its own: a flood of requests without one must not hide a wrong audience.
+        # The rate is limited per cause: a flood of requests without a credential must not hide a wrong audience.
         self._thinned.info((error.reason, tenant, error.facts.get("failure")), what, fields)
 
 
-class Seen:
-    """At `all`: what goes out as the answer of one request; stands where its `send` was."""
-
-    __slots__ = ("_began_at", "_requests", "_scope", "_send", "bytes_out", "error", "is_complete", "status")
-
-    def __init__(self, scope: Scope, send: Send, requests: RequestLog) -> None:
-        self._began_at = time.monotonic()
-        self._scope, self._send, self._requests = scope, send, requests
-        self.status, self.bytes_out, self.is_complete = 0, 0, False
-        self.error: GatewayError | None = None
-
-    async def send(self, message: Message) -> None:
-        """What ASGI calls `send`."""
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-            await self._send(message)
-            return
-        await self._send(message)
-        if LEFT in self._scope:
-            return  # it went nowhere
-        if self._scope["method"] != "HEAD":
-            self.bytes_out += len(message.get("body", b""))
-        self.is_complete = not message.get("more_body")
-
-    def sent(self, status: int, size: int) -> None:
-        """The whole answer went out another way."""
-        self.status, self.bytes_out, self.is_complete = status, size, True
-
-    def told(self, request: McpRequest, error: GatewayError) -> None:
-        """The answer is, or ends with, this error."""
-        self.error = error
-        self._requests.error(request, error)
-
-    def over(self, request: McpRequest) -> None:
-        """See RequestLog."""
-        self._requests.over(request, self)
-
-    def ms(self) -> float:
-        """Since the request began, to a tenth."""
-        return int((time.monotonic() - self._began_at) * 10_000) / 10
-
-    def outcome_of(self, request: McpRequest) -> str:
-        """`ok`, or why not in one word."""
-        if self.error is not None:
-            return self.error.reason
-        if request.outcome:  # what the backend's answer counts as, where that is no success
-            return request.outcome
-        return "left" if not self.is_complete else "ok" if self.status < 400 else "refused"
-
-
 def _kind(outcome: str) -> str:
-    """The outcome as one of a few: a backend says what numbers it likes."""
+    """The outcome as one of a closed set: backends choose their error codes freely."""
     try:
         return error_label(int(outcome))
     except ValueError:
@@ -172,35 +102,33 @@ def _kind(outcome: str) -> str:
 
 
 def _ends_with(request: McpRequest) -> bool:
-    """Whether an error that is told now is the request's own outcome, and not that of one call among others."""
+    """Whether an error is the outcome of the whole request, and not of one call on a stream."""
     return request.method == "POST" and request.kind == "mcp"
 
 
+def _called(message: Message | list[Message] | None) -> tuple[str, str]:
+    """Method, and the tool or prompt, as far as this node has read the request."""
+    if type(message) is not Request and type(message) is not Notification:
+        return "", ""
+    method = message.method
+    name = string_of(message.params.get("name")) if method in _NAMED and message.params else None
+    return method[:MAX_NAME], (name or "")[:MAX_NAME]
+
+
 def _call(request: McpRequest) -> dict[str, object]:
-    """What was called, as far as this node has read it."""
-    message = request.message
-    if isinstance(message, list):
-        return {"batch": len(message)}
-    if not isinstance(message, Request | Notification):
-        return {}
-    fields: dict[str, object] = {"method": message.method[:MAX_NAME]}
-    if message.method in _NAMED and message.params:
-        name = string_of(message.params.get("name"))
-        if name:
-            fields["prompt" if message.method == "prompts/get" else "tool"] = name[:MAX_NAME]
-    return fields
+    if isinstance(request.message, list):
+        return {"batch": len(request.message)}
+    method, name = _called(request.message)
+    named = {"prompt" if method == "prompts/get" else "tool": name} if name else {}
+    return {"method": method, **named} if method else {}
 
 
-def rest_fields(scope: Scope, ids: RequestIds) -> Callable[[], dict[str, object]]:
-    """What every line says that concerns a request to the REST API."""
-
-    def fields() -> dict[str, object]:
-        found: dict[str, object] = {**ids.fields(), "path": scope["path"][:MAX_NAME]}
-        params = scope.get("path_params", {})
-        found |= {name: str(params[name])[:MAX_NAME] for name in ("tenant", "backend") if name in params}
-        principal = scope.get("state", {}).get("principal")
-        if isinstance(principal, Principal):
-            found["principal"] = principal.name
-        return found
-
+def rest_fields(scope: Scope, ids: RequestIds) -> dict[str, object]:
+    """The fields of every log line about a request to the REST API."""
+    fields: dict[str, object] = {**ids.fields(), "path": scope["path"][:MAX_NAME]}
+    params = scope.get("path_params", {})
+    fields |= {name: str(params[name])[:MAX_NAME] for name in ("tenant", "backend") if name in params}
+    principal = scope.get("state", {}).get("principal")
+    if isinstance(principal, Principal):
+        fields["principal"] = principal.name
     return fields

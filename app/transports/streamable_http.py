@@ -8,17 +8,18 @@ from app.errors import GatewayError, InvalidMessage
 from app.http.errors import HttpRefusal
 from app.metrics import Metrics
 from app.protocol.commands import Answer, Call, Failed
-from app.protocol.eras.modern import MODERN, envelope_version, unsupported
+from app.protocol.eras.sessionless_envelope import SESSIONLESS, envelope_version, unsupported
 from app.protocol.event_ids import EventId, is_primed, parse_event_id
-from app.protocol.headers import is_json, parse_accept, parse_version
+from app.protocol.headers import Accepted, is_json, parse_accept, parse_version
 from app.protocol.jsonrpc import Message, Notification, Request, Response, parse_client
 from app.protocol.revisions import HANDSHAKE, allows_batches, is_handshake
-from app.protocol.sse import FIRST_BYTE, encode_primer
+from app.protocol.sse_format import FIRST_BYTE, encode_primer
 from app.sessions.endings import DELETED
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
 from app.streams.resumption import Reader
 from app.streams.streams import Reply
+from app.transports.client_gone import unless_gone
 from app.transports.event_stream import StreamOptions, send_events
 from app.transports.remote.remote_sessions import RemoteSessions
 from app.transports.request import McpRequest
@@ -31,24 +32,24 @@ _HANDSHAKE_VALUES = frozenset(version.encode() for version in HANDSHAKE)
 
 
 class StreamableHttp:
-    """Answers the three methods; the front has checked who asks and whether they may."""
+    """Answers the three methods, for requests that Front has authenticated."""
 
     def __init__(
         self,
         registry: SessionRegistry,
-        elsewhere: RemoteSessions,
-        modern: SessionlessHttp,
+        remote: RemoteSessions,
+        sessionless: SessionlessHttp,
         metrics: Metrics,
         *,
         max_body_bytes: int,
         keepalive_s: float,
     ) -> None:
-        self._registry, self._elsewhere, self._modern = registry, elsewhere, modern
+        self._registry, self._remote, self._sessionless = registry, remote, sessionless
         self._max_body_bytes, self._keepalive_s = max_body_bytes, keepalive_s
         self._get_streams, self._post_streams = metrics.streams.labels("get"), metrics.streams.labels("post")
 
     async def post(self, request: McpRequest) -> None:
-        """One message, or in 2025-03-26 a batch of them."""
+        """One message; in 2025-03-26 also a batch."""
         headers = request.headers
         accepted = parse_accept(headers.get(b"accept"))
         if not (accepted.json or accepted.events):
@@ -58,40 +59,37 @@ class StreamableHttp:
         body = await request.body(self._max_body_bytes)
         if self._is_for_another(request, body) and await self._is_answered(request, body):
             return
-        message = request.message = parse_client(body)
+        message = request.parse(body)
         if type(message) is Request:
             try:
-                if _is_modern(request, message):
-                    await self._modern.post(request, message, accepted, body)
+                if _is_sessionless(request, message):
+                    await self._sessionless.post(request, message, accepted, body)
                     return
-                await self._request(request, message, body, takes_json=accepted.json, takes_events=accepted.events)
+                await self._request(request, message, body, accepted)
             except GatewayError as error:
                 await request.answer_error(error, message.id)
             return
-        if _is_modern(request, message):
-            await self._modern.post(request, message, accepted, body)
+        if _is_sessionless(request, message):
+            await self._sessionless.post(request, message, accepted, body)
             return
         session = self._session(request) or await self._fetch(request, body)
         if session is None:
             return
         _require_version_of(session, request)
         if isinstance(message, list):
-            reply = self._batch_reply(request, session, message, len(body), may_stream=accepted.events)
-            await self._batch(request, session, message, reply, takes_json=accepted.json)
+            await self._batch(request, session, message, len(body), accepted)
             return
         _pass_on(session, message)
         await request.answer_empty(202)
 
     async def get(self, request: McpRequest) -> None:
-        """The stream of the session's own messages, or what comes after Last-Event-ID on the stream it names."""
+        """The session's listen stream, or the stream of Last-Event-ID from there on."""
         if SESSION_HEADER not in request.headers:
-            raise HttpRefusal(
-                405, "method_not_allowed", "GET needs a session; start one with POST", headers=((b"allow", b"POST"),)
-            )
+            raise _post_only("GET needs a session; start one with POST")
         if not parse_accept(request.headers.get(b"accept")).events:
             raise HttpRefusal(406, "not_acceptable", "Accept must allow text/event-stream")
-        if parse_version(request.values(VERSION_HEADER)) == MODERN:  # which has no GET
-            raise HttpRefusal(405, "method_not_allowed", "this revision has POST only", headers=((b"allow", b"POST"),))
+        if parse_version(request.values(VERSION_HEADER)) == SESSIONLESS:
+            raise _post_only("this revision has POST only")
         session = self._find(request) or self._ended(request) or await self._fetch(request)
         if session is None:
             return
@@ -103,9 +101,8 @@ class StreamableHttp:
         await self._send(request, session, reader, self._get_streams)
 
     async def delete(self, request: McpRequest) -> None:
-        """Ends the session."""
         if SESSION_HEADER not in request.headers:
-            raise HttpRefusal(405, "method_not_allowed", "DELETE needs a session", headers=((b"allow", b"POST"),))
+            raise _post_only("DELETE needs a session")
         session = self._find(request) or await self._fetch(request)
         if session is None:
             return
@@ -114,21 +111,18 @@ class StreamableHttp:
 
     # --- POST
 
-    async def _request(
-        self, request: McpRequest, message: Request, body: bytes, *, takes_json: bool, takes_events: bool
-    ) -> None:
+    async def _request(self, request: McpRequest, message: Request, body: bytes, accepted: Accepted) -> None:
         if message.method == "initialize":
-            if await self._is_answered_elsewhere(request, body):
-                return
-            await self._initialize(request, message, takes_json=takes_json, takes_events=takes_events)
+            if not await self._is_answered_elsewhere(request, body):
+                await self._initialize(request, message, accepted)
             return
         session = self._session(request) or await self._fetch(request, body)
         if session is None:
             return
         _require_version_of(session, request)
-        reply = session.reply(1, may_stream=takes_events, expires_at=request.principal.expires_at)
+        reply = session.reply(1, may_stream=accepted.events, expires_at=request.principal.expires_at)
         session.request(message, reply)
-        if not takes_json:
+        if not accepted.json:
             reply.become_stream()
         await reply.outcome
         if reply.stream is not None:
@@ -137,19 +131,19 @@ class StreamableHttp:
         (outcome,) = reply.take()
         if type(outcome) is not Answer:
             raise outcome.error  # type: ignore[union-attr]
-        request.outcome = reply.failure
+        request.answered_as(reply.failure)
         await request.answer(200, outcome.payload())
 
-    async def _initialize(self, request: McpRequest, message: Request, *, takes_json: bool, takes_events: bool) -> None:
+    async def _initialize(self, request: McpRequest, message: Request, accepted: Accepted) -> None:
         session = await self._registry.open(
             request.principal, request.tenant, request.backend, TRANSPORT, request.require_still_allowed
         )
-        request.session_id = session.id
-        session.address = request.client_address()
-        reply = session.reply(1, may_stream=takes_events)
+        request.served_by(session.id)
+        session.opened_by(request.client_address())
+        reply = session.reply(1, may_stream=accepted.events)
         try:
-            await request.unless_gone(partial(self._handshake, request, session, message, reply))
-            if not takes_json:
+            await unless_gone(request.receive, partial(self._handshake, request, session, message, reply))
+            if not accepted.json:
                 reply.become_stream()
             if reply.stream is not None:
                 await self._send_stream(request, session, reply)
@@ -161,16 +155,16 @@ class StreamableHttp:
             session.close("not_initialized")
             raise
         if outcome.response.member == "error":
-            request.outcome = reply.failure
+            request.answered_as(reply.failure)
             session.close("not_initialized")
             await request.answer(200, outcome.payload())
             return
         await request.answer(200, outcome.payload(), [(SESSION_HEADER, session.id.encode())])
 
     async def _is_answered_elsewhere(self, request: McpRequest, body: bytes) -> bool:
-        """What comes before an `initialize` of ours: a session that exists already, another node that opens it."""
+        """Whether another node has answered `initialize`. Raises InvalidMessage where the session exists already."""
         if SESSION_HEADER not in request.headers:
-            return await self._elsewhere.opening(request, body)
+            return await self._remote.opening(request, body)
         if self._find(request) is None and await self._fetch(request, body) is None:
             return True
         raise InvalidMessage("the session is initialized already")
@@ -182,10 +176,10 @@ class StreamableHttp:
         await reply.outcome
         await self._registry.make_safe(session)
 
-    def _batch_reply(
-        self, request: McpRequest, session: Session, batch: list[Message], size: int, *, may_stream: bool
-    ) -> Reply:
-        """The reply to a batch that may be passed on, and fits whole: nothing of it has run if it is refused."""
+    async def _batch(
+        self, request: McpRequest, session: Session, batch: list[Message], size: int, accepted: Accepted
+    ) -> None:
+        """A batch of so many bytes; it is refused as a whole, before anything of it has run."""
         if not allows_batches(session.version):
             raise InvalidMessage(f"revision {session.version} has no batches")
         if not 1 <= len(batch) <= MAX_BATCH:
@@ -193,22 +187,20 @@ class StreamableHttp:
         requests = [message for message in batch if isinstance(message, Request)]
         if any(message.method == "initialize" for message in requests):
             raise InvalidMessage("`initialize` must not be part of a batch")
+        if len({message.id for message in requests}) < len(requests):
+            raise InvalidMessage("two requests of the batch have the same id")
         counted = sum(not isinstance(message, Response) for message in batch)
         session.calls.require_room(counted, len(requests), size)
-        return session.reply(len(requests), may_stream=may_stream, expires_at=request.principal.expires_at)
-
-    async def _batch(
-        self, request: McpRequest, session: Session, batch: list[Message], reply: Reply, *, takes_json: bool
-    ) -> None:
+        reply = session.reply(len(requests), may_stream=accepted.events, expires_at=request.principal.expires_at)
         for message in batch:
             if isinstance(message, Request):
                 _submit(session, message, reply)
             else:
                 _pass_on(session, message)
-        if not any(isinstance(message, Request) for message in batch):
+        if not requests:
             await request.answer_empty(202)
             return
-        if not takes_json:
+        if not accepted.json:
             reply.become_stream()
         await reply.outcome
         if reply.stream is not None:
@@ -218,14 +210,14 @@ class StreamableHttp:
             outcome.payload() if isinstance(outcome, Answer) else request.error_body(outcome.error, outcome.call.id)
             for outcome in reply.take()
         ]
-        request.outcome = reply.failure
+        request.answered_as(reply.failure)
         await request.answer(200, b"[" + b",".join(answers) + b"]")
 
     async def _send_stream(self, request: McpRequest, session: Session, reply: Reply) -> None:
-        """The reply as a stream. It outlives its connection: in the handshake era disconnecting is not cancelling."""
+        """The reply as a stream. Disconnecting does not cancel it: the client may resume the stream."""
         assert reply.stream is not None
         await self._send(request, session, session.streams.read(reply.stream), self._post_streams)
-        request.outcome = reply.failure
+        request.answered_as(reply.failure)
 
     async def _send(self, request: McpRequest, session: Session, reader: Reader, gauge: Gauge) -> None:
         primed = is_primed(session.version)
@@ -241,7 +233,7 @@ class StreamableHttp:
     # --- whose session
 
     def _session(self, request: McpRequest) -> Session | None:
-        """The session if it is here: the usual case, which waits for nothing."""
+        """The session if it is on this node."""
         if SESSION_HEADER not in request.headers:
             raise HttpRefusal(400, "session_required", "the header Mcp-Session-Id is missing; start with `initialize`")
         return self._find(request)
@@ -251,7 +243,7 @@ class StreamableHttp:
         return self._registry.get(session_id, request.principal, request.tenant, request.backend)
 
     def _ended(self, request: McpRequest) -> Session | None:
-        """A session that is over, for who comes back for an answer from before its end."""
+        """A session that has ended, for a client that resumes a stream of it."""
         place = _place(request.values(b"last-event-id"))
         if place is None:
             return None
@@ -259,9 +251,9 @@ class StreamableHttp:
         return self._registry.ended(session_id, place, request.principal, request.tenant, request.backend)
 
     def _is_for_another(self, request: McpRequest, body: bytes) -> bool:
-        """Whether the message is certainly for a session, and that is not here: its owner reads it, we need not.
+        """Whether the message certainly belongs to a session that is not here: then only its owner parses it.
 
-        The modern era is known by "_meta" in the body, which JSON can only hide with "\\u".
+        A sessionless request has "_meta" in its body, which JSON can hide only with "\\u".
         """
         session_id = request.headers.get(SESSION_HEADER)
         return (
@@ -273,24 +265,28 @@ class StreamableHttp:
         )
 
     async def _is_answered(self, request: McpRequest, body: bytes) -> bool:
-        """Whether another node has answered, or nobody can; False where the session is here from now on."""
+        """False where the session has been taken over by this node; else the request was answered."""
         try:
             return await self._fetch(request, body) is None
         except GatewayError as error:
-            message = parse_client(body)  # what is wrong with it goes before
+            message = parse_client(body)  # raises what is wrong with the message, which comes first
             await request.answer_error(error, message.id if type(message) is Request else b"null")
             return True
 
     async def _fetch(self, request: McpRequest, body: bytes = b"") -> Session | None:
-        """It is not here: the session that was taken over, or None once another node has answered the request."""
-        return await self._elsewhere.session(request, request.headers[SESSION_HEADER].decode("latin-1"), body)
+        """The session, taken over from another node; None once that has answered the request."""
+        return await self._remote.session(request, request.headers[SESSION_HEADER].decode("latin-1"), body)
+
+
+def _post_only(message: str) -> HttpRefusal:
+    return HttpRefusal(405, "method_not_allowed", message, headers=((b"allow", b"POST"),))
 
 
 def _reader(session: Session, values: tuple[bytes, ...]) -> Reader | None:
-    """A reader of the listen stream, or one that goes on after Last-Event-ID; None where that was a stream's end.
+    """A reader of the listen stream, or of the stream of Last-Event-ID; None where that has no more events.
 
-    Never of another stream than the one that the id names: whoever waits for the rest of a call would wait for ever,
-    and take the listen stream over from itself. Not 404, which says that the session is over.
+    It never falls back to the listen stream: a client that waits for the rest of a call would wait for ever. Not 404,
+    which would mean that the session has ended.
     """
     if not values:
         return session.streams.read(session.streams.listen)
@@ -303,12 +299,11 @@ def _reader(session: Session, values: tuple[bytes, ...]) -> Reader | None:
 
 
 def _place(values: tuple[bytes, ...]) -> EventId | None:
-    """Where Last-Event-ID says that a stream is to go on."""
     return parse_event_id(values[0]) if len(values) == 1 else None
 
 
 def _submit(session: Session, message: Request, reply: Reply) -> None:
-    """One request of a batch; its refusal is its own answer and does not touch the others."""
+    """One request of a batch; a refusal answers only this one."""
     try:
         session.request(message, reply)
     except GatewayError as error:
@@ -324,9 +319,9 @@ def _pass_on(session: Session, message: Message) -> None:
         session.respond(message)
 
 
-def _is_modern(request: McpRequest, message: Message | list[Message]) -> bool:
-    """Whether this is for the modern era: the body says so, or else the header names its revision, or one that is
-    unknown, where no session could have agreed on that."""
+def _is_sessionless(request: McpRequest, message: Message | list[Message]) -> bool:
+    """Whether this is of the sessionless era: by its body; else by a version header that names the revision, or by an
+    unknown one without a session that could have agreed on it."""
     header = request.headers.get(VERSION_HEADER)
     has_meta = type(message) is Request and message.params is not None and "_meta" in message.params
     if type(message) is Request and not has_meta and (header is None or header in _HANDSHAKE_VALUES):
@@ -338,11 +333,11 @@ def _is_modern(request: McpRequest, message: Message | list[Message]) -> bool:
     version = parse_version(request.values(VERSION_HEADER))
     if version is None or is_handshake(version):
         return False
-    return version == MODERN or SESSION_HEADER not in request.headers
+    return version == SESSIONLESS or SESSION_HEADER not in request.headers
 
 
 def _require_version_of(session: Session, request: McpRequest) -> None:
-    """Clients send other handshake revisions than they agreed on; one that is unknown must be the server's own."""
+    """Any handshake revision will do, as clients send others than they agreed on; any other must be the session's."""
     if request.headers.get(VERSION_HEADER, b"") in _HANDSHAKE_VALUES:
         return
     version = parse_version(request.values(VERSION_HEADER))

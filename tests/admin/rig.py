@@ -15,7 +15,7 @@ import httpx2
 from fastapi import FastAPI
 from starlette.datastructures import State
 
-from app.admin.context import AdminContext, IssuerContext
+from app.admin.context import AdminContext
 from app.admin.idempotency import AnsweredOnce
 from app.auth import ApiKeys, Authenticator, KeyMaker
 from app.auth.issuer_check import IssuerCheck
@@ -23,14 +23,14 @@ from app.auth.jwks import KeySets
 from app.auth.outbound import Outbound
 from app.auth.sealing import Sealer
 from app.auth.tokens import Tokens
-from app.backends.backend_check import Trial
-from app.domain import BackendSpec, Limits, Tenant
+from app.backends.backend_check import CheckResult
+from app.domain import ApiKey, BackendSpec, Limits, Tenant
 from app.errors import Disabled
 from app.http import health
 from app.limits.rate_limiter import RateLimiter
 from app.metrics import Metrics
 from app.node.application import build_api
-from app.storage import ApiKey, ApiKeyRepository, BackendRepository, Database, TenantRepository
+from app.storage import ApiKeyRepository, BackendRepository, Database, TenantRepository
 from app.storage.audit import AuditLog, Which
 from app.storage.audit_act import Act
 from app.storage.idempotency import IdempotencyRepository
@@ -98,7 +98,7 @@ class Node:
     failed: list[FailureView] = field(default_factory=list)
     taken: dict[str, LimitsUse] = field(default_factory=dict)
     silent: list[str] = field(default_factory=list)
-    trial: Trial = field(default_factory=Trial)
+    check_result: CheckResult = field(default_factory=CheckResult)
     checked: list[BackendSpec] = field(default_factory=list)
 
     def status(self) -> NodeStatus:
@@ -146,9 +146,9 @@ class Node:
         known = any(view.id == process for view in self.started.get(tenant, []))
         return ["first", "second", "third"][-lines:] if known else None
 
-    async def check(self, spec: BackendSpec, limits: Limits) -> Trial:
+    async def check(self, spec: BackendSpec, limits: Limits) -> CheckResult:
         self.checked.append(spec)
-        return self.trial
+        return self.check_result
 
     def add_session(self, tenant: str, name: str, use: Use = NO_USE) -> None:
         view = SessionView(
@@ -250,11 +250,17 @@ async def open_rig(url: str) -> AsyncIterator[Rig]:
     authenticator = Authenticator(ApiKeys(keys, maker), metrics.auth_failures, switches=switches)
     tenants, backends = TenantRepository(database), BackendRepository(database)
     app, ready, node = _own_api(), Ready(), Node()
+    issuers, sealer, idp = IssuerRepository(database), Sealer(b"s" * 32), Host()
+    check = IssuerCheck(Tokens(issuers, sealer, KeySets(idp.fetch)), idp.fetch, switches.off)
     context = AdminContext(
         tenants=tenants,
         backends=backends,
         keys=keys,
         key_maker=maker,
+        issuers=issuers,
+        sealer=sealer,
+        check_url=Outbound(()).check,
+        issuer_check=check,
         authenticator=authenticator,
         effects=effects,
         now=_now,
@@ -264,10 +270,7 @@ async def open_rig(url: str) -> AsyncIterator[Rig]:
         switches=switches,
         answered_once=AnsweredOnce(IdempotencyRepository(database), b"s" * 32, _now),
     )
-    app.state.admin = context
-    issuers, sealer, idp = IssuerRepository(database), Sealer(b"s" * 32), Host()
-    check = IssuerCheck(Tokens(issuers, sealer, KeySets(idp.fetch)), idp.fetch, switches.off)
-    app.state.issuers = IssuerContext(issuers, sealer, Outbound(()).check, check)
+    app.state.admin_context = context
     app.state.health = health.Health(ready, metrics.registry)
     for name in ("acme", "zenith"):
         await tenants.create(Tenant(name))

@@ -48,6 +48,21 @@ async def test_changing_needs_the_state_that_was_read_and_answers_with_the_new_o
     assert (await rig.ask("PATCH", path, PATCHES[kind])).status_code == 200
 
 
+async def test_a_principal_is_switched_only_from_the_state_that_was_read(rig):
+    path, who = TENANT + "/principals", {"issuer": "https://idp", "subject": "alice"}
+    off = await rig.ask("PATCH", path, {**who, "enabled": False, "reason": "left"})
+    tag = off.headers["ETag"]
+    same = await rig.ask("PATCH", path, {**who, "reason": "left"}, headers={"If-Match": tag})
+    assert (same.status_code, same.headers["ETag"]) == (200, tag)
+    changed = await rig.ask("PATCH", path, {**who, "reason": "lost"}, headers={"If-Match": tag})
+    assert changed.headers["ETag"] != tag
+    late = await rig.ask("PATCH", path, {**who, "enabled": True}, headers={"If-Match": tag})
+    assert (late.status_code, late.json()["reason"]) == (412, "precondition_failed")
+    assert (await rig.ask("GET", path)).json()["items"][0]["reason"] == "lost"
+    on = await rig.ask("PATCH", path, {**who, "enabled": True}, headers={"If-Match": changed.headers["ETag"]})
+    assert (on.status_code, on.json()["enabled"]) == (200, True)
+
+
 async def test_a_new_object_comes_with_its_tag(rig):
     for path, body in (
         ("/api/v1/tenants", {"name": "new"}),

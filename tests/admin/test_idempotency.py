@@ -137,7 +137,7 @@ async def test_an_answer_that_cannot_be_kept_is_given_all_the_same(rig, monkeypa
 
     monkeypatch.setattr(IdempotencyRepository, "keep", away)
     assert (await post(rig, "k1")).status_code == 201
-    assert "could not be kept" in caplog.text
+    assert "Could not save the answer" in caplog.text
     monkeypatch.undo()
     assert (await post(rig, "k1")).status_code == 409  # nobody can tell any more, so it is not done again
 

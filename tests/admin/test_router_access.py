@@ -8,11 +8,11 @@ from starlette.requests import Request
 
 from app.auth.api_keys import key_id
 from app.auth.policy import has_scope
-from app.domain import Principal, Scope
+from app.domain import Issuer, Principal, Scope
 from app.errors import StorageUnavailable, Unauthenticated
 from app.http.dependencies import authenticate
 from app.storage import Database
-from app.storage.issuers import Issuer, IssuerRepository
+from app.storage.issuers import IssuerRepository
 from tests.admin.rig import Rig, shared_api
 
 DOCUMENT = shared_api().openapi()

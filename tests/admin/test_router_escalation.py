@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 import pytest
 
 from app.auth.policy import has_scope
-from app.domain import Principal, Scope
-from app.storage.issuers import Issuer, IssuerRepository
+from app.domain import Issuer, Principal, Scope
+from app.storage.issuers import IssuerRepository
 from tests.admin.rig import Rig
 
 SCOPES = [*Scope, "mcp:connect:echo"]

@@ -145,7 +145,7 @@ async def test_nobody_locks_the_platform_out_by_accident(rig):
     refused = await patch(rig, "/api/v1/tenants/default", {"enabled": False}, 409)
     assert "platform administrators" in refused["detail"]
     own = f"/api/v1/tenants/default/keys/{key_id(rig.root)}"
-    assert "the key that you use" in (await patch(rig, own, {"enabled": False}, 409))["detail"]
+    assert "you are using this key" in (await patch(rig, own, {"enabled": False}, 409))["detail"]
     small, _ = await new_key(rig, "default", "tenant:admin")
     await patch(rig, own, {"enabled": False}, 403, key=small)
     await patch(rig, "/api/v1/tenants/default/principals", {**ALICE, "enabled": False}, 403, key=small)

@@ -7,19 +7,21 @@ from datetime import UTC, datetime
 import anyio
 
 from app.auth.api_keys import KeyMaker
+from app.domain import ApiKey
 from app.errors import StorageUnavailable
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
-class Record:
-    tenant: str
-    digest: bytes
+class Record(ApiKey):
+    id: str = ""
+    tenant: str = "acme"
+    name: str = ""
+    digest: bytes = b""
     pepper_version: int = 1
     scopes: frozenset[str] = frozenset({"mcp:connect"})
-    expires_at: datetime | None = None
-    revoked_at: datetime | None = None
+    created_at: datetime = NOW
 
 
 @dataclass
@@ -47,5 +49,5 @@ class FakeStore:
     def add(self, maker: KeyMaker, **changes: object) -> str:
         """Makes a key of tenant acme; returns its text."""
         new = maker.make()
-        self.records[new.id] = replace(Record("acme", new.digest), **changes)  # type: ignore[arg-type]
+        self.records[new.id] = replace(Record(digest=new.digest), **changes)  # type: ignore[arg-type]
         return new.text

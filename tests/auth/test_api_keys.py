@@ -6,7 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from app.auth.api_keys import ApiKeys, KeyMaker, KeyRefused, key_id
+from app.auth.api_keys import ApiKeys, KeyMaker, key_id
+from app.auth.refusal import CredentialRefused
 from app.errors import StorageUnavailable
 from tests.auth.fakes import NOW, FakeStore
 
@@ -76,16 +77,16 @@ async def test_a_good_key_names_its_holder(store, keys):
 )
 async def test_a_key_is_refused_with_the_reason(store, keys, changes, reason):
     text = store.add(maker, **changes)
-    with pytest.raises(KeyRefused) as caught:
+    with pytest.raises(CredentialRefused) as caught:
         await keys.verify(text)
-    assert caught.value.reason == reason
+    assert caught.value.facts["failure"] == reason
 
 
 async def test_an_unknown_key_costs_a_lookup_and_a_malformed_one_none(store, keys):
     for text, reason, lookups in [("tlk_nonsense", "malformed", 0), (maker.make().text, "unknown", 1)]:
-        with pytest.raises(KeyRefused) as caught:
+        with pytest.raises(CredentialRefused) as caught:
             await keys.verify(text)
-        assert (caught.value.reason, store.lookups) == (reason, lookups)
+        assert (caught.value.facts["failure"], store.lookups) == (reason, lookups)
 
 
 async def test_the_digest_of_another_row_does_not_open_this_one(store, keys):
@@ -93,7 +94,7 @@ async def test_the_digest_of_another_row_does_not_open_this_one(store, keys):
     identifier = key_id(theirs)
     assert identifier is not None
     store.records[identifier] = replace(store.records[identifier], digest=maker.digest(mine))
-    with pytest.raises(KeyRefused):
+    with pytest.raises(CredentialRefused):
         await keys.verify(theirs)
 
 
@@ -110,4 +111,3 @@ async def test_use_is_written_down_when_flushed_and_survives_a_store_that_is_awa
     store.touched.clear()
     await keys.flush_last_used()
     assert store.touched == {}
-    assert repr(keys) == "<ApiKeys [0 uses not flushed]>"

@@ -127,7 +127,7 @@ async def test_of_many_principals_those_that_are_busy_stay(rig):
         rig.note("192.0.2.1", holder(f"k{number}"))
         if number % 100 == 0:
             rig.note("192.0.2.1", busy)
-    assert repr(rig.uses) == f"<CredentialUses [{MAX_PRINCIPALS} principals]>"
+    assert len(rig.uses._known) == MAX_PRINCIPALS
     assert rig.known(busy) == {"192.0.2.1": 201}
     assert rig.known(holder("k0")) == {}
     assert rig.known(holder(f"k{2 * MAX_PRINCIPALS - 1}")) == {"192.0.2.1": 1}

@@ -7,7 +7,7 @@ from typing import Any
 
 from app.admin.resources.issuer_checks import IssuerCheckAnswer
 from app.auth.issuer_check import Asked, Checked, IssuerCheck
-from app.auth.token_form import TokenRefused
+from app.auth.refusal import CredentialRefused
 from app.auth.tokens import place_of
 from app.domain import ServedTenants, TenantGrant
 from tests.auth.tokens import HS, ISS, SECRET, TARGET, Rig, T, claims, raw_token, sealer
@@ -52,7 +52,7 @@ async def lets_in(rig: Rig, text: str, checked: Checked) -> bool:
     """Whether a sign-in takes the token, and if it does, with what the check says that it confers."""
     try:
         principal = await rig.tokens.verify(text, TARGET)
-    except TokenRefused as refusal:
+    except CredentialRefused as refusal:
         return len(json.dumps(refusal.facts)) > 4000
     return principal.scopes == checked.granted
 

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from app.auth.api_keys import ApiKeys, KeyMaker
 from app.auth.authenticator import Authenticator
-from app.auth.token_form import TokenRefused
+from app.auth.refusal import CredentialRefused
 from app.auth.tokens import Target, place_of
 from app.domain import ServedTenants, TenantGrant
 from app.errors import Unauthenticated
@@ -106,7 +106,7 @@ async def test_forged_tokens_open_no_tenant_of_the_list(rig, serve, algorithm):
     serve(algorithm)
     for name, attempt in forged(algorithm).items():
         for tenant in ("acme", "zenith", "default"):
-            with pytest.raises(TokenRefused):
+            with pytest.raises(CredentialRefused):
                 pytest.fail(f"{name}: {await rig.tokens.verify(attempt, at(tenant))}")
 
 
@@ -147,10 +147,10 @@ async def test_keys_are_fetched_once_for_all_tenants_and_those_of_a_tenants_own_
     rig.records["orbit", ISS] = Record(tenant="orbit", audience=AUDIENCE, jwks_url="https://evil.example.com/jwks")
     rig.host.others["https://evil.example.com/jwks"] = document(jwk(OTHER, "evil"))
     assert await rig.refuse(sent(groups=groups), at("orbit")) == "unknown_key"
-    rig.tokens.forget_issuer("orbit", ISS)
+    rig.tokens.forget("orbit", ISS)
     await rig.tokens.verify(sent(groups=groups), at("acme"))
     assert len(rig.host.fetched) == 2
-    rig.tokens.forget_issuer("default", ISS)
+    rig.tokens.forget("default", ISS)
     await rig.tokens.verify(sent(groups=groups), at("acme"))
     assert len(rig.host.fetched) == 3
 
@@ -211,7 +211,7 @@ async def test_a_principal_that_another_node_let_in_is_good_in_listed_tenants_on
 
 async def test_facts_of_a_refusal_name_the_values_of_this_tenant_only(rig, serve):
     serve()
-    with pytest.raises(TokenRefused) as caught:
+    with pytest.raises(CredentialRefused) as caught:
         await rig.tokens.verify(sent(groups=["guid-zenith"]), TARGET)
     facts = caught.value.facts
     assert facts["expected"] == {"groups": ["guid-acme", "guid-acme-admins"]}

@@ -9,8 +9,9 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives import serialization
 
+from app.auth.refusal import CredentialRefused
 from app.auth.sealing import SealBroken, Sealer
-from app.auth.tokens import MAX_TOKEN_BYTES, TokenRefused, is_issuer, is_secret
+from app.auth.tokens import MAX_TOKEN_BYTES, is_issuer, is_secret
 from tests.auth.test_jwks import OTHER, RSA, SHORT, document, jwk
 from tests.auth.tokens import (
     BASE,
@@ -234,7 +235,7 @@ async def test_forged_and_malformed_tokens_are_refused_and_the_control_is_not(ri
     attempts = forged(algorithm)
     assert len(attempts) > 50
     for name, attempt in attempts.items():
-        with pytest.raises(TokenRefused):
+        with pytest.raises(CredentialRefused):
             pytest.fail(f"{name}: {await rig.tokens.verify(attempt, TARGET)}")
     assert await rig.tokens.verify(token(algorithm), TARGET)
 

@@ -12,9 +12,10 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
+from app.auth.refusal import CredentialRefused
 from app.auth.sealing import Sealer
-from app.auth.tokens import Target, TokenRefused, place_of
-from app.domain import ServedTenants
+from app.auth.tokens import Target, place_of
+from app.domain import Issuer, ServedTenants
 from app.errors import StorageUnavailable
 from tests.auth.test_jwks import RSA, Host
 
@@ -46,7 +47,7 @@ sealer = Sealer(b"s" * 32)
 
 
 @dataclass(frozen=True)
-class Record:
+class Record(Issuer):
     tenant: str = "acme"
     issuer: str = ISS
     algorithms: tuple[str, ...] = ("RS256",)
@@ -57,6 +58,7 @@ class Record:
     claims: Mapping[str, Any] = field(default_factory=dict)
     max_scopes: frozenset[str] = frozenset({"mcp:connect"})
     id: str = "issuer1"
+    created_at: datetime = NOW
     tenants: ServedTenants | None = None
 
 
@@ -89,9 +91,9 @@ class Rig:
         self.records = {(record.tenant, record.issuer): record}
 
     async def refuse(self, token: str, target: Target = TARGET) -> str:
-        with pytest.raises(TokenRefused) as caught:
+        with pytest.raises(CredentialRefused) as caught:
             await self.tokens.verify(token, target)
-        return caught.value.reason
+        return str(caught.value.facts["failure"])
 
 
 def claims(**changes: Any) -> dict[str, Any]:

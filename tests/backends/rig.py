@@ -16,8 +16,15 @@ async def make_pool(running) -> AsyncIterator[Callable[..., Any]]:
     """Opens a pool with these options; one for each test."""
     pools: list[ProcessPool] = []
 
-    async def make(**fields: Any) -> ProcessPool:
-        pool = ProcessPool(running.supervisor, running.metrics, PoolOptions(**fields), chance=lambda: 0.5)
+    async def make(*, prepare: Any = None, reclaim: Any = lambda spec, count: 3600.0, **fields: Any) -> ProcessPool:
+        pool = ProcessPool(
+            running.supervisor,
+            running.metrics,
+            PoolOptions(**fields),
+            prepare=prepare,
+            reclaim=reclaim,
+            chance=lambda: 0.5,
+        )
         pools.append(await pool.__aenter__())
         return pool
 
@@ -33,3 +40,8 @@ async def lease_all(pool, specs, limits=NO_LIMITS):
         leases.append(await pool.lease(spec, limits))
         leases[-1].handshake_succeeded()
     return leases
+
+
+def total(pool, number: str) -> int:
+    """This number of all backends together."""
+    return sum(getattr(each, number) for each in pool.snapshot().values())

@@ -1,4 +1,4 @@
-"""try_backend against real processes: what it finds out, how it fails, and that nothing is left."""
+"""check_backend against real processes: what it finds out, how it fails, and that nothing is left."""
 
 import sys
 from dataclasses import replace
@@ -7,10 +7,10 @@ import anyio
 import pytest
 
 from app.backends import backend_check
-from app.backends.backend_check import try_backend
+from app.backends.backend_check import check_backend
 from app.domain import BackendSpec, Limits, Timeouts
 from app.errors import ShuttingDown
-from tests.backends.rig import NO_LIMITS
+from tests.backends.rig import NO_LIMITS, total
 from tests.processes.rig import eventually, spec_of
 
 
@@ -20,16 +20,16 @@ async def gone(running) -> None:
 
 async def test_a_backend_that_works_is_described_and_stopped(running, make_pool):
     pool = await make_pool()
-    trial = await try_backend(pool, spec_of("offers"), NO_LIMITS)
-    assert trial.failure is None
-    assert trial.protocol_version == "2025-11-25"
-    assert trial.server == {"name": "offers", "title": "T" * 200, "version": "1"}
-    assert trial.capabilities == {"tools": {"listChanged": True}, "prompts": {}}
-    assert trial.counts == {"tools": 3, "resources": None, "prompts": 1}
-    assert [step.name for step in trial.steps] == ["start", "initialize", "tools/list", "prompts/list"]
-    assert all(0 <= step.ms < 30_000 for step in trial.steps)
+    result = await check_backend(pool, spec_of("offers"), NO_LIMITS)
+    assert result.failure is None
+    assert result.protocol_version == "2025-11-25"
+    assert result.server == {"name": "offers", "title": "T" * 200, "version": "1"}
+    assert result.capabilities == {"tools": {"listChanged": True}, "prompts": {}}
+    assert result.counts == {"tools": 3, "resources": None, "prompts": 1}
+    assert [step.name for step in result.steps] == ["start", "initialize", "tools/list", "prompts/list"]
+    assert all(0 <= step.ms < 30_000 for step in result.steps)
     await gone(running)
-    assert pool.snapshot().backends == {}
+    assert pool.snapshot() == {}
 
 
 @pytest.mark.parametrize(
@@ -46,54 +46,54 @@ async def test_a_failure_says_in_which_step_why_and_what_the_backend_wrote(
     running, make_pool, wrong, step, reason, detail
 ):
     spec = spec_of("offers", wrong, timeouts=Timeouts(initialize_s=0.5 if wrong == "silent" else 20))
-    trial = await try_backend(await make_pool(), spec, NO_LIMITS)
-    assert trial.failure is not None
-    assert (trial.failure.step, trial.failure.reason) == (step, reason)
-    assert detail in trial.failure.detail
-    assert trial.steps[-1].name == step
-    assert trial.failure.stderr[0] == "trying hard"
-    assert ("cannot go on" in trial.failure.stderr) is (wrong == "dies")
+    result = await check_backend(await make_pool(), spec, NO_LIMITS)
+    assert result.failure is not None
+    assert (result.failure.step, result.failure.reason) == (step, reason)
+    assert detail in result.failure.detail
+    assert result.steps[-1].name == step
+    assert result.failure.stderr[0] == "trying hard"
+    assert ("cannot go on" in result.failure.stderr) is (wrong == "dies")
     await gone(running)
 
 
 async def test_a_backend_that_answers_in_batches_works(running, make_pool):
-    trial = await try_backend(await make_pool(), spec_of("offers", "batches"), NO_LIMITS)
-    assert trial.failure is None
-    assert trial.counts == {"tools": 3, "resources": None, "prompts": 1}
+    result = await check_backend(await make_pool(), spec_of("offers", "batches"), NO_LIMITS)
+    assert result.failure is None
+    assert result.counts == {"tools": 3, "resources": None, "prompts": 1}
     await gone(running)
 
 
 async def test_a_command_that_cannot_be_started_says_so(running, make_pool):
-    trial = await try_backend(await make_pool(), BackendSpec("acme", "none", "/no/such/command"), NO_LIMITS)
-    assert trial.failure is not None
-    assert (trial.failure.step, trial.failure.reason) == ("start", "backend_exited")
-    assert "No such file" in trial.failure.detail
-    assert trial.failure.hint
-    assert [step.name for step in trial.steps] == ["start"]
+    result = await check_backend(await make_pool(), BackendSpec("acme", "none", "/no/such/command"), NO_LIMITS)
+    assert result.failure is not None
+    assert (result.failure.step, result.failure.reason) == ("start", "backend_exited")
+    assert "No such file" in result.failure.detail
+    assert result.failure.hint
+    assert [step.name for step in result.steps] == ["start"]
 
 
 async def test_one_that_dies_at_once_can_be_tried_again_and_again(running, make_pool):
     pool = await make_pool()
     for _ in range(7):
-        trial = await try_backend(pool, spec_of("crash_in_handshake"), NO_LIMITS)
-        assert trial.failure is not None
-        assert trial.failure.reason == "backend_exited"
-        assert list(trial.failure.stderr) == ["no idea what to do"]
+        result = await check_backend(pool, spec_of("crash_in_handshake"), NO_LIMITS)
+        assert result.failure is not None
+        assert result.failure.reason == "backend_exited"
+        assert list(result.failure.stderr) == ["no idea what to do"]
     assert running.value("trunkline_breaker_open") == 0
 
 
 async def test_a_long_boast_is_cut(running, make_pool):
-    trial = await try_backend(await make_pool(), spec_of("offers", "boastful"), NO_LIMITS)
-    assert trial.failure is None
-    assert trial.capabilities == {f"feature{number}": {} for number in range(50)}
+    result = await check_backend(await make_pool(), spec_of("offers", "boastful"), NO_LIMITS)
+    assert result.failure is None
+    assert result.capabilities == {f"feature{number}": {} for number in range(50)}
 
 
 async def test_the_backends_own_processes_are_left_alone_and_its_places_are_not_needed(running, make_pool):
     pool = await make_pool()
     spec = spec_of("offers", warm=1, max_processes=1, enabled=False)
     lease = await pool.lease(spec, NO_LIMITS)
-    trial = await try_backend(pool, spec, NO_LIMITS)
-    assert trial.failure is None
+    result = await check_backend(pool, spec, NO_LIMITS)
+    assert result.failure is None
     assert not lease.link.is_stopping()
     lease.release("done")
 
@@ -102,9 +102,9 @@ async def test_the_tenants_limit_holds(running, make_pool, monkeypatch):
     monkeypatch.setattr(backend_check, "DEADLINE_S", 0.3)
     pool = await make_pool()
     lease = await pool.lease(spec_of("echo"), NO_LIMITS)
-    trial = await try_backend(pool, spec_of("offers"), Limits(processes=1))
-    assert trial.failure is not None
-    assert (trial.failure.step, trial.failure.reason) == ("start", "timeout")
+    result = await check_backend(pool, spec_of("offers"), Limits(processes=1))
+    assert result.failure is not None
+    assert (result.failure.step, result.failure.reason) == ("start", "timeout")
     lease.release("done")
 
 
@@ -112,31 +112,31 @@ async def test_who_is_cancelled_leaves_nothing(running, make_pool):
     pool = await make_pool()
     spec = spec_of("offers", "silent")
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(try_backend, pool, spec, NO_LIMITS)
-        await eventually(lambda: pool.snapshot().leased)
+        tasks.start_soon(check_backend, pool, spec, NO_LIMITS)
+        await eventually(lambda: total(pool, "leased"))
         tasks.cancel_scope.cancel()
     await gone(running)
-    assert pool.snapshot().backends == {}
+    assert pool.snapshot() == {}
 
 
 async def test_nothing_is_tried_while_shutting_down(running, make_pool):
     pool = await make_pool()
     await pool.aclose()
     with pytest.raises(ShuttingDown):
-        await try_backend(pool, replace(spec_of("offers"), command=sys.executable), NO_LIMITS)
+        await check_backend(pool, replace(spec_of("offers"), command=sys.executable), NO_LIMITS)
 
 
 async def test_a_restart_replaces_what_is_warm_and_leaves_leases(running, make_pool):
     pool = await make_pool()
     spec = spec_of("echo", warm=2)
     pool.configure(spec)
-    await eventually(lambda: pool.snapshot().warm == 2)
+    await eventually(lambda: total(pool, "warm") == 2)
     lease = await pool.lease(spec, NO_LIMITS)
-    await eventually(lambda: pool.snapshot().warm == 2)
+    await eventually(lambda: total(pool, "warm") == 2)
     before = {process.id for process in running.supervisor.processes} - {lease.link.id}
     pool.restart(spec.key)
     await eventually(
-        lambda: pool.snapshot().warm == 2 and not before & {process.id for process in running.supervisor.processes}
+        lambda: total(pool, "warm") == 2 and not before & {process.id for process in running.supervisor.processes}
     )
     assert not lease.link.is_stopping()
     pool.restart(("acme", "unknown"))

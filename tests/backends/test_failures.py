@@ -54,10 +54,8 @@ class Clock:
 
 
 def log_of(users: int = 0) -> FailureLog:
-    log = FailureLog("n1", now=Clock())
     named = [Affected(f"s{number}", "acme", "key", "AAAA") for number in range(users)]
-    log.users_of = lambda spec, process: named
-    return log
+    return FailureLog("n1", users_of=lambda spec, process: named, now=Clock())
 
 
 def ended(log: FailureLog, reason: str, description: str = "exit status 3", *, early: bool = False, **more: object):

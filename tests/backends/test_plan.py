@@ -1,13 +1,9 @@
 """What the pool decides, as arithmetic."""
 
-from dataclasses import dataclass
-
 from app.backends.plan import (
     BackendNumbers,
-    FairQueue,
     HandOut,
     NodeNumbers,
-    Queued,
     Reclaim,
     Start,
     Stop,
@@ -30,42 +26,9 @@ def decide(backends, waiting=(), *, node=None, tenants=None, now=100.0):
     return make_plan(view)
 
 
-@dataclass(eq=False)
-class Caller(Queued):
-    tenant: str
-    name: str
-
-
-def queue_of(*names: str) -> tuple[FairQueue[Caller], dict[str, Caller]]:
-    callers = {name: Caller(name[0], name) for name in names}
-    queue: FairQueue[Caller] = FairQueue()
-    for caller in callers.values():
-        queue.append(caller)
-    return queue, callers
-
-
-def test_tenants_take_turns_and_each_is_served_in_order():
-    queue, _ = queue_of("a1", "a2", "a3", "b1", "c1", "b2")
-    assert [caller.name for caller in queue] == ["a1", "b1", "c1", "a2", "b2", "a3"]
-
-
-def test_a_tenant_that_was_served_goes_to_the_end_of_the_round():
-    queue, callers = queue_of("a1", "a2", "b1")
-    queue.serve(callers["a1"])
-    assert [caller.name for caller in queue] == ["b1", "a2"]
-
-
-def test_leaving_the_queue_twice_counts_once():
-    queue, callers = queue_of("a1", "a2")
-    queue.remove(callers["a1"])
-    queue.remove(callers["a1"])
-    queue.remove(callers["a2"])
-    assert (len(queue), list(queue)) == (0, [])
-
-
 def test_a_warm_process_is_handed_out():
     backends = {A: BackendNumbers(10, alive=1, warm=1, warm_target=1, refill_at=200.0)}
-    assert decide(backends, [A]).actions == [HandOut(0, A)]
+    assert decide(backends, [A]).actions == [HandOut(0)]
 
 
 def test_without_a_warm_one_a_process_is_started_once_for_each_caller():
@@ -81,7 +44,7 @@ def test_a_backend_keeps_its_maximum():
 def test_a_tenant_keeps_its_limit_even_before_warm_processes():
     backends = {A: BackendNumbers(10, alive=5, warm=5, warm_target=5), C: BackendNumbers(10)}
     plan = decide(backends, [A, A, C], tenants={"acme": TenantNumbers(3, used=2)})
-    assert plan.actions == [HandOut(0, A), Start(C), Reclaim(A, 1)]
+    assert plan.actions == [HandOut(0), Start(C), Reclaim(A, 1)]
 
 
 def test_starts_under_way_count_for_their_tenant():
@@ -106,7 +69,7 @@ def test_a_process_that_is_stopping_already_makes_room():
 
 def test_a_warm_process_that_somebody_waits_for_is_not_stopped_for_another():
     backends = {A: BackendNumbers(10), B: BackendNumbers(10, alive=1, warm=1, warm_target=1)}
-    assert decide(backends, [A, B], node=NodeNumbers(limit=1, alive=1)).actions == [HandOut(1, B), Reclaim(A, 1)]
+    assert decide(backends, [A, B], node=NodeNumbers(limit=1, alive=1)).actions == [HandOut(1), Reclaim(A, 1)]
 
 
 def test_one_backends_full_house_does_not_hold_up_the_next_in_line():
@@ -145,13 +108,13 @@ def test_refilling_stays_within_the_limits():
 
 def test_the_breaker_holds_starts_back_but_not_what_is_warm():
     backends = {A: BackendNumbers(10, alive=1, warm=1, warm_target=2, start_allowance=0)}
-    assert decide(backends, [A, A]).actions == [HandOut(0, A)]
+    assert decide(backends, [A, A]).actions == [HandOut(0)]
 
 
 def test_a_process_handed_out_counts_against_the_allowance():
     backends = {A: BackendNumbers(50, alive=8, warm=8, start_allowance=8)}
     plan = decide(backends, [A] * 20)
-    assert plan.actions == [HandOut(place, A) for place in range(8)]
+    assert plan.actions == [HandOut(place) for place in range(8)]
 
 
 # --- room that idle sessions can make

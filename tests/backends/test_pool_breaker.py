@@ -36,16 +36,16 @@ async def test_after_five_early_deaths_callers_are_refused_at_once_with_last_lin
         await pool.lease(spec, NO_LIMITS)
     assert time.monotonic() - started < 0.05
     assert caught.value.stderr == ("no idea what to do",)
-    assert 0 < caught.value.retry_after_s <= 0.1
+    assert 0 < (caught.value.retry_after_s or 0) <= 0.1
     assert running.value("trunkline_breaker_open") == 1
-    assert pool.snapshot().backends[spec.key].breaker_open
+    assert pool.snapshot()[spec.key].breaker_open
 
 
 async def test_a_trial_that_succeeds_closes_the_breaker(make_pool, running, quick_delays):
     pool, spec = await make_pool(), spec_of("crash_in_handshake")
     for _ in range(5):
         await crash(pool, spec)
-    await eventually(lambda: pool.snapshot().backends[spec.key].retry_after_s == 0)
+    await eventually(lambda: pool.snapshot()[spec.key].retry_after_s == 0)
     (trial,) = [await pool.lease(spec, NO_LIMITS)]
     with pytest.raises(BackendUnavailable):  # one at a time
         await pool.lease(spec, NO_LIMITS)

@@ -4,7 +4,7 @@ import anyio
 import pytest
 
 from app.errors import BackendExited, InvalidResponse
-from tests.backends.rig import NO_LIMITS
+from tests.backends.rig import NO_LIMITS, total
 from tests.processes.rig import eventually, spec_of
 
 
@@ -13,17 +13,16 @@ def shared(server: str, **fields):
 
 
 async def test_a_shared_process_is_prepared_before_it_is_handed_out(make_pool):
-    pool = await make_pool()
     may_go = anyio.Event()
 
     async def prepare(process):
         await may_go.wait()
         return f"prepared {process.id}"
 
-    pool.prepare = prepare
+    pool = await make_pool(prepare=prepare)
     spec = shared("echo", warm=1)
     pool.configure(spec)
-    await eventually(lambda: pool.snapshot().starting == 1)
+    await eventually(lambda: total(pool, "starting") == 1)
     may_go.set()
     lease = await pool.lease(spec, NO_LIMITS)
     assert lease.prepared == f"prepared {lease.link.id}"
@@ -35,28 +34,25 @@ async def test_a_shared_process_is_prepared_before_it_is_handed_out(make_pool):
 
 
 async def test_a_process_that_cannot_be_prepared_is_stopped_and_its_caller_told(make_pool, running):
-    pool = await make_pool()
-
     async def refuse(process):
         raise InvalidResponse("no")
 
-    pool.prepare = refuse
+    pool = await make_pool(prepare=refuse)
     with pytest.raises(InvalidResponse):
         await pool.lease(shared("echo"), NO_LIMITS)
     await eventually(lambda: not running.supervisor.processes)
-    assert pool.snapshot().backends["acme", "echo"].starting == 0
+    assert pool.snapshot()["acme", "echo"].starting == 0
 
 
 async def test_a_process_that_dies_while_it_is_prepared_counts_as_one_early_death(make_pool):
-    pool = await make_pool()
-
     async def wait_for_its_end(process):
         await process.wait_gone()
         raise BackendExited(started=False)
 
-    pool.prepare = wait_for_its_end
+    pool = await make_pool(prepare=wait_for_its_end)
     spec = shared("crash_at_start")
     for _ in range(2):
         with pytest.raises(BackendExited):
             await pool.lease(spec, NO_LIMITS)
-    assert repr(pool._inventory.stocks[spec.key].breaker) == "<Breaker [closed, 2 early deaths]>"
+    breaker = pool._inventory.stocks[spec.key].breaker
+    assert (breaker.is_open, breaker._in_a_row) == (False, 2)

@@ -18,7 +18,7 @@ STILL_S = 2.0  # for an answer on the stream to a request that broke off
 RESUMED_AGAIN_S = 0.2
 RESUMES = 20
 META = "io.modelcontextprotocol/"
-MODERN = "2026-07-28"
+SESSIONLESS = "2026-07-28"
 
 
 @dataclass
@@ -140,12 +140,12 @@ def tool_call(name: str, tool: str, **arguments: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": name, "method": "tools/call", "params": params}
 
 
-def modern(body: dict[str, Any], client: str) -> tuple[dict[str, Any], dict[str, str]]:
+def sessionless(body: dict[str, Any], client: str) -> tuple[dict[str, Any], dict[str, str]]:
     """The same as a request of 2026-07-28, with the headers that belong to it."""
     about = {"name": client, "version": "1"}
-    meta = {META + "protocolVersion": MODERN, META + "clientCapabilities": {}, META + "clientInfo": about}
+    meta = {META + "protocolVersion": SESSIONLESS, META + "clientCapabilities": {}, META + "clientInfo": about}
     params = {**body["params"], "_meta": meta}
-    headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": body["method"], "Mcp-Name": params["name"]}
+    headers = {"MCP-Protocol-Version": SESSIONLESS, "Mcp-Method": body["method"], "Mcp-Name": params["name"]}
     return {**body, "params": params}, headers
 
 

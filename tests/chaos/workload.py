@@ -9,7 +9,7 @@ import anyio
 import httpx2
 
 from tests.chaos.history import Asked, Call, Closed, Heard, Listened, NotOpened, Opened
-from tests.chaos.wires import PATIENCE_S, Answer, SseWire, Wire, initialize, modern, now, tool_call
+from tests.chaos.wires import PATIENCE_S, Answer, SseWire, Wire, initialize, now, sessionless, tool_call
 from tests.chaos.world import Known, Principal, World
 from tests.integration.wire import LATEST, Event
 
@@ -245,7 +245,7 @@ class Reader(Caller):
                 return  # a client that hangs up and comes back
 
 
-class Modern(Actor):
+class Sessionless(Actor):
     """2026-07-28: each request stands for itself."""
 
     def __init__(self, world: World, tenant: str, recovery: str = "respawn") -> None:
@@ -258,7 +258,7 @@ class Modern(Actor):
 
         async def post(url: str, body: dict[str, Any]) -> Answer:
             assert self.principal is not None
-            body, headers = modern(body, self.principal.name)
+            body, headers = sessionless(body, self.principal.name)
             wire = Wire(self.world.rig.http, {**self.headers, **headers}, self.heard, patience_s)
             return await wire.post(url + self.path + "/mcp", body)
 
@@ -326,12 +326,17 @@ def crowd(world: World, *, few: bool) -> list[Actor]:
     """One of each kind, or everybody."""
     found: list[Actor] = [Intruder(world, "north")]
     if few:
-        found += [Caller(world, "north"), Reader(world, "north"), Modern(world, "north", "end"), Sse(world, "north")]
-        found += [Caller(world, "south", "end"), Reader(world, "south"), Modern(world, "south")]
+        found += [
+            Caller(world, "north"),
+            Reader(world, "north"),
+            Sessionless(world, "north", "end"),
+            Sse(world, "north"),
+        ]
+        found += [Caller(world, "south", "end"), Reader(world, "south"), Sessionless(world, "south")]
     for tenant in () if few else ("north", "south"):
         found += [Caller(world, tenant, recovery) for recovery in ("respawn", "respawn", "end")]
         found += [Reader(world, tenant, recovery) for recovery in ("respawn", "respawn", "end")]
-        found += [Modern(world, tenant, recovery) for recovery in ("respawn", "end")]
+        found += [Sessionless(world, tenant, recovery) for recovery in ("respawn", "end")]
         found += [Sse(world, tenant, recovery) for recovery in ("respawn", "end")]
     found += [Caller(world, "narrow") for _ in range(4)]  # one more than it may have
     return found

@@ -1,5 +1,6 @@
 """The command `trunkline`: real processes where it matters, `main()` elsewhere."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -13,6 +14,7 @@ from app import __version__, cli
 from app.auth import ApiKeys, KeyMaker
 from app.config.settings import Settings
 from app.storage import ApiKeyRepository, Database, migrate
+from app.storage.audit import AuditLog, Which
 
 
 @pytest.fixture(autouse=True)
@@ -81,8 +83,32 @@ def test_keys_are_listed_and_revoked(capsys):
     assert not any(each["key"] in str(lines) for each in made)
 
 
-def test_long_lists_are_whole(capsys, monkeypatch):
-    monkeypatch.setattr("app.cli.keys.PAGE", 2)
+async def acts() -> list[tuple[str, dict[str, tuple[object, object]]]]:
+    """What the audit trail says, oldest first."""
+    database = Database(Settings.from_env(os.environ).database_url)
+    try:
+        found = [entry.act for entry in reversed(await AuditLog(database).list(Which(None), limit=9))]
+    finally:
+        await database.aclose()
+    return [(act.action, {each.member: (each.old, each.new) for each in act.changes}) for act in found]
+
+
+def test_the_trail_says_what_was_changed_and_a_second_revocation_changes_nothing(capsys):
+    assert cli.main(["keys", "create", "--tenant", "default", "--json", "--name", "ci", "--scope", "tenant:read"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    for _ in range(2):
+        assert cli.main(["keys", "revoke", "--tenant", "default", made["id"]]) == 0
+    (create, created), (revoke, revoked) = asyncio.run(acts())
+    assert (create, revoke) == ("key.create", "key.revoke")
+    assert (created["name"], created["scopes"]) == ((None, "ci"), (None, ["tenant:read"]))
+    assert made["key"] not in str(created)
+    assert list(revoked) == ["revoked_at"]
+    was, is_now = revoked["revoked_at"]
+    assert was is None
+    assert is_now
+
+
+def test_long_lists_are_whole(capsys):
     for _ in range(5):
         cli.main(["keys", "create", "--tenant", "default", "--scope", "mcp:connect"])
     capsys.readouterr()
@@ -138,7 +164,7 @@ def test_wrong_usage_is_exit_code_2(capsys, arguments):
 def test_migrate_checks_first_and_then_does(capsys, data_dir):
     other = ["--data-dir", str(data_dir / "other")]
     assert cli.main(["migrate", "--check", *other]) == 1
-    assert "so does `trunkline migrate`" in capsys.readouterr().err
+    assert "`trunkline migrate` create one" in capsys.readouterr().err
     assert not (data_dir / "other").exists()
     assert cli.main(["migrate", *other]) == 0
     assert cli.main(["migrate", "--check", *other]) == 0

@@ -205,6 +205,18 @@ def test_the_key_is_written_out_only_when_its_variable_is_named(capsys, monkeypa
     assert "contains the key" in err
 
 
+@pytest.mark.parametrize("words", [[], ["--write", "mcp.json"]], ids=["printed", "written"])
+@pytest.mark.parametrize("client", ["cline", "claude-desktop"])
+def test_a_variable_that_has_no_key_is_an_error_and_nothing_is_written(capsys, monkeypatch, tmp_path, client, words):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NOVAR", "")
+    assert cli.main(["connect", client, "--backend", "time", "--key-env", "NOVAR", *words]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "NOVAR is not set" in err
+    assert not (tmp_path / "mcp.json").exists()
+
+
 async def _register(*names: str) -> None:
     database = Database(Settings.from_env(os.environ).database_url)
     try:

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from app import cli
-from app.client_config import CLIENTS, PASTE_HERE, Target, files, merged_json, merged_toml, put
-from app.client_config.jsonc import read
+from app.client_config import CLIENTS, PASTE_HERE, Target, files, put
+from app.client_config.merging import merged_json, merged_toml
 from app.errors import Conflict, GatewayError, InvalidRequest
+from app.jsonc import read
 
 BASE = "https://gw.example.com"
 FILES = [name for name, client in CLIENTS.items() if client.file is not None]
@@ -115,7 +116,7 @@ def test_of_the_two_files_of_cline_the_one_that_exists_is_taken(home, capsys, mo
     of_extension = home / ".config/Code/User/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json"
     of_command_line = home / ".cline/data/settings/cline_mcp_settings.json"
     assert connect("cline", "time") == 2
-    assert "none of the usual files is there: name yours with --write FILE" in capsys.readouterr().err
+    assert "none of the usual files exists: name yours with --write FILE" in capsys.readouterr().err
     for path, backend in ((of_extension, "time"), (of_command_line, "notes")):
         path.parent.mkdir(parents=True)
         path.write_text("{}")
@@ -140,7 +141,7 @@ def test_a_file_can_be_named(home, capsys):
 @pytest.mark.parametrize("client", ["openai-agents", "langchain"])
 def test_a_program_is_not_merged(capsys, client):
     assert connect(client, "time") == 2
-    assert "is a program" in capsys.readouterr().err
+    assert "is configured in a program" in capsys.readouterr().err
 
 
 # --- what stays
@@ -253,17 +254,17 @@ def test_a_question_of_vs_code_is_asked_once(home):
     ("text", "problem"),
     [
         ("{", "the name of a member is missing"),
-        ("[]", "it holds no object"),
-        ('{"mcpServers": []}', "its `mcpServers` is no object"),
+        ("[]", "it is not an object"),
+        ('{"mcpServers": []}', "its `mcpServers` is not an object"),
         ('{"a": 1, "a": 2}', "line 1: 'a' stands twice"),
-        ('{"a": 1}\n{"b": 2}', "something stands after the end"),
-        ('{"a": NaN}', "'NaN' is no value"),
-        ('{"a": tru}', "'tru' is no value"),
+        ('{"a": 1}\n{"b": 2}', "line 1: there is text after the end"),
+        ('{"a": NaN}', "a value is missing or malformed"),
+        ('{"a": tru}', "a value is missing or malformed"),
         ('{"a" 1}', "a colon is missing"),
         ('{"a": 1 "b": 2}', "a comma or '}' is missing"),
-        ('{"a": "x\n"}', "a string has no end"),
+        ('{"a": "x\n"}', "a value is missing or malformed"),
         ("{'a': 1}", "the name of a member is missing"),
-        ("{} /* open", "something stands after the end"),
+        ("{} /* open", "line 1: there is text after the end"),
         ("[" * 100_000, "nested too deeply"),
         ("theme = 'dark'", "it is not JSON: line 1"),
     ],
@@ -342,7 +343,7 @@ def test_toml_keeps_its_form_its_comments_and_what_is_not_ours(home, capsys):
         ('mcp_servers = {time = {command = "x"}}', "in a form that cannot be changed safely"),
         ('[mcp_servers]\ntime = {command = "x"}', "in a form that cannot be changed safely"),
         ('mcp_servers.time.command = "x"', "in a form that cannot be changed safely"),
-        ("mcp_servers = 3", "is no object"),
+        ("mcp_servers = 3", "is not an object"),
         ("a = ", "it is not TOML"),
         ("a = [\n" + "1,\n" * 600 + "]", "it is not TOML"),
         ("a = " + "[" * 100_000, "nested too deeply"),
@@ -442,11 +443,11 @@ def test_what_another_program_writes_meanwhile_is_not_lost(home):
         path.write_text('{"mine": 1}')
         return merged_json(text, documents)
 
-    with pytest.raises(Conflict, match="meanwhile"):
+    with pytest.raises(Conflict, match="in the meantime"):
         put(path, meanwhile, is_secret=False)
     assert path.read_text() == '{"mine": 1}'
     path.unlink()
-    with pytest.raises(Conflict, match="meanwhile"):
+    with pytest.raises(Conflict, match="in the meantime"):
         put(path, meanwhile, is_secret=False)
     assert path.read_text() == '{"mine": 1}'
     assert [each.name for each in path.parent.iterdir()] == ["mcp.json"]

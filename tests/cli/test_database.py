@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app import cli
-from app.cli import settings as cli_settings
+from app.cli import database
 from app.config.data_directory import default_data_dir
 from app.config.settings import Settings
 from app.errors import SettingsError
@@ -62,7 +62,7 @@ def test_connect_without_a_database_asks_for_the_backend(capsys, elsewhere):
 def test_a_look_at_a_file_needs_no_database(capsys, elsewhere):
     (elsewhere / "mcp.json").write_text(json.dumps({"mcpServers": {"notes": {"command": "notes"}}}))
     assert cli.main(["import", str(elsewhere / "mcp.json")]) == 0
-    assert "there is none yet" in capsys.readouterr().err
+    assert "it does not exist yet" in capsys.readouterr().err
     assert list((elsewhere / "home").iterdir()) == []
 
 
@@ -88,7 +88,7 @@ def test_a_data_directory_of_an_earlier_version_stays_in_use_and_that_is_said(el
     assert cli.main(["migrate", "--data-dir", str(old)]) == 0
     capsys.readouterr()
     assert cli.main([*CREATE]) == 0
-    aside = "in the working directory, which goes before the default"
+    aside = "in the working directory, which takes precedence over the default"
     assert capsys.readouterr().err.splitlines()[0] == f"trunkline: database {old}/trunkline.db ({aside})"
     assert not (elsewhere / "home/.local").exists()
 
@@ -211,7 +211,10 @@ def test_doctor_misses_a_key_that_was_lost(elsewhere, monkeypatch, capsys):
     assert "there is a database, but its key is not in" in capsys.readouterr().err
 
 
-def test_why_a_directory_was_chosen_is_not_said_where_somebody_named_it(elsewhere, monkeypatch):
+def test_why_a_directory_was_chosen_is_not_said_where_somebody_named_it(elsewhere, monkeypatch, capsys):
     monkeypatch.setenv("TRUNKLINE_DATA_DIR", str(elsewhere / "named"))
     options = cli.make_parser().parse_args(["keys", "list", "--tenant", "default"])
-    assert cli_settings.why_this_data_dir(options, cli_settings.settings_only_read(options)) == ""
+    database.say_which(options, database.settings_only_read(options))
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"trunkline: database {elsewhere}/named/trunkline.db; it does not exist yet"
+    )

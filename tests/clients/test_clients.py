@@ -28,7 +28,7 @@ LEDGER = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/ledger.py")]
 BACKEND = [sys.executable, "-I", "-S", str(ROOT / "tests/conformance/stdio_backend.py"), "--era"]
 MCP_2 = "mcp==2.3.0"
 
-HANDSHAKE, MODERN = "streamable_http", "modern"  # as the gateway's metrics call them
+HANDSHAKE, SESSIONLESS = "streamable_http", "modern"  # as the gateway's metrics call them
 RESOURCES = ["test://static-text", "test://static-binary", "test://watched-resource"]
 TEXT_RESOURCES_PROGRESS = {
     "text": "This is a simple text response for testing.",
@@ -71,11 +71,11 @@ def _proxy(speaks: str, *arguments: str) -> Client:
 
 CLIENTS = {
     "python-sdk-1": Client("python_sdk_1.py", HANDSHAKE, ("mcp==1.30.0",)),
-    "python-sdk-2": Client("python_sdk_2.py", MODERN, (MCP_2,), limits=LARGE_EVENT),
-    "fastmcp": Client("fastmcp_client.py", MODERN, ("fastmcp==4.1.2", MCP_2), limits=LARGE_EVENT),
+    "python-sdk-2": Client("python_sdk_2.py", SESSIONLESS, (MCP_2,), limits=LARGE_EVENT),
+    "fastmcp": Client("fastmcp_client.py", SESSIONLESS, ("fastmcp==4.1.2", MCP_2), limits=LARGE_EVENT),
     "openai-agents": Client(
         "openai_agents.py",
-        MODERN,
+        SESSIONLESS,
         ("openai-agents==0.24.0", MCP_2),
         finds={**TEXT_RESOURCES_PROGRESS, "refused": MISSING_CAPABILITY},  # it has no API for elicitation
         limits=LARGE_EVENT,
@@ -83,7 +83,7 @@ CLIENTS = {
     "langchain": Client("langchain_adapters.py", HANDSHAKE, ("langchain-mcp-adapters==0.3.2", "mcp==1.30.0")),
     "typescript-sdk-1": Client("client.mjs", HANDSHAKE, npm="typescript_sdk_1"),
     "typescript-sdk-2": Client("client.mjs", HANDSHAKE, npm="typescript_sdk_2"),
-    "typescript-sdk-2-auto": Client("client.mjs", MODERN, npm="typescript_sdk_2", arguments=("auto",)),
+    "typescript-sdk-2-auto": Client("client.mjs", SESSIONLESS, npm="typescript_sdk_2", arguments=("auto",)),
     "mcp-remote-client": Client(
         "mcp_remote_client.py",
         HANDSHAKE,
@@ -91,8 +91,8 @@ CLIENTS = {
         finds={"tools": True, "resources": RESOURCES},  # all that it does
     ),
     "mcp-remote": _proxy(HANDSHAKE, "legacy"),
-    "mcp-remote-modern-host": _proxy(MODERN, "auto"),
-    "mcp-remote-protocol-auto": _proxy(MODERN, "legacy", "--protocol", "auto"),
+    "mcp-remote-sessionless-host": _proxy(SESSIONLESS, "auto"),
+    "mcp-remote-protocol-auto": _proxy(SESSIONLESS, "legacy", "--protocol", "auto"),
 }
 
 
@@ -150,7 +150,7 @@ def answered(gateway: Gateway) -> Counter[str]:
 @pytest.mark.clients
 @pytest.mark.real
 @pytest.mark.timeout(3 * environments.INSTALL_S)  # the first run installs
-@pytest.mark.parametrize("era", ["legacy", "dual", "modern"])
+@pytest.mark.parametrize("era", ["legacy", "dual", "sessionless"])
 @pytest.mark.parametrize("name", CLIENTS)
 def test_a_client_works_with_its_defaults(gateway: Gateway, name: str, era: str, tmp_path: Path) -> None:
     client, before = CLIENTS[name], answered(gateway)

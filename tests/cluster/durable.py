@@ -22,12 +22,13 @@ from app.metrics import Metrics
 from app.protocol.event_ids import EventId, parse_event_id
 from app.protocol.handshake_record import HandshakeRecord
 from app.protocol.jsonrpc import parse_client
-from app.routing.journal_store import Journaled, JournalStore, JournalWrite, MemoryJournalStore, Outcome
+from app.routing.journal_store import Journaled, JournalStore, JournalWrite, Outcome
 from app.routing.routes import Route, session_key
 from app.sessions.session import Session, Surroundings
-from app.sessions.standstill import Fence
+from app.sessions.standstill import StandstillDetector
 from app.streams.resumption import Reader
 from app.streams.streams import Reply
+from tests.routing.memory_journal_store import MemoryJournalStore
 from tests.sessions.fakes import FakeLease, FakeLink
 
 SPEC = BackendSpec("acme", "echo", "echo-server", recovery="respawn")
@@ -87,13 +88,13 @@ class FakeLinks:
 
 
 class Node:
-    """What of a node has to do with durable sessions. Fulfils `restoring.Sessions`."""
+    """What of a node has to do with durable sessions."""
 
     def __init__(self, store: JournalStore, tasks: anyio.abc.TaskGroup) -> None:
         self.metrics = Metrics("test")
         self.links = FakeLinks(tasks)
         self.writer = JournalWriter(store, SEALER)
-        self.durability = Durability(self.writer, self.links)
+        self.durability = Durability(self.writer, self.links.restore)
         self.sessions: dict[str, Session] = {}
         self.closed: list[str] = []
         self.refusal: GatewayError | None = None
@@ -108,7 +109,7 @@ class Node:
         if self.refusal is not None:
             raise self.refusal
         gate = TenantGates(self.metrics).of("acme", Limits(sessions=None, requests_per_second=None))
-        around = Surroundings(transport, gate, self.metrics, self._closed, Fence(lambda: 0.0), 15.0)
+        around = Surroundings(transport, gate, self.metrics, self._closed, StandstillDetector(lambda: 0.0), 15.0)
         session = self.sessions[session_id] = Session(session_id, principal, spec, around)
         return session
 
@@ -128,7 +129,7 @@ class Node:
 
     async def restore(self, session_id: str, token: int) -> Session | None:
         """Takes the session over, under this token."""
-        return await self.durability.restore(self, session_id, route(session_id, token), SPEC, Limits())
+        return await self.durability.restore(self.restored, session_id, route(session_id, token), SPEC, Limits())
 
     async def take_over(self, session_id: str, token: int = 2) -> Session:
         """The same, and its process has been greeted."""

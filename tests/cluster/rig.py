@@ -11,17 +11,17 @@ import pytest
 
 from app.cluster.durability import Durability
 from app.cluster.journal_writer import JournalWriter
-from app.cluster.takeover import TakeOver
+from app.cluster.session_takeover import SessionTakeover
 from app.domain import Principal
 from app.metrics import Metrics
 from app.routing.memory_store import MemoryStore
 from app.routing.routes import Quota, Route, session_key
 from app.sessions.directory import BackendDirectory
+from app.sessions.open_sessions import OpenSessions
 from app.sessions.ownership import Ownership
-from app.sessions.registry import SessionRegistry
+from app.sessions.registry import SessionRegistry, sweep_for_ever
 from app.sessions.session import Session
 from app.sessions.standstill import StandstillGuard
-from app.sessions.sweep import sweep_for_ever
 from tests.cluster.durable import HELLO, SEALER, FakeLinks, FlakyStore, message, request
 from tests.routing.rig import record
 from tests.sessions.fakes import FakeLink, FakeStore, HeldStore, all_ours
@@ -42,7 +42,7 @@ class Cluster:
     ownership: Ownership
     registry: SessionRegistry
     durability: Durability
-    take_over: TakeOver
+    take_over: SessionTakeover
 
     @property
     def process(self) -> FakeLink:
@@ -87,16 +87,22 @@ async def running_cluster(
         stack.callback(tasks.cancel_scope.cancel)
         metrics, store, journals, links = Metrics("test"), HeldStore(), FlakyStore(), FakeLinks(tasks)
         await store.beat(record(HERE))
-        ownership = await stack.enter_async_context(Ownership(store, HERE, record(HERE).url))
+        sessions = OpenSessions()
+        ownership = await stack.enter_async_context(
+            Ownership(store, HERE, record(HERE).url, on_session_lost=sessions.lost)
+        )
         source: Any = links
-        durability = Durability(JournalWriter(journals, SEALER), links)
+        durability = Durability(JournalWriter(journals, SEALER), links.restore)
         kept = None if is_alone else durability
         registry = await stack.enter_async_context(
-            SessionRegistry(directory, source, metrics, ownership, max_sessions=50, durability=kept)
+            SessionRegistry(directory, source, metrics, ownership, max_sessions=50, sessions=sessions, durability=kept)
         )
-        tasks.start_soon(sweep_for_ever, registry, StandstillGuard(registry.fence, registry, ownership, all_ours))
-        ownership.on_session_lost = registry.lost
-        take_over = TakeOver(ownership, directory, partial(durability.restore, registry), metrics)
+        tasks.start_soon(
+            sweep_for_ever,
+            registry,
+            StandstillGuard(registry.standstill, ownership, all_ours, registry._sessions.deliver_held),
+        )
+        take_over = SessionTakeover(ownership, directory, partial(durability.restore, registry.restored), metrics)
         yield Cluster(principal, metrics, store, journals, links, ownership, registry, durability, take_over)
 
 

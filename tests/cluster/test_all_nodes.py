@@ -15,6 +15,7 @@ import pytest
 from app.backends.failures import Affected, BackendFailure
 from app.cluster import all_nodes
 from app.cluster.all_nodes import AllNodes, answer_for
+from app.errors import NodeUnavailable
 from app.http.errors import HttpRefusal
 from app.peers.client import PeerClient
 from app.routing.routes import NodeRecord
@@ -30,8 +31,8 @@ from app.this_node.views import (
     SessionView,
     TenantUse,
 )
-from app.transports.remote.inside import Inside
 from app.transports.remote.late_heads import LateHeads
+from app.transports.remote.peer_requests import PeerRequests
 from app.transports.request import McpRequest
 from tests.peers.rig import request_of
 from tests.transports.remote.nodes import KEY, credentials, served
@@ -107,7 +108,7 @@ class Overview:
 
     def backends(self, tenant: str, first: str, last: str) -> list[BackendRunning]:
         failures = () if first != last else (FAILURE,)
-        return [BackendRunning("echo", self.id, warm=2, failures=failures)] if first <= "echo" <= last else []
+        return [BackendRunning(name="echo", node=self.id, warm=2, failures=failures)] if first <= "echo" <= last else []
 
     def credential_uses(self, identity: tuple[str, str, str]) -> list[AddressUse]:
         return [AddressUse("192.0.2.1", 7, NOW, NOW, self.id)] if identity == HOLDER else []
@@ -132,12 +133,11 @@ class Node:
         own, mine = cast("Any", self.overview), credentials(node_id, key)
         self.client = PeerClient(mine)
         self.all = AllNodes(own, self.peers.values, self.client)
-        self.inside = Inside(mine, partial(answer_for, own), LateHeads(), max_body_bytes=1000)
+        self.inside = PeerRequests(mine, partial(answer_for, own), LateHeads(), max_body_bytes=1000)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """As the front does."""
-        request = McpRequest(scope, receive, send, "", "", "")
-        request.public_url = None
+        request = McpRequest(scope, receive, send)
         try:
             if await self.inside.has_answered(request, scope["path"]):
                 return
@@ -188,7 +188,6 @@ async def test_lists_are_of_all_nodes_in_order():
             assert processes == Listing([process("s1", B), process("s3", A), process("s4", B)], 3, [])
         assert await a.all.sessions("zenith", Window()) == Listing([], 0, [])
         assert [(each.id, each.sessions) for each in await a.all.statuses()] == [(A, 1), (B, 9), (C, 9)]
-        assert a.all.status().id == A
 
 
 async def test_what_a_tenant_has_taken_of_its_limits_is_that_of_all_nodes():
@@ -254,7 +253,7 @@ async def test_what_runs_of_backends_and_their_failures_come_from_all_nodes_but_
     a, b, c = Node(A), Node(B), Node(C)
     async with others(a, b):
         found = await a.all.backends("acme", "a", "z")
-        assert found.rows == [BackendRunning("echo", A, warm=2), BackendRunning("echo", B, warm=2)]
+        assert found.rows == [BackendRunning(name="echo", node=A, warm=2), BackendRunning(name="echo", node=B, warm=2)]
         a.peers[C] = NodeRecord(C, "http://127.0.0.1:1", "1", NOW)
         found = await a.all.backends("acme", "echo", "echo")
         assert [each.failures for each in found.rows] == [(FAILURE,), (FAILURE,)]
@@ -278,6 +277,15 @@ async def test_a_session_is_ended_where_it_is():
         assert not await a.all.end_session("acme", "s2")
         assert not await a.all.end_session("zenith", "s1")
     assert (a.overview.ended, b.overview.ended) == (["s1"], ["s2"])
+
+
+async def test_a_session_is_not_said_to_be_gone_where_a_node_did_not_answer():
+    a, b = Node(A), Node(B, "s2")
+    async with others(a, b):
+        a.peers["gone"] = NodeRecord("gone", "http://127.0.0.1:1", "1", NOW)
+        assert await a.all.end_session("acme", "s2")
+        with pytest.raises(NodeUnavailable, match="gone"):
+            await a.all.end_session("acme", "s1")
 
 
 async def test_last_words_come_from_where_the_process_runs():

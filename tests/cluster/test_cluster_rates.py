@@ -1,4 +1,4 @@
-"""SharedRates: nodes in simulated time, and the script in a real Redis."""
+"""ClusterRates: nodes in simulated time, and the script in a real Redis."""
 
 import random
 import time
@@ -11,7 +11,7 @@ import anyio
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from app.cluster.cluster_rates import EVERY_S, SCRIPT, SharedRates
+from app.cluster.cluster_rates import EVERY_S, SCRIPT, ClusterRates
 from app.domain import Limits
 from app.errors import QuotaExceeded, RoutesUnavailable
 from app.limits.gates import TenantGate, TenantGates
@@ -32,7 +32,7 @@ class Cluster:
         self.all_gates = [TenantGates(Metrics("test"), are_shared=True) for _ in range(nodes)]
         self.gates = [gates.of("acme", limits) for gates in self.all_gates]
         self.now = self.began = time.monotonic()  # not before their buckets are there
-        self.rates = [SharedRates(gates, self.script, lambda: self.now) for gates in self.all_gates]
+        self.rates = [ClusterRates(gates, self.script, lambda: self.now) for gates in self.all_gates]
 
     async def script(self, keys: Sequence[str], arguments: Sequence[float]) -> list[bytes]:
         """What the script in Lua does."""
@@ -192,7 +192,7 @@ async def test_three_nodes_at_three_times_the_rate_let_the_rate_through_with_a_r
     async def node(url: str) -> None:
         async with connected(url) as connection, anyio.create_task_group() as tasks:
             gates = TenantGates(Metrics("test"), are_shared=True)
-            tasks.start_soon(SharedRates(gates, partial(connection.run, Script(SCRIPT))).run)
+            tasks.start_soon(ClusterRates(gates, partial(connection.run, Script(SCRIPT))).run)
             gate = gates.of("acme", Limits(requests_per_second=rate, burst=10))
             await overload(gate, 0.5, 3 * rate)
             passed.append(await overload(gate, seconds, rate))
@@ -209,7 +209,7 @@ async def test_a_frozen_redis_holds_nobody_up():
     with RedisServer() as server:
         async with connected(server.url) as connection:
             gates = TenantGates(Metrics("test"), are_shared=True)
-            shared = SharedRates(gates, partial(connection.run, Script(SCRIPT)))
+            shared = ClusterRates(gates, partial(connection.run, Script(SCRIPT)))
             gate = gates.of("acme", Limits(requests_per_second=1.0, burst=10))
             server.freeze()
             gate.check_rate(time.monotonic())

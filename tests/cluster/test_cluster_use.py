@@ -1,4 +1,4 @@
-"""SharedUse: nodes over a real Redis."""
+"""ClusterUse: nodes over a real Redis."""
 
 import time
 from collections import Counter
@@ -11,7 +11,7 @@ import pytest
 
 from app.auth.sealing import Sealer
 from app.cluster import cluster_use
-from app.cluster.cluster_use import SharedUse
+from app.cluster.cluster_use import ClusterUse
 from app.domain import Limits
 from app.errors import QuotaExceeded
 from app.limits.gates import TenantGates
@@ -34,7 +34,7 @@ class Processes:
     def used(self) -> Counter[str]:
         return self.counts
 
-    def set_elsewhere(self, used: Mapping[str, int]) -> None:
+    def note_remote_use(self, used: Mapping[str, int]) -> None:
         self.elsewhere = used
         self.looked += 1
 
@@ -43,7 +43,7 @@ class Node:
     def __init__(self, connection: RedisConnection, name: str, others: list[str]) -> None:
         self.gates, self.processes = TenantGates(Metrics("test")), Processes()
         self.gate = self.gates.of("acme", LIMITS)
-        self.use = SharedUse(self.gates, self.processes, connection.pipeline, SEALS, name, lambda: others)
+        self.use = ClusterUse(self.gates, self.processes, connection, SEALS, name, lambda: others)
 
 
 @asynccontextmanager
@@ -73,32 +73,32 @@ async def test_calls_in_flight_count_on_every_node(empty_redis):
     async with nodes(empty_redis) as (one, two):
         one.gate.begin_call(time.monotonic())
         one.gate.begin_call(time.monotonic())
-        await until(lambda: two.gate.in_flight_elsewhere == 2, 1.0)
+        await until(lambda: two.gate.remote_in_flight == 2, 1.0)
         two.gate.begin_call(time.monotonic())
         with pytest.raises(QuotaExceeded):
             two.gate.begin_call(time.monotonic())
         one.gate.end_call()
-        await until(lambda: two.gate.in_flight_elsewhere == 1, 1.0)
+        await until(lambda: two.gate.remote_in_flight == 1, 1.0)
         two.gate.begin_call(time.monotonic())
-        assert two.gates.of("acme", LIMITS).in_flight_elsewhere == 1
+        assert two.gates.of("acme", LIMITS).remote_in_flight == 1
 
 
 async def test_sessions_are_told_to_be_shown(empty_redis):
     async with nodes(empty_redis) as (one, two):
         for _ in range(3):
             one.gate.open_session(("acme", "key", "alice"))
-        await until(lambda: two.gate.sessions_elsewhere == 3)
+        await until(lambda: two.gate.remote_sessions == 3)
         assert two.gate.sessions == 0
         two.gates.drop_unused("acme")
-        assert two.gates.of("acme", LIMITS).sessions_elsewhere == 3
+        assert two.gates.of("acme", LIMITS).remote_sessions == 3
 
 
 async def test_a_gate_that_is_made_later_knows_too(empty_redis):
     async with nodes(empty_redis) as (one, two):
         one.gate.begin_call(time.monotonic())
-        await until(lambda: two.gate.in_flight_elsewhere == 1)
+        await until(lambda: two.gate.remote_in_flight == 1)
         two.gates.drop_unused("acme")
-        assert two.gates.of("acme", LIMITS).in_flight_elsewhere == 1
+        assert two.gates.of("acme", LIMITS).remote_in_flight == 1
 
 
 async def test_processes_are_told_and_who_waits_for_room_hears_of_it(empty_redis):
@@ -158,6 +158,7 @@ async def test_what_no_node_of_ours_has_written_counts_nothing(empty_redis, writ
             client.set("trunkline:use:node-a", written)
         await two.use.round()
         assert two.processes.elsewhere.get("acme", 0) == 0
+        assert two.use._redis._errors.labels("poisoned")._value.get() == 1
 
 
 async def test_nothing_of_it_can_be_read_in_redis(empty_redis):
@@ -175,9 +176,9 @@ async def test_without_redis_a_node_has_its_own_limits(monkeypatch):
         async with nodes(server.url) as (one, two):
             for _ in range(3):
                 one.gate.begin_call(time.monotonic())
-            await until(lambda: two.gate.in_flight_elsewhere == 3)
+            await until(lambda: two.gate.remote_in_flight == 3)
             server.kill()
-            await until(lambda: two.gate.in_flight_elsewhere == 0)
+            await until(lambda: two.gate.remote_in_flight == 0)
             two.gate.begin_call(time.monotonic())
             server.start()
-            await until(lambda: two.gate.in_flight_elsewhere == 3)
+            await until(lambda: two.gate.remote_in_flight == 3)

@@ -331,9 +331,9 @@ async def test_what_does_not_fit_its_route_or_was_changed_counts_as_nothing(
         (head, [entries[0], entries[1][:-1] + bytes([entries[1][-1] ^ 1])]),
         (b"", entries),
     ]:
-        kept.head, kept.entries = changed_head, list(changed)
+        journals[session_key(old.id)] = kept._replace(head=changed_head, entries=list(changed))
         assert await second.restore(old.id, 2) is None
-    kept.head, kept.entries = head, entries
+    journals[session_key(old.id)] = kept
     assert await second.restore(old.id, 2) is not None
     assert len(caplog.records) == 7
 
@@ -387,7 +387,7 @@ async def test_a_session_that_ends_while_its_process_is_on_its_way_gives_it_back
     assert second.closed == ["deleted"]
 
 
-async def test_a_session_on_a_modern_server_is_not_durable(pair: tuple[Node, Node]) -> None:
+async def test_a_session_on_a_sessionless_server_is_not_durable(pair: tuple[Node, Node]) -> None:
     """What its bridge knows is not written down."""
     node = pair[0]
     session = node.restored("x" * 32, ALICE, SPEC, Limits(), "streamable_http")

@@ -23,7 +23,7 @@ TENANT = Notice(Kind.TENANT_CHANGED, ("acme",))
 
 
 class Node:
-    """Writes down what it is told (for LocalEffects); runs what it is given."""
+    """Writes down what it is told (for ChangeEffects); runs what it is given."""
 
     def __init__(self) -> None:
         self.told: list[tuple[Any, ...]] = []
@@ -42,8 +42,9 @@ class Node:
         self.told.append(("backend_removed", key))
         self.known.pop(key, None)
 
-    def tenants_off(self) -> set[str]:
-        return self.off
+    @property
+    def tenants_off(self) -> dict[str, Disabled]:
+        return {tenant: Disabled("tenant", tenant) for tenant in self.off}
 
     def is_off(self, tenant: str) -> bool:
         return tenant in self.off
@@ -124,7 +125,7 @@ class Rig:
         self.node, self.stores = Node(), Stores()
         stores = self.stores
         local: Any = self.node
-        self.settling = Reconciler(
+        self.reconciler = Reconciler(
             local,
             _Methods(get=stores.backend, list_warm=stores.list_warm),
             _Methods(get=stores.tenant),
@@ -142,7 +143,7 @@ class Rig:
     async def settle(self) -> list[tuple[Any, ...]]:
         """Waits until nothing is due; what the node was told."""
         with anyio.fail_after(5):
-            while self.settling._due or self.settling._doubtful or self.settling._in_hand is not None:
+            while self.reconciler._due or self.reconciler._doubtful or self.reconciler._in_hand is not None:
                 await anyio.sleep(0.001)
         told, self.node.told = self.node.told, []
         return told
@@ -157,25 +158,25 @@ async def rig(monkeypatch):
     monkeypatch.setattr(reconcile, "RETRY_S", 0.01)
     rig = Rig()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(rig.settling.run)
+        tasks.start_soon(rig.reconciler.run)
         yield rig
         tasks.cancel_scope.cancel()
 
 
 async def test_a_backend_is_read_again_and_configured(rig):
-    rig.settling.add(CHANGED)
+    rig.reconciler.add(CHANGED)
     assert await rig.settle() == [("backend_changed", ECHO)]
 
 
 async def test_one_that_is_known_as_it_is_stays_undisturbed(rig):
     rig.node.known[ECHO.key] = ECHO
-    rig.settling.add(CHANGED)
+    rig.reconciler.add(CHANGED)
     assert await rig.settle() == []
 
 
 async def test_one_that_is_gone_is_removed(rig):
     rig.stores.specs.clear()
-    rig.settling.add(CHANGED)
+    rig.reconciler.add(CHANGED)
     assert await rig.settle() == [("backend_removed", ECHO.key)]
 
 
@@ -186,27 +187,27 @@ async def test_one_that_was_removed_and_made_again_is_another_one(rig, where):
         rig.node.known[ECHO.key] = before
     else:
         rig.node.sessions = [(before, ("acme", "key", "good"))]
-    rig.settling.add(CHANGED)
+    rig.reconciler.add(CHANGED)
     assert await rig.settle() == [("backend_removed", ECHO.key), ("backend_changed", ECHO)]
 
 
 async def test_one_of_a_tenant_that_was_made_anew_is_another_one_whatever_its_version(rig):
     rig.node.sessions = [(replace(ECHO, version=ECHO.version - 1, home="acme.1"), ("acme", "key", "good"))]
-    rig.settling.add(CHANGED)
+    rig.reconciler.add(CHANGED)
     assert await rig.settle() == [("backend_removed", ECHO.key), ("backend_changed", ECHO)]
 
 
 async def test_sessions_of_an_older_version_go_on(rig):
     rig.node.sessions = [(replace(ECHO, version=2), ("acme", "key", "good"))]
-    rig.settling.add(CHANGED)
+    rig.reconciler.add(CHANGED)
     assert await rig.settle() == [("backend_changed", ECHO)]
 
 
 async def test_a_tenant_is_read_again(rig):
-    rig.settling.add(TENANT)
+    rig.reconciler.add(TENANT)
     assert await rig.settle() == [("tenant_changed", Tenant("acme", Limits(sessions=7)))]
     rig.stores.tenants.clear()
-    rig.settling.add(TENANT)
+    rig.reconciler.add(TENANT)
     assert await rig.settle() == [("tenant_removed", "acme")]
 
 
@@ -214,13 +215,13 @@ async def test_what_a_tenant_keeps_warm_is_looked_up_when_it_is_on_again_and_not
     warm = replace(ECHO, name="warm", warm=1)
     rig.stores.specs[warm.key] = warm
     rig.node.off = {"acme"}
-    rig.settling.add(TENANT)
+    rig.reconciler.add(TENANT)
     told = await rig.settle()
     assert told == [("tenant_changed", rig.stores.tenants["acme"]), ("backend_changed", warm)]
     rig.node.off = set()
-    rig.settling.add(TENANT)
+    rig.reconciler.add(TENANT)
     assert await rig.settle() == [("tenant_changed", rig.stores.tenants["acme"])]
-    rig.settling.came_back("acme")
+    rig.reconciler.came_back("acme")
     rig.stores.fails_at = len(rig.stores.asked) + 2  # the look at what is warm
     await rig.settle()
     assert rig.stores.asked[-2:] == [("warm",), warm.key]
@@ -229,20 +230,20 @@ async def test_what_a_tenant_keeps_warm_is_looked_up_when_it_is_on_again_and_not
 async def test_a_principal_is_looked_up(rig):
     identity = ("acme", "https://idp", "al ice")
     notice = Notice(Kind.PRINCIPAL_CHANGED, identity)
-    rig.settling.add(notice)
+    rig.reconciler.add(notice)
     assert await rig.settle() == [("principal_changed", identity, None)]
     off = rig.stores.switched_off[identity] = Disabled("principal", "al ice")
-    rig.settling.add(notice)
+    rig.reconciler.add(notice)
     assert await rig.settle() == [("principal_changed", identity, off)]
 
 
 async def test_what_changes_while_it_is_read_is_read_again(rig):
     rig.stores.gate = anyio.Event()
-    rig.settling.add(CHANGED)
+    rig.reconciler.add(CHANGED)
     await rig.has_asked(1)
     newer = rig.stores.specs[ECHO.key] = replace(ECHO, version=4)
     rig.node.known[ECHO.key] = newer
-    rig.settling.supersede(CHANGED)
+    rig.reconciler.supersede(CHANGED)
     rig.stores.gate.set()
     assert await rig.settle() == []
     assert rig.node.known[ECHO.key] == newer
@@ -250,8 +251,8 @@ async def test_what_changes_while_it_is_read_is_read_again(rig):
 
 async def test_while_the_database_is_away_it_stays_due(rig):
     rig.stores.is_away = True
-    rig.settling.add(CHANGED)
-    rig.settling.add(RESYNC)
+    rig.reconciler.add(CHANGED)
+    rig.reconciler.add(RESYNC)
     await rig.has_asked(3)
     assert rig.node.told == []
     rig.stores.is_away = False
@@ -266,7 +267,7 @@ async def test_after_a_gap_everything_is_looked_up_each_once(rig):
     identities = [("acme", "key", "good"), ("acme", "key", "bad"), ("acme", "https://good", "x")]
     identities += [("acme", "https://bad", "x"), ("acme", "https://bad", "y")]
     rig.node.sessions = [(ECHO, identity) for identity in identities * 2]
-    rig.settling.add(RESYNC)
+    rig.reconciler.add(RESYNC)
     told = await rig.settle()
     assert told[0] == ("forget_everything",)
     assert sorted(map(repr, told[1:])) == sorted(
@@ -292,9 +293,9 @@ async def test_what_is_known_to_have_changed_does_not_wait_for_a_look_at_everyth
     rig.stores.specs |= {spec.key: spec for spec in many}
     rig.node.known = {spec.key: spec for spec in many}
     rig.stores.gate = anyio.Event()
-    rig.settling.add(RESYNC)
+    rig.reconciler.add(RESYNC)
     await rig.has_asked(1)
-    rig.settling.add(CHANGED)
+    rig.reconciler.add(CHANGED)
     rig.stores.gate.set()
     await rig.settle()
     assert rig.stores.asked[1] == ECHO.key
@@ -308,10 +309,10 @@ async def test_a_look_at_everything_is_finished_before_the_next(rig, monkeypatch
     rig.stores.specs = {("acme", name): replace(ECHO, name=name) for name in names}
     rig.node.known = dict(rig.stores.specs)
     asked = rig.stores.asked
-    rig.settling.add(RESYNC)
+    rig.reconciler.add(RESYNC)
     for count in range(1, 10):
         await rig.has_asked(count)
-        rig.settling.add(RESYNC)
+        rig.reconciler.add(RESYNC)
     await rig.settle()
     assert {name for _, name in [each for each in asked[:12] if len(each) == 2]} == set(names)
 
@@ -319,7 +320,7 @@ async def test_a_look_at_everything_is_finished_before_the_next(rig, monkeypatch
 async def test_what_the_database_could_not_tell_is_asked_again_and_nothing_else(rig):
     rig.node.known = {ECHO.key: ECHO, ("acme", "other"): replace(ECHO, name="other")}
     rig.stores.specs = dict(rig.node.known)
-    rig.settling.add(RESYNC)
+    rig.reconciler.add(RESYNC)
     rig.stores.fails_at = 3
     await rig.settle()
     assert rig.stores.asked.count(("warm",)) == 1
@@ -327,20 +328,20 @@ async def test_what_the_database_could_not_tell_is_asked_again_and_nothing_else(
 
 
 async def test_a_gap_right_after_another_waits_its_second(rig):
-    rig.settling.add(RESYNC)
+    rig.reconciler.add(RESYNC)
     await rig.settle()
-    rig.settling.add(RESYNC)
+    rig.reconciler.add(RESYNC)
     with anyio.move_on_after(0.2):
         await rig.settle()
     assert rig.node.told == []
-    rig.settling._next_resync_at = 0.0
-    rig.settling.add(CHANGED)
+    rig.reconciler._next_resync_at = 0.0
+    rig.reconciler.add(CHANGED)
     assert ("forget_everything",) in await rig.settle()
 
 
 def test_too_much_at_once_becomes_a_gap():
     rig = Rig()
     for number in range(reconcile.MAX_DUE + 5):
-        rig.settling.add(Notice(Kind.BACKEND_CHANGED, ("acme", f"b{number}")))
-    assert RESYNC in rig.settling._due
-    assert len(rig.settling._due) <= reconcile.MAX_DUE
+        rig.reconciler.add(Notice(Kind.BACKEND_CHANGED, ("acme", f"b{number}")))
+    assert RESYNC in rig.reconciler._due
+    assert len(rig.reconciler._due) <= reconcile.MAX_DUE

@@ -24,7 +24,7 @@ SUITE_WITHIN_S = 180  # the slowest leg takes 80 s on two busy cores
 GATEWAY_WITHIN_S = 120  # its start, and its end
 OLD, NEW = "2025-11-25", "2026-07-28"
 SCENARIOS = {OLD: 30, NEW: 37}
-ERAS = ("dual", "legacy", "modern")
+ERAS = ("dual", "legacy", "sessionless")
 EVERY = [(era, revision) for era in ERAS for revision in SCENARIOS]
 # Where a server is initialised. One that speaks 2026-07-28 with us is not, and has to answer `server/discover`.
 HANDSHAKES = [("dual", OLD), ("legacy", OLD), ("legacy", NEW)]

@@ -116,9 +116,9 @@ def exposed() -> dict[str, set[str]]:
     """Every series by name, with its labels."""
     series: dict[str, set[str]] = {}
     metrics = Metrics("1")
-    for attribute in vars(metrics).values():
-        for family in attribute.describe() if hasattr(attribute, "describe") else ():
-            labels: set[str] = {*getattr(attribute, "_labelnames", ()), *getattr(attribute, "_labels", ())}
+    for collector in [*vars(metrics).values(), *metrics.registry._collector_to_names]:
+        for family in collector.describe() if hasattr(collector, "describe") else ():
+            labels: set[str] = {*getattr(collector, "_labelnames", ()), *getattr(collector, "_labels", ())}
             suffixes: dict[str, dict[str, set[str]]] = {
                 "histogram": {"_bucket": {"le"}, "_sum": set(), "_count": set()},
                 "counter": {"_total": set()},
@@ -237,7 +237,11 @@ def refusals() -> set[str]:
     found = set[str]()
     for path in (ROOT / "app").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "HttpRefusal" and len(node.args) > 1:
+            if (
+                isinstance(node, ast.Call)
+                and getattr(node.func, "id", "") in ("HttpRefusal", "_NotAllowed")
+                and len(node.args) > 1
+            ):
                 reason = node.args[1]
                 found |= {str(reason.value)} if isinstance(reason, ast.Constant) else set()
     return found

@@ -83,12 +83,12 @@ def bridged(place: Place) -> bool:
     return place.pair.is_bridged
 
 
-def modern_client(place: Place) -> bool:
-    return place.pair.client == "modern"
+def sessionless_client(place: Place) -> bool:
+    return place.pair.client == "sessionless"
 
 
-def modern_client_of_an_older_server(place: Place) -> bool:
-    return bridged(place) and modern_client(place)
+def sessionless_client_of_an_older_server(place: Place) -> bool:
+    return bridged(place) and sessionless_client(place)
 
 
 def json_only(place: Place) -> bool:
@@ -245,25 +245,25 @@ ALLOWED = [
         "log messages, where a client of 2026-07-28 accepts JSON only",
         "the same; one of the handshake era has its GET stream",
         _without("notifications/message"),
-        lambda place: json_only(place) and modern_client(place),
+        lambda place: json_only(place) and sessionless_client(place),
     ),
     Allowed(
         "subscriptions, where a client of 2026-07-28 accepts JSON only",
         "they are a stream: 406",
         _changes,
-        lambda place: place.pair.accept == "json" and modern_client(place),
+        lambda place: place.pair.accept == "json" and sessionless_client(place),
     ),
     Allowed(
         "the reason of a cancellation",
         "over HTTP a client of 2026-07-28 closes the stream, which says none",
         _reason,
-        modern_client,
+        sessionless_client,
     ),
     Allowed(
         "tools/list at the server's end",
         "the gateway asks for itself too, to know what a client of 2026-07-28 has to repeat in headers; not for long",
         _own_list,
-        lambda place: modern_client(place) and place.end == "server",
+        lambda place: sessionless_client(place) and place.end == "server",
     ),
     # --- what one revision writes in another way than the other, or has not at all
     Allowed("the opening", "initialize in one, server/discover in the other", _opening, bridged),
@@ -301,13 +301,13 @@ ALLOWED = [
         "list changes outside of a subscription",
         "2026-07-28 has them only there",
         _changes_unasked,
-        lambda place: modern_client_of_an_older_server(place) and place.end == "client",
+        lambda place: sessionless_client_of_an_older_server(place) and place.end == "client",
     ),
     Allowed(
         "what a server says when it likes",
         "in 2026-07-28 it can ask and log only in a call: in one that runs, or it hears that there is none",
         _outside_of_calls,
-        modern_client_of_an_older_server,
+        sessionless_client_of_an_older_server,
     ),
 ]
 

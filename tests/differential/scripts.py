@@ -275,7 +275,9 @@ def _memory(era: str, root: Path) -> list[Step]:
 
 
 SERVERS = {
-    "conformance": Server(lambda era, _: [*CONFORMANCE, era], ("legacy", "modern"), _conformance, needs_node=False),
+    "conformance": Server(
+        lambda era, _: [*CONFORMANCE, era], ("legacy", "sessionless"), _conformance, needs_node=False
+    ),
     "everything": Server(
         lambda *_: EVERYTHING,
         ("legacy",),
@@ -283,7 +285,7 @@ SERVERS = {
         opening={"roots/list": 1, "notifications/message": 1},
         by_the_way=frozenset({"roots/list", "notifications/message", "notifications/tools/list_changed"}),
     ),
-    "time": Server(lambda *_: TIME, ("legacy", "modern"), _time, needs_node=False, is_dual=True),
+    "time": Server(lambda *_: TIME, ("legacy", "sessionless"), _time, needs_node=False, is_dual=True),
     "filesystem": Server(
         lambda _, root: [*FILESYSTEM, str(root)],
         ("legacy",),

@@ -23,12 +23,13 @@ from tests.differential.recording import TEE, Dialogue, recorded_client
 from tests.differential.scripts import LEVEL, SERVERS, Person, Server
 from tests.integration.gateway import Endpoint, Gateway
 
-ERAS = ("legacy", "modern")
+ERAS = ("legacy", "sessionless")
 ACCEPTS = {
     "both": "application/json, text/event-stream",
     "json": "application/json",
     "events": "text/event-stream",
 }
+INITIALIZE_S = 300  # a tenth of it is how long a slow start may take before the gateway speaks in the older era
 EVERY_ACCEPT = {"conformance"}  # without --long: it starts in no time
 
 pytestmark = pytest.mark.filterwarnings("ignore::mcp.MCPDeprecationWarning")
@@ -89,7 +90,7 @@ async def _over_http(endpoint: Endpoint, accept: str) -> AsyncIterator[Any]:
 
     hooks = {"request": [accepts]}
     async with (
-        httpx2.AsyncClient(headers=endpoint.headers, timeout=30, event_hooks=hooks) as http,
+        httpx2.AsyncClient(headers=endpoint.headers, timeout=120, event_hooks=hooks) as http,
         streamable_http_client(endpoint.mcp, http_client=http) as streams,
     ):
         yield streams
@@ -97,7 +98,8 @@ async def _over_http(endpoint: Endpoint, accept: str) -> AsyncIterator[Any]:
 
 async def through(gateway: Gateway, place: Place, pair: Pair, expected: Dialogue) -> Dialogue:
     dialogue = place.dialogue()
-    endpoint = gateway.endpoint(place.command(dialogue, pair.server), env=place.server.env(place.work))
+    command = place.command(dialogue, pair.server)
+    endpoint = gateway.endpoint(command, env=place.server.env(place.work), timeouts={"initialize_s": INITIALIZE_S})
     transport = _over_http(endpoint, ACCEPTS[pair.accept])
     # The client closes while such a call is open: it bears the end of a stream then, but no JSON.
     gives_up = pair.accept != "json"

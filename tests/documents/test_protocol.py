@@ -1,10 +1,10 @@
-"""docs/protocol.md names every revision we speak and every code that the modern era answers with."""
+"""docs/protocol.md names every revision we speak and every code that the sessionless era answers with."""
 
 import re
 from pathlib import Path
 
-from app.protocol.eras import modern
-from app.protocol.eras.modern import SUPPORTED
+from app.protocol.eras import sessionless_envelope as sessionless
+from app.protocol.eras.sessionless_envelope import SUPPORTED
 from app.transports.sessionless_http import _STATUS
 
 TEXT = (Path(__file__).parents[2] / "docs/protocol.md").read_text()
@@ -21,7 +21,9 @@ def test_every_revision_has_a_column() -> None:
     assert {cell.strip() for cell in head.split("|") if cell.strip()} == set(SUPPORTED)
 
 
-def test_every_code_of_the_modern_era_has_a_row() -> None:
-    codes = {value for name, value in vars(modern).items() if name.isupper() and isinstance(value, int) and value < 0}
+def test_every_code_of_the_sessionless_era_has_a_row() -> None:
+    codes = {
+        value for name, value in vars(sessionless).items() if name.isupper() and isinstance(value, int) and value < 0
+    }
     assert codes <= set(_STATUS)
-    assert codes_in("## The ladder") == set(_STATUS)
+    assert codes_in("## Validation of 2026-07-28 requests") == set(_STATUS)

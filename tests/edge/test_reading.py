@@ -66,7 +66,7 @@ def test_while_reading_is_on_hold_nobody_resumes_it() -> None:
     flow.hold()
     flow.resume_reading()
     assert not line.is_read
-    flow.is_on_hold = False
+    flow.release()
     flow.resume_reading()
     assert line.is_read
 

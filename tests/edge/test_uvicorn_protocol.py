@@ -91,7 +91,7 @@ async def test_a_body_that_looks_like_a_head_arrives_where_it_belongs(joining: A
 
 
 async def test_the_first_head_has_the_ids_of_its_request_and_no_body_ever_has(joining: Any, wire: Wire) -> None:
-    joining.scope = {"headers": [(b"x-request-id", b"mine")]}
+    joining.expect_answer({"headers": [(b"x-request-id", b"mine")]})
     joining.write(HEAD)
     joining.write(b"body")
     joining.write(HEAD)

@@ -6,6 +6,7 @@ import pytest
 
 from app import errors
 from app.http.errors import HttpRefusal, http_status, phrase, retry_after, rpc_code, rpc_error
+from app.limit_reached import FIXED, LimitReached
 from app.peers.client import PeerLost
 
 
@@ -67,10 +68,15 @@ def test_a_limit_is_named_with_its_number_its_use_and_who_can_raise_it() -> None
     assert data["hint"] == f"Who can raise `sessions`: {data['limit']['raised_by']}."
 
 
+def test_of_a_limit_that_nobody_can_raise_the_hint_says_so() -> None:
+    error = errors.RateLimited("rest", reached=LimitReached("rest", "principal", 50, None, FIXED))
+    assert error.hint == "Nobody can raise `rest`: it is part of the program."
+
+
 def test_reasons_are_words_for_machines() -> None:
     assert all(kind.reason.replace("_", "").isalpha() for kind in _every_error() if kind is not HttpRefusal)
 
 
 def test_an_error_says_the_first_sentence_of_its_description_and_nothing_of_the_code():
     message = str(PeerLost())
-    assert message == "The connection to the other node broke after a request was sent: its outcome is not known"
+    assert message == "The connection broke after the request was sent: its outcome is unknown"

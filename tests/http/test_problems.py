@@ -74,9 +74,45 @@ async def test_json_that_is_no_object_of_ours_is_422(untouched, content):
     is_problem(await untouched.ask("POST", "/api/v1/tenants", content=content), 422, "invalid_request")
 
 
-async def test_another_media_type_is_422(untouched):
-    headers = {"Content-Type": "text/plain"}
-    is_problem(await untouched.ask("POST", "/api/v1/tenants", {"name": "x"}, headers=headers), 422, "invalid_request")
+@pytest.mark.parametrize("media_type", ["", "text/plain", "application/x-www-form-urlencoded", "application/jsonp"])
+async def test_another_media_type_is_415_and_says_which_to_send(untouched, media_type):
+    headers = {"Content-Type": media_type}
+    answer = await untouched.ask("POST", "/api/v1/tenants", {"name": "x"}, headers=headers)
+    problem = is_problem(answer, 415, "unsupported_media_type")
+    assert "`Content-Type: application/json`" in problem["detail"]
+
+
+@pytest.mark.parametrize(
+    "media_type", ["application/json", "Application/JSON; charset=utf-8", "application/merge-patch+json"]
+)
+async def test_json_may_have_its_other_names(untouched, media_type):
+    headers = {"Content-Type": media_type}
+    answer = await untouched.ask("PATCH", "/api/v1/tenants/acme", {"enabled": True}, headers=headers)
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "content"),
+    [
+        ("/api/v1/tenants", b'{"name": "one", "name": "two"}'),
+        ("/api/v1/tenants/acme/keys", b'{"scopes": ["mcp:connect"], "s\\u0063opes": ["tenant:admin"]}'),
+        ("/api/v1/backends", b'{"name": "x", "command": "x", "env": {"name": "1", "name": "2"}}'),
+        ("/api/v1/tenants/acme/backends/echo:restart", b'{"name": 1, "name": 1}'),
+    ],
+)
+async def test_a_repeated_member_is_refused_by_name(untouched, path, content):
+    problem = is_problem(await untouched.ask("POST", path, content=content), 422, "invalid_request")
+    assert re.search('"(name|scopes)" is repeated', problem["detail"])
+
+
+@pytest.mark.parametrize("action", ["restart", "check"])
+async def test_an_action_takes_no_body(rig, action):
+    path = f"/api/v1/tenants/acme/backends/echo:{action}"
+    for content in (b'{"force": true}', b"[]", b"null", b"0", b"x"):
+        problem = is_problem(await rig.ask("POST", path, content=content), 422, "invalid_request")
+        assert problem["detail"] == "this route takes no body; send none, or {}"
+    for empty in (None, b"{}", b" { } "):
+        assert (await rig.ask("POST", path, content=empty)).is_success
 
 
 async def test_complaints_are_bounded_in_number_and_size(untouched):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pytest
 
 from app.errors import InvalidRequest
-from app.importing import EXISTS, Entry, is_done, normalised, parse, report, report_json, settle
+from app.importing import EXISTS, Entry, is_done, looks_like_toml, normalised, parse, report, report_json, settle
 
 CLAUDE = """{"mcpServers": {
     "Weather Server": {"command": "npx", "args": ["-y", "@acme/weather"], "env": {"UNITS": "metric"}},
@@ -154,7 +154,7 @@ def test_a_server_json_becomes_a_command(wrap):
         ({"registryType": "npm", "identifier": "https://evil.example/x.tgz"}, "is not the name of a package"),
         ({"registryType": "npm", "identifier": "--call=evil"}, "is not the name of a package"),
         ({"registryType": "npm", "identifier": "x", "version": "1 --call evil"}, "is not a version"),
-        ({"registryType": "npm", "identifier": "x", "transport": {"type": "sse"}}, "has no package that speaks stdio"),
+        ({"registryType": "npm", "identifier": "x", "transport": {"type": "sse"}}, "has no stdio package"),
     ],
 )
 def test_packages_of_the_registry(package, expected):
@@ -175,7 +175,7 @@ def test_a_server_with_remotes_only_is_reported():
     ("text", "message"),
     [
         ("", "not JSON"),
-        ("[]", "holds no object"),
+        ("[]", "must hold an object"),
         ("{}", "there are no servers"),
         ('{"mcpServers": []}', "there are no servers"),
         ('{"mcpServers": {"a": {"command": "x"}, "a": {"command": "y"}}}', "'a' stands twice"),
@@ -299,3 +299,13 @@ def test_the_report_shows_no_value_of_a_variable_and_nothing_unprintable():
     (shown,) = json.loads(report_json(entries, applied=True))
     assert (shown["outcome"], shown["env"]) == ("created", ["TOKEN"])
     assert "s3cret" not in text + report_json(entries, applied=False)
+
+
+@pytest.mark.parametrize("value", ["${}", "${env:}", "${:-x}"])
+def test_a_placeholder_without_a_name_cannot_be_read(value: str) -> None:
+    assert one(stdio(env={"A": value})).problems == ("has a placeholder that cannot be read",)
+
+
+@pytest.mark.parametrize(("text", "is_toml"), [("[]", False), (' [ {"a": 1}]', False), ("[mcp_servers.a]", True)])
+def test_a_list_is_not_taken_for_toml(text: str, is_toml: bool) -> None:
+    assert looks_like_toml(text) is is_toml

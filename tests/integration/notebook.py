@@ -12,7 +12,7 @@ import anyio
 import httpx2
 
 from tests.integration.gateway import ROOT, Endpoint
-from tests.integration.modern_wire import ASKED, ModernClient
+from tests.integration.sessionless_wire import ASKED, SessionlessClient
 from tests.integration.wire import answer
 
 NOTEBOOK = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/notebook.py")]
@@ -24,7 +24,7 @@ class Person:
     """Somebody who uses the notebook, and notes which processes have answered."""
 
     def __init__(self, http: httpx2.AsyncClient, endpoint: Endpoint, nodes: list[str] | None = None) -> None:
-        self.client = ModernClient(http, endpoint, nodes or [endpoint.mcp], ASKED)
+        self.client = SessionlessClient(http, endpoint, nodes or [endpoint.mcp], ASKED)
         self.put: dict[str, str] = {}
         self.pids: set[int] = set()
 

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from tests.integration.gateway import ROOT, Endpoint, Gateway
-from tests.integration.modern_wire import ModernClient, another_key
+from tests.integration.sessionless_wire import SessionlessClient, another_key
 from tests.integration.wire import Wire, answer, error_of, events, rpc, wire
 
 SERVER = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/eras.py")]
@@ -29,7 +29,7 @@ OURS = {"experimental": MINE["experimental"], "extensions": APPS}  # of tasks ea
 THEIRS = {"tools": {}, "logging": {}, "experimental": {"theirs": {"n": 1}}, "extensions": APPS}
 
 
-@pytest.mark.parametrize("era", ["legacy", "modern"])
+@pytest.mark.parametrize("era", ["legacy", "sessionless"])
 async def test_a_handshake_client_and_its_server_know_of_each_others_extensions(gateway: Gateway, era: str) -> None:
     async with wire(server_of(gateway, era), capabilities=MINE) as session:
         heard = json.loads(await session.call("heard"))
@@ -41,12 +41,12 @@ async def test_a_handshake_client_and_its_server_know_of_each_others_extensions(
         assert offered["experimental"] == THEIRS["experimental"]
 
 
-@pytest.mark.parametrize("era", ["legacy", "modern"])
-async def test_a_modern_client_and_its_server_know_of_each_others_extensions(
+@pytest.mark.parametrize("era", ["legacy", "sessionless"])
+async def test_a_sessionless_client_and_its_server_know_of_each_others_extensions(
     gateway: Gateway, http: httpx2.AsyncClient, era: str
 ) -> None:
     endpoint = server_of(gateway, era)
-    client = ModernClient(http, endpoint, [endpoint.mcp], MINE)
+    client = SessionlessClient(http, endpoint, [endpoint.mcp], MINE)
     assert json.loads(await client.call("heard")) == (OURS if era == "legacy" else MINE)
     offered = (await client.request("server/discover"))["capabilities"]
     assert offered == {**THEIRS, "extensions": APPS if era == "legacy" else {**APPS, TASKS: {}}}
@@ -55,12 +55,12 @@ async def test_a_modern_client_and_its_server_know_of_each_others_extensions(
 # --- the tools
 
 
-@pytest.mark.parametrize("era", ["legacy", "modern"])
+@pytest.mark.parametrize("era", ["legacy", "sessionless"])
 async def test_a_call_does_not_wait_for_a_list_of_the_tools(
     gateway: Gateway, http: httpx2.AsyncClient, era: str
 ) -> None:
     endpoint = server_of(gateway, era)  # which never answers `tools/list`
-    client = ModernClient(http, endpoint, [endpoint.mcp])
+    client = SessionlessClient(http, endpoint, [endpoint.mcp])
     with anyio.fail_after(20):
         assert await client.call("heard") == await client.call("heard") == "{}"
 
@@ -87,9 +87,9 @@ async def test_a_batch_of_a_server_is_its_messages(gateway: Gateway, fields: dic
                 assert (await anext(messages))["result"]["content"][0]["text"] == "file:///mine"
 
 
-async def test_a_batch_of_a_server_reaches_a_modern_client_too(gateway: Gateway, http: httpx2.AsyncClient) -> None:
+async def test_a_batch_of_a_server_reaches_a_sessionless_client_too(gateway: Gateway, http: httpx2.AsyncClient) -> None:
     endpoint = server_of(gateway, "batching")
-    client = ModernClient(http, endpoint, [endpoint.mcp], {"roots": {}})
+    client = SessionlessClient(http, endpoint, [endpoint.mcp], {"roots": {}})
     call: dict[str, Any] = {"name": "ask", "arguments": {}}
     with anyio.fail_after(20):
         asked = await client.request("tools/call", meta={"progressToken": "t"}, **call)
@@ -110,11 +110,11 @@ FILLED = {"action": "accept", "content": {"name": "Ada"}}
 
 
 @pytest.mark.parametrize(("modes", "is_asked"), DECLARED)
-async def test_a_modern_client_is_asked_to_fill_in_a_form_if_it_can(
+async def test_a_sessionless_client_is_asked_to_fill_in_a_form_if_it_can(
     gateway: Gateway, http: httpx2.AsyncClient, modes: Any, *, is_asked: bool
 ) -> None:
     endpoint = server_of(gateway, "legacy")
-    client = ModernClient(http, endpoint, [endpoint.mcp], {"elicitation": modes})
+    client = SessionlessClient(http, endpoint, [endpoint.mcp], {"elicitation": modes})
     call: dict[str, Any] = {"name": "form", "arguments": {}}
     with anyio.fail_after(20):
         if not is_asked:
@@ -138,7 +138,7 @@ async def test_a_handshake_client_is_asked_to_fill_in_a_form_if_it_can(
     gateway: Gateway, modes: Any, version: str, *, is_asked: bool
 ) -> None:
     """Before 2025-11-25 there were forms only."""
-    endpoint = server_of(gateway, "modern")
+    endpoint = server_of(gateway, "sessionless")
     async with wire(endpoint, version=version, capabilities={"elicitation": modes}) as session:
         call = rpc("tools/call", 7, {"name": "form", "arguments": {}})
         with anyio.fail_after(20):
@@ -199,7 +199,7 @@ async def test_a_state_is_good_for_the_same_request_however_it_is_written(
     gateway: Gateway, http: httpx2.AsyncClient, again: str, reason: str | None
 ) -> None:
     endpoint = server_of(gateway, "legacy")
-    client = ModernClient(http, endpoint, [endpoint.mcp], {"elicitation": {}})
+    client = SessionlessClient(http, endpoint, [endpoint.mcp], {"elicitation": {}})
 
     async def post(arguments: str, **more: Any) -> httpx2.Response:
         body, headers = client.message("tools/call", {"name": "form", "arguments": "ARGUMENTS", **more})
@@ -219,7 +219,7 @@ async def test_a_question_about_a_resource_says_nothing_of_how_long_it_may_be_ke
     gateway: Gateway, http: httpx2.AsyncClient
 ) -> None:
     endpoint = server_of(gateway, "legacy")
-    client = ModernClient(http, endpoint, [endpoint.mcp], {"elicitation": {}})
+    client = SessionlessClient(http, endpoint, [endpoint.mcp], {"elicitation": {}})
     asked = await client.request("resources/read", uri="test://a")
     assert asked.keys() == {"resultType", "inputRequests", "requestState", "_meta"}
     answers = {"inputResponses": dict.fromkeys(asked["inputRequests"], FILLED), "requestState": asked["requestState"]}
@@ -230,18 +230,18 @@ async def test_a_question_about_a_resource_says_nothing_of_how_long_it_may_be_ke
 # --- a server that is upgraded
 
 
-@pytest.mark.parametrize(("before", "after"), [("legacy", "modern"), ("modern", "legacy")])
+@pytest.mark.parametrize(("before", "after"), [("legacy", "sessionless"), ("sessionless", "legacy")])
 async def test_a_server_of_another_era_than_before_is_spoken_to_in_its_own(
     gateway: Gateway, http: httpx2.AsyncClient, tmp_path: Path, before: str, after: str
 ) -> None:
     """As `npx …@latest` may be from one start to the next."""
     era = tmp_path / "era"
     endpoint = gateway.endpoint([*SERVER, "as", str(era)])
-    heard = {"legacy": OURS, "modern": MINE}
+    heard = {"legacy": OURS, "sessionless": MINE}
     for now in (before, after):
         era.write_text(now)
         mine = another_key(endpoint)  # so that there is another process
-        client = ModernClient(http, mine, [mine.mcp], MINE)
+        client = SessionlessClient(http, mine, [mine.mcp], MINE)
         for _ in range(2):
             assert json.loads(await client.call("heard")) == heard[now]
 
@@ -252,7 +252,7 @@ async def test_a_server_of_another_era_than_before_is_spoken_to_in_its_own(
 async def test_a_server_that_wants_to_be_asked_again_has_time_until_then(gateway: Gateway, tmp_path: Path) -> None:
     """Without a pause ten rounds are over before anybody could do anything about it."""
     asked, until = tmp_path / "asked", tmp_path / "until"
-    async with wire(server_of(gateway, "modern")) as session, anyio.create_task_group() as tasks:
+    async with wire(server_of(gateway, "sessionless")) as session, anyio.create_task_group() as tasks:
 
         async def go() -> None:
             while not asked.exists():
@@ -267,7 +267,7 @@ async def test_a_server_that_wants_to_be_asked_again_has_time_until_then(gateway
 # --- a process that ends with its answer
 
 
-@pytest.mark.parametrize("era", ["legacy", "modern"])
+@pytest.mark.parametrize("era", ["legacy", "sessionless"])
 async def test_an_answer_can_be_fetched_though_the_process_has_ended(
     gateway: Gateway, http: httpx2.AsyncClient, tmp_path: Path, era: str
 ) -> None:
@@ -294,13 +294,13 @@ async def test_an_answer_can_be_fetched_though_the_process_has_ended(
 # --- log messages
 
 
-@pytest.mark.parametrize("era", ["legacy", "modern"])
+@pytest.mark.parametrize("era", ["legacy", "sessionless"])
 @pytest.mark.parametrize(("parked", "asking"), [(None, "info"), ("error", "debug"), ("info", None), ("debug", "error")])
 async def test_a_log_message_reaches_the_call_that_wants_it_and_no_other(
     gateway: Gateway, http: httpx2.AsyncClient, era: str, parked: str | None, asking: str | None
 ) -> None:
     endpoint = server_of(gateway, era)
-    client = ModernClient(http, endpoint, [endpoint.mcp])
+    client = SessionlessClient(http, endpoint, [endpoint.mcp])
     answers: dict[str, httpx2.Response] = {}
 
     async def call(tool: str, level: str | None) -> None:

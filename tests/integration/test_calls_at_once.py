@@ -14,7 +14,7 @@ import pytest
 
 from app.protocol.calls.waiting_calls import MIN_WAITING
 from tests.integration.gateway import ECHO, ROOT, Endpoint, Gateway, until
-from tests.integration.modern_wire import ModernClient
+from tests.integration.sessionless_wire import SessionlessClient
 from tests.integration.wire import RpcError, Wire, answer, error_of, in_time, rpc, wire
 
 TURNSTILE = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/turnstile.py")]
@@ -92,7 +92,7 @@ async def test_forty_calls_at_once_are_all_answered(gateway: Gateway, fields: di
 async def test_forty_calls_at_once_of_a_client_without_sessions_are_all_answered(gateway: Gateway, calls: int) -> None:
     endpoint = gateway.endpoint(ECHO, calls_per_session=calls)
     async with httpx2.AsyncClient(timeout=60, limits=LIMITS) as http, anyio.create_task_group() as tasks:
-        client = ModernClient(http, endpoint, [endpoint.mcp])
+        client = SessionlessClient(http, endpoint, [endpoint.mcp])
         for _ in range(40):
             tasks.start_soon(partial(client.call, "sleep", ms=100))
 

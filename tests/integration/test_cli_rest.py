@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -115,6 +116,8 @@ def test_keys_over_rest(line, gateway):
     key, identifier = made.stdout.strip(), made.stdout[4:12]
     assert key.startswith("tlk_")
     assert key not in made.stderr
+    assert re.search(rf"Its id is {identifier}; it expires on \d{{4}}-\d\d-\d\d\.", made.stderr)
+    assert "there are no entries" in line.run("audit", "list", *of, "action=nothing").stderr
     # The key works, from a file as well; what it may not do is said with the request's id, which the log has.
     (line.folder / "key").write_text(key + "\n")
     assert line.json("keys", "list", *of, "--key-file", str(line.folder / "key"))[0]["id"] == identifier
@@ -179,7 +182,7 @@ def test_sessions_are_listed_shown_and_closed(line, gateway):
     (session,) = line.json("sessions", "list", *of)
     assert session["id"] in line.run("sessions", "list", *of, COLUMNS="80").stdout
     assert f"id                {session['id']}\n" in line.run("sessions", "show", session["id"], *of).stdout
-    assert "there is none of the id nobody" in line.run("sessions", "show", "nobody", *of, code=1).stderr
+    assert "there is no session nobody\n" in line.run("sessions", "show", "nobody", *of, code=1).stderr
     assert line.run("processes", "list", *of).stdout.splitlines()[0].startswith("id ")
     everywhere = line.run("sessions", "list", "--tenant", "-", "sort=memory").stdout.splitlines()
     assert everywhere[0].split()[:3] == ["id", "tenant", "backend"]
@@ -289,7 +292,7 @@ def test_nodes_that_did_not_answer_are_named(line, unsteady):
     page = {"items": [{"id": "a"}], "next_cursor": "x", "total": 5, "silent_nodes": ["node-b"]}
     unsteady.answers = [(200, {}, json.dumps(page).encode())]
     told = line.run("sessions", "list", "--limit", "1").stderr
-    assert "trunkline: these are the first 1 of 5; --limit gives more\n" in told
+    assert "trunkline: these are the first 1 of 5; use --limit for more\n" in told
     assert "trunkline: silent_nodes: node-b\n" in told
 
 
@@ -297,6 +300,6 @@ def test_no_redirect_takes_the_key_along(line, unsteady):
     elsewhere = {"Location": "http://127.0.0.1:1/elsewhere\x1b[2J"}
     unsteady.answers = [(302, elsewhere, b""), (502, {"Content-Type": "text/html"}, b"<h1>no</h1>")]
     told = line.run("tenants", "list", code=1).stderr
-    assert "answers 302 and sends to 'http://127.0.0.1:1/elsewhere" in told
+    assert "answers 302 and redirects to 'http://127.0.0.1:1/elsewhere" in told
     assert "\x1b" not in told
-    assert "that is no gateway's answer" in line.run("tenants", "list", code=1).stderr
+    assert "this is not a gateway's answer" in line.run("tenants", "list", code=1).stderr

@@ -16,18 +16,18 @@ import httpx2
 import pytest
 
 from tests.integration.gateway import ROOT, Endpoint, Gateway, until
-from tests.integration.modern_wire import META, MODERN
 from tests.integration.nodes import Nodes
+from tests.integration.sessionless_wire import META, SESSIONLESS
 from tests.integration.wire import ACCEPT, Wire, wire
 
 COUNTING = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/counting.py")]
 KEY_LIFE_S = 4.0
 CALL = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "mark", "arguments": {"token": "late"}}}
-ENVELOPE = {META + "protocolVersion": MODERN, META + "clientCapabilities": {}}
-MODERN_CALL = {**CALL, "params": {**CALL["params"], "_meta": ENVELOPE}}  # type: ignore[dict-item]
-MODERN_HEADERS = {
-    "Accept": ACCEPT, "Content-Type": "application/json", "MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call",
-    "Mcp-Name": "mark",
+ENVELOPE = {META + "protocolVersion": SESSIONLESS, META + "clientCapabilities": {}}
+SESSIONLESS_CALL = {**CALL, "params": {**CALL["params"], "_meta": ENVELOPE}}  # type: ignore[dict-item]
+SESSIONLESS_HEADERS = {
+    "Accept": ACCEPT, "Content-Type": "application/json", "MCP-Protocol-Version": SESSIONLESS,
+    "Mcp-Method": "tools/call", "Mcp-Name": "mark",
 }  # fmt: skip
 
 pytestmark = pytest.mark.timeout(120)
@@ -77,8 +77,8 @@ async def test_a_call_whose_body_comes_after_the_revocation_runs_nowhere(
         session = Wire(http, endpoint)
         await session.open()
         assert await session.call("mark", token="before") == "before"
-        headers = session.headers if era == "handshake" else {**MODERN_HEADERS, **endpoint.headers}
-        message = CALL if era == "handshake" else MODERN_CALL
+        headers = session.headers if era == "handshake" else {**SESSIONLESS_HEADERS, **endpoint.headers}
+        message = CALL if era == "handshake" else SESSIONLESS_CALL
         async with half_sent(endpoint.mcp, message, headers) as request:
             await anyio.sleep(0.1)  # it has been let in: nothing tells us when
             revoke(gateway, endpoint.tenant, key_id)
@@ -108,7 +108,7 @@ async def test_whoever_waits_for_a_process_when_the_key_is_revoked_gets_none(gat
             hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
             message = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
             tasks.start_soon(ask, message, {"Accept": ACCEPT})
-            tasks.start_soon(ask, MODERN_CALL, MODERN_HEADERS)
+            tasks.start_soon(ask, SESSIONLESS_CALL, SESSIONLESS_HEADERS)
             await until(lambda: len(gateway_sessions(gateway, endpoint)) == 3, 10)
             revoke(gateway, endpoint.tenant, key_id)
             await until(lambda: len(statuses) == 2, 5)  # though no process has come free
@@ -126,14 +126,17 @@ async def test_a_revocation_at_one_node_reaches_who_waits_at_another(nodes: Node
         session = Wire(http, endpoint)
         await session.open()
         assert await session.call("mark", token="before") == "before"
-        headers = {**MODERN_HEADERS, **endpoint.headers}
-        async with half_sent(url, CALL, session.headers) as old, half_sent(url, MODERN_CALL, headers) as modern:
+        headers = {**SESSIONLESS_HEADERS, **endpoint.headers}
+        async with (
+            half_sent(url, CALL, session.headers) as old,
+            half_sent(url, SESSIONLESS_CALL, headers) as sessionless,
+        ):
             assert (await http.post(url, json=CALL | {"id": 8}, headers=session.headers)).status_code == 200
             revoke(first, endpoint.tenant, key_id)
             with anyio.fail_after(10):
                 while (await http.post(url, json={}, headers=session.headers)).status_code != 401:
                     await anyio.sleep(0.01)
-            assert (await old.finish(), await modern.finish()) == (401, 401)
+            assert (await old.finish(), await sessionless.finish()) == (401, 401)
     assert trace.read_text().split() == ["before", "late"]
 
 
@@ -151,15 +154,15 @@ def streams(endpoint: Endpoint, url: str, session: Wire) -> dict[str, Open]:
         return lambda http: http.stream("POST", url, json=body, headers=headers)
 
     events = {**session.headers, "Accept": "text/event-stream"}
-    modern = {**MODERN_HEADERS, **endpoint.headers}
+    sessionless = {**SESSIONLESS_HEADERS, **endpoint.headers}
     return {
         "get": lambda http: http.stream("GET", url, headers=events),
         "post": post("tools/call", slow, events),
         "sse": lambda http: http.stream("GET", url.removesuffix("mcp") + "sse", headers=events),
         "listen": post(
-            "subscriptions/listen", wanted, {**modern, "Mcp-Method": "subscriptions/listen", "Mcp-Name": ""}
+            "subscriptions/listen", wanted, {**sessionless, "Mcp-Method": "subscriptions/listen", "Mcp-Name": ""}
         ),
-        "call": post("tools/call", {**slow, "_meta": token}, modern),
+        "call": post("tools/call", {**slow, "_meta": token}, sessionless),
     }
 
 

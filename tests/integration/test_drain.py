@@ -1,12 +1,13 @@
 """A node that is told to stop: what it still takes, for how long, and when it is gone."""
 
 import asyncio
+import json
 import random
 import socket
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 
 import anyio
 import httpx2
@@ -83,6 +84,32 @@ async def test_a_call_that_was_in_flight_is_the_last_on_its_connection(start_gat
         assert time.monotonic() - told < 3.0, "the machine is too slow for this test"
     assert (answer.status_code, answer.headers.get("connection")) == (200, "close")
     assert await exit_status(gateway) == 0
+
+
+async def test_a_second_signal_ends_it_at_once_and_the_log_says_how_many_calls_that_cut_off(
+    start_gateway: Start,
+) -> None:
+    gateway = start_gateway()
+    async with wire(gateway.endpoint(ECHO)) as session, asyncio.TaskGroup() as tasks:
+        calls = [tasks.create_task(cut_off(session, name)) for name in "ab"]
+        await call_is_in_flight(gateway, 2)
+        gateway.terminate()
+        await anyio.sleep(0.1)
+        told = time.monotonic()
+        gateway.terminate()
+        assert await exit_status(gateway) == 0
+        assert time.monotonic() - told < AFTER_DRAIN_S
+        await asyncio.gather(*calls)
+    lines = [json.loads(line) for line in gateway.log.read_text().splitlines() if line.startswith("{")]
+    (line,) = [each for each in lines if each["message"].startswith(("drained", "stopped"))]
+    assert line["message"] == "stopped without draining to the end: told again to stop"
+    assert (line["sessions"], line["calls_cut_off"]) == (1, 2)
+
+
+async def cut_off(session: Wire, name: str) -> None:
+    """A call that never ends; how its client hears of the end of the node is no matter here."""
+    with suppress(httpx2.TransportError):
+        await session.post({**SLEEP, "id": name}, Accept="application/json")
 
 
 async def test_whoever_has_connected_before_the_listener_closes_is_answered(start_gateway: Start) -> None:

@@ -29,7 +29,7 @@ from app.redis.connection import RedisConnection
 from app.routing.journal_store import RedisJournalStore
 from app.routing.routes import Route, session_key
 from app.sessions.session import Session, Surroundings
-from app.sessions.standstill import Fence
+from app.sessions.standstill import StandstillDetector
 from app.streams.streams import Reply
 from tests.cluster.durable import ALICE, SEALER
 from tests.redis_servers import RedisServer
@@ -51,7 +51,9 @@ class RealNode:
         self, session_id: str, principal: Principal, spec: BackendSpec, limits: Limits, transport: str
     ) -> Session:
         gate = TenantGates(self.metrics).of("acme", limits)
-        around = Surroundings(transport, gate, self.metrics, lambda session, reason: None, Fence(lambda: 0.0), 15.0)
+        around = Surroundings(
+            transport, gate, self.metrics, lambda session, reason: None, StandstillDetector(lambda: 0.0), 15.0
+        )
         return Session(session_id, principal, spec, around)
 
     async def open(self) -> Session:
@@ -64,7 +66,7 @@ class RealNode:
 
     async def take_over(self, session_id: str) -> Session:
         route = Route(session_key(session_id), "b", "http://b", 2, "acme", "echo", ALICE.identity, "streamable_http")
-        session = await self.durability.restore(self, session_id, route, SPEC, Limits())
+        session = await self.durability.restore(self.restored, session_id, route, SPEC, Limits())
         assert session is not None
         return session
 
@@ -78,7 +80,7 @@ async def real_node(url: str, directory: Path) -> AsyncIterator[RealNode]:
         options = SupervisorOptions(Homes(directory))
         supervisor = await stack.enter_async_context(Supervisor(metrics, options))
         pool = await stack.enter_async_context(ProcessPool(supervisor, metrics, PoolOptions()))
-        lender = await stack.enter_async_context(ProcessLeasing(pool, metrics))
+        lender = await stack.enter_async_context(ProcessLeasing(pool))
         writer = JournalWriter(RedisJournalStore(redis), SEALER)
         tasks = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(tasks.cancel_scope.cancel)
@@ -86,7 +88,7 @@ async def real_node(url: str, directory: Path) -> AsyncIterator[RealNode]:
         with anyio.fail_after(10):
             while not redis.is_up:
                 await anyio.sleep(0.005)
-        yield RealNode(lender, writer, Durability(writer, lender), metrics)
+        yield RealNode(lender, writer, Durability(writer, lender.restore), metrics)
 
 
 def parse(method: str, number: int | None = None, **params: Any) -> Any:
@@ -144,7 +146,7 @@ async def test_a_session_goes_on_at_another_node_with_another_process(redis_url:
             assert await lost.next() is None
             about = json.loads(await tool(session, "whoami"))
             assert b"unseen" in await resumed.next()  # type: ignore[operator]
-            assert b"started anew" in await resumed.next()  # type: ignore[operator]
+            assert b"was restarted" in await resumed.next()  # type: ignore[operator]
         assert about["pid"] != pid
         assert about["heard"] == ["initialize", "notifications/initialized", "logging/setLevel info"]
         old.close("taken_over")

@@ -33,7 +33,7 @@ from tests.integration.servers import EVERYTHING, python_client
 
 pytestmark = [pytest.mark.node, pytest.mark.filterwarnings("ignore::mcp.MCPDeprecationWarning")]
 
-MODERN = "2026-07-28"
+SESSIONLESS = "2026-07-28"
 URL_ELICITATION_REQUIRED = -32042  # of 2025-11-25
 WATCHED = "demo://resource/dynamic/text/1"
 ARGUMENTS: dict[str, dict[str, Any]] = {
@@ -156,7 +156,9 @@ class Conversation:
         except MCPError as error:
             if error.error.code != URL_ELICITATION_REQUIRED:
                 return error.error.model_dump(mode="json", exclude_none=True)
-            assert self.client.protocol_version != MODERN, "2026-07-28 has no such error: there the client is asked"
+            assert self.client.protocol_version != SESSIONLESS, (
+                "2026-07-28 has no such error: there the client is asked"
+            )
             for elicitation in error.error.data["elicitations"]:
                 await self.person.elicit(None, types.ElicitRequestURLParams.model_validate(elicitation))
         return plain(await self.client.call_tool(name, arguments))
@@ -180,7 +182,7 @@ class Conversation:
 
     @asynccontextmanager
     async def _subscribed(self) -> AsyncIterator[None]:
-        if self.client.protocol_version != MODERN:
+        if self.client.protocol_version != SESSIONLESS:
             await self.client.subscribe_resource(WATCHED)
             yield
             await self.client.unsubscribe_resource(WATCHED)
@@ -263,13 +265,13 @@ async def test_server_everything_says_and_asks_the_same_through_the_gateway_as_w
             person = Person()
             options = {"mode": mode, "log_level": "debug", **person.callbacks}
             async with python_client(endpoint, "streamable", **options) as client:
-                assert (client.protocol_version == MODERN) == (mode == "auto")
+                assert (client.protocol_version == SESSIONLESS) == (mode == "auto")
                 found = await Conversation(client, person).everything()
             for what in expected.keys() | found.keys():
                 assert found.get(what) == expected.get(what), f"{mode}: {what}"
 
 
-async def test_no_step_is_lost_while_a_modern_client_answers_a_question(gateway: Gateway) -> None:
+async def test_no_step_is_lost_while_a_sessionless_client_answers_a_question(gateway: Gateway) -> None:
     """Once, under load, the comparison above missed the first of three steps.
 
     The server asks for the roots by itself, a third of a second after its start. If that meets a call of a 2026-07-28
@@ -407,7 +409,7 @@ async def test_the_tools_that_run_as_tasks_say_and_ask_the_same_through_the_gate
         assert talks["gateway"].get(what) == talks["direct"].get(what), what
 
 
-def test_what_a_modern_client_is_not_shown() -> None:
+def test_what_a_sessionless_client_is_not_shown() -> None:
     pytest.skip(
         "trigger-sampling-request-async and trigger-elicitation-request-async exist for clients that declare tasks of "
         "2025-11-25; 2026-07-28 has no such capability, so there is nothing to compare in that era"

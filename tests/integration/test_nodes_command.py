@@ -19,7 +19,7 @@ from app.config.settings import Settings
 from app.node import fleet as fleet_module
 from app.storage import migrate
 from tests.integration.gateway import ROOT, Gateway, is_alive, running_gateway, until
-from tests.programs import run_program
+from tests.programs import Program, run_program
 from tests.redis_servers import client_of
 
 KEY = "5e" * 32
@@ -173,6 +173,26 @@ async def test_after_the_first_signal_nothing_is_refused_for_drain_delay_and_the
         started = time.monotonic()
         fleet.stop()
         assert time.monotonic() - started < 10
+
+
+async def test_two_signals_while_nodes_start_without_redis_end_them_without_an_error(tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    words = ["serve", "--port", "0", "--nodes", "2"]
+    settings = environment(data_dir, {"REDIS_URL": "redis://127.0.0.1:1", "SECRET_KEY": KEY})
+    with (tmp_path / "log").open("wb") as log:
+        process = Program(words, settings, stdout=log, stderr=log)
+
+        def said() -> str:
+            return (tmp_path / "log").read_text()
+
+        try:
+            await until(lambda: said().count("Redis") >= 2, 60, said)  # both wait for it before they serve
+            process.terminate()
+            await anyio.sleep(0.15)
+        finally:
+            process.terminate()
+            status = await anyio.to_thread.run_sync(process.wait, 40)
+    assert (status, "Traceback" in said()) == (0, False)
 
 
 async def test_nodes_do_not_outlive_a_parent_that_is_killed(own_fleet: Gateway) -> None:

@@ -17,15 +17,22 @@ from mcp import Client, types
 
 from tests.integration.asked import LISTENING, METHODS, Asked, AskedClient, AskedSseClient, Places, answer_to
 from tests.integration.gateway import ROOT, STOP_S, Endpoint, Gateway, until
-from tests.integration.modern_wire import at, forwarded, others, owner_of
 from tests.integration.nodes import Nodes
 from tests.integration.servers import TRANSPORTS, Transport, python_client, text_of
+from tests.integration.sessionless_wire import at, forwarded, others, owner_of
 from tests.integration.test_isolation import Findings
 from tests.integration.wire import Wire
 
 STATELESS = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/stateless.py")]
 ASKS_TWICE = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/asks_twice.py")]
-MODERN_SERVER = [sys.executable, "-I", "-S", str(ROOT / "tests/conformance/stdio_backend.py"), "--era", "modern"]
+SESSIONLESS_SERVER = [
+    sys.executable,
+    "-I",
+    "-S",
+    str(ROOT / "tests/conformance/stdio_backend.py"),
+    "--era",
+    "sessionless",
+]
 PROXY = [sys.executable, str(ROOT / "tests/conformance/header_proxy.py")]
 
 SESSIONS, LONG_SESSIONS, CALLS, AT_ONCE = 24, 240, 3, 24  # 12 placements, 2 revisions
@@ -291,7 +298,7 @@ async def test_clients_that_share_processes_are_asked_what_their_own_calls_ask_w
     nodes: Nodes, tmp_path: Path
 ) -> None:
     """A shared process of the handshake era may ask nothing; in 2026-07-28 a question belongs to a call."""
-    endpoint = nodes.all[0].endpoint(MODERN_SERVER, isolation="shared", max_processes=1)
+    endpoint = nodes.all[0].endpoint(SESSIONLESS_SERVER, isolation="shared", max_processes=1)
 
     async def be_asked(behind: Endpoint, name: str) -> None:
         async def elicit(context: Any, params: Any) -> types.ElicitResult:

@@ -8,8 +8,8 @@ import httpx2
 import pytest
 
 from tests.integration.gateway import ECHO, Endpoint, Gateway, until
-from tests.integration.modern_wire import ModernClient
 from tests.integration.nodes import Nodes
+from tests.integration.sessionless_wire import SessionlessClient
 from tests.integration.wire import RpcError, Wire, answer, error_of, rpc
 
 ABANDONED = 10
@@ -122,11 +122,11 @@ async def test_the_process_of_a_client_without_sessions_makes_room_and_comes_bac
     gateway: Gateway, http: httpx2.AsyncClient
 ) -> None:
     endpoint = gateway.endpoint(ECHO, max_processes=1, timeouts={"reclaim_idle_s": SOON_S})
-    modern = ModernClient(http, endpoint, [endpoint.mcp])
-    assert await modern.call("echo", text="first") == "first"
+    sessionless = SessionlessClient(http, endpoint, [endpoint.mcp])
+    assert await sessionless.call("echo", text="first") == "first"
     async with newcomer(http, endpoint) as session:
         with anyio.fail_after(WITHIN_S):
-            assert await modern.call("echo", text="it notices nothing") == "it notices nothing"
+            assert await sessionless.call("echo", text="it notices nothing") == "it notices nothing"
         assert (await session.post(rpc("ping"))).status_code == 404  # it was idle meanwhile
 
 

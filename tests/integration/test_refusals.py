@@ -8,8 +8,8 @@ import httpx2
 import pytest
 
 from tests.integration.gateway import ROOT, Endpoint, Gateway
-from tests.integration.modern_wire import ModernClient
 from tests.integration.servers import TRANSPORTS, Transport
+from tests.integration.sessionless_wire import SessionlessClient
 from tests.integration.wire import Wire, answer, events, in_time, initialize, rpc, wire
 
 SERVER = [sys.executable, "-I", "-S", str(ROOT / "tests/conformance/stdio_backend.py"), "--era"]
@@ -261,13 +261,13 @@ async def test_a_get_that_takes_no_events_is_a_406(session: Wire) -> None:
             assert stream.status_code == 406
 
 
-@pytest.mark.parametrize("era", ["legacy", "modern"])
+@pytest.mark.parametrize("era", ["legacy", "sessionless"])
 async def test_a_subscription_that_takes_no_events_is_a_406(
     gateway: Gateway, http: httpx2.AsyncClient, era: str
 ) -> None:
     """Whether the gateway would serve it or the backend: nothing of it could ever be told."""
     endpoint = gateway.endpoint([*SERVER, era])
-    client = ModernClient(http, endpoint, [endpoint.mcp])
+    client = SessionlessClient(http, endpoint, [endpoint.mcp])
     only_json, wanted = {"Accept": "application/json"}, {"toolsListChanged": True}
     with anyio.fail_after(10):  # the server starts
         response = await client.post("subscriptions/listen", more=only_json, notifications=wanted)

@@ -140,6 +140,14 @@ async def test_a_batch_at_2025_03_26_is_answered_message_by_message(echo: Endpoi
         assert only_notifications.status_code == 202
 
 
+async def test_a_batch_with_an_id_twice_is_refused_whole(echo: Endpoint) -> None:
+    async with wire(echo, version="2025-03-26") as session:
+        batch = [rpc("tools/call", "a", {"name": "echo", "arguments": {"text": text}}) for text in ("one", "two")]
+        response = await session.post(batch)
+        assert response.status_code == 400, response.text
+        assert error_of(response).code == -32600
+
+
 async def test_an_unknown_method_is_the_backends_to_refuse(session: Wire) -> None:
     response = await session.post(rpc("no/such/method", "x"))
     assert response.status_code == 200

@@ -20,7 +20,14 @@ from tests.integration.servers import python_client, text_of
 from tests.integration.wire import RpcError, Wire, error_of, events, last_message, wire
 
 STATELESS = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/stateless.py")]
-MODERN_SERVER = [sys.executable, "-I", "-S", str(ROOT / "tests/conformance/stdio_backend.py"), "--era", "modern"]
+SESSIONLESS_SERVER = [
+    sys.executable,
+    "-I",
+    "-S",
+    str(ROOT / "tests/conformance/stdio_backend.py"),
+    "--era",
+    "sessionless",
+]
 SHARED: dict[str, Any] = {"isolation": "shared", "max_processes": 1}
 
 
@@ -235,17 +242,17 @@ async def test_a_shared_backend_that_refuses_or_dies_says_so_at_once(gateway: Ga
 # --- isolation: shared, and a server that speaks 2026-07-28 only
 
 
-async def test_clients_of_both_eras_share_a_process_that_speaks_the_modern_era_only(gateway: Gateway) -> None:
-    endpoint = gateway.endpoint(MODERN_SERVER, **SHARED)
+async def test_clients_of_both_eras_share_a_process_that_speaks_the_sessionless_era_only(gateway: Gateway) -> None:
+    endpoint = gateway.endpoint(SESSIONLESS_SERVER, **SHARED)
     async with (
         python_client(endpoint, "streamable", mode="legacy", elicitation_callback=accept) as old,
         python_client(endpoint, "streamable", mode="legacy") as other,
-        python_client(endpoint, "streamable", mode="auto", elicitation_callback=accept) as modern,
+        python_client(endpoint, "streamable", mode="auto", elicitation_callback=accept) as sessionless,
     ):
-        assert (old.protocol_version, modern.protocol_version) == ("2025-11-25", "2026-07-28")
-        found = [json.loads(text_of(await client.call_tool("whoami", {}))) for client in (old, other, modern)]
+        assert (old.protocol_version, sessionless.protocol_version) == ("2025-11-25", "2026-07-28")
+        found = [json.loads(text_of(await client.call_tool("whoami", {}))) for client in (old, other, sessionless)]
         assert len({each["pid"] for each in found}) == 1
-        assert {each["era"] for each in found} == {"modern"}
+        assert {each["era"] for each in found} == {"sessionless"}
         assert [each["caps"] for each in found] == [["elicitation"], [], ["elicitation"]], "to each call its own client"
 
         # What is asked belongs to a call, so it can be put even though the process is shared.
@@ -253,12 +260,12 @@ async def test_clients_of_both_eras_share_a_process_that_speaks_the_modern_era_o
             assert text_of(await client.call_tool("test_input_required_result_elicitation", {})) == "Hello, Ada!"
 
         async with anyio.create_task_group() as tasks:
-            for client in (old, modern, old, modern):
+            for client in (old, sessionless, old, sessionless):
                 tasks.start_soon(greeted, client)
         refused = await _answer_or_error(other, "test_input_required_result_elicitation")
         assert "elicitation" in refused
 
-        steps: dict[str, list[float]] = {"old": [], "modern": []}
+        steps: dict[str, list[float]] = {"old": [], "sessionless": []}
 
         async def progressed(name: str, client: Client) -> None:
             async def step(progress: float, total: float | None, message: str | None) -> None:
@@ -268,14 +275,14 @@ async def test_clients_of_both_eras_share_a_process_that_speaks_the_modern_era_o
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(progressed, "old", old)
-            tasks.start_soon(progressed, "modern", modern)
-        assert steps == {"old": [0, 50, 100], "modern": [0, 50, 100]}
+            tasks.start_soon(progressed, "sessionless", sessionless)
+        assert steps == {"old": [0, 50, 100], "sessionless": [0, 50, 100]}
     assert len(gateway.api("GET", f"/tenants/{endpoint.tenant}/processes")["items"]) == 1
 
 
 @pytest.mark.filterwarnings("ignore::mcp.MCPDeprecationWarning")
-async def test_changes_of_a_shared_modern_process_reach_clients_of_both_eras(gateway: Gateway) -> None:
-    endpoint = gateway.endpoint(MODERN_SERVER, **SHARED)
+async def test_changes_of_a_shared_sessionless_process_reach_clients_of_both_eras(gateway: Gateway) -> None:
+    endpoint = gateway.endpoint(SESSIONLESS_SERVER, **SHARED)
     heard: list[str] = []
 
     async def hear(message: Any) -> None:
@@ -286,8 +293,8 @@ async def test_changes_of_a_shared_modern_process_reach_clients_of_both_eras(gat
 
     async with (
         python_client(endpoint, "streamable", mode="legacy", message_handler=hear) as old,
-        python_client(endpoint, "streamable", mode="auto") as modern,
-        modern.listen(tools_list_changed=True, resource_subscriptions=["test://watched-resource"]) as subscription,
+        python_client(endpoint, "streamable", mode="auto") as sessionless,
+        sessionless.listen(tools_list_changed=True, resource_subscriptions=["test://watched-resource"]) as subscription,
     ):
         await old.subscribe_resource("test://watched-resource")
         events: list[Any] = []
@@ -298,7 +305,7 @@ async def test_changes_of_a_shared_modern_process_reach_clients_of_both_eras(gat
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(listen)
-            await modern.call_tool("test_trigger_tool_change", {})
+            await sessionless.call_tool("test_trigger_tool_change", {})
             await old.call_tool("test_trigger_resource_update", {"uri": "test://watched-resource"})
             await until(lambda: set(heard) == {"tools", "test://watched-resource"}, 10, lambda: heard)
             wanted = {ToolsListChanged(), ResourceUpdated(uri="test://watched-resource")}
@@ -373,7 +380,7 @@ async def test_sessions_that_share_a_process_all_outlive_it(gateway: Gateway) ->
 
 
 @pytest.mark.parametrize("fields", [{"recovery": "respawn"}, {**SHARED, "recovery": "respawn"}])
-async def test_a_line_of_the_modern_era_shares_and_outlives_its_process_too(
+async def test_a_line_of_the_sessionless_era_shares_and_outlives_its_process_too(
     gateway: Gateway, fields: dict[str, Any]
 ) -> None:
     endpoint = gateway.endpoint(STATELESS, **fields)

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from tests.integration.gateway import ROOT, Endpoint, Gateway, until
-from tests.integration.modern_wire import ModernClient
+from tests.integration.sessionless_wire import SessionlessClient
 from tests.integration.test_shared_and_respawn import SHARED, listening
 from tests.integration.wire import RpcError, Wire
 
@@ -19,7 +19,7 @@ TASKS = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/tasks.py")]
 NO_SUCH_TASK = str({"code": -32602, "message": "Task not found"})
 
 
-async def refusal(client: Wire | ModernClient, method: str, **params: Any) -> str:
+async def refusal(client: Wire | SessionlessClient, method: str, **params: Any) -> str:
     """The error that the request gets."""
     try:
         if isinstance(client, Wire):
@@ -67,13 +67,13 @@ async def test_tasks_are_their_principals(gateway: Gateway, http: httpx2.AsyncCl
         assert (await again.request("tasks/result", {"taskId": first}))["taskId"] == first
 
 
-@pytest.mark.parametrize("era", [[], ["modern"]])
-async def test_so_they_are_for_clients_of_the_modern_era(
+@pytest.mark.parametrize("era", [[], ["sessionless"]])
+async def test_so_they_are_for_clients_of_the_sessionless_era(
     gateway: Gateway, http: httpx2.AsyncClient, era: list[str]
 ) -> None:
     endpoint = gateway.endpoint([*TASKS, *era], **SHARED)
     stranger = Endpoint(gateway, endpoint.tenant, endpoint.name, endpoint.base, gateway.key(endpoint.tenant))
-    mine, again, other = (ModernClient(http, each, [each.mcp]) for each in (endpoint, endpoint, stranger))
+    mine, again, other = (SessionlessClient(http, each, [each.mcp]) for each in (endpoint, endpoint, stranger))
     again.capabilities = {"elicitation": {}}  # in front of a handshake-era server: another session
     made = await mine.request("tools/call", name="start", arguments={})
     task = made["taskId"] if era else made["task"]["taskId"]
@@ -133,12 +133,12 @@ async def test_or_everybody_where_the_administrator_says_so_each_from_its_level_
     assert "debug" not in levels(to_again)
 
 
-@pytest.mark.parametrize("era", [[], ["modern"]])
-async def test_a_modern_client_that_asks_for_no_log_messages_hears_none(
+@pytest.mark.parametrize("era", [[], ["sessionless"]])
+async def test_a_sessionless_client_that_asks_for_no_log_messages_hears_none(
     gateway: Gateway, http: httpx2.AsyncClient, era: list[str]
 ) -> None:
     endpoint = gateway.endpoint([*TASKS, *era], **SHARED, broadcast=True)
-    client = ModernClient(http, endpoint, [endpoint.mcp])
+    client = SessionlessClient(http, endpoint, [endpoint.mcp])
     response = await client.post("tools/call", name="say", arguments={"level": "error", "text": "x"})
     assert "notifications/message" not in response.text
 
@@ -165,9 +165,9 @@ async def test_updates_concern_whole_path_elements(gateway: Gateway, http: httpx
     assert (uris(to_again), uris(to_other)) == (["file:///a/b"], ["file:///a/bc"])
 
 
-async def test_so_they_do_for_a_subscription_of_the_modern_era(gateway: Gateway, http: httpx2.AsyncClient) -> None:
+async def test_so_they_do_for_a_subscription_of_the_sessionless_era(gateway: Gateway, http: httpx2.AsyncClient) -> None:
     endpoint = gateway.endpoint(TASKS, **SHARED)
-    client = ModernClient(http, endpoint, [endpoint.mcp])
+    client = SessionlessClient(http, endpoint, [endpoint.mcp])
     async with client.listen(endpoint.mcp, resourceSubscriptions=["file:///a"]) as heard:
         for uri in ("file:///ab", "file:///a/b"):
             await client.call("update", uri=uri)

@@ -15,8 +15,8 @@ import jwt
 import pytest
 
 from tests.integration.gateway import ECHO, Endpoint, Gateway, until
-from tests.integration.modern_wire import ModernClient
 from tests.integration.nodes import Nodes, running_nodes
+from tests.integration.sessionless_wire import SessionlessClient
 from tests.integration.wire import Wire, error_of, events, initialize, rpc
 from tests.postgres import new_database
 
@@ -121,8 +121,8 @@ async def test_what_is_switched_off_ends_at_both_nodes_within_a_second_and_says_
     case, here = a_case(nodes, kind), nodes.all[0]
     async with connected(nodes, case) as (mine, others), AsyncExitStack() as stack:
         streams = [await stack.enter_async_context(session.stream("GET")) for session in mine]
-        modern = ModernClient(mine[0].http, case.mine, nodes.urls(case.mine))
-        pid = (await modern.whoami())["pid"]
+        sessionless = SessionlessClient(mine[0].http, case.mine, nodes.urls(case.mine))
+        pid = (await sessionless.whoami())["pid"]
         sleep: dict[str, Any] = {"name": "sleep", "arguments": {"ms": 40_000}}
         answers = list[tuple[float, httpx2.Response]]()
 
@@ -130,8 +130,8 @@ async def test_what_is_switched_off_ends_at_both_nodes_within_a_second_and_says_
             answer = await session.http.post(url, json=rpc("tools/call", number, sleep), headers=session.headers)
             answers.append((time.monotonic(), answer))
 
-        async def modern_call() -> None:
-            answer = await modern.post("tools/call", **sleep)
+        async def sessionless_call() -> None:
+            answer = await sessionless.post("tools/call", **sleep)
             answers.append((time.monotonic(), answer))
 
         ended = list[float]()
@@ -143,7 +143,7 @@ async def test_what_is_switched_off_ends_at_both_nodes_within_a_second_and_says_
         async with anyio.create_task_group() as tasks:
             for number, (session, url) in enumerate(sleeping(mine)):
                 tasks.start_soon(call, session, url, 100 + number)
-            tasks.start_soon(modern_call)
+            tasks.start_soon(sessionless_call)
             for stream in streams:
                 tasks.start_soon(read, stream)
             await has_calls(nodes, case, 5)
@@ -164,8 +164,8 @@ async def test_what_is_switched_off_ends_at_both_nodes_within_a_second_and_says_
             fresh = {name: value for name, value in session.headers.items() if not name.lower().startswith("mcp-")}
             assert is_off(await session.http.post(url, json=initialize(), headers=fresh))
             assert is_off(await session.http.get(url.removesuffix("/mcp") + "/sse", headers=fresh))
-            assert is_off(await modern.post("tools/call", at=url, name="whoami", arguments={}))
-            assert is_off(await modern.post("server/discover", at=url))
+            assert is_off(await sessionless.post("tools/call", at=url, name="whoami", arguments={}))
+            assert is_off(await sessionless.post("server/discover", at=url))
         for session in others:
             assert await session.call("echo", text="still here") == "still here"
         assert pid not in {process.pid for process in nodes.backends()}
@@ -260,9 +260,9 @@ async def test_a_node_that_starts_keeps_nothing_warm_of_a_tenant_that_is_off(nod
 async def test_processes_without_state_stop_too(nodes: Nodes, kind: str, fields: dict[str, str]) -> None:
     case, here = a_case(nodes, kind, **fields), nodes.all[0]
     async with connected(nodes, case) as (mine, _):
-        modern = ModernClient(mine[0].http, case.mine, nodes.urls(case.mine))
+        sessionless = SessionlessClient(mine[0].http, case.mine, nodes.urls(case.mine))
         for url in nodes.urls(case.mine):
-            assert (await modern.post("server/discover", at=url)).status_code == 200
+            assert (await sessionless.post("server/discover", at=url)).status_code == 200
 
         def running() -> list[Any]:
             return [each for each in processes_of(here, case) if each["backend"] == case.mine.name]

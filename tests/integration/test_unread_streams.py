@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from tests.integration.gateway import ROOT, Endpoint, Gateway
-from tests.integration.modern_wire import ModernClient
+from tests.integration.sessionless_wire import SessionlessClient
 from tests.integration.wire import Wire, events, rpc, wire
 
 TORRENT = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/torrent.py")]
@@ -131,7 +131,7 @@ async def test_several_streams_that_are_not_read_hold_up_nobody(torrent: Endpoin
 async def test_a_call_of_a_client_without_sessions_is_answered_beside_one_that_is_not_read(torrent: Endpoint) -> None:
     """One process is home to both."""
     async with httpx2.AsyncClient(timeout=60) as http:
-        client = ModernClient(http, torrent, [torrent.mcp])
+        client = SessionlessClient(http, torrent, [torrent.mcp])
         body, headers = client.message("tools/call", flood()["params"])
         body["params"]["_meta"]["progressToken"] = "p"
         headers = {**headers, "Content-Type": "application/json"}

@@ -8,11 +8,11 @@ import httpx2
 import pytest
 
 from tests.integration.gateway import ECHO, ROOT, Gateway, until
-from tests.integration.modern_wire import ModernClient
 from tests.integration.nodes import Nodes
+from tests.integration.sessionless_wire import SessionlessClient
 from tests.integration.wire import Wire, rpc, wire
 
-MODERN_SERVER = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/eras.py"), "modern"]
+SESSIONLESS_SERVER = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/eras.py"), "sessionless"]
 STATELESS = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/stateless.py")]
 # Is an echo server in the main thread; in another one it spins, or it holds memory.
 SPINS = "import threading\ndef spin():\n    while True: pass\nthreading.Thread(target=spin, daemon=True).start()\n"
@@ -128,16 +128,16 @@ async def test_a_session_says_which_program_opened_it_and_from_where(start_gatew
         return {name: found[name] for name in ("client_name", "client_version", "address", "protocol_version")}
 
     async with httpx2.AsyncClient(timeout=30, headers=spoken_for) as http:
-        for argv in (ECHO, MODERN_SERVER):
+        for argv in (ECHO, SESSIONLESS_SERVER):
             endpoint = gateway.endpoint(argv)
             await Wire(http, endpoint).open()
             assert shown(endpoint) == {
                 "client_name": "wire", "client_version": "1", "address": "198.51.100.7",
                 "protocol_version": "2025-11-25",
             }  # fmt: skip
-        for argv, tool in ((ECHO, "whoami"), (MODERN_SERVER, "heard")):
+        for argv, tool in ((ECHO, "whoami"), (SESSIONLESS_SERVER, "heard")):
             endpoint = gateway.endpoint(argv)
-            client = ModernClient(http, endpoint, [endpoint.mcp])
+            client = SessionlessClient(http, endpoint, [endpoint.mcp])
             info = {"io.modelcontextprotocol/clientInfo": {"name": "new", "version": "2"}}
             await client.request("tools/call", name=tool, meta=info)
             found = shown(endpoint)
@@ -159,8 +159,8 @@ async def test_what_another_node_opens_and_takes_over_is_known_there(own_nodes: 
     endpoint = one.endpoint(ECHO)
     first_url, second_url = own_nodes.urls(endpoint)
     async with httpx2.AsyncClient(timeout=30, headers=PRETENDED) as http:
-        here = ModernClient(http, endpoint, [first_url])
-        there = ModernClient(http, endpoint, [second_url], {"sampling": {}})
+        here = SessionlessClient(http, endpoint, [first_url])
+        there = SessionlessClient(http, endpoint, [second_url], {"sampling": {}})
         await here.request("tools/list")
         await there.request("tools/list")  # a second process, which the first node opens for the second
         found = two.api("GET", f"/tenants/{endpoint.tenant}/sessions")["items"]

@@ -58,7 +58,7 @@ def test_a_call_that_comes_too_fast_takes_no_place() -> None:
     one.begin_call(start)
     with pytest.raises(RateLimited) as caught:
         one.begin_call(start)
-    assert 0 < caught.value.retry_after_s <= 1
+    assert 0 < (caught.value.retry_after_s or 0) <= 1
     assert one.in_flight == 1
 
 
@@ -114,9 +114,9 @@ def test_gates_without_sessions_do_not_pile_up() -> None:
 def test_calls_on_other_nodes_count() -> None:
     gates = TenantGates(Metrics("test"))
     one = gates.of("acme", Limits(in_flight=2))
-    gates.set_elsewhere({"acme": 1}, {"acme": 4})
+    gates.note_remote_use({"acme": 1}, {"acme": 4})
     one.begin_call(time.monotonic())
     with pytest.raises(QuotaExceeded):
         one.begin_call(time.monotonic())
-    gates.set_elsewhere({}, {})
+    gates.note_remote_use({}, {})
     one.begin_call(time.monotonic())

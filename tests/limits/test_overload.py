@@ -106,12 +106,12 @@ def test_what_is_refused_is_counted_and_told_when_to_come_back(rig: Rig) -> None
     for _ in range(40):
         with pytest.raises(Overloaded) as caught:
             rig.overload.require_room_for_session()
-        waits.append(caught.value.retry_after_s)
+        waits.append(caught.value.retry_after_s or 0.0)
     assert waits[0] >= 1
     assert waits == sorted(waits)
     assert waits[-1] == pytest.approx(3, rel=0.1)  # forty, at twenty a second
     assert rig.overload.calls is not None
-    assert rig.overload.refusal("call", rig.overload.calls).retry_after_s > 0
+    assert rig.overload.refusal("call", rig.overload.calls).retry_after_s
     assert (rig.shed("session", "memory"), rig.shed("call", "memory")) == (40, 1)
     assert rig.overload.problem == "new sessions and calls are refused: 97% of memory is used"
 

@@ -4,7 +4,7 @@ import pytest
 
 from app.domain import Limits
 from app.limits.gates import TenantGates
-from app.limits.use_metrics import TenantsUse, show_use
+from app.limits.use_metrics import show_use
 from app.metrics import Metrics
 
 ALICE = ("acme", "key", "alice")
@@ -18,7 +18,7 @@ def metrics() -> Metrics:
 @pytest.fixture
 def gates(metrics: Metrics) -> TenantGates:
     gates = TenantGates(metrics)
-    show_use(metrics, TenantsUse(gates, {"acme": 4, "idle": 1}.__getitem__), {"node_sessions": lambda: (7, 10)})
+    show_use(metrics, gates, {"acme": 4, "idle": 1}.__getitem__, {"node_sessions": lambda: (7, 10)})
     gates.of("idle", Limits(sessions=5, processes=5, requests_per_second=None))
     return gates
 
@@ -35,9 +35,9 @@ def test_a_tenant_is_near_its_limit_before_it_is_at_it(metrics: Metrics, gates: 
     for _ in range(3):
         gate.open_session(ALICE)
     assert tenants(metrics, "sessions") == (0, 0)
-    gates.set_elsewhere({}, {"acme": 1})
+    gates.note_remote_use({}, {"acme": 1})
     assert tenants(metrics, "sessions") == (1, 0)
-    gates.set_elsewhere({}, {"acme": 2})
+    gates.note_remote_use({}, {"acme": 2})
     assert tenants(metrics, "sessions") == (1, 1)
 
 
@@ -46,7 +46,7 @@ def test_processes_and_calls_count_as_well(metrics: Metrics, gates: TenantGates)
     gate.begin_call(0.0)
     assert tenants(metrics, "processes") == (1, 1)
     assert tenants(metrics, "in_flight") == (0, 0)
-    gates.set_elsewhere({"acme": 1}, {})
+    gates.note_remote_use({"acme": 1}, {})
     assert tenants(metrics, "in_flight") == (1, 1)
 
 

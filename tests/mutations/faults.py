@@ -87,9 +87,9 @@ FAULTS = (
     ),
     Fault(
         "the clock of a call starts while it waits",
-        "app/protocol/exchange.py",
-        "call.waited_s, call.deadline = now - call.started, now + self._deadlines.patience(call.method)",
-        "call.waited_s = now - call.started",
+        "app/protocol/commands.py",
+        "self.waited_s, self.deadline = now - self.started, now + patience_s",
+        "self.waited_s = now - self.started",
         PROTOCOL,
     ),
     Fault(
@@ -102,8 +102,8 @@ FAULTS = (
     Fault(
         "a question is answered twice",
         "app/protocol/calls/questions.py",
-        "question = self.open.pop(message.id, None)\n        if question is None:\n            return None",
-        "question = self.open.get(message.id)\n        if question is None:\n            return None",
+        "question = self.open.pop(our_id, None)\n        if question is None:\n            return None\n        del self",
+        "question = self.open.get(our_id)\n        if question is None:\n            return None\n        del self",
         PROTOCOL,
     ),
     Fault(
@@ -145,7 +145,7 @@ FAULTS = (
     Fault(
         "a cursor of the process is told to the client",
         "app/protocol/shared/task_owners.py",
-        "= msgspec.Raw(encode(cursor))",
+        "= encoded(cursor)",
         '= members_of(result)["nextCursor"]',
         ("tests/protocol/shared/test_multiplex.py",),
     ),
@@ -294,7 +294,7 @@ FAULTS = (
     ),
     Fault(
         "what a value confers in its tenant it confers in all",
-        "app/auth/token_grants.py",
+        "app/auth/tokens.py",
         "here = case.issuer.tenants.within(case.tenant)",
         "here = case.issuer.tenants",
         PLATFORM,
@@ -322,7 +322,7 @@ FAULTS = (
     ),
     Fault(
         "a token confers what its issuer may not",
-        "app/auth/token_grants.py",
+        "app/auth/tokens.py",
         "return capped(asked, case.tenant, case.issuer.max_scopes)",
         "return frozenset(asked)",
         TOKENS,
@@ -415,7 +415,7 @@ FAULTS = (
     Fault(
         "calls on other nodes do not count",
         "app/limits/gates.py",
-        "self.in_flight + self.in_flight_elsewhere >= limit",
+        "self.in_flight + self.remote_in_flight >= limit",
         "self.in_flight >= limit",
         ("tests/limits/test_gates.py", "tests/cluster/test_cluster_use.py"),
     ),
@@ -443,10 +443,10 @@ FAULTS = (
     ),
     Fault(
         "the first tenant in the queue is always served first",
-        "app/backends/plan.py",
-        "            self._lines.move_to_end(item.tenant)",
+        "app/backends/waiting_callers.py",
+        "            self._queues.move_to_end(waiter.tenant)",
         "            pass",
-        PLAN,
+        ("tests/backends/test_waiting_callers.py",),
     ),
     Fault(
         "a node starts one process more than it may",
@@ -464,9 +464,9 @@ FAULTS = (
     ),
     Fault(
         "a session that gives its dead process back makes it no early death",
-        "app/backends/early_deaths.py",
-        "is_early = held.lease is None or not held.lease.has_shaken_hands",
-        "is_early = held.lease is None",
+        "app/backends/lease.py",
+        "return self.lease is None or not self.lease.has_shaken_hands",
+        "return self.lease is None",
         ("tests/integration/test_breaker.py",),
     ),
     Fault(
@@ -500,10 +500,10 @@ FAULTS = (
     ),
     Fault(
         "streams outlive their credential",
-        "app/auth/credential_watch.py",
+        "app/auth/credential_expiry.py",
         "due = [hold for hold in self._holds if hold.expires_at <= now]",
         "due: list[_Hold] = []",
-        ("tests/auth/test_credential_watch.py",),
+        ("tests/auth/test_credential_expiry.py",),
     ),
     Fault(
         "a call that was sent is refused as if it had not been",
@@ -515,7 +515,7 @@ FAULTS = (
     Fault(
         "a call has its turn before the session is proved to be ours",
         "app/sessions/calls.py",
-        "if self._is_giving_turns or self._fence.is_closed():",
+        "if self._is_giving_turns or self._standstill.is_detected():",
         "if self._is_giving_turns:",
         ("tests/sessions/test_calls.py",),
     ),

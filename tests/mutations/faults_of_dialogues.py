@@ -3,7 +3,7 @@
 from tests.mutations.fault import Fault
 
 SAID = "tests/differential/test_dialogues.py::test_what_client_and_server_say_is_the_same_through_the_gateway"
-MODERN = (f"{SAID}[conformance-modern]",)
+SESSIONLESS = (f"{SAID}[conformance-sessionless]",)
 
 FAULTS_OF_DIALOGUES = (
     Fault(
@@ -11,27 +11,27 @@ FAULTS_OF_DIALOGUES = (
         "app/protocol/exchange.py",
         "return ToStream(stream_for_feedback(self.calls, message.params, listening=self.listening), payload)",
         'return Dropped("unknown_progress")',
-        MODERN,
+        SESSIONLESS,
     ),
     Fault(
         "a notification loses its parameters",
         "app/protocol/exchange.py",
         "payload = dump_notification(method, message.params)",
         "payload = dump_notification(method, None)",
-        MODERN,
+        SESSIONLESS,
     ),
     Fault(
         "a result loses its content on its way from one revision to the other",
-        "app/protocol/eras/handshake_answers.py",
-        '_MODERN_ONLY = ("resultType", "ttlMs", "cacheScope")',
-        '_MODERN_ONLY = ("resultType", "ttlMs", "cacheScope", "content")',
-        MODERN,
+        "app/protocol/eras/answers.py",
+        '_SESSIONLESS_ONLY = ("resultType", "ttlMs", "cacheScope")',
+        '_SESSIONLESS_ONLY = ("resultType", "ttlMs", "cacheScope", "content")',
+        SESSIONLESS,
     ),
     Fault(
         "a cancellation loses its reason",
         "app/protocol/exchange.py",
         'return dump_notification("notifications/cancelled", {**params, "requestId": msgspec.Raw(call.gateway_id)})',
         'return dump_notification("notifications/cancelled", {"requestId": msgspec.Raw(call.gateway_id)})',
-        MODERN,
+        SESSIONLESS,
     ),
 )

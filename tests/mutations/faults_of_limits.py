@@ -10,28 +10,28 @@ TASKS = ("tests/protocol/test_running_tasks.py",)
 FAULTS_OF_LIMITS = (
     Fault(
         "a session with a call in flight makes room",
-        "app/sessions/lifetime.py",
+        "app/sessions/reclaiming.py",
         "    if exchange.in_flight or exchange.has_questions or session.streams.listen.attached:\n",
         "    if exchange.has_questions or session.streams.listen.attached:\n",
         RECLAIMING,
     ),
     Fault(
         "a session whose server waits for an answer makes room",
-        "app/sessions/lifetime.py",
+        "app/sessions/reclaiming.py",
         "exchange.in_flight or exchange.has_questions or session.streams.listen.attached",
         "exchange.in_flight or session.streams.listen.attached",
         RECLAIMING,
     ),
     Fault(
         "a session with a running task makes room",
-        "app/sessions/lifetime.py",
+        "app/sessions/reclaiming.py",
         " or exchange.running_tasks.is_any(now)",
         "",
         RECLAIMING,
     ),
     Fault(
         "a session that waits for its process makes room",
-        "app/sessions/lifetime.py",
+        "app/sessions/reclaiming.py",
         "if session.state in (SessionState.CONNECTING, SessionState.CLOSED) or",
         "if session.state is SessionState.CLOSED or",
         RECLAIMING,
@@ -67,14 +67,14 @@ FAULTS_OF_LIMITS = (
     Fault(
         "a node that stood still ends what may be another's",
         "app/sessions/reclaiming.py",
-        "if self._sessions.draining or self._fence.is_closed():  # some may be",
+        "if self._sessions.draining or self._standstill.is_detected():  # some may be",
         "if self._sessions.draining:  # some may be",
         RECLAIMING,
     ),
     Fault(
         "a caller ends a session though a process stops already",
         "app/backends/plan.py",
-        "            if self._comes_free[scope] > 0:\n                self._comes_free[scope] -= 1\n            else:",
+        "            if comes_free[limited] > 0:\n                comes_free[limited] -= 1\n            else:",
         "            if True:",
         PLAN,
     ),
@@ -87,9 +87,9 @@ FAULTS_OF_LIMITS = (
     ),
     Fault(
         "a changed backend is not asked for idle sessions",
-        "app/backends/pool.py",
-        "stock.spec, stock.is_forgotten, stock.is_filled, stock.reclaim_at = spec, False, False, 0.0",
-        "stock.spec, stock.is_forgotten, stock.is_filled = spec, False, False",
+        "app/backends/backend_stock.py",
+        "self.spec, self.is_forgotten, self.reclaim_at = spec, False, 0.0",
+        "self.spec, self.is_forgotten = spec, False",
         POOL,
     ),
     Fault(
@@ -102,7 +102,7 @@ FAULTS_OF_LIMITS = (
     Fault(
         "sessions of other nodes are left out of how full a tenant is",
         "app/limits/use_metrics.py",
-        "gate.sessions + gate.sessions_elsewhere",
+        "gate.sessions + gate.remote_sessions",
         "gate.sessions",
         ("tests/limits/test_use_metrics.py",),
     ),
@@ -116,8 +116,8 @@ FAULTS_OF_LIMITS = (
     Fault(
         "who has waited in vain for a process hears of the backend's limit, whoever's it was",
         "app/backends/pool_limits.py",
-        "        if most is not None and used >= most:\n            return Reached",
-        "        if False and most is not None:\n            return Reached",
+        "        if most is not None and used >= most:\n            return LimitReached",
+        "        if False and most is not None:\n            return LimitReached",
         POOL,
     ),
 )

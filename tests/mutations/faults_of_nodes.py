@@ -7,58 +7,61 @@ GATEWAY = "app/node/gateway.py"
 CREDENTIALS = "app/node/parts/credentials.py"
 SESSIONS = "app/node/parts/sessions.py"
 MEMBERSHIP = "app/node/parts/membership.py"
-W = "tests/cluster/test_takeover_of_the_woken.py"
+ROUTES = "app/node/parts/routes.py"
+W = "tests/cluster/test_session_takeover_of_the_woken.py"
 T = "tests/routing/test_redis_store_counts.py"
 
 FAULTS_OF_NODES = (
     # --- app/node/gateway.py and parts, a line each
     Fault(
         "wiring: no session is told that another node has it",
-        SESSIONS,
-        "    ownership.on_session_lost = registry.lost\n",
+        ROUTES,
+        "        on_session_lost=opening.sessions.lost,\n",
         "",
         (WIRING + "test_a_session_that_another_node_has_taken_ends",),
     ),
     Fault(
         "wiring: no caller is told that another node has it",
         SESSIONS,
-        "    ownership.on_caller_lost = lambda route: implicit.lines.lost((route.identity, route.tenant, route.backend))\n",
+        "    routes.caller_lost.listen(\n"
+        "        lambda route: sessionless.pooled_sessions.lost((route.identity, route.tenant, route.backend))\n"
+        "    )\n",
         "",
         (WIRING + "test_a_caller_that_another_node_has_loses_its_lines",),
     ),
     Fault(
         "wiring: a caller of whom nothing is left stays ours",
         SESSIONS,
-        "CallerHomes(ownership.may_have_line, lambda caller: ownership.release(caller_key(*caller)))",
-        "CallerHomes(ownership.may_have_line)",
+        "CallerHomes(ownership.may_have_pooled_session, lambda caller: ownership.release(caller_key(*caller)))",
+        "CallerHomes(ownership.may_have_pooled_session)",
         (WIRING + "test_a_caller_of_whom_nothing_is_left_is_free",),
     ),
     Fault(
         "wiring: lines are opened for callers of other nodes",
         SESSIONS,
-        "CallerHomes(ownership.may_have_line, lambda",
+        "CallerHomes(ownership.may_have_pooled_session, lambda",
         "CallerHomes(lambda session: True, lambda",
         (WIRING + "test_no_line_is_opened_for_a_caller_of_another_node",),
     ),
     Fault(
         "wiring: nothing is swept",
         GATEWAY,
-        "    tasks.start_soon(sweep_for_ever, gateway.registry, gateway.guard, gateway.implicit.sweep)\n",
+        "    tasks.start_soon(sweep_for_ever, sessions.registry, membership.guard, sessions.sessionless.sweep)\n",
         "",
         (WIRING + "test_four_times_a_second_everything_that_may_be_overdue_is_looked_at",),
     ),
     Fault(
         "wiring: after a pause nothing is proved",
         MEMBERSHIP,
-        "StandstillGuard(sessions.fence, sessions.registry, ownership, heartbeat.prove_anew)",
-        "StandstillGuard(fence, (), (), lambda _: anyio.sleep(0))",
+        "StandstillGuard(opening.standstill, ownership, heartbeat.prove_anew, opening.sessions.deliver_held)",
+        "StandstillGuard(standstill, (), lambda _: anyio.sleep(0), lambda: None)",
         (WIRING + "test_after_a_pause_the_first_look_ends_what_was_taken_over_a_new_connection",),
     ),
     Fault(
         "wiring: after a pause the old connection is asked",
         MEMBERSHIP,
-        "StandstillGuard(sessions.fence, sessions.registry, ownership, heartbeat.prove_anew)",
-        "StandstillGuard(sessions.fence, sessions.registry, ownership, lambda _: heartbeat.prove())",
+        "StandstillGuard(opening.standstill, ownership, heartbeat.prove_anew, opening.sessions.deliver_held)",
+        "StandstillGuard(opening.standstill, ownership, lambda _: heartbeat.prove(), opening.sessions.deliver_held)",
         (WIRING + "test_after_a_pause_the_first_look_ends_what_was_taken_over_a_new_connection",),
     ),
     Fault(
@@ -92,35 +95,35 @@ FAULTS_OF_NODES = (
     Fault(
         "wiring: journals are never written",
         GATEWAY,
-        "for run in (journals.run, rates.run, use.run):",
-        "for run in (rates.run, use.run):",
+        "for part in (sessions.journals, rates, use):",
+        "for part in (rates, use):",
         (WIRING + "test_journals_are_written_and_written_again_where_redis_has_lost_them",),
     ),
     Fault(
         "wiring: rates are not shared",
         GATEWAY,
-        "for run in (journals.run, rates.run, use.run):",
-        "for run in (journals.run, use.run):",
+        "for part in (sessions.journals, rates, use):",
+        "for part in (sessions.journals, use):",
         (WIRING + "test_what_a_tenant_uses_is_known_at_the_other_node",),
     ),
     Fault(
         "wiring: use is not shared",
         GATEWAY,
-        "for run in (journals.run, rates.run, use.run):",
-        "for run in (journals.run, rates.run):",
+        "for part in (sessions.journals, rates, use):",
+        "for part in (sessions.journals, rates):",
         (WIRING + "test_what_a_tenant_uses_is_known_at_the_other_node",),
     ),
     Fault(
         "the pool does not know of processes elsewhere",
         "app/cluster/cluster_use.py",
-        "self._processes.set_elsewhere(processes)",
-        "self._processes.set_elsewhere({})",
+        "self._processes.note_remote_use(processes)",
+        "self._processes.note_remote_use({})",
         (WIRING + "test_what_a_tenant_uses_is_known_at_the_other_node",),
     ),
     Fault(
         "wiring: abandon_the_dead is never started",
         GATEWAY,
-        "    tasks.start_soon(abandon_the_dead, peers, probe, gateway.routing.peers.abandon)\n",
+        "    tasks.start_soon(abandon_the_dead, peers, gateway.membership.probe, routing.peers.abandon)\n",
         "",
         (WIRING + "test_a_node_that_is_dead_is_waited_for_by_nobody",),
     ),
@@ -134,14 +137,14 @@ FAULTS_OF_NODES = (
     Fault(
         "wiring: no heartbeat",
         GATEWAY,
-        "    tasks.start_soon(gateway.heartbeat.run)\n",
+        "    tasks.start_soon(membership.heartbeat.run)\n",
         "",
         ("tests/node/test_gateway.py::test_a_node_is_ready_once_the_others_know_it",),
     ),
     Fault(
         "wiring: the database is not watched",
         GATEWAY,
-        "    tasks.start_soon(gateway.watch.run)\n",
+        "    tasks.start_soon(gateway.records.watch.run)\n",
         "",
         (WIRING + "test_the_database_is_watched",),
     ),
@@ -176,7 +179,7 @@ FAULTS_OF_NODES = (
     Fault(
         "wiring: warm backends wait for their first session",
         GATEWAY,
-        "        for spec in records.warm:\n            gateway.pool.configure(spec)\n",
+        "        for spec in records.warm:\n            processes.pool.configure(spec)\n",
         "",
         (WIRING + "test_processes_of_warm_backends_are_started_with_the_node",),
     ),
@@ -201,9 +204,9 @@ FAULTS_OF_NODES = (
         "",
         ("tests/node/test_gateway_database.py::test_while_the_database_is_gone_calls_go_on_for_thirty_seconds",),
     ),
-    # --- ownership, fence, journals
+    # --- ownership, standstill, journals
     Fault(
-        "the fence opens by belief after one failed attempt",
+        "after a standstill the node goes on after one failed attempt",
         "app/routing/heartbeat.py",
         "if self._clock() >= woke_at + RENEW_S:",
         "if True:",
@@ -214,7 +217,7 @@ FAULTS_OF_NODES = (
         "app/routing/heartbeat.py",
         "if stood_still_at < self.last_ok + LEASE_S <= woke_at:",
         "if False:",
-        ("tests/routing/test_heartbeat.py", "tests/cluster/test_takeover_of_the_woken.py"),
+        ("tests/routing/test_heartbeat.py", "tests/cluster/test_session_takeover_of_the_woken.py"),
     ),
     Fault(
         "a lease begins when its answer is read",
@@ -231,10 +234,10 @@ FAULTS_OF_NODES = (
         ("tests/routing/test_heartbeat.py::test_after_a_gap_a_new_connection_then_the_lease_and_then_every_route", W),
     ),
     Fault(
-        "a proof from before a second pause opens the fence",
+        "a proof from before a second pause resolves a standstill",
         "app/sessions/standstill.py",
-        "self.fence.open(asked_at)",
-        "self.fence.open(self.fence.now())",
+        "self.standstill.resolved(asked_at)",
+        "self.standstill.resolved(self.standstill.now())",
         ("tests/sessions/test_standstill.py",),
     ),
     Fault(

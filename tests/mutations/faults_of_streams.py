@@ -2,7 +2,7 @@
 
 from tests.mutations.fault import Fault
 
-UNREAD = ("tests/streams/test_streams_unread.py",)
+UNREAD = ("tests/streams/test_back_pressure.py",)
 SILENT = ("tests/sessions/test_session.py",)
 RESUMED = ("tests/transports/test_streamable_http_resume.py",)
 
@@ -23,21 +23,21 @@ FAULTS_OF_STREAMS = (
     ),
     Fault(
         "a stream that is not read holds up others for as long as it likes",
-        "app/streams/session_streams.py",
+        "app/streams/back_pressure.py",
         "                stream.fall_behind()\n",
         "                pass\n",
         UNREAD,
     ),
     Fault(
         "a stream that is read slowly counts as one that is not read",
-        "app/streams/session_streams.py",
+        "app/streams/back_pressure.py",
         "if stream.taken != taken or not has_others:",
         "if taken < 0 or not has_others:",
         UNREAD,
     ),
     Fault(
         "a call's stream falls behind although nobody else waits",
-        "app/streams/session_streams.py",
+        "app/streams/back_pressure.py",
         "if stream.taken != taken or not has_others:",
         "if stream.taken != taken:",
         UNREAD,
@@ -80,8 +80,8 @@ FAULTS_OF_STREAMS = (
     Fault(
         "the end of a stream is an error",
         "app/streams/resumption.py",
-        "recorder.number == place.number and",
-        "recorder.number < place.number and",
+        "found[0].number == place.number and",
+        "found[0].number < place.number and",
         RESUMED,
     ),
     Fault(

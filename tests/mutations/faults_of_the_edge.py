@@ -82,8 +82,8 @@ FAULTS_OF_THE_EDGE = (
     Fault(
         "a stranger is read on while he stands in line",
         "app/edge/reading.py",
-        "self.is_on_hold or self._is_in_line or",
-        "self.is_on_hold or",
+        "self._is_on_hold or self._is_in_line or",
+        "self._is_on_hold or",
         READS,
     ),
     Fault(
@@ -166,9 +166,9 @@ FAULTS_OF_THE_EDGE = (
     # --- how a head is read
     Fault(
         "codings that nobody here understands are served",
-        "app/edge/heads.py",
-        'return coding.rstrip(b" ").lower() == b"chunked"',
-        'return coding.rstrip(b" ").lower().endswith(b"chunked")',
+        "app/edge/limited_parser.py",
+        'value.rstrip(b" ").lower() != b"chunked"',
+        'not value.rstrip(b" ").lower().endswith(b"chunked")',
         HEADS,
     ),
     Fault(
@@ -180,7 +180,7 @@ FAULTS_OF_THE_EDGE = (
     ),
     Fault(
         "userinfo passes for a host",
-        "app/edge/heads.py",
+        "app/edge/limited_parser.py",
         "([^]/?#@[]+|",
         "([^]/?#[]+|",
         HEADS,

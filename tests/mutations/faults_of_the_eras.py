@@ -5,24 +5,24 @@ from tests.mutations.fault import Fault
 FAULTS_OF_THE_ERAS = (
     Fault(
         "tasks of one era are offered to the other",
-        "app/protocol/eras/modern.py",
+        "app/protocol/eras/sessionless_envelope.py",
         "if extensions.pop(TASKS, None) is not None:",
         "if False:",
         ("tests/integration/test_between_eras.py",),
     ),
     Fault(
         "forms are sent to clients that have declared only URLs",
-        "app/protocol/eras/modern.py",
+        "app/protocol/eras/sessionless_envelope.py",
         'return mode in declared or (mode == "form" and "url" not in declared)',
         'return mode in declared or mode == "form"',
         ("tests/sessionless/test_call.py",),
     ),
     Fault(
         "a state is good for a request with another number",
-        "app/protocol/canonical.py",
+        "app/sessionless/suspended_calls.py",
         'if text.lstrip("-").isdigit() and len(text) <= EXACT_DIGITS:',
         "if False:",
-        ("tests/protocol/test_canonical.py",),
+        ("tests/sessionless/test_suspended_calls_canonical.py",),
     ),
     Fault(
         "a call that repeats arguments is passed on while the tools are unknown",

@@ -8,14 +8,14 @@ FAULTS_OF_THE_HOME = (
     Fault(
         "a busy home is joined by another process though it keeps state",
         "app/sessionless/pooled_session.py",
-        'return self.is_modern or self.session.spec.recovery != "respawn"',
-        "return self.is_modern",
+        'return self.is_sessionless or self.session.spec.recovery != "respawn"',
+        "return self.is_sessionless",
         HOME,
     ),
     Fault(
         "calls that come at once open a home each",
         "app/sessionless/pooled_session.py",
-        "return need is Need.ALONE and bool(self.lines) and not self.lines[0].is_home",
+        "return need is Need.ALONE and bool(self.sessions) and not self.sessions[0].is_home",
         "return need is Need.ALONE",
         HOME,
     ),
@@ -28,14 +28,14 @@ FAULTS_OF_THE_HOME = (
     ),
     Fault(
         "a question goes to the oldest call though nobody is there to hear it",
-        "app/sessionless/unasked.py",
+        "app/sessionless/unsolicited.py",
         "return (not asked.is_waited_for, is_slow,",
         "return (False, is_slow,",
         HOME,
     ),
     Fault(
         "a question goes to a call that the process has passed over",
-        "app/sessionless/unasked.py",
+        "app/sessionless/unsolicited.py",
         "return (not asked.is_waited_for, is_slow,",
         "return (not asked.is_waited_for, False,",
         HOME,
@@ -43,15 +43,15 @@ FAULTS_OF_THE_HOME = (
     Fault(
         "a process that is only late is home no more",
         "app/sessionless/pooled_sessions.py",
-        "is_silent = line.session.heard_at < asked_at and not line.session.streams.is_full",
+        "is_silent = pooled.session.heard_at < asked_at and not pooled.session.streams.back_pressure.is_on",
         "is_silent = True",
         HOME,
     ),
     Fault(
         "a call that ends takes the questions of others along",
         "app/sessionless/call.py",
-        "                self.line.streams.listen.push(question.as_command())",
-        "                self.line.refuse_question(question.id, given_up, INVALID_PARAMS)",
+        "                self.session.streams.listen.push(question.as_command())",
+        "                self.session.refuse_question(question.id, given_up, INVALID_PARAMS)",
         HOME,
     ),
     Fault(
@@ -63,7 +63,7 @@ FAULTS_OF_THE_HOME = (
     ),
     Fault(
         "a log message goes to the oldest call, whether or not it wants it",
-        "app/sessionless/unasked.py",
+        "app/sessionless/unsolicited.py",
         "if call.stream.wants(message.params or {})",
         "if call",
         HOME,
@@ -78,8 +78,8 @@ FAULTS_OF_THE_HOME = (
     Fault(
         "a call that waited at home hears that a session is not found",
         "app/sessions/session.py",
-        "refusal or too_late(reason, is_line=self.is_line)",
-        "refusal or too_late(reason, is_line=False)",
+        "refusal or too_late(reason, is_pooled=self.is_pooled)",
+        "refusal or too_late(reason, is_pooled=False)",
         HOME,
     ),
 )

@@ -33,8 +33,8 @@ FAULTS_OF_THE_LOG = (
     Fault(
         "the ids are not passed on to the node that has the session",
         "app/transports/remote/forwarding.py",
-        "        headers += request.ids.headers\n        request.sent_to = node.id",
-        "        request.sent_to = node.id",
+        "        headers += request.ids.headers\n        request.sent_on_to(node.id)",
+        "        request.sent_on_to(node.id)",
         FOLLOWED,
     ),
     Fault(
@@ -47,8 +47,8 @@ FAULTS_OF_THE_LOG = (
     Fault(
         "a piece of a body that looks like a head gets ids",
         "app/edge/uvicorn_protocol.py",
-        "            scope, self.scope = self.scope, None  # what",
-        "            scope = self.scope  # what",
+        "            scope, self._scope = self._scope, None  # what",
+        "            scope = self._scope  # what",
         WRITTEN,
     ),
     Fault(

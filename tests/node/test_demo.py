@@ -7,14 +7,15 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
 import pytest
 
 from app.config.settings import Settings
-from app.errors import StorageReadOnly
-from app.node import demo, demo_clock, serve
+from app.errors import SettingsError, StorageReadOnly
+from app.node import demo, demo_clock, listeners
 from app.node.gateway import Gateway, open_gateway
 from app.storage import migrate
 from app.storage.audit_act import Act
@@ -55,7 +56,7 @@ async def test_without_the_extra_the_demo_has_a_server_of_its_own(gateway, monke
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     (text,) = await said(gateway)  # and it answers: otherwise there would be a second text
     assert "pip install 'trunkline[demo]'" in text
-    spec = await gateway.backends.get("default", demo.BACKEND)
+    spec = await gateway.records.backends.get("default", demo.BACKEND)
     assert (spec.command, spec.args) == (sys.executable, ("-I", demo_clock.__file__))
     assert errors(caplog) == []
 
@@ -81,8 +82,8 @@ def no_file(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
-        (no_object, ["could not be read: it is not what an earlier run has written. This is a new one"]),
-        (no_file, ["could not be read: Is a directory. This is a new one", "could not be written to"]),
+        (no_object, ["it is not what an earlier run has written. This is a new one"]),
+        (no_file, ["Is a directory. This is a new one", "Could not write URL and key to"]),
     ],
 )
 async def test_a_file_that_cannot_be_used_is_reported_and_the_key_printed(
@@ -98,10 +99,10 @@ async def test_a_file_that_cannot_be_used_is_reported_and_the_key_printed(
 async def test_a_key_that_was_revoked_is_replaced_and_that_is_said(gateway):
     await said(gateway)
     revoked = key_in(gateway)
-    (key,) = await gateway.keys.list("default", after="", limit=10)
+    (key,) = await gateway.records.keys.list("default", after="", limit=10)
     act = Act("default", ("default", "cli", "test"), "key.revoke", f"keys/{key.id}", datetime.now(UTC))
-    await gateway.keys.revoke("default", key.id, datetime.now(UTC), act=act)
-    gateway.authenticator.forget_everything()
+    await gateway.records.keys.revoke("default", key.id, datetime.now(UTC), act=act)
+    gateway.credentials.authenticator.forget_everything()
     (text,) = await said(gateway)
     assert "has expired or was revoked; this is a new one" in text
     assert key_in(gateway) != revoked
@@ -112,13 +113,19 @@ async def test_a_database_that_takes_no_changes_is_reported_in_words(gateway, mo
         raise StorageReadOnly
 
     broken: Any = type("Backends", (), {"get": refuse})()
-    (text,) = await said(replace(gateway, backends=broken))
+    (text,) = await said(replace(gateway, records=replace(gateway.records, backends=broken)))
     assert text.startswith("  The demo could not be set up: The database is read-only")
     assert "TRUNKLINE_DATABASE_URL" in text
     assert len(errors(caplog)) == 1
 
 
 def test_the_address_of_a_listener_on_every_address_is_one_that_a_client_can_ask_for() -> None:
-    assert serve._from_here("http://0.0.0.0:8080") == "http://127.0.0.1:8080"
-    assert serve._from_here("http://[::]:8080") == "http://[::1]:8080"
-    assert serve._from_here("http://10.0.0.5:8080") == "http://10.0.0.5:8080"
+    assert listeners.from_here("http://0.0.0.0:8080") == "http://127.0.0.1:8080"
+    assert listeners.from_here("http://[::]:8080") == "http://[::1]:8080"
+    assert listeners.from_here("http://10.0.0.5:8080") == "http://10.0.0.5:8080"
+
+
+def test_a_host_that_cannot_be_listened_on_is_refused_with_what_to_change() -> None:
+    settings: Any = SimpleNamespace(host="192.0.2.1", port=0)
+    with pytest.raises(SettingsError, match="; choose another with --host or --port"):
+        listeners.listen(settings)

@@ -172,7 +172,7 @@ async def test_one_that_is_given_up_leaves_the_others_and_makes_the_end_a_failur
         assert len(children()) == 1
         some.stop()
     assert statuses == [1]
-    assert caplog.text.count("; starting it again in") == GIVE_UP_AFTER - 1
+    assert caplog.text.count("; restarting it in") == GIVE_UP_AFTER - 1
 
 
 async def test_one_that_does_not_become_ready_is_killed_and_tried_again(start, children, monkeypatch, caplog):

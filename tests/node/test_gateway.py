@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from app.config.settings import Settings
-from app.domain import BackendSpec, Principal, Tenant
+from app.domain import ApiKey, BackendSpec, Principal, Tenant
 from app.errors import SettingsError, StorageUnavailable
 from app.node.gateway import Gateway, open_gateway
 from app.protocol.jsonrpc import Request, parse_client
@@ -23,7 +23,7 @@ from app.routing.notice import Kind, Notice
 from app.routing.routes import NodeRecord, session_key
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
-from app.storage import ApiKey, migrate
+from app.storage import migrate
 from app.storage.backends import BackendRepository
 from tests.redis_servers import client_of
 
@@ -79,17 +79,19 @@ async def becomes(wanted: Any, now: Callable[[], Any]) -> None:
 
 async def somebody(gateway: Gateway) -> Principal:
     """Whoever has a new key. A node that has just started ends the sessions of those that have none."""
-    made, scopes = gateway.key_maker.make(), frozenset({"mcp:connect"})
-    await gateway.keys.create("default", ApiKey(made.id, "default", "", made.digest, 1, scopes, datetime.now(UTC)))
+    made, scopes = gateway.credentials.key_maker.make(), frozenset({"mcp:connect"})
+    await gateway.records.keys.create(
+        "default", ApiKey(made.id, "default", "", made.digest, 1, scopes, datetime.now(UTC))
+    )
     return Principal("default", "key", made.id, scopes)
 
 
 async def open_session(gateway: Gateway, recovery: Any) -> Session:
     """A session of a fresh backend that has shaken hands."""
     spec = BackendSpec("default", f"backend-{recovery}", sys.executable, (SERVER,), recovery=recovery)
-    await gateway.backends.create("default", spec)
-    session = await gateway.registry.open(await somebody(gateway), "default", spec.name, "streamable_http")
-    await gateway.registry.connect(session)
+    await gateway.records.backends.create("default", spec)
+    session = await gateway.sessions.registry.open(await somebody(gateway), "default", spec.name, "streamable_http")
+    await gateway.sessions.registry.connect(session)
     hello = parse_client(HELLO)
     assert isinstance(hello, Request)
     reply = session.reply(1, may_stream=False)
@@ -103,9 +105,12 @@ async def test_a_node_is_ready_once_the_others_know_it(one_of_several: Settings)
     async with open_gateway(one_of_several) as gateway, open_gateway(one_of_several) as other:
         for node in (gateway, other):
             await becomes({"sessions": "ok", "database": "ok"}, partial(_ready, node))
-        await becomes(2, lambda: 1 + len(gateway.heartbeat.peers))
+        await becomes(2, lambda: 1 + len(gateway.membership.heartbeat.peers))
         assert gateway.degraded() == {}
-        assert {each.id for each in await gateway.node.statuses()} == {gateway.routing.node, other.routing.node}
+        assert {each.id for each in await gateway.membership.all_nodes.statuses()} == {
+            gateway.routing.node,
+            other.routing.node,
+        }
 
 
 def _ready(gateway: Gateway) -> dict[str, str]:
@@ -155,7 +160,7 @@ async def test_a_node_that_is_alone_needs_no_redis(alone: Make):
         await becomes({"sessions": "ok", "database": "ok"}, lambda: _ready(gateway))
         assert gateway.degraded() == {}
         assert await gateway.drain(5) == 0
-        assert len(gateway.registry) == len(gateway.ownership) == 0
+        assert len(gateway.sessions.registry) == len(gateway.routes.ownership) == 0
     assert children() == []
 
 
@@ -205,11 +210,11 @@ async def test_a_start_that_fails_leaves_nothing(one_of_several: Settings, monke
 async def test_a_node_that_says_it_leaves_gets_nothing_new_and_is_not_given_up(one_of_several: Settings):
     async with open_gateway(one_of_several) as gateway:
         other = NodeRecord("node-b", "http://127.0.0.1:1", "1", datetime.now(UTC))
-        gateway.heartbeat.peers[other.id] = other
-        assert gateway.router.any_peer() == other
+        gateway.membership.heartbeat.peers[other.id] = other
+        assert gateway.membership.router.any_peer() == other
         gateway.effects.heard(Notice(Kind.NODE_LEAVING, (other.id,)))
-        assert gateway.router.any_peer() is None
-        assert gateway.heartbeat.peers[other.id].draining
+        assert gateway.membership.router.any_peer() is None
+        assert gateway.membership.heartbeat.peers[other.id].draining
 
 
 # --- homes
@@ -217,8 +222,8 @@ async def test_a_node_that_says_it_leaves_gets_nothing_new_and_is_not_given_up(o
 
 async def _add(gateway: Gateway, *tenants: str) -> None:
     for tenant in tenants:
-        await gateway.tenants.create(Tenant(tenant))
-        await gateway.backends.create(tenant, BackendSpec(tenant, "b", sys.executable))
+        await gateway.records.tenants.create(Tenant(tenant))
+        await gateway.records.backends.create(tenant, BackendSpec(tenant, "b", sys.executable))
 
 
 def _old_home(settings: Settings) -> Path:
@@ -232,7 +237,7 @@ async def test_the_home_that_was_shared_goes_to_the_only_tenant_with_backends(al
     settings = alone()
     async with open_gateway(settings) as gateway:
         await _add(gateway, "acme")
-        spec = await gateway.backends.get("acme", "b")
+        spec = await gateway.records.backends.get("acme", "b")
     old = _old_home(settings)
     for _ in range(2):
         async with open_gateway(settings):

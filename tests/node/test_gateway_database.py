@@ -16,10 +16,10 @@ import pytest
 
 from app.auth.authenticator import REMEMBER_S
 from app.config.settings import Settings
-from app.domain import BackendSpec
+from app.domain import ApiKey, BackendSpec
 from app.node.application import create_app
 from app.node.gateway import Gateway, open_gateway
-from app.storage import ApiKey, audit_follower, migrate, watch
+from app.storage import audit_follower, engine, migrate
 from tests.node.test_gateway import SERVER
 from tests.postgres import postgres_server
 
@@ -35,7 +35,7 @@ def server() -> Iterator[Any]:
 
 @pytest.fixture
 def settings(server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    monkeypatch.setattr(watch, "EVERY_S", 0.05)
+    monkeypatch.setattr(engine, "WATCH_EVERY_S", 0.05)
     monkeypatch.setattr(audit_follower, "POLL_S", 0.05)
     values = {"DATA_DIR": str(tmp_path), "DATABASE_URL": server[0], "SECRET_KEY": "ab" * 32, "MAX_PROCESSES": "20"}
     return Settings.from_env({f"TRUNKLINE_{name}": value for name, value in values.items()})
@@ -49,7 +49,7 @@ class Client:
         transport = httpx2.ASGITransport(app=create_app(gateway))
         self.http = httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080", timeout=30)
         trail = gateway.effects._follower
-        gateway.authenticator._clock = trail._clock = lambda: time.monotonic() + self._later_s
+        gateway.credentials.authenticator._clock = trail._clock = lambda: time.monotonic() + self._later_s
 
     def sleep(self, seconds: float) -> None:
         """So much time passes for credentials, and for what is known of revocations."""
@@ -57,7 +57,7 @@ class Client:
 
     async def open(self, name: str) -> None:
         spec = BackendSpec("default", name, sys.executable, (SERVER,))
-        await self._gateway.backends.create("default", spec)
+        await self._gateway.records.backends.create("default", spec)
         await self.new_key()
         self.path = f"/t/default/{name}/mcp"
         params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
@@ -66,8 +66,8 @@ class Client:
         self.headers["mcp-session-id"] = hello.headers["mcp-session-id"]
 
     async def new_key(self) -> None:
-        made = self._gateway.key_maker.make()
-        await self._gateway.keys.create(
+        made = self._gateway.credentials.key_maker.make()
+        await self._gateway.records.keys.create(
             "default", ApiKey(made.id, "default", "", made.digest, 1, ADMIN, datetime.now(UTC))
         )
         self.headers = {"authorization": f"Bearer {made.text}", "accept": "application/json, text/event-stream"}
@@ -140,7 +140,7 @@ async def test_while_the_database_is_gone_calls_go_on_for_thirty_seconds(setting
         assert await client.change() == (503, "storage_unavailable")
         client.sleep(REMEMBER_S)
         assert await client.call() == 503
-        assert len(gateway.registry) == 1  # and the session is still there
+        assert len(gateway.sessions.registry) == 1  # and the session is still there
 
 
 def _soon(look: Any) -> Any:
@@ -151,4 +151,4 @@ def _soon(look: Any) -> Any:
 
 
 def _ready_status(gateway: Gateway) -> int:
-    return 503 if gateway.watch.problem else 200
+    return 503 if gateway.records.watch.problem else 200

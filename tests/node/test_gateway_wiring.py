@@ -18,7 +18,7 @@ from app.domain import BackendSpec, Principal
 from app.errors import SessionNotFound
 from app.node.gateway import Gateway, open_gateway
 from app.node.parts import credentials as module
-from app.peers import dead_peers
+from app.peers import dead_nodes as dead_peers
 from app.peers.client import PeerClient
 from app.protocol.lifecycle import SessionState
 from app.routing import heartbeat, router
@@ -89,13 +89,13 @@ async def pair(settings: Callable[[int], Settings], empty_redis: str) -> AsyncIt
     async with AsyncExitStack() as stack:
         first, second = [await stack.enter_async_context(open_gateway(settings(port))) for port in (9, 19)]
         pair = Pair(first, second, empty_redis)
-        await becomes((1, 1), lambda: (len(first.heartbeat.peers), len(second.heartbeat.peers)))
+        await becomes((1, 1), lambda: (len(first.membership.heartbeat.peers), len(second.membership.heartbeat.peers)))
         yield pair
 
 
 async def no_more_beats(node: Gateway) -> None:
     """Nothing but what is tested tells it anything."""
-    node.heartbeat._has_left = True
+    node.membership.heartbeat._has_left = True
     await anyio.sleep(2 * QUICK_S)
 
 
@@ -107,15 +107,15 @@ async def test_four_times_a_second_everything_that_may_be_overdue_is_looked_at(
 ) -> None:
     """`sweep_for_ever`, and what it is given."""
     node, swept = pair.first, set[str]()
-    before = node.guard.fence.ticked_at
-    monkeypatch.setattr(node.registry, "sweep", lambda now, look_at_age: swept.add("sessions"))
-    monkeypatch.setattr(node.implicit.suspended, "sweep", lambda now: swept.add("suspended calls"))
+    before = node.membership.guard.standstill.ticked_at
+    monkeypatch.setattr(node.sessions.registry, "sweep", lambda now, look_at_age: swept.add("sessions"))
+    monkeypatch.setattr(node.sessions.sessionless.suspended, "sweep", lambda now: swept.add("suspended calls"))
     await becomes({"sessions", "suspended calls"}, lambda: swept)
-    assert node.guard.fence.ticked_at > before
+    assert node.membership.guard.standstill.ticked_at > before
 
 
 async def test_a_session_that_another_node_has_taken_ends(pair: Pair) -> None:
-    """`ownership.lost`, and `ownership.on_session_lost`."""
+    """`ownership.lost`, and `on_session_lost` of the ownership."""
     session = await open_session(pair.first, "end")
     await pair.take(session_key(session.id))
     await becomes(SessionState.CLOSED, lambda: session.state)
@@ -129,8 +129,8 @@ async def test_after_a_pause_the_first_look_ends_what_was_taken_over_a_new_conne
     redis = pair.first.routing.redis
     assert redis is not None
     before = redis.generation
-    pair.first.registry.fence.ticked_at -= 100.0
-    await pair.first.guard.prove()
+    pair.first.sessions.registry.standstill.ticked_at -= 100.0
+    await pair.first.membership.guard.prove()
     assert session.state is SessionState.CLOSED
     assert redis.generation == before + 1
 
@@ -148,14 +148,14 @@ async def test_a_journal_that_is_anothers_ends_the_session(pair: Pair) -> None:
 async def claim_caller(node: Gateway) -> tuple[tuple[Any, str, str], str]:
     principal = Principal("default", "key", "caller", frozenset())
     caller = (principal.identity, "default", "stateful")
-    assert await node.ownership.claim_caller(principal, "default", "stateful", None) is not None
+    assert await node.routes.ownership.claim_caller(principal, "default", "stateful", None) is not None
     return caller, caller_key(*caller)
 
 
 async def test_a_caller_that_another_node_has_loses_its_lines(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`ownership.on_caller_lost`."""
+    """`on_caller_lost` of the ownership."""
     lost: list[Any] = []
-    monkeypatch.setattr(pair.first.implicit.lines, "lost", lost.append)
+    monkeypatch.setattr(pair.first.sessions.sessionless.pooled_sessions, "lost", lost.append)
     caller, key = await claim_caller(pair.first)
     await pair.take(key)
     await becomes([caller], lambda: lost)
@@ -164,38 +164,38 @@ async def test_a_caller_that_another_node_has_loses_its_lines(pair: Pair, monkey
 async def test_a_caller_of_whom_nothing_is_left_is_free(pair: Pair) -> None:
     """`CallerHomes.on_gone`."""
     caller, key = await claim_caller(pair.first)
-    pair.first.implicit.lines._on_caller_gone(caller)
-    assert await pair.first.ownership.flush(5)
+    pair.first.sessions.sessionless.pooled_sessions._on_caller_gone(caller)
+    assert await pair.first.routes.ownership.flush(5)
     assert (await pair.second.routing.store.find(key)).route is None
 
 
 async def test_no_line_is_opened_for_a_caller_of_another_node(pair: Pair) -> None:
     """`CallerHomes.may_serve`."""
     session = await open_session(pair.first, "end")
-    assert not pair.first.implicit.lines._may_serve(session)
-    await pair.first.ownership.claim_caller(session.principal, *session.spec.key, None)
-    assert pair.first.implicit.lines._may_serve(session)
+    assert not pair.first.sessions.sessionless.pooled_sessions._may_serve(session)
+    await pair.first.routes.ownership.claim_caller(session.principal, *session.spec.key, None)
+    assert pair.first.sessions.sessionless.pooled_sessions._may_serve(session)
 
 
 async def test_what_has_ended_here_is_gone_though_redis_is_new(pair: Pair) -> None:
     """`has_ended` of the router."""
     session = await open_session(pair.first, "end")
     session.close("deleted")
-    await pair.first.ownership.flush(5)
+    await pair.first.routes.ownership.flush(5)
     with client_of(pair.redis_url) as client:
         client.flushdb()
     with pytest.raises(SessionNotFound):
-        await pair.first.router.locate(session_key(session.id), session.id)
+        await pair.first.membership.router.locate(session_key(session.id), session.id)
 
 
 async def test_the_router_asks_a_node_that_left_the_list_and_the_heartbeat_knows_which(pair: Pair) -> None:
     """`heartbeat.peers` and `heartbeat.departed`."""
     node = pair.second.routing.node
-    assert pair.first.router.any_peer() == pair.first.heartbeat.peers[node]
-    await pair.second.heartbeat.leave()
-    await becomes(True, lambda: node in pair.first.heartbeat.departed)
-    assert pair.first.router._departed is pair.first.heartbeat.departed
-    assert pair.first.router.any_peer() is None
+    assert pair.first.membership.router.any_peer() == pair.first.membership.heartbeat.peers[node]
+    await pair.second.membership.heartbeat.leave()
+    await becomes(True, lambda: node in pair.first.membership.heartbeat.departed)
+    assert pair.first.membership.router._departed is pair.first.membership.heartbeat.departed
+    assert pair.first.membership.router.any_peer() is None
 
 
 # --- durable sessions
@@ -218,7 +218,9 @@ async def test_a_durable_session_is_given_away_at_a_drain_and_taken_by_the_other
     found = (await pair.second.routing.store.find(session_key(session.id))).route
     assert found is not None
     assert found.node == ""
-    taken = await pair.second.take_over(session.id, found, Caller(session.principal, *session.spec.key), lambda: None)
+    taken = await pair.second.sessions.take_over(
+        session.id, found, Caller(session.principal, *session.spec.key), lambda: None
+    )
     assert taken is not None
     assert taken.id == session.id
 
@@ -229,7 +231,9 @@ async def test_a_durable_session_is_given_away_at_a_drain_and_taken_by_the_other
 async def test_what_a_tenant_uses_is_known_at_the_other_node(pair: Pair) -> None:
     """`use.run`, `rates.run`."""
     session = await open_session(pair.first, "end")
-    await becomes(1, lambda: pair.second.pool.used_of("default") - pair.second.pool.used().get("default", 0))
+    await becomes(
+        1, lambda: pair.second.processes.pool.used_of("default") - pair.second.processes.pool.used().get("default", 0)
+    )
     assert session.gate.bucket is not None
     with client_of(pair.redis_url) as client:
         for _ in range(20):  # the key lasts as long as it takes to make up for what was spent
@@ -245,7 +249,7 @@ async def revoke(node: Gateway, session: Session) -> None:
     tenant, _, key_id = session.principal.identity
     at = datetime.now(UTC)
     act = Act(tenant, ("default", "cli", "root"), "key.revoke", f"keys/{key_id}", at)
-    await node.keys.revoke(tenant, key_id, at, act=act)
+    await node.records.keys.revoke(tenant, key_id, at, act=act)
 
 
 async def test_what_the_trail_says_is_carried_out(pair: Pair) -> None:
@@ -260,10 +264,10 @@ async def test_a_node_that_leaves_is_not_remembered_for_anything(pair: Pair, mon
     monkeypatch.setattr(router, "REMEMBER_S", 1000.0)
     first, second = pair.first, pair.second
     route = Route("k" * 40, first.routing.node, first.routing.url, 1, "default", "x", ("default", "key", "k"), "sse")
-    second.router.remember(route)
-    assert second.router.remembered(route.key) is not None
+    second.membership.router.remember(route)
+    assert second.membership.router.remembered(route.key) is not None
     first.effects.node_leaving(first.routing.node)
-    await becomes(None, lambda: second.router.remembered(route.key))
+    await becomes(None, lambda: second.membership.router.remembered(route.key))
 
 
 async def test_a_node_that_is_dead_is_waited_for_by_nobody(
@@ -278,7 +282,7 @@ async def test_a_node_that_is_dead_is_waited_for_by_nobody(
 
     monkeypatch.setattr(dead_peers.Suspects, "of", looked)
     await becomes(True, lambda: pair.second.routing.node in known)
-    await pair.second.heartbeat.leave()
+    await pair.second.membership.heartbeat.leave()
     await becomes(True, lambda: pair.second.routing.url in abandoned)
 
 
@@ -294,7 +298,7 @@ async def test_when_keys_were_used_is_written_down_now_and_then_and_at_the_end(
             monkeypatch.setattr(module, "FLUSH_EVERY_S", every_s)
             async with open_gateway(settings(19)) as node:
                 principal = await somebody(node)
-                node.authenticator._keys._used[principal.tenant, principal.subject] = datetime.now(UTC)
+                node.credentials.authenticator._keys._used[principal.tenant, principal.subject] = datetime.now(UTC)
                 if not at_the_end:
                     await _was_used(other, principal)
             await _was_used(other, principal)
@@ -303,7 +307,7 @@ async def test_when_keys_were_used_is_written_down_now_and_then_and_at_the_end(
 async def _was_used(node: Gateway, principal: Principal) -> None:
     with anyio.fail_after(10):
         while True:
-            found = await node.keys.find(principal.subject)
+            found = await node.records.keys.find(principal.subject)
             if found is not None and found.last_used_at is not None:
                 return
             await anyio.sleep(0.01)
@@ -313,33 +317,33 @@ async def test_what_an_expired_credential_has_opened_is_ended(pair: Pair) -> Non
     """`authenticator.watch.run`."""
     ended = anyio.Event()
     principal = Principal("default", "https://issuer", "alice", frozenset(), time.time() + 0.05)
-    with pair.first.authenticator.watch.hold(principal, ended.set), anyio.fail_after(10):
+    with pair.first.credentials.authenticator.watch.hold(principal, ended.set), anyio.fail_after(10):
         await ended.wait()
 
 
 async def test_processes_of_warm_backends_are_started_with_the_node(settings: Callable[[int], Settings]) -> None:
     async with open_gateway(settings(9)) as node:
         spec = BackendSpec("default", "warm", sys.executable, (SERVER,), warm=1)
-        await node.backends.create("default", spec)
+        await node.records.backends.create("default", spec)
     async with open_gateway(settings(9)) as node:
         assert _has(node, ("default", "warm"))  # at once: the first look at the trail would find it too
 
 
 def _has(node: Gateway, key: tuple[str, str]) -> bool:
-    return key in node.pool.snapshot().backends
+    return key in node.processes.pool.snapshot()
 
 
 async def test_the_database_is_watched(settings: Callable[[int], Settings], tmp_path: Path) -> None:
     """`watch.run`."""
     async with open_gateway(settings(9)) as node:
         asked: list[None] = []
-        check = node.database.check
+        check = node.records.database.check
 
         async def counted() -> None:
             asked.append(None)
             await check()
 
-        node.database.check = counted  # type: ignore[method-assign]
+        node.records.database.check = counted  # type: ignore[method-assign]
         await becomes(True, lambda: len(asked) > 0)
 
 

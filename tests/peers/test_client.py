@@ -434,7 +434,7 @@ async def test_a_line_break_never_becomes_a_second_request(client: PeerClient, t
 async def test_a_node_that_does_not_begin_to_answer_in_time_is_given_up() -> None:
     client = hurried(head_s=0.1)
     async with scripted(answers_nothing) as peer:
-        with anyio.fail_after(5), pytest.raises(PeerLost, match="has said nothing"):
+        with anyio.fail_after(5), pytest.raises(PeerLost, match="has sent nothing"):
             await post(client, peer.url)
         await until(lambda: not peer.open and repr(client) == NOTHING)
 
@@ -449,7 +449,7 @@ async def test_a_node_that_stops_in_the_middle_of_its_answer_is_given_up(late: b
         await reader.read()
 
     async with scripted(script) as peer:
-        with anyio.fail_after(5), pytest.raises(PeerLost, match="has said nothing"):
+        with anyio.fail_after(5), pytest.raises(PeerLost, match="has sent nothing"):
             await post(client, peer.url)
         await until(lambda: not peer.open)
 

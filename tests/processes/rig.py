@@ -97,6 +97,10 @@ class Running:
         process.attach(listener)
         return process, listener
 
+    async def stop(self, process: BackendProcess) -> None:
+        self.supervisor.stop_soon(process)
+        await process.wait_gone()
+
     def value(self, name: str, **labels: str) -> float:
         return self.metrics.registry.get_sample_value(name, labels) or 0.0
 

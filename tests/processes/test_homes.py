@@ -235,11 +235,11 @@ async def test_a_home_is_in_use_while_a_process_runs_and_no_longer(running, tmp_
     process, _ = await running.start("echo", home=NAME)
     second, _ = await running.start("echo", home=NAME)
     with anyio.fail_after(10):
-        await running.supervisor.stop(process)
+        await running.stop(process)
     with pytest.raises(BlockingIOError):
         homes.remove(tmp_path, NAME)
     with anyio.fail_after(10):
-        await running.supervisor.stop(second)
+        await running.stop(second)
     homes.remove(tmp_path, NAME)
 
 

@@ -5,13 +5,14 @@ import logging
 import os
 import signal
 import time
+from itertools import pairwise
 
 import anyio
 import pytest
 
 from app.errors import BackendBusy, BackendExited
 from app.processes.link import Exit
-from app.processes.pipes import PipeLimits
+from app.processes.pipes import LEAST_LINE_BYTES, LINES_A_TURN, PipeLimits
 from app.processes.states import ProcessState
 from app.processes.supervisor import Supervisor
 from tests.processes.rig import Listener, Running, eventually, options_of, spec_of
@@ -43,7 +44,6 @@ async def test_lines_go_down_and_come_up(running):
         process.send(b'{"id":%d}' % number)
         assert await listener.line(number) == b'{"id":%d}' % number
     assert process.state is ProcessState.WARM
-    assert repr(process) == f"<BackendProcess {process.id} acme/echo [warm, pid {process.pid}]>"
 
 
 async def test_lines_are_put_together_from_pieces_without_cr_and_blank_ones(running):
@@ -168,9 +168,65 @@ async def test_a_flood_is_slowed_to_the_sustained_rate(running_with):
     running = await running_with(stdout_burst_bytes=1 << 20, stdout_bytes_per_s=1 << 20)
     process, listener = await running.start("flood")
     started = time.monotonic()
-    await listener.line(25_000)  # 2.5 MB, of which 1 MB is the burst
+    await listener.line(12_000)  # as short ones they count 3 MB, of which 1 MB is the burst
     assert time.monotonic() - started > 0.8
     assert process.exit is None
+
+
+async def test_many_short_lines_leave_the_loop_turns_and_stay_in_order(running):
+    process, listener = await running.start("echo")
+    stdout, lines = process._stdout, [b"%d" % number for number in range(1000)]
+    allowed = stdout._allowance
+    stdout.data_received(b"\n".join(lines) + b"\n")
+    assert allowed - stdout._allowance == 1000 * LEAST_LINE_BYTES
+    heard = [len(listener.lines)]
+    while len(listener.lines) < 1000:
+        process.send(b"after")  # it is not read before the others are handed over
+        await asyncio.sleep(0)
+        heard.append(len(listener.lines))
+    assert max(after - before for before, after in pairwise(heard)) <= LINES_A_TURN
+    await listener.line(1001)
+    assert listener.lines[:1001] == [*lines, b"after"]
+
+
+async def test_lines_that_wait_for_their_turn_wait_for_a_paused_session_too(running):
+    process, listener = await running.start("echo")
+    process._stdout.data_received(b"x\n" * 1000)
+    await asyncio.sleep(0)
+    process.pause_reading()
+    heard = len(listener.lines)
+    await anyio.wait_all_tasks_blocked()
+    assert len(listener.lines) == heard < 1000
+    process.resume_reading()
+    await listener.line(1000)
+
+
+async def test_lines_that_wait_for_their_turn_precede_an_overlong_one_and_the_end(running_with):
+    running = await running_with(line_bytes=100)
+    process, listener = await running.start("echo")
+    overlong_after: list[int] = []
+    listener.backend_sent_too_much = lambda beginning, end=b"": overlong_after.append(len(listener.lines))
+    process._stdout.data_received(b"x\n" * 1000 + b"y" * 101)
+    process.kill()
+    await listener.exit()
+    assert (len(listener.lines), overlong_after) == (1000, [1000])
+
+
+async def test_lines_that_wait_for_their_turn_are_dropped_with_the_listener(running):
+    process, listener = await running.start("echo")
+    process._stdout.data_received(b"x\n" * 1000)
+    process.detach()
+    await anyio.wait_all_tasks_blocked()
+    assert listener.lines == []
+
+
+async def test_the_last_lines_of_a_dead_process_are_bounded(running, monkeypatch):
+    monkeypatch.setattr("app.processes.pipes._LAST_LINES", 300)
+    process, listener = await running.start("echo")
+    process._stdout.data_received(b"x\n" * 1000)
+    process._stdout.drain()
+    await anyio.wait_all_tasks_blocked()
+    assert len(listener.lines) == 300
 
 
 async def test_a_paused_process_is_not_read_and_goes_on_when_resumed(running):

@@ -4,7 +4,7 @@ import pytest
 
 from app.protocol.event_ids import EventId, is_primed, parse_event_id
 from app.protocol.revisions import HANDSHAKE
-from app.protocol.sse import encode_message, encode_primer, encode_retry
+from app.protocol.sse_format import encode_message, encode_primer, encode_retry
 
 PLACE = EventId("0123456789ab", 17)
 

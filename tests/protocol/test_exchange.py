@@ -16,10 +16,9 @@ from app.errors import (
     ResponseTooLarge,
     SessionNotFound,
 )
-from app.protocol.calls.call_deadlines import CANCEL_GRACE_S
 from app.protocol.calls.questions import MAX_QUESTIONS, QUESTION_S
 from app.protocol.calls.waiting_calls import MAX_WAITING_BYTES, MIN_WAITING
-from app.protocol.commands import Answer, Call, Dropped, Failed, Listen, Several, ToBackend, ToStream
+from app.protocol.commands import CANCEL_GRACE_S, Answer, Call, Dropped, Failed, Listen, Several, ToBackend, ToStream
 from app.protocol.exchange import MAX_KEPT, Exchange
 from app.protocol.jsonrpc import MAX_BATCH, Notification, Request, Response, parse_client
 
@@ -264,12 +263,13 @@ def test_a_question_goes_to_the_only_call_and_its_answer_back_under_the_backends
     assert question.stream == "stream of 5"
     asked = json.loads(question.payload)
     assert asked["method"] == "sampling/createMessage"
-    line = exchange.response(client(f'{{"jsonrpc":"2.0","id":{asked["id"]},"result":{{"role":"assistant"}}}}'))
+    line = exchange.questions.answer(client(f'{{"jsonrpc":"2.0","id":{asked["id"]},"result":{{"role":"assistant"}}}}'))
     assert line == b'{"jsonrpc":"2.0","id":"srv-1","result":{"role":"assistant"}}'
 
 
 def test_an_answer_to_no_question_is_dropped(exchange: Exchange) -> None:
-    assert exchange.response(Response(b"3", "result", client('{"jsonrpc":"2.0","id":1,"result":{}}').value)) is None
+    value = client('{"jsonrpc":"2.0","id":1,"result":{}}').value
+    assert exchange.questions.answer(Response(b"3", "result", value)) is None
 
 
 def test_several_calls_and_a_listener_send_questions_to_the_listener(exchange: Exchange) -> None:
@@ -362,7 +362,7 @@ def test_a_question_that_the_backend_withdraws_is_withdrawn_under_our_id(exchang
     told = sent(exchange, {"method": "notifications/cancelled", "params": {"requestId": "q"}})
     assert told.stream == "stream of 1"
     assert json.loads(told.payload)["params"]["requestId"] == asked["id"]
-    assert exchange.response(client(f'{{"jsonrpc":"2.0","id":{asked["id"]},"result":{{}}}}')) is None
+    assert exchange.questions.answer(client(f'{{"jsonrpc":"2.0","id":{asked["id"]},"result":{{}}}}')) is None
 
 
 def test_a_call_that_is_never_answered_ends_and_the_backend_hears_it(exchange: Exchange) -> None:
@@ -412,7 +412,7 @@ def test_a_call_waits_while_the_client_thinks_about_a_question(exchange: Exchang
     call(exchange)
     asked = json.loads(sent(exchange, {"id": "q", "method": "elicitation/create"}).payload)
     assert list(exchange.expire(300.0)) == []
-    exchange.response(client(f'{{"jsonrpc":"2.0","id":{asked["id"]},"result":{{}}}}'))
+    exchange.questions.answer(client(f'{{"jsonrpc":"2.0","id":{asked["id"]},"result":{{}}}}'))
     assert isinstance(next(exchange.expire(300.0)), Failed)
 
 
@@ -510,7 +510,7 @@ def test_an_answer_to_a_question_with_its_id_as_a_string_is_the_answer(exchange:
     asked = sent(exchange, {"id": "q", "method": "roots/list"})
     assert isinstance(asked, ToStream)
     our_id = json.loads(asked.payload)["id"]
-    line = exchange.response(client(f'{{"jsonrpc":"2.0","id":"{our_id}","result":{{}}}}'))
+    line = exchange.questions.answer(client(f'{{"jsonrpc":"2.0","id":"{our_id}","result":{{}}}}'))
     assert line == b'{"jsonrpc":"2.0","id":"q","result":{}}'
 
 

@@ -73,7 +73,7 @@ def test_what_is_discarded_is_not_kept():
     buffer = LineBuffer(1_000)
     for _ in range(1_000):
         buffer.feed(b"z" * 65_536)
-    assert repr(buffer) == "<LineBuffer [0 pending, 65536000 discarded]>"
+    assert (len(buffer._partial), buffer.discarded_bytes) == (0, 65_536_000)
 
 
 def test_a_line_of_16_mib_in_pieces_takes_linear_time():

@@ -119,7 +119,7 @@ def test_a_record_that_was_written_down_says_the_same_to_the_next_process() -> N
     assert restored.snapshot() == record.snapshot()
 
 
-def test_a_modern_record_keeps_its_subscriptions() -> None:
+def test_a_sessionless_record_keeps_its_subscriptions() -> None:
     record = HandshakeRecord()
     record.sent(line(id=1, method="server/discover", params={}))
     record.received(line(id=1, result={"capabilities": {}}))
@@ -134,7 +134,7 @@ def test_a_modern_record_keeps_its_subscriptions() -> None:
 def test_what_a_fresh_process_must_hear_is_said_to_have_changed_and_nothing_else_is() -> None:
     changes: list[bytes] = []
     record = opened()
-    record.on_change = lambda: changes.append(b"")
+    record.watch(lambda: changes.append(b""))
     for number, method in enumerate(("tools/call", "ping", "tools/list"), 2):
         record.sent(line(id=number, method=method, params={}))
         record.received(line(id=number, result={}))

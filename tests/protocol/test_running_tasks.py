@@ -86,7 +86,7 @@ def test_the_exchange_tells_of_calls_that_may_become_tasks() -> None:
 
 def test_where_the_server_may_make_a_task_of_any_call_every_answer_is_looked_at() -> None:
     exchange = Exchange(60.0)
-    exchange.may_make_tasks = True
+    exchange.any_call_may_make_task()
     made, _ = call(exchange, "1")
     exchange.receive(
         b'{"jsonrpc":"2.0","id":%b,"result":{"resultType":"task","taskId":"a","status":"working"}}' % made.gateway_id,

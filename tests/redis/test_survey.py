@@ -4,7 +4,7 @@ import anyio
 import pytest
 
 from app.errors import RoutesUnavailable
-from app.redis.survey import survey
+from app.redis.survey import in_one_line, survey
 from tests.redis_servers import RedisServer
 
 
@@ -29,6 +29,18 @@ async def test_a_redis_that_does_not_tell_its_policy_is_asked_for_the_rest():
 async def test_a_redis_that_refuses_scripts_is_not_usable():
     with RedisServer("--rename-command", "EVAL", "") as server, pytest.raises(RoutesUnavailable, match="unknown"):
         await survey(server.url)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (TimeoutError(), "it does not answer"),
+        (ConnectionError(), "ConnectionError"),
+        (ConnectionError("Error 111\nconnecting"), "Error 111 connecting"),
+    ],
+)
+def test_an_error_without_a_text_has_one(error, words):
+    assert in_one_line(error) == words
 
 
 async def test_no_error_repeats_the_password():

@@ -210,7 +210,7 @@ async def test_an_error_of_any_kind_does_not_end_it(caplog: pytest.LogCaptureFix
     with anyio.move_on_after(0.05):
         node.heart._node = None  # type: ignore[assignment]
         await node.heart.run()
-    assert "A heartbeat has failed" in caplog.text
+    assert "Heartbeat failed" in caplog.text
 
 
 async def test_it_goes_on_through_the_loss_of_a_real_redis(redis_server: RedisServer):

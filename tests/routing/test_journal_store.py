@@ -8,18 +8,18 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from app.errors import RoutesUnavailable
-from app.redis.connection import RedisConnection
+from app.redis.connection import RedisConnection, Value
 from app.routing.journal_store import (
     PAGE,
     REPLACES,
     JournalStore,
     JournalWrite,
-    MemoryJournalStore,
     Outcome,
     RedisJournalStore,
     Target,
 )
 from tests.redis_servers import RedisServer
+from tests.routing.memory_journal_store import MemoryJournalStore
 
 WRITTEN, GAP, FENCED = Outcome.WRITTEN, Outcome.GAP, Outcome.FENCED
 ASIDE, INSTEAD = Target.ASIDE, Target.INSTEAD
@@ -268,16 +268,16 @@ async def test_a_server_that_is_away_is_an_error_within_a_second_and_a_new_one_k
                         await anyio.sleep(0.05)
 
 
-class Garbling:
+class Garbling(RedisConnection):
     """A connection whose answers were spoilt on their way."""
 
     def __init__(self, answer: object) -> None:
         self._answer = answer
 
-    async def execute(self, *command: object) -> object:
+    async def execute(self, *command: Value) -> object:
         return self._answer
 
-    async def run(self, script: object, keys: object, arguments: object = ()) -> object:
+    async def run(self, *_: object, **__: object) -> object:
         return self._answer
 
 
@@ -288,3 +288,28 @@ async def test_an_answer_that_was_spoilt_is_none(answer: object, key: str) -> No
         await store.write([write(key, 1)])
     with pytest.raises(RoutesUnavailable):
         await store.take(key, 1)
+
+
+@pytest.mark.parametrize("part", ["head", "log", "aside"])
+async def test_a_key_of_another_type_harms_no_other_journal_and_is_replaced(
+    redis_url: str, key: str, part: str
+) -> None:
+    other = secrets.token_hex(20)
+    async with connection(redis_url) as redis:
+        await is_up(redis)
+        store = RedisJournalStore(redis)
+        await store.write([write(key, 1, b"a"), write(other, 1, b"b")])
+        forged: list[tuple[Value, ...]] = [("DEL", f"trunkline:{part}:{key}"), ("SET", f"trunkline:{part}:{key}", "x")]
+        await redis.pipeline(forged)
+        outcome, of_other = await store.write([write(key, 2, b"c", length=1), write(other, 2, b"d", length=1)])
+        assert (outcome, of_other) == (WRITTEN if part == "aside" else GAP, WRITTEN)
+        await redis.pipeline(forged)
+        assert await store.touch([(key, 1), (other, 1)]) == ([key] if part == "head" else [])
+        await redis.pipeline(forged)
+        assert (await store.take(key, 1) is None) == (part != "aside")
+        await redis.pipeline(forged)
+        assert await store.write([write(key, 3, b"e", target=INSTEAD)]) == [WRITTEN]
+        assert await store.take(key, 1) == (1, b"head 3", [b"e"])
+        await redis.pipeline(forged)
+        await store.delete([(key, 1), (other, 1)])
+        assert await store.take(other, 2) is None

@@ -11,8 +11,8 @@ from prometheus_client import CollectorRegistry, Counter
 from app.auth.sealing import Sealer
 from app.redis.connection import RedisConnection
 from app.routing import notices
-from app.routing.notice import RESYNC, Kind, Notice
-from app.routing.notices import STREAM, Notices
+from app.routing.notice import RESYNC, STREAM, Kind, Notice
+from app.routing.notices import Notices
 from tests.redis_servers import RedisServer, client_of
 
 SEALS = Sealer(b"s" * 32)
@@ -72,7 +72,7 @@ async def test_every_other_node_hears_what_one_says_and_it_does_not_hear_itself(
             await node.hears(RESYNC, revoked("a"), revoked("b"))
         assert one.heard == [RESYNC]
         assert await one.notices.flush(1.0)
-        assert repr(one.notices) == "<Notices [connected, 0 unsent]>"
+        assert one.notices.is_connected
 
 
 async def test_a_thousand_notices_come_in_order_and_none_twice(empty_redis):
@@ -167,7 +167,7 @@ async def test_what_is_said_while_redis_is_dead_is_heard_afterwards():
             assert await one.notices.flush(5.0)
 
 
-async def test_a_frozen_redis_holds_up_neither_who_says_nor_for_ever_who_hears():
+async def test_a_frozen_redis_holds_up_neither_who_says_nor_for_ever_who_hears(caplog):
     with RedisServer() as server:
         async with nodes(server.url) as (one, two):
             server.freeze()
@@ -178,6 +178,7 @@ async def test_a_frozen_redis_holds_up_neither_who_says_nor_for_ever_who_hears()
             with anyio.fail_after(notices.BLOCK_S + 2 * notices.LATE_S + 1):
                 while two.notices.is_connected:
                     await anyio.sleep(0.01)
+            assert "from Redis, will retry: it does not answer" in caplog.text
             server.thaw()
             await two.hears_resync_again()
             assert await one.notices.flush(5.0)

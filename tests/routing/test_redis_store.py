@@ -139,7 +139,7 @@ async def test_a_record_that_was_tampered_with_is_absent_counted_and_healed(
         with caplog.at_level(logging.ERROR):
             assert (await store.find("k")).route is None
         assert counted(counter) == {"poisoned": 1}
-        assert "not written by a node" in caplog.text
+        assert "Ignored a record of a route" in caplog.text
         assert await store.refresh([route("k")]) == []
         assert (await store.find("k")).route == route("k")
 

@@ -1,4 +1,4 @@
-"""A server of one era, as the first argument says: `legacy`, `modern`, `batching`, which is of 2025-03-26 and puts
+"""A server of one era, as the first argument says: `legacy`, `sessionless`, `batching`, which is of 2025-03-26 and puts
 whatever comes together into a batch, or a revision of the handshake era; or as the file says that the second argument
 names. Standard library only.
 
@@ -9,7 +9,7 @@ It never answers `tools/list`. Its tools:
 reads a resource.
 `park` is answered when `release` is called, which logs before it answers either; `is_parked` says whether it waits.
 `last` waits for a file, answers, and ends the process.
-`later` (modern) makes a file, and wants to be asked again until there is another.
+`later` (sessionless) makes a file, and wants to be asked again until there is another.
 """
 
 import json
@@ -19,7 +19,7 @@ import time
 
 META = "io.modelcontextprotocol/"
 ERA = sys.argv[1] if len(sys.argv) < 3 else pathlib.Path(sys.argv[2]).read_text()
-IS_MODERN = ERA == "modern"
+IS_SESSIONLESS = ERA == "sessionless"
 INFO = {"name": "eras", "version": "1"}
 APPS = {"io.example/apps": {"mimeTypes": ["text/html"]}, META + "tasks": {}}
 OFFERS = {"tools": {}, "logging": {}, "experimental": {"theirs": {"n": 1}}, "extensions": APPS}
@@ -52,10 +52,10 @@ def text(value: object) -> dict:
 def greet(request_id: object, method: str, params: dict) -> bool:
     """Whether this was the beginning of the era that is spoken, or of the other."""
     global capabilities
-    if method == "server/discover" and IS_MODERN:
+    if method == "server/discover" and IS_SESSIONLESS:
         about = {"supportedVersions": ["2026-07-28"], "capabilities": OFFERS, "_meta": {META + "serverInfo": INFO}}
         answer(request_id, {**about, "resultType": "complete", "ttlMs": 0, "cacheScope": "private"})
-    elif method == "initialize" and IS_MODERN:
+    elif method == "initialize" and IS_SESSIONLESS:
         refuse(request_id, -32022, "no", supported=["2026-07-28"])
     elif method == "initialize":
         capabilities = params["capabilities"]
@@ -94,7 +94,7 @@ def call(request_id: object, params: dict) -> None:
         asked_file.touch()
         again = {"resultType": "input_required", "requestState": "later"}
         answer(request_id, text("now") if until.exists() else again)
-    elif params["name"] == "form" and not IS_MODERN:
+    elif params["name"] == "form" and not IS_SESSIONLESS:
         asked[f"ask-{request_id}"] = request_id, None
         send({"id": f"ask-{request_id}", "method": "elicitation/create", "params": FORM})
     elif params["name"] == "form" and "inputResponses" in params:
@@ -123,7 +123,7 @@ for line in sys.stdin.buffer:
         answered(message)
     if request_id is None or method is None or greet(request_id, method, params):
         continue
-    if IS_MODERN:
+    if IS_SESSIONLESS:
         capabilities = params["_meta"][META + "clientCapabilities"]
     if method == "tools/call":
         call(request_id, params)

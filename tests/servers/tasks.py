@@ -1,16 +1,16 @@
 """An MCP server with tasks, that tells and logs without saying to whom; for what a shared process keeps apart.
 
-`modern`: it speaks 2026-07-28 only. Tools: start (makes a task; the answer says which), finish (says so of the task
-`task`, twice: its status and a log message of it), say (at `level`, in a log message and in a notification of its own),
-update (of a resource), levels (that it was told).
+`sessionless`: it speaks 2026-07-28 only. Tools: start (makes a task; the answer says which), finish (says so of the
+task `task`, twice: its status and a log message of it), say (at `level`, in a log message and in a notification of
+its own), update (of a resource), levels (that it was told).
 """
 
 import json
 import os
 import sys
 
-MODERN = "2026-07-28"
-is_modern = sys.argv[1:] == ["modern"]
+SESSIONLESS = "2026-07-28"
+is_sessionless = sys.argv[1:] == ["sessionless"]
 tasks: dict[str, str] = {}
 levels: list[str] = []
 ABLE = {"tools": {}, "logging": {}, "resources": {"subscribe": True}, "tasks": {"list": {}, "cancel": {}}}
@@ -33,7 +33,7 @@ def about(task: object) -> dict:
 def start() -> dict:
     task = f"task-{len(tasks) + 1}"
     tasks[task] = "working"
-    return {"resultType": "task", **about(task)} if is_modern else {"task": about(task)}
+    return {"resultType": "task", **about(task)} if is_sessionless else {"task": about(task)}
 
 
 def finish(task: str) -> None:
@@ -58,11 +58,11 @@ def call(name: str, arguments: dict) -> dict:
 
 def answer(method: str, params: dict) -> dict:
     if method == "initialize":
-        if is_modern:
+        if is_sessionless:
             raise Wrong(-32022, "no handshake")
         return {"protocolVersion": "2025-11-25", "capabilities": ABLE, "serverInfo": {"name": "tasks", "version": "1"}}
-    if method == "server/discover" and is_modern:
-        return {"supportedVersions": [MODERN], "capabilities": ABLE, "resultType": "complete"}
+    if method == "server/discover" and is_sessionless:
+        return {"supportedVersions": [SESSIONLESS], "capabilities": ABLE, "resultType": "complete"}
     if method == "tools/call":
         return call(params["name"], params.get("arguments") or {})
     if method == "tools/list":
@@ -87,5 +87,5 @@ for line in sys.stdin:
         send(id=message["id"], result=answer(message["method"], message.get("params") or {}))
     except Wrong as wrong:
         code, text = wrong.args
-        data = {"supported": [MODERN]} if code == -32022 else None
+        data = {"supported": [SESSIONLESS]} if code == -32022 else None
         send(id=message["id"], error={"code": code, "message": text, "data": data})

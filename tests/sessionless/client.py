@@ -10,14 +10,14 @@ import pytest
 from app.domain import Principal
 from app.errors import StateRefused
 from app.protocol.commands import Failed
-from app.protocol.eras.modern import (
+from app.protocol.eras.sessionless_envelope import (
     CAPABILITIES_KEY,
     LOG_LEVEL_KEY,
-    MODERN,
+    SESSIONLESS,
     VERSION_KEY,
     Envelope,
     RoutingHeaders,
-    climb,
+    validate,
 )
 from app.protocol.jsonrpc import Request, parse_client
 from app.sessionless.call import SessionlessCall
@@ -76,33 +76,33 @@ class Client:
 
     def __init__(
         self,
-        implicit: SessionlessRequests,
+        sessionless: SessionlessRequests,
         principal: Principal,
         capabilities: dict[str, Any] | None = None,
         log_level: str | None = None,
     ) -> None:
-        self.implicit, self.capabilities, self.log_level = implicit, capabilities or {}, log_level
+        self.sessionless, self.capabilities, self.log_level = sessionless, capabilities or {}, log_level
         self.caller = Caller(principal, "acme", "echo")
 
     def message(self, method: str, *, meta: dict[str, Any] | None = None, **params: Any) -> tuple[Request, Envelope]:
         level = {LOG_LEVEL_KEY: self.log_level} if self.log_level else {}
-        envelope = {VERSION_KEY: MODERN, CAPABILITIES_KEY: self.capabilities, **level, **(meta or {})}
+        envelope = {VERSION_KEY: SESSIONLESS, CAPABILITIES_KEY: self.capabilities, **level, **(meta or {})}
         body = {"jsonrpc": "2.0", "id": next(_ids), "method": method, "params": {**params, "_meta": envelope}}
         message = parse_client(json.dumps(body).encode())
         assert isinstance(message, Request)
         name = next((str(params[key]) for key in ("name", "uri", "taskId") if key in params), None)
-        climbed = climb(message, RoutingHeaders(MODERN, method, name))
-        assert isinstance(climbed, Envelope), climbed
-        return message, climbed
+        found = validate(message, RoutingHeaders(SESSIONLESS, method, name))
+        assert isinstance(found, Envelope), found
+        return message, found
 
     def _reply(self, calls: list[SessionlessCall]) -> Reply:
-        return Reply(1, may_stream=True, make_stream=lambda: calls[-1].line.streams.new())  # noqa: PLW0108
+        return Reply(1, may_stream=True, make_stream=lambda: calls[-1].session.streams.new())  # noqa: PLW0108
 
     async def send(self, method: str = "tools/call", **params: Any) -> Sent:
         calls: list[SessionlessCall] = []
         message, envelope = self.message(method, **params)
         reply = self._reply(calls)
-        calls.append(await self.implicit.call(self.caller, message, envelope, reply))
+        calls.append(await self.sessionless.call(self.caller, message, envelope, reply))
         return Sent(message, reply, calls[-1])
 
     async def go_on(self, result: dict[str, Any], answers: Any, method: str = "tools/call", **params: Any) -> Sent:
@@ -110,7 +110,7 @@ class Client:
         calls: list[SessionlessCall] = []
         message, envelope = self.message(method, **params, inputResponses=answers, requestState=result["requestState"])
         reply = self._reply(calls)
-        calls.append(await self.implicit.resume(self.caller, message, envelope, reply))
+        calls.append(await self.sessionless.resume(self.caller, message, envelope, reply))
         return Sent(message, reply, calls[-1])
 
 
@@ -167,7 +167,7 @@ async def refused(client: Client, result: dict[str, Any], reason: str, **params:
     assert error.value.reason == reason
 
 
-def held(implicit: SessionlessRequests, principal: Principal) -> list[object]:
-    """The principal's lines that a call has for itself."""
-    lines = implicit.lines.of((principal.identity, "acme", "echo"))
-    return [line for line in lines if line.held_by is not None]
+def held(sessionless: SessionlessRequests, principal: Principal) -> list[object]:
+    """The principal's pooled sessions that a call has for itself."""
+    pooled_sessions = sessionless.pooled_sessions.of((principal.identity, "acme", "echo"))
+    return [pooled for pooled in pooled_sessions if pooled.held_by is not None]

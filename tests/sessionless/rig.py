@@ -8,7 +8,7 @@ import pytest
 
 from app.auth.sealing import Sealer
 from app.domain import Principal
-from app.protocol.calls.call_deadlines import CANCEL_GRACE_S
+from app.protocol.commands import CANCEL_GRACE_S
 from app.sessionless.requests import SessionlessRequests
 from app.sessions.registry import SessionRegistry
 from tests.sessionless.client import ELICITS, Client, held
@@ -23,27 +23,27 @@ def stateless(store: FakeStore) -> None:
 
 
 @pytest.fixture
-async def implicit(
+async def sessionless(
     registry: SessionRegistry, swept: list[Callable[[float], None]]
 ) -> AsyncIterator[SessionlessRequests]:
-    """Every test ends with nothing held: no line, no suspended call, no call counted."""
-    implicit = SessionlessRequests(registry, Sealer(b"k" * 32))
-    swept.append(implicit.sweep)
-    yield implicit
+    """Every test ends with nothing held: no pooled session, no suspended call, no call counted."""
+    sessionless = SessionlessRequests(registry, Sealer(b"k" * 32))
+    swept.append(sessionless.sweep)
+    yield sessionless
     end_of_grace = time.monotonic() + CANCEL_GRACE_S + 1
     for session in registry:
         session.sweep(end_of_grace)
-    assert [line for session in registry for line in held(implicit, session.principal)] == []
-    assert len(implicit.suspended) == 0
+    assert [pooled for session in registry for pooled in held(sessionless, session.principal)] == []
+    assert len(sessionless.suspended.waiting()) == 0
     assert {session.gate.in_flight for session in registry} <= {0}
 
 
 @pytest.fixture
-def client(implicit: SessionlessRequests, principal: Principal) -> Client:
-    return Client(implicit, principal)
+def client(sessionless: SessionlessRequests, principal: Principal) -> Client:
+    return Client(sessionless, principal)
 
 
 @pytest.fixture
-def asked(implicit: SessionlessRequests, principal: Principal) -> Client:
+def asked(sessionless: SessionlessRequests, principal: Principal) -> Client:
     """A client that answers questions."""
-    return Client(implicit, principal, ELICITS)
+    return Client(sessionless, principal, ELICITS)

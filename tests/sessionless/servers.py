@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 
-from app.protocol.eras.modern import MODERN
+from app.protocol.eras.sessionless_envelope import SESSIONLESS
 from tests.sessions.fakes import FakeLink, FakePool
 
 CAPABILITIES = {
@@ -77,8 +77,8 @@ def silent_server() -> FakeServer:
     return server
 
 
-def modern_server() -> FakeServer:
-    about = {"supportedVersions": [MODERN], "capabilities": CAPABILITIES, "resultType": "complete", "ttlMs": 1}
+def sessionless_server() -> FakeServer:
+    about = {"supportedVersions": [SESSIONLESS], "capabilities": CAPABILITIES, "resultType": "complete", "ttlMs": 1}
     return FakeServer({"server/discover": about, "tools/list": {"tools": [], "resultType": "complete"}})
 
 

@@ -20,7 +20,7 @@ from tests.sessionless.client import (
     start,
     suspend,
 )
-from tests.sessionless.servers import ServerPool, modern_server
+from tests.sessionless.servers import ServerPool, sessionless_server
 
 
 @pytest.fixture
@@ -29,8 +29,8 @@ def pool() -> ServerPool:
 
 
 @pytest.fixture
-def client(implicit: SessionlessRequests, principal: Principal) -> Client:
-    return Client(implicit, principal, {**ELICITS, "sampling": {}})
+def client(sessionless: SessionlessRequests, principal: Principal) -> Client:
+    return Client(sessionless, principal, {**ELICITS, "sampling": {}})
 
 
 # --- asking
@@ -107,12 +107,12 @@ async def test_a_question_that_the_process_withdraws_is_not_asked(client: Client
 
 
 async def test_a_process_that_goes_on_without_the_client_is_heard_by_the_retry(
-    client: Client, pool: ServerPool, implicit: SessionlessRequests, principal: Principal
+    client: Client, pool: ServerPool, sessionless: SessionlessRequests, principal: Principal
 ) -> None:
     result, server = await suspend(client, pool)
     server.say(method="notifications/cancelled", params={"requestId": "q1"})
     server.answer(TEXT, to=server.sent.index(server.sent_with("tools/call")[0]))
-    assert not held(implicit, principal), "the process is free as soon as it has answered"
+    assert not held(sessionless, principal), "the process is free as soon as it has answered"
     sent = await client.go_on(result, {}, name="x")
     assert (await sent.outcome())["content"] == TEXT["content"]
 
@@ -129,9 +129,14 @@ async def test_a_process_that_goes_on_without_the_client_is_heard_by_the_retry(
     ],
 )
 async def test_what_the_client_did_not_declare_is_not_asked(
-    implicit: SessionlessRequests, principal: Principal, pool: ServerPool, method: str, params: Any, capabilities: Any
+    sessionless: SessionlessRequests,
+    principal: Principal,
+    pool: ServerPool,
+    method: str,
+    params: Any,
+    capabilities: Any,
 ) -> None:
-    client = Client(implicit, principal, capabilities)
+    client = Client(sessionless, principal, capabilities)
     sent, server = await start(client, pool)
     server.ask("q1", method, **params)
     assert (await server.replied("q1"))["error"]["code"] == -32601
@@ -147,9 +152,9 @@ async def test_what_the_client_did_not_declare_is_not_asked(
 
 
 async def test_a_url_elicitation_is_asked_of_a_client_that_can_and_has_no_id_of_its_own(
-    implicit: SessionlessRequests, principal: Principal, pool: ServerPool
+    sessionless: SessionlessRequests, principal: Principal, pool: ServerPool
 ) -> None:
-    client = Client(implicit, principal, {"elicitation": {"url": {}}})
+    client = Client(sessionless, principal, {"elicitation": {"url": {}}})
     sent, server = await start(client, pool)
     server.ask("q1", mode="url", url="https://x.example", elicitationId="7", message="q1")
     result = await sent.outcome()
@@ -235,9 +240,9 @@ async def test_a_request_without_a_progress_token_hears_no_progress(client: Clie
 
 @pytest.mark.parametrize(("level", "heard"), [(None, []), ("debug", ["debug", "error"]), ("warning", ["error"])])
 async def test_log_messages_go_to_requests_that_want_them_from_their_level_on(
-    implicit: SessionlessRequests, principal: Principal, pool: ServerPool, level: str | None, heard: list[str]
+    sessionless: SessionlessRequests, principal: Principal, pool: ServerPool, level: str | None, heard: list[str]
 ) -> None:
-    client = Client(implicit, principal, ELICITS, log_level=level)
+    client = Client(sessionless, principal, ELICITS, log_level=level)
     sent, server = await start(client, pool)
     assert len(server.sent_with("logging/setLevel")) == (level is not None)
     await anyio.wait_all_tasks_blocked()
@@ -285,8 +290,8 @@ async def test_an_unknown_resource_is_named_as_the_revision_has_it(client: Clien
     assert await sent.outcome() == {"code": -32602, "message": "no such resource", "data": {"uri": "a://b"}}
 
 
-async def test_what_a_modern_process_says_passes_as_it_is(client: Client, pool: ServerPool) -> None:
-    pool.make = modern_server
+async def test_what_a_sessionless_process_says_passes_as_it_is(client: Client, pool: ServerPool) -> None:
+    pool.make = sessionless_server
     sent, server = await start(client, pool)
     server.ask("q1")
     assert (await server.replied("q1"))["error"]["code"] == -32601

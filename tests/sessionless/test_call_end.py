@@ -8,8 +8,8 @@ import pytest
 
 from app.domain import Principal
 from app.errors import BackendExited, BackendTimeout, CallCutOff, GatewayError, ResponseTooLarge
-from app.protocol.calls.call_deadlines import CANCEL_GRACE_S
-from app.protocol.eras.modern import LOG_LEVEL_KEY
+from app.protocol.commands import CANCEL_GRACE_S
+from app.protocol.eras.sessionless_envelope import LOG_LEVEL_KEY
 from app.sessionless.requests import SessionlessRequests
 from app.sessions.registry import SessionRegistry
 from tests.sessionless.client import ACCEPT, ELICITS, TEXT, Client, finish, held, keys, refused, start, suspend
@@ -22,8 +22,8 @@ def pool() -> ServerPool:
 
 
 @pytest.fixture
-def client(implicit: SessionlessRequests, principal: Principal) -> Client:
-    return Client(implicit, principal, {**ELICITS, "sampling": {}})
+def client(sessionless: SessionlessRequests, principal: Principal) -> Client:
+    return Client(sessionless, principal, {**ELICITS, "sampling": {}})
 
 
 def sweep(registry: SessionRegistry, seconds: float) -> None:
@@ -114,11 +114,11 @@ async def test_a_process_whose_call_took_too_long_takes_no_other(
 
 @pytest.mark.usefixtures("stateless")
 async def test_a_process_that_somebody_listens_to_answers_lists_until_they_leave(
-    client: Client, pool: ServerPool, implicit: SessionlessRequests, registry: SessionRegistry
+    client: Client, pool: ServerPool, sessionless: SessionlessRequests, registry: SessionRegistry
 ) -> None:
     message, envelope = client.message("subscriptions/listen", notifications={"toolsListChanged": True})
-    listener = await implicit.listen(client.caller, message, envelope)
-    assert listener is not None
+    subscription = await sessionless.listen(client.caller, message, envelope)
+    assert subscription is not None
     sent, server = await start(client, pool)
     sent.leave()
     sweep(registry, CANCEL_GRACE_S + 1)
@@ -134,27 +134,27 @@ async def test_a_process_that_somebody_listens_to_answers_lists_until_they_leave
     _, other = await start(client, pool)
     assert other is not server
     other.answer(TEXT)
-    implicit.listeners.close(listener)
+    sessionless.subscriptions.close(subscription)
     await until_stopped(pool, server)
 
 
 @pytest.mark.usefixtures("stateless")
 async def test_a_process_is_stopped_after_it_has_been_told_that_nobody_listens_any_more(
-    client: Client, pool: ServerPool, implicit: SessionlessRequests, registry: SessionRegistry
+    client: Client, pool: ServerPool, sessionless: SessionlessRequests, registry: SessionRegistry
 ) -> None:
     message, envelope = client.message("subscriptions/listen", notifications={"resourceSubscriptions": ["a://b"]})
-    listener = await implicit.listen(client.caller, message, envelope)
-    assert listener is not None
+    subscription = await sessionless.listen(client.caller, message, envelope)
+    assert subscription is not None
     sent, server = await start(client, pool)
     sent.leave()
     sweep(registry, CANCEL_GRACE_S + 1)
-    implicit.listeners.close(listener)
+    sessionless.subscriptions.close(subscription)
     assert server.sent_with("resources/unsubscribe")
     assert server in pool.living, "its answer is waited for"
     await anyio.lowlevel.checkpoint()
     with anyio.fail_after(5):
         while server in pool.living:
-            implicit.sweep(time.monotonic())
+            sessionless.sweep(time.monotonic())
             await anyio.lowlevel.checkpoint()
 
 
@@ -193,7 +193,7 @@ async def test_a_session_that_is_closed_under_a_call_is_no_missing_session(
 
 @pytest.mark.usefixtures("stateless")
 async def test_a_line_that_cannot_be_written_to_is_free_again(
-    client: Client, pool: ServerPool, implicit: SessionlessRequests, principal: Principal
+    client: Client, pool: ServerPool, sessionless: SessionlessRequests, principal: Principal
 ) -> None:
     sent, server = await start(client, pool)
     server.answer(TEXT)
@@ -202,4 +202,4 @@ async def test_a_line_that_cannot_be_written_to_is_free_again(
     with pytest.raises(GatewayError):
         await client.send(name="x")
     server.is_busy = False
-    assert not held(implicit, principal)
+    assert not held(sessionless, principal)

@@ -24,9 +24,9 @@ def required(*urls: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def browsing(implicit: SessionlessRequests, principal: Principal) -> Client:
+def browsing(sessionless: SessionlessRequests, principal: Principal) -> Client:
     """A client that can open URLs."""
-    return Client(implicit, principal, {"elicitation": {"form": {}, "url": {}}})
+    return Client(sessionless, principal, {"elicitation": {"form": {}, "url": {}}})
 
 
 async def sent_to(client: Client, pool: ServerPool, *urls: str) -> tuple[dict[str, Any], FakeServer]:
@@ -37,7 +37,7 @@ async def sent_to(client: Client, pool: ServerPool, *urls: str) -> tuple[dict[st
 
 
 async def test_urls_that_must_be_opened_first_are_asked_for_and_then_the_request_is_sent_again(
-    browsing: Client, pool: ServerPool, implicit: SessionlessRequests, principal: Principal
+    browsing: Client, pool: ServerPool, sessionless: SessionlessRequests, principal: Principal
 ) -> None:
     result, server = await sent_to(browsing, pool, "https://a.example", "https://b.example")
     assert result["resultType"] == "input_required"
@@ -45,7 +45,7 @@ async def test_urls_that_must_be_opened_first_are_asked_for_and_then_the_request
         {"mode": "url", "url": "https://a.example", "message": "https://a.example"},
         {"mode": "url", "url": "https://b.example", "message": "https://b.example"},
     ]
-    assert not held(implicit, principal), "the process has answered: it is free while the person is at the browser"
+    assert not held(sessionless, principal), "the process has answered: it is free while the person is at the browser"
     given = {key: {"action": "accept"} for key in result["inputRequests"]}
     sent = await browsing.go_on(result, given, name="x")
     assert [call["params"] for call in server.sent_with("tools/call")] == [{"name": "x"}] * 2
@@ -105,18 +105,18 @@ async def test_a_server_that_wants_urls_without_end_is_stopped(browsing: Client,
 
 
 async def test_a_url_that_nobody_comes_back_from_is_forgotten_in_time(
-    browsing: Client, pool: ServerPool, implicit: SessionlessRequests
+    browsing: Client, pool: ServerPool, sessionless: SessionlessRequests
 ) -> None:
     result, server = await sent_to(browsing, pool, "https://a.example")
-    implicit.sweep(time.monotonic() + SUSPENDED_S + 1)
+    sessionless.sweep(time.monotonic() + SUSPENDED_S + 1)
     assert not server.sent_with("notifications/cancelled"), "the process has nothing to cancel"
     await refused(browsing, result, "state_lost")
 
 
 async def test_a_client_that_opens_no_urls_is_told_what_it_lacks(
-    implicit: SessionlessRequests, principal: Principal, pool: ServerPool
+    sessionless: SessionlessRequests, principal: Principal, pool: ServerPool
 ) -> None:
-    outcome, _ = await sent_to(Client(implicit, principal, ELICITS), pool, "https://a.example")
+    outcome, _ = await sent_to(Client(sessionless, principal, ELICITS), pool, "https://a.example")
     assert (outcome["code"], outcome["data"]) == (-32021, {"requiredCapabilities": {"elicitation": {"url": {}}}})
 
 

@@ -8,12 +8,12 @@ import anyio
 import pytest
 
 from app.errors import InvalidResponse
-from app.protocol.calls.call_deadlines import CANCEL_GRACE_S
+from app.protocol.commands import CANCEL_GRACE_S
 from app.sessionless import mirrored_headers
 from app.sessionless.requests import SessionlessRequests
 from app.sessions.registry import SessionRegistry
 from tests.sessionless.client import TEXT, Client, run
-from tests.sessionless.servers import ERROR, FakeServer, ServerPool, legacy_server, modern_server
+from tests.sessionless.servers import ERROR, FakeServer, ServerPool, legacy_server, sessionless_server
 
 MIRRORED = {"name": "t", "inputSchema": {"properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}}
 OTHER = {"name": "u", "inputSchema": {"properties": {"zone": {"type": "string", "x-mcp-header": "Zone"}}}}
@@ -41,7 +41,7 @@ class Paged(FakeServer):
 
 def known(client: Client, tool: str = "t") -> list[str] | None:
     _, envelope = client.message("tools/call", name=tool)
-    found = client.implicit.known_mirrors(client.caller, envelope, tool)
+    found = client.sessionless.known_mirrors(client.caller, envelope, tool)
     return None if found is None else [each.header for each in found]
 
 
@@ -53,7 +53,7 @@ async def known_to_be(client: Client, headers: list[str]) -> None:
 
 async def look(client: Client, tool: str = "t", *, max_age_s: float = 60.0) -> list[str]:
     _, envelope = client.message("tools/call", name=tool)
-    found = await client.implicit.mirrored(client.caller, envelope, tool, max_age_s=max_age_s)
+    found = await client.sessionless.mirrored(client.caller, envelope, tool, max_age_s=max_age_s)
     return [each.header for each in found]
 
 
@@ -92,9 +92,9 @@ async def test_a_call_is_not_held_up_and_the_tools_are_looked_up_after_it(client
 
 
 async def test_a_client_that_discovers_the_server_has_its_tools_looked_up(client: Client, pool: ServerPool) -> None:
-    pool.make = lambda: Paged({None: {"tools": [MIRRORED]}}, modern_server().answers)
+    pool.make = lambda: Paged({None: {"tools": [MIRRORED]}}, sessionless_server().answers)
     _, envelope = client.message("server/discover")
-    await client.implicit.discover(client.caller, envelope)
+    await client.sessionless.discover(client.caller, envelope)
     await known_to_be(client, ["Region"])
 
 
@@ -120,7 +120,7 @@ async def test_a_backend_that_lists_nonsense_has_no_mirrored_parameters(client: 
     ):  # fmt: skip
         pool.make = lambda answer=nonsense: FakeServer({**legacy_server().answers, "tools/list": answer})  # type: ignore[misc]
         assert await look(client) == []
-        client.implicit.forget("acme")
+        client.sessionless.forget("acme")
 
 
 async def test_a_backend_has_a_bounded_number_of_mirrored_parameters(
@@ -140,7 +140,7 @@ async def test_a_backend_with_pages_without_end_is_not_asked_for_ever(client: Cl
 
 
 async def test_a_process_that_dies_while_it_lists_is_heard_by_who_waits(
-    client: Client, pool: ServerPool, implicit: SessionlessRequests
+    client: Client, pool: ServerPool, sessionless: SessionlessRequests
 ) -> None:
     pool.make = lambda: FakeServer({key: each for key, each in legacy_server().answers.items() if key != "tools/list"})
     errors: list[Exception] = []
@@ -158,7 +158,7 @@ async def test_a_process_that_dies_while_it_lists_is_heard_by_who_waits(
         await pool.servers[0].called("tools/list")
         pool.servers[0].die()
     assert len(errors) == 1
-    assert len(implicit.lines) == 0
+    assert len(sessionless.pooled_sessions) == 0
 
 
 async def test_a_call_whose_process_dies_has_no_tools_looked_up(client: Client, pool: ServerPool) -> None:
@@ -171,15 +171,15 @@ async def test_a_call_whose_process_dies_has_no_tools_looked_up(client: Client, 
 
 
 async def test_a_process_that_does_not_list_its_tools_is_not_kept_for_it(
-    client: Client, pool: ServerPool, registry: SessionRegistry, implicit: SessionlessRequests
+    client: Client, pool: ServerPool, registry: SessionRegistry, sessionless: SessionlessRequests
 ) -> None:
     pool.make = lambda: FakeServer({key: each for key, each in legacy_server().answers.items() if key != "tools/list"})
     server = await run(client, pool)
     asked = await server.called("tools/list")
-    implicit.sweep(time.monotonic())
+    sessionless.sweep(time.monotonic())
     assert not server.sent_with("notifications/cancelled")
     for _ in range(2):
-        implicit.sweep(time.monotonic() + mirrored_headers.LOOK_S + 1)
+        sessionless.sweep(time.monotonic() + mirrored_headers.LOOK_S + 1)
     (cancelled,) = server.sent_with("notifications/cancelled")
     assert cancelled["params"]["requestId"] == asked["id"]
     (session,) = registry
@@ -187,5 +187,5 @@ async def test_a_process_that_does_not_list_its_tools_is_not_kept_for_it(
     await anyio.wait_all_tasks_blocked()
     assert session.exchange.in_flight == 0
     assert known(client) is None
-    implicit.sweep(time.monotonic())
-    assert not implicit._looking
+    sessionless.sweep(time.monotonic())
+    assert not sessionless._looking

@@ -9,13 +9,13 @@ import pytest
 
 from app.domain import Principal
 from app.errors import BackendExited, BackendTimeout, QuotaExceeded
-from app.protocol.calls.call_deadlines import CANCEL_GRACE_S
+from app.protocol.commands import CANCEL_GRACE_S
 from app.sessionless.call import ASK_ANYBODY_S, ASK_ELSEWHERE_S
 from app.sessionless.requests import SessionlessRequests
 from app.sessions import session as module
 from app.sessions.registry import SessionRegistry
 from tests.sessionless.client import ACCEPT, ELICITS, TEXT, Client, Sent, keys, run
-from tests.sessionless.servers import FakeServer, ServerPool, modern_server
+from tests.sessionless.servers import FakeServer, ServerPool, sessionless_server
 from tests.sessions.fakes import FakeStore
 from tests.sessions.rig import SPEC
 
@@ -52,9 +52,9 @@ def sweep(registry: SessionRegistry, seconds: float) -> None:
 
 
 async def test_calls_that_may_be_asked_share_the_home_with_all_others(
-    asked: Client, pool: ServerPool, implicit: SessionlessRequests, principal: Principal
+    asked: Client, pool: ServerPool, sessionless: SessionlessRequests, principal: Principal
 ) -> None:
-    loud = Client(implicit, principal, ELICITS, log_level="info")
+    loud = Client(sessionless, principal, ELICITS, log_level="info")
     sent, server = await several(asked, pool, "a", "b")
     sent.append(await loud.send(name="c"))
     assert (await (await asked.send("tools/list")).outcome())["tools"] == []
@@ -116,7 +116,7 @@ async def test_a_home_with_as_many_calls_as_it_may_have_lets_the_next_wait_but_n
     sent, server = await several(asked, pool, *"abcdefgh")
     assert len(server.sent_with("tools/call")) == 6
     _, envelope = asked.message("tools/call", name="x")
-    assert await asked.implicit.mirrored(asked.caller, envelope, "x", max_age_s=0.0) == []
+    assert await asked.sessionless.mirrored(asked.caller, envelope, "x", max_age_s=0.0) == []
     assert len(server.sent_with("tools/list")) == 1
     await done(server, sent[0], 0)
     assert [message["params"]["name"] for message in server.sent_with("tools/call")] == list("abcdefg")
@@ -130,7 +130,7 @@ async def test_a_home_with_as_many_calls_as_it_may_have_lets_the_next_wait_but_n
 async def test_a_home_where_as_many_wait_as_may_refuses_the_next_as_any_session_does(
     asked: Client, pool: ServerPool, store: FakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LINE_WAITING", 9)
+    monkeypatch.setattr(module, "POOLED_WAITING", 9)
     store.specs[SPEC.key] = dataclasses.replace(SPEC, calls_per_session=8)
     sent, server = await several(asked, pool, *("x" for _ in range(6 + 9)))
     with pytest.raises(QuotaExceeded):
@@ -147,7 +147,7 @@ async def test_a_process_that_says_whose_its_messages_are_is_home_even_if_it_kee
 ) -> None:
     """Which task it has made is told by its answer: there is no knowing before where to ask for it."""
     store.specs[SPEC.key] = dataclasses.replace(SPEC, calls_per_session=2, recovery="respawn")
-    pool.make = modern_server
+    pool.make = sessionless_server
     sent, server = await several(asked, pool, *"abc")
     for number, each in enumerate(sent):
         answer(server, number)
@@ -170,13 +170,14 @@ async def test_cursors_and_tasks_go_to_the_oldest_process_though_others_have_joi
         each.leave()
 
 
-async def late(client: Client, server: FakeServer, registry: SessionRegistry) -> dict[str, Any]:
+async def late(client: Client, server: FakeServer, registry: SessionRegistry, asks: str = "ping") -> dict[str, Any]:
     """A call that takes too long; what the process is asked then."""
+    count = len(server.sent_with(asks)) + 1
     sent = await client.send(name="x")
     sweep(registry, SPEC.timeouts.call_s + 1)
     with pytest.raises(BackendTimeout):
         await sent.outcome()
-    return await server.called("ping")
+    return await server.called(asks, count)
 
 
 async def test_a_process_that_is_only_late_stays_home(
@@ -185,6 +186,17 @@ async def test_a_process_that_is_only_late_stays_home(
     server = await run(asked, pool)
     ping = await late(asked, server, registry)
     server.say(id=ping["id"], result={})
+    assert await run(asked, pool) is server
+
+
+async def test_a_late_process_that_speaks_2026_07_28_gets_no_ping_as_there_is_none(
+    asked: Client, pool: ServerPool, registry: SessionRegistry
+) -> None:
+    pool.make = sessionless_server
+    server = await run(asked, pool)
+    question = await late(asked, server, registry, "server/discover")
+    assert "io.modelcontextprotocol/protocolVersion" in question["params"]["_meta"]
+    assert server.sent_with("ping") == []
     assert await run(asked, pool) is server
 
 
@@ -284,16 +296,16 @@ async def test_who_was_asked_and_left_is_not_asked_again_by_another_call(asked: 
 
 @pytest.mark.parametrize("first_to_answer", ["the one that was asked", "the other"])
 async def test_a_question_that_is_not_answered_for_long_is_asked_of_another_call_that_waits(
-    asked: Client, pool: ServerPool, implicit: SessionlessRequests, first_to_answer: str
+    asked: Client, pool: ServerPool, sessionless: SessionlessRequests, first_to_answer: str
 ) -> None:
     [first, second], server = await several(asked, pool, "a", "b")
     server.ask("q1", message="q1")
     result = await first.outcome()
     newer = await asked.send(name="c")
-    implicit.sweep(time.monotonic() + ASK_ELSEWHERE_S - 1)
+    sessionless.sweep(time.monotonic() + ASK_ELSEWHERE_S - 1)
     await anyio.wait_all_tasks_blocked()
     assert not second.reply.outcomes
-    implicit.sweep(time.monotonic() + ASK_ELSEWHERE_S + 1)
+    sessionless.sweep(time.monotonic() + ASK_ELSEWHERE_S + 1)
     other = await second.outcome()
     assert list(keys(other)) == ["q1"]
     retries = [("a", result), ("b", other)]
@@ -307,7 +319,7 @@ async def test_a_question_that_is_not_answered_for_long_is_asked_of_another_call
 
 
 async def test_a_question_is_not_asked_of_a_call_that_the_process_has_passed_over_if_there_is_another(
-    asked: Client, pool: ServerPool, implicit: SessionlessRequests
+    asked: Client, pool: ServerPool, sessionless: SessionlessRequests
 ) -> None:
     [slow, quick], server = await several(asked, pool, "a", "b")
     await done(server, quick, 1)
@@ -315,10 +327,10 @@ async def test_a_question_is_not_asked_of_a_call_that_the_process_has_passed_ove
     server.ask("q1", message="q1")
     result = await third.outcome()
     assert list(keys(result)) == ["q1"]
-    implicit.sweep(time.monotonic() + ASK_ELSEWHERE_S + 1)
+    sessionless.sweep(time.monotonic() + ASK_ELSEWHERE_S + 1)
     await anyio.wait_all_tasks_blocked()
     assert not slow.reply.outcomes, "it came before"
-    implicit.sweep(time.monotonic() + ASK_ANYBODY_S + 1)
+    sessionless.sweep(time.monotonic() + ASK_ANYBODY_S + 1)
     other = await slow.outcome()
     assert list(keys(other)) == ["q1"]
     retry = await asked.go_on(other, {keys(other)["q1"]: ACCEPT}, name="a")
@@ -342,12 +354,12 @@ async def test_a_call_that_was_passed_over_is_asked_before_one_whose_client_is_b
 
 
 async def test_a_call_whose_question_was_asked_elsewhere_takes_it_not_along_when_it_ends(
-    asked: Client, pool: ServerPool, implicit: SessionlessRequests
+    asked: Client, pool: ServerPool, sessionless: SessionlessRequests
 ) -> None:
     [first, second], server = await several(asked, pool, "a", "b")
     server.ask("q1", message="q1")
     await first.outcome()
-    implicit.sweep(time.monotonic() + ASK_ELSEWHERE_S + 1)
+    sessionless.sweep(time.monotonic() + ASK_ELSEWHERE_S + 1)
     other = await second.outcome()
     first.call.cancel("the client did not come back in time")
     retry = await asked.go_on(other, {keys(other)["q1"]: ACCEPT}, name="b")
@@ -364,9 +376,9 @@ async def test_what_the_process_withdraws_is_not_asked_of_the_call_that_has_it(a
 
 
 async def test_a_log_message_goes_to_the_oldest_call_that_wants_it(
-    pool: ServerPool, implicit: SessionlessRequests, principal: Principal
+    pool: ServerPool, sessionless: SessionlessRequests, principal: Principal
 ) -> None:
-    clients = [Client(implicit, principal, ELICITS, log_level=level) for level in (None, "error", "info", "info")]
+    clients = [Client(sessionless, principal, ELICITS, log_level=level) for level in (None, "error", "info", "info")]
     sent = [await client.send(name="x") for client in clients]
     (server,) = pool.servers
     await anyio.wait_all_tasks_blocked()

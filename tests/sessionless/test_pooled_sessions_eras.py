@@ -1,13 +1,14 @@
-"""Which era a backend speaks is found out once, by the first line to it; what goes wrong then leaves nothing."""
+"""Which era a backend speaks is found out once, by its first pooled session; what goes wrong then leaves nothing."""
 
+import asyncio
 import dataclasses
 from typing import Any
 
 import anyio
 import pytest
 
-from app.domain import Principal
-from app.errors import BackendExited, BackendUnavailable, InvalidResponse
+from app.domain import Principal, Timeouts
+from app.errors import BackendExited, BackendNotFound, BackendUnavailable, Disabled, InvalidResponse
 from app.sessionless import pooled_sessions
 from app.sessionless.requests import SessionlessRequests
 from app.sessions.directory import BackendDirectory
@@ -18,7 +19,7 @@ from tests.sessionless.servers import (
     FakeServer,
     ServerPool,
     legacy_server,
-    modern_server,
+    sessionless_server,
     silent_server,
 )
 from tests.sessions.fakes import FakeStore
@@ -45,7 +46,7 @@ async def test_a_backend_that_refuses_discover_is_opened_with_a_handshake(client
 async def test_a_backend_that_never_answers_discover_is_opened_with_a_handshake(
     client: Client, pool: ServerPool, registry: SessionRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pooled_sessions, "PROBE_S", 0.01)
+    monkeypatch.setattr(pooled_sessions, "probe_s", lambda timeouts: 0.01)
     pool.make = silent_server
     server = await run(client, pool)
     methods = [message.get("method") for message in server.sent]
@@ -56,16 +57,16 @@ async def test_a_backend_that_never_answers_discover_is_opened_with_a_handshake(
 
 
 async def test_a_backend_that_answers_discover_is_spoken_to_in_its_own_words(client: Client, pool: ServerPool) -> None:
-    pool.make = modern_server
+    pool.make = sessionless_server
     server = await run(client, pool)
     assert [message.get("method") for message in server.sent][:2] == ["server/discover", "tools/call"]
     assert "io.modelcontextprotocol/protocolVersion" in server.sent[1]["params"]["_meta"]
 
 
-async def test_a_modern_backend_that_starts_slowly_is_not_taken_for_a_silent_one(
+async def test_a_sessionless_backend_that_starts_slowly_is_not_taken_for_a_silent_one(
     client: Client, pool: ServerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pooled_sessions, "PROBE_S", 0.01)
+    monkeypatch.setattr(pooled_sessions, "probe_s", lambda timeouts: 0.01)
 
     class Slow(FakeServer):
         """Answers `server/discover` once it reads `initialize`, and refuses that."""
@@ -73,7 +74,7 @@ async def test_a_modern_backend_that_starts_slowly_is_not_taken_for_a_silent_one
         def send(self, line: bytes) -> None:
             super().send(line)
             if self.sent[-1].get("method") == "initialize":
-                self.say(id=self.sent[0]["id"], result=modern_server().answers["server/discover"])
+                self.say(id=self.sent[0]["id"], result=sessionless_server().answers["server/discover"])
 
     pool.make = lambda: Slow({"initialize": legacy_server().answers["initialize"]})
     async with anyio.create_task_group() as tasks:
@@ -87,7 +88,7 @@ async def test_a_modern_backend_that_starts_slowly_is_not_taken_for_a_silent_one
         with anyio.fail_after(5):
             while not pool.servers:
                 await anyio.lowlevel.checkpoint()
-        pool.make = modern_server
+        pool.make = sessionless_server
     assert len(pool.servers) == 2
     assert pool.leases[0].released
     assert [message.get("method") for message in pool.servers[1].sent][:2] == ["server/discover", "tools/call"]
@@ -95,7 +96,7 @@ async def test_a_modern_backend_that_starts_slowly_is_not_taken_for_a_silent_one
 
 @pytest.mark.usefixtures("stateless")
 async def test_the_era_is_found_once_per_version_of_the_backend(
-    asked: Client, pool: ServerPool, store: FakeStore, directory: BackendDirectory, implicit: SessionlessRequests
+    asked: Client, pool: ServerPool, store: FakeStore, directory: BackendDirectory, sessionless: SessionlessRequests
 ) -> None:
     first = await asked.send(name="a")
     second = await asked.send(name="b")
@@ -105,28 +106,30 @@ async def test_the_era_is_found_once_per_version_of_the_backend(
         await sent.outcome()
     store.specs[SPEC.key] = dataclasses.replace(SPEC, version=SPEC.version + 1)
     directory.forget("acme", "echo")
-    implicit.forget("acme", "echo")
-    pool.make = modern_server
+    sessionless.forget("acme", "echo")
+    pool.make = sessionless_server
     server = await run(asked, pool)
     assert server is pool.servers[2]
     assert not server.sent_with("initialize")
 
 
 async def test_a_backend_that_refuses_the_handshake_it_took_before_is_looked_at_again(
-    client: Client, pool: ServerPool, implicit: SessionlessRequests, principal: Principal
+    client: Client, pool: ServerPool, sessionless: SessionlessRequests, principal: Principal
 ) -> None:
     await run(client, pool)
-    pool.make = lambda: FakeServer({"initialize": ERROR, "server/discover": modern_server().answers["server/discover"]})
-    other = Client(implicit, Principal("acme", "key", "k2", principal.scopes))
+    pool.make = lambda: FakeServer(
+        {"initialize": ERROR, "server/discover": sessionless_server().answers["server/discover"]}
+    )
+    other = Client(sessionless, Principal("acme", "key", "k2", principal.scopes))
     with pytest.raises(InvalidResponse):  # which may be for any reason
         await other.send(name="x")
-    pool.make = modern_server
+    pool.make = sessionless_server
     server = await run(other, pool)
     assert not server.sent_with("initialize")
 
 
 async def test_a_backend_that_dies_during_the_probe_is_an_error_and_leaves_nothing(
-    client: Client, pool: ServerPool, registry: SessionRegistry, implicit: SessionlessRequests
+    client: Client, pool: ServerPool, registry: SessionRegistry, sessionless: SessionlessRequests
 ) -> None:
     class Dying(FakeServer):
         def send(self, line: bytes) -> None:
@@ -136,11 +139,32 @@ async def test_a_backend_that_dies_during_the_probe_is_an_error_and_leaves_nothi
     pool.make = lambda: Dying({})
     with pytest.raises(BackendExited):
         await client.send(name="x")
-    assert len(registry) == len(implicit.lines) == 0
+    assert len(registry) == len(sessionless.pooled_sessions) == 0
+
+
+async def test_a_backend_that_dies_before_it_answers_initialize_has_not_run_the_call(
+    client: Client, pool: ServerPool, registry: SessionRegistry
+) -> None:
+    class Dying(FakeServer):
+        def send(self, line: bytes) -> None:
+            super().send(line)
+            if self.sent[-1].get("method") == "initialize":
+                asyncio.get_running_loop().call_soon(self.die)
+
+    pool.make = lambda: Dying({"server/discover": ERROR})
+    with pytest.raises(BackendExited) as raised:
+        await client.send(name="x")
+    assert not raised.value.started
+    assert not registry
+
+
+@pytest.mark.parametrize(("initialize_s", "expected"), [(5, 3.0), (30, 3.0), (300, 30.0)])
+def test_a_backend_that_may_start_slowly_has_longer_to_answer_discover(initialize_s: float, expected: float) -> None:
+    assert pooled_sessions.probe_s(Timeouts(initialize_s=initialize_s)) == pytest.approx(expected)
 
 
 async def test_a_backend_that_dies_with_its_greeting_leaves_no_line(
-    client: Client, pool: ServerPool, registry: SessionRegistry, implicit: SessionlessRequests
+    client: Client, pool: ServerPool, registry: SessionRegistry, sessionless: SessionlessRequests
 ) -> None:
     class Dying(FakeServer):
         def say(self, **message: Any) -> None:
@@ -151,22 +175,48 @@ async def test_a_backend_that_dies_with_its_greeting_leaves_no_line(
     pool.make = lambda: Dying(legacy_server().answers)
     with pytest.raises(BackendExited):
         await client.send(name="x")
-    assert len(registry) == len(implicit.lines) == 0
+    assert len(registry) == len(sessionless.pooled_sessions) == 0
     pool.make = legacy_server
     await run(client, pool)
 
 
 async def test_a_pool_without_a_process_is_an_error_and_leaves_nothing(
-    client: Client, pool: ServerPool, registry: SessionRegistry, implicit: SessionlessRequests
+    client: Client, pool: ServerPool, registry: SessionRegistry, sessionless: SessionlessRequests
 ) -> None:
     pool.error = BackendUnavailable()
     with pytest.raises(BackendUnavailable):
         await client.send(name="x")
-    assert len(registry) == len(implicit.lines) == 0
+    assert len(registry) == len(sessionless.pooled_sessions) == 0
+
+
+@pytest.mark.parametrize("waits_for", ["process", "server/discover", "initialize"])
+@pytest.mark.parametrize("is_removed", [True, False])
+async def test_a_backend_that_is_removed_or_switched_off_at_its_start_is_said_to_be(
+    client: Client, pool: ServerPool, registry: SessionRegistry, store: FakeStore, directory: BackendDirectory,
+    *, waits_for: str, is_removed: bool,
+) -> None:  # fmt: skip
+    pool.make = lambda: FakeServer({"server/discover": ERROR} if waits_for == "initialize" else {})
+    pool.gate = anyio.Event()
+    if waits_for != "process":
+        pool.gate.set()
+
+    async def change() -> None:
+        await anyio.wait_all_tasks_blocked()
+        assert waits_for == "process" or pool.servers[0].sent[-1]["method"] == waits_for
+        off = None if is_removed else Disabled("backend", SPEC.name)
+        store.specs = {} if is_removed else {SPEC.key: dataclasses.replace(SPEC, enabled=False)}
+        directory.forget(*SPEC.key)
+        registry.close_where(lambda session: True, "backend_removed" if is_removed else "backend_disabled", off)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(change)
+        with pytest.raises(BackendNotFound if is_removed else Disabled), anyio.fail_after(5):
+            await client.send(name="x")
+    assert not registry
 
 
 async def test_a_client_that_leaves_while_its_line_opens_leaves_nothing(
-    client: Client, pool: ServerPool, registry: SessionRegistry, implicit: SessionlessRequests
+    client: Client, pool: ServerPool, registry: SessionRegistry, sessionless: SessionlessRequests
 ) -> None:
     pool.make = lambda: FakeServer({})
     async with anyio.create_task_group() as tasks:
@@ -176,4 +226,4 @@ async def test_a_client_that_leaves_while_its_line_opens_leaves_nothing(
                 await anyio.lowlevel.checkpoint()
         await pool.servers[0].called("server/discover")
         tasks.cancel_scope.cancel()
-    assert len(registry) == len(implicit.lines) == 0
+    assert len(registry) == len(sessionless.pooled_sessions) == 0

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from app.protocol.eras.modern import SUPPORTED
+from app.protocol.eras.sessionless_envelope import SUPPORTED
 from tests.sessionless.client import Client
 from tests.sessionless.servers import ServerPool
 
@@ -16,7 +16,7 @@ def pool() -> ServerPool:
 
 async def test_discover_says_what_the_handshake_said(client: Client, pool: ServerPool) -> None:
     _, envelope = client.message("server/discover")
-    found = json.loads(await client.implicit.discover(client.caller, envelope))
+    found = json.loads(await client.sessionless.discover(client.caller, envelope))
     assert found["supportedVersions"] == list(SUPPORTED)
     assert set(found["capabilities"]) == {"tools", "resources", "logging"}
     assert (found["instructions"], found["resultType"], found["cacheScope"]) == ("hi", "complete", "private")

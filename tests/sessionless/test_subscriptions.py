@@ -1,4 +1,4 @@
-"""Listeners: subscriptions of clients that open no session, and what reaches them."""
+"""Subscriptions of clients that open no session, and what reaches them."""
 
 import json
 from typing import Any
@@ -10,8 +10,8 @@ from app.domain import Principal
 from app.errors import BackendExited
 from app.protocol.jsonrpc import Request
 from app.sessionless.requests import SessionlessRequests
-from app.sessionless.subscriptions import MAX_LISTENERS, Listener
-from app.sessions.lifetime import why_over
+from app.sessionless.subscriptions import MAX_SUBSCRIPTIONS, Subscription
+from app.sessions.reclaiming import why_over
 from app.sessions.registry import SessionRegistry
 from tests.sessionless.client import Client, run
 from tests.sessionless.servers import (
@@ -19,7 +19,7 @@ from tests.sessionless.servers import (
     FakeServer,
     ServerPool,
     legacy_server,
-    modern_server,
+    sessionless_server,
 )
 
 
@@ -28,33 +28,33 @@ def pool() -> ServerPool:
     return ServerPool()
 
 
-async def listen(client: Client, **wanted: Any) -> Listener:
+async def listen(client: Client, **wanted: Any) -> Subscription:
     message, envelope = client.message("subscriptions/listen", notifications=wanted)
-    listener = await client.implicit.listen(client.caller, message, envelope)
-    assert listener is not None
-    return listener
+    subscription = await client.sessionless.listen(client.caller, message, envelope)
+    assert subscription is not None
+    return subscription
 
 
-async def heard(listener: Listener) -> dict[str, Any]:
+async def heard(subscription: Subscription) -> dict[str, Any]:
     with anyio.fail_after(5):
-        item = await listener.stream.next()
+        item = await subscription.stream.next()
     assert isinstance(item, bytes)
     return json.loads(item)  # type: ignore[no-any-return]
 
 
-def subscription(message: dict[str, Any]) -> bytes:
+def subscription_of(message: dict[str, Any]) -> bytes:
     found = (message.get("params") or message["result"])["_meta"]["io.modelcontextprotocol/subscriptionId"]
     return json.dumps(found).encode()
 
 
 async def test_the_acknowledgement_names_what_can_be_had(client: Client) -> None:
-    listener = await listen(
+    subscription = await listen(
         client, toolsListChanged=True, promptsListChanged=True, resourceSubscriptions=["a://b", 7], unknown=True
     )
-    message = await heard(listener)
+    message = await heard(subscription)
     assert message["method"] == "notifications/subscriptions/acknowledged"
     assert message["params"]["notifications"] == {"toolsListChanged": True, "resourceSubscriptions": ["a://b"]}
-    assert subscription(message) == listener.subscription_id
+    assert subscription_of(message) == subscription.id
 
 
 async def test_a_resource_that_cannot_be_subscribed_to_is_not_acknowledged(client: Client, pool: ServerPool) -> None:
@@ -74,77 +74,79 @@ async def test_a_change_reaches_every_listener_that_asked_for_it_under_its_own_i
 ) -> None:
     tools, resources = await listen(client, toolsListChanged=True), await listen(client, resourcesListChanged=True)
     watching = await listen(client, resourceSubscriptions=["a://b"], toolsListChanged=True)
-    for listener in (tools, resources, watching):
-        await heard(listener)
+    for subscription in (tools, resources, watching):
+        await heard(subscription)
     server = pool.servers[0]
     server.say(method="notifications/tools/list_changed")
     server.say(method="notifications/resources/updated", params={"uri": "a://b"})
     server.say(method="notifications/resources/updated", params={"uri": "a://other"})
     server.say(method="notifications/message", params={"level": "error", "data": "not on this stream"})
     server.say(method="notifications/resources/list_changed")
-    for listener, methods in (
+    for subscription, methods in (
         (tools, ["tools/list_changed"]),
         (resources, ["resources/list_changed"]),
         (watching, ["tools/list_changed", "resources/updated"]),
     ):
-        messages = [await heard(listener) for _ in methods]
+        messages = [await heard(subscription) for _ in methods]
         assert [message["method"].removeprefix("notifications/") for message in messages] == methods
-        assert {subscription(message) for message in messages} == {listener.subscription_id}
-        assert repr(listener.stream).endswith("[0 events, 0 bytes]>")
+        assert {subscription_of(message) for message in messages} == {subscription.id}
+        assert subscription.stream.bytes == 0
 
 
-async def test_other_principals_hear_nothing(client: Client, pool: ServerPool, implicit: SessionlessRequests) -> None:
-    other = Client(implicit, Principal("acme", "key", "k2", frozenset({"mcp:connect"})))
+async def test_other_principals_hear_nothing(
+    client: Client, pool: ServerPool, sessionless: SessionlessRequests
+) -> None:
+    other = Client(sessionless, Principal("acme", "key", "k2", frozenset({"mcp:connect"})))
     mine, theirs = await listen(client, toolsListChanged=True), await listen(other, toolsListChanged=True)
-    for listener in (mine, theirs):
-        await heard(listener)
+    for subscription in (mine, theirs):
+        await heard(subscription)
     pool.servers[0].say(method="notifications/tools/list_changed")
     assert (await heard(mine))["method"] == "notifications/tools/list_changed"
-    assert repr(theirs.stream).endswith("[0 events, 0 bytes]>")
+    assert theirs.stream.bytes == 0
 
 
 async def test_a_resource_is_subscribed_to_once_and_until_the_last_listener_leaves(
-    client: Client, pool: ServerPool, implicit: SessionlessRequests
+    client: Client, pool: ServerPool, sessionless: SessionlessRequests
 ) -> None:
     first, second = [await listen(client, resourceSubscriptions=["a://b"]) for _ in range(2)]
     server = pool.servers[0]
     assert len(server.sent_with("resources/subscribe")) == 1
-    implicit.listeners.close(first)
-    implicit.listeners.close(first)
+    sessionless.subscriptions.close(first)
+    sessionless.subscriptions.close(first)
     assert not server.sent_with("resources/unsubscribe")
-    implicit.listeners.close(second)
+    sessionless.subscriptions.close(second)
     assert (await server.called("resources/unsubscribe"))["params"] == {"uri": "a://b"}
-    assert len(implicit.listeners) == 0
+    assert len(sessionless.subscriptions) == 0
 
 
 async def test_a_line_is_not_idle_while_somebody_listens(
-    client: Client, implicit: SessionlessRequests, registry: SessionRegistry
+    client: Client, sessionless: SessionlessRequests, registry: SessionRegistry
 ) -> None:
-    listener = await listen(client, toolsListChanged=True)
+    subscription = await listen(client, toolsListChanged=True)
     session = next(iter(registry))
     soon = session.last_seen + session.spec.timeouts.idle_s + 1
     assert why_over(session, soon) is None
-    implicit.listeners.close(listener)
+    sessionless.subscriptions.close(subscription)
     assert why_over(session, soon) == "idle"
 
 
 async def test_a_subscription_ends_with_its_result_when_the_process_dies(
-    client: Client, asked: Client, pool: ServerPool, implicit: SessionlessRequests
+    client: Client, asked: Client, pool: ServerPool, sessionless: SessionlessRequests
 ) -> None:
-    listener = await listen(client, toolsListChanged=True)
-    await heard(listener)
-    other = await asked.send(name="x")  # a line of the same caller that goes on
+    subscription = await listen(client, toolsListChanged=True)
+    await heard(subscription)
+    other = await asked.send(name="x")  # a pooled session of the same caller that goes on
     pool.servers[0].die()
-    end = await heard(listener)
-    assert json.dumps(end["id"]).encode() == listener.subscription_id == subscription(end)
+    end = await heard(subscription)
+    assert json.dumps(end["id"]).encode() == subscription.id == subscription_of(end)
     assert end["result"]["resultType"] == "complete"
-    assert await listener.stream.next() is None
-    assert len(implicit.listeners) == 0
+    assert await subscription.stream.next() is None
+    assert len(sessionless.subscriptions) == 0
     other.leave()
 
 
 async def test_a_process_that_dies_before_it_acknowledges_leaves_no_listener(
-    client: Client, pool: ServerPool, implicit: SessionlessRequests
+    client: Client, pool: ServerPool, sessionless: SessionlessRequests
 ) -> None:
     class Dying(FakeServer):
         def send(self, line: bytes) -> None:
@@ -155,17 +157,17 @@ async def test_a_process_that_dies_before_it_acknowledges_leaves_no_listener(
     pool.make = lambda: Dying(legacy_server().answers)
     with pytest.raises(BackendExited):
         await listen(client, resourceSubscriptions=["a://b"])
-    assert len(implicit.listeners) == 0
+    assert len(sessionless.subscriptions) == 0
 
 
 async def test_listeners_are_bounded_and_the_oldest_is_told_that_it_ends(
-    client: Client, implicit: SessionlessRequests
+    client: Client, sessionless: SessionlessRequests
 ) -> None:
-    listeners = [await listen(client, toolsListChanged=True) for _ in range(MAX_LISTENERS + 1)]
-    await heard(listeners[0])
-    assert "result" in await heard(listeners[0])
-    assert listeners[0].stream.is_spent
-    assert len(implicit.listeners) == MAX_LISTENERS
+    subscriptions = [await listen(client, toolsListChanged=True) for _ in range(MAX_SUBSCRIPTIONS + 1)]
+    await heard(subscriptions[0])
+    assert "result" in await heard(subscriptions[0])
+    assert subscriptions[0].stream.is_spent
+    assert len(sessionless.subscriptions) == MAX_SUBSCRIPTIONS
 
 
 async def test_a_question_without_a_call_is_refused(client: Client, pool: ServerPool) -> None:
@@ -174,10 +176,10 @@ async def test_a_question_without_a_call_is_refused(client: Client, pool: Server
     assert (await server.replied("q1"))["error"]["code"] == -32601
 
 
-async def test_a_modern_backend_serves_subscriptions_itself(client: Client, pool: ServerPool) -> None:
-    pool.make = modern_server
+async def test_a_sessionless_backend_serves_subscriptions_itself(client: Client, pool: ServerPool) -> None:
+    pool.make = sessionless_server
     message, envelope = client.message("subscriptions/listen", notifications={"toolsListChanged": True})
-    assert await client.implicit.listen(client.caller, message, envelope) is None
+    assert await client.sessionless.listen(client.caller, message, envelope) is None
     sent = await client.send("subscriptions/listen", notifications={"toolsListChanged": True})
     server = pool.servers[0]
     inner = (await server.called("subscriptions/listen"))["id"]
@@ -189,5 +191,5 @@ async def test_a_modern_backend_serves_subscriptions_itself(client: Client, pool
     assert [message.get("method", "result") for message in messages] == [
         "notifications/subscriptions/acknowledged", "notifications/tools/list_changed", "result",
     ]  # fmt: skip
-    assert {subscription(message) for message in messages} == {sent.message.id}
+    assert {subscription_of(message) for message in messages} == {sent.message.id}
     assert isinstance(sent.message, Request)

@@ -8,7 +8,7 @@ import pytest
 
 from app.domain import Principal
 from app.errors import CallCutOff, StateRefused
-from app.protocol.calls.call_deadlines import CANCEL_GRACE_S
+from app.protocol.commands import CANCEL_GRACE_S
 from app.sessionless import suspended_calls
 from app.sessionless.requests import SessionlessRequests
 from app.sessionless.suspended_calls import SUSPENDED_S
@@ -34,8 +34,8 @@ def pool() -> ServerPool:
 
 
 @pytest.fixture
-def client(implicit: SessionlessRequests, principal: Principal) -> Client:
-    return Client(implicit, principal, {**ELICITS, "sampling": {}})
+def client(sessionless: SessionlessRequests, principal: Principal) -> Client:
+    return Client(sessionless, principal, {**ELICITS, "sampling": {}})
 
 
 async def test_a_state_that_was_changed_is_refused_and_spends_nothing(client: Client, pool: ServerPool) -> None:
@@ -60,27 +60,27 @@ async def test_a_state_that_was_changed_is_refused_and_spends_nothing(client: Cl
 
 
 async def test_what_the_request_said_is_not_kept_while_its_client_is_asked(
-    client: Client, pool: ServerPool, implicit: SessionlessRequests
+    client: Client, pool: ServerPool, sessionless: SessionlessRequests
 ) -> None:
     result, server = await suspend(client, pool, arguments={"a": "x" * 100_000})
-    assert [call.message.params for call in implicit.suspended.waiting()] == [None]
+    assert [call.message.params for call in sessionless.suspended.waiting()] == [None]
     sent = await client.go_on(result, {keys(result)["q1"]: ACCEPT}, name="x", arguments={"a": "x" * 100_000})
     server.answer(TEXT, to=server.sent.index(server.sent_with("tools/call")[0]))
     assert (await sent.outcome())["content"] == TEXT["content"]
 
 
 async def test_a_state_is_good_for_its_principal_backend_and_request_only(
-    client: Client, pool: ServerPool, implicit: SessionlessRequests, principal: Principal
+    client: Client, pool: ServerPool, sessionless: SessionlessRequests, principal: Principal
 ) -> None:
     result, server = await suspend(client, pool, arguments={"a": 1})
-    stranger = Client(implicit, Principal("acme", "key", "k2", principal.scopes), client.capabilities)
+    stranger = Client(sessionless, Principal("acme", "key", "k2", principal.scopes), client.capabilities)
     await refused(stranger, result, "state_invalid", arguments={"a": 1})
     await refused(client, result, "state_invalid", arguments={"a": 2})
     await refused(client, result, "state_invalid")
     await refused(client, result, "state_invalid", arguments={"a": 1}, more=True)
     await refused(client, result, "state_invalid", arguments={"a": 1}, method="prompts/get")
     for tenant, backend in (("evil", "echo"), ("acme", "other")):
-        elsewhere = Client(implicit, principal, client.capabilities)
+        elsewhere = Client(sessionless, principal, client.capabilities)
         elsewhere.caller = elsewhere.caller._replace(tenant=tenant, backend=backend)
         await refused(elsewhere, result, "state_invalid", arguments={"a": 1})
     sent = await client.go_on(result, {keys(result)["q1"]: ACCEPT}, name="x", arguments={"a": 1})
@@ -112,26 +112,26 @@ async def test_a_state_is_spent_by_the_first_who_brings_it(client: Client, pool:
 
 
 async def test_a_call_whose_process_died_is_lost(
-    client: Client, pool: ServerPool, implicit: SessionlessRequests
+    client: Client, pool: ServerPool, sessionless: SessionlessRequests
 ) -> None:
     result, server = await suspend(client, pool)
     server.die()
-    assert len(implicit.suspended) == 0
+    assert len(sessionless.suspended.waiting()) == 0
     await refused(client, result, "state_lost")
     assert len(pool.servers) == 1, "nothing runs twice"
 
 
 async def test_a_call_whose_client_does_not_come_back_is_cancelled_and_lost(
-    client: Client, pool: ServerPool, implicit: SessionlessRequests, registry: SessionRegistry
+    client: Client, pool: ServerPool, sessionless: SessionlessRequests, registry: SessionRegistry
 ) -> None:
     result, server = await suspend(client, pool)
-    implicit.sweep(time.monotonic() + SUSPENDED_S - 1)
-    assert len(implicit.suspended) == 1
-    implicit.sweep(time.monotonic() + SUSPENDED_S + 1)
+    sessionless.sweep(time.monotonic() + SUSPENDED_S - 1)
+    assert len(sessionless.suspended.waiting()) == 1
+    sessionless.sweep(time.monotonic() + SUSPENDED_S + 1)
     assert (await server.replied("q1"))["error"]["code"] == -32602
     cancelled = await server.called("notifications/cancelled")
     assert cancelled["params"]["requestId"] == server.sent_with("tools/call")[0]["id"]
-    assert len(implicit.suspended) == 0
+    assert len(sessionless.suspended.waiting()) == 0
     for session in registry:
         session.sweep(time.monotonic() + CANCEL_GRACE_S + 1)
     assert registry.calls_in_flight() == 0
@@ -139,52 +139,52 @@ async def test_a_call_whose_client_does_not_come_back_is_cancelled_and_lost(
 
 
 async def test_a_state_that_is_too_old_is_lost(
-    client: Client, pool: ServerPool, implicit: SessionlessRequests, monkeypatch: pytest.MonkeyPatch
+    client: Client, pool: ServerPool, sessionless: SessionlessRequests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result, _ = await suspend(client, pool)
     later = time.time() + SUSPENDED_S + 2
     monkeypatch.setattr("app.sessionless.suspended_calls.time.time", lambda: later)
     await refused(client, result, "state_lost")
-    implicit.sweep(time.monotonic() + SUSPENDED_S + 1)
+    sessionless.sweep(time.monotonic() + SUSPENDED_S + 1)
 
 
 async def test_a_node_keeps_a_bounded_number_of_suspended_calls(
-    client: Client, pool: ServerPool, implicit: SessionlessRequests, monkeypatch: pytest.MonkeyPatch
+    client: Client, pool: ServerPool, sessionless: SessionlessRequests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(suspended_calls, "MAX_SUSPENDED", 1)
     first, server = await suspend(client, pool)
     second, again = await suspend(client, pool, "q2")
     assert server is again
-    assert len(implicit.suspended) == 1
+    assert len(sessionless.suspended.waiting()) == 1
     await refused(client, first, "state_lost")
     await finish(client, server, second)
 
 
 async def test_a_node_that_stops_waits_for_no_suspended_call(
-    client: Client, pool: ServerPool, implicit: SessionlessRequests, registry: SessionRegistry
+    client: Client, pool: ServerPool, sessionless: SessionlessRequests, registry: SessionRegistry
 ) -> None:
     result, server = await suspend(client, pool)
     running, _ = await start(client, pool)
     registry.take_no_more()
-    implicit.sweep(time.monotonic())
+    sessionless.sweep(time.monotonic())
     assert len(server.sent_with("notifications/cancelled")) == 1
     assert server in pool.living, "a call whose client waits for it goes on"
     await refused(client, result, "state_lost")
     server.ask("q2", message="q2")
     late = await running.outcome()
-    implicit.sweep(time.monotonic())
+    sessionless.sweep(time.monotonic())
     assert server not in pool.living
     await refused(client, late, "state_lost")
 
 
 async def test_a_stopping_node_lets_a_list_on_the_process_of_a_suspended_call_be_answered(
-    client: Client, pool: ServerPool, implicit: SessionlessRequests, registry: SessionRegistry
+    client: Client, pool: ServerPool, sessionless: SessionlessRequests, registry: SessionRegistry
 ) -> None:
     _, server = await suspend(client, pool)
     del server.answers["tools/list"]
     listing = await client.send("tools/list")
     registry.take_no_more()
-    implicit.sweep(time.monotonic())
+    sessionless.sweep(time.monotonic())
     server.answer({"tools": []}, to=server.sent.index(server.sent_with("tools/list")[-1]))
     assert (await listing.outcome())["tools"] == []
 

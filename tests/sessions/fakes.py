@@ -13,6 +13,7 @@ from app.errors import BackendBusy, BackendError, NotFound, RoutesUnavailable
 from app.processes.link import BackendListener, Exit
 from app.routing.memory_store import MemoryStore
 from app.routing.routes import Found, Quota, Route
+from app.sessions.open_sessions import OpenSessions
 from app.sessions.ownership import Ownership
 
 
@@ -153,9 +154,10 @@ class FakeRoutes:
         self.routes.pop(route.key, None)
 
 
-def alone() -> Ownership:
+def alone(sessions: OpenSessions | None = None) -> Ownership:
     """A node without others."""
-    return Ownership(FakeRoutes(), "0123456789abcdef", "http://127.0.0.1:1")
+    lost = OpenSessions().lost if sessions is None else sessions.lost
+    return Ownership(FakeRoutes(), "0123456789abcdef", "http://127.0.0.1:1", on_session_lost=lost)
 
 
 class HeldStore(MemoryStore):

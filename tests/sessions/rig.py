@@ -4,7 +4,6 @@ Tests of what greets by itself have a `pool` of their own, a ServerPool; the reg
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -13,9 +12,9 @@ import pytest
 from app.domain import BackendSpec, Principal, Timeouts
 from app.metrics import Metrics
 from app.sessions.directory import BackendDirectory
-from app.sessions.registry import SessionRegistry
-from app.sessions.standstill import Fence, StandstillGuard
-from app.sessions.sweep import sweep_for_ever
+from app.sessions.open_sessions import OpenSessions
+from app.sessions.registry import SessionRegistry, sweep_for_ever
+from app.sessions.standstill import StandstillDetector, StandstillGuard
 from tests.sessions.fakes import FakePool, FakeStore, all_ours, alone
 
 SPEC = BackendSpec(
@@ -41,20 +40,29 @@ def store() -> FakeStore:
 
 @pytest.fixture
 def directory(store: FakeStore) -> BackendDirectory:
-    return BackendDirectory(SimpleNamespace(get=store.get_backend), SimpleNamespace(get=store.get_tenant))
+    return BackendDirectory(store.get_backend, store.get_tenant)
 
 
 @pytest.fixture
-def fence() -> Fence:
-    return Fence()
+def standstill() -> StandstillDetector:
+    return StandstillDetector()
 
 
 @pytest.fixture
-async def unswept(pool: FakePool, directory: BackendDirectory, fence: Fence) -> AsyncIterator[SessionRegistry]:
+async def unswept(
+    pool: FakePool, directory: BackendDirectory, standstill: StandstillDetector
+) -> AsyncIterator[SessionRegistry]:
     """Every test ends with nothing held: no process, no call counted."""
     typed_pool: Any = pool
+    sessions = OpenSessions()
     async with SessionRegistry(
-        directory, typed_pool, Metrics("test"), alone(), max_sessions=MAX_SESSIONS, fence=fence
+        directory,
+        typed_pool,
+        Metrics("test"),
+        alone(sessions),
+        max_sessions=MAX_SESSIONS,
+        sessions=sessions,
+        standstill=standstill,
     ) as registry:
         yield registry
         gates = {session.gate for session in registry}
@@ -69,7 +77,7 @@ def prove_routes() -> Callable[[float], Awaitable[None]]:
 
 @pytest.fixture
 def guard(unswept: SessionRegistry, prove_routes: Callable[[float], Awaitable[None]]) -> StandstillGuard:
-    return StandstillGuard(unswept.fence, unswept, unswept._ownership, prove_routes)
+    return StandstillGuard(unswept.standstill, unswept._ownership, prove_routes, unswept._sessions.deliver_held)
 
 
 @pytest.fixture

@@ -175,7 +175,7 @@ async def test_a_process_that_answers_while_it_is_written_to_is_no_recursion(
     rigs: Rigs, registry: SessionRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = await rigs.open(1024)
-    registry.fence.ticked_at += 1000  # on a busy machine this takes longer than a node may stand still
+    registry.standstill.ticked_at += 1000  # on a busy machine this takes longer than a node may stand still
     replies = [rig.ask(f"{number} ") for number in range(2048)]
     send = FakeLink.send
 
@@ -195,7 +195,7 @@ async def test_nobodys_turn_comes_before_it_is_known_that_the_session_is_still_o
 ) -> None:
     rig = await rigs.open(1)
     rig.ask_all("ab")
-    registry.fence.ticked_at -= 2 * GAP_S
+    registry.standstill.ticked_at -= 2 * GAP_S
     rig.session.sweep(time.monotonic() + 1000)  # the first is overdue
     assert rig.sent == "a"
     await guard.prove()
@@ -230,3 +230,26 @@ async def test_a_question_waits_while_its_stream_is_read_and_not_much_longer(rig
     reply.stream.detach()
     rig.session.sweep(now + 3600.0 * 19 + QUESTION_S)
     assert [each.get("id", each.get("method")) for each in rig.link.sent[2:]] == ["q", "notifications/cancelled"]
+
+
+@pytest.mark.parametrize(
+    ("transport", "asked", "counted"),
+    [
+        ("streamable_http", "2025-11-25", "2025-11-25"),
+        ("streamable_http", "1999-01-01", "2025-03-26"),
+        ("streamable_http", None, "2025-03-26"),
+        ("sse", "2025-06-18", "2025-06-18"),
+        ("sse", "1999-01-01", "2024-11-05"),
+    ],
+)
+async def test_a_failed_handshake_counts_with_the_revision_that_the_client_asked_for(
+    registry: SessionRegistry, pool: FakePool, principal: Principal, transport: str, asked: str | None, counted: str
+) -> None:
+    session = await registry.open(principal, "acme", "echo", transport)
+    await registry.connect(session)
+    params = {} if asked is None else {"protocolVersion": asked}
+    session.request(message("initialize", **params), session.reply(1, may_stream=True))
+    link = pool.leases[-1].link
+    link.say(id=link.sent[0]["id"], error={"code": -32602, "message": "no"})
+    (series,) = [each for each in session._metrics.server_operations._series if each[0] == "initialize"]
+    assert series == ("initialize", "-32602", transport, counted)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
@@ -37,7 +36,7 @@ def stores() -> Stores:
 
 @pytest.fixture
 def directory(stores: Stores) -> BackendDirectory:
-    return BackendDirectory(SimpleNamespace(get=stores.backend), SimpleNamespace(get=stores.tenant))
+    return BackendDirectory(stores.backend, stores.tenant)
 
 
 async def test_what_was_read_before_a_change_is_read_again(directory: BackendDirectory, stores: Stores) -> None:

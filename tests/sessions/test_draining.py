@@ -29,7 +29,7 @@ class FakeSession:
     def __init__(self, sessions: "FakeSessions", calls: int = 0, *, attached: bool = False) -> None:
         self.streams, self.exchange = SimpleNamespace(listen=_Listen(attached)), _Exchange(calls)
         self._sessions = sessions
-        self.closed_at = 0.0
+        self.id, self.closed_at = "s1", 0.0
 
     def close(self, reason: str, error: Exception | None = None) -> None:
         if not self.closed_at:

@@ -50,16 +50,17 @@ def test_nobody_else_hears_that_there_was_one(principal, backend):
 def test_what_a_client_did_itself_or_is_told_otherwise_is_not_kept(cause):
     endings = Endings()
     endings.note("s", ALICE, ECHO, cause)
-    assert len(endings) == 0
+    assert not endings._endings
     assert type(endings.of("s", ALICE, ECHO)) is type(later_request(cause)) is SessionNotFound
     assert repr(call_under_way(cause)) == repr(CallCutOff())
 
 
-def test_above_its_number_the_oldest_is_forgotten():
-    endings = Endings(most=3)
+def test_above_its_number_the_oldest_is_forgotten(monkeypatch):
+    monkeypatch.setattr("app.sessions.endings.MAX_ENDINGS", 3)
+    endings = Endings()
     for number in range(5):
         endings.note(str(number), ALICE, ECHO, "idle")
-    assert len(endings) == 3
+    assert len(endings._endings) == 3
     assert [type(endings.of(str(number), ALICE, ECHO)) is SessionEnded for number in range(5)] == [False] * 2 + [
         True
     ] * 3

@@ -1,6 +1,7 @@
 """Ownership: claims, releases, and what becomes of both when the store is away or somebody is in a hurry."""
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import anyio
 import pytest
@@ -27,8 +28,8 @@ async def store() -> HeldStore:
 
 
 @pytest.fixture
-async def owned(store: HeldStore) -> AsyncIterator[Ownership]:
-    async with Ownership(store, A, URL_A) as owned:
+async def owned(store: HeldStore, lost: list[Any]) -> AsyncIterator[Ownership]:
+    async with Ownership(store, A, URL_A, on_session_lost=lost.append, on_caller_lost=lost.append) as owned:
         yield owned
 
 
@@ -40,10 +41,10 @@ async def route_of(store: HeldStore, session_id: str = "s") -> Route | None:
     return (await store.find(session_key(session_id))).route
 
 
-def lost_ids(owned: Ownership) -> list[str]:
-    lost: list[str] = []
-    owned.on_session_lost = lost.append
-    return lost
+@pytest.fixture
+def lost() -> list[Any]:
+    """Ids of sessions and routes of callers that another node has."""
+    return []
 
 
 async def test_a_session_is_owned_from_its_claim_to_its_release(owned, store):
@@ -113,9 +114,8 @@ async def test_a_claim_whose_answer_is_lost_is_released(owned, store):
     assert len(owned) == 0
 
 
-async def test_a_route_that_somebody_doubts_is_asked_for_until_the_store_answers(owned, store, monkeypatch):
+async def test_a_route_that_somebody_doubts_is_asked_for_until_the_store_answers(owned, store, lost, monkeypatch):
     monkeypatch.setattr(ownership, "RELEASE_AGAIN_S", 0.01)
-    lost = lost_ids(owned)
     for session_id in ("kept", "taken"):
         await claim(owned, session_id)
     taken = await route_of(store, "taken")
@@ -187,7 +187,7 @@ async def test_so_many_releases_wait_and_no_more(owned, store, monkeypatch):
     for number in range(5):
         owned._keep(route_for(f"s{number}"), f"s{number}")
         owned.release(session_key(f"s{number}"))
-    assert repr(owned) == f"<Ownership {A} [0 routes, 3 leaving]>"
+    assert (len(owned), len(owned._leaving)) == (0, 3)
 
 
 def route_for(session_id: str, node: str = A, token: int = 1) -> Route:
@@ -249,8 +249,7 @@ async def test_whoever_was_quicker_has_it(owned, store):
     assert not owned.holds(session_key("s"))
 
 
-async def test_a_lost_session_is_told_once_and_not_released(owned, store):
-    lost = lost_ids(owned)
+async def test_a_lost_session_is_told_once_and_not_released(owned, store, lost):
     await claim(owned)
     theirs = route_for("s", B, token=2)
     owned.lost(theirs)
@@ -260,8 +259,7 @@ async def test_a_lost_session_is_told_once_and_not_released(owned, store):
     assert (await route_of(store)).token == 1
 
 
-async def test_an_old_word_about_a_route_that_was_taken_back_means_nothing(owned, store):
-    lost = lost_ids(owned)
+async def test_an_old_word_about_a_route_that_was_taken_back_means_nothing(owned, store, lost):
     await store.claim(route_for("s", B, token=2), None)
     await owned.take_over(route_for("s", B, token=2), "s")
     owned.lost(route_for("s", B, token=2))
@@ -269,9 +267,7 @@ async def test_an_old_word_about_a_route_that_was_taken_back_means_nothing(owned
     assert len(owned) == 1
 
 
-async def test_callers_are_claimed_once_and_lost_by_their_route(owned, store):
-    lost: list[Route] = []
-    owned.on_caller_lost = lost.append
+async def test_callers_are_claimed_once_and_lost_by_their_route(owned, store, lost):
     mine = await owned.claim_caller(ALICE, "acme", "echo", None)
     assert mine.node == A
     async with anyio.create_task_group() as tasks:

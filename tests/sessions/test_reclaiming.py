@@ -121,7 +121,7 @@ async def test_a_node_that_stood_still_ends_none_before_it_knows_what_it_has(
     registry: SessionRegistry, pool: FakePool, principal: Principal, guard: StandstillGuard
 ) -> None:
     session = await opened(registry, pool, principal, idle_s=IDLE_S)
-    registry.fence.ticked_at -= 2 * GAP_S
+    registry.standstill.ticked_at -= 2 * GAP_S
     assert registry.reclaiming.reclaim(SPEC, 1) == AGAIN_S
     assert not pool.leases[-1].released
     await guard.prove()

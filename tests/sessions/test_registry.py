@@ -13,6 +13,7 @@ from app.errors import (
     Overloaded,
     QuotaExceeded,
     RoutesUnavailable,
+    SessionEnded,
     SessionNotFound,
     ShuttingDown,
 )
@@ -100,9 +101,30 @@ async def test_who_waits_for_a_process_in_vain_is_told_when_there_is_room(
             with pytest.raises(BackendBusy) as caught:
                 await registry.connect(session)
             session.close("not_initialized")
-            told.append(caught.value.retry_after_s)
+            told.append(caught.value.retry_after_s or 0.0)
     assert told == sorted(told)
     assert told[-1] > told[0] + 1
+
+
+@pytest.mark.parametrize("is_removed", [True, False])
+async def test_who_waits_for_a_process_of_a_backend_that_is_removed_is_told_so(
+    registry: SessionRegistry, principal: Principal, pool: FakePool, store: FakeStore, directory: BackendDirectory,
+    *, is_removed: bool,
+) -> None:  # fmt: skip
+    pool.gate = anyio.Event()
+    session = await registry.open(principal, "acme", "echo", "streamable_http")
+
+    async def remove() -> None:
+        await anyio.wait_all_tasks_blocked()
+        if is_removed:
+            store.specs.clear()
+        directory.forget("acme", "echo")
+        registry.close_where(lambda each: True, "backend_removed" if is_removed else "backend_restarted")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(remove)
+        with pytest.raises(BackendNotFound if is_removed else SessionEnded), anyio.fail_after(5):
+            await registry.connect(session)
 
 
 async def test_the_tenants_and_the_nodes_number_of_sessions_are_limits(
@@ -237,7 +259,7 @@ async def test_a_session_that_is_ended_while_it_is_claimed_is_refused_and_releas
         cluster.store.let_go()
     assert refused
     assert await cluster.ownership.flush(5)
-    assert repr(cluster.store).startswith("<MemoryStore [0 routes")
+    assert not cluster.store._routes
     assert len(cluster.registry) == len(cluster.ownership) == 0
 
 
@@ -249,7 +271,7 @@ async def test_opening_that_is_cancelled_leaves_nothing(cluster: Cluster, princi
         tasks.cancel_scope.cancel()
     cluster.store.let_go()
     assert await cluster.ownership.flush(5)
-    assert repr(cluster.store).startswith("<MemoryStore [0 routes")
+    assert not cluster.store._routes
     assert len(cluster.registry) == 0
 
 
@@ -257,17 +279,17 @@ async def test_a_drain_hands_durable_sessions_over_and_ends_the_others(cluster: 
     registry = cluster.registry
     durable = await cluster.open("stateless")
     stateful = await cluster.open("echo")
-    modern = await registry.open(principal, "acme", "stateless", "modern")
+    sessionless = await registry.open(principal, "acme", "stateless", "modern")
     assert await registry.drain(5) == 0
     assert await cluster.ownership.flush(5)
-    assert [await cluster.route_of(each) for each in (stateful, modern)] == [None, None]
+    assert [await cluster.route_of(each) for each in (stateful, sessionless)] == [None, None]
     freed = await cluster.route_of(durable)
     assert (freed.node, freed.token) == ("", 1)
     written = await cluster.durability._writer.take(freed.key, 2)
     assert written is not None
     assert written[0].principal.identity == principal.identity
     assert len(registry) == 0
-    assert [session.state for session in (durable, stateful, modern)] == [SessionState.CLOSED] * 3
+    assert [session.state for session in (durable, stateful, sessionless)] == [SessionState.CLOSED] * 3
 
 
 async def test_without_other_nodes_a_drain_hands_nothing_over(
@@ -322,12 +344,12 @@ async def test_a_store_that_is_away_holds_up_no_new_session_for_long(
 
 async def test_a_hidden_session_is_not_found_and_still_there(cluster: Cluster, principal: Principal) -> None:
     session = await cluster.open("stateless")
-    cluster.registry.hide(session)
-    cluster.registry.hide(session)
+    cluster.registry._sessions.hide(session)
+    cluster.registry._sessions.hide(session)
     assert cluster.registry.get(session.id, principal, "acme", "stateless") is None
     assert list(cluster.registry) == [session]
     assert len(cluster.registry) == 1
-    cluster.registry.lost(session.id)
+    cluster.registry._sessions.lost(session.id)
     assert session.state is SessionState.CLOSED
     assert len(cluster.registry) == 0
 

@@ -24,11 +24,11 @@ from app.errors import (
 from app.protocol.commands import Failed, Listen
 from app.protocol.jsonrpc import Notification, Request, Response, parse_client
 from app.protocol.lifecycle import SessionState
-from app.sessions.lifetime import why_over
+from app.sessions.reclaiming import why_over
 from app.sessions.registry import STREAM_AFTER_S, SessionRegistry
 from app.sessions.session import Session
 from app.sessions.standstill import GAP_S, StandstillGuard
-from app.streams.session_streams import UNREAD_S
+from app.streams.back_pressure import UNREAD_S
 from app.streams.streams import MAX_EVENTS, Reply
 from tests.sessions.fakes import FakeLink, FakePool
 
@@ -69,7 +69,7 @@ async def test_nothing_is_accepted_after_a_gap_before_it_is_known_that_the_sessi
     opened: Session, link: FakeLink, registry: SessionRegistry, guard: StandstillGuard
 ) -> None:
     sent = len(link.sent)
-    registry.fence.ticked_at -= 2 * GAP_S
+    registry.standstill.ticked_at -= 2 * GAP_S
     with pytest.raises(RoutesUnavailable):
         ask(opened)
     with pytest.raises(RoutesUnavailable):

@@ -98,7 +98,7 @@ async def deaf(rig: Rig) -> GatewayError:
 
 
 async def breaker(rig: Rig) -> GatewayError:
-    return await no_process(rig, BackendUnavailable(retry_after_s=3.0))
+    return await no_process(rig, BackendUnavailable().again_after(3.0))
 
 
 async def stopping(rig: Rig) -> GatewayError:
@@ -109,7 +109,7 @@ async def stopping(rig: Rig) -> GatewayError:
 
 
 async def unproved(rig: Rig) -> GatewayError:
-    rig.registry.fence.ticked_at -= 10
+    rig.registry.standstill.ticked_at -= 10
     return rig.refusal()
 
 
@@ -180,7 +180,7 @@ async def drained(rig: Rig) -> GatewayError:
 
 
 async def taken_over(rig: Rig) -> GatewayError:
-    rig.registry.lost(rig.session.id)
+    rig.registry._sessions.lost(rig.session.id)
     return rig.failure()
 
 

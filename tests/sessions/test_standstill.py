@@ -1,4 +1,4 @@
-"""Fence: a clock that stood still; and what a node does about it: nothing is delivered before it is proved."""
+"""StandstillDetector: a clock that stood still; and what a node does then: nothing is delivered before it is proved."""
 
 import json
 import sys
@@ -15,7 +15,7 @@ from app.protocol.lifecycle import SessionState
 from app.routing.routes import Route, session_key
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
-from app.sessions.standstill import GAP_S, PROOFS, Fence, since_boot
+from app.sessions.standstill import GAP_S, PROOFS, StandstillDetector, since_boot
 from app.streams.streams import Reply
 from tests.sessions.fakes import FakeLink, FakePool
 from tests.sessions.test_session import ask, message
@@ -37,40 +37,44 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def fence(request: pytest.FixtureRequest) -> Fence:
+def standstill(request: pytest.FixtureRequest) -> StandstillDetector:
     """By the test's clock, where it has one."""
-    return Fence(request.getfixturevalue("clock")) if "clock" in request.fixturenames else Fence()
+    return (
+        StandstillDetector(request.getfixturevalue("clock"))
+        if "clock" in request.fixturenames
+        else StandstillDetector()
+    )
 
 
-def test_a_fence_is_closed_by_a_gap_and_opened_by_whoever_has_proved(clock: Clock) -> None:
-    fence = Fence(clock)
+def test_a_gap_is_detected_and_resolved_by_whoever_has_asked(clock: Clock) -> None:
+    standstill = StandstillDetector(clock)
     for clock.now in (100.25, 103.0, 103.25):
-        assert fence.tick()
+        assert standstill.tick()
     clock.now += GAP_S + 0.01
-    assert fence.is_closed()
-    assert not fence.tick()
+    assert standstill.is_detected()
+    assert not standstill.tick()
     clock.now += 0.25
-    assert not fence.tick()  # and stays closed
-    fence.open(fence.now())
-    assert not fence.is_closed()
+    assert not standstill.tick()  # and stays closed
+    standstill.resolved(standstill.now())
+    assert not standstill.is_detected()
     clock.now += 0.25
-    assert fence.tick()
+    assert standstill.tick()
 
 
 def test_a_gap_that_is_not_too_long_closes_nothing(clock: Clock) -> None:
-    fence = Fence(clock)
+    standstill = StandstillDetector(clock)
     clock.now += GAP_S
-    assert not fence.is_closed()
-    assert fence.tick()
+    assert not standstill.is_detected()
+    assert standstill.tick()
 
 
 def test_a_proof_that_began_a_gap_ago_opens_nothing(clock: Clock) -> None:
-    fence = Fence(clock)
+    standstill = StandstillDetector(clock)
     clock.now += 10.0
-    asked_at = fence.now()
+    asked_at = standstill.now()
     clock.now += GAP_S + 0.01  # the node stood still once more while it was proving
-    fence.open(asked_at)
-    assert fence.is_closed()
+    standstill.resolved(asked_at)
+    assert standstill.is_detected()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="no other system says how long it slept")
@@ -95,7 +99,7 @@ class Proof:
         self.stood_still_at = stood_still_at
         await self.may_end.wait()
         for session in self.lost:
-            self._registry.lost(session.id)
+            self._registry._sessions.lost(session.id)
         if self.error is not None:
             raise self.error
 
@@ -120,14 +124,14 @@ async def open_session(registry: SessionRegistry, pool: FakePool, principal: Pri
 
 
 def stand_still(registry: SessionRegistry) -> None:
-    registry.fence.ticked_at -= 100.0
+    registry.standstill.ticked_at -= 100.0
 
 
 def answered(reply: Reply) -> list[Any]:
     return [json.loads(outcome.payload())["result"] for outcome in reply.outcomes]  # type: ignore[union-attr]
 
 
-async def test_what_a_process_says_behind_the_fence_is_delivered_in_order_and_once(
+async def test_what_a_process_says_after_a_standstill_is_delivered_in_order_and_once(
     registry, pool, principal, proof, guard
 ):
     session, link = await open_session(registry, pool, principal)
@@ -184,14 +188,14 @@ async def test_a_session_that_another_node_has_delivers_nothing_any_more(registr
     assert len(registry) == 1
 
 
-async def test_of_many_that_find_the_fence_closed_one_proves(registry, proof, guard):
+async def test_of_many_that_find_a_standstill_one_proves(registry, proof, guard):
     stand_still(registry)
     proof.may_end.set()
     async with anyio.create_task_group() as tasks:
         for _ in range(10):
             tasks.start_soon(guard.prove)
     assert proof.asked == 1
-    assert not registry.fence.is_closed()
+    assert not registry.standstill.is_detected()
 
 
 async def test_the_sweep_proves_without_being_asked(registry, pool, principal, proof):
@@ -223,7 +227,7 @@ async def test_without_a_store_a_node_whose_lease_ended_in_the_gap_serves_nothin
     session, link = await open_session(registry, pool, principal)
     reply = ask(session)
     stand_still(registry)
-    stood_still_at = registry.fence.ticked_at
+    stood_still_at = registry.standstill.ticked_at
     link.answer({"n": 1})
     proof.error = OwnershipUnknown()
     proof.may_end.set()
@@ -247,7 +251,7 @@ async def test_who_waits_for_a_proof_that_fails_does_not_ask_once_more(registry,
             tasks.start_soon(guard.prove)
         await anyio.wait_all_tasks_blocked()
         proof.may_end.set()
-    assert (proof.asked, registry.fence.is_closed()) == (1, True)
+    assert (proof.asked, registry.standstill.is_detected()) == (1, True)
 
 
 async def test_a_node_that_stands_still_again_while_it_proves_proves_again(
@@ -263,12 +267,12 @@ async def test_a_node_that_stands_still_again_while_it_proves_proves_again(
         if proof.asked == 1:
             clock.now += 100.0
         else:
-            registry.lost(session.id)  # taken over in the second pause
+            registry._sessions.lost(session.id)  # taken over in the second pause
 
     guard._prove_routes = prove
     await guard.prove()
     assert proof.asked == 2
-    assert not registry.fence.is_closed()
+    assert not registry.standstill.is_detected()
     assert reply.outcomes[0].error.reason == "node_lost"
 
 
@@ -281,7 +285,7 @@ async def test_a_node_whose_proofs_all_take_too_long_goes_on(registry, proof, cl
 
     guard._prove_routes = prove
     await guard.prove()
-    assert (proof.asked, registry.fence.is_closed()) == (PROOFS, False)
+    assert (proof.asked, registry.standstill.is_detected()) == (PROOFS, False)
 
 
 async def test_a_session_that_cannot_deliver_ends_and_the_others_go_on(
@@ -302,24 +306,23 @@ async def test_a_session_that_cannot_deliver_ends_and_the_others_go_on(
     await guard.prove()
     assert answered(reply) == [{"n": 2}]
     assert broken.state is SessionState.CLOSED
-    assert "could not be delivered" in caplog.text
+    assert "Could not deliver" in caplog.text
 
 
 async def test_a_caller_who_gives_up_leaves_the_proof_to_the_next(registry, proof, guard):
     stand_still(registry)
     with anyio.move_on_after(0.01):
         await guard.prove()
-    assert registry.fence.is_closed()
+    assert registry.standstill.is_detected()
     proof.may_end.set()
     await guard.prove()
-    assert not registry.fence.is_closed()
+    assert not registry.standstill.is_detected()
 
 
 async def test_a_route_that_is_proved_lost_is_told_by_its_session(registry, pool, principal, proof):
     """As the heartbeat says it: by the route."""
     session, _ = await open_session(registry, pool, principal)
     ownership = registry._ownership
-    ownership.on_session_lost = registry.lost
     key = session_key(session.id)
     ownership.lost(Route(key, "b", "http://b", 2, "acme", "echo", principal.identity, "streamable_http"))
     assert session.state is SessionState.CLOSED

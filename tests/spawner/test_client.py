@@ -65,7 +65,7 @@ async def test_a_missing_working_directory_is_a_result(client):
 
 
 async def test_no_descriptors_left_in_the_spawner_is_a_result(client):
-    resource.prlimit(client.pid, resource.RLIMIT_NOFILE, (8, 8))
+    resource.prlimit(client._spawner.pid, resource.RLIMIT_NOFILE, (8, 8))
     with pytest.raises(SpawnFailed) as caught:
         await spawn(client, "true")
     assert caught.value.errno == errno.EMFILE
@@ -91,13 +91,13 @@ async def test_a_failing_fork_is_a_result(tmp_path, monkeypatch, name):
     monkeypatch.setattr("app.spawner.client._MAIN", main)
     client = SpawnerClient()
     await client.start()
-    before = len(os.listdir(f"/proc/{client.pid}/fd"))
+    before = len(os.listdir(f"/proc/{client._spawner.pid}/fd"))
     for _ in range(5):
         with pytest.raises(SpawnFailed) as caught:
             await spawn(client, "true")
         assert (caught.value.errno, caught.value.stage) == (getattr(errno, name), "fork")
     with anyio.fail_after(5):  # the answer comes before the descriptors of the failed start are closed
-        while len(os.listdir(f"/proc/{client.pid}/fd")) > before:
+        while len(os.listdir(f"/proc/{client._spawner.pid}/fd")) > before:
             await anyio.sleep(0.01)
     await client.aclose()
 
@@ -260,7 +260,7 @@ async def test_a_cancelled_spawn_leaves_no_process(client):
             client.kill(child.spawned.id)
             child.close()
     with anyio.fail_after(5):
-        while "0 processes" not in repr(client) or any(mark in _commands_below(client.pid) for mark in marks):
+        while client._processes or any(mark in _commands_below(client._spawner.pid) for mark in marks):
             await anyio.sleep(0.005)
 
 
@@ -278,18 +278,18 @@ async def test_two_hundred_spawns_leak_no_descriptor(client):
         child.close()
 
     await once()
-    ours, its = (len(os.listdir(f"/proc/{pid}/fd")) for pid in ("self", client.pid))
+    ours, its = (len(os.listdir(f"/proc/{pid}/fd")) for pid in ("self", client._spawner.pid))
     for _ in range(20):
         async with asyncio.TaskGroup() as tasks:
             for _ in range(10):
                 tasks.create_task(once())
     assert len(os.listdir("/proc/self/fd")) == ours
-    assert len(os.listdir(f"/proc/{client.pid}/fd")) == its
-    assert tree.children(client.pid) == []
+    assert len(os.listdir(f"/proc/{client._spawner.pid}/fd")) == its
+    assert tree.children(client._spawner.pid) == []
 
 
 async def test_orders_wait_for_a_spawner_that_is_busy(client):
-    os.kill(client.pid, signal.SIGSTOP)
+    os.kill(client._spawner.pid, signal.SIGSTOP)
     children: list[object] = []
 
     async def start() -> None:
@@ -304,14 +304,14 @@ async def test_orders_wait_for_a_spawner_that_is_busy(client):
         with anyio.fail_after(5):
             while not client._outgoing:
                 await anyio.lowlevel.checkpoint()
-        os.kill(client.pid, signal.SIGCONT)
+        os.kill(client._spawner.pid, signal.SIGCONT)
     assert len(children) == 40
 
 
 async def test_closing_ends_everything_and_may_be_repeated(client):
     child = await spawn(client, "family.py")
     family = watch(*json.loads(await child.read_line()).values())
-    spawner = watch(client.pid)
+    spawner = watch(client._spawner.pid)
     await client.aclose()
     await all_end(family, within_s=1)
     await all_end(spawner, within_s=1)
@@ -326,13 +326,13 @@ async def test_a_killed_spawner_is_reported_and_replaced_and_leaves_nothing(clie
     child = await spawn(client, "family.py")
     pids = json.loads(await child.read_line())
     family = watch(*pids.values(), child.spawned.pid)
-    first = client.pid
+    first = client._spawner.pid
     os.kill(first, signal.SIGKILL)
     assert await child.end() == End("spawner_lost")
     await all_end(family, within_s=2)
     again = await spawn(client, "true")
     assert await again.end() == End("exited", 0)
-    assert client.pid != first
+    assert client._spawner.pid != first
     with anyio.fail_after(5):
         while any(os.path.exists(f"/proc/{pid}") for pid in (first, child.spawned.pid, *pids.values())):
             await anyio.sleep(0.005)  # reaped as well
@@ -341,11 +341,11 @@ async def test_a_killed_spawner_is_reported_and_replaced_and_leaves_nothing(clie
 
 
 async def test_spawns_under_way_fail_when_the_spawner_dies(client):
-    os.kill(client.pid, signal.SIGSTOP)
+    os.kill(client._spawner.pid, signal.SIGSTOP)
     async with asyncio.TaskGroup() as tasks:
         starting = tasks.create_task(_expect_failure(client))
         await anyio.lowlevel.checkpoint()
-        os.kill(client.pid, signal.SIGKILL)
+        os.kill(client._spawner.pid, signal.SIGKILL)
     assert starting.result().errno == errno.ECHILD
 
 
@@ -367,7 +367,7 @@ async def main():
         out = os.dup(1)
         await client.spawn(Command([sys.executable, "-I", "-S", sys.argv[2]], {"PATH": "/bin"}),
                            (stdin, out, os.dup(2)), print)
-    print("spawner", client.pid, flush=True)
+    print("spawner", client._spawner.pid, flush=True)
     await asyncio.sleep(1000)
 
 asyncio.run(main())
@@ -391,10 +391,10 @@ async def test_when_the_node_is_killed_nothing_is_left_after_two_seconds():
 
 
 async def test_the_spawner_has_a_session_and_an_environment_of_its_own(client):
-    assert os.getsid(client.pid) == client.pid
-    assert Path(f"/proc/{client.pid}/environ").read_bytes() in (b"", b"LANG=C.UTF-8\0")
-    os.kill(client.pid, signal.SIGTERM)
-    os.kill(client.pid, signal.SIGINT)
+    assert os.getsid(client._spawner.pid) == client._spawner.pid
+    assert Path(f"/proc/{client._spawner.pid}/environ").read_bytes() in (b"", b"LANG=C.UTF-8\0")
+    os.kill(client._spawner.pid, signal.SIGTERM)
+    os.kill(client._spawner.pid, signal.SIGINT)
     child = await spawn(client, "true")
     assert await child.end() == End("exited", 0)
     child.close()

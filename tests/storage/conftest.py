@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from app.domain import BackendSpec, Tenant, Timeouts
-from app.storage import ApiKey, ApiKeyRepository, BackendRepository, Database, TenantRepository
+from app.domain import ApiKey, BackendSpec, Tenant, Timeouts
+from app.storage import ApiKeyRepository, BackendRepository, Database, TenantRepository
 from app.storage.migrate import upgrade
 from tests.postgres import empty
 

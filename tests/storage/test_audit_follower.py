@@ -162,10 +162,9 @@ async def test_it_goes_on_after_the_database_was_away(database, heard, monkeypat
 @given(st.data())
 def test_whatever_the_order_in_which_ids_become_visible_each_is_new_once(data):
     """Each id is visible at most SETTLED_S after a larger one was."""
-    now, window, told = 0.0, Window(), list[int]()
+    now, window, told = 0.0, Window([], 0.0), list[int]()
     ids = list(range(1, data.draw(st.integers(1, 40)) + 1))
     written = {each: each + data.draw(st.floats(0, SETTLED_S - 0.5)) for each in ids}  # one second apart, commits later
-    window.start([], now)
     while now < len(ids) + 2 * SETTLED_S:
         now += data.draw(st.floats(0.1, 30.0))
         visible = [each for each in ids if written[each] <= now and each >= window.floor]
@@ -176,8 +175,7 @@ def test_whatever_the_order_in_which_ids_become_visible_each_is_new_once(data):
 
 
 def test_a_window_does_not_grow_for_ever():
-    window = Window()
-    window.start([1, 2], 0.0)
+    window = Window([1, 2], 0.0)
     for number in range(3, 10_000):
         window.new(range(window.floor, number))
         window.settle(float(number), float(number))

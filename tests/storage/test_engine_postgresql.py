@@ -11,8 +11,7 @@ import pytest
 from app.domain import Tenant
 from app.errors import StorageReadOnly, StorageUnavailable
 from app.storage import Database, TenantRepository, engine
-from app.storage import watch as module
-from app.storage.watch import DatabaseWatch
+from app.storage.engine import DatabaseWatch
 from tests.postgres import empty
 
 
@@ -189,7 +188,7 @@ async def test_a_database_that_takes_no_changes_says_so_and_is_read_all_the_same
 
 
 async def test_the_watch_tells_a_database_that_is_read_only_from_one_that_is_away(read_only_url, monkeypatch):
-    monkeypatch.setattr(module, "EVERY_S", 0.02)
+    monkeypatch.setattr(engine, "WATCH_EVERY_S", 0.02)
     database = Database(read_only_url)
     watch = DatabaseWatch(database)
     async with anyio.create_task_group() as tasks:
@@ -208,7 +207,7 @@ async def test_the_watch_tells_a_database_that_is_read_only_from_one_that_is_awa
 
 
 async def test_the_watch_says_once_that_the_database_is_away_and_once_that_it_is_back(url, monkeypatch, caplog):
-    monkeypatch.setattr(module, "EVERY_S", 0.01)
+    monkeypatch.setattr(engine, "WATCH_EVERY_S", 0.01)
     database, rounds = Database(url), 0
     check = database.check
 
@@ -220,7 +219,7 @@ async def test_the_watch_says_once_that_the_database_is_away_and_once_that_it_is
         await check()
 
     monkeypatch.setattr(database, "check", sometimes)
-    caplog.set_level("INFO", "app.storage.watch")
+    caplog.set_level("INFO", "app.storage.engine")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(DatabaseWatch(database).run)
         with anyio.fail_after(10):

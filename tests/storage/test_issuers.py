@@ -7,9 +7,10 @@ from itertools import count
 
 import pytest
 
+from app.domain import Issuer
 from app.errors import Conflict, NotFound, QuotaExceeded
 from app.storage import Database, TenantRepository, issuers
-from app.storage.issuers import Issuer, IssuerRepository
+from app.storage.issuers import IssuerRepository
 
 ISS = "https://idp.example.com"
 

@@ -8,10 +8,10 @@ from itertools import count
 import pytest
 from sqlalchemy import insert
 
-from app.domain import ServedTenants, Tenant, TenantGrant
+from app.domain import Issuer, ServedTenants, Tenant, TenantGrant
 from app.errors import Conflict, NotFound
 from app.storage import Database, TenantRepository
-from app.storage.issuers import Issuer, IssuerRepository, _values
+from app.storage.issuers import IssuerRepository, _values
 from app.storage.tables import issuers
 
 ISS = "https://idp.example.com"
@@ -84,9 +84,9 @@ async def test_a_changed_list_is_the_whole_list(repository, make):
 
 async def test_another_tenant_can_look_at_it_and_not_touch_it(repository, make):
     made = await repository.create("default", make())
-    with pytest.raises(Conflict):
+    with pytest.raises(NotFound):
         await repository.replace("acme", made)
-    with pytest.raises(Conflict):
+    with pytest.raises(NotFound):
         await repository.delete("acme", made.id)
     assert await repository.get("default", made.id) == made
 

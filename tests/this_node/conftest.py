@@ -1,7 +1,18 @@
 """Sessions over fakes."""
 
-from tests.sessions.rig import directory, fence, guard, pool, principal, prove_routes, registry, store, swept, unswept
+from tests.sessions.rig import (
+    directory,
+    guard,
+    pool,
+    principal,
+    prove_routes,
+    registry,
+    standstill,
+    store,
+    swept,
+    unswept,
+)
 
 __all__ = [
-    "directory", "fence", "guard", "pool", "principal", "prove_routes", "registry", "store", "swept", "unswept",
+    "directory", "guard", "pool", "principal", "prove_routes", "registry", "standstill", "store", "swept", "unswept",
 ]  # fmt: skip

@@ -2,31 +2,34 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
 from typing import Any
 
 import anyio
 import pytest
 
+from app.auth.credential_expiry import CredentialExpiry
 from app.auth.credential_uses import CredentialUses
-from app.auth.credential_watch import CredentialWatch
 from app.auth.sealing import Sealer
 from app.domain import BackendSpec, Principal
 from app.errors import Unauthenticated
+from app.http.health import ALIVE
 from app.http.hosts import HostPolicy
 from app.limits.rate_limiter import RateLimiter
 from app.metrics import Metrics
 from app.routing.router import Router
 from app.sessionless.requests import SessionlessRequests
 from app.sessions.directory import BackendDirectory
-from app.sessions.registry import SessionRegistry
+from app.sessions.registry import SessionRegistry, sweep_for_ever
 from app.sessions.standstill import StandstillGuard
-from app.sessions.sweep import sweep_for_ever
+from app.transports.access_lines import AccessLines
 from app.transports.front import Front
+from app.transports.http_sse import HttpSse
 from app.transports.remote.caller_routing import CallerRouting
+from app.transports.remote.peer_requests import PeerRequests
 from app.transports.remote.remote_sessions import RemoteSessions
+from app.transports.request_log import OFF, RequestLog
+from app.transports.rest import Door, Rest
 from app.transports.sessionless_http import SessionlessHttp
-from app.transports.sse import HttpSse
 from app.transports.streamable_http import StreamableHttp
 from tests.sessions.fakes import FakePool, FakeRoutes, FakeStore, all_ours, alone
 
@@ -44,7 +47,7 @@ class FakeAuthenticator:
     def __init__(self) -> None:
         self.known = dict(KNOWN)
         self.now = LONG_AHEAD
-        self.watch = CredentialWatch(wall_clock=lambda: self.now)
+        self.watch = CredentialExpiry(wall_clock=lambda: self.now)
         self.asked, self.uses = 0, CredentialUses()
 
     def remembered(self, value: bytes, *_: object) -> Principal | None:
@@ -138,16 +141,22 @@ def pool() -> FakePool:
 @pytest.fixture
 async def registry(pool: FakePool) -> AsyncIterator[SessionRegistry]:
     store = FakeStore(BackendSpec("acme", "echo", "echo-server"))
-    directory = BackendDirectory(SimpleNamespace(get=store.get_backend), SimpleNamespace(get=store.get_tenant))
+    directory = BackendDirectory(store.get_backend, store.get_tenant)
     typed_pool: Any = pool
     async with (
         SessionRegistry(directory, typed_pool, Metrics("test"), alone(), max_sessions=5) as registry,
         anyio.create_task_group() as tasks,
     ):
-        guard = StandstillGuard(registry.fence, registry, (), all_ours)
+        guard = StandstillGuard(registry.standstill, (), all_ours, registry._sessions.deliver_held)
         tasks.start_soon(sweep_for_ever, registry, guard)
         yield registry
         tasks.cancel_scope.cancel()
+
+
+def door(inside: PeerRequests | None = None, requests: RequestLog | None = None) -> Door:
+    """Of a node that logs nothing, unless it has a log."""
+    hosts = HostPolicy([], ["https://app.example.org"])
+    return Door(hosts, requests or RequestLog(Metrics("test"), OFF, AccessLines({})), inside=inside)
 
 
 def unlimited() -> RateLimiter:
@@ -163,8 +172,8 @@ def nowhere_else(registry: SessionRegistry) -> tuple[RemoteSessions, CallerRouti
 
     unused: Any = None
     router, ownership = Router(FakeRoutes(), "0123456789abcdef", {}, {}, probe), alone()
-    elsewhere = RemoteSessions(registry, ownership, router, unused, unused, unlimited())
-    return elsewhere, CallerRouting(registry, ownership, router, unused, elsewhere)
+    remote = RemoteSessions(registry, ownership, router, unused, unused, unlimited())
+    return remote, CallerRouting(registry, ownership, router, unused, remote)
 
 
 @pytest.fixture
@@ -184,19 +193,23 @@ def http(registry: SessionRegistry, authenticator: FakeAuthenticator) -> Http:
         await send({"type": "http.response.body", "body": f"{scope['path']} {size}".encode()})
 
     metrics = Metrics("test")
-    implicit = SessionlessRequests(registry, Sealer(b"k" * 32))
+    sessionless = SessionlessRequests(registry, Sealer(b"k" * 32))
     typed_authenticator: Any = authenticator
-    elsewhere, callers = nowhere_else(registry)
+    remote, callers = nowhere_else(registry)
     options: Any = {"max_body_bytes": LIMIT, "keepalive_s": 15.0}
     return Http(
         Front(
-            behind,
-            HostPolicy([], ["https://app.example.org"]),
+            Rest(behind, door(), {"/livez": ALIVE}, max_body_bytes=LIMIT),
             typed_authenticator,
             StreamableHttp(
-                registry, elsewhere, SessionlessHttp(implicit, callers, metrics, keepalive_s=15.0), metrics, **options
+                registry,
+                remote,
+                SessionlessHttp(sessionless, callers, metrics, keepalive_s=15.0),
+                metrics,
+                **options,
             ),
-            HttpSse(registry, elsewhere, metrics, **options),
-            max_body_bytes=LIMIT,
+            HttpSse(registry, remote, metrics, **options),
+            registry,
+            StandstillGuard(registry.standstill, (), all_ours, registry._sessions.deliver_held),
         )
     )

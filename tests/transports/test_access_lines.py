@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from app.transports.access_lines import NOT_YET, AccessLine, AccessLines
+from app.transports.access_lines import AccessLine, AccessLines
 
 
 async def written(tool: str) -> str:
     stream = io.BytesIO()
     lines = AccessLines({}, stream)
-    lines.write(AccessLine("", NOT_YET, "r", "t", "POST", 200, 1.0, 2, 3, tool=tool), {"issuer": tool})
+    lines.write(AccessLine(*lines.stamp(), "r", "t", "POST", 200, 1.0, 2, 3, tool=tool), {"issuer": tool})
     lines.close()
     return stream.getvalue().decode()
 
@@ -58,11 +58,11 @@ async def test_no_request_hears_that_nobody_reads_the_lines_any_more(caplog: pyt
     lines = AccessLines({}, gone)
     with caplog.at_level(logging.WARNING):
         for number in range(1000):  # more than are collected
-            lines.write(AccessLine("", NOT_YET, f"{number}", "t", "POST", 200, 1.0, 2, 3, tool="x" * 100))
+            lines.write(AccessLine(*lines.stamp(), f"{number}", "t", "POST", 200, 1.0, 2, 3, tool="x" * 100))
         lines.close()
         assert not caplog.messages
         gone.is_back = True
-        lines.write(AccessLine("", NOT_YET, "r", "t", "POST", 200, 1.0, 2, 3))
+        lines.write(AccessLine(*lines.stamp(), "r", "t", "POST", 200, 1.0, 2, 3))
         lines.close()
     assert [json.loads(line)["request"] for line in gone.taken.splitlines()] == ["r"]
     (told,) = caplog.messages

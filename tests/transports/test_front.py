@@ -234,7 +234,7 @@ async def cut_off(
 async def test_who_waits_for_the_application_behind_when_the_node_ends_hears_what_that_means(
     http: Http, monkeypatch: pytest.MonkeyPatch, method: str, status: int
 ) -> None:
-    got = await cut_off(http, monkeypatch, (http.app._rest, "_app"), method, "/api/v1/tenants")
+    got = await cut_off(http, monkeypatch, (http.app._rest, "app"), method, "/api/v1/tenants")
     assert (got.status, json.loads(got.body)["reason"]) == (status, "shutting_down")
 
 
@@ -243,7 +243,7 @@ async def test_a_client_that_takes_no_answer_holds_up_no_end(
     http: Http, registry: SessionRegistry, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     monkeypatch.setattr("app.transports.rest.LAST_WORD_S", 0.01)
-    waits_in = (registry, "open") if path == MCP else (http.app._rest, "_app")
+    waits_in = (registry, "open") if path == MCP else (http.app._rest, "app")
     with pytest.raises(asyncio.CancelledError):
         await cut_off(http, monkeypatch, waits_in, "POST", path, INITIALIZE, takes=False)
 

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,7 +28,7 @@ def spec() -> BackendSpec:
 def store(registry: SessionRegistry, http: Http) -> FakeStore:
     """The registry's, which is empty; and the front knows the registry."""
     store, http.app._registry = FakeStore(), registry
-    directory: Any = BackendDirectory(SimpleNamespace(get=store.get_backend), SimpleNamespace(get=store.get_tenant))
+    directory: Any = BackendDirectory(store.get_backend, store.get_tenant)
     registry._directory = directory
     return store
 

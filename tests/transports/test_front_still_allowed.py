@@ -9,7 +9,8 @@ import anyio
 import pytest
 
 from app.logs import LogContext
-from app.protocol.eras.modern import MODERN
+from app.peers.credentials import Word
+from app.protocol.eras.sessionless_envelope import SESSIONLESS
 from app.sessions.registry import SessionRegistry
 from app.transports.request import McpRequest
 from tests.sessionless.servers import ServerPool
@@ -19,9 +20,9 @@ from tests.transports.test_sessionless_http import ENVELOPE
 MCP, SSE = "/t/acme/echo/mcp", "/t/acme/echo/sse"
 HELLO = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "2025-11-25"}}
 CALL = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "x"}}
-MODERN_CALL = {"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": {"name": "x", "_meta": ENVELOPE}}
+SESSIONLESS_CALL = {"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": {"name": "x", "_meta": ENVELOPE}}
 BOTH = "application/json, text/event-stream"
-MODERN_HEADERS = {"accept": BOTH, "mcp_protocol_version": MODERN, "mcp_method": "tools/call", "mcp_name": "x"}
+SESSIONLESS_HEADERS = {"accept": BOTH, "mcp_protocol_version": SESSIONLESS, "mcp_method": "tools/call", "mcp_name": "x"}
 
 Lose = Callable[[FakeAuthenticator], None]
 
@@ -86,7 +87,7 @@ async def test_the_same_for_a_body_of_2026_07_28(
     http: Http, pool: ServerPool, authenticator: FakeAuthenticator, lose: Lose
 ) -> None:
     got = Exchanged(rest=anyio.Event())
-    async with asking(http, "POST", MCP, json.dumps(MODERN_CALL).encode(), into=got, **MODERN_HEADERS):
+    async with asking(http, "POST", MCP, json.dumps(SESSIONLESS_CALL).encode(), into=got, **SESSIONLESS_HEADERS):
         lose(authenticator)
         assert got.rest is not None
         got.rest.set()
@@ -112,7 +113,9 @@ async def test_the_same_for_a_message_beside_a_stream(
         registry.close_where(lambda session: True, "key_revoked")
 
 
-@pytest.mark.parametrize("request_", [(HELLO, {"accept": BOTH}), (MODERN_CALL, MODERN_HEADERS)], ids=["old", "modern"])
+@pytest.mark.parametrize(
+    "request_", [(HELLO, {"accept": BOTH}), (SESSIONLESS_CALL, SESSIONLESS_HEADERS)], ids=["old", "sessionless"]
+)
 async def test_whoever_waits_for_a_process_gets_none(
     http: Http,
     pool: ServerPool,
@@ -126,7 +129,7 @@ async def test_whoever_waits_for_a_process_gets_none(
     async with asking(http, "POST", MCP, json.dumps(message).encode(), into=got, **headers):
         assert (pool.waiting, len(registry)) == (1, 1)
         lose(authenticator)
-        if lose is revoke:  # as LocalEffects does
+        if lose is revoke:  # as ChangeEffects does
             registry.close_where(lambda session: True, "key_revoked")
         pool.gate.set()
     assert (got.status, methods(pool), len(registry)) == (401, [], 0)
@@ -150,7 +153,7 @@ async def test_a_session_that_is_made_in_the_moment_of_the_revocation_is_none(
     assert (got.status, pool.leases, len(registry)) == (401, [], 0)
     authenticator.known[b"Bearer alice"] = authenticator.known[b"Bearer bob"]
     got = Exchanged()
-    async with asking(http, "POST", MCP, json.dumps(MODERN_CALL).encode(), into=got, **MODERN_HEADERS):
+    async with asking(http, "POST", MCP, json.dumps(SESSIONLESS_CALL).encode(), into=got, **SESSIONLESS_HEADERS):
         pass
     assert (got.status, pool.leases, len(registry)) == (403, [], 0)
 
@@ -189,18 +192,18 @@ async def forwarded(http: Http, *, rest: anyio.Event | None = None) -> int:
     async def receive() -> dict[str, Any]:
         if rest is not None:
             await rest.wait()
-        return {"type": "http.request", "body": json.dumps(MODERN_CALL).encode(), "more_body": False}
+        return {"type": "http.request", "body": json.dumps(SESSIONLESS_CALL).encode(), "more_body": False}
 
     async def send(message: Any) -> None:
         statuses.extend([message["status"]] if "status" in message else [])
 
-    headers = [(name.replace("_", "-").encode(), value.encode()) for name, value in MODERN_HEADERS.items()]
+    headers = [(name.replace("_", "-").encode(), value.encode()) for name, value in SESSIONLESS_HEADERS.items()]
     headers += [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")]
     scope = {"type": "http", "method": "POST", "path": MCP, "query_string": b"", "headers": headers}
-    request = McpRequest(scope, receive, send, "acme", "echo", "mcp")
-    request.public_url, request.principal, request.is_forwarded = "http://127.0.0.1", ALICE, True
+    request = McpRequest(scope, receive, send, ("acme", "echo", "mcp"))
+    request.vouched_for(Word(ALICE, "http://127.0.0.1"))
     with anyio.move_on_after(5):
-        await http.app._answer(request, LogContext(dict), None)
+        await http.app._answer(request, LogContext(dict))
     return statuses[0]
 
 
@@ -287,13 +290,13 @@ async def test_a_stream_that_is_its_session_ends_with_it(
     assert len(registry) == 0
 
 
-async def test_a_modern_call_hears_why_and_its_process_that_nobody_waits(
+async def test_a_sessionless_call_hears_why_and_its_process_that_nobody_waits(
     http: Http, pool: ServerPool, authenticator: FakeAuthenticator
 ) -> None:
     got = Exchanged()
     authenticator.expire_at(50.0)
-    call = {**MODERN_CALL, "params": {"name": "x", "_meta": {**ENVELOPE, "progressToken": "p"}}}
-    async with asking(http, "POST", MCP, json.dumps(call).encode(), into=got, **MODERN_HEADERS):
+    call = {**SESSIONLESS_CALL, "params": {"name": "x", "_meta": {**ENVELOPE, "progressToken": "p"}}}
+    async with asking(http, "POST", MCP, json.dumps(call).encode(), into=got, **SESSIONLESS_HEADERS):
         token = listening(pool).sent[-1]["params"]["_meta"]["progressToken"]
         listening(pool).say(method="notifications/progress", params={"progressToken": token, "progress": 1})
         await anyio.wait_all_tasks_blocked()
@@ -311,7 +314,7 @@ async def test_a_subscription_ends_with_its_result(
     authenticator.expire_at(50.0)
     wanted = {"notifications": {"toolsListChanged": True}, "_meta": ENVELOPE}
     body = {"jsonrpc": "2.0", "id": 4, "method": "subscriptions/listen", "params": wanted}
-    headers = {**MODERN_HEADERS, "mcp_method": "subscriptions/listen", "mcp_name": ""}
+    headers = {**SESSIONLESS_HEADERS, "mcp_method": "subscriptions/listen", "mcp_name": ""}
     async with asking(http, "POST", MCP, json.dumps(body).encode(), into=got, **headers):
         assert b"subscriptions/acknowledged" in got.body
         authenticator.pass_to(50.0)

@@ -45,18 +45,19 @@ class Client:
             part = next(parts)
             return {"type": "http.request", "body": part, "more_body": part.startswith(b"1")}
 
-        return McpRequest(scope, receive, self.send, tenant, "echo", "mcp")
+        return McpRequest(scope, receive, self.send, (tenant, "echo", "mcp"))
 
 
 async def line_of(request: McpRequest, status: int) -> dict[str, Any]:
     stream = io.BytesIO()
     lines = AccessLines({"node": "n"}, stream)
-    seen = RequestLog(Metrics("test"), ALL, lines).watch(request)
+    requests = RequestLog(Metrics("test"), ALL, lines)
+    seen = requests.watch(request)
     assert seen is not None
     if request.method == "POST":
         await request.body(100)
     await request.answer(status, b"12345")
-    seen.over(request)
+    requests.over(request, seen)
     lines.close()
     return dict(json.loads(stream.getvalue()))
 
@@ -148,7 +149,7 @@ async def test_an_answer_that_somebody_adds_headers_to_is_not_written_at_once() 
         begun.append(message["type"])
         await client.send(message)
 
-    request.send = with_headers
+    request.answer_through(with_headers)
     line = await line_of(request, 200)
     assert not client.at_once
     assert begun == ["http.response.start", "http.response.body"]

@@ -6,12 +6,12 @@ from typing import Any
 import anyio
 import pytest
 
-from app.protocol.eras.modern import CAPABILITIES_KEY, MODERN, VERSION_KEY
+from app.protocol.eras.sessionless_envelope import CAPABILITIES_KEY, SESSIONLESS, VERSION_KEY
 from tests.sessionless.servers import FakeServer, ServerPool, legacy_server
 from tests.transports.conftest import Exchanged, Http
 
 PATH = "/t/acme/echo/mcp"
-ENVELOPE = {VERSION_KEY: MODERN, CAPABILITIES_KEY: {"elicitation": {}}}
+ENVELOPE = {VERSION_KEY: SESSIONLESS, CAPABILITIES_KEY: {"elicitation": {}}}
 LATER = "2099-01-01"
 MIRRORED = {"name": "x", "inputSchema": {"properties": {"a": {"type": "integer", "x-mcp-header": "A"}}}}
 
@@ -27,7 +27,7 @@ async def post(http: Http, method: str = "tools/call", *, into: Exchanged | None
     message = {"jsonrpc": "2.0", "id": "id-1", "method": method, "params": params}
     body = options.pop("body", json.dumps(message).encode())
     headers = {
-        "accept": "application/json, text/event-stream", "mcp_protocol_version": MODERN, "mcp_method": method,
+        "accept": "application/json, text/event-stream", "mcp_protocol_version": SESSIONLESS, "mcp_method": method,
         "mcp_name": "x", **options,
     }  # fmt: skip
     return await http.ask("POST", PATH, body, into=into, **headers)

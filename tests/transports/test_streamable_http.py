@@ -10,10 +10,11 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from app.errors import NodeLost
+from app.errors import NodeLost, RoutesUnavailable
 from app.protocol.commands import Answer, Call
 from app.sessions.registry import SessionRegistry
 from app.streams.streams import Reply
+from app.transports.remote.remote_sessions import RemoteSessions
 from app.transports.streamable_http import StreamableHttp
 from tests.sessions.fakes import FakeLink, FakePool
 from tests.transports.conftest import Exchanged, Http
@@ -21,7 +22,7 @@ from tests.transports.test_front import INITIALIZE, MCP, initialize
 
 SESSION: dict[str, Any] = {"mcp_session_id": "0123456789abcdef.nowhere", "mcp_protocol_version": "2025-06-18"}
 ENVELOPE = '{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}'
-MODERN = '{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{"_meta":' + ENVELOPE + "}}"
+SESSIONLESS = '{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{"_meta":' + ENVELOPE + "}}"
 
 
 class There:
@@ -30,7 +31,7 @@ class There:
     def __init__(self, streamable: StreamableHttp, failure: Exception | None) -> None:
         self.bodies: list[bytes] = []
         self._failure = failure
-        streamable._elsewhere = SimpleNamespace(session=self.session)  # type: ignore[assignment]
+        streamable._remote = SimpleNamespace(session=self.session)  # type: ignore[assignment]
 
     async def session(self, request: Any, session_id: str, body: bytes = b"") -> None:
         self.bodies.append(body)
@@ -46,23 +47,23 @@ def there(http: Http, failure: Exception | None = None) -> There:
 @pytest.mark.parametrize(
     "body", [b'{"jsonrpc":"2.0","id":7,"method":"ping"}', b'{"jsonrpc":"2.0","method":"x"}', b"[", b""]
 )
-async def test_what_is_for_a_session_elsewhere_is_read_there(http: Http, body: bytes) -> None:
+async def test_what_is_for_a_session_remote_is_read_there(http: Http, body: bytes) -> None:
     other = there(http)
     assert (await http.ask("POST", MCP, body, **SESSION)).status == 200
     assert other.bodies == [body]
 
 
 @pytest.mark.parametrize(
-    "body", [MODERN, MODERN.replace("_meta", "\\u005fmeta"), MODERN.replace("_meta", "_m\\u0065ta")]
+    "body", [SESSIONLESS, SESSIONLESS.replace("_meta", "\\u005fmeta"), SESSIONLESS.replace("_meta", "_m\\u0065ta")]
 )
-async def test_a_message_of_the_modern_era_is_read_here_whatever_its_headers_say(http: Http, body: str) -> None:
+async def test_a_message_of_the_sessionless_era_is_read_here_whatever_its_headers_say(http: Http, body: str) -> None:
     other = there(http)
     answer = await http.ask("POST", MCP, body.encode(), **SESSION)
     assert (answer.status, json.loads(answer.body)["id"]) == (400, 7)  # the header's version is another than its own
     assert not other.bodies
 
 
-async def test_a_request_that_is_lost_elsewhere_fails_under_its_own_id(http: Http) -> None:
+async def test_a_request_that_is_lost_remote_fails_under_its_own_id(http: Http) -> None:
     there(http, NodeLost())
     answer = await http.ask("POST", MCP, b'{"jsonrpc":"2.0","id":"a","method":"ping"}', **SESSION)
     got = json.loads(answer.body)
@@ -178,3 +179,22 @@ async def test_of_an_answered_call_nothing_waits_for_the_garbage_collection(
     finally:
         gc.enable()
     assert before == after
+
+
+async def test_who_has_no_session_yet_is_not_told_that_it_is_not_lost(
+    http: Http, registry: SessionRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def is_away(*_: object) -> None:
+        raise RoutesUnavailable
+
+    monkeypatch.setattr(registry, "open", is_away)
+    monkeypatch.setattr(RemoteSessions, "session", is_away)
+    got = await http.ask("POST", MCP, INITIALIZE)
+    told = json.loads(got.body)["error"]
+    assert (got.status, told["data"]["reason"], told["message"].partition(":")[0]) == (
+        503, "routes_unavailable", "Cannot open a session now",
+    )  # fmt: skip
+    assert "not lost" not in told["data"]["hint"]
+    assert "retry-after" in got.headers
+    got = await http.ask("POST", MCP, b'{"jsonrpc":"2.0","id":1,"method":"ping"}', **SESSION)
+    assert "not lost" in json.loads(got.body)["error"]["data"]["hint"]

@@ -1,1 +1,1 @@
-"""The endpoints of the REST API, a module for each kind of object. Put together in `app.admin.router`."""
+"""The endpoints of the REST API, one module for each kind of object; `app.admin.router` includes them."""

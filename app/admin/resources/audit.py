@@ -1,22 +1,20 @@
 """The audit trail: /api/v1/audit for the platform, …/tenants/{tenant}/audit for one tenant."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Self
 
 from fastapi import APIRouter, Depends, Path, Query
-from fastapi.exceptions import RequestValidationError
 from pydantic import AfterValidator, AwareDatetime, BaseModel, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
 from app.admin.context import Access, MayAudit, Platform
-from app.admin.paging import AskedPage, Page, PageQuery
+from app.admin.paging import AskedPage, Page, PageQuery, wrong_cursor
 from app.admin.route import AdminRoute
 from app.admin.schemas.fields import one_line
 from app.domain import NAME_PATTERN
 from app.http.problems import responses
 from app.storage.audit import AuditEntry, Which
-from app.storage.audit_act import Change
 
 MAX_ID = 2**63 - 1
 
@@ -32,16 +30,11 @@ class ActorAnswer(BaseModel):
 
 
 class ChangeAnswer(BaseModel):
-    """One member that is another now. null: there was none, or is none."""
+    """One member that has changed. null: it had, or has, no value."""
 
     member: str = Field(examples=["limits.sessions", "env.TOKEN"])
-    old: Any = Field(description="`***` for what is secret; a long value's beginning, with `…`.")
+    old: Any = Field(description="`***` for a secret; a long value is cut, with `…`.")
     new: Any
-
-    @classmethod
-    def of(cls, change: Change) -> Self:
-        """Shows the value."""
-        return cls(member=change.member, old=change.old, new=change.new)
 
 
 class AuditAnswer(BaseModel):
@@ -49,42 +42,29 @@ class AuditAnswer(BaseModel):
 
     id: int
     at: datetime
-    tenant: str = Field(description="Whom it concerns.")
+    tenant: str = Field(description="The tenant that it concerns.")
     actor: ActorAnswer
     action: str = Field(examples=["backend.create"])
     target: str = Field(description="Path below the tenant; empty for the tenant itself.", examples=["backends/time"])
     request_id: str = Field(description="As in the log; the client's own `X-Request-Id` if it sent one.")
     detail: str = Field(description="Names of changed members, or scopes. Never a value.")
-    changes: list[ChangeAnswer] = Field(description="What was before and after, without secrets.")
-    changes_left_out: int = Field(description="How many more there were: an entry keeps 8 KiB.")
+    changes: list[ChangeAnswer] = Field(description="Values before and after, without secrets.")
+    changes_left_out: int = Field(description="How many more changes there were: an entry keeps 8 KiB.")
 
     @classmethod
     def of(cls, entry: AuditEntry) -> Self:
-        """Shows the value."""
-        act = entry.act
-        tenant, issuer, subject = act.actor
-        return cls(
-            id=entry.id,
-            at=act.at,
-            tenant=act.tenant,
-            actor=ActorAnswer(tenant=tenant, issuer=issuer, subject=subject),
-            action=act.action,
-            target=act.target,
-            request_id=act.request_id,
-            detail=act.detail,
-            changes=[ChangeAnswer.of(each) for each in act.changes],
-            changes_left_out=entry.left_out,
-        )
+        actor = dict(zip(ActorAnswer.model_fields, entry.act.actor, strict=True))
+        return cls(**{**asdict(entry.act), "id": entry.id, "actor": actor, "changes_left_out": entry.left_out})
 
 
 def _moment(value: datetime) -> datetime:
     try:
         return value.astimezone(UTC)
     except OverflowError:
-        raise PydanticCustomError("timestamp", "must be a moment of the years 1 to 9999") from None
+        raise PydanticCustomError("timestamp", "must be in the years 1 to 9999") from None
 
 
-_LIKE = "Exactly this; with `*` at its end, everything that begins so"
+_LIKE = "Exact match; with `*` at its end, a prefix"
 _Printable = AfterValidator(one_line)
 _Action = Annotated[str, StringConstraints(max_length=65), _Printable]
 _Text = Annotated[str, StringConstraints(max_length=256), _Printable]
@@ -99,11 +79,11 @@ def _which(
     ] = None,
     actor: Annotated[
         _Text | None,
-        Query(description=f"The subject of who did it. {_LIKE}: a key's id, a token's subject, `uid *`."),
+        Query(description=f"The subject of the actor. {_LIKE}: a key's id, a token's subject, `uid *`."),
     ] = None,
-    request_id: Annotated[_Text | None, Query(description="The `X-Request-Id` that the act has.")] = None,
-    since: Annotated[_Moment | None, Query(description="Done then or later: 2030-01-31T12:00:00Z.")] = None,
-    until: Annotated[_Moment | None, Query(description="Done before that.")] = None,
+    request_id: Annotated[_Text | None, Query(description="The `X-Request-Id` of the act.")] = None,
+    since: Annotated[_Moment | None, Query(description="At this time or later: 2030-01-31T12:00:00Z.")] = None,
+    until: Annotated[_Moment | None, Query(description="Before this time.")] = None,
 ) -> Which:
     return Which(None, action, target, actor, request_id, since, until)
 
@@ -116,9 +96,11 @@ async def read_audit(
     access: Platform,
     asked: AskedPage,
     which: AskedEntries,
-    tenant: Annotated[str | None, Query(pattern=NAME_PATTERN, description="Only what concerns this tenant.")] = None,
+    tenant: Annotated[
+        str | None, Query(pattern=NAME_PATTERN, description="Only acts that concern this tenant.")
+    ] = None,
 ) -> Page[AuditAnswer]:
-    """What was done in all tenants, deleted ones included, newest first."""
+    """The acts of all tenants, including deleted ones, newest first."""
     return await _page(access, asked, replace(which, tenant=tenant))
 
 
@@ -129,7 +111,7 @@ async def read_tenant_audit(
     which: AskedEntries,
     tenant: Annotated[str, Path(description="The tenant's name.")],
 ) -> Page[AuditAnswer]:
-    """What was done in one tenant, newest first."""
+    """The acts of one tenant, newest first."""
     return await _page(access, asked, replace(which, tenant=tenant))
 
 
@@ -142,6 +124,5 @@ def _before(asked: PageQuery) -> int | None:
     if not asked.after:
         return None
     if not (asked.after.isascii() and asked.after.isdigit()) or len(asked.after) > 19 or int(asked.after) > MAX_ID:
-        message = "this is no cursor of the audit trail"
-        raise RequestValidationError([{"type": "cursor", "loc": ("query", "cursor"), "msg": message}])
+        raise wrong_cursor("this is not a cursor of the audit trail")
     return int(asked.after)

@@ -1,72 +1,123 @@
-"""…/backends, of one tenant."""
+"""…/backends and …/failures, of one tenant."""
 
-from dataclasses import replace
-from typing import Annotated, Any
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Annotated, Any, Self
 
 from fastapi import APIRouter, Path, Response
-from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
+from pydantic import BaseModel, Field
 
-from app.admin.backend_state import ListedBackend, RunningBackends, ShownBackend
-from app.admin.changes import changes_of_backend
+from app.admin.audit_changes import changes_of_backend
+from app.admin.backend_state import KeptFailure, ListedBackend, RunningBackends, ShownBackend, shown_failure
 from app.admin.conditions import AskedState, tagged
-from app.admin.context import Access, MayManage, MayRead, MayRegister
+from app.admin.context import Access, MayManage, MayRead, MayReadOfAll, MayRegister
 from app.admin.idempotency import ONCE
-from app.admin.paging import AskedPage, Page
+from app.admin.merge_patch import patched
+from app.admin.paging import AskedPage, OfBackend, Page, RunningPage, WindowQuery
 from app.admin.route import AdminRoute
-from app.admin.schemas.backends import HIDDEN, BackendAnswer, BackendBody, BackendPatch, StoredBackend, TimeoutsBody
+from app.admin.schemas.backends import HIDDEN, BackendAnswer, BackendBody, BackendPatch, StoredBackend
 from app.admin.switches import Switch, switched
 from app.auth.policy import has_scope, is_platform_admin
+from app.backends.backend_check import CheckResult
 from app.domain import BackendSpec, Scope, is_name
 from app.errors import BackendNotFound, Forbidden
 from app.http.problems import responses
+from app.this_node.views import FailureView
 
 router = APIRouter(route_class=AdminRoute, tags=["backends"])
 
 BackendName = Annotated[str, Path(description="The backend's name.")]
 
 
-@router.post("", status_code=201, dependencies=[ONCE], responses=responses(409))
+class StepAnswer(BaseModel):
+    """One step of a check."""
+
+    step: str = Field(examples=["start", "initialize", "tools/list"])
+    ms: float
+
+
+class FailureAnswer(BaseModel):
+    """Why a check ended early."""
+
+    step: str
+    reason: str
+    detail: str
+    hint: str | None
+    stderr: list[str]
+
+
+class CheckAnswer(BaseModel):
+    """What a backend offers. All but `steps` comes from the backend itself, cut to a maximum length."""
+
+    ok: bool
+    protocol_version: str | None
+    server: dict[str, str] = Field(description="`name`, `title`, `version`.")
+    capabilities: dict[str, Any]
+    tools: int | None = Field(description="null: it offers no such list.")
+    resources: int | None
+    prompts: int | None
+    steps: list[StepAnswer] = Field(description="The steps that were taken; on failure the last one failed.")
+    failure: FailureAnswer | None
+
+    @classmethod
+    def of(cls, result: CheckResult) -> Self:
+        steps = [StepAnswer(step=step.name, ms=step.ms) for step in result.steps]
+        return cls(**{**asdict(result), **result.counts, "ok": result.failure is None, "steps": steps})
+
+
+class ListedFailure(KeptFailure):
+    """One failure, with its backend."""
+
+    tenant: str
+    backend: str
+
+    @classmethod
+    def of(cls, view: FailureView, *, in_full: bool) -> Self:
+        members = shown_failure(view.failure, in_full=in_full)
+        return cls.model_validate({**members, "tenant": view.tenant, "backend": view.backend})
+
+
+@router.post("/backends", status_code=201, dependencies=[ONCE], responses=responses(409))
 async def create_backend(access: MayRegister, body: BackendBody, response: Response) -> BackendAnswer:
-    """Registers a command. This is permission to run it: only for platform administrators."""
+    """Registers a command, which permits the tenant to run it: only for platform administrators."""
     spec = await register(access, body)
     response.headers["Location"] = f"/api/v1/tenants/{spec.tenant}/backends/{spec.name}"
     return tagged(response, BackendAnswer.of(spec))
 
 
-@router.get("")
+@router.get("/backends")
 async def list_backends(access: MayRead, asked: AskedPage) -> Page[ListedBackend]:
-    """The tenant's backends, by name: how each is registered, how it is, and what went wrong last."""
+    """The tenant's backends by name: their registration, state and last failure."""
     found = await access.admin.backends.list(access.tenant, after=asked.after, limit=asked.fetch)
-    running = RunningBackends.nowhere()
-    if found:
-        running = RunningBackends.of(await access.admin.node.backends(access.tenant, found[0].name, found[-1].name))
+    if not found:
+        return Page(items=[], next_cursor=None)
+    running = RunningBackends(await access.admin.node.backends(access.tenant, found[0].name, found[-1].name))
     return asked.page(found, lambda spec: spec.name, running.listed)
 
 
-@router.get("/{backend}")
+@router.get("/backends/{backend}")
 async def get_backend(access: MayRead, backend: BackendName, response: Response) -> ShownBackend:
-    """One backend, with its last failures on all nodes; what the process has said and whom it served is for
-    administrators. The tag is that of how it is registered: what runs does not change it."""
+    """One backend, with its last failures on all nodes; only administrators see stderr and the affected sessions.
+    The tag covers its registration, not what runs."""
     spec = await find_backend(access, backend)
     tagged(response, BackendAnswer.of(spec))
-    running = RunningBackends.of(await access.admin.node.backends(access.tenant, spec.name, spec.name))
+    running = RunningBackends(await access.admin.node.backends(access.tenant, spec.name, spec.name))
     return running.shown(spec, in_full=has_scope(access.principal, access.tenant, Scope.TENANT_ADMIN))
 
 
-@router.patch("/{backend}", responses=responses(409, 412))
+@router.patch("/backends/{backend}", responses=responses(409, 412))
 async def change_backend(
     access: MayManage, backend: BackendName, patch: BackendPatch, response: Response, if_match: AskedState
 ) -> BackendAnswer:
-    """Changes a backend: sessions that are open keep the process they have, new ones get the new version. Or switches
-    it off, or on again, which administrators of the tenant may too: off, its sessions end within a second on every
-    node, and its processes stop. What the platform has switched off the platform switches on."""
+    """Changes a backend: open sessions keep their process, new ones get the new version. Or switches it off or on, as
+    administrators of the tenant may do too: off, its sessions end within a second on every node, and its processes
+    stop. Only the platform switches on what the platform has switched off."""
     if patch.model_fields_set - {"enabled", "reason"} and not is_platform_admin(access.principal):
         raise Forbidden([Scope.PLATFORM_ADMIN])
     spec = await find_backend(access, backend)
     if_match.require(BackendAnswer.of(spec))
     switch = switched(access, Switch(spec.enabled, spec.reason, spec.off_by_platform), patch)
-    changed = patched(spec, patch, switch)
+    changed = _patched(spec, patch, switch)
     if changed != spec:
         names, changes = " ".join(sorted(patch.model_fields_set)), changes_of_backend(spec, changed)
         act = access.act("backend.change", f"backends/{spec.name}", names, changes=changes)
@@ -76,20 +127,51 @@ async def change_backend(
     return tagged(response, BackendAnswer.of(changed))
 
 
-@router.delete("/{backend}", status_code=204, responses=responses(409, 412))
+@router.delete("/backends/{backend}", status_code=204, responses=responses(409, 412))
 async def delete_backend(access: MayRegister, backend: BackendName, if_match: AskedState) -> None:
     """Removes a backend and ends its sessions."""
     spec = await find_backend(access, backend)
     if_match.require(BackendAnswer.of(spec))
-    version = spec.version if if_match.is_given else None
     act = access.act("backend.delete", f"backends/{spec.name}", changes=changes_of_backend(spec, None))
     with if_match.still():
-        await access.admin.backends.delete(access.tenant, spec.name, version=version, act=act)
+        await access.admin.backends.delete(access.tenant, spec.name, version=if_match.version(spec.version), act=act)
     access.admin.effects.backend_removed(spec.key)
 
 
+@router.post("/backends/{backend}:check", dependencies=[ONCE], responses=responses(409))
+async def check_backend(access: MayManage, backend: BackendName) -> CheckAnswer:
+    """Starts one process of the backend, enabled or not, asks what it offers, and stops it. Takes at most a minute.
+
+    The answer is 200 whether or not the backend works: see `ok`. Only one check of a backend at a time.
+    """
+    spec = await find_backend(access, backend)
+    limits = (await access.admin.tenants.get(access.tenant)).limits
+    target = f"backends/{spec.name}"
+    with access.alone(target, "a check of this backend is under way; wait for its end"):
+        await access.admin.audit.append(access.act("backend.check", target))
+        return CheckAnswer.of(await access.admin.node.check(spec, limits))
+
+
+@router.post("/backends/{backend}:restart", status_code=204, dependencies=[ONCE], responses=responses(409))
+async def restart_backend(access: MayManage, backend: BackendName) -> None:
+    """Ends the backend's sessions and processes and starts new warm ones. Clients can then open new sessions."""
+    spec = await find_backend(access, backend)
+    await access.admin.audit.append(access.act("backend.restart", f"backends/{spec.name}"))
+    access.admin.effects.backend_restarted(spec.key)
+
+
+@router.get("/failures")
+async def list_failures(access: MayReadOfAll, asked: AskedPage, backend: OfBackend = "") -> RunningPage[ListedFailure]:
+    """The last failures of the tenant's backends on all nodes, newest first; for platform administrators also of all
+    tenants: `/tenants/-/failures`. Each node keeps ten per backend."""
+    query, who = WindowQuery(asked, "id", backend), access.principal
+    in_full = is_platform_admin(who) or has_scope(who, access.tenant, Scope.TENANT_ADMIN)
+    found = await access.admin.node.failures(access.reach, query.window)
+    return query.page(found, partial(ListedFailure.of, in_full=in_full))
+
+
 async def register(access: Access, body: BackendBody) -> BackendSpec:
-    """Makes the backend, with its record in the audit trail, and tells the node.
+    """Stores the backend, with an entry in the audit trail, and tells the nodes.
 
     Raises:
         Conflict: the name is taken.
@@ -102,46 +184,17 @@ async def register(access: Access, body: BackendBody) -> BackendSpec:
 
 
 async def find_backend(access: Access, name: str) -> BackendSpec:
-    """The backend that a path names.
-
-    Raises:
-        BackendNotFound: the tenant has none of this name, or nobody could.
-    """
+    """Raises BackendNotFound."""
     if not is_name(name):
         raise BackendNotFound
     return await access.admin.backends.get(access.tenant, name)
 
 
-def patched(spec: BackendSpec, patch: BackendPatch, switch: Switch) -> BackendSpec:
-    """The backend with the merge patch applied, checked as a whole; on or off as `switch` says.
-
-    Raises:
-        RequestValidationError: together they are no valid backend.
-    """
+def _patched(spec: BackendSpec, patch: BackendPatch, switch: Switch) -> BackendSpec:
     changes = {**patch.model_dump(exclude_unset=True), "enabled": switch.enabled, "reason": switch.reason}
-    if changes.get("env"):
-        unchanged = {name for name, value in changes["env"].items() if value == HIDDEN and name in spec.env}
-        changes["env"] = {name: value for name, value in changes["env"].items() if name not in unchanged}
-    try:
-        body = StoredBackend.model_validate(_merge(_members(spec), changes))
-    except ValidationError as error:
-        errors = [{**each, "loc": ("body", *each["loc"])} for each in error.errors(include_input=False)]
-        raise RequestValidationError(errors) from None
-    return replace(body.spec(spec.tenant, spec.version), home=spec.home, off_by_platform=switch.off_by_platform)
-
-
-def _members(spec: BackendSpec) -> dict[str, Any]:
+    if env := changes.get("env"):  # HIDDEN stands for the value that is there
+        changes["env"] = {name: value for name, value in env.items() if value != HIDDEN or name not in spec.env}
     members = {name: getattr(spec, name) for name in BackendBody.model_fields}
-    timeouts = {name: getattr(spec.timeouts, name) for name in TimeoutsBody.model_fields}
-    return {**members, "args": list(spec.args), "env": dict(spec.env), "timeouts": timeouts}
-
-
-def _merge(target: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
-    """RFC 7396, section 2."""
-    merged = {name: value for name, value in target.items() if patch.get(name, value) is not None}
-    for name, value in patch.items():
-        if isinstance(value, dict):
-            merged[name] = _merge(target.get(name) or {}, value)
-        elif value is not None:
-            merged[name] = value
-    return merged
+    members |= {"args": list(spec.args), "env": dict(spec.env), "timeouts": asdict(spec.timeouts)}
+    body = patched(StoredBackend, members, changes)
+    return replace(body.spec(spec.tenant, spec.version), home=spec.home, off_by_platform=switch.off_by_platform)

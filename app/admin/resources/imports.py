@@ -1,4 +1,4 @@
-"""…/backends:import: the servers of a client's configuration become backends, looked at first."""
+"""…/backends:import: registers the servers of a client's configuration as backends, or says what would happen."""
 
 from collections.abc import Sequence
 
@@ -6,11 +6,10 @@ import anyio.to_thread
 from fastapi import APIRouter
 
 from app.admin.context import Access, MayRegister
-from app.admin.entries import body_of, validated
 from app.admin.idempotency import ONCE
 from app.admin.resources.backends import register
 from app.admin.route import AdminRoute
-from app.admin.schemas.imports import ImportAnswer, ImportBody, ImportedEntry
+from app.admin.schemas.imports import ImportAnswer, ImportBody, ImportedEntry, body_of, validated
 from app.errors import GatewayError, InvalidRequest, StorageUnavailable
 from app.http.problems import responses
 from app.importing import ASK, FORMATS, Entry, looks_like_toml, parse, settle
@@ -20,13 +19,13 @@ router = APIRouter(route_class=AdminRoute, tags=["backends"])
 _PAGE = 200
 
 
-@router.post("", dependencies=[ONCE], responses=responses(409))
+@router.post("/backends:import", dependencies=[ONCE], responses=responses(409))
 async def import_backends(access: MayRegister, body: ImportBody) -> ImportAnswer:
-    """Says which backends a file of MCP servers would give; with `apply` it makes them, one by one.
+    """Says which backends a file of MCP servers would create; with `apply` creates them, one by one.
 
-    What cannot be made is skipped, and the others are made: the answer is 200 either way. Nothing is overwritten.
+    Servers that cannot become backends are skipped; the answer is 200 either way. Nothing is overwritten.
     """
-    # In a thread: TOML of this size takes longer than the event loop should wait.
+    # In a thread: a file of this size would block the event loop for too long.
     entries = await anyio.to_thread.run_sync(_read, body)
     entries = settle(entries, await _taken(access))
     if body.apply:
@@ -51,10 +50,10 @@ async def _taken(access: Access) -> set[str]:
 
 
 async def _made(access: Access, entries: Sequence[Entry]) -> list[Entry]:
-    """Makes those without problems; which could not be made has one then.
+    """Registers the entries without problems; adds a problem to those that could not be registered.
 
     Raises:
-        StorageUnavailable: the database is away, and nothing was made yet.
+        StorageUnavailable: the database does not answer, and nothing was registered yet.
     """
     done, made, away = list[Entry](), 0, ""
     for entry in entries:
@@ -66,8 +65,8 @@ async def _made(access: Access, entries: Sequence[Entry]) -> list[Entry]:
             except StorageUnavailable as error:
                 if not made:
                     raise
-                refusal = away = str(error)  # what was made is told, and the others do not wait for the database
-            except GatewayError as error:  # made by somebody else since we looked, for example
+                refusal = away = str(error)  # the answer must name those that were made; no more waiting
+            except GatewayError as error:  # for example: created by another request meanwhile
                 refusal = str(error)
         done.append(entry.refused(refusal) if refusal and not entry.problems else entry)
     return done
@@ -83,5 +82,5 @@ def _shown(entry: Entry, *, applied: bool) -> ImportedEntry:
 
 
 def _encodable(text: str) -> str:
-    """JSON can hold half of a surrogate pair, UTF-8 cannot."""
+    """JSON can contain half of a surrogate pair, UTF-8 cannot."""
     return text.encode("utf-8", "backslashreplace").decode()

@@ -1,142 +1,123 @@
-"""…/issuers/{issuer}:check: can its keys be had, and why is this token refused?"""
+"""…/issuers/{issuer}:check: can its keys be fetched, and why is this token refused?"""
 
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated, Any, Self
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field, SecretStr
 
-from app.admin.context import Access, Issuers, MayManage
+from app.admin.context import Access, MayManage
 from app.admin.idempotency import ONCE
 from app.admin.resources.issuers import IssuerId, find_issuer, sees_all
 from app.admin.route import AdminRoute
-from app.admin.schemas.fields import Name, Strict
-from app.auth.issuer_check import Asked, Checked, KeyLook, Step
+from app.admin.schemas.fields import Answer, Name, SortedTexts, Strict
+from app.auth.issuer_check import Asked, Checked, FetchedKeys
 from app.auth.tokens import Target
-from app.errors import Conflict, InvalidRequest
+from app.errors import InvalidRequest
 from app.http.dependencies import BASE_URL
 from app.http.problems import responses
 
-MAX_SENT = 16_384  # twice what a token may have: a longer one is told so
+MAX_SENT = 16_384  # twice the maximum of a token, so that a check can say that it is too long
 MAX_BACKENDS = 100
 
 router = APIRouter(route_class=AdminRoute, tags=["issuers"])
 
 
 class IssuerCheckBody(Strict):
-    """A token to look at. It is neither kept nor repeated."""
+    """A token to check. It is neither stored nor shown."""
 
     token: Annotated[SecretStr, Field(max_length=MAX_SENT)] | None = None
     backend: Name | None = Field(
-        default=None, description="For which backend of the tenant; without one, for any of them and the REST API."
+        default=None, description="For this backend of the tenant; without one, for any of them and the REST API."
     )
 
 
-class PublishedKeyAnswer(BaseModel):
+class PublishedKeyAnswer(Answer):
     """A key that the issuer publishes."""
 
     kid: str | None
-    algorithms: list[str] = Field(description="What it can verify here.")
-    problem: str | None = Field(description="Why it verifies nothing here.")
+    algorithms: SortedTexts = Field(description="What it can verify here.")
+    problem: str | None = Field(description="Why it cannot verify anything here.")
 
 
 class KeysAnswer(BaseModel):
-    """What was found when the keys were fetched just now. Of an issuer with a secret: whether it opens."""
+    """The keys as just fetched. For an issuer with a secret: whether the secret can be decrypted."""
 
-    urls: list[str] = Field(description="What was asked, in this order.")
+    urls: list[str] = Field(description="The URLs that were fetched, in order.")
     ms: float
     found: list[PublishedKeyAnswer]
     error: str | None
-    setting: str | None = Field(description="The setting of the gateway that could change the error.")
+    setting: str | None = Field(description="The setting of the gateway that could prevent the error.")
 
     @classmethod
-    def of(cls, look: KeyLook) -> Self:
-        """Shows the value."""
-        found = [
-            PublishedKeyAnswer(kid=key.kid, algorithms=list(key.algorithms), problem=key.problem) for key in look.found
-        ]
-        return cls(urls=look.urls, ms=round(look.ms, 1), found=found, error=look.error, setting=look.setting)
+    def of(cls, keys: FetchedKeys) -> Self:
+        found = [PublishedKeyAnswer.of(key) for key in keys.found]
+        return cls(urls=keys.urls, ms=round(keys.ms, 1), found=found, error=keys.error, setting=keys.setting)
 
 
 class RuleAnswer(BaseModel):
-    """One rule. What is shown of the token is cut to a length; its signature never is shown."""
+    """One rule. Values of the token are cut to a maximum length; its signature is never shown."""
 
     rule: str = Field(examples=["form", "issuer", "signature", "audience", "expiry", "scopes"])
-    passed: bool | None = Field(description="null: it could not be asked.")
+    passed: bool | None = Field(description="null: it could not be checked.")
     expected: Any
     actual: Any
     hint: str | None
 
-    @classmethod
-    def of(cls, step: Step) -> Self:
-        """Shows the value."""
-        finding = step.finding
-        return cls(
-            rule=finding.rule,
-            passed=step.passed,
-            expected=finding.expected,
-            actual=finding.actual,
-            hint=finding.hint,
-        )
-
 
 class IssuerCheckAnswer(BaseModel):
-    """`ok`: a token can be believed now; with a token, this one is."""
+    """`ok`: tokens of the issuer can be accepted now; with a token: this one is."""
 
     ok: bool
-    problem: str | None = Field(description="Why no token of this issuer can be believed now.")
+    problem: str | None = Field(description="Why no token of this issuer can be accepted now.")
     keys: KeysAnswer
-    rules: list[RuleAnswer] = Field(description="In the order in which a sign-in asks them; empty without a token.")
-    granted_scopes: list[str] | None = Field(description="What the token confers if it passes every rule.")
-    tenants: dict[str, list[str]] | None = Field(
-        description="The same in each tenant that it names, where an issuer of the platform is asked for none."
+    rules: list[RuleAnswer] = Field(description="In the order of a sign-in; empty without a token.")
+    granted_scopes: SortedTexts | None = Field(description="What the token grants if it passes every rule.")
+    tenants: dict[str, SortedTexts] | None = Field(
+        description="The same for each tenant that it names, if an issuer of the platform is checked for no tenant."
     )
     expires_at: datetime | None
 
     @classmethod
     def of(cls, checked: Checked) -> Self:
-        """Shows the value."""
-        expires_at = checked.expires_at
         return cls(
             ok=checked.ok,
             problem=checked.problem,
-            keys=KeysAnswer.of(checked.look),
-            rules=[RuleAnswer.of(step) for step in checked.steps],
-            granted_scopes=None if checked.granted is None else sorted(checked.granted),
-            tenants=None
-            if checked.reached is None
-            else {tenant: sorted(scopes) for tenant, scopes in checked.reached.items()},
-            expires_at=None if expires_at is None else datetime.fromtimestamp(expires_at, UTC),
+            keys=KeysAnswer.of(checked.keys),
+            rules=[RuleAnswer(**asdict(step.finding), passed=step.passed) for step in checked.steps],
+            granted_scopes=checked.granted,
+            tenants=checked.reached,
+            expires_at=None if checked.expires_at is None else datetime.fromtimestamp(checked.expires_at, UTC),
         )
 
 
-@router.post("/{issuer}:check", dependencies=[ONCE], responses=responses(409))
+@router.post("/issuers/{issuer}:check", dependencies=[ONCE], responses=responses(409))
 async def check_issuer(
-    access: MayManage, issuers: Issuers, issuer: IssuerId, request: Request, body: IssuerCheckBody | None = None
+    access: MayManage, issuer: IssuerId, request: Request, body: IssuerCheckBody | None = None
 ) -> IssuerCheckAnswer:
-    """Fetches the issuer's keys anew, and lets a token run through each rule of a sign-in. Takes ten seconds at most.
+    """Fetches the issuer's keys again, and applies each rule of a sign-in to a token. Takes at most ten seconds.
 
-    The answer is 200 whether or not it works: `ok` tells. One check of an issuer at a time.
+    The answer is 200 whether or not it works: see `ok`. Only one check of an issuer at a time.
     """
-    found = await find_issuer(access, issuers, issuer)
+    found = await find_issuer(access, issuer)
     asked = body or IssuerCheckBody()
     resources = await _resources(access, request.scope.get(BASE_URL, ""), asked.backend)
-    # Who may see the whole list asks for all of it: what a tenant's share of it does is asked below the tenant.
+    # Whoever sees the whole list checks all of it; a tenant's part of it is checked below that tenant.
     tenant = None if found.tenants is not None and sees_all(access) else access.tenant
     if tenant is None and asked.token is not None and not found.audience:
         below = f"/api/v1/tenants/{{tenant}}/issuers/{found.id}:check"
         raise InvalidRequest(f"without an `audience` its tokens are for one endpoint: ask {below}", field="token")
     now = access.admin.now().timestamp()
     token = None if asked.token is None else Asked(asked.token.get_secret_value().strip(), tenant, resources, now)
-    with issuers.checking(access.tenant, found.id) as is_alone:
-        if not is_alone:
-            raise Conflict("this issuer is being checked")
-        await access.admin.audit.append(access.act("issuer.check", f"issuers/{found.id}", found.issuer))
-        return IssuerCheckAnswer.of(await issuers.check.run(found, token))
+    target = f"issuers/{found.id}"
+    with access.alone(target, "a check of this issuer is under way; wait for its end"):
+        await access.admin.audit.append(access.act("issuer.check", target, found.issuer))
+        return IssuerCheckAnswer.of(await access.admin.issuer_check.run(found, token))
 
 
 async def _resources(access: Access, base_url: str, backend: str | None) -> list[str]:
-    """What a token may be for, unless the issuer says that."""
+    """The audiences that a token may have if the issuer names none."""
     if backend is not None:
         return [Target(access.tenant, backend, base_url).resource]
     backends = await access.admin.backends.list(access.tenant, limit=MAX_BACKENDS)

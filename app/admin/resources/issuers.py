@@ -1,143 +1,132 @@
-"""…/issuers, of one tenant: whose tokens it believes."""
+"""…/issuers, of one tenant: the issuers whose tokens it accepts."""
 
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import anyio
 from fastapi import APIRouter, Path, Response
-from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
 
-from app.admin.changes import changes_of_issuer
+from app.admin.audit_changes import changes_of_issuer
 from app.admin.conditions import AskedState, tagged
-from app.admin.context import Access, IssuerContext, Issuers, MayManage, MayRead
+from app.admin.context import Access, MayManage, MayRead
 from app.admin.idempotency import ONCE
+from app.admin.merge_patch import patched
 from app.admin.paging import AskedPage, Page
 from app.admin.route import AdminRoute
-from app.admin.schemas.issuers import IssuerAnswer, IssuerBody, IssuerMade, IssuerPatch, TenantsBody
+from app.admin.schemas.issuers import IssuerAnswer, IssuerBody, IssuerMade, IssuerPatch
 from app.auth.outbound import UrlRefused
-from app.auth.policy import is_platform_admin, is_platform_scope, may_grant, may_revoke
+from app.auth.policy import is_platform_admin, may_revoke
 from app.auth.tokens import place_of, source_of
-from app.domain import DEFAULT_TENANT, Scope
-from app.errors import Forbidden, InvalidRequest, NotFound
+from app.domain import DEFAULT_TENANT, Issuer, Scope
+from app.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from app.http.problems import responses
 from app.storage.audit_act import Act
-from app.storage.issuers import Issuer
 
 router = APIRouter(route_class=AdminRoute, tags=["issuers"])
 
 IssuerId = Annotated[str, Path(description="The issuer's id, as in the answer to POST.")]
 
-LIST_CHANGED = "issuer.tenants"  # of an issuer of the platform, which opens `default` as before
-LOOK_S = 5.0  # for the keys of an issuer that is being made
-_STORED = "*" * 32  # stands for the secret that is sealed already, when a patch is checked as a whole
+LIST_CHANGED = "issuer.tenants"  # of an issuer of the platform; nothing changes for `default`
+LOOK_S = 5.0  # for fetching the keys of a new or changed issuer
+_STORED = "*" * 32  # placeholder for the stored secret when a patched body is validated
 
 
-@router.post("", status_code=201, dependencies=[ONCE], responses=responses(409))
-async def create_issuer(access: MayManage, issuers: Issuers, body: IssuerBody, response: Response) -> IssuerMade:
-    """Names an issuer whose tokens open this tenant, as far as `max_scopes` goes.
+@router.post("/issuers", status_code=201, dependencies=[ONCE], responses=responses(409))
+async def create_issuer(access: MayManage, body: IssuerBody, response: Response) -> IssuerMade:
+    """Adds an issuer whose tokens are accepted in this tenant, with `max_scopes` at most.
 
-    Its keys are fetched once, to see whether they can be: if not, it is made nevertheless, and `warnings` say why.
+    Its keys are fetched once as a test. If that fails it is created nevertheless, and `warnings` say why.
     """
-    _require_grant(access, body.max_scopes)
+    access.require_grant(body.max_scopes, "max_scopes")
     if body.tenants is not None:
         _require_platform(access)
-    _require_fetchable(issuers, body)
-    issuer = _record(access, body, secrets.token_hex(8))
-    issuer = _sealed(issuers, issuer, body)
+    _require_fetchable(access, body)
+    issuer = _sealed(access, _record(access, body, secrets.token_hex(8)), body)
     await _require_tenants(access, issuer)
-    warnings = await _warnings(access, issuers, issuer)
+    warnings = await _warnings(access, issuer)
     acts = _acts(access, "issuer.create", None, issuer)
-    issuer = await issuers.repository.create(access.tenant, issuer, acts=acts)
+    issuer = await access.admin.issuers.create(access.tenant, issuer, acts=acts)
     _tell(access, acts)
     response.headers["Location"] = f"/api/v1/tenants/{issuer.tenant}/issuers/{issuer.id}"
-    return IssuerMade.with_warnings(tagged(response, IssuerAnswer.of(issuer)), warnings)
+    return IssuerMade(**dict(tagged(response, IssuerAnswer.of(issuer))), warnings=warnings)
 
 
-@router.get("")
-async def list_issuers(access: MayRead, issuers: Issuers, asked: AskedPage) -> Page[IssuerAnswer]:
+@router.get("/issuers")
+async def list_issuers(access: MayRead, asked: AskedPage) -> Page[IssuerAnswer]:
     """The tenant's issuers, by id."""
-    found = await issuers.repository.list(access.tenant, after=asked.after, limit=asked.fetch)
+    found = await access.admin.issuers.list(access.tenant, after=asked.after, limit=asked.fetch)
     return asked.page([_seen(access, each) for each in found], lambda issuer: issuer.id, IssuerAnswer.of)
 
 
-@router.get("/{issuer}")
-async def get_issuer(access: MayRead, issuers: Issuers, issuer: IssuerId, response: Response) -> IssuerAnswer:
+@router.get("/issuers/{issuer}")
+async def get_issuer(access: MayRead, issuer: IssuerId, response: Response) -> IssuerAnswer:
     """One issuer."""
-    return tagged(response, IssuerAnswer.of(await find_issuer(access, issuers, issuer)))
+    return tagged(response, IssuerAnswer.of(await find_issuer(access, issuer)))
 
 
-@router.patch("/{issuer}", responses=responses(409, 412))
+@router.patch("/issuers/{issuer}", responses=responses(409, 412))
 async def change_issuer(
-    access: MayManage,
-    issuers: Issuers,
-    issuer: IssuerId,
-    patch: IssuerPatch,
-    response: Response,
-    if_match: AskedState,
+    access: MayManage, issuer: IssuerId, patch: IssuerPatch, response: Response, if_match: AskedState
 ) -> IssuerMade:
-    """Changes an issuer. Its tokens are looked at again, and sessions that they opened end.
+    """Changes an issuer. Its tokens are verified again, and sessions that they opened end.
 
-    Where its keys come from somewhere else now, `warnings` say whether they can be had.
+    If its keys come from another URL now, `warnings` say whether they can be fetched.
     """
-    found = await find_issuer(access, issuers, issuer)
+    found = await find_issuer(access, issuer)
     if found.tenants is not None:
         _require_platform(access)
     if_match.require(IssuerAnswer.of(found))
-    body = patched(found, patch)
+    body = _patched(found, patch)
     if (body.tenants is None) != (found.tenants is None):
-        raise InvalidRequest("an issuer becomes none of the platform, nor ceases to be: make another", field="tenants")
-    # Both: who may not confer what the issuer can must not give it keys of their own either.
-    _require_grant(access, {*found.max_scopes, *body.max_scopes})
-    _require_fetchable(issuers, body)
+        raise InvalidRequest(
+            "`tenants` cannot be added to an issuer or removed from it: create another", field="tenants"
+        )
+    # Both: whoever may not grant these scopes must not give the issuer keys of their own either.
+    access.require_grant({*found.max_scopes, *body.max_scopes}, "max_scopes")
+    _require_fetchable(access, body)
     changed = replace(_record(access, body, found.id), created_at=found.created_at, version=found.version)
     if patch.secret is None and body.secret is not None:
         changed = replace(changed, sealed_secret=found.sealed_secret)
     else:
-        changed = _sealed(issuers, changed, body)
+        changed = _sealed(access, changed, body)
     warnings = list[str]()
     if changed != found:
         await _require_tenants(access, changed)
         if _keys_of(changed) != _keys_of(found):
-            warnings = await _warnings(access, issuers, changed)
+            warnings = await _warnings(access, changed)
         acts = _acts(access, "issuer.change", found, changed)
         with if_match.still():
-            changed = await issuers.repository.replace(access.tenant, changed, acts=acts)
+            changed = await access.admin.issuers.replace(access.tenant, changed, acts=acts)
         _tell(access, acts)
-    return IssuerMade.with_warnings(tagged(response, IssuerAnswer.of(changed)), warnings)
+    return IssuerMade(**dict(tagged(response, IssuerAnswer.of(changed))), warnings=warnings)
 
 
-@router.delete("/{issuer}", status_code=204, responses=responses(409, 412))
-async def delete_issuer(access: MayManage, issuers: Issuers, issuer: IssuerId, if_match: AskedState) -> None:
-    """Removes an issuer: its tokens are worth nothing any more, and sessions that they opened end."""
-    found = await find_issuer(access, issuers, issuer)
+@router.delete("/issuers/{issuer}", status_code=204, responses=responses(409, 412))
+async def delete_issuer(access: MayManage, issuer: IssuerId, if_match: AskedState) -> None:
+    """Removes an issuer: its tokens are refused, and sessions that they opened end."""
+    found = await find_issuer(access, issuer)
     if not may_revoke(access.principal, access.tenant, found.max_scopes):
         raise Forbidden([Scope.PLATFORM_ADMIN])
     if found.tenants is not None:
         _require_platform(access)
     if_match.require(IssuerAnswer.of(found))
-    version = found.version if if_match.is_given else None
     acts = _acts(access, "issuer.delete", found, None)
     with if_match.still():
-        await issuers.repository.delete(access.tenant, found.id, version=version, acts=acts)
+        await access.admin.issuers.delete(access.tenant, found.id, version=if_match.version(found.version), acts=acts)
     _tell(access, acts)
 
 
-async def find_issuer(access: Access, issuers: IssuerContext, issuer_id: str) -> Issuer:
-    """The tenant's issuer of this id.
-
-    Raises:
-        NotFound: there is none.
-    """
+async def find_issuer(access: Access, issuer_id: str) -> Issuer:
+    """Raises NotFound."""
     if not (issuer_id.isascii() and issuer_id.isalnum()):
         raise NotFound("Issuer not found")
-    return _seen(access, await issuers.repository.get(access.tenant, issuer_id))
+    return _seen(access, await access.admin.issuers.get(access.tenant, issuer_id))
 
 
 def sees_all(access: Access) -> bool:
-    """Whether who asks sees the whole list of an issuer of the platform: else what it says of the tenant."""
+    """Whether the request may see the whole list of tenants of a platform issuer, or only its own tenant's part."""
     return access.tenant == DEFAULT_TENANT and is_platform_admin(access.principal)
 
 
@@ -146,15 +135,15 @@ def _seen(access: Access, issuer: Issuer) -> Issuer:
 
 
 def _require_platform(access: Access) -> None:
-    """Issuers of the platform are made and changed where they belong, by who may do everything."""
+    """Issuers of the platform belong to the tenant `default` and to platform administrators."""
     if not is_platform_admin(access.principal):
         raise Forbidden([Scope.PLATFORM_ADMIN], held=access.principal.scopes)
     if access.tenant != DEFAULT_TENANT:
-        raise InvalidRequest("an issuer with `tenants` is of the platform: it stands below /api/v1/issuers")
+        raise InvalidRequest("an issuer with `tenants` belongs to the platform: use /api/v1/issuers")
 
 
 async def _require_tenants(access: Access, issuer: Issuer) -> None:
-    """The tenants of its list exist; that they still do when it is written is for the database."""
+    """All tenants of its list must exist. The database checks it again when the issuer is stored."""
     for tenant in sorted(issuer.opens() - {access.tenant}):
         try:
             await access.admin.tenants.get(tenant)
@@ -162,19 +151,12 @@ async def _require_tenants(access: Access, issuer: Issuer) -> None:
             raise InvalidRequest(f"there is no tenant {tenant}", field="tenants/map") from None
 
 
-def _require_grant(access: Access, scopes: Iterable[str]) -> None:
-    if access.tenant != DEFAULT_TENANT and any(map(is_platform_scope, scopes)):
-        raise InvalidRequest("platform scopes exist in the tenant `default` only", field="max_scopes")
-    if not may_grant(access.principal, access.tenant, scopes):
-        raise Forbidden(sorted(scopes))
-
-
-def _require_fetchable(issuers: IssuerContext, body: IssuerBody) -> None:
+def _require_fetchable(access: Access, body: IssuerBody) -> None:
     for name in ("jwks_url", "discovery_url"):
         url = getattr(body, name)
         try:
             if url is not None:
-                issuers.check_url(url)
+                access.admin.check_url(url)
         except UrlRefused as problem:
             raise InvalidRequest(str(problem), field=name) from None
 
@@ -183,19 +165,20 @@ def _keys_of(issuer: Issuer) -> tuple[object, ...]:
     return issuer.jwks_url, issuer.discovery_url, issuer.algorithms
 
 
-async def _warnings(access: Access, issuers: IssuerContext, issuer: Issuer) -> list[str]:
-    """What keeps the issuer's tokens from being believed now. Asked before the change, so that who gives up waiting for
-    a slow host has changed nothing."""
+async def _warnings(access: Access, issuer: Issuer) -> list[str]:
+    """Why the issuer's tokens cannot be accepted now. Asked before the change, so that a client that gives up waiting
+    for a slow host has changed nothing."""
     if issuer.sealed_secret is not None:
         return []
-    with issuers.checking(access.tenant, "") as is_alone:
-        if not is_alone:
-            return ["Its keys were not looked at, because another issuer of the tenant is being made; `:check` does."]
-        problem: str | None = f"its host does not answer within {LOOK_S:.0f} s"
-        with anyio.move_on_after(LOOK_S):
-            look = await issuers.check.look(source_of(issuer))
-            problem = look.problem(issuer.algorithms)
-    return [] if problem is None else [f"No token of this issuer can be believed now: {problem}."]
+    problem: str | None = f"its host does not answer within {LOOK_S:.0f} s"
+    try:
+        with access.alone("issuers", "Its keys were not fetched, because another issuer is being saved; use `:check`."):
+            with anyio.move_on_after(LOOK_S):
+                keys = await access.admin.issuer_check.fetch_keys(source_of(issuer))
+                problem = keys.problem(issuer.algorithms)
+    except Conflict as error:
+        return [str(error)]
+    return [] if problem is None else [f"No token of this issuer can be accepted now: {problem}."]
 
 
 def _record(access: Access, body: IssuerBody, issuer_id: str) -> Issuer:
@@ -214,18 +197,18 @@ def _record(access: Access, body: IssuerBody, issuer_id: str) -> Issuer:
     )
 
 
-def _sealed(issuers: IssuerContext, issuer: Issuer, body: IssuerBody) -> Issuer:
+def _sealed(access: Access, issuer: Issuer, body: IssuerBody) -> Issuer:
     if body.secret is None:
         return issuer
     place = place_of(issuer.tenant, issuer.issuer, issuer.id)
-    return replace(issuer, sealed_secret=issuers.sealer.seal(body.secret.encode(), place))
+    return replace(issuer, sealed_secret=access.admin.sealer.seal(body.secret.encode(), place))
 
 
 def _acts(access: Access, action: str, old: Issuer | None, new: Issuer | None) -> list[Act]:
-    """What the change is to the trail of each tenant that it concerns; that of the issuer's own tenant has all of it.
+    """The acts for the audit trail of each tenant that the change concerns; the issuer's own tenant gets all of it.
 
-    Nodes that read `issuer.change` end what the issuer has opened in the act's tenant. So a change of one entry of
-    a list is told to the tenant that the entry names, and has another word in the trail of `default`.
+    Nodes that read `issuer.change` end the issuer's sessions in the act's tenant. Therefore a change of one entry of
+    `tenants` is an `issuer.change` of the tenant of that entry, but an `issuer.tenants` of `default`.
     """
     issuer = new or old
     assert issuer is not None
@@ -241,11 +224,8 @@ def _acts(access: Access, action: str, old: Issuer | None, new: Issuer | None) -
 
 
 def concerned(old: Issuer | None, new: Issuer | None) -> frozenset[str]:
-    """The tenants in which the change makes a difference to somebody who is in, or to the keys that are remembered.
-
-    Two cases: if only the list is another one, those whose entries are; else all that it opened or opens now, and
-    its own.
-    """
+    """The tenants whose sessions or cached keys the change affects: if only `tenants` has changed, those whose entries
+    have; else all old and new ones, and the issuer's own."""
     before, after = (each.opens() | {each.tenant} if each else frozenset[str]() for each in (old, new))
     if old is None or new is None or replace(old, tenants=None) != replace(new, tenants=None):
         return before | after
@@ -259,37 +239,7 @@ def _tell(access: Access, acts: Iterable[Act]) -> None:
             access.admin.effects.issuer_changed(act.tenant, act.detail)
 
 
-def patched(issuer: Issuer, patch: IssuerPatch) -> IssuerBody:
-    """The issuer with the merge patch applied, checked as a whole.
-
-    Raises:
-        RequestValidationError: together they are no valid issuer.
-    """
-    members: dict[str, Any] = {name: getattr(issuer, name) for name in IssuerBody.model_fields if name != "secret"}
-    members |= {
-        "algorithms": list(issuer.algorithms),
-        "audience": list(issuer.audience),
-        "max_scopes": sorted(issuer.max_scopes),
-        "claims": _merged(issuer.claims, {}),
-        "tenants": None if issuer.tenants is None else TenantsBody.of(issuer.tenants).model_dump(),
-        "secret": None if issuer.sealed_secret is None else _STORED,
-    }
-    try:
-        return IssuerBody.model_validate(_merged(members, patch.model_dump(exclude_unset=True)))
-    except ValidationError as error:
-        errors = [{**each, "loc": ("body", *each["loc"])} for each in error.errors(include_input=False)]
-        raise RequestValidationError(errors) from None
-
-
-def _merged(members: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """RFC 7396: null takes a member away, an object goes into the one that is there."""
-    merged = {name: value for name, value in members.items() if value is not None}
-    for name, value in changes.items():
-        if value is None:
-            merged.pop(name, None)
-        elif isinstance(value, Mapping):
-            before = merged.get(name)
-            merged[name] = _merged(before if isinstance(before, Mapping) else {}, value)
-        else:
-            merged[name] = value
-    return merged
+def _patched(issuer: Issuer, patch: IssuerPatch) -> IssuerBody:
+    members = IssuerAnswer.of(issuer).model_dump(include=set(IssuerBody.model_fields))
+    members["secret"] = None if issuer.sealed_secret is None else _STORED
+    return patched(IssuerBody, members, patch.model_dump(exclude_unset=True))

@@ -1,27 +1,25 @@
-"""/api/v1/nodes"""
+"""/api/v1/nodes, and /api/v1/use: what each tenant uses of them."""
 
-from dataclasses import asdict
 from datetime import datetime
-from typing import Self
 
 from fastapi import APIRouter
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from app.admin.context import Platform
-from app.admin.paging import AskedPage, Page
+from app.admin.paging import AskedPage, AskedWindow, Page, RunningPage
 from app.admin.route import AdminRoute
-from app.this_node.views import NodeStatus
+from app.admin.schemas.fields import Answer, UseMembers
 
 router = APIRouter(route_class=AdminRoute, tags=["nodes"])
 
 
-class NodeLoadAnswer(BaseModel):
-    """How much a node has to do, now."""
+class NodeLoadAnswer(Answer):
+    """The current load of a node."""
 
     host: str
     pid: int
     loop_lag_s: float = Field(description="How late its event loop is.")
-    memory_used_bytes: int = Field(description="Of its container or machine, everything in it included.")
+    memory_used_bytes: int = Field(description="Of its container or machine as a whole.")
     memory_limit_bytes: int
     descriptors_used: int
     descriptors_limit: int
@@ -29,14 +27,14 @@ class NodeLoadAnswer(BaseModel):
     calls: int = Field(description="In flight.")
     backends_resident_bytes: int
     backends_cpu_percent: float = Field(description="Over the last seconds; 100 is one core.")
-    refuses: str | None = Field(description="What it refuses because it is overloaded, and why.")
+    refuses: str | None = Field(description="What it refuses because of overload, and why.")
 
 
-class NodeAnswer(BaseModel):
-    """One gateway process. `problem`: why the node that was asked does not send requests on to it."""
+class NodeAnswer(Answer):
+    """One gateway process. `problem`: why the answering node does not forward requests to it."""
 
     id: str
-    url: str | None = Field(description="Where the other nodes reach it (NODE_URL); null where there is one node only.")
+    url: str | None = Field(description="Its URL for other nodes (NODE_URL); null for a single node.")
     version: str
     started_at: datetime
     sessions: int
@@ -45,13 +43,22 @@ class NodeAnswer(BaseModel):
     problem: str | None
     load: NodeLoadAnswer | None = Field(description="null: it did not answer within a second.")
 
-    @classmethod
-    def of(cls, node: NodeStatus) -> Self:
-        """Shows the value."""
-        return cls.model_validate(asdict(node))
-
 
 @router.get("/nodes")
 async def list_nodes(access: Platform, asked: AskedPage) -> Page[NodeAnswer]:
-    """The nodes that share the work, each as it described itself within the last seconds, and its load now."""
+    """The nodes of the cluster, each as it described itself within the last seconds, and its current load."""
     return asked.of_all(await access.admin.node.statuses(), lambda node: node.id, NodeAnswer.of)
+
+
+class TenantUseAnswer(UseMembers):
+    """What a tenant uses on all nodes."""
+
+    tenant: str
+    sessions: int
+    processes: int = Field(description="Including warm ones and those of a check.")
+
+
+@router.get("/use")
+async def list_use(access: Platform, asked: AskedWindow) -> RunningPage[TenantUseAnswer]:
+    """What each active tenant uses. A node reports at most 2,000 tenants, the first in the order."""
+    return asked.page(await access.admin.node.use(asked.window), TenantUseAnswer.of)

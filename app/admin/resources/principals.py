@@ -1,19 +1,21 @@
-"""…/principals, of one tenant: who comes with tokens, and is switched off.
+"""…/principals, of one tenant: the subjects of tokens that are switched off.
 
-The body names the principal: its subject can have any characters, which a path cannot.
+The principal is in the body, because a path cannot contain all characters of a subject.
 """
 
+from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Self
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 from pydantic import AfterValidator, BaseModel, Field, StringConstraints
 
-from app.admin.changes import changes_of
+from app.admin.audit_changes import changes_of
+from app.admin.conditions import AskedState, tagged
 from app.admin.context import Access, MayManage, MayRead
 from app.admin.paging import AskedPage, Page
 from app.admin.route import AdminRoute
-from app.admin.schemas.fields import Reason, Strict, one_line
+from app.admin.schemas.fields import SwitchPatch, one_line
 from app.admin.switches import Switch, switched
 from app.auth.policy import is_platform_admin
 from app.auth.token_rules import MAX_SUBJECT
@@ -28,21 +30,19 @@ router = APIRouter(route_class=AdminRoute, tags=["principals"])
 _ON = Switch(True, "")
 
 
-class PrincipalPatch(Strict):
-    """Whom it is about, and a merge patch."""
+class PrincipalPatch(SwitchPatch):
+    """The principal, and a merge patch."""
 
     issuer: Annotated[str, StringConstraints(min_length=1, max_length=MAX_ISSUER), AfterValidator(one_line)] = Field(
-        description="As sessions show it: the `iss` of the tokens."
+        description="The `iss` of the tokens, as in the list of sessions."
     )
     subject: Annotated[str, StringConstraints(min_length=1, max_length=MAX_SUBJECT), AfterValidator(one_line)]
-    enabled: bool | None = None
-    reason: Reason | None = None
 
 
 class PrincipalAnswer(BaseModel):
     """A principal."""
 
-    id: str = Field(description="What the audit trail calls it, behind `principals/`.")
+    id: str = Field(description="Its id in the audit trail, after `principals/`.")
     tenant: str
     issuer: str
     subject: str
@@ -53,73 +53,57 @@ class PrincipalAnswer(BaseModel):
 
     @classmethod
     def of(cls, off: PrincipalOff) -> Self:
-        """Shows one that is switched off."""
-        return cls(
-            id=off.id,
-            tenant=off.tenant,
-            issuer=off.issuer,
-            subject=off.subject,
-            enabled=False,
-            reason=off.reason,
-            off_by_platform=off.off_by_platform,
-            at=off.at,
-        )
+        return cls(id=off.id, enabled=False, **asdict(off))
 
 
-@router.get("")
+@router.get("/principals")
 async def list_principals(access: MayRead, asked: AskedPage) -> Page[PrincipalAnswer]:
-    """The tenant's principals that are switched off, by id. Those that are on are known to their issuer only; keys are
-    in a list of their own."""
+    """The tenant's principals that are switched off, by id. Only their issuer knows the others; keys are listed under
+    `keys`."""
     found = await access.admin.switches.list(access.tenant, after=asked.after, limit=asked.fetch)
     return asked.page(found, lambda each: each.id, PrincipalAnswer.of)
 
 
-@router.patch("", responses=responses(409))
-async def change_principal(access: MayManage, patch: PrincipalPatch) -> PrincipalAnswer:
-    """Switches a principal off, whether or not it has ever come: its sessions end within a second and its tokens open
-    nothing; or on again. 1,000 of a tenant can be off."""
+@router.patch("/principals", responses=responses(409, 412))
+async def change_principal(
+    access: MayManage, patch: PrincipalPatch, response: Response, if_match: AskedState
+) -> PrincipalAnswer:
+    """Switches a principal off or on again, whether or not it has ever signed in. Off, its sessions end within a second
+    and its tokens are refused. At most 1,000 per tenant can be off."""
     _require_reach(access, patch)
-    switches = access.admin.switches
-    old = await switches.find(access.tenant, patch.issuer, patch.subject)
+    who = (access.tenant, patch.issuer, patch.subject)
+    old = new = await access.admin.switches.find(*who)
+    if_match.require(_shown(who, old))
     was = _ON if old is None else Switch(False, old.reason, old.off_by_platform)
     switch = switched(access, was, patch)
-    if not switch.enabled and (access.tenant, patch.issuer, patch.subject) == access.principal.identity:
-        raise Conflict("this is who you are; somebody else must switch you off")
+    if not switch.enabled and who == access.principal.identity:
+        raise Conflict("you cannot switch yourself off; somebody else must do it")
     if switch != was:
         at = access.admin.now() if old is None else old.at
-        off = PrincipalOff(access.tenant, patch.issuer, patch.subject, switch.reason, switch.off_by_platform, at)
+        off = PrincipalOff(*who, switch.reason, switch.off_by_platform, at)
         new = None if switch.enabled else off
-        before, after = (_shown(access.tenant, patch, each) for each in (old, new))
-        act = access.act(
-            "principal.change", f"principals/{off.id}", f"{off.issuer} {off.subject}", changes=changes_of(before, after)
-        )
-        await switches.change(old, new, act=act)
+        changes = changes_of(_shown(who, old), _shown(who, new))
+        act = access.act("principal.change", f"principals/{off.id}", f"{off.issuer} {off.subject}", changes=changes)
+        with if_match.still():
+            await access.admin.switches.change(old, new, act=act)
         why = None if new is None else Disabled("principal", new.subject, new.reason)
-        access.admin.effects.principal_changed(off.identity, why)
-        old = new
-    return _shown(access.tenant, patch, old)
+        access.admin.effects.principal_changed(who, why)
+    return tagged(response, _shown(who, new))
 
 
 def _require_reach(access: Access, patch: PrincipalPatch) -> None:
     if patch.issuer == KEY_ISSUER:
-        raise InvalidRequest("this is a key; switch it off with PATCH …/keys/{key}", field="issuer")
+        raise InvalidRequest("API keys are switched off with PATCH …/keys/{key}", field="issuer")
     if not is_issuer(patch.issuer):
         raise InvalidRequest("must be the `iss` of tokens, as in the list of sessions", field="issuer")
-    # What a token's scopes are only its issuer knows: it may be a platform administrator's.
+    # Only the issuer knows the scopes of its tokens: the principal may be a platform administrator.
     if access.tenant == DEFAULT_TENANT and not is_platform_admin(access.principal):
         raise Forbidden([Scope.PLATFORM_ADMIN])
 
 
-def _shown(tenant: str, patch: PrincipalPatch, off: PrincipalOff | None) -> PrincipalAnswer:
+def _shown(who: tuple[str, str, str], off: PrincipalOff | None) -> PrincipalAnswer:
     if off is not None:
         return PrincipalAnswer.of(off)
-    return PrincipalAnswer(
-        id=principal_id(patch.issuer, patch.subject),
-        tenant=tenant,
-        issuer=patch.issuer,
-        subject=patch.subject,
-        enabled=True,
-        reason="",
-        off_by_platform=False,
-        at=None,
-    )
+    tenant, issuer, subject = who
+    on = {"enabled": True, "reason": "", "off_by_platform": False, "at": None}
+    return PrincipalAnswer(id=principal_id(issuer, subject), tenant=tenant, issuer=issuer, subject=subject, **on)

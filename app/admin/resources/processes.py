@@ -1,18 +1,16 @@
-"""…/processes, of one tenant: what its backends run, and their last words."""
+"""…/processes, of one tenant: the processes of its backends, and their stderr."""
 
-from dataclasses import asdict
 from datetime import datetime
-from typing import Annotated, Self
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, Field
 
 from app.admin.context import MayManage, MayReadOfAll
-from app.admin.resources.use import UseMembers, flat
+from app.admin.paging import AskedWindow, RunningPage
 from app.admin.route import AdminRoute
-from app.admin.windows import AskedWindow, RunningPage
+from app.admin.schemas.fields import UseMembers
 from app.errors import NotFound
-from app.this_node.views import ProcessView
 
 DEFAULT_LINES = 100
 MAX_LINES = 1000
@@ -24,7 +22,7 @@ Lines = Annotated[int, Query(ge=1, le=MAX_LINES, description="How many of the la
 
 
 class ProcessAnswer(UseMembers):
-    """A backend's process. Memory and processor time are measured every ten seconds, every two while somebody asks."""
+    """A backend's process. Memory and CPU time are measured every ten seconds, or every two if somebody asks."""
 
     id: str
     tenant: str
@@ -33,33 +31,30 @@ class ProcessAnswer(UseMembers):
     state: str = Field(description="starting, warm, leased or stopping.")
     started_at: datetime
     age_s: float
-    sessions: list[str] = Field(description="Those it serves: one, unless the backend is shared; 100 at most.")
+    sessions: list[str] = Field(
+        description="The sessions it serves: one, unless the backend is shared; at most 100 are listed."
+    )
     session_count: int
     stderr_lines: int = Field(description="How many are kept.")
-    node: str = Field(description="Which node runs it.")
-
-    @classmethod
-    def of(cls, view: ProcessView) -> Self:
-        """Shows the value."""
-        return cls(**{**asdict(view), **flat(view.use), "sessions": list(view.sessions)})
+    node: str
 
 
 class StderrAnswer(BaseModel):
-    """The end of what a process wrote to stderr, oldest line first; control characters are escaped."""
+    """The last lines that a process wrote to stderr, oldest first; control characters are escaped."""
 
     lines: list[str]
 
 
-@router.get("")
+@router.get("/processes")
 async def list_processes(access: MayReadOfAll, asked: AskedWindow) -> RunningPage[ProcessAnswer]:
-    """The processes of a tenant's backends on all nodes, warm ones included, or of all tenants:
-    `/tenants/-/processes`, for platform administrators."""
+    """The processes of a tenant's backends on all nodes, including warm ones; for platform administrators also of all
+    tenants: `/tenants/-/processes`."""
     return asked.page(await access.admin.node.processes(access.reach, asked.window), ProcessAnswer.of)
 
 
-@router.get("/{process}/stderr")
+@router.get("/processes/{process}/stderr")
 async def read_stderr(access: MayManage, process: ProcessId, lines: Lines = DEFAULT_LINES) -> StderrAnswer:
-    """Its last lines. For administrators only: servers write secrets there."""
+    """The last lines of stderr. For administrators only: servers may write secrets there."""
     found = await access.admin.node.stderr(access.tenant, process, lines)
     if found is None:
         raise NotFound("Process not found")

@@ -1,64 +1,59 @@
-"""…/sessions, of one tenant: who is connected, and an end to it."""
+"""…/sessions, of one tenant."""
 
-from dataclasses import asdict
 from datetime import datetime
-from typing import Annotated, Self
+from typing import Annotated
 
 from fastapi import APIRouter, Path
 from pydantic import Field
 
 from app.admin.context import MayManage, MayReadOfAll
-from app.admin.resources.use import UseMembers, flat
+from app.admin.paging import AskedWindow, RunningPage
 from app.admin.route import AdminRoute
-from app.admin.windows import AskedWindow, RunningPage
-from app.errors import SessionNotFound
+from app.admin.schemas.fields import UseMembers
+from app.errors import SessionNotFound, nodes_unavailable
 from app.this_node.listing import Window
-from app.this_node.views import SessionView
 
 router = APIRouter(route_class=AdminRoute, tags=["sessions"])
 
-SessionId = Annotated[str, Path(description="The session's id as the list shows it: not the one its client sends.")]
+SessionId = Annotated[str, Path(description="The session's id in the list, not the one that its client sends.")]
 
 
 class SessionAnswer(UseMembers):
-    """A session. What it takes is what its process does, which a shared backend's sessions have together."""
+    """A session. Its use is that of its process, which the sessions of a shared backend have in common."""
 
-    id: str = Field(description="Public: derived from the id that the client sends, which is half of a credential.")
+    id: str = Field(description="Derived from the id that the client sends, which is secret.")
     tenant: str
     backend: str
-    principal_tenant: str = Field(description="Whose credential it is: the tenant, or `default`.")
-    issuer: str = Field(description="Who vouches for the principal; `key` for an API key.")
-    subject: str = Field(description="Who it is; the id of an API key.")
-    client_name: str | None = Field(description="Of the program, as it says in `initialize`, cut to 80 characters.")
+    principal_tenant: str = Field(description="The tenant of the credential: this one, or `default`.")
+    issuer: str = Field(description="The issuer of the token; `key` for an API key.")
+    subject: str = Field(description="The subject of the token, or the id of the API key.")
+    client_name: str | None = Field(description="As the client says in `initialize`, cut to 80 characters.")
     client_version: str | None
     address: str | None = Field(
-        description="From where it was opened, see TRUSTED_PROXIES; null where another node has taken it over."
+        description="Of the client that opened it, see TRUSTED_PROXIES; null if another node has taken it over."
     )
     transport: str
     state: str
     protocol_version: str
     opened_at: datetime
     age_s: float
-    idle_s: float = Field(description="Since the client was heard last.")
+    idle_s: float = Field(description="Since the client sent something last.")
     process: str | None
-    node: str = Field(description="Which node has it.")
-
-    @classmethod
-    def of(cls, view: SessionView) -> Self:
-        """Shows the value."""
-        return cls(**{**asdict(view), **flat(view.use)})
+    node: str
 
 
-@router.get("")
+@router.get("/sessions")
 async def list_sessions(access: MayReadOfAll, asked: AskedWindow) -> RunningPage[SessionAnswer]:
-    """The sessions of a tenant on all nodes, or of all tenants: `/tenants/-/sessions`, for platform administrators."""
+    """The sessions of a tenant on all nodes; for platform administrators also of all tenants: `/tenants/-/sessions`."""
     return asked.page(await access.admin.node.sessions(access.reach, asked.window), SessionAnswer.of)
 
 
-@router.delete("/{session}", status_code=204)
+@router.delete("/sessions/{session}", status_code=204)
 async def end_session(access: MayManage, session: SessionId) -> None:
-    """Ends a session: its streams end, its calls fail, its process stops. The client can begin a new one."""
-    if not (await access.admin.node.sessions(access.tenant, Window(only=session))).rows:
-        raise SessionNotFound
+    """Ends a session: its streams end, its calls fail, its process stops. The client can open a new one."""
+    found = await access.admin.node.sessions(access.tenant, Window(only=session))
+    if not found.rows:
+        raise nodes_unavailable(found.silent) if found.silent else SessionNotFound(hint="")
     await access.admin.audit.append(access.act("session.end", f"sessions/{session}"))
-    await access.admin.node.end_session(access.tenant, session)
+    if not await access.admin.node.end_session(access.tenant, session):
+        raise SessionNotFound(hint="")

@@ -4,14 +4,13 @@ from dataclasses import replace
 
 from fastapi import APIRouter, Response
 
-from app.admin.changes import changes_of
+from app.admin.audit_changes import changes_of
 from app.admin.conditions import AskedState, tagged
 from app.admin.context import Access, MayRead, MayRegister, Platform
 from app.admin.idempotency import ONCE
-from app.admin.limits_use import LimitsUseAnswer, TenantInUse
 from app.admin.paging import AskedPage, Page
 from app.admin.route import AdminRoute
-from app.admin.schemas.tenants import TenantAnswer, TenantBody, TenantPatch
+from app.admin.schemas.tenants import LimitsUseAnswer, TenantAnswer, TenantBody, TenantInUse, TenantPatch
 from app.admin.switches import Switch, switched
 from app.domain import DEFAULT_TENANT, Limits, Tenant
 from app.errors import Conflict
@@ -23,7 +22,7 @@ router = APIRouter(route_class=AdminRoute, tags=["tenants"])
 @router.post("/tenants", status_code=201, dependencies=[ONCE], responses=responses(409))
 async def create_tenant(access: Platform, body: TenantBody, response: Response) -> TenantAnswer:
     """Adds a tenant."""
-    tenant = Tenant(body.name, body.limits.limits())
+    tenant = Tenant(body.name, Limits(**dict(body.limits)))
     act = access.act("tenant.create", "", tenant=tenant.name, changes=changes_of(None, TenantAnswer.of(tenant)))
     tenant = await access.admin.tenants.create(tenant, act=act)
     response.headers["Location"] = f"/api/v1/tenants/{tenant.name}"
@@ -39,19 +38,27 @@ async def list_tenants(access: Platform, asked: AskedPage) -> Page[TenantAnswer]
 
 @router.get("/tenants/{tenant}", responses=responses(404))
 async def get_tenant(access: MayRead, response: Response) -> TenantInUse:
-    """One tenant, for whoever may read in it: its limits, and beside them what is taken of each."""
+    """One tenant: its limits, and how much of each is used."""
     tenant = await access.admin.tenants.get(access.tenant)
-    use = LimitsUseAnswer.of(*await access.admin.node.limits_use(access.tenant))
-    return tagged(response, TenantInUse(**dict(TenantAnswer.of(tenant)), use=use))
+    use, silent = await access.admin.node.limits_use(access.tenant)
+    shown = LimitsUseAnswer(
+        sessions=use.sessions,
+        sessions_per_principal=use.sessions_of_one,
+        processes=use.processes,
+        in_flight=use.in_flight,
+        memory_mb=round(use.memory_bytes / (1 << 20), 1),
+        silent_nodes=list(silent),
+    )
+    return tagged(response, TenantInUse(**dict(TenantAnswer.of(tenant)), use=shown))
 
 
 @router.patch("/tenants/{tenant}", responses=responses(404, 409, 412))
 async def change_tenant(
     access: MayRegister, patch: TenantPatch, response: Response, if_match: AskedState
 ) -> TenantAnswer:
-    """Changes limits: sessions that are open stay open. Or switches the tenant off, or on again: off, its sessions end
-    within a second on every node, nothing of it runs, and its keys and tokens open nothing, here neither. The tenant
-    `default` stays on: platform administrators belong to it."""
+    """Changes limits; open sessions stay open. Or switches the tenant off or on again: off, its sessions and processes
+    end within a second on every node, and its keys and tokens are refused, by this API too. The tenant `default` cannot
+    be switched off, because platform administrators belong to it."""
     tenant = await access.admin.tenants.get(access.tenant)
     if_match.require(TenantAnswer.of(tenant))
     changed = _patched(access, tenant, patch)
@@ -66,13 +73,12 @@ async def change_tenant(
 
 @router.delete("/tenants/{tenant}", status_code=204, responses=responses(404, 409, 412))
 async def delete_tenant(access: MayRegister, if_match: AskedState) -> None:
-    """Removes a tenant with its backends and keys, and ends its sessions. The tenant `default` stays."""
+    """Removes a tenant with its backends and keys, and ends its sessions. `default` cannot be removed."""
     tenant = await access.admin.tenants.get(access.tenant)
     if_match.require(TenantAnswer.of(tenant))
-    version = tenant.version if if_match.is_given else None
     with if_match.still():
         act = access.act("tenant.delete", "", changes=changes_of(TenantAnswer.of(tenant), None))
-        await access.admin.tenants.delete(access.tenant, version=version, act=act)
+        await access.admin.tenants.delete(access.tenant, version=if_match.version(tenant.version), act=act)
     access.admin.authenticator.forget_tenant(access.tenant)
     access.admin.effects.tenant_removed(access.tenant)
 

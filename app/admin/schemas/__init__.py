@@ -1,1 +1,1 @@
-"""The bodies of the REST API: strict models, every string and list with its bound. No behaviour."""
+"""The bodies of the REST API: strict models, in which every string and list has a maximum size."""

@@ -1,14 +1,12 @@
-"""The bodies about API keys."""
+"""Bodies: API keys."""
 
-from dataclasses import asdict
 from datetime import datetime, timedelta
-from typing import Annotated, Self
+from typing import Annotated
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, Field, StringConstraints
+from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
-from app.admin.schemas.fields import Reason, Strict, known_scope, one_line
-from app.storage import ApiKey
+from app.admin.schemas.fields import Answer, KnownScope, SortedTexts, Strict, SwitchPatch, one_line
 
 DEFAULT_KEY_LIFE = timedelta(days=90)
 MAX_KEY_LIFE = timedelta(days=3650)
@@ -21,27 +19,24 @@ def _is_text(value: object) -> object:
 
 
 class KeyBody(Strict):
-    """A new key. Without `expires_at` it lives for 90 days; ten years is the most, null is for ever."""
+    """A new key. Without `expires_at` it is valid for 90 days; at most ten years; null: for ever."""
 
     name: Annotated[str, StringConstraints(max_length=200), AfterValidator(one_line)] = ""
-    scopes: list[Annotated[str, AfterValidator(known_scope)]] = Field(min_length=1, max_length=32)
+    scopes: list[KnownScope] = Field(min_length=1, max_length=32)
     expires_at: Annotated[AwareDatetime, Field(strict=False), BeforeValidator(_is_text)] | None = None
 
 
-class KeyPatch(Strict):
+class KeyPatch(SwitchPatch):
     """A merge patch."""
 
-    enabled: bool | None = None
-    reason: Reason | None = None
 
-
-class KeyAnswer(BaseModel):
-    """A key, as far as it can be shown again."""
+class KeyAnswer(Answer):
+    """A key, without the key itself."""
 
     id: str
     tenant: str
     name: str
-    scopes: list[str]
+    scopes: SortedTexts
     created_at: datetime
     expires_at: datetime | None
     revoked_at: datetime | None
@@ -50,14 +45,8 @@ class KeyAnswer(BaseModel):
     reason: str
     off_by_platform: bool = Field(description="Only a platform administrator can switch it on again.")
 
-    @classmethod
-    def of(cls, record: ApiKey, **more: str) -> Self:
-        """Shows the value."""
-        shown = {name: value for name, value in asdict(record).items() if name in KeyAnswer.model_fields}
-        return cls(**{**shown, "scopes": sorted(record.scopes), **more})
-
 
 class NewKeyAnswer(KeyAnswer):
-    """The one answer that carries the key itself."""
+    """The only answer that contains the key itself."""
 
     key: str

@@ -1,34 +1,34 @@
-"""The bodies about backends: what is started, how many of it, and for how long."""
+"""Bodies: backends."""
 
 import json
 import os
 import re
 import shlex
-from dataclasses import asdict
+from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
-from app.admin.schemas.fields import Name, Reason, Strict, no_nul
+from app.admin.schemas.fields import Answer, Name, Reason, Strict, SwitchPatch, no_nul
 from app.domain import BackendSpec, Timeouts
 
-HIDDEN = "***"  # what an answer shows of an env value; sent back in a PATCH it means "as it is"
+HIDDEN = "***"  # shown instead of an env value; in a PATCH it means "unchanged"
 MAX_ARGS_BYTES = 64 * 1024
 MAX_ENV_BYTES = 64 * 1024
-MAX_QUOTED = 200  # characters of what a message repeats
+MAX_QUOTED = 200  # characters of a value in a message
 
 _TIMEOUTS = Timeouts()
 
 
 def _one_program(command: str) -> str:
-    """The command, unless it is a command line: there is no shell to take it apart. A path may have spaces in it."""
+    """Refuses a command line, because no shell splits it. The path of an existing file may contain spaces."""
     if not any(each.isspace() for each in command) or (command.startswith("/") and os.path.isfile(command)):
         return command
-    message = "is one program, without its arguments"
+    message = "must be one program without its arguments"
     try:
         program, *arguments = shlex.split(re.sub(r"\s", " ", command))
-    except ValueError:  # nothing in it, or a quotation mark without its end
+    except ValueError:  # empty, or a quotation mark is not closed
         pass
     else:
         split = f"{json.dumps(program)[:MAX_QUOTED]}, and {json.dumps(arguments)[1:-1][:MAX_QUOTED]}"
@@ -37,9 +37,9 @@ def _one_program(command: str) -> str:
 
 
 def _directory(path: str) -> str:
-    """For a validator: the working directory, if it is absolute or stays below the tenant's home."""
+    """Refuses what is neither absolute nor below the tenant's home."""
     if path.startswith("~"):
-        raise PydanticCustomError("cwd", "is relative to the tenant's home already: leave out `~`")
+        raise PydanticCustomError("cwd", "is relative to the tenant's home: leave out `~`")
     if not path.startswith("/") and ".." in path.split("/"):
         raise PydanticCustomError("cwd", "leads out of the tenant's home: write an absolute path")
     return path
@@ -50,8 +50,8 @@ Command = Annotated[
     StoredCommand,
     AfterValidator(_one_program),
     Field(
-        description="One program: a name that is on the gateway's PATH, or a path. Its arguments go into `args`: white "
-        "space is refused here, but for an absolute path that exists."
+        description="One program: a name on the gateway's PATH, or a path. Its arguments go into `args`: white space "
+        "is refused here, except in an absolute path that exists."
     ),
 ]
 Cwd = Annotated[
@@ -60,8 +60,8 @@ Cwd = Annotated[
     AfterValidator(no_nul),
     AfterValidator(_directory),
     Field(
-        description="Where the processes work: an absolute path, or one below the tenant's home. It must be there, on "
-        "each node. null: the tenant's home."
+        description="Working directory of the processes: an absolute path, or one below the tenant's home. It must "
+        "exist on each node. null: the tenant's home."
     ),
 ]
 Argument = Annotated[str, StringConstraints(max_length=MAX_ARGS_BYTES), AfterValidator(no_nul)]
@@ -70,41 +70,41 @@ EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", 
 EnvValue = Annotated[str, StringConstraints(max_length=MAX_ENV_BYTES), AfterValidator(no_nul)]
 Env = Annotated[
     dict[EnvName, EnvValue],
-    Field(max_length=128, description=f"Write-only: answers show the names, with the value `{HIDDEN}`."),
+    Field(max_length=128, description=f"Write-only: answers show the names with the value `{HIDDEN}`."),
 ]
 Isolation = Annotated[
     Literal["session", "shared"],
     Field(
-        description="`session`: a process for each session. `shared`: the sessions of the tenant share as few "
-        "processes as they need, up to `max_processes`; it states that the server keeps no state, and what the server "
-        "asks (sampling, elicitation, roots) is refused."
+        description="`session`: one process for each session. `shared`: the sessions of the tenant share as few "
+        "processes as they need, up to `max_processes`. It is only for servers without state; their requests "
+        "(sampling, elicitation, roots) are refused."
     ),
 ]
 Recovery = Annotated[
     Literal["end", "respawn"],
     Field(
-        description="When a process dies, `end` ends its sessions. `respawn` gives them a fresh process, with the "
-        "handshake, the log level and the subscriptions replayed; calls in flight fail and are not run again. It "
-        "states that the server keeps no state."
+        description="When a process ends by itself, `end` ends its sessions. `respawn` gives them a new process, to "
+        "which handshake, log level and subscriptions are sent again; calls in flight fail and are not repeated. It is "
+        "only for servers without state."
     ),
 ]
 Broadcast = Annotated[
     bool,
     Field(
-        description="Of a `shared` server: whether what names no call (log messages, its own notifications, "
-        "`notifications/tasks/status` of a task that nobody is known to have made) goes to all sessions, of whatever "
-        "principal. Otherwise it goes to nobody."
+        description="For a `shared` server: whether messages that belong to no call (log messages, other "
+        "notifications, `notifications/tasks/status` of an unknown task) are sent to all sessions, of all principals. "
+        "Otherwise they are dropped."
     ),
 ]
-Warm = Annotated[int, Field(ge=0, le=1000, description="Processes kept started for sessions to come.")]
+Warm = Annotated[int, Field(ge=0, le=1000, description="Processes kept ready for new sessions.")]
 MaxProcesses = Annotated[int, Field(ge=1, le=10_000)]
 CallsPerSession = Annotated[
     int,
     Field(
         ge=1,
         le=1024,
-        description="Calls of one session that its process works on at once. As many again, and 8 at least, wait for "
-        "their turn, with 4 MiB in all; above that they get 429.",
+        description="Calls of one session that its process handles at once. As many again, but at least 8, wait, with "
+        "at most 4 MiB in all; further ones get 429.",
     ),
 ]
 Minutes10 = Annotated[float, Field(gt=0, le=600)]
@@ -115,9 +115,9 @@ ReclaimIdle = Annotated[
     Field(
         gt=0,
         le=31 * 86400,
-        description="A session that has been idle for so long ends where somebody waits for its process, or would be "
-        "refused for want of its place. One with a call, an open question, a running task or an open stream is not "
-        "idle. As much as `idle_s`, or more: never.",
+        description="A session that has been idle for so long is ended if somebody waits for its process, or would be "
+        "refused because of a limit. A session with a call, an open question, a running task or an open stream is not "
+        "idle. Never, if this is `idle_s` or more.",
     ),
 ]
 
@@ -133,7 +133,7 @@ class TimeoutsBody(Strict):
 
 
 class StoredBackend(Strict):
-    """A backend that may have been registered before a rule about its command was made."""
+    """A backend that may have been registered before `command` was checked."""
 
     name: Name
     command: StoredCommand
@@ -163,18 +163,17 @@ class StoredBackend(Strict):
         if sum(len(each.encode()) for pair in self.env.items() for each in pair) > MAX_ENV_BYTES:
             raise PydanticCustomError("too_long", "the env is more than 64 KiB in all")
         if HIDDEN in self.env.values():
-            raise PydanticCustomError("hidden", "`***` stands for an env value that is set already; here none is")
+            raise PydanticCustomError("hidden", "`***` stands for an env value that is already set, but none is")
         return self
 
     def spec(self, tenant: str, version: int = 1) -> BackendSpec:
-        """The value."""
         values = {**dict(self), "args": tuple(self.args), "timeouts": Timeouts(**dict(self.timeouts))}
-        # Only the platform registers backends; who changes one says so behind this.
+        # Only platform administrators register backends; a PATCH sets it to another value afterwards.
         return BackendSpec(tenant=tenant, version=version, off_by_platform=not self.enabled, **values)
 
 
 class BackendBody(StoredBackend):
-    """A new backend: which command to start, how many of it, and for how long."""
+    """A new backend: which command to start, how many processes, and for how long."""
 
     command: Command
 
@@ -189,8 +188,8 @@ class TimeoutsPatch(Strict):
     reclaim_idle_s: ReclaimIdle | None = None
 
 
-class BackendPatch(Strict):
-    """A merge patch (RFC 7396): null brings a member's default back, or removes a variable from env."""
+class BackendPatch(SwitchPatch):
+    """A merge patch (RFC 7396): null restores a member's default, or removes a variable from env."""
 
     command: Command | None = None
     args: Arguments | None = None
@@ -203,18 +202,22 @@ class BackendPatch(Strict):
     max_processes: MaxProcesses | None = None
     calls_per_session: CallsPerSession | None = None
     timeouts: TimeoutsPatch | None = None
-    enabled: bool | None = None
-    reason: Reason | None = None
 
 
-class BackendAnswer(BaseModel):
+def _hidden(env: Mapping[str, str]) -> dict[str, str]:
+    return dict.fromkeys(env, HIDDEN)
+
+
+class BackendAnswer(Answer):
     """A backend."""
 
     tenant: str
     name: str
     command: str
     args: list[str]
-    env: dict[str, str] = Field(description=f"Names only: every value is `{HIDDEN}`.")
+    env: Annotated[dict[str, str], BeforeValidator(_hidden)] = Field(
+        description=f"Names only: every value is `{HIDDEN}`."
+    )
     cwd: str | None
     isolation: str
     recovery: str
@@ -227,8 +230,3 @@ class BackendAnswer(BaseModel):
     reason: str
     off_by_platform: bool = Field(description="Only a platform administrator can switch it on again.")
     version: int
-
-    @classmethod
-    def of(cls, spec: BackendSpec) -> Self:
-        """Shows the value, without what may be secret."""
-        return cls(**{**asdict(spec), "args": list(spec.args), "env": dict.fromkeys(spec.env, HIDDEN)})

@@ -1,47 +1,78 @@
-"""Fields that several bodies have, and the model that all bodies of requests are."""
+"""Fields that several bodies share, and the base classes of requests and answers."""
 
-from typing import Annotated
+from dataclasses import asdict
+from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
 from app.auth.policy import is_scope
 from app.domain import NAME_PATTERN
 
 MAX_REASON = 300
+SILENT = "Nodes that did not answer within a second: what they know is missing."
 
 
 class Strict(BaseModel):
-    """What a client may send: nothing unknown, nothing converted, no NaN."""
+    """What a client may send: no unknown members, no conversions, no NaN."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
+class Answer(BaseModel):
+    """An answer that shows the attributes of a value with the same names."""
+
+    @classmethod
+    def of(cls, value: Any) -> Self:
+        return cls.model_validate(value, from_attributes=True)
+
+
+class UseMembers(BaseModel):
+    """What something uses."""
+
+    resident_bytes: int = Field(description="Of the processes and all their children.")
+    cpu_s: float = Field(description="Of those processes, since their start.")
+    cpu_percent: float | None = Field(description="Over the last seconds; 100 is one core. null: not known yet.")
+    calls: int = Field(description="In flight.")
+    calls_total: int = Field(description="Of the open sessions, since they were opened.")
+
+    @classmethod
+    def of(cls, view: Any) -> Self:
+        """Shows a view, with the members of its `use` among its own."""
+        return cls(**{**asdict(view), **asdict(view.use)})
+
+
 def no_nul(text: str) -> str:
-    """For a validator: the text, if a program can be given it."""
     if "\0" in text:
         raise PydanticCustomError("nul", "must not contain NUL characters")
     return text
 
 
 def one_line(text: str) -> str:
-    """For a validator: the text, if all of it can be printed."""
     if not text.isprintable():
         raise PydanticCustomError("printable", "must be printable characters")
     return text
 
 
 def known_scope(text: str) -> str:
-    """For a validator: the text, if it is a scope."""
     if not is_scope(text):
         raise PydanticCustomError("scope", "there is no such scope")
     return text
 
 
+KnownScope = Annotated[str, AfterValidator(known_scope)]
+SortedTexts = Annotated[list[str], BeforeValidator(sorted)]
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN), Field(description="Lower-case letters, digits, `-`.")]
 Reason = Annotated[
     str,
     StringConstraints(max_length=MAX_REASON),
     AfterValidator(one_line),
-    Field(description="Why it is switched off, in one line; its callers are told. Gone when it is on again."),
+    Field(description="Why it is switched off, in one line; its callers see it. Removed when it is switched on."),
 ]
+
+
+class SwitchPatch(Strict):
+    """The members of a merge patch that switch an object off, or on again."""
+
+    enabled: bool | None = None
+    reason: Reason | None = None

@@ -1,19 +1,22 @@
-"""The bodies about lists of servers that other programs have."""
+"""Bodies: importing other programs' lists of servers, and the new backend of each entry.
+
+Without the web framework, because the command line imports it too."""
 
 import json
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, StringConstraints, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, Field, StringConstraints, ValidationError, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from app.admin.schemas.backends import EnvValue
+from app.admin.schemas.backends import BackendBody, EnvValue
 from app.admin.schemas.fields import Strict
+from app.importing import Entry
 
 MAX_DOCUMENT_BYTES = 256 * 1024
 
 
 def _document(value: object) -> object:
-    """The text of the document, which may be an object too."""
+    """The text of the document, which may also be sent as an object."""
     try:
         text = json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value
     except RecursionError:
@@ -31,12 +34,12 @@ _DOCUMENT_SCHEMA = {
     "the text of one of them; as text also `mcp_servers` in TOML. At most 256 KiB.",
 }
 Document = Annotated[str, BeforeValidator(_document), WithJsonSchema(_DOCUMENT_SCHEMA)]
-# Not only what a variable can be called: inputs and files have placeholders as well.
+# Not only names of variables: there are placeholders for inputs and files, too.
 PlaceholderName = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
 class ImportBody(Strict):
-    """Servers as another program lists them. Without `apply` nothing is changed."""
+    """Another program's list of servers. Without `apply` nothing is changed."""
 
     document: Document
     env: Annotated[
@@ -49,14 +52,32 @@ class ImportBody(Strict):
 class ImportedEntry(BaseModel):
     """One server of the document."""
 
-    source: str = Field(description="What the document calls it.")
-    name: str | None = Field(description="The backend's name; null if none can be made of it.")
+    source: str = Field(description="Its name in the document.")
+    name: str | None = Field(description="The backend's name; null if none can be derived.")
     outcome: Literal["would_create", "created", "skipped"]
     problems: list[str] = Field(description="Why it is skipped.")
 
 
 class ImportAnswer(BaseModel):
-    """What became of a document, or would."""
+    """What was done with a document, or would be."""
 
     applied: bool
     entries: list[ImportedEntry]
+
+
+def body_of(entry: Entry) -> BackendBody:
+    """The body of a POST for this entry. Raises ValidationError."""
+    return BackendBody.model_validate(dict(entry.members))
+
+
+def validated(entry: Entry) -> Entry:
+    """The entry, with the errors of the model among its problems."""
+    if entry.problems:
+        return entry
+    try:
+        body_of(entry)
+    except ValidationError as error:
+        # Without the input: an env value may be a secret.
+        found = error.errors(include_input=False, include_url=False, include_context=False)
+        return entry.refused(*(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found[:5]))
+    return entry

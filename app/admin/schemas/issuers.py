@@ -1,20 +1,21 @@
-"""The bodies of the REST API about issuers of tokens."""
+"""Bodies: issuers of tokens."""
 
 import json
 from datetime import datetime
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
-from app.admin.schemas.fields import Name, Strict, known_scope, one_line
+from app.admin.schemas.fields import Answer, KnownScope, Name, SortedTexts, Strict, one_line
 from app.auth.jwks import ALGORITHMS
 from app.auth.tokens import HMAC, MAX_ISSUER, capped, is_issuer, is_secret
-from app.domain import DEFAULT_TENANT, Scope, ServedTenants, TenantGrant
-from app.storage.issuers import Issuer
+from app.domain import DEFAULT_TENANT, Scope, ServedTenants, TenantGrant, is_own_mark
 
 
 def _issuer_name(text: str) -> str:
+    if is_own_mark(text):
+        raise PydanticCustomError("issuer", "is reserved: `key`, `cli` and `uid N` are names of the gateway itself")
     if not is_issuer(text):
         raise PydanticCustomError("issuer", "must be printable ASCII without spaces, exactly as in the claim `iss`")
     return text
@@ -29,7 +30,7 @@ def _known_algorithm(text: str) -> str:
 
 def _strong(text: str) -> str:
     if not is_secret(text):
-        raise PydanticCustomError("secret", "must have 32 bytes or more, and be no public key")
+        raise PydanticCustomError("secret", "must have 32 bytes or more, and must not be a public key")
     return text
 
 
@@ -43,33 +44,30 @@ Secret = Annotated[
     str,
     StringConstraints(max_length=1024),
     AfterValidator(_strong),
-    Field(description="Write-only: no answer shows it. Its UTF-8 bytes are the key."),
+    Field(description="Write-only: no answer contains it. Its UTF-8 bytes are the key."),
 ]
 Url = Annotated[str, StringConstraints(min_length=1, max_length=2048)]
 Audience = Annotated[
     list[Annotated[str, StringConstraints(min_length=1, max_length=512), AfterValidator(one_line)]],
-    Field(max_length=16, description="One of these must be in `aud`; empty: the URL of the endpoint itself."),
+    Field(max_length=16, description="`aud` must contain one of these; empty: the URL of the endpoint."),
 ]
 MaxScopes = Annotated[
-    list[Annotated[str, AfterValidator(known_scope)]],
-    Field(min_length=1, max_length=32, description="The most that tokens of this issuer can confer."),
+    list[KnownScope],
+    Field(min_length=1, max_length=32, description="The most that tokens of this issuer can grant."),
 ]
-
-
-Group = Annotated[str, StringConstraints(min_length=1, max_length=256), AfterValidator(one_line)]
-Granted = Annotated[list[Annotated[str, AfterValidator(known_scope)]], Field(max_length=16)]
-_MAP = "What each group confers beside the token's own scopes, `max_scopes` at most."
+Granted = Annotated[list[KnownScope], Field(max_length=16)]
+_MAP = "What each group grants in addition to the token's own scopes, within `max_scopes`."
 
 
 class ClaimsBody(Strict):
-    """Which claim says what: a name, or a path with dots (`realm_access.roles`). `tenant` is only compared with that of
-    the path; `groups` goes with a `map` of what they confer."""
+    """The names of the claims, or paths with dots (`realm_access.roles`). `tenant` must be the tenant of the path;
+    `groups` goes with a `map` of what they grant."""
 
     subject: Claim = "sub"
     scopes: Claim = "scope"
     tenant: Claim | None = None
     groups: Claim | None = None
-    map: dict[Group, Granted] | None = Field(default=None, max_length=MAX_GROUPS, description=_MAP)
+    map: dict[Claim, Granted] | None = Field(default=None, max_length=MAX_GROUPS, description=_MAP)
 
     @model_validator(mode="after")
     def _both(self) -> Self:
@@ -80,47 +78,43 @@ class ClaimsBody(Strict):
         return self
 
     def kept(self) -> dict[str, Any]:
-        """What is stored: rows of before there were groups look the same."""
+        """What is stored, as before there were groups if there are none."""
         return {**self.model_dump(include={"subject", "scopes", "tenant"}), **self.model_dump(exclude_none=True)}
 
 
 class TenantGrantBody(Strict):
-    """A tenant, and what is conferred there beside the token's own scopes, `max_scopes` at most."""
+    """A tenant, and what is granted there in addition to the token's own scopes, within `max_scopes`."""
 
     tenant: Name
     scopes: Granted = Field(default_factory=list)
 
 
 class TenantsBody(Strict):
-    """Which tenants an issuer of the platform opens: those that the values of a claim stand for, and no other."""
+    """The tenants of an issuer of the platform: those for which the values of a claim stand, and no other."""
 
     claim: Claim
-    map: dict[Group, Name | TenantGrantBody] = Field(
-        max_length=MAX_TENANTS,
-        description="What each value stands for: a tenant, perhaps with scopes of its own there.",
+    map: dict[Claim, Name | TenantGrantBody] = Field(
+        max_length=MAX_TENANTS, description="The tenant of each value, perhaps with scopes there."
     )
 
     @classmethod
     def of(cls, served: ServedTenants) -> Self:
-        """Shows the value."""
         entries = sorted(served.map.items())
-        grants = {value: TenantGrantBody(tenant=each.tenant, scopes=list(each.scopes)) for value, each in entries}
+        grants = ((value, TenantGrantBody(tenant=each.tenant, scopes=list(each.scopes))) for value, each in entries)
         return cls(claim=served.claim, map=dict(grants))
 
     def served(self) -> ServedTenants:
-        """What is stored."""
-        entries = {value: _grant(each) for value, each in sorted(self.map.items())}
-        return ServedTenants(self.claim, entries)
-
-
-def _grant(entry: str | TenantGrantBody) -> TenantGrant:
-    return TenantGrant(entry) if isinstance(entry, str) else TenantGrant(entry.tenant, tuple(entry.scopes))
+        grants = {
+            value: TenantGrant(each) if isinstance(each, str) else TenantGrant(each.tenant, tuple(each.scopes))
+            for value, each in sorted(self.map.items())
+        }
+        return ServedTenants(self.claim, grants)
 
 
 class IssuerBody(Strict):
-    """A new issuer: HS256 alone with a `secret`, or other algorithms with a `jwks_url` or a `discovery_url`.
+    """A new issuer: only HS256 with a `secret`, or other algorithms with a `jwks_url` or a `discovery_url`.
 
-    With `tenants` it is one of the platform: only in the tenant `default`, only by its administrators.
+    With `tenants` it belongs to the platform: only in the tenant `default`, only for platform administrators.
     """
 
     issuer: Annotated[str, StringConstraints(max_length=MAX_ISSUER), AfterValidator(_issuer_name)]
@@ -140,7 +134,10 @@ class IssuerBody(Strict):
         if (self.secret is not None) != (HMAC in self.algorithms):
             raise PydanticCustomError("family", "HS256 goes with a secret, every other algorithm with a URL")
         if HMAC in self.algorithms and set(self.algorithms) != {HMAC}:
-            raise PydanticCustomError("family", "HS256 stands alone: who knows a secret must not sign for a key pair")
+            raise PydanticCustomError(
+                "family",
+                "HS256 must be the only algorithm: whoever knows a secret must not be able to sign for a key pair",
+            )
         return self
 
     @model_validator(mode="after")
@@ -173,7 +170,7 @@ class ClaimsPatch(Strict):
     scopes: Claim | None = None
     tenant: Claim | None = None
     groups: Claim | None = None
-    map: dict[Group, Granted | None] | None = Field(default=None, max_length=2 * MAX_GROUPS, description=_MAP)
+    map: dict[Claim, Granted | None] | None = Field(default=None, max_length=2 * MAX_GROUPS, description=_MAP)
 
 
 class TenantGrantPatch(Strict):
@@ -184,15 +181,15 @@ class TenantGrantPatch(Strict):
 
 
 class TenantsPatch(Strict):
-    """A merge patch: an entry of `map` that is null is taken away."""
+    """A merge patch: null removes an entry of `map`."""
 
     claim: Claim | None = None
-    map: dict[Group, Name | TenantGrantPatch | None] | None = Field(default=None, max_length=2 * MAX_TENANTS)
+    map: dict[Claim, Name | TenantGrantPatch | None] | None = Field(default=None, max_length=2 * MAX_TENANTS)
 
 
 class IssuerPatch(Strict):
-    """A merge patch (RFC 7396): null removes a member, or brings its default back. `issuer` itself stays, as does
-    whether it is one of the platform."""
+    """A merge patch (RFC 7396): null removes a member or restores its default. `issuer` cannot be changed, nor whether
+    the issuer belongs to the platform."""
 
     algorithms: Algorithms | None = None
     secret: Secret | None = None
@@ -204,8 +201,12 @@ class IssuerPatch(Strict):
     tenants: TenantsPatch | None = None
 
 
-class IssuerAnswer(BaseModel):
-    """An issuer, without its secret. With `tenants` it is the platform's, and a tenant is shown what concerns it."""
+def _tenants(served: object) -> object:
+    return TenantsBody.of(served) if isinstance(served, ServedTenants) else served
+
+
+class IssuerAnswer(Answer):
+    """An issuer without its secret. One with `tenants` belongs to the platform; a tenant sees only its own entries."""
 
     id: str
     tenant: str
@@ -215,26 +216,13 @@ class IssuerAnswer(BaseModel):
     discovery_url: str | None
     audience: list[str]
     claims: ClaimsBody
-    max_scopes: list[str]
-    tenants: TenantsBody | None
+    max_scopes: SortedTexts
+    tenants: Annotated[TenantsBody | None, BeforeValidator(_tenants)]
     created_at: datetime
     version: int
 
-    @classmethod
-    def of(cls, record: Issuer) -> Self:
-        """Shows the value."""
-        shown = {name: getattr(record, name) for name in cls.model_fields}
-        tenants = None if record.tenants is None else TenantsBody.of(record.tenants)
-        lists = {"algorithms": list(record.algorithms), "audience": list(record.audience), "tenants": tenants}
-        return cls(**{**shown, **lists, "claims": dict(record.claims), "max_scopes": sorted(record.max_scopes)})
-
 
 class IssuerMade(IssuerAnswer):
-    """An issuer that was made or changed, and what keeps its tokens from being believed now."""
+    """A new or changed issuer, and why its tokens cannot be accepted now."""
 
     warnings: list[str]
-
-    @classmethod
-    def with_warnings(cls, answer: IssuerAnswer, warnings: list[str]) -> Self:
-        """The answer, and beside it what does not belong to the object."""
-        return cls(**dict(answer), warnings=warnings)

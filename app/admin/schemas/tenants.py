@@ -1,12 +1,11 @@
-"""The bodies about tenants and their limits."""
+"""Bodies: tenants and their limits."""
 
-from dataclasses import asdict
-from typing import Annotated, Self
+from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from app.admin.schemas.fields import Name, Reason, Strict
-from app.domain import Limits, Tenant
+from app.admin.schemas.fields import SILENT, Answer, Name, Strict, SwitchPatch
+from app.domain import Limits
 
 _LIMITS = Limits()
 
@@ -15,7 +14,7 @@ Rate = Annotated[float, Field(ge=0, le=1_000_000)]
 
 
 class LimitsBody(Strict):
-    """What a tenant may use at once. null is no limit; what is left out has its default."""
+    """What a tenant may use at once. null: no limit; missing members have their defaults."""
 
     sessions: Count | None = _LIMITS.sessions
     sessions_per_principal: Count | None = _LIMITS.sessions_per_principal
@@ -26,10 +25,6 @@ class LimitsBody(Strict):
     memory_mb: Count | None = _LIMITS.memory_mb
     spawns_per_minute: Count | None = _LIMITS.spawns_per_minute
 
-    def limits(self) -> Limits:
-        """The value."""
-        return Limits(**self.model_dump())
-
 
 class TenantBody(Strict):
     """A new tenant."""
@@ -38,15 +33,13 @@ class TenantBody(Strict):
     limits: LimitsBody = Field(default_factory=LimitsBody)
 
 
-class TenantPatch(Strict):
-    """A merge patch: a limit that is null becomes "no limit"; `limits` itself null brings all defaults back."""
+class TenantPatch(SwitchPatch):
+    """A merge patch: a limit that is null becomes "no limit"; null for `limits` itself restores all defaults."""
 
     limits: LimitsBody | None = None
-    enabled: bool | None = None
-    reason: Reason | None = None
 
 
-class TenantAnswer(BaseModel):
+class TenantAnswer(Answer):
     """A tenant."""
 
     name: str
@@ -55,7 +48,19 @@ class TenantAnswer(BaseModel):
     reason: str
     version: int
 
-    @classmethod
-    def of(cls, tenant: Tenant) -> Self:
-        """Shows the value."""
-        return cls(**asdict(tenant))
+
+class LimitsUseAnswer(BaseModel):
+    """How much of each limit is used now, on all nodes that have answered."""
+
+    sessions: int
+    sessions_per_principal: int = Field(description="Of the principal that has the most.")
+    processes: int = Field(description="Of sessions, without warm ones.")
+    in_flight: int
+    memory_mb: float = Field(description="Of all processes, including warm ones; measured every ten seconds.")
+    silent_nodes: list[str] = Field(description=SILENT)
+
+
+class TenantInUse(TenantAnswer):
+    """A tenant, and how much of its limits it uses."""
+
+    use: LimitsUseAnswer

@@ -1,1 +1,1 @@
-"""The command `top`: what is asked (`top`), how it looks (`frame`, pure), and a terminal to draw on (`screen`)."""
+"""The command `top`: the requests (`top`), the output as text (`frame`, pure), and the terminal (`screen`)."""

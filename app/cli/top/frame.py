@@ -1,18 +1,17 @@
-"""What `trunkline top` shows, as lines of text: which nodes there are, and who takes how much. Pure.
+"""The output of `trunkline top` as lines of text: the nodes, and what processes, sessions or tenants use. Pure.
 
-Everything in it that others have made up has been made printable: it is for a terminal.
+All text that others can set is made printable: it goes to a terminal.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-from app.cli.tables import columns_of
+from app.cli.tables import GAP, columns_of
 from app.cli.text import printable
 
-MAX_NODES = 8  # lines
-GAP = "  "
+MAX_NODES = 8  # with a line each
 KEYS = "q quit   p processes  s sessions  t tenants   m memory  c cpu  l calls  a age   space: now"
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -21,36 +20,36 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What is looked at: a kind of thing, in an order, of a tenant or of all."""
+class Query:
+    """What is asked for: a view, its order, and one tenant or all."""
 
     view: str = "processes"
     sort: str = "memory"
     tenant: str | None = None
 
-    def but(self, *, view: str = "", sort: str = "") -> "Wanted":
-        """The same with another view or order. A tenant has no age."""
+    def but(self, *, view: str = "", sort: str = "") -> "Query":
+        """A copy with another view or order. Tenants cannot be sorted by age."""
         view, sort = view or self.view, sort or self.sort
-        return Wanted(view, "memory" if (view, sort) == ("tenants", "age") else sort, self.tenant)
+        return Query(view, "memory" if (view, sort) == ("tenants", "age") else sort, self.tenant)
 
     @property
     def path(self) -> str:
-        """Where REST has it."""
+        """The path in the REST API."""
         return "/use" if self.view == "tenants" else f"/tenants/{self.tenant or '-'}/{self.view}"
 
     @property
     def words(self) -> str:
-        """For people."""
+        """A description for people."""
         whose = "" if self.view == "tenants" else f" of {self.tenant or 'all tenants'}"
         return f"{self.view}{whose} by {self.sort}"
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What was found at one moment. `nodes` is None where the key may not see them."""
+class Snapshot:
+    """The gateway's answer at one time. `nodes` is None if the key may not read them."""
 
     at: datetime
-    wanted: Wanted
+    query: Query
     items: Sequence[Row]
     total: int
     silent_nodes: Sequence[str]
@@ -58,40 +57,41 @@ class Look:
 
     @property
     def is_measured(self) -> bool:
-        """Whether it is known of every process what it uses."""
-        has_none = [row for row in self.items if row.get("process", "") is None]  # a session that waits for one
-        return all(row.get("cpu_percent") is not None for row in self.items if row not in has_none)
+        """Whether the use of every process is known."""
+        processes = [row for row in self.items if row.get("process", "") is not None]  # a session may wait for its own
+        return all(row.get("cpu_percent") is not None for row in processes)
 
     def as_json(self) -> dict[str, Any]:
-        """For scripts."""
-        asked = {"view": self.wanted.view, "sort": self.wanted.sort, "tenant": self.wanted.tenant}
+        """One object of `--json`."""
         found = {"total": self.total, "silent_nodes": list(self.silent_nodes), "items": list(self.items)}
-        return {"at": self.at.isoformat(), **asked, "nodes": self.nodes, **found}
+        return {"at": self.at.isoformat(), **asdict(self.query), "nodes": self.nodes, **found}
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: its title, and what stands there of a row. Numbers stand on the right."""
+    """One column: its title, and its text for a row. Numbers are aligned to the right."""
 
     title: str
     text: Callable[[Row], str]
     is_number: bool = False
 
 
-def frame(look: Look, problem: str = "") -> list[str]:
-    """The lines: the nodes, what is looked at, the rows. `problem`: why there is nothing newer."""
-    silent = f"; no answer from {', '.join(map(printable, look.silent_nodes))}" if look.silent_nodes else ""
-    shown = f"{len(look.items)} of {look.total}" if len(look.items) < look.total else str(look.total)
-    about = f"{look.at:%H:%M:%S}  {look.wanted.words}: {shown}{silent}"
-    lines = [*_nodes(look.nodes), about]
+def frame(snapshot: Snapshot, problem: str = "") -> list[str]:
+    """The lines: nodes, a description, the table. `problem` says why there is no newer answer."""
+    total = snapshot.total
+    shown = f"{len(snapshot.items)} of {total}" if len(snapshot.items) < total else str(total)
+    about = f"{snapshot.at:%H:%M:%S}  {snapshot.query.words}: {shown}"
+    if snapshot.silent_nodes:
+        about += f"; no answer from {', '.join(map(printable, snapshot.silent_nodes))}"
+    lines = [*_nodes(snapshot.nodes), about]
     if problem:
         lines.append(printable(problem))
-    return [*lines, "", *_table(look.items, COLUMNS[look.wanted.view])]
+    return [*lines, "", *_table(snapshot.items, COLUMNS[snapshot.query.view])]
 
 
-def title_line(look: Look, problem: str = "") -> int:
-    """Which line of the frame has the titles of the columns: all below it are rows."""
-    return len(_nodes(look.nodes)) + (3 if problem else 2)
+def title_line(snapshot: Snapshot, problem: str = "") -> int:
+    """The number of the line with the titles of the columns; the rows follow it."""
+    return len(_nodes(snapshot.nodes)) + (3 if problem else 2)
 
 
 def _nodes(nodes: Sequence[Row] | None) -> list[str]:
@@ -136,13 +136,6 @@ def _padded(text: str, width: int, *, to_the_right: bool) -> str:
     return blanks + text if to_the_right else text + blanks
 
 
-def cut(line: str, width: int) -> str:
-    """As much of a line as fits."""
-    while columns_of(line) > width:
-        line = line[: -max(1, (columns_of(line) - width) // 2)]
-    return line
-
-
 # --- columns
 
 
@@ -171,8 +164,8 @@ def _seconds(seconds: float) -> str:
     return f"{hours}h{minutes:02d}m" if hours < 48 else f"{hours // 24}d{hours % 24:02d}h"
 
 
-def _text(name: str) -> Callable[[Row], str]:
-    return lambda row: printable(str(row[name])) if row.get(name) not in (None, "") else "-"
+def _text(name: str) -> Column:
+    return Column(name.upper(), lambda row: printable(str(row[name])) if row.get(name) not in (None, "") else "-")
 
 
 def _number(title: str, name: str, show: Callable[[Any], str] = str) -> Column:
@@ -191,19 +184,15 @@ _USE = (
     _number("TOTAL", "calls_total"),
 )
 _AGE = _number("AGE", "age_s", _seconds)
+_WHO = Column("WHO", lambda row: printable(f"{row['issuer']} {row['subject']}"))
 COLUMNS: Mapping[str, Sequence[Column]] = {
     "processes": (
-        *_USE, _AGE, Column("TENANT", _text("tenant")), Column("BACKEND", _text("backend")),
-        Column("STATE", _text("state")), _number("SESSIONS", "session_count"), _number("PID", "pid"),
-        Column("NODE", _text("node")), Column("ID", _text("id")),
+        *_USE, _AGE, _text("tenant"), _text("backend"), _text("state"), _number("SESSIONS", "session_count"),
+        _number("PID", "pid"), _text("node"), _text("id"),
     ),
     "sessions": (
-        *_USE, _AGE, _number("IDLE", "idle_s", _seconds), Column("TENANT", _text("tenant")),
-        Column("BACKEND", _text("backend")),
-        Column("WHO", lambda row: printable(f"{row['issuer']} {row['subject']}")), Column("CLIENT", _client),
-        Column("ADDRESS", _text("address")), Column("ID", _text("id")), Column("NODE", _text("node")),
+        *_USE, _AGE, _number("IDLE", "idle_s", _seconds), _text("tenant"), _text("backend"), _WHO,
+        Column("CLIENT", _client), _text("address"), _text("id"), _text("node"),
     ),
-    "tenants": (
-        *_USE, _number("SESSIONS", "sessions"), _number("PROCESSES", "processes"), Column("TENANT", _text("tenant")),
-    ),
+    "tenants": (*_USE, _number("SESSIONS", "sessions"), _number("PROCESSES", "processes"), _text("tenant")),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Screen: `trunkline top` in a terminal that can be drawn on. The gateway is asked in a thread: keys work meanwhile."""
+"""`trunkline top` on the screen of a terminal. A thread asks the gateway, so that keys work meanwhile."""
 
 import contextlib
 import curses
@@ -7,36 +7,37 @@ import signal
 import threading
 from collections.abc import Callable
 
-from app.cli.top.frame import KEYS, Look, Wanted, cut, frame, title_line
+from app.cli.tables import cut
+from app.cli.top.frame import KEYS, Query, Snapshot, frame, title_line
 from app.errors import GatewayError
 
 KEY_WAIT_MS = 100
 VIEW_KEYS = {"p": "processes", "s": "sessions", "t": "tenants"}
 SORT_KEYS = {"m": "memory", "c": "cpu", "l": "calls", "a": "age"}
 
-Ask = Callable[[Wanted, int], Look]
+Ask = Callable[[Query, int], Snapshot]
 
 
 class ScreenFailed(Exception):
-    """This terminal cannot be drawn on."""
+    """The terminal has no screen to draw on."""
 
 
 class Screen:
-    """Shows one look after the other until it is told to quit."""
+    """Shows the gateway's answers until the user quits."""
 
-    def __init__(self, ask: Ask, first: Look, interval_s: float, rows: int | None) -> None:
+    def __init__(self, ask: Ask, first: Snapshot, interval_s: float, rows: int | None) -> None:
         self._ask, self._interval_s, self._rows = ask, interval_s, rows
-        self._look, self._wanted, self._problem = first, first.wanted, ""
+        self._snapshot, self._query, self._problem = first, first.query, ""
         self._height = 24
         self._at_once, self._is_over = threading.Event(), False
         self._failure: BaseException | None = None
 
     def run(self) -> int:
-        """Until `q`.
+        """Runs until `q` is pressed.
 
         Raises:
             ScreenFailed: nothing was drawn.
-            KeyboardInterrupt, SystemExit: it was told to end; the terminal is as it was.
+            KeyboardInterrupt, SystemExit: a signal ended it; the terminal is restored.
         """
         locale.setlocale(locale.LC_ALL, "")
         try:
@@ -46,8 +47,8 @@ class Screen:
         signal.signal(signal.SIGTERM, _leave)
         try:
             _prepare(window)
-            # A daemon: an answer that does not come must not keep the terminal.
-            threading.Thread(target=self._keep_looking, daemon=True, name="look").start()
+            # A daemon: a missing answer must not keep the command from ending.
+            threading.Thread(target=self._keep_asking, daemon=True, name="top").start()
             self._draw_until_quit(window)
         finally:
             self._is_over = True
@@ -57,32 +58,32 @@ class Screen:
 
     # --- the thread that asks
 
-    def _keep_looking(self) -> None:
+    def _keep_asking(self) -> None:
         try:
             while not self._is_over:
                 self._at_once.clear()
-                self._look_again()
+                self._refresh()
                 self._at_once.wait(self._interval_s)
         except BaseException as error:  # noqa: BLE001 - raised by the thread that draws
             self._failure = error
 
-    def _look_again(self) -> None:
-        room = self._height - title_line(self._look) - 2  # the titles themselves, and the last line
+    def _refresh(self) -> None:
+        room = self._height - title_line(self._snapshot) - 2  # the titles, and the last line
         try:
-            look = self._ask(self._wanted, self._rows or max(1, room))
+            snapshot = self._ask(self._query, self._rows or max(1, room))
         except GatewayError as error:
-            self._problem = f"nothing newer: {error}"
+            self._problem = f"no newer data: {error}"
         else:
-            self._look, self._problem = look, ""
+            self._snapshot, self._problem = snapshot, ""
 
-    # --- the one that draws
+    # --- the thread that draws
 
     def _draw_until_quit(self, window: curses.window) -> None:
         drawn: object = None
         while True:
             if self._failure is not None:
                 raise self._failure
-            state = (self._look, self._problem, self._wanted, window.getmaxyx())
+            state = (self._snapshot, self._problem, self._query, window.getmaxyx())
             if state != drawn:
                 self._draw(window)
                 drawn = state
@@ -95,21 +96,21 @@ class Screen:
                 self._press(chr(key))
 
     def _press(self, key: str) -> None:
-        wanted = self._wanted
-        if key in VIEW_KEYS and (key != "t" or wanted.tenant is None):
-            self._wanted = wanted.but(view=VIEW_KEYS[key])
+        query = self._query
+        if key in VIEW_KEYS and (key != "t" or query.tenant is None):
+            self._query = query.but(view=VIEW_KEYS[key])
         elif key in SORT_KEYS:
-            self._wanted = wanted.but(sort=SORT_KEYS[key])
+            self._query = query.but(sort=SORT_KEYS[key])
         elif key not in (" ", "r"):
             return
         self._at_once.set()
 
     def _draw(self, window: curses.window) -> None:
         self._height, width = window.getmaxyx()
-        look, problem = self._look, self._problem
-        if self._wanted != look.wanted and not problem:
-            problem = f"asking for {self._wanted.words} ..."
-        lines, titles = frame(look, problem), title_line(look, problem)
+        snapshot, problem = self._snapshot, self._problem
+        if self._query != snapshot.query and not problem:
+            problem = f"asking for {self._query.words} ..."
+        lines, titles = frame(snapshot, problem), title_line(snapshot, problem)
         window.erase()
         for number, line in enumerate(lines[: self._height - 1]):
             _put(window, number, cut(line, width), curses.A_REVERSE if number == titles else curses.A_NORMAL)
@@ -118,19 +119,19 @@ class Screen:
 
 
 def _leave(signum: int, _: object) -> None:
-    """As a signal would have ended us, but not before the terminal is as it was."""
+    """Ends the command with the exit code of the signal, after the terminal is restored."""
     raise SystemExit(128 + signum)
 
 
 def _prepare(window: curses.window) -> None:
     curses.noecho()
     curses.cbreak()
-    with contextlib.suppress(curses.error):  # a terminal that always shows it
+    with contextlib.suppress(curses.error):  # the terminal cannot hide the cursor
         curses.curs_set(0)
     window.keypad(True)
     window.timeout(KEY_WAIT_MS)
 
 
-def _put(window: curses.window, line: int, text: str, look: int) -> None:
-    with contextlib.suppress(curses.error):  # it has become smaller meanwhile; or that was its last corner
-        window.addstr(line, 0, text, look)
+def _put(window: curses.window, line: int, text: str, style: int) -> None:
+    with contextlib.suppress(curses.error):  # the terminal has become smaller, or this was its last corner
+        window.addstr(line, 0, text, style)

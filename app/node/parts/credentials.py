@@ -1,4 +1,4 @@
-"""Who may come in: keys, tokens and their issuers, and what is remembered of their use."""
+"""Authentication: API keys, tokens and their issuers, and when they were last used."""
 
 import logging
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ from app.limits.rate_limiter import RateLimiter
 from app.node.parts.opening import Opening
 from app.node.parts.records import Records
 
-FLUSH_EVERY_S = 60.0  # how often it is written down when keys were used last
+FLUSH_EVERY_S = 60.0  # between two writes of last_used_at
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """`outbound` fetches issuers' keys, and what `issuer_check` looks at."""
+    """`outbound` fetches from issuers, for `authenticator` and `issuer_check`."""
 
     key_maker: KeyMaker
     sealer: Sealer
@@ -35,7 +35,7 @@ class Credentials:
 
 
 async def open_credentials(opening: Opening, records: Records) -> Credentials:
-    """At the end it is written down when keys were used last."""
+    """last_used_at of keys is saved once more when the node ends."""
     settings, metrics, stack = opening.settings, opening.metrics, opening.stack
     key_maker, sealer = KeyMaker(settings.secret_key), Sealer(settings.secret_key)
     outbound = Outbound(settings.outbound_allow)
@@ -56,7 +56,7 @@ async def open_credentials(opening: Opening, records: Records) -> Credentials:
 
 
 async def flush_for_ever(authenticator: Authenticator) -> None:
-    """Writes down now and then when keys were used last."""
+    """Saves last_used_at of keys every FLUSH_EVERY_S."""
     while True:
         await anyio.sleep(FLUSH_EVERY_S)
         await _flush_once(authenticator)
@@ -66,4 +66,4 @@ async def _flush_once(authenticator: Authenticator) -> None:
     try:
         await authenticator.flush_last_used()
     except GatewayError:
-        log.warning("Could not save last_used_at of API keys; will try again")
+        log.warning("Could not save last_used_at of API keys; will retry")

@@ -1,52 +1,61 @@
-"""This node among the others: its beats, whom it takes for dead, and where it looks for a session."""
+"""This node among the others: its heartbeat, which nodes are dead, and where to look for a session."""
 
+import math
 from dataclasses import dataclass, replace
 
 import anyio
 
+from app.cluster.all_nodes import AllNodes
 from app.node.parts.opening import Opening
 from app.node.parts.routes import Routes
 from app.node.parts.sessions import Sessions
-from app.peers.dead_peers import Silence
+from app.peers.dead_nodes import Silence
 from app.routing.heartbeat import Heartbeat
 from app.routing.router import Router
 from app.routing.routes import NodeRecord
 from app.sessions.standstill import StandstillGuard
 from app.this_node.overview import NodeOverview
 
-LAST_WORDS_S = 2.0  # to tell the others what this node had; what they are not told lapses
+LAST_WORDS_S = 2.0  # for telling the others which sessions this node had; leases of the rest lapse
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """`guard` proves after a standstill what is still ours; `probe` asks whether a silent node lives."""
+    """`guard` verifies ownership after a standstill; `probe` asks whether a silent node lives."""
 
     heartbeat: Heartbeat
+    all_nodes: AllNodes
     guard: StandstillGuard
     probe: Silence
     router: Router
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the other nodes have heard of this one."""
+        return math.isfinite(self.heartbeat.last_ok)
+
 
 def join(opening: Opening, routes: Routes, sessions: Sessions) -> Membership:
-    """Nobody knows this node before its first beat. However it ends, it says so."""
+    """The others know this node from its first heartbeat on, and are told when it ends."""
     routing, ownership = routes.routing, routes.ownership
     heartbeat = Heartbeat(
         routing.store,
         lambda: _record(sessions.overview, routing.url),
         lambda: list(ownership),
         ownership.lost,
-        sessions.fence.now,
+        opening.standstill.now,
         sessions.journals.rewrite_all,
     )
-    guard = StandstillGuard(sessions.fence, sessions.registry, ownership, heartbeat.prove_anew)
+    guard = StandstillGuard(opening.standstill, ownership, heartbeat.prove_anew, opening.sessions.deliver_held)
     probe = Silence(routing.peers.probe)
     router = Router(routing.store, opening.node_id, heartbeat.peers, heartbeat.departed, probe, ownership.has_ended)
     opening.stack.push_async_callback(_leave, heartbeat)
-    return Membership(heartbeat, guard, probe, router)
+    all_nodes = AllNodes(sessions.overview, heartbeat.peers.values, routing.peers, routing.url)
+    return Membership(heartbeat, all_nodes, guard, probe, router)
 
 
 def node_leaves(node: str, routes: Routes, membership: Membership) -> None:
-    """Another node has said that it leaves: nothing is opened there any more, and no connection to it is kept."""
+    """Another node leaves: from now on nothing is opened there, and no connection to it is kept."""
     membership.router.forget_node(node)
     record = membership.heartbeat.peers.get(node)
     if record is not None:
@@ -55,7 +64,6 @@ def node_leaves(node: str, routes: Routes, membership: Membership) -> None:
 
 
 def _record(overview: NodeOverview, url: str) -> NodeRecord:
-    """This node as the others see it."""
     status = overview.status()
     return NodeRecord(
         status.id, url, status.version, status.started_at, status.sessions, status.processes, status.draining
@@ -63,6 +71,6 @@ def _record(overview: NodeOverview, url: str) -> NodeRecord:
 
 
 async def _leave(heartbeat: Heartbeat) -> None:
-    """However the node ends: the others need not wait for its lease to lapse."""
+    """So that the others need not wait for its lease to lapse, however the node ends."""
     with anyio.move_on_after(LAST_WORDS_S, shield=True):
         await heartbeat.leave()

@@ -1,18 +1,21 @@
-"""What each group of parts is opened with."""
+"""What the parts are opened with."""
 
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from app.config.settings import Settings
 from app.metrics import Metrics
+from app.sessions.open_sessions import OpenSessions
+from app.sessions.standstill import StandstillDetector
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """A node that is being opened. `stack` closes in reverse what was opened."""
+    """A node that is being opened. `stack` closes in reverse order what was opened."""
 
     stack: AsyncExitStack
     settings: Settings
     metrics: Metrics
     node_id: str
-    version: str
+    sessions: OpenSessions
+    standstill: StandstillDetector

@@ -1,7 +1,8 @@
-"""Processes of backends: who starts them, who hands them out, and where they have their homes."""
+"""Backend processes: what starts them, what leases them, and where their homes are."""
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 
 import anyio.to_thread
 
@@ -11,10 +12,12 @@ from app.config.environment import PREFIX
 from app.config.settings import Settings
 from app.errors import SettingsError
 from app.links.leasing import ProcessLeasing
+from app.links.shared_processes import initialized
 from app.node.parts.opening import Opening
 from app.processes import homes
 from app.processes.pipes import PipeLimits
 from app.processes.supervisor import Supervisor, SupervisorOptions
+from app.sessions.reclaiming import Reclaiming
 from app.storage.backends import BackendRepository
 
 _MOVE = "move what is still needed (docs/operations.md, Homes), then remove it"
@@ -24,20 +27,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """The supervisor owns them, the pool leases them, the lender shares or restarts them."""
+    """`supervisor` owns them, `pool` hands them out, `leasing` shares or restarts them for sessions."""
 
     supervisor: Supervisor
     failures: FailureLog
     pool: ProcessPool
-    lender: ProcessLeasing
+    leasing: ProcessLeasing
 
 
 async def open_processes(opening: Opening, backends: BackendRepository) -> Processes:
-    """None is started yet.
-
-    Raises:
-        SettingsError: there is no place for homes.
-    """
+    """Starts no process yet. Raises SettingsError: the directory of homes cannot be made."""
     settings, metrics, stack = opening.settings, opening.metrics, opening.stack
     options = SupervisorOptions(
         homes=await _open_homes(settings, backends),
@@ -45,16 +44,24 @@ async def open_processes(opening: Opening, backends: BackendRepository) -> Proce
         sched_batch=True,
     )
     supervisor = await stack.enter_async_context(Supervisor(metrics, options))
-    failures = FailureLog(opening.node_id)
+    failures = FailureLog(opening.node_id, users_of=opening.sessions.users_of)
     limits = PoolOptions(max_processes=settings.max_processes, deadline_s=settings.pool_wait_s)
-    pool = await stack.enter_async_context(ProcessPool(supervisor, metrics, limits, failures=failures))
-    lender = await stack.enter_async_context(ProcessLeasing(pool, metrics))
-    return Processes(supervisor, failures, pool, lender)
+    pool = ProcessPool(
+        supervisor,
+        metrics,
+        limits,
+        failures=failures,
+        prepare=partial(initialized, metrics),
+        reclaim=Reclaiming(opening.sessions, opening.standstill).reclaim,
+    )
+    await stack.enter_async_context(pool)
+    leasing = await stack.enter_async_context(ProcessLeasing(pool))
+    return Processes(supervisor, failures, pool, leasing)
 
 
 async def _open_homes(settings: Settings, backends: BackendRepository) -> homes.Homes:
-    """Where backends live. The one home that they all had in versions before this goes to the only tenant that has
-    backends; of several nobody knows whose files are whose."""
+    """Older versions had one home for all backends: it goes to the only tenant that has backends. If there are several,
+    it stays, as nobody knows whose files are in it."""
     root, old = settings.homes, settings.data_dir / "backends" / "home"
     try:
         await anyio.to_thread.run_sync(homes.make_root, root)

@@ -1,4 +1,4 @@
-"""The database and what is kept in it."""
+"""The database and its repositories."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,18 +9,17 @@ from app.node.parts.opening import Opening
 from app.storage.api_keys import ApiKeyRepository
 from app.storage.audit_follower import AuditFollower
 from app.storage.backends import BackendRepository
-from app.storage.engine import Database
+from app.storage.engine import Database, DatabaseWatch
 from app.storage.issuers import IssuerRepository
 from app.storage.secret_key import SecretKeyCheck
 from app.storage.switches import SwitchRepository
 from app.storage.tenants import TenantRepository
-from app.storage.watch import DatabaseWatch
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """`watch` knows whether the database answers, `trail` what others have changed in it. `tenants_off` and `warm` are
-    of the start: which tenants are switched off, and which backends keep warm processes."""
+    """`watch` knows whether the database answers, `trail` what other processes have changed in it. `tenants_off` and
+    `warm` are as of the start: tenants that are switched off, and backends with warm processes."""
 
     database: Database
     tenants: TenantRepository

@@ -1,26 +1,29 @@
-"""Other nodes, if there can be any: who has which session, and what all of them must know."""
+"""Connections to other nodes, if there can be any, and the routes of this node's sessions."""
 
 from dataclasses import dataclass
 
 from app.auth.sealing import Sealer
 from app.cluster.opening import Routing, open_routing
+from app.event import Event
 from app.node.parts.opening import Opening
 from app.peers.client import Deadlines
+from app.routing.routes import Route
 from app.sessions.ownership import Ownership
 
-SILENT_COMMENTS = 2.5  # a stream of another node's that misses so many of its keep-alive comments is dead
+SILENT_COMMENTS = 2.5  # a stream from another node counts as dead after so many missing keep-alive comments
 
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """`ownership` has those of this node."""
+    """`ownership` has the routes of this node; `caller_lost` tells that another node has taken a caller."""
 
     routing: Routing
     ownership: Ownership
+    caller_lost: Event[[Route]]
 
 
 async def open_routes(opening: Opening, sealer: Sealer) -> Routes:
-    """Whether Redis is there or not."""
+    """Does not wait for a Redis that is away."""
     settings = opening.settings
     routing = await opening.stack.enter_async_context(
         open_routing(
@@ -34,5 +37,12 @@ async def open_routes(opening: Opening, sealer: Sealer) -> Routes:
             deadlines=Deadlines(idle_s=SILENT_COMMENTS * settings.keepalive_s),
         )
     )
-    ownership = Ownership(routing.store, opening.node_id, routing.url)
-    return Routes(routing, await opening.stack.enter_async_context(ownership))
+    caller_lost = Event[[Route]]()
+    ownership = Ownership(
+        routing.store,
+        opening.node_id,
+        routing.url,
+        on_session_lost=opening.sessions.lost,
+        on_caller_lost=caller_lost.tell,
+    )
+    return Routes(routing, await opening.stack.enter_async_context(ownership), caller_lost)

@@ -1,2 +1,1 @@
-"""What one session's Exchange goes by: calls that wait for their turn, when a call is overdue, what the backend has
-asked, and which stream gets a message. Pure, like all of `protocol`."""
+"""Parts of an Exchange: waiting calls, deadlines, the backend's questions, and which stream gets a message."""

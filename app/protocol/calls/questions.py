@@ -1,4 +1,4 @@
-"""Questions: a backend's requests to its client that wait for an answer, under our ids."""
+"""Questions: a backend's open requests to its client, under our ids."""
 
 from collections.abc import Callable, Iterator
 
@@ -7,20 +7,18 @@ import msgspec
 from app.protocol.commands import Stream
 from app.protocol.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, Request, Response, dump_response, error_response
 
-MAX_QUESTIONS = 64  # of one backend open at once; above it the backend is refused
-QUESTION_S = 600.0  # a question that nobody is there to answer gets an error after this, never silence
+MAX_QUESTIONS = 64  # of one backend open at once; more get an error
+QUESTION_S = 600.0  # a question whose stream nobody reads gets an error after this
 
 
-class Question(msgspec.Struct, gc=False):
-    """One of them."""
-
+class Question(msgspec.Struct, gc=False, frozen=True):
     backend_id: bytes
     stream: Stream
     deadline: float
 
 
 class Questions:
-    """Those of one session. What they return as bytes is a line for the backend."""
+    """The questions of one session. Bytes that are returned are a line for the backend."""
 
     __slots__ = ("_ids", "open")
 
@@ -29,7 +27,7 @@ class Questions:
         self._ids: dict[bytes, bytes] = {}  # the backend's id -> ours
 
     def refusal(self, message: Request) -> bytes | None:
-        """Tells the backend why this cannot be asked; None where it can."""
+        """The error if this cannot be asked."""
         if message.id in self._ids:
             return error_response(message.id, INVALID_REQUEST, "a request with this id waits for the client")
         if len(self.open) >= MAX_QUESTIONS:
@@ -37,56 +35,56 @@ class Questions:
         return None
 
     def add(self, our_id: bytes, backend_id: bytes, stream: Stream, now: float) -> None:
-        """It is put to the client on this stream."""
+        """The client is asked on this stream."""
         self.open[our_id] = Question(backend_id, stream, now + QUESTION_S)
         self._ids[backend_id] = our_id
 
     def ask_on(self, our_id: bytes, stream: Stream) -> None:
-        """The owner has put a question on another stream than the one it was for."""
+        """The owner has sent the question on another stream."""
         question = self.open.get(our_id)
         if question is not None:
-            question.stream = stream
+            self.open[our_id] = msgspec.structs.replace(question, stream=stream)
 
     def asked_on(self, our_id: bytes) -> Stream | None:
-        """The stream that a question was put on last; None where it is not open any more."""
+        """The stream of an open question."""
         question = self.open.get(our_id)
         return None if question is None else question.stream
 
     def answer(self, message: Response) -> bytes | None:
-        """The client's answer; None where the backend has asked no such question, or got its answer."""
-        question = self.open.pop(message.id, None)
-        if question is None:
-            return None
-        self._ids.pop(question.backend_id, None)
-        return dump_response(question.backend_id, message)
+        """The client's answer; None if there is no such question open."""
+        backend_id = self._close(message.id)
+        return None if backend_id is None else dump_response(backend_id, message)
 
     def refuse(self, our_id: bytes, why: str, code: int = INTERNAL_ERROR) -> bytes | None:
-        """Tells the backend that its question reached nobody; None where it is not open any more."""
+        """An error instead of an answer; None if the question is not open."""
+        backend_id = self._close(our_id)
+        return None if backend_id is None else error_response(backend_id, code, why)
+
+    def _close(self, our_id: bytes) -> bytes | None:
         question = self.open.pop(our_id, None)
         if question is None:
             return None
-        self._ids.pop(question.backend_id, None)
-        return error_response(question.backend_id, code, why)
+        del self._ids[question.backend_id]
+        return question.backend_id
 
     def withdraw(self, backend_id: bytes) -> tuple[bytes, Stream] | None:
-        """The backend does not ask any more: our id, and the stream that must hear of it; None where it has not."""
+        """The backend has cancelled a question: our id and its stream; None if it is not open."""
         our_id = self._ids.pop(backend_id, None)
         return None if our_id is None else (our_id, self.open.pop(our_id).stream)
 
     def client_is_there(self, reads: Callable[[Stream], bool], now: float) -> None:
-        """Questions age only while nobody `reads` the stream that they went to: people may think for hours."""
-        for question in self.open.values():
+        """Extends the deadlines of questions whose stream somebody `reads`: people may think for hours."""
+        for our_id, question in self.open.items():
             if reads(question.stream):
-                question.deadline = now + QUESTION_S
+                self.open[our_id] = msgspec.structs.replace(question, deadline=now + QUESTION_S)
 
     def expire(self, now: float) -> Iterator[bytes]:
-        """Refuses what nobody has answered by `now`."""
+        """The errors for questions past their deadline."""
         for our_id in [our_id for our_id, question in self.open.items() if question.deadline <= now]:
             line = self.refuse(our_id, "the client did not answer in time")
             if line is not None:
                 yield line
 
     def clear(self) -> None:
-        """The backend asks nothing any more."""
         self.open.clear()
         self._ids.clear()

@@ -1,17 +1,13 @@
-"""Which stream gets a message of the backend that names no call of ours, or names it in its `_meta` only.
-
-Progress names its call, a question that is withdrawn was put on a stream, and changes of lists and resources are for
-the Listen stream: that is seen in `exchange.py` itself. Here is the rest.
-"""
-
-import msgspec
+"""Which stream gets a message of the backend that names no call, or only in its `_meta`. For other messages (progress,
+cancelled questions, changes of lists and resources) `exchange.py` decides."""
 
 from app.protocol.commands import Call, Listen, Stream
-from app.protocol.jsonrpc import ABSENT, Params, members_of, string_of
+from app.protocol.jsonrpc import ABSENT, Params, members_of
+from app.protocol.running_tasks import task_id_of
 
 RELATED_TASK_KEY = "io.modelcontextprotocol/related-task"
 SUBSCRIPTION_KEY = "io.modelcontextprotocol/subscriptionId"
-_FEEDBACK = frozenset({"tools/call", "prompts/get", "resources/read"})  # what may ask and log while it runs
+_FEEDBACK = frozenset({"tools/call", "prompts/get", "resources/read"})  # may ask and log while they run
 
 
 def stream_for_feedback(running: dict[bytes, Call], params: Params | None, *, listening: bool) -> Stream:
@@ -21,10 +17,11 @@ def stream_for_feedback(running: dict[bytes, Call], params: Params | None, *, li
     1. Exactly one call is in flight: its stream.
     2. Several are, or one that cannot stream, and somebody listens: the Listen stream.
     3. Nobody listens: the stream of the oldest call that may ask.
-    4. No call can carry it: the Listen stream, where it waits for a reader.
+    4. Else the Listen stream, where it waits for a reader.
     """
     if params is not None and "_meta" in params:
-        task = _task_of(members_of(params["_meta"]).get(RELATED_TASK_KEY))
+        related = members_of(params["_meta"]).get(RELATED_TASK_KEY)
+        task = None if related is None else task_id_of(related)
         if task is not None:
             waiting = (call.stream for call in running.values() if call.task == task and call.may_stream)
             return next(waiting, Listen.STREAM)
@@ -39,10 +36,5 @@ def stream_for_feedback(running: dict[bytes, Call], params: Params | None, *, li
 
 
 def subscription_of(running: dict[bytes, Call], params: Params) -> Call | None:
-    """The `subscriptions/listen` (2026-07-28) that a notification is sent for; its id is our request's."""
+    """The `subscriptions/listen` (2026-07-28) that a notification is sent for; the subscription has its id."""
     return running.get(bytes(members_of(params["_meta"]).get(SUBSCRIPTION_KEY, ABSENT)))
-
-
-def _task_of(related: msgspec.Raw | None) -> str | None:
-    """The task that a message of 2025-11-25 belongs to."""
-    return None if related is None else string_of(members_of(related).get("taskId"))

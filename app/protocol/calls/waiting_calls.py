@@ -1,42 +1,39 @@
-"""WaitingCalls: the calls of one session whose turn has not come. As many run as may, and these wait."""
+"""WaitingCalls: the calls of one session that wait because as many run as may."""
 
 import msgspec
 
 from app.errors import QuotaExceeded
 from app.protocol.commands import Call
 
-MIN_WAITING = 8  # calls that may wait for their turn, where fewer may run
-MAX_WAITING_BYTES = 4 << 20  # of the lines of calls that wait; one alone may be longer
-LINE_OVERHEAD = 64  # by so much may a line for the backend be longer than the message it is made of
+MIN_WAITING = 8  # calls that may wait, even if fewer may run
+MAX_WAITING_BYTES = 4 << 20  # of the lines of waiting calls; a single one may be longer
+LINE_OVERHEAD = 64  # a line for the backend may be longer than the client's message
 
 
 class WaitingCall(msgspec.Struct, gc=True):
-    """A call whose turn has not come, and the line that it is."""
-
     call: Call
     line: bytes
     is_own: bool
 
 
 class WaitingCalls:
-    """Those that wait, beside those that run, of which there are at most `max_running`. `reserved` of these places
-    are left to what the gateway asks itself."""
+    """At most `max_running` calls run; `reserved` of these places are kept for the gateway's own calls."""
 
     __slots__ = ("_bytes", "_running", "calls", "max_running", "max_waiting", "reserved")
 
     def __init__(self, running: dict[bytes, Call], max_running: int) -> None:
         self.calls: dict[bytes, WaitingCall] = {}  # by our id, oldest first
-        self._running = running  # the owner's
+        self._running = running  # the Exchange's
         self.max_running, self.max_waiting = max_running, max(max_running, MIN_WAITING)
         self.reserved = 0
         self._bytes = 0
 
-    def require_room(self, calls: int, size: int) -> None:
-        """Looks whether so many calls of `size` bytes in all would run or wait, every one of them.
+    def reserve(self, places: int, min_waiting: int) -> None:
+        """Keeps places for the gateway's own calls, and lets at least `min_waiting` calls wait."""
+        self.reserved, self.max_waiting = places, max(self.max_waiting, min_waiting)
 
-        Raises:
-            QuotaExceeded: they would not.
-        """
+    def require_room(self, calls: int, size: int) -> None:
+        """Raises QuotaExceeded unless so many calls, of `size` bytes together, could all run or wait."""
         would_wait = len(self._running) + len(self.calls) + calls - self.max_running
         if would_wait > 0:
             self._require_places(would_wait, size + calls * LINE_OVERHEAD, is_one=calls == 1)
@@ -49,11 +46,7 @@ class WaitingCalls:
             raise QuotaExceeded("calls_per_session", f"a session has at most {places}; this one has {in_flight}")
 
     def add(self, call: Call, line: bytes, *, is_own: bool) -> None:
-        """One more that waits.
-
-        Raises:
-            QuotaExceeded: as many wait as may.
-        """
+        """Raises QuotaExceeded if no more calls may wait."""
         self._require_places(len(self.calls) + 1, len(line), is_one=True)
         self.calls[call.gateway_id] = WaitingCall(call, line, is_own)
         self._bytes += len(line)
@@ -67,12 +60,11 @@ class WaitingCalls:
         return None if first is None else self.take(first)
 
     def take(self, gateway_id: bytes) -> tuple[Call, bytes]:
-        """This one waits no longer."""
+        """Removes this call, and returns it with its line."""
         waiting = self.calls.pop(gateway_id)
         self._bytes -= len(waiting.line)
         return waiting.call, waiting.line
 
     def clear(self) -> None:
-        """None waits any more."""
         self.calls.clear()
         self._bytes = 0

@@ -1,1 +1,1 @@
-"""What 2026-07-28 has and the handshake era has not, and the bridge between the two. Pure, like all of `protocol`."""
+"""What 2026-07-28 has and the handshake era has not, and the bridge between the two."""

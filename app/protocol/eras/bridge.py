@@ -1,9 +1,9 @@
-"""Bridge: lets a session of the handshake era talk to a server that speaks 2026-07-28 only. Pure.
+"""Bridge: lets a session of the handshake era talk to a server that speaks only 2026-07-28.
 
-Toward the session it is a handshake-era server: it answers `initialize`, `ping` and `logging/setLevel` itself,
-asks the client's questions as ordinary requests and sends list changes unasked. Toward the server it is a
-client of 2026-07-28: every request gets its envelope, `input_required` results are looped with the client's
-answers, and one subscription carries what a handshake-era client would simply be told.
+Toward the session it is a handshake-era server: it answers `initialize`, `ping` and `logging/setLevel` itself, and
+sends the server's questions as requests and its changes as notifications. Toward the server it is a client of
+2026-07-28: every request gets its envelope, `input_required` results are repeated with the client's answers, and one
+subscription carries the changes.
 """
 
 from collections.abc import Iterator
@@ -12,19 +12,20 @@ from typing import Any
 import msgspec
 
 from app.protocol.calls.stream_choice import SUBSCRIPTION_KEY
-from app.protocol.eras.handshake_answers import as_handshake_era
+from app.protocol.eras.answers import as_handshake_era
 from app.protocol.eras.input_required import NEEDS, as_client_knows, why_not_asked
-from app.protocol.eras.modern import (
+from app.protocol.eras.sessionless_envelope import (
     CAPABILITIES_KEY,
     CLIENT_INFO_KEY,
     LEVELS,
     LOG_LEVEL_KEY,
-    MODERN,
     SERVER_INFO_KEY,
+    SESSIONLESS,
     VERSION_KEY,
     across_eras,
 )
 from app.protocol.jsonrpc import (
+    ABSENT,
     INTERNAL_ERROR,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
@@ -36,16 +37,18 @@ from app.protocol.jsonrpc import (
     dump_request,
     dump_response,
     encode,
+    encoded,
     error_response,
     members_of,
+    object_in,
     parse_backend,
     result_response,
     string_of,
 )
 from app.protocol.revisions import Revision, is_handshake
 
-USUAL_LEVEL = "info"  # of a client that has asked for none
-FIRST_PAUSE_S, MAX_PAUSE_S = 0.05, 5.0  # before a server that has no question is asked again; each is twice the last
+USUAL_LEVEL = "info"  # of a client that has set none
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.05, 5.0  # before a call is repeated that asked no question; doubles each time
 MAX_URIS = 256  # that one session may subscribe to
 _HANDSHAKE_ONLY = frozenset({"notifications/progress", "notifications/roots/list_changed"})  # of clients
 _OF_CLIENTS = (*NEEDS.values(), "experimental", "extensions")
@@ -54,21 +57,21 @@ _LISTS = {"tools": "toolsListChanged", "prompts": "promptsListChanged", "resourc
 
 
 class ToServer(msgspec.Struct, gc=False):
-    """A line for the server. A round of a call has its id there: if it cannot be written, `abandon` the call."""
+    """A line for the server. `call` is the id of a call's round: if it cannot be written, `abandon` the call."""
 
     line: bytes
     call: bytes | None = None
 
 
 class ToSession(msgspec.Struct, gc=False):
-    """A line for the session, as if the server had written it; a question names the call it belongs to."""
+    """A line for the session; for a question, `related` is the call that it belongs to."""
 
     line: bytes
     related: bytes | None = None
 
 
 class Pause(msgspec.Struct, gc=False):
-    """Nothing for so long; then this round of a call is to `go_on`."""
+    """Call `go_on` for this round of a call after so many seconds."""
 
     call: bytes
     seconds: float
@@ -78,22 +81,41 @@ Out = ToServer | ToSession | Pause
 
 
 class _Call(msgspec.Struct):
-    """One request of the session, through all its rounds."""
+    """One request of the session, with all its rounds."""
 
     id: bytes
     method: str
     params: Params
     inner_id: bytes
     round: int = 0
-    pauses: int = 0  # one after the other
+    pauses: int = 0  # in a row
     is_paused: bool = False
     state: msgspec.Raw | None = None
     waiting: dict[bytes, str] = {}  # our question's id -> the server's key
     answers: dict[str, msgspec.Raw] = {}
 
+    def asked_again(self) -> None:
+        """The next round is sent, with an id of its own."""
+        self.is_paused = False
+        if self.round:
+            self.inner_id = encode(f"{self.id.decode()}.{self.round}")
+
+    def needs_input(self, state: msgspec.Raw | None, *, has_questions: bool) -> None:
+        """The server has answered this round with `input_required`."""
+        self.round += 1
+        self.state, self.answers, self.waiting = state, {}, {}
+        if has_questions:
+            self.pauses = 0
+
+    def pause(self) -> float:
+        """The server has asked no question; returns the seconds until the next round."""
+        self.is_paused = True
+        self.pauses += 1
+        return min(FIRST_PAUSE_S * 2.0 ** (self.pauses - 1), MAX_PAUSE_S)
+
 
 class Bridge:
-    """One session's translation; feed it lines from either side, carry out what it returns, in order."""
+    """Translates one session; pass it lines from either side, and carry out what it returns, in order."""
 
     def __init__(self) -> None:
         self._client: Params = {}
@@ -101,7 +123,7 @@ class Bridge:
         self._client_capabilities: Params = {}
         self._server_capabilities: Params = {}
         self._log_level: str | None = None
-        self._calls: dict[bytes, _Call] = {}  # by the id of their round toward the server
+        self._calls: dict[bytes, _Call] = {}  # by the id of the current round
         self._initialize_id: bytes | None = None
         self._listening: bytes | None = None  # the id of the subscription
         self._uris: dict[str, None] = {}
@@ -110,7 +132,6 @@ class Bridge:
     # --- from the session
 
     def from_session(self, line: bytes) -> Iterator[Out]:
-        """One line of the session."""
         message = parse_backend(line)
         if isinstance(message, Request):
             yield from self._request(message)
@@ -144,7 +165,7 @@ class Bridge:
         asked = string_of(params.get("protocolVersion")) or ""
         self._version = asked if is_handshake(asked) else Revision.R2025_11_25.value
         self._client = params
-        self._client_capabilities = members_of(params.get("capabilities", msgspec.Raw(b"{}")))
+        self._client_capabilities = object_in(params, "capabilities")
         return ToServer(dump_request(request_id, "server/discover", {"_meta": self._envelope(None)}))
 
     def _subscribe(self, message: Request, uri: str | None) -> Iterator[Out]:
@@ -171,14 +192,13 @@ class Bridge:
                 if call.waiting:  # the server has answered this round: only the client's questions are open
                     yield from self._withdraw(call)
                     continue
-                yield ToServer(
-                    dump_notification("notifications/cancelled", {**params, "requestId": msgspec.Raw(call.inner_id)})
-                )
+                params = {**params, "requestId": msgspec.Raw(call.inner_id)}
+                yield ToServer(dump_notification("notifications/cancelled", params))
         elif message.method not in _HANDSHAKE_ONLY:
             yield ToServer(dump_notification(message.method, message.params))
 
     def _answered(self, response: Response) -> Iterator[Out]:
-        """The client's answer to a question; with the last one of a round the server is asked again."""
+        """The client's answer to a question; after the last one of a round the next round is sent."""
         for call in list(self._calls.values()):
             key = call.waiting.pop(response.id, None)
             if key is None:
@@ -199,59 +219,57 @@ class Bridge:
     # --- toward the server
 
     def _send(self, call: _Call) -> Out:
-        """The call's next round."""
+        """Sends the call's next round."""
         self._calls.pop(call.inner_id, None)
-        call.is_paused = False
-        if call.round:
-            call.inner_id = encode(f"{call.id.decode()}.{call.round}")
+        call.asked_again()
         self._calls[call.inner_id] = call
         params: Params = {**call.params, "_meta": self._envelope(call.params.get("_meta"))}
         if call.answers:
-            params["inputResponses"] = msgspec.Raw(encode(call.answers))
+            params["inputResponses"] = encoded(call.answers)
         if call.state is not None:
             params["requestState"] = call.state
         return ToServer(dump_request(call.inner_id, call.method, params), call.inner_id)
 
     def go_on(self, inner_id: bytes) -> Iterator[Out]:
-        """The pause of this round is over; the call may be by now, too."""
+        """The pause of this round is over; the call may have ended meanwhile."""
         call = self._calls.get(inner_id)
         if call is not None and call.is_paused:
             yield self._send(call)
 
     def abandon(self, inner_id: bytes) -> bytes | None:
-        """Forgets a call that comes to nothing, by the id of its round; its id of the session, None if it is none."""
+        """Forgets a call by the id of its round; returns the session's id of it, or None if there is none."""
         call = self._calls.pop(inner_id, None)
         return None if call is None else call.id
 
     def call_of(self, inner_id: bytes) -> bytes | None:
-        """The session's id of the call whose present round has this one."""
+        """The session's id of a call, by the id of its round."""
         call = self._calls.get(inner_id)
         return None if call is None else call.id
 
     def _envelope(self, meta: msgspec.Raw | None) -> msgspec.Raw:
         members = members_of(meta) if meta is not None else {}
-        members[VERSION_KEY] = msgspec.Raw(encode(MODERN))
-        members[CAPABILITIES_KEY] = msgspec.Raw(encode(across_eras(self._client_capabilities, _OF_CLIENTS)))
+        members[VERSION_KEY] = encoded(SESSIONLESS)
+        members[CAPABILITIES_KEY] = encoded(across_eras(self._client_capabilities, _OF_CLIENTS))
         if "clientInfo" in self._client:
             members[CLIENT_INFO_KEY] = self._client["clientInfo"]
         if self._log_level is not None or "logging" in self._server_capabilities:
-            members[LOG_LEVEL_KEY] = msgspec.Raw(encode(self._log_level or USUAL_LEVEL))
-        return msgspec.Raw(encode(members))
+            members[LOG_LEVEL_KEY] = encoded(self._log_level or USUAL_LEVEL)
+        return encoded(members)
 
     def _listen(self) -> Iterator[Out]:
-        """A subscription with what is wanted now; the one before ends once this one is on its way."""
-        wanted: dict[str, Any] = {}
-        for name, flag in _LISTS.items():
-            offered = members_of(self._server_capabilities.get(name, msgspec.Raw(b"{}")))
-            if bytes(offered.get("listChanged", msgspec.Raw())) == b"true":
-                wanted[flag] = True
+        """Replaces the subscription by one with what is wanted now; cancels the old one after sending the new one."""
+        wanted: dict[str, Any] = {
+            flag: True
+            for name, flag in _LISTS.items()
+            if bytes(object_in(self._server_capabilities, name).get("listChanged", ABSENT)) == b"true"
+        }
         if self._uris:
             wanted["resourceSubscriptions"] = list(self._uris)
         before, self._listening = self._listening, None
         if wanted:
             self._serial += 1
             self._listening = encode(f"listen-{self._serial}")
-            params: Params = {"_meta": self._envelope(None), "notifications": msgspec.Raw(encode(wanted))}
+            params: Params = {"_meta": self._envelope(None), "notifications": encoded(wanted)}
             yield ToServer(dump_request(self._listening, "subscriptions/listen", params))
         if before is not None:
             yield ToServer(dump_notification("notifications/cancelled", {"requestId": msgspec.Raw(before)}))
@@ -259,17 +277,13 @@ class Bridge:
     # --- from the server
 
     def from_server(self, line: bytes) -> Iterator[Out]:
-        """One line of the server.
-
-        Raises:
-            InvalidMessage, ParseError: it is none; the caller counts it.
-        """
+        """One line of the server. Raises InvalidMessage if it is not a message."""
         message = parse_backend(line)
         if isinstance(message, Response):
             yield from self._response(message)
         elif isinstance(message, Notification):
             yield from self._told(message, line)
-        else:  # which this revision forbids
+        else:  # forbidden in this revision
             yield ToServer(error_response(message.id, METHOD_NOT_FOUND, "this revision has no requests from servers"))
 
     def _response(self, response: Response) -> Iterator[Out]:
@@ -279,7 +293,7 @@ class Bridge:
             return
         call = self._calls.get(response.id)
         if call is None and response.id == b"null" and response.member == "error" and len(self._calls) == 1:
-            call = next(iter(self._calls.values()))  # whose id it could not read
+            call = next(iter(self._calls.values()))  # the server could not read its id
         if call is None or call.is_paused:
             return
         result = members_of(response.value) if response.member == "result" else {}
@@ -293,8 +307,8 @@ class Bridge:
         if response.member == "error":
             return ToSession(dump_response(response.id, response))
         about = members_of(response.value)
-        self._server_capabilities = members_of(about.get("capabilities", msgspec.Raw(b"{}")))
-        meta = members_of(about.get("_meta", msgspec.Raw(b"{}")))
+        self._server_capabilities = object_in(about, "capabilities")
+        meta = object_in(about, "_meta")
         result: dict[str, Any] = {
             "protocolVersion": self._version,
             "capabilities": across_eras(self._server_capabilities, _OF_SERVERS),
@@ -305,11 +319,9 @@ class Bridge:
         return ToSession(result_response(response.id, result))
 
     def _input_required(self, call: _Call, result: Params) -> Iterator[Out]:
-        """Asks the client what the server wants to know; without a question the next round begins after a pause."""
-        call.round += 1
-        call.state = result.get("requestState")
-        call.answers, call.waiting = {}, {}
-        asked = members_of(result.get("inputRequests", msgspec.Raw(b"{}")))
+        """Asks the client the server's questions; without any the next round begins after a pause."""
+        asked = object_in(result, "inputRequests")
+        call.needs_input(result.get("requestState"), has_questions=bool(asked))
         refusal = why_not_asked(asked, call.round, self._client_capabilities, self._version)
         if refusal is not None:
             del self._calls[call.inner_id]
@@ -323,16 +335,12 @@ class Bridge:
             call.waiting[question_id] = key
             params = as_client_knows(question, self._version, self._serial)
             yield ToSession(dump_request(question_id, method, params), related=call.id)
-        if asked:
-            call.pauses = 0
-            return
-        call.is_paused = True
-        yield Pause(call.inner_id, min(FIRST_PAUSE_S * 2**call.pauses, MAX_PAUSE_S))
-        call.pauses += 1
+        if not asked:
+            yield Pause(call.inner_id, call.pause())
 
     def _told(self, message: Notification, line: bytes) -> Iterator[Out]:
         params = message.params or {}
-        meta = members_of(params["_meta"]) if "_meta" in params else {}
+        meta = object_in(params, "_meta")
         subscription = meta.pop(SUBSCRIPTION_KEY, None)
         if subscription is None:
             if message.method != "notifications/message" or self._hears(string_of(params.get("level"))):
@@ -342,9 +350,9 @@ class Bridge:
             return
         rest = {name: value for name, value in params.items() if name != "_meta"}
         if meta:
-            rest["_meta"] = msgspec.Raw(encode(meta))
+            rest["_meta"] = encoded(meta)
         yield ToSession(dump_notification(message.method, rest or None))
 
     def _hears(self, level: str | None) -> bool:
-        """Whether the session wants this level: what a shared server logs may be more."""
+        """Whether the session gets messages of this level: a shared server may log more."""
         return level not in LEVELS or LEVELS.index(level) >= LEVELS.index(self._log_level or USUAL_LEVEL)

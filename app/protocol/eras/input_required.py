@@ -1,52 +1,45 @@
-"""`input_required`: what a server of 2026-07-28 wants to know, and whether a handshake-era client can be asked."""
+"""`input_required`: the questions of a server of 2026-07-28, and whether a handshake-era client can be asked."""
 
-import msgspec
-
-from app.protocol.eras.modern import takes_mode
-from app.protocol.jsonrpc import Params, encode, members_of, string_of
+from app.protocol.eras.sessionless_envelope import takes_mode
+from app.protocol.jsonrpc import Params, encoded, members_of, object_in, string_of
 from app.protocol.revisions import Revision
 
-MAX_ROUNDS = 10  # of one call's questions; a server that asks for ever is told so
+MAX_ROUNDS = 10  # of questions in one call; then it fails
 MAX_ASKED = 16  # questions of one round
 NEEDS = {"sampling/createMessage": "sampling", "elicitation/create": "elicitation", "roots/list": "roots"}
 
 
 def why_not_asked(asked: Params, rounds: int, capabilities: Params, version: str) -> str | None:
-    """Why a client of this version with these capabilities cannot be asked this, if so."""
+    """Why a client of this version with these capabilities cannot be asked; None if it can."""
     if rounds > MAX_ROUNDS:
-        return "the backend asks without end"
+        return f"the backend asked more than {MAX_ROUNDS} times"
     if len(asked) > MAX_ASKED:
-        return f"the backend asks {len(asked)} things at once"
+        return f"the backend asked {len(asked)} questions at once; at most {MAX_ASKED} are allowed"
     for raw in asked.values():
         question = members_of(raw)
         method = string_of(question.get("method")) or ""
         need = NEEDS.get(method)
         if need is None or need not in capabilities:
             return f"the backend needs {method or 'something'}, which the client does not support"
-        mode = string_of(_params_of(question).get("mode"))
+        mode = string_of(object_in(question, "params").get("mode"))
         if need == "elicitation" and not _takes("url" if mode == "url" else "form", capabilities, version):
             return f"the backend needs an elicitation by {mode or 'form'}, which the client does not support"
     return None
 
 
 def _takes(mode: str, capabilities: Params, version: str) -> bool:
-    """Whether the client has this mode of elicitation; before 2025-11-25 there were only forms."""
+    """Whether the client supports this mode of elicitation; before 2025-11-25 there were only forms."""
     if version != Revision.R2025_11_25:
         return mode == "form"
     return takes_mode(mode, members_of(capabilities["elicitation"]))
 
 
 def as_client_knows(question: Params, version: str, serial: int) -> Params:
-    """The params of a question as the client's version has them; `serial` tells elicitations of one session apart."""
-    params = _params_of(question)
+    """A question's params in the client's version; `serial` makes an elicitation's id unique in its session."""
+    params = object_in(question, "params")
     if string_of(question.get("method")) == "elicitation/create":
         if version != Revision.R2025_11_25:
             params.pop("mode", None)
         elif string_of(params.get("mode")) == "url":
-            params.setdefault("elicitationId", msgspec.Raw(encode(f"elicitation-{serial}")))
+            params.setdefault("elicitationId", encoded(f"elicitation-{serial}"))
     return params
-
-
-def _params_of(question: Params) -> Params:
-    """What it is asked with."""
-    return members_of(question.get("params", msgspec.Raw(b"{}")))

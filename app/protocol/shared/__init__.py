@@ -1,2 +1,1 @@
-"""Many sessions in front of one process, kept apart: ids, subscriptions, log levels, tasks, turns. Pure, like all of
-`protocol`."""
+"""Many sessions in front of one process: ids, subscriptions, log levels, tasks and turns of each are kept apart."""

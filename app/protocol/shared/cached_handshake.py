@@ -1,11 +1,10 @@
-"""CachedHandshake: the handshake of a shared process, held once by the gateway and told to each of its sessions."""
+"""CachedHandshake: the gateway's own handshake with a shared process, from which each session's is answered."""
 
 import msgspec
 
 from app.errors import InvalidResponse
-from app.protocol.eras.modern import refuses_handshake
+from app.protocol.eras.sessionless_envelope import refuses_handshake
 from app.protocol.jsonrpc import (
-    ABSENT,
     METHOD_NOT_FOUND,
     Params,
     Request,
@@ -13,9 +12,10 @@ from app.protocol.jsonrpc import (
     dump_notification,
     dump_request,
     dump_response,
-    encode,
+    encoded,
     error_response,
     members_of,
+    object_in,
     result_response,
     string_of,
 )
@@ -25,9 +25,9 @@ INITIALIZED = dump_notification("notifications/initialized", None)
 
 
 def hello(request_id: bytes) -> bytes:
-    """Our own `initialize`, without client capabilities: what a shared process asks could be put to nobody."""
+    """Our own `initialize`, without client capabilities: a shared process can ask no client."""
     params: Params = {
-        "protocolVersion": msgspec.Raw(encode(Revision.R2025_11_25.value)),
+        "protocolVersion": encoded(Revision.R2025_11_25.value),
         "capabilities": msgspec.Raw(b"{}"),
         "clientInfo": msgspec.Raw(b'{"name":"trunkline","version":"1"}'),
     }
@@ -35,35 +35,31 @@ def hello(request_id: bytes) -> bytes:
 
 
 class CachedHandshake:
-    """What the process answered to our `initialize`. `is_modern`: it refused, for it speaks 2026-07-28 only."""
+    """The answer to our `initialize`. `is_sessionless`: the process refused it, because it speaks only 2026-07-28."""
 
-    __slots__ = ("_response", "has_log_levels", "is_modern")
+    __slots__ = ("_response", "has_log_levels", "is_sessionless")
 
     def __init__(self, response: Response) -> None:
-        """Raises InvalidResponse if the process has refused without being modern."""
+        """Raises InvalidResponse for any other refusal."""
         is_refusal = response.member == "error"
-        self.is_modern = is_refusal and refuses_handshake(dump_response(response.id, response))
-        if is_refusal and not self.is_modern:
+        self.is_sessionless = is_refusal and refuses_handshake(dump_response(response.id, response))
+        if is_refusal and not self.is_sessionless:
             raise InvalidResponse("the backend refused `initialize`")
         self._response = response
-        capabilities = ABSENT if is_refusal else members_of(response.value).get("capabilities", ABSENT)
-        self.has_log_levels = "logging" in members_of(capabilities)
+        self.has_log_levels = not is_refusal and "logging" in object_in(members_of(response.value), "capabilities")
 
     def answer_to(self, initialize: Request) -> bytes:
-        """The session's answer. The revision is the client's where the server would have agreed to it."""
-        if self.is_modern:
+        """The session's answer, with the client's revision if the server would have agreed to it."""
+        if self.is_sessionless:
             return dump_response(initialize.id, self._response)
         members = members_of(self._response.value)
         asked = string_of((initialize.params or {}).get("protocolVersion")) or ""
-        members["protocolVersion"] = msgspec.Raw(encode(_negotiated(asked, string_of(members.get("protocolVersion")))))
+        members["protocolVersion"] = encoded(_negotiated(asked, string_of(members.get("protocolVersion"))))
         return result_response(initialize.id, members)
 
     def answer_ourselves(self, message: Request) -> bytes | None:
-        """The answer to what says nothing to a process that serves others too; None for what it must answer.
-
-        A discovery would only be refused, or never answered.
-        """
-        if self.is_modern:
+        """The answer to `ping` and `server/discover`; None for what the process must answer."""
+        if self.is_sessionless:
             return None
         if message.method == "ping":
             return result_response(message.id, {})
@@ -73,7 +69,7 @@ class CachedHandshake:
 
 
 def _negotiated(asked: str, offered: str | None) -> str:
-    """The client's revision if it is no newer than the server's, which then knows it; else the server's own."""
+    """The client's revision if it is not newer than the server's, else the server's."""
     if offered is None or not is_handshake(offered):
         return offered or Revision.R2025_11_25.value
     if is_handshake(asked) and HANDSHAKE.index(asked) <= HANDSHAKE.index(offered):

@@ -1,37 +1,34 @@
-"""LogLevels: which of a shared process's log messages each session hears. No await, no clock."""
+"""LogLevels: which of a shared process's log messages each session gets."""
 
-from typing import Generic, TypeVar
+from app.protocol.eras.sessionless_envelope import LEVELS
+from app.protocol.shared.shared_call import Member
 
-from app.protocol.eras.modern import LEVELS
-
-USUAL = LEVELS.index("info")  # of a session that has asked for none
-
-Who = TypeVar("Who")
+USUAL = LEVELS.index("info")  # of a session that has set none
 
 
-class LogLevels(Generic[Who]):
-    """The process has one level: the lowest that anybody wants. Until somebody asks for one it keeps its own."""
+class LogLevels:
+    """The process gets the lowest level of all sessions, once one of them has set a level."""
 
     def __init__(self) -> None:
-        self._wanted: dict[Who, int] = {}
+        self._wanted: dict[Member, int] = {}
         self._was_asked = False
         self._told: int | None = None
 
-    def joined(self, who: Who) -> None:
-        """One that has asked for no level yet. Idempotent."""
+    def joined(self, who: Member) -> None:
+        """A session that has set no level yet. Idempotent."""
         self._wanted.setdefault(who, USUAL)
 
-    def wants(self, who: Who, level: str) -> None:
-        """It wants to hear this level, and what is above."""
+    def wants(self, who: Member, level: str) -> None:
+        """The session has set its level."""
         self._wanted[who] = LEVELS.index(level)
         self._was_asked = True
 
-    def left(self, who: Who) -> None:
-        """It is gone. Idempotent."""
+    def left(self, who: Member) -> None:
+        """Idempotent."""
         self._wanted.pop(who, None)
 
     def to_tell(self) -> str | None:
-        """The level that the process is to be told, if it is another than it has been told."""
+        """The level to set at the process, if it has to change."""
         if not self._was_asked or not self._wanted:
             return None
         lowest = min(self._wanted.values())
@@ -40,6 +37,6 @@ class LogLevels(Generic[Who]):
         self._told = lowest
         return LEVELS[lowest]
 
-    def hears(self, who: Who, level: str | None) -> bool:
-        """Whether a message of this level is for it; one of an unknown level is for nobody."""
+    def hears(self, who: Member, level: str | None) -> bool:
+        """Whether the session gets messages of this level; nobody gets those of an unknown one."""
         return level in LEVELS and LEVELS.index(level) >= self._wanted.get(who, USUAL)

@@ -1,9 +1,8 @@
-"""Multiplex: keeps the sessions of one shared process apart. No await, no clock.
+"""Multiplex: keeps the sessions of one shared process apart.
 
-Below each session's Exchange the ids and progress tokens are made anew, once for the process, so that an
-answer finds the session that asked. Changes of lists and resources reach everybody whom they concern. What else
-names no call reaches nobody, or everybody where the administrator says so; a question of the process is refused, for
-there is nobody to whom it could be put. A task is its principal's.
+Below each session's Exchange, ids and progress tokens are replaced once more, so that an answer finds its session.
+Changes of lists and resources go to all sessions concerned; other messages that name no call go to nobody, or to all
+with `broadcast`. Questions of the process are refused, because it is unknown whom to ask. A task is its principal's.
 """
 
 from collections.abc import Hashable, Iterable
@@ -15,7 +14,7 @@ from app.errors import BackendBusy, GatewayError, InvalidMessage, InvalidRespons
 from app.protocol import tolerant
 from app.protocol.calls.stream_choice import SUBSCRIPTION_KEY
 from app.protocol.commands import Dropped
-from app.protocol.eras.modern import LEVELS
+from app.protocol.eras.sessionless_envelope import LEVELS
 from app.protocol.exchange import PING
 from app.protocol.jsonrpc import (
     ABSENT,
@@ -29,7 +28,7 @@ from app.protocol.jsonrpc import (
     dump_notification,
     dump_request,
     dump_response,
-    encode,
+    encoded,
     error_response,
     members_of,
     parse_backend,
@@ -47,20 +46,20 @@ from app.protocol.shared.subscriptions import Subscriptions
 from app.protocol.shared.task_owners import NotYours, TaskOwners, task_named
 
 MAX_URIS = 256  # that one session may subscribe to
-BROADCAST_BYTES = 16 << 20  # written to all sessions between two ticks; what comes beyond is dropped
-LEAST_BYTES = 512  # what a line counts at least
+BROADCAST_BYTES = 16 << 20  # to all sessions together between two ticks; more is dropped
+LEAST_BYTES = 512  # that a line counts at least
 
 _HELLO_ID = b"0"
 _LIST_CHANGES = frozenset({
     "notifications/tools/list_changed", "notifications/prompts/list_changed", "notifications/resources/list_changed",
 })  # fmt: skip
-_REFUSAL = "several sessions share this server (isolation: shared): what it asks cannot be put to any one's client"
+_REFUSAL = "several sessions share this server (isolation: shared): it cannot ask a client"
 
 
 class Multiplex:
-    """One process and its sessions. Feed it lines from either side; carry out what it returns, in order.
+    """One process and its sessions. Pass it lines from either side; carry out what it returns, in order.
 
-    `broadcast`: what names no call goes to all sessions instead of none.
+    `broadcast`: messages that name no call go to all sessions instead of none.
     """
 
     def __init__(self, *, broadcast: bool = False) -> None:
@@ -68,42 +67,40 @@ class Multiplex:
         self.greeting: CachedHandshake | None = None
         self.members: dict[Member, None] = {}
         self._calls = ProcessCalls()
-        self._subscriptions: Subscriptions[Member] = Subscriptions()
-        self._tasks: TaskOwners[Member] = TaskOwners()
-        self._levels: LogLevels[Member] = LogLevels()
+        self._subscriptions, self._tasks, self._levels = Subscriptions(), TaskOwners(), LogLevels()
 
     @property
     def busyness(self) -> tuple[int, int]:
-        """Calls that run or wait, and sessions."""
+        """Numbers of calls that run or wait, and of sessions."""
         turns = self._calls.turns
         return turns.running + turns.waiting, len(self.members)
 
     # --- sessions come and go
 
     def hello(self) -> bytes:
-        """The first line for the process; `greeting` is there once it has answered."""
+        """The first line for the process; its answer sets `greeting`."""
         return hello(_HELLO_ID)
 
     def join(self, owner: Any, principal: Hashable) -> Member:
-        """One session more, of this principal."""
+        """A new session of this principal."""
         member = Member(owner, principal)
         self.members[member] = None
         return member
 
     def leave(self, member: Member) -> list[Out]:
-        """The session is over: the process need not work for it any more. Idempotent."""
+        """The session has ended: cancels its calls and subscriptions. Idempotent."""
         if member not in self.members:
             return []
         del self.members[member]
         outs = self._calls.cancel_all(member)
         outs += [self._unsubscribe_for_nobody(uri) for uri in self._subscriptions.discard_all(member)]
-        self._tasks.left(member.principal, member)
+        self._tasks.left(member)
         self._levels.left(member)
         outs += self._tell_level()
         return outs + self._calls.leave(member)
 
     def pause(self, member: Member) -> None:
-        """The session cannot take more: its calls wait, and what it can do without is dropped."""
+        """The session does not read: its calls wait, and progress and broadcasts for it are dropped."""
         self._calls.turns.pause(member)
 
     def resume(self, member: Member) -> list[Out]:
@@ -113,25 +110,25 @@ class Multiplex:
     # --- from a session
 
     def from_session(self, member: Member, line: bytes) -> list[Out]:
-        """One line of a session, as its Exchange wrote it."""
+        """One line of a session's Exchange."""
         message = parse_backend(line)
         if type(message) is Request:
             return self._request(member, message)
         if type(message) is Notification and message.method == "notifications/cancelled":
             return self._calls.cancelled(member, message.params or {})
-        return []  # the process has heard `initialized`, was promised no roots, and was let ask nothing
+        return []  # the process has got `initialized`, was promised no roots, and could ask nothing
 
     def abandon(self, call: SharedCall) -> list[Out]:
-        """Forgets a call whose line could not be written; its session is told `error` by the caller."""
+        """Forgets a call whose line could not be written; the caller tells its session."""
         return self._calls.abandon(call)
 
     def _request(self, member: Member, message: Request) -> list[Out]:
         assert self.greeting is not None
         if message.method == "initialize":
-            member.has_opened = True
+            member.opened()
             self._levels.joined(member)
             return [ToMember(member, self.greeting.answer_to(message)), *self._tell_level()]
-        if message.method == "logging/setLevel" and not self.greeting.is_modern:
+        if message.method == "logging/setLevel" and not self.greeting.is_sessionless:
             return self._set_level(member, message)
         if message.method in ("resources/subscribe", "resources/unsubscribe"):
             return self._subscription(member, message)
@@ -139,23 +136,23 @@ class Multiplex:
         if answer is not None:
             return [ToMember(member, answer)]
         try:
-            message.params = self._tasks.admit(member.principal, member.cursors, message)
+            params = self._tasks.admit(member, message)
         except NotYours as error:
             return [ToMember(member, error_response(message.id, INVALID_PARAMS, str(error)))]
-        outs = self._calls.offer(member, self._calls.make(member, message))
+        outs = self._calls.offer(member, self._calls.make(member, message, params))
         if outs is None:
-            return [FailCall(member, message.id, BackendBusy("too much of this session waits for the backend"))]
+            return [FailCall(member, message.id, BackendBusy("too many bytes of this session wait for the backend"))]
         return outs
 
     def tick(self) -> None:
-        """Gives up on the answers to calls that had been cancelled at the last tick; lets broadcasts go on."""
+        """Renews the broadcast budget; forgets calls that had been cancelled at the last tick already."""
         self._broadcast_left = BROADCAST_BYTES
         self._calls.tick()
 
-    # --- subscriptions: the process has one for all who want it
+    # --- subscriptions: the process has one per resource
 
     def _subscription(self, member: Member, message: Request) -> list[Out]:
-        """Asks the process on behalf of the first who wants a resource, and of the last; it needs no turn."""
+        """Asks the process for the first subscriber and the last one; this needs no turn."""
         uri = string_of((message.params or {}).get("uri"))
         is_new = message.method == "resources/subscribe"
         if uri is None or (is_new and self._subscriptions.count(member) >= MAX_URIS):
@@ -168,12 +165,11 @@ class Multiplex:
             must_ask = self._subscriptions.discard(member, uri)
         if not must_ask:
             return [ToMember(member, result_response(message.id, {}))]
-        call = self._calls.make(member, message)
-        call.uri = uri
+        call = self._calls.make(member, message, message.params, uri)
         return [self._calls.write(call)]
 
     def _subscribed(self, call: SharedCall, response: Response) -> list[Out]:
-        """The process has agreed; the session may have left meanwhile."""
+        """The process has answered; the session may have left meanwhile."""
         if call.method != "resources/subscribe" or call.uri is None or response.member == "error":
             return []
         if call.member is not None:
@@ -183,8 +179,7 @@ class Multiplex:
         return []
 
     def _unsubscribe_for_nobody(self, uri: str) -> ToProcess:
-        params: Params = {"uri": msgspec.Raw(encode(uri))}
-        return ToProcess(dump_request(self._calls.next_id(), "resources/unsubscribe", params))
+        return ToProcess(dump_request(self._calls.next_id(), "resources/unsubscribe", {"uri": encoded(uri)}))
 
     # --- log levels: the process has one, each session its own
 
@@ -200,17 +195,12 @@ class Multiplex:
         level = self._levels.to_tell() if has_levels else None
         if level is None:
             return []
-        params: Params = {"level": msgspec.Raw(encode(level))}
-        return [ToProcess(dump_request(self._calls.next_id(), "logging/setLevel", params))]
+        return [ToProcess(dump_request(self._calls.next_id(), "logging/setLevel", {"level": encoded(level)}))]
 
     # --- from the process
 
     def from_process(self, line: bytes) -> list[Out]:
-        """One line of the process.
-
-        Raises:
-            InvalidResponse: it has refused our `initialize`.
-        """
+        """One line of the process. Raises InvalidResponse if it is a useless answer to our `initialize`."""
         try:
             message = parse_backend(line)
         except InvalidMessage as error:
@@ -225,15 +215,12 @@ class Multiplex:
         return self._told(message, line)
 
     def oversized(self, beginning: bytes, end: bytes = b"") -> list[Out]:
-        """A line over the limit: the call that its ends name fails; when it has ended without a name that can be read,
-        the only one that it can be the answer to.
-
-        Raises:
-            InvalidResponse: that is our `initialize`.
-        """
+        """A line over the limit fails the call that its ends name; or the only call, if the complete line is an answer
+        without an id that can be read. Raises InvalidResponse if it answers our `initialize`."""
         name = tolerant.answered(beginning, end)
-        self._require_greeting(answered_id(name or b""), "it is too long")
-        call = self._calls.running.get(answered_id(name or b""))
+        answered = answered_id(name or b"")
+        self._require_greeting(answered, "it is too long")
+        call = self._calls.running.get(answered)
         if name is None and end and tolerant.is_answer(beginning):
             self._require_greeting(_HELLO_ID, "it is too long")
             call = self._calls.only()
@@ -242,12 +229,12 @@ class Multiplex:
         return self._failed(call, ResponseTooLarge())
 
     def call_of(self, member: Member, answered: bytes) -> bytes | None:
-        """The session's own id of the call that this answer is for; None where that is another session's."""
+        """The session's id of the call that this id of ours belongs to; None if it is not this session's."""
         call = self._calls.running.get(answered_id(answered))
         return call.id if call is not None and call.member is member else None
 
     def _require_greeting(self, answered: bytes, problem: str) -> None:
-        """Whoever waits for the process hears at once that its first answer is none."""
+        """Fails the start of the process at once if its answer to `initialize` cannot be used."""
         if answered == _HELLO_ID and self.greeting is None:
             raise InvalidResponse(f"the backend's answer to `initialize` cannot be used: {problem}")
 
@@ -274,7 +261,7 @@ class Multiplex:
 
     def _answer(self, response: Response) -> list[Out]:
         call = self._calls.running.pop(response.id, None) or self._calls.late.pop(response.id, None)
-        if call is None and response.id == b"null" and response.member == "error":  # it could not read whose it is
+        if call is None and response.id == b"null" and response.member == "error":  # it could not read the id
             self._require_greeting(_HELLO_ID, "it is an error without an id")
             call = self._calls.only()
             if call is not None:
@@ -292,13 +279,12 @@ class Multiplex:
         return outs + self._calls.finish(call)
 
     def _with_owned_tasks(self, method: str, member: Member, response: Response) -> Response:
-        """Takes note of the task that a call has become; lists nobody else's."""
+        """Notes the task that a call has become; removes others' tasks from a list."""
         if method == "tasks/list":
-            value = self._tasks.own_list(member.principal, member.cursors, response.value)
-            return Response(response.id, "result", value)
+            return Response(response.id, "result", self._tasks.own_list(member, response.value))
         task = None if method.startswith("tasks/") else task_made(response.value)
         if task is not None:
-            self._tasks.add(task, member.principal, member)
+            self._tasks.add(task, member)
         return response
 
     def _told(self, message: Notification, line: bytes) -> list[Out]:
@@ -312,7 +298,7 @@ class Multiplex:
             call = self._calls.running.get(_bytes(meta, SUBSCRIPTION_KEY))
             if call is not None:
                 meta[SUBSCRIPTION_KEY] = msgspec.Raw(call.id)
-                params["_meta"] = msgspec.Raw(encode(meta))
+                params["_meta"] = encoded(meta)
             return self._redirected(method, params, None, call)
         if method in _LIST_CHANGES:
             return [ToAll([member for member in self.members if member.has_opened], line, method.encode())]
@@ -320,17 +306,15 @@ class Multiplex:
             uri = string_of(params.get("uri")) or ""
             return [ToAll(self._subscriptions.concerned(uri), line, method.encode() + _bytes(params, "uri"))]
         task = task_named(method, params, meta)
-        if task is not None and self._tasks.is_known(task):
-            maker = self._tasks.maker_of(task)
-            return self._told_to([] if maker is None else [maker], message, line)
-        return self._told_to_all(message, line)
+        members = None if task is None else self._tasks.told(task)
+        return self._told_to_all(message, line) if members is None else self._told_to(members, message, line)
 
     def _told_to_all(self, message: Notification, line: bytes) -> list[Out]:
-        """What names no call and no task: it may be about anybody."""
+        """A message that names no call and no task, and may be about any session."""
         if not self._broadcast:
             return [Dropped("unattributed")]
-        is_modern = self._is_modern()  # then sessions are open from the beginning
-        members = [member for member in self.members if member.has_opened or is_modern]
+        is_sessionless = self._is_sessionless()  # then there is no `initialize` to wait for
+        members = [member for member in self.members if member.has_opened or is_sessionless]
         cost = len(members) * max(len(line), LEAST_BYTES)
         if cost > self._broadcast_left:
             return [Dropped("broadcast_limit")]
@@ -338,8 +322,8 @@ class Multiplex:
         return self._told_to(members, message, line)
 
     def _told_to(self, members: Iterable[Member], message: Notification, line: bytes) -> list[Out]:
-        """Whoever of these takes it at the moment, and wants its level."""
-        if message.method == "notifications/message" and not self._is_modern():
+        """For those of these who read at the moment, and want its log level."""
+        if message.method == "notifications/message" and not self._is_sessionless():
             level = string_of((message.params or {}).get("level"))
             members = [member for member in members if self._levels.hears(member, level)]
         outs: list[Out] = [ToMember(member, line) for member in members if not member.is_paused]
@@ -355,19 +339,16 @@ class Multiplex:
         return [ToMember(call.member, dump_notification("notifications/progress", params))]
 
     def _redirected(self, method: str, params: Params, key: str | None, call: SharedCall | None) -> list[Out]:
-        """A notification that names a call of ours, for the session whose call it is."""
+        """A notification that names a call, for the call's session."""
         if call is None or call.member is None:
             return [Dropped("unknown_cancel" if key else "unattributed")]
         if key is not None:
             params[key] = msgspec.Raw(call.id)
         return [ToMember(call.member, dump_notification(method, params))]
 
-    def _is_modern(self) -> bool:
-        """Whether log levels come with each request, and are the sessions' own affair."""
-        return self.greeting is not None and self.greeting.is_modern
-
-    def __repr__(self) -> str:
-        return f"<Multiplex [{len(self.members)} sessions, {self._calls.turns!r}]>"
+    def _is_sessionless(self) -> bool:
+        """Then each request has its own log level."""
+        return self.greeting is not None and self.greeting.is_sessionless
 
 
 def _bytes(params: Params, key: str) -> bytes:

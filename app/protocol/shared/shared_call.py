@@ -8,51 +8,65 @@ import msgspec
 from app.errors import GatewayError
 from app.protocol.commands import Dropped
 from app.protocol.shared.fair_turns import Party
-from app.protocol.shared.task_owners import Cursors
 
 
 class SharedCall(msgspec.Struct, eq=False):
-    """One request of a session, under the process's id for it; `member` is None once nobody wants the answer."""
+    """One request of a session; `member` is None after the end of the session."""
 
-    id: bytes
-    our_id: bytes
+    id: bytes  # the session's
+    our_id: bytes  # toward the process
     method: str
     member: "Member | None"
     token: bytes | None
     line: bytes  # empty once it is sent
     uri: str | None = None  # of a subscription
-    has_place: bool = False
+    has_place: bool = False  # among the running calls
+
+    def note_place(self, has_place: bool) -> None:
+        self.has_place = has_place
+
+    def take_line(self) -> bytes:
+        """The line, which is sent once."""
+        line, self.line = self.line, b""
+        return line
+
+    def abandoned(self) -> None:
+        """The session has ended."""
+        self.member, self.has_place = None, False
 
 
 class Member(Party[SharedCall]):
-    """One session at the process, and whose it is. `owner` is whatever the caller wants back."""
+    """One session at the process. `owner` is any object of the caller."""
 
-    __slots__ = ("calls", "cursors", "has_opened", "owner", "principal")
+    __slots__ = ("calls", "has_opened", "owner", "principal")
 
     def __init__(self, owner: Any, principal: Hashable) -> None:
         super().__init__()
         self.owner, self.principal = owner, principal
-        self.cursors = Cursors()
         self.calls: dict[bytes, SharedCall] = {}  # by the session's id
         self.has_opened = False
 
+    def opened(self) -> None:
+        """`initialize` was answered."""
+        self.has_opened = True
+
 
 class ToProcess(msgspec.Struct, gc=False):
-    """A line for the process; the `call` is to be failed if it cannot be written."""
+    """A line for the process; if it cannot be written, the `call` fails."""
 
     line: bytes
     call: SharedCall | None = None
 
 
 class ToMember(msgspec.Struct, gc=False):
-    """A line for one session, as if it had the process for itself."""
+    """A line for one session."""
 
     member: Member
     line: bytes
 
 
 class ToAll(msgspec.Struct, gc=False):
-    """A line for each of these sessions; a later one with the same `key` stands for this one too."""
+    """A line for each of these sessions; a later one with the same `key` replaces it."""
 
     members: list[Member]
     line: bytes
@@ -60,7 +74,7 @@ class ToAll(msgspec.Struct, gc=False):
 
 
 class FailCall(msgspec.Struct, gc=False):
-    """A session's request that comes to nothing."""
+    """A request of a session fails."""
 
     member: Member
     id: bytes

@@ -1,28 +1,26 @@
-"""Subscriptions: which sessions of a shared process want to hear of which resource. No await, no clock."""
+"""Subscriptions: which sessions of a shared process have subscribed to which resource."""
 
 from collections.abc import Iterator
-from typing import Generic, TypeVar
+
+from app.protocol.shared.shared_call import Member
 
 MAX_LENGTH = 4096  # characters of a URI that can be subscribed to (Exchange: MAX_KEPT)
-MAX_DEPTH = 256  # path elements; who has subscribed to what lies deeper hears of just that
-
-Subscriber = TypeVar("Subscriber")
+MAX_DEPTH = 256  # path elements that are searched for subscriptions above a resource
 
 
-class Subscriptions(Generic[Subscriber]):
-    """The process is told of the first subscriber to a resource and of the last one's end only."""
+class Subscriptions:
+    """The process has one subscription per resource, from the first subscriber until the last."""
 
     def __init__(self) -> None:
-        self._by_uri: dict[str, dict[Subscriber, None]] = {}
-        self._by_subscriber: dict[Subscriber, dict[str, None]] = {}
+        self._by_uri: dict[str, dict[Member, None]] = {}
+        self._by_subscriber: dict[Member, dict[str, None]] = {}
 
-    def add(self, who: Subscriber, uri: str) -> None:
-        """One more wants to hear of it."""
+    def add(self, who: Member, uri: str) -> None:
         self._by_uri.setdefault(uri, {})[who] = None
         self._by_subscriber.setdefault(who, {})[uri] = None
 
-    def discard(self, who: Subscriber, uri: str) -> bool:
-        """One less; whether it was the last one."""
+    def discard(self, who: Member, uri: str) -> bool:
+        """Returns whether it was the last subscriber."""
         subscribers = self._by_uri.get(uri, {})
         if who not in subscribers:
             return False
@@ -35,20 +33,18 @@ class Subscriptions(Generic[Subscriber]):
             del self._by_uri[uri]
         return not subscribers
 
-    def discard_all(self, who: Subscriber) -> list[str]:
-        """Of a subscriber that is gone; the resources that nobody wants to hear of any more."""
+    def discard_all(self, who: Member) -> list[str]:
+        """Returns the resources without subscribers now."""
         return [uri for uri in list(self._by_subscriber.get(who, ())) if self.discard(who, uri)]
 
-    def count(self, who: Subscriber) -> int:
-        """How many resources it hears of."""
+    def count(self, who: Member) -> int:
         return len(self._by_subscriber.get(who, ()))
 
     def has(self, uri: str) -> bool:
-        """Whether anybody wants to hear of it."""
         return uri in self._by_uri
 
-    def concerned(self, uri: str) -> list[Subscriber]:
-        """Who is to hear that this resource has changed; it may lie below the one that was subscribed to."""
+    def concerned(self, uri: str) -> list[Member]:
+        """Who has subscribed to this resource, or to one above it."""
         found = dict(self._by_uri.get(uri, ()))
         for above in _above(uri):
             found |= self._by_uri.get(above, {})
@@ -56,16 +52,16 @@ class Subscriptions(Generic[Subscriber]):
 
 
 def concerns(uri: str, subscribed: str) -> bool:
-    """Whether a change of `uri` is one of what was subscribed to: the same, or below it by whole path elements."""
+    """Whether `uri` is the resource that was subscribed to, or below it by whole path elements."""
     return uri == subscribed or (uri.startswith(subscribed) and subscribed in _above(uri))
 
 
 def _above(uri: str) -> Iterator[str]:
-    """What this lies below, with and without the slash at its end; authorities have nothing above them."""
+    """The URIs above this one, each with and without a slash at its end; nothing is above an authority."""
     authority = uri.find("://")
     end = 0 if authority < 0 else authority + 3
     if "/../" in uri[end:] or uri.endswith("/.."):
-        return  # who knows where that is
+        return  # it may lie anywhere
     for _ in range(MAX_DEPTH):
         end = uri.find("/", end, MAX_LENGTH)
         if end < 0:

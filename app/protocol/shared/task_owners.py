@@ -1,43 +1,42 @@
-"""TaskOwners: whose each task of a shared process is. No await, no clock.
+"""TaskOwners: whose each task of a shared process is.
 
 A task belongs to the principal whose call made it: its sessions share it, and for everybody else it does not exist.
-What is not known to be somebody's is nobody's: a task that was forgotten is refused like one that never was.
+Unknown and forgotten tasks belong to nobody.
 """
 
 from collections.abc import Hashable
-from typing import Generic, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
 from app.protocol.calls.stream_choice import RELATED_TASK_KEY
-from app.protocol.jsonrpc import ABSENT, Params, Request, encode, members_of, string_of
+from app.protocol.jsonrpc import ABSENT, Params, Request, encoded, members_of, object_in, string_of
 from app.protocol.running_tasks import task_id_of
+from app.protocol.shared.shared_call import Member
 
-MAX_TASKS = 2048  # of one process; for one more, who has most forgets the oldest
-MAX_OF_ONE = 256  # of one principal; one more and the oldest is forgotten
+MAX_TASKS = 2048  # of one process; for one more, the principal with most tasks loses its oldest
+MAX_OF_ONE = 256  # of one principal; for one more its oldest is forgotten
 MAX_TASK_ID = 256  # characters; a task with a longer id is nobody's
-MAX_CURSORS = 16  # of one session, to go on with a list; the oldest is forgotten
+MAX_CURSORS = 16  # of one session; for one more its oldest is forgotten
 MAX_CURSOR_BYTES = 1024
-_LISTED = ("tasks", "nextCursor", "resultType", "_meta")  # whatever else a list says may be about others' tasks
+_LISTED = ("tasks", "nextCursor", "resultType", "_meta")  # other members of a list may be about others' tasks
 
 _decode_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
-Maker = TypeVar("Maker")
-
 
 class NotYours(Exception):
-    """What the request names is another principal's, or nobody's: the two must look the same."""
+    """The task or cursor is another principal's, or nobody's: both must look the same."""
 
 
-class Cursors:
-    """One session's places in lists. The process's own may name another's task, so clients get ours."""
+class _Cursors:
+    """The cursors of one session's lists. Those of the process may contain others' tasks, so clients get ours."""
 
     def __init__(self) -> None:
         self._cursors: dict[str, msgspec.Raw] = {}
         self._last = 0
 
     def close(self, cursor: msgspec.Raw) -> str | None:
-        """What the client gets for the process's cursor; None where there is none, or it is too long to keep."""
+        """The client's cursor for one of the process; None if there is none, or it is too long."""
         if bytes(cursor) in (b"", b"null") or len(cursor) > MAX_CURSOR_BYTES:
             return None
         if len(self._cursors) >= MAX_CURSORS:
@@ -47,7 +46,7 @@ class Cursors:
         return str(self._last)
 
     def open(self, params: Params) -> Params:
-        """The params of a list as the process gets them. Raises NotYours: we have given no such cursor."""
+        """The params of a list for the process. Raises NotYours for an unknown cursor."""
         if "cursor" not in params:
             return params
         cursor = self._cursors.get(string_of(params["cursor"]) or "")
@@ -56,27 +55,22 @@ class Cursors:
         return {**params, "cursor": cursor}
 
 
-class _Task(Generic[Maker]):
-    """Whose it is; its notifications go to the session that made it, for as long as that is there."""
-
-    __slots__ = ("maker", "principal")
-
-    def __init__(self, principal: Hashable, maker: Maker | None) -> None:
-        self.principal, self.maker = principal, maker
+class _Task(NamedTuple):
+    principal: Hashable
+    maker: Member | None  # the session that gets its notifications, until its end
 
 
-class TaskOwners(Generic[Maker]):
-    """Which principal, and which of its sessions, has made each task."""
-
+class TaskOwners:
     def __init__(self) -> None:
-        self._tasks: dict[str, _Task[Maker]] = {}
-        self._of: dict[Hashable, dict[str, None]] = {}  # each one's, oldest first
+        self._tasks: dict[str, _Task] = {}
+        self._of: dict[Hashable, dict[str, None]] = {}  # the tasks of each principal, oldest first
+        self._cursors: dict[Member, _Cursors] = {}
 
-    def add(self, task: str, principal: Hashable, maker: Maker) -> None:
-        """A call has made the task. An id that is another principal's already is nobody's from now on."""
+    def add(self, task: str, maker: Member) -> None:
+        """A call of this session has made the task. An id that two principals have got is nobody's."""
         if len(task) > MAX_TASK_ID:
             return
-        known = self._tasks.get(task)
+        principal, known = maker.principal, self._tasks.get(task)
         if known is not None:
             self._forget(task)
             if known.principal != principal:
@@ -96,70 +90,66 @@ class TaskOwners(Generic[Maker]):
         if not mine:
             del self._of[principal]
 
-    def left(self, principal: Hashable, maker: Maker) -> None:
-        """The session is over; the principal's other sessions keep its tasks, but nobody is told of them any more."""
-        for task in self._of.get(principal, ()):
-            if self._tasks[task].maker is maker:
-                self._tasks[task].maker = None
+    def left(self, member: Member) -> None:
+        """The session has ended; other sessions of its principal keep its tasks, but get no notifications of them."""
+        self._cursors.pop(member, None)
+        for task in self._of.get(member.principal, ()):
+            if self._tasks[task].maker is member:
+                self._tasks[task] = _Task(member.principal, None)
 
     def is_of(self, principal: Hashable, task: str | None) -> bool:
-        """Whether the task is this principal's."""
         known = None if task is None else self._tasks.get(task)
         return known is not None and known.principal == principal
 
-    def is_known(self, task: str) -> bool:
-        """Whether it is anybody's."""
-        return task in self._tasks
-
-    def maker_of(self, task: str) -> Maker | None:
-        """The session that made it, if it is still there."""
+    def told(self, task: str) -> list[Member] | None:
+        """Who gets notifications of this task; None for an unknown one."""
         known = self._tasks.get(task)
-        return None if known is None else known.maker
+        if known is None:
+            return None
+        return [] if known.maker is None else [known.maker]
 
     # --- requests and answers
 
-    def admit(self, principal: Hashable, cursors: Cursors, message: Request) -> Params | None:
-        """The request's params as the process gets them.
-
-        Raises:
-            NotYours: it names a task or a cursor that is not this principal's.
-        """
+    def admit(self, member: Member, message: Request) -> Params | None:
+        """The request's params for the process. Raises NotYours for a task or cursor of somebody else."""
         params, method = message.params or {}, message.method
         if "_meta" in params:
             related = members_of(params["_meta"]).get(RELATED_TASK_KEY)
             if related is not None:
-                self._require(principal, members_of(related).get("taskId"))
+                self._require(member, members_of(related).get("taskId"))
         if method == "tasks/list":
-            return cursors.open(params)
+            return self._cursors_of(member).open(params)
         if method.startswith("tasks/"):
-            self._require(principal, params.get("taskId"))
+            self._require(member, params.get("taskId"))
         elif method == "subscriptions/listen":
-            return self._own_subscription(principal, params)
+            return self._own_subscription(member, params)
         return message.params
 
-    def _require(self, principal: Hashable, task: msgspec.Raw | None) -> None:
-        if not self.is_of(principal, string_of(task)):
+    def _require(self, member: Member, task: msgspec.Raw | None) -> None:
+        if not self.is_of(member.principal, string_of(task)):
             raise NotYours("Task not found")
 
-    def _own_subscription(self, principal: Hashable, params: Params) -> Params:
-        """2026-07-28: a subscription may name tasks; the acknowledgement says which of them it has."""
-        wanted = members_of(params.get("notifications", ABSENT))
+    def _cursors_of(self, member: Member) -> _Cursors:
+        return self._cursors.setdefault(member, _Cursors())
+
+    def _own_subscription(self, member: Member, params: Params) -> Params:
+        """2026-07-28: removes others' tasks; the acknowledgement says which are left."""
+        wanted = object_in(params, "notifications")
         if "taskIds" not in wanted:
             return params
-        wanted["taskIds"] = _list_of(
-            [raw for raw in _items(wanted["taskIds"]) if self.is_of(principal, string_of(raw))]
-        )
-        return {**params, "notifications": msgspec.Raw(encode(wanted))}
+        listed = _items(wanted["taskIds"])
+        wanted["taskIds"] = encoded([raw for raw in listed if self.is_of(member.principal, string_of(raw))])
+        return {**params, "notifications": encoded(wanted)}
 
-    def own_list(self, principal: Hashable, cursors: Cursors, result: msgspec.Raw) -> msgspec.Raw:
-        """The result of `tasks/list`, with this principal's tasks only."""
+    def own_list(self, member: Member, result: msgspec.Raw) -> msgspec.Raw:
+        """The result of `tasks/list` without others' tasks."""
         members = {name: value for name, value in members_of(result).items() if name in _LISTED}
         listed = _items(members.get("tasks", ABSENT))
-        members["tasks"] = _list_of([raw for raw in listed if self.is_of(principal, task_id_of(raw))])
-        cursor = cursors.close(members.pop("nextCursor", ABSENT))
+        members["tasks"] = encoded([raw for raw in listed if self.is_of(member.principal, task_id_of(raw))])
+        cursor = self._cursors_of(member).close(members.pop("nextCursor", ABSENT))
         if cursor is not None:
-            members["nextCursor"] = msgspec.Raw(encode(cursor))
-        return msgspec.Raw(encode(members))
+            members["nextCursor"] = encoded(cursor)
+        return encoded(members)
 
 
 def task_named(method: str, params: Params, meta: Params) -> str | None:
@@ -174,7 +164,3 @@ def _items(raw: msgspec.Raw) -> list[msgspec.Raw]:
         return _decode_items(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return []
-
-
-def _list_of(items: list[msgspec.Raw]) -> msgspec.Raw:
-    return msgspec.Raw(encode(items))

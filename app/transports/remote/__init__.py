@@ -1,4 +1,1 @@
-"""Requests whose session or caller is another node's: found, sent on, answered here as they are made there.
-
-A node that is alone never gets past the first question of this package.
-"""
+"""Requests whose session or caller belongs to another node: that node is found, and the request forwarded to it."""

@@ -1,6 +1,7 @@
-"""CallerRouting: which node answers a client of 2026-07-28, who names no session. One hop, as for sessions."""
+"""CallerRouting: which node serves a client of 2026-07-28, whose requests name no session. One hop, as for sessions."""
 
 import contextlib
+from dataclasses import dataclass
 
 from app.errors import RoutesSettling, SessionNotFound, StateRefused
 from app.peers.client import PeerUnreachable
@@ -14,30 +15,23 @@ from app.transports.remote.remote_sessions import Attempt, RemoteSessions
 from app.transports.request import McpRequest
 
 
+@dataclass(eq=False, frozen=True, slots=True)
 class CallerRouting:
-    """Decides that a caller is served here, or has another node answer."""
-
-    def __init__(
-        self,
-        registry: SessionRegistry,
-        ownership: Ownership,
-        router: Router,
-        forwarding: Forwarding,
-        elsewhere: RemoteSessions,
-    ) -> None:
-        self._registry, self._ownership, self._router = registry, ownership, router
-        self._forwarding, self._elsewhere = forwarding, elsewhere
+    _registry: SessionRegistry
+    _ownership: Ownership
+    _router: Router
+    _forwarding: Forwarding
+    _remote: RemoteSessions
 
     @property
     def is_leaving(self) -> bool:
-        """Whether this node opens no more lines."""
+        """Whether this node drains, and opens no more pooled sessions."""
         return self._registry.draining
 
     async def claim(self, request: McpRequest, body: bytes) -> bool:
-        """Makes the caller ours, for good: all lines to a backend that keeps state are on one node.
+        """Claims the caller for this node; False once the node that has the caller has answered.
 
-        Returns:
-            False once another node that has the caller has answered.
+        All of a caller's pooled sessions to a backend that keeps state are on one node.
 
         Raises:
             RoutesUnavailable, NodeUnavailable: that node cannot be found or reached now.
@@ -46,25 +40,25 @@ class CallerRouting:
         key = _key(request)
         attempt = Attempt(request, body)
         if request.is_forwarded:
-            self._router.forget(key)  # the sender knows better than what was true two seconds ago
+            self._router.forget(key)  # the sender knows better than a cached route
         while not self._ownership.owns(key):
             located = await self._claimed(request, key, attempt)
             if located is None:
                 continue
-            if await self._elsewhere.forwarded(attempt, key, located):
+            if await self._remote.forwarded(attempt, key, located):
                 return False
-            await self._elsewhere.wait(attempt)
+            await self._remote.wait(attempt)
         return True
 
     async def _claimed(self, request: McpRequest, key: str, attempt: Attempt) -> There | None:
-        """The node that has the caller; None where it may be us now: look again."""
+        """The node that has the caller; None where that has to be looked up again."""
         free: Route | None = None
         try:
             located = await self._router.locate(key)
         except SessionNotFound:
             pass
-        except RoutesSettling:  # its node, if there is one, says so within a beat or two
-            await self._elsewhere.wait(attempt)
+        except RoutesSettling:  # the caller's node, if any, restores its route within a heartbeat or two
+            await self._remote.wait(attempt)
             return None
         else:
             if isinstance(located, There):
@@ -76,11 +70,7 @@ class CallerRouting:
         return self._router.remember(route)
 
     async def leave(self, request: McpRequest, body: bytes, *, keeps_state: bool) -> bool:
-        """Has another node answer, for this one opens no more lines; False where there is no other.
-
-        Raises:
-            RoutesUnavailable, NodeUnavailable, NodeLost: as `claim`.
-        """
+        """Has another node answer, because this one drains; False where there is none. Raises as `claim`."""
         if request.is_forwarded:
             raise not_owner()
         key = _key(request)
@@ -89,12 +79,12 @@ class CallerRouting:
             successor = await self._successor(key, keeps_state=keeps_state)
             if successor is None:
                 return False
-            if await self._elsewhere.forwarded(attempt, key, successor):
+            if await self._remote.forwarded(attempt, key, successor):
                 return True
-            await self._elsewhere.wait(attempt)  # until our own route is released
+            await self._remote.wait(attempt)  # for our own route to be released
 
     async def _successor(self, key: str, *, keeps_state: bool) -> There | None:
-        """The node that has the caller by now, or one that may."""
+        """The node that has the caller by now, or any other."""
         if keeps_state:
             with contextlib.suppress(SessionNotFound, RoutesSettling):
                 located = await self._router.locate(key)
@@ -107,8 +97,8 @@ class CallerRouting:
         """Has the node answer that holds the suspended call.
 
         Raises:
-            StateRefused: the node is gone, and the call with it: known once its lease has lapsed.
-            NodeUnavailable: it lives, and cannot be reached.
+            StateRefused: the lease of the node has lapsed, so the call is lost.
+            NodeUnavailable: the node is alive but cannot be reached.
             NodeLost: it died with the request.
         """
         attempt = Attempt(request, body)
@@ -121,7 +111,7 @@ class CallerRouting:
             except NotOwner:
                 raise StateRefused("state_lost") from None
             except PeerUnreachable:
-                await self._elsewhere.wait(attempt)
+                await self._remote.wait(attempt)
             else:
                 return
 

@@ -1,4 +1,4 @@
-"""LateHeads: lets another node know that its request is being worked on, while there is no head for the answer yet."""
+"""LateHeads: tells the forwarding node that its request is being worked on, before the answer has a head."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ _START: Message = {
 
 
 class LateHeads:
-    """Looks after the answers that have not begun. One timer for all, and a task for each that is late."""
+    """Watches the answers that have not begun: one timer for all, and a task for each that is late."""
 
     def __init__(self, *, late_s: float = LATE_S, keepalive_s: float = 15.0) -> None:
         self._late_s, self._keepalive_s = min(late_s, keepalive_s), keepalive_s
@@ -24,7 +24,7 @@ class LateHeads:
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, send: Send) -> "LateSend":
-        """From now on there should be a head; call `done` when there will not be any more."""
+        """The `send` to use from now on; call its `done` at the end of the answer."""
         late = LateSend(send, self._waiting, self._keepalive_s)
         self._waiting[late] = time.monotonic()
         if self._timer is None:
@@ -44,28 +44,24 @@ class LateHeads:
             oldest = next(iter(self._waiting.values()))
             self._timer = loop.call_later(max(0.01, oldest + self._late_s - now), self._look)
 
-    def __repr__(self) -> str:
-        return f"<LateHeads [{len(self._waiting)} waiting]>"
-
 
 class LateSend:
-    """The `send` of one answer. Once it is late, its head goes into the body."""
+    """The `send` of one answer. Once that is late, a substitute head is sent and the real one goes into the body."""
 
     __slots__ = ("_breathing", "_has_begun", "_head", "_keepalive_s", "_send", "_waiting")
 
     def __init__(self, send: Send, waiting: "dict[LateSend, float]", keepalive_s: float) -> None:
         self._send, self._waiting, self._keepalive_s = send, waiting, keepalive_s
         self._breathing: asyncio.Task[None] | None = None
-        self._has_begun = False  # with the head that says that the real one is late
-        self._head: bytes | None = None  # until there is some of the body
+        self._has_begun = False  # with the substitute head
+        self._head: bytes | None = None  # the real one, until it is sent with the first part of the body
 
     async def __call__(self, message: Message) -> None:
-        """What ASGI calls `send`."""
         if message["type"] == "http.response.start":
             self._waiting.pop(self, None)
             if self._breathing is not None:
                 await self._stop()
-            if self._has_begun:  # else the task was stopped before its first step
+            if self._has_begun:  # else the task was cancelled before its first step
                 self._head = encode_late_head(message["status"], message.get("headers", ()))
                 return
         elif self._head is not None:
@@ -74,13 +70,12 @@ class LateSend:
         await self._send(message)
 
     async def done(self) -> None:
-        """Nothing more will be sent."""
         self._waiting.pop(self, None)
         if self._breathing is not None:
             await self._stop()
 
     def breathe(self, loop: asyncio.AbstractEventLoop) -> None:
-        """It is late: begins to say so."""
+        """Sends the substitute head, and then a byte every `keepalive_s`."""
         self._breathing = loop.create_task(self._breathe())
 
     async def _breathe(self) -> None:

@@ -1,4 +1,4 @@
-"""RemoteSessions: what becomes of a request whose session is not here: another node answers, or this one takes over."""
+"""RemoteSessions: a request whose session is not here is answered by another node, or the session is taken over."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -8,7 +8,7 @@ from functools import partial
 
 import anyio
 
-from app.cluster.takeover import TakeOver
+from app.cluster.session_takeover import SessionTakeover
 from app.errors import ClientError, CredentialExpired, NodeUnavailable, SessionNotFound, ShuttingDown
 from app.limits.rate_limiter import RateLimiter
 from app.peers.client import PeerUnreachable
@@ -18,58 +18,62 @@ from app.sessionless.pooled_sessions import Caller
 from app.sessions.ownership import Ownership
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
+from app.transports.client_gone import unless_gone
 from app.transports.remote.forwarding import Forwarding, NotOwner, not_owner
 from app.transports.request import McpRequest
 
-PATIENCE_S = 7.0  # a node that dies is known to be dead after 5.5 s: its lease, and a probe
+PATIENCE_S = 7.0  # a dead node is known to be dead after 5.5 s: its lease, and a probe
 AGAIN_S = 0.1
-MAX_REFUSALS = 4  # by nodes that have just handed a session over, while its next owner is about to
-MAX_WAITING = 1000  # requests that wait for a node to be known dead; above it they are refused
+MAX_REFUSALS = 4  # by nodes that have handed the session over, until its next owner has it
+MAX_WAITING = 1000  # requests waiting for a node to be known dead; more are refused
 MAX_WAITING_BYTES = 64 << 20  # of their bodies
 
 
 @dataclass(slots=True)
 class Attempt:
-    """To have one request answered, by another node or by this one once it can."""
+    """The tries to have one request answered."""
 
     request: McpRequest
     body: bytes
     until: float = field(default_factory=lambda: time.monotonic() + PATIENCE_S)
     refusals: int = 0
 
+    def refused(self) -> None:
+        """A node did not have the session. Raises NodeUnavailable after MAX_REFUSALS."""
+        self.refusals += 1
+        if self.refusals >= MAX_REFUSALS:
+            raise NodeUnavailable from None
 
+
+@dataclass(eq=False, slots=True)
 class RemoteSessions:
-    """Serves or finds what is not here. One hop: a request that a node has sent us is never sent on."""
+    """One hop: a request that another node has forwarded is never forwarded again."""
 
-    def __init__(
-        self,
-        registry: SessionRegistry,
-        ownership: Ownership,
-        router: Router,
-        forwarding: Forwarding,
-        take_over: TakeOver,
-        unknown: RateLimiter,
-    ) -> None:
-        self._registry, self._ownership, self._router = registry, ownership, router
-        self._forwarding, self._take_over, self._unknown = forwarding, take_over, unknown
-        self._waiting = self._waiting_bytes = 0
+    _registry: SessionRegistry
+    _ownership: Ownership
+    _router: Router
+    _forwarding: Forwarding
+    _take_over: SessionTakeover
+    _unknown: RateLimiter  # per principal: requests for sessions that do not exist
+    _waiting: int = 0
+    _waiting_bytes: int = 0
 
     async def session(self, request: McpRequest, session_id: str, body: bytes = b"") -> Session | None:
-        """The session, if it is ours now; None once another node has answered the request.
+        """The session, if it is here now; None once another node has answered the request.
 
         Raises:
             SessionNotFound: there is no such session for this principal; SessionEnded where it is known why.
-            RateLimited: this principal has asked for too many that there are not.
+            RateLimited: this principal has asked for too many unknown sessions.
             RoutesUnavailable, NodeUnavailable: its node cannot be found or reached now.
             NodeLost: its node died with the request.
             ClientGone: there is nobody to answer.
         """
         key, attempt = session_key(session_id), Attempt(request, body)
         if request.is_forwarded:
-            self._router.forget(key)  # the sender knows better than what was true two seconds ago
+            self._router.forget(key)  # the sender knows better than a cached route
         there = self._router.remembered(key)
         if there is not None and await self.forwarded(attempt, key, there):
-            return None  # the usual case: no session that nobody knows, so nothing to count
+            return None  # the usual case
         self._unknown.spend(request.principal.identity)
         try:
             found = await self._session(attempt, key, session_id)
@@ -102,10 +106,10 @@ class RemoteSessions:
             await self.wait(attempt)
 
     async def _here(self, request: McpRequest, session_id: str, located: Route | Free) -> Session | None:
-        """The session that is here, or comes here because nobody has it any more.
+        """The session that is here, or is taken over because no node has it.
 
-        None where it is to be looked up again: another node was quicker, or a route of ours has no session. That one is
-        on its way out, perhaps to another node, or on its way in.
+        None where it has to be looked up again: another node was quicker, or our route has no session because it is
+        being handed over, to us or to another node.
 
         Raises:
             SessionNotFound: none of these.
@@ -121,13 +125,13 @@ class RemoteSessions:
     async def _taken_over(
         self, request: McpRequest, session_id: str, route: Route, find: Callable[[], Session | None]
     ) -> Session | None:
-        """As TakeOver. What was revoked before the session was here has not ended it: that is made up for."""
+        """Takes the session over, and closes it where access was revoked meanwhile."""
         caller = Caller(request.principal, request.tenant, request.backend)
         session = await self._take_over(session_id, route, caller, find)
         try:
             await request.require_still_allowed()
         except CredentialExpired:
-            raise  # the session may go on with another one
+            raise  # the session may go on with another credential
         except ClientError:
             if session is not None:
                 session.close("key_revoked")
@@ -135,13 +139,12 @@ class RemoteSessions:
         return session
 
     async def opening(self, request: McpRequest, body: bytes) -> bool:
-        """Has another node open the session that this request asks for, because this one stops; True if it did.
+        """Whether another node has opened the session that this request asks for, because this one is to stop.
 
-        As soon as it was told to: what opens here now would have to move in a moment. Until it drains it opens what
-        no other node does.
+        A node that is to stop but does not drain yet opens the session itself where no other can.
 
         Raises:
-            ShuttingDown: there is no other node.
+            ShuttingDown: this node drains, and there is no other.
         """
         if not (self._registry.leaving or self._registry.draining):
             return False
@@ -154,16 +157,14 @@ class RemoteSessions:
         return is_open
 
     async def forwarded(self, attempt: Attempt, key: str, located: There) -> bool:
-        """Whether that node has answered; if not, it is to be looked up again."""
+        """Whether that node has answered; if not, the route has to be looked up again."""
         if attempt.request.is_forwarded:
             raise not_owner()
         try:
             await self._forwarding.forward(attempt.request, attempt.body, located.node)
         except NotOwner:
             self._router.forget(key)
-            attempt.refusals += 1
-            if attempt.refusals >= MAX_REFUSALS:
-                raise NodeUnavailable from None
+            attempt.refused()
             return False
         except PeerUnreachable:
             self._router.forget(key)
@@ -172,17 +173,17 @@ class RemoteSessions:
         return True
 
     async def wait(self, attempt: Attempt) -> None:
-        """A moment, before it is looked up again.
+        """Waits for AGAIN_S.
 
         Raises:
-            NodeUnavailable: it has waited long enough, or too much waits already.
-            ShuttingDown: this node stops, and waits for nothing any more.
-            ClientGone: nobody waits for the answer any more.
+            NodeUnavailable: the request has waited for PATIENCE_S, or too many wait.
+            ShuttingDown: this node stops.
+            ClientGone: there is nobody to answer.
         """
         if time.monotonic() > attempt.until:
             raise NodeUnavailable
-        with self._forwarding.waiting(), self._place_for(len(attempt.body)):
-            await attempt.request.unless_gone(partial(anyio.sleep, AGAIN_S))
+        with self._forwarding.passing.waiting(), self._place_for(len(attempt.body)):
+            await unless_gone(attempt.request.receive, partial(anyio.sleep, AGAIN_S))
 
     @contextmanager
     def _place_for(self, size: int) -> Iterator[None]:
@@ -195,11 +196,7 @@ class RemoteSessions:
             self._waiting, self._waiting_bytes = self._waiting - 1, self._waiting_bytes - size
 
     async def _given_away(self, request: McpRequest, body: bytes) -> bool:
-        """Whether another node has answered what this one does not take any more.
-
-        Raises:
-            ShuttingDown: there is no other node.
-        """
+        """Whether another node has answered. Raises ShuttingDown where there is none."""
         peer = self._router.any_peer()
         if peer is None or request.is_forwarded:
             raise ShuttingDown

@@ -4,7 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from app.auth.api_keys import ISSUER, key_id
+from app.auth.api_keys import key_id
+from app.domain import KEY_ISSUER
 from app.errors import Unauthenticated
 from app.this_node.views import AddressUse
 
@@ -128,7 +129,7 @@ async def test_last_use_is_shown_once_it_is_written_down(rig):
 
 async def test_from_where_a_key_was_used_is_shown_the_last_use_first_and_changes_no_tag(rig):
     key, other = await rig.key("acme", "tenant:read"), await rig.key("acme", "mcp:connect")
-    path, holder = f"{PATH}/{key_id(key)}", ("acme", ISSUER, key_id(key) or "")
+    path, holder = f"{PATH}/{key_id(key)}", ("acme", KEY_ISSUER, key_id(key) or "")
     tag = (await rig.ask("GET", path, key=key)).headers["ETag"]
     began = datetime(2026, 1, 1, tzinfo=UTC)
     rig.node.came[holder] = [
@@ -155,7 +156,7 @@ async def test_a_request_is_noted_with_the_address_that_it_came_from(rig):
     for _ in range(3):
         await rig.ask("GET", PATH, key=key, client=("192.0.2.7", 1))
     assert (await rig.ask("GET", PATH, key=key + "x", client=("198.51.100.7", 1))).status_code == 401
-    uses = rig.admin.authenticator.uses.of(("acme", ISSUER, key_id(key)))
+    uses = rig.admin.authenticator.uses.of(("acme", KEY_ISSUER, key_id(key)))
     assert {address: use.requests for address, use in uses.items()} == {"192.0.2.7": 3}
 
 

@@ -111,6 +111,14 @@ async def test_what_fails_or_changes_nothing_is_not_written_down(rig):
     assert len(await rig.trail()) == before
 
 
+async def test_a_key_that_is_revoked_already_is_not_written_down_again(rig):
+    path = f"/api/v1/tenants/acme/keys/{key_id(await rig.key('acme', 'tenant:read'))}"
+    before = len(await rig.trail())
+    for _ in range(3):
+        assert (await rig.ask("DELETE", path)).status_code == 204
+    assert len(await rig.trail()) == before + 1
+
+
 async def test_without_a_record_there_is_no_act(rig, monkeypatch):
     names = await objects(rig)
     heard, trail = list(rig.effects.heard), await rig.trail()

@@ -98,7 +98,7 @@ async def test_an_error_says_which_setting_could_change_it(rig, monkeypatch, pro
     async def fails(url: str) -> bytes:
         raise problem
 
-    monkeypatch.setattr(rig.app.state.issuers.check, "_fetch", fails)
+    monkeypatch.setattr(rig.admin.issuer_check, "_fetch", fails)
     answer = await check(rig, path, token())
     assert (answer["ok"], answer["keys"]["error"], answer["keys"]["setting"]) == (False, str(problem), setting)
     assert set(failed(answer)) == {"key", "signature", "switched on"}
@@ -114,7 +114,7 @@ async def test_an_issuer_without_a_key_for_its_algorithms_is_a_problem(rig):
 async def test_a_secret_that_does_not_open_is_a_problem(rig, monkeypatch):
     path = await made(rig, HS)
     assert (await check(rig, path))["ok"] is True
-    monkeypatch.setattr(rig.app.state.issuers.check._tokens, "secret_of", lambda issuer: None)
+    monkeypatch.setattr(rig.admin.issuer_check._tokens, "secret_of", lambda issuer: None)
     answer = await check(rig, path, token("HS256", iss="hs"))
     assert (answer["ok"], answer["keys"]["setting"]) == (False, "TRUNKLINE_SECRET_KEY")
     assert set(failed(answer)) == {"key", "signature", "switched on"}
@@ -192,13 +192,13 @@ async def test_what_a_sign_in_refuses_passes_no_check_and_is_not_repeated(rig, a
     monkeypatch.setattr(rig.admin.rates, "spend", lambda *_: None)  # an action costs 25
     body = {**(HS if algorithm == "HS256" else RS), "issuer": ISS}
     path = await made(rig, body)
-    issuers = rig.app.state.issuers
-    found = await issuers.repository.find("acme", ISS)
+    issuers = rig.admin.issuers
+    found = await issuers.find("acme", ISS)
     sent = {**forged(algorithm), **{name: tokens.token(algorithm, bad) for name, bad in BAD_HEADERS.items()}}
     # As of the moment that those tokens are made for; `aud` is that of the endpoint.
     sent |= {name: tokens.token(algorithm, **bad) for name, bad in BAD_CLAIMS.items()}
     for name, text in sent.items():
-        checked = await issuers.check.run(found, Asked(text, "acme", (), tokens.T))
+        checked = await rig.admin.issuer_check.run(found, Asked(text, "acme", (), tokens.T))
         assert not checked.ok, name
         answer = await rig.ask("POST", path + ":check", {"token": text[:16_000]})
         assert answer.status_code == 200, (name, answer.text)
@@ -342,7 +342,7 @@ async def test_a_slow_host_holds_nothing_up_but_its_own_request(rig, monkeypatch
     with anyio.fail_after(5):
         answer = await rig.ask("POST", PATH, RS)
     assert (answer.status_code, "does not answer" in answer.json()["warnings"][0]) == (201, True)
-    assert rig.app.state.issuers.under_way == set()
+    assert rig.admin.under_way == set()
 
 
 async def test_one_look_at_a_time_for_a_tenant_and_the_others_say_that_they_did_not(rig):

@@ -52,14 +52,14 @@ async def test_a_secret_is_stored_sealed_and_never_shown(rig):
     patched = await rig.ask("PATCH", path, {"audience": ["a"]})
     answers = [made, patched, await rig.ask("GET", path), await rig.ask("GET", PATH)]
     assert not [answer for answer in answers if SECRET in answer.text or '"secret"' in answer.text]
-    issuers = rig.app.state.issuers
-    stored = await issuers.repository.get("acme", made.json()["id"])
+    issuers = rig.admin.issuers
+    stored = await issuers.get("acme", made.json()["id"])
     assert SECRET.encode() not in stored.sealed_secret
     place = place_of("acme", "hs", stored.id)
-    assert issuers.sealer.open(stored.sealed_secret, place) == SECRET.encode()
+    assert rig.admin.sealer.open(stored.sealed_secret, place) == SECRET.encode()
     await rig.ask("PATCH", path, {"secret": SECRET[::-1]})
-    again = await issuers.repository.get("acme", stored.id)
-    assert issuers.sealer.open(again.sealed_secret, place) == SECRET[::-1].encode()
+    again = await issuers.get("acme", stored.id)
+    assert rig.admin.sealer.open(again.sealed_secret, place) == SECRET[::-1].encode()
     assert SECRET not in str([vars(act) if hasattr(act, "__dict__") else repr(act) for act in await rig.trail()])
 
 
@@ -72,7 +72,7 @@ async def test_a_wrong_secret_is_not_repeated_in_the_complaint(rig):
 
 async def test_a_secret_can_be_exchanged_for_a_url_and_back(rig):
     path = (await create(rig, HS)).headers["Location"]
-    repository = rig.app.state.issuers.repository
+    repository = rig.admin.issuers
     urls = {"algorithms": ["EdDSA"], "secret": None, "discovery_url": ISS + "/.well-known/openid-configuration"}
     assert (await rig.ask("PATCH", path, urls)).json()["discovery_url"] == urls["discovery_url"]
     assert (await repository.find("acme", "hs")).sealed_secret is None
@@ -123,10 +123,11 @@ async def test_a_body_that_does_not_fit_is_422_and_says_where(rig, change, point
     assert set(errors[0]) == {"detail", "pointer"}
 
 
-@pytest.mark.parametrize("issuer", ["", "key", "a b", "é", "a\n", "a\0", "a" * 513, 7, None])
+@pytest.mark.parametrize("issuer", ["", "key", "cli", "a b", "é", "a\n", "a\0", "a" * 513, 7, None])
 async def test_what_cannot_be_an_issuer_is_refused(rig, issuer):
     answer = await rig.ask("POST", PATH, {**RS, "issuer": issuer})
     assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "#/issuer")
+    assert ("is reserved" in answer.json()["errors"][0]["detail"]) is (issuer in ("key", "cli"))
 
 
 @pytest.mark.parametrize(
@@ -191,7 +192,7 @@ async def test_a_map_of_groups_is_kept_and_patched_member_by_member(rig):
 
 async def test_an_issuer_of_before_there_were_groups_is_not_changed_by_an_empty_patch(rig):
     path = (await create(rig)).headers["Location"]
-    repository = rig.app.state.issuers.repository
+    repository = rig.admin.issuers
     assert set((await repository.find("acme", ISS)).claims) == {"subject", "scopes", "tenant"}
     assert (await rig.ask("PATCH", path, {"claims": {}})).json()["version"] == 1
 

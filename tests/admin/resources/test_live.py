@@ -6,7 +6,7 @@ from typing import Any
 import anyio
 import pytest
 
-from app.backends.backend_check import Failure, Step, Trial
+from app.backends.backend_check import CheckResult, Failure, Step
 from app.backends.failures import Affected, BackendFailure
 from app.errors import ShuttingDown
 from app.this_node.listing import Use
@@ -37,6 +37,26 @@ async def test_sessions_are_listed_in_pages_by_their_public_ids_and_ended(rig):
     assert (again.status_code, again.json()["reason"]) == (404, "session_not_found")
     assert (await rig.ask("DELETE", TENANT + "/sessions/s4")).status_code == 404
     assert [view.id for view in rig.node.running["acme"]] == ["s1", "s3"]
+
+
+async def test_a_session_that_may_be_on_a_silent_node_is_not_said_to_be_gone(rig):
+    rig.node.silent = ["n7", "n8"]
+    refused = await rig.ask("DELETE", TENANT + "/sessions/s1")
+    assert (refused.status_code, refused.json()["reason"]) == (503, "node_unavailable")
+    assert "n7, n8" in refused.json()["detail"]
+    assert "Retry-After" in refused.headers
+    assert await rig.trail() == []
+
+
+async def test_a_session_that_was_not_ended_after_all_is_not_said_to_be(rig, monkeypatch):
+    async def is_gone(tenant: str, session: str) -> bool:
+        return False
+
+    monkeypatch.setattr(rig.node, "end_session", is_gone)
+    rig.node.add_session("acme", "s1")
+    answer = await rig.ask("DELETE", TENANT + "/sessions/s1")
+    assert (answer.status_code, answer.json()["reason"]) == (404, "session_not_found")
+    assert "hint" not in answer.json()  # that of a client would not help here
 
 
 async def test_processes_are_listed_and_their_last_words_are_for_administrators(rig):
@@ -133,7 +153,7 @@ async def test_a_cursor_belongs_to_its_order(rig):
 
 
 async def test_a_check_that_goes_well_says_what_is_offered(rig):
-    rig.node.trial = Trial(
+    rig.node.check_result = CheckResult(
         "2025-11-25", {"name": "echo"}, {"tools": {}}, {"tools": 3, "resources": None, "prompts": None},
         [Step("start", 1.5), Step("initialize", 20.0), Step("tools/list", 2.0)],
     )  # fmt: skip
@@ -149,7 +169,9 @@ async def test_a_check_that_goes_well_says_what_is_offered(rig):
 
 
 async def test_a_check_that_fails_says_where_why_and_what_the_backend_said(rig):
-    rig.node.trial.failure = Failure("initialize", "backend_exited", "exit status 3", "A hint.", ["no such module"])
+    rig.node.check_result = CheckResult(
+        failure=Failure("initialize", "backend_exited", "exit status 3", "A hint.", ["no such module"])
+    )
     answer = (await rig.ask("POST", TENANT + "/backends/echo:check")).json()
     assert answer["ok"] is False
     assert answer["failure"] == {
@@ -161,10 +183,10 @@ async def test_a_check_that_fails_says_where_why_and_what_the_backend_said(rig):
 async def test_one_check_of_a_backend_at_a_time_and_none_while_shutting_down(rig, monkeypatch):
     begun, go_on = anyio.Event(), anyio.Event()
 
-    async def slow(*_: object) -> Trial:
+    async def slow(*_: object) -> CheckResult:
         begun.set()
         await go_on.wait()
-        return Trial()
+        return CheckResult()
 
     monkeypatch.setattr(rig.node, "check", slow)
     async with anyio.create_task_group() as tasks:
@@ -174,7 +196,7 @@ async def test_one_check_of_a_backend_at_a_time_and_none_while_shutting_down(rig
         go_on.set()
     assert (await rig.ask("POST", TENANT + "/backends/echo:check")).status_code == 200
 
-    async def stopping(*_: object) -> Trial:
+    async def stopping(*_: object) -> CheckResult:
         raise ShuttingDown
 
     monkeypatch.setattr(rig.node, "check", stopping)
@@ -207,7 +229,10 @@ async def test_a_backend_is_what_it_is_on_all_nodes(rig):
         ({"starting": 1}, "starting"), ({"starting": 1, "warm": 1}, "running"), ({"leased": 1}, "running"),
         ({"leased": 1, "breaker_open": True, "retry_after_s": 9.0}, "breaker_open"), ({"stopping": 1}, "idle"),
     ):  # fmt: skip
-        rig.node.ran["acme"] = [BackendRunning("echo", "n1", **numbers), BackendRunning("echo", "n2", waiting=2)]
+        rig.node.ran["acme"] = [
+            BackendRunning(name="echo", node="n1", **numbers),
+            BackendRunning(name="echo", node="n2", waiting=2),
+        ]
         for answer in ((await rig.ask("GET", path)).json(), (await rig.ask("GET", TENANT + "/backends")).json()):
             (shown,) = answer.get("items", [answer])
             assert (shown["state"], shown["waiting"]) == (state, 2)
@@ -220,8 +245,8 @@ async def test_failures_of_all_nodes_come_newest_first_and_their_details_are_for
     affected = (Affected("s1", "acme", "key", "AAAA"),)
     details: dict[str, Any] = {"stderr": ("oh no",), "affected": affected, "affected_count": 1, "tool": "dig"}
     rig.node.ran["acme"] = [
-        BackendRunning("echo", "n1", failures=(failure("n1", 3), failure("n1", 1))),
-        BackendRunning("echo", "n2", failures=(failure("n2", 2, **details),)),
+        BackendRunning(name="echo", node="n1", failures=(failure("n1", 3), failure("n1", 1))),
+        BackendRunning(name="echo", node="n2", failures=(failure("n2", 2, **details),)),
     ]
     rig.node.silent = ["n3"]
     shown = (await rig.ask("GET", TENANT + "/backends/echo")).json()
@@ -269,6 +294,6 @@ async def test_pages_go_on_behind_the_longest_names(rig):
 async def test_what_runs_does_not_change_the_tag_of_a_backend(rig):
     path = TENANT + "/backends/echo"
     before = (await rig.ask("GET", path)).headers["etag"]
-    rig.node.ran["acme"] = [BackendRunning("echo", "n1", warm=1, failures=(failure("n1", 3),))]
+    rig.node.ran["acme"] = [BackendRunning(name="echo", node="n1", warm=1, failures=(failure("n1", 3),))]
     assert (await rig.ask("GET", path)).headers["etag"] == before
     assert (await rig.ask("PATCH", path, {"warm": 2}, headers={"If-Match": before})).status_code == 200

@@ -20,8 +20,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from app.cli.tables import columns_of
-from app.cli.top.frame import MAX_NODES, Look, Wanted, cut, frame, title_line
+from app.cli.tables import columns_of, cut
+from app.cli.top.frame import MAX_NODES, Query, Snapshot, frame, title_line
 from tests.integration.gateway import ECHO, Endpoint, Gateway, running_gateway
 from tests.integration.wire import initialize
 from tests.programs import run_program
@@ -46,16 +46,16 @@ SESSION = {
 }  # fmt: skip
 
 
-def look(wanted: Wanted, *items: dict[str, Any], **more: Any) -> Look:
+def look(wanted: Query, *items: dict[str, Any], **more: Any) -> Snapshot:
     found: dict[str, Any] = {"total": len(items), "silent_nodes": [], "nodes": [NODE], **more}
-    return Look(AT, wanted, items, found["total"], found["silent_nodes"], found["nodes"])
+    return Snapshot(AT, wanted, items, found["total"], found["silent_nodes"], found["nodes"])
 
 
 # --- what is shown
 
 
 def test_a_frame_has_the_nodes_what_is_looked_at_and_a_table():
-    shown = frame(look(Wanted(), PROCESS, total=40, silent_nodes=["gateway-2"]))
+    shown = frame(look(Query(), PROCESS, total=40, silent_nodes=["gateway-2"]))
     assert shown == [
         (
             "gateway-1: 2 sessions, 1 process, 1 connection, 3 calls; loop 12 ms late; memory 75 %; files 10 %; "
@@ -66,17 +66,17 @@ def test_a_frame_has_the_nodes_what_is_looked_at_and_a_table():
         "  MEMORY  CPU%    CPU  CALLS  TOTAL    AGE  TENANT  BACKEND  STATE   SESSIONS  PID  NODE       ID",
         "70.0 MiB  99.4  1m15s      2     30  1h01m  acme    time     leased         1   77  gateway-1  p1",
     ]
-    assert shown[title_line(look(Wanted(), PROCESS))].startswith("  MEMORY")
+    assert shown[title_line(look(Query(), PROCESS))].startswith("  MEMORY")
 
 
 def test_sessions_say_whose_they_are_and_tenants_are_summed_up():
-    (_, _, _, _, row) = frame(look(Wanted("sessions", "calls", "acme"), SESSION))
+    (_, _, _, _, row) = frame(look(Query("sessions", "calls", "acme"), SESSION))
     assert row.split() == [
         "70.0", "MiB", "99.4", "1m15s", "2", "30", "5.0s", "1.2s", "acme", "time", "key", "AAAA", "cursor", "1.2", "-",
         "s1", "gateway-1",
     ]  # fmt: skip
     tenant = {**USE, "cpu_percent": None, "tenant": "acme", "sessions": 3, "processes": 2}
-    (_, about, _, _, row) = frame(look(Wanted("tenants"), tenant))
+    (_, about, _, _, row) = frame(look(Query("tenants"), tenant))
     assert about.endswith("tenants by memory: 1")
     assert row.split() == ["70.0", "MiB", "-", "1m15s", "2", "30", "3", "2", "acme"]
 
@@ -84,34 +84,34 @@ def test_sessions_say_whose_they_are_and_tenants_are_summed_up():
 def test_nodes_that_are_silent_or_in_trouble_say_so_and_many_are_counted():
     silent = {**NODE, "load": None, "draining": True, "problem": "it has another SECRET_KEY"}
     busy = {**NODE, "load": {**LOAD, "refuses": "new sessions are refused: the loop is late"}}
-    shown = frame(look(Wanted(), nodes=[silent, busy]))
+    shown = frame(look(Query(), nodes=[silent, busy]))
     assert shown[0] == "gateway-1: 2 sessions, 1 process; does not answer; drains; it has another SECRET_KEY"
     assert shown[1].endswith("; new sessions are refused: the loop is late")
-    many = frame(look(Wanted(), nodes=[NODE] * (MAX_NODES + 5)))
+    many = frame(look(Query(), nodes=[NODE] * (MAX_NODES + 5)))
     assert many[MAX_NODES] == "... and 5 more nodes"
-    assert frame(look(Wanted(), nodes=None))[0].startswith("12:00:00")
+    assert frame(look(Query(), nodes=None))[0].startswith("12:00:00")
 
 
 def test_a_problem_stands_above_what_was_seen_last_and_nothing_steers_the_terminal():
-    seen = look(Wanted("sessions"), {**SESSION, "client_name": "\x1b[2Jevil\n", "subject": "名前"})
-    shown = frame(seen, "nothing newer: \x1b[31mno answer")
+    seen = look(Query("sessions"), {**SESSION, "client_name": "\x1b[2Jevil\n", "subject": "名前"})
+    shown = frame(seen, "no newer data: \x1b[31mno answer")
     assert all(line.isprintable() for line in shown)
-    assert shown[2] == "nothing newer: \\x1b[31mno answer"
+    assert shown[2] == "no newer data: \\x1b[31mno answer"
     assert shown[title_line(seen, "x")].lstrip().startswith("MEMORY")
     assert columns_of(cut(shown[-1], 40)) <= 40
 
 
 def test_a_look_is_measured_when_every_process_is():
-    assert look(Wanted(), PROCESS).is_measured
-    assert not look(Wanted(), PROCESS, {**PROCESS, "cpu_percent": None}).is_measured
+    assert look(Query(), PROCESS).is_measured
+    assert not look(Query(), PROCESS, {**PROCESS, "cpu_percent": None}).is_measured
     waits = {**SESSION, "process": None, "cpu_percent": None}
-    assert look(Wanted("sessions"), {**SESSION, "process": "p1"}, waits).is_measured
+    assert look(Query("sessions"), {**SESSION, "process": "p1"}, waits).is_measured
 
 
 def test_a_tenant_has_no_age():
-    assert Wanted(sort="age").but(view="tenants").sort == "memory"
-    assert Wanted(view="tenants").but(sort="age").sort == "memory"
-    assert Wanted(sort="cpu").but(view="tenants") == Wanted("tenants", "cpu")
+    assert Query(sort="age").but(view="tenants").sort == "memory"
+    assert Query(view="tenants").but(sort="age").sort == "memory"
+    assert Query(sort="cpu").but(view="tenants") == Query("tenants", "cpu")
 
 
 # --- how it is used
@@ -264,7 +264,7 @@ def test_in_a_terminal_a_gateway_that_is_away_is_said_and_waited_for(tmp_path: P
             screen.shows("by cpu: 0|cpu: 0")
             gateway.stop()
             screen.written = ""
-            screen.shows("nothing newer")
+            screen.shows("no newer data")
             screen.press("\x03")
             assert screen.ends() == 130
 

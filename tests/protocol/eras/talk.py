@@ -9,7 +9,7 @@ from app.protocol.eras.bridge import Bridge, Out, Pause, ToServer
 META = "io.modelcontextprotocol/"
 
 
-INFO = {"name": "modern", "version": "1"}
+INFO = {"name": "sessionless", "version": "1"}
 
 
 LISTS = {"tools": {"listChanged": True}, "prompts": {"listChanged": False}, "resources": {"subscribe": True}}

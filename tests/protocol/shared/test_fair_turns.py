@@ -11,7 +11,7 @@ def test_items_run_while_there_are_places_and_then_wait() -> None:
     turns, greedy, _ = make()
     assert [turns.offer(greedy, name, 1) for name in "abc"] == [Verdict.RUN, Verdict.RUN, Verdict.WAIT]
     assert turns.finish(greedy) == ["c"]
-    assert repr(turns) == "<FairTurns [2 running, 0 waiting]>"
+    assert (turns.running, turns.waiting) == (2, 0)
 
 
 def test_a_party_that_has_nothing_running_always_gets_one() -> None:

@@ -159,7 +159,7 @@ def test_or_to_all_that_are_open_where_the_administrator_says_so(method: str, pa
     assert out.member is b
 
 
-def test_a_modern_process_broadcasts_to_sessions_that_never_open_here() -> None:
+def test_a_sessionless_process_broadcasts_to_sessions_that_never_open_here() -> None:
     shared = Multiplex(broadcast=True)
     error = {"code": -32022, "message": "no", "data": {"supported": ["2026-07-28"]}}
     shared.from_process(line(id=0, error=error))
@@ -579,22 +579,22 @@ def test_a_paused_session_hears_answers_only_and_its_calls_wait() -> None:
     assert len(written(shared.resume(a))) == 1
 
 
-def test_a_server_that_refuses_us_is_refused_unless_it_is_modern() -> None:
+def test_a_server_that_refuses_us_is_refused_unless_it_is_sessionless() -> None:
     shared = Multiplex()
     with pytest.raises(InvalidResponse):
         shared.from_process(line(id=0, error={"code": -32603, "message": "no"}))
-    modern = Multiplex()
+    sessionless = Multiplex()
     error = {"code": -32022, "message": "no", "data": {"supported": ["2026-07-28"]}}
-    modern.from_process(line(id=0, error=error))
-    member = modern.join(None, "ann")
-    (answer,) = told(modern.from_session(member, line(id=9, method="initialize", params={})), member)
+    sessionless.from_process(line(id=0, error=error))
+    member = sessionless.join(None, "ann")
+    (answer,) = told(sessionless.from_session(member, line(id=9, method="initialize", params={})), member)
     assert (answer["id"], answer["error"]["code"]) == (9, -32022)
-    (sent,) = written(modern.from_session(member, line(id="l", method="subscriptions/listen", params={})))
+    (sent,) = written(sessionless.from_session(member, line(id="l", method="subscriptions/listen", params={})))
     key = "io.modelcontextprotocol/subscriptionId"
     news = line(method="notifications/tools/list_changed", params={"_meta": {key: sent["id"]}})
-    assert told(modern.from_process(news), member)[0]["params"]["_meta"] == {key: "l"}
+    assert told(sessionless.from_process(news), member)[0]["params"]["_meta"] == {key: "l"}
     end = line(method="notifications/cancelled", params={"requestId": sent["id"]})
-    assert told(modern.from_process(end), member)[0]["params"]["requestId"] == "l"
+    assert told(sessionless.from_process(end), member)[0]["params"]["requestId"] == "l"
 
 
 @pytest.mark.parametrize(

@@ -7,28 +7,32 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
+from unittest.mock import AsyncMock
 
 import anyio
 import uvicorn
 
+from app.auth.credential_expiry import CredentialExpiry
 from app.auth.credential_uses import CredentialUses
-from app.auth.credential_watch import CredentialWatch
-from app.domain import Principal
+from app.domain import BackendSpec, Principal
 from app.edge.uvicorn_protocol import HttpProtocol
 from app.errors import GatewayError, Unauthenticated
-from app.http.hosts import HostPolicy
 from app.metrics import Metrics
 from app.peers.client import Deadlines, PeerClient
 from app.peers.credentials import NodeCredentials
 from app.peers.passing import Passing
 from app.routing.routes import NodeRecord
+from app.transports.client_gone import ClientGone
 from app.transports.front import Front
 from app.transports.remote.forwarding import Forwarding
-from app.transports.remote.inside import Inside
 from app.transports.remote.late_heads import LateHeads
-from app.transports.request import ClientGone, McpRequest
+from app.transports.remote.peer_requests import PeerRequests
+from app.transports.request import McpRequest
+from app.transports.request_log import RequestLog
+from app.transports.rest import Rest
 from tests.peers.rig import PromptServer
+from tests.transports.conftest import door
 
 LIMIT = 8 << 20
 ALICE = Principal("acme", "key", "alice", frozenset({"mcp:connect"}))
@@ -42,7 +46,7 @@ class OneKey:
     """Knows `Bearer alice`."""
 
     def __init__(self) -> None:
-        self.watch, self.uses = CredentialWatch(), CredentialUses()
+        self.watch, self.uses = CredentialExpiry(), CredentialUses()
 
     def remembered(self, value: bytes, *_: object) -> Principal | None:
         return ALICE if value == b"Bearer alice" else None
@@ -54,15 +58,22 @@ class OneKey:
         return self.watch.count
 
 
-def front(endpoint: Endpoint, node: NodeCredentials | None = None, late_heads: LateHeads | None = None) -> Front:
+def front(
+    endpoint: Endpoint,
+    node: NodeCredentials | None = None,
+    late_heads: LateHeads | None = None,
+    requests: RequestLog | None = None,
+) -> Front:
     """A front with one endpoint for every method; of a node that is alone, or of this one."""
     authenticator: Any = OneKey()
     streamable: Any = SimpleNamespace(post=endpoint, get=endpoint, delete=endpoint)
     sse: Any = SimpleNamespace(stream=endpoint, message=endpoint)
-    hosts = HostPolicy([], ["https://app.example.org"])
     heads = late_heads or LateHeads()
-    inside = None if node is None else Inside(node, lambda what, query: None, heads, max_body_bytes=LIMIT)
-    return Front(_nothing, hosts, authenticator, streamable, sse, max_body_bytes=LIMIT, inside=inside)
+    inside = None if node is None else PeerRequests(node, lambda what, query: None, heads, max_body_bytes=LIMIT)
+    rest = Rest(_nothing, door(inside, requests), {}, max_body_bytes=LIMIT)
+    guard: Any = SimpleNamespace(standstill=SimpleNamespace(is_detected=lambda: False))
+    registry: Any = SimpleNamespace(require_on=lambda *names: None, backend=AsyncMock())
+    return Front(rest, authenticator, streamable, sse, registry, guard)
 
 
 async def _nothing(scope: Any, receive: Any, send: Any) -> None:
@@ -97,9 +108,14 @@ class SendingNode:
     def __init__(self, deadlines: Deadlines = Deadlines()) -> None:  # noqa: B008 - immutable
         self.metrics, self.peers = Metrics("test"), PeerClient(credentials("node-a"), deadlines)
         self.passing = Passing()
-        self.forwarding = Forwarding(self.peers, self.metrics, self.passing)
+        self.forwarding = Forwarding(self.peers, self.metrics, self.passing, self._backend)
         self.to = ""
         self.errors: list[Exception] = []
+
+        self.recovery: Literal["end", "respawn"] = "end"
+
+    async def _backend(self, tenant: str, name: str) -> BackendSpec:
+        return BackendSpec(tenant, name, "server", recovery=self.recovery)
 
     async def forward(self, request: McpRequest) -> None:
         """The endpoint."""

@@ -1,7 +1,6 @@
 """CallerRouting: which node serves a client whose requests name no session."""
 
 from collections.abc import AsyncIterator
-from types import SimpleNamespace
 
 import anyio
 import pytest
@@ -30,8 +29,8 @@ class CallerRig(Rig):
 
     def __init__(self, cluster: Cluster, backends: FakeStore, directory: BackendDirectory) -> None:
         super().__init__(cluster, backends, directory)
-        sending = self.elsewhere._forwarding
-        self.callers = CallerRouting(cluster.registry, cluster.ownership, self.router, sending, self.elsewhere)
+        sending = self.remote._forwarding
+        self.callers = CallerRouting(cluster.registry, cluster.ownership, self.router, sending, self.remote)
 
     async def claim(self, *, forwarded: bool = False) -> bool:
         with anyio.fail_after(5):
@@ -62,7 +61,7 @@ class CallerRig(Rig):
 async def rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[CallerRig]:
     monkeypatch.setattr(remote_sessions, "AGAIN_S", 0.001)
     store = FakeStore(BackendSpec("acme", "echo", "echo-server"))
-    directory = BackendDirectory(SimpleNamespace(get=store.get_backend), SimpleNamespace(get=store.get_tenant))
+    directory = BackendDirectory(store.get_backend, store.get_tenant)
     async with running_cluster(directory, ALICE) as cluster:
         yield CallerRig(cluster, store, directory)
 

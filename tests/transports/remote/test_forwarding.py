@@ -1,11 +1,14 @@
 """A request for another node's session, from the client's socket to the owner's endpoint and back."""
 
 import asyncio
+import contextlib
+import io
 import json
+import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 import httpx2
@@ -15,9 +18,12 @@ from app.domain import Principal
 from app.errors import NodeLost
 from app.peers.client import Deadlines, PeerClient, PeerRefused, PeerUnreachable
 from app.peers.credentials import Sent, Word
+from app.transports.access_lines import AccessLines
+from app.transports.client_gone import ClientGone, unless_gone
 from app.transports.remote.forwarding import NotOwner, not_owner
 from app.transports.remote.late_heads import LateHeads
-from app.transports.request import ClientGone, McpRequest
+from app.transports.request import McpRequest
+from app.transports.request_log import ALL, ERRORS, RequestLog
 from tests.peers.rig import asked, process, scripted, stands_still, until
 from tests.transports.remote.nodes import ALICE, LIMIT, MCP, Endpoint, SendingNode, credentials, front, served
 
@@ -72,7 +78,7 @@ class Streaming:
     async def __call__(self, request: McpRequest) -> None:
         await request.body(LIMIT)
         try:
-            await request.unless_gone(lambda: self._answer(request))
+            await unless_gone(request.receive, lambda: self._answer(request))
         except ClientGone:
             self.is_left.set()
             raise
@@ -302,10 +308,66 @@ async def test_a_stream_that_nobody_can_resume_ends_with_an_error_that_says_what
         told = json.loads(events[1].partition("data: ")[2])
         assert (told["id"], told["error"]["code"]) == (json.loads(PING)["id"], -32012)
         assert (told["error"]["data"]["reason"], told["error"]["data"]["outcome"]) == ("node_lost", "unknown")
-        resumed = await client.post(MCP, content=PING, headers={"Mcp-Session-Id": "s"})
-        assert resumed.content == b"data: 1\n\n"  # its outcome may still come, by Last-Event-ID
+        batch = await client.post(MCP, content=b"[%b]" % PING, headers={"Mcp-Session-Id": "s"})
+        assert batch.content == b"data: 1\n\n"
     async with dies_after(sender, b"text/event-stream", b"data: 1\n\ndata: 2") as client:
         assert (await client.post(MCP, content=PING)).content == b"data: 1\n\ndata: 2"
+
+
+@pytest.mark.parametrize(
+    ("recovery", "event", "there", "is_told"),
+    [
+        ("respawn", b"id: 1\ndata: 1", None, False),  # the next node has its outcome, by Last-Event-ID
+        ("respawn", b"data: 1", None, True),  # nothing to ask the next node for
+        ("end", b"event: message\nid: 1\ndata: 1", None, True),  # the session has died with its node
+        ("end", b"id: 1\ndata: 1", "another node", True),
+        ("end", b"id: 1\ndata: 1", "node-b", False),  # only the connection broke
+    ],
+)
+async def test_the_stream_of_a_session_ends_with_an_error_where_resuming_it_would_tell_nothing(
+    sender: SendingNode,
+    monkeypatch: pytest.MonkeyPatch,
+    recovery: Literal["end", "respawn"],
+    event: bytes,
+    there: str | None,
+    is_told: bool,
+) -> None:
+    async def probe(url: str) -> str | None:
+        return there
+
+    monkeypatch.setattr(sender.peers, "probe", probe)
+    sender.recovery = recovery
+    async with dies_after(sender, b"text/event-stream", event + b"\n\n") as client:
+        got = await client.post(MCP, content=PING, headers={"Mcp-Session-Id": "s"})
+    first, _, rest = got.content.partition(b"\n\n")
+    assert first == event
+    assert (b'"node_lost"' in rest, rest == b"") == (is_told, not is_told)
+
+
+@pytest.mark.parametrize("content_type", [b"text/event-stream", b"application/json"])
+@pytest.mark.parametrize("level", [ALL, ERRORS])
+async def test_a_call_whose_node_dies_in_the_middle_of_its_answer_is_logged_as_lost(
+    sender: SendingNode, content_type: bytes, level: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = io.BytesIO()
+    lines, sender.recovery = AccessLines({}, stream), "respawn"
+    app = front(sender.forward, requests=RequestLog(sender.metrics, level, lines))
+    caplog.set_level(logging.INFO)
+    async with (
+        dies_after(sender, content_type, b"id: 1\ndata: 1\n\n"),
+        served(app) as url,
+        httpx2.AsyncClient(base_url=url, headers=HEADERS, trust_env=False) as client,
+    ):
+        with contextlib.suppress(httpx2.RemoteProtocolError):
+            await client.post(MCP, content=PING, headers={"Mcp-Session-Id": "s"})
+    lines.close()
+    failed = [vars(each) for each in caplog.records if each.getMessage() == "call failed"]
+    if level == ALL:
+        assert not failed
+        (line,) = stream.getvalue().splitlines()
+        assert (json.loads(line)["outcome"], json.loads(line)["method"]) == ("node_lost", "ping")
+    else:
+        assert [(each["reason"], each["method"]) for each in failed] == [("node_lost", "ping")]
 
 
 async def test_half_a_json_answer_is_not_taken_for_a_whole_one(sender: SendingNode) -> None:
@@ -332,7 +394,7 @@ async def test_a_node_whose_clock_is_wrong_says_so(
         response = await client.post(MCP, content=PING)
         assert (response.status_code, response.json()["error"]["data"]["reason"]) == (503, "node_unavailable")
         assert sender.peers.problems == {sender.to: "their clocks are too far apart"}
-    assert "its clock is 100 s ahead of that of this one" in caplog.text
+    assert "clock is 100 s ahead of this node's" in caplog.text
 
 
 # --- the time it takes
@@ -360,7 +422,7 @@ async def test_a_call_may_take_longer_than_any_deadline_where_its_node_lets_hear
         assert response.json()["size"] == len(PING)
         await delete
         assert isinstance(sender.errors[0], NotOwner)
-        await until(lambda: repr(heads) == "<LateHeads [0 waiting]>")
+        await until(lambda: not heads._waiting)
     await sender.peers.aclose()
 
 

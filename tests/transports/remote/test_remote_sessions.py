@@ -2,13 +2,12 @@
 
 import time
 from collections.abc import AsyncIterator
-from types import SimpleNamespace
 from typing import Any
 
 import anyio
 import pytest
 
-from app.auth.credential_watch import CredentialWatch
+from app.auth.credential_expiry import CredentialExpiry
 from app.domain import BackendSpec, Principal
 from app.errors import (
     GatewayError,
@@ -29,10 +28,11 @@ from app.routing.router import Router
 from app.routing.routes import NodeRecord, session_key
 from app.sessions.directory import BackendDirectory
 from app.sessions.session import Session
+from app.transports.client_gone import ClientGone
 from app.transports.remote import remote_sessions
 from app.transports.remote.forwarding import NotOwner
 from app.transports.remote.remote_sessions import Attempt, RemoteSessions
-from app.transports.request import ClientGone, McpRequest
+from app.transports.request import McpRequest
 from tests.cluster.rig import HERE, THERE, Cluster, running_cluster
 from tests.routing.rig import record
 from tests.sessions.fakes import FakeStore
@@ -47,7 +47,6 @@ class FakeForwarding:
         self.is_unreachable, self.asked = False, 0
         self.answered: list[tuple[str, bytes]] = []
         self.passing = Passing()
-        self.waiting = self.passing.waiting
 
     async def forward(self, request: McpRequest, body: bytes, node: NodeRecord) -> None:
         await anyio.lowlevel.checkpoint()
@@ -73,7 +72,7 @@ class Client:
         async def send(message: Any) -> None:
             raise AssertionError("nothing is answered here")
 
-        request = McpRequest(scope, self._receive, send, tenant, backend, "mcp")
+        request = McpRequest(scope, self._receive, send, (tenant, backend, "mcp"))
         request.principal, request.is_forwarded = principal, forwarded
         return request
 
@@ -87,14 +86,14 @@ class Rig:
 
     def __init__(self, cluster: Cluster, backends: FakeStore, directory: BackendDirectory) -> None:
         self.cluster, self.forwarding, self.client = cluster, FakeForwarding(), Client()
-        self.backends, self.directory, self.watch = backends, directory, CredentialWatch()
+        self.backends, self.directory, self.watch = backends, directory, CredentialExpiry()
         self.peers: dict[str, NodeRecord] = {THERE: record(THERE)}
         self.answers = False
         self.router = Router(cluster.store, HERE, self.peers, {}, self._probe)
         self.unknown = RateLimiter("unknown_sessions", Metrics("test").rate_limited, lambda: 0.0)
         self.passing = self.forwarding.passing
         forwarding: Any = self.forwarding
-        self.elsewhere = RemoteSessions(
+        self.remote = RemoteSessions(
             cluster.registry, cluster.ownership, self.router, forwarding, cluster.take_over, self.unknown
         )
 
@@ -104,7 +103,7 @@ class Rig:
     async def ask(self, session_id: str, body: bytes = b"body", **request: Any) -> Session | None:
         made = self.client.request(request.pop("principal", self.cluster.principal), **request)
         with anyio.fail_after(5):
-            return await self.elsewhere.session(made, session_id, body)
+            return await self.remote.session(made, session_id, body)
 
     async def there_dies(self) -> None:
         self.peers.clear()
@@ -124,7 +123,7 @@ async def rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
     monkeypatch.setattr(remote_sessions, "AGAIN_S", 0.001)
     specs = [BackendSpec("acme", "echo", "echo-server"), BackendSpec("acme", "stateless", "s", recovery="respawn")]
     store = FakeStore(*specs)
-    directory = BackendDirectory(SimpleNamespace(get=store.get_backend), SimpleNamespace(get=store.get_tenant))
+    directory = BackendDirectory(store.get_backend, store.get_tenant)
     async with running_cluster(directory, Principal("acme", "key", "k1", frozenset({"mcp:connect"}))) as cluster:
         yield Rig(cluster, store, directory)
 
@@ -207,7 +206,7 @@ async def test_requests_that_come_while_it_is_taken_over_get_it_when_it_is_here(
         for _ in range(5):
             tasks.start_soon(ask)
         with anyio.fail_after(5):
-            while not rig.elsewhere._waiting:
+            while not rig.remote._waiting:
                 await anyio.lowlevel.checkpoint()
         assert not found
         take.set()
@@ -228,7 +227,7 @@ def held(work: Any) -> tuple[Any, anyio.Event]:
 
 async def test_a_session_on_its_way_out_is_waited_for(rig):
     session = await rig.cluster.open("stateless")
-    rig.cluster.registry.hide(session)
+    rig.cluster.registry._sessions.hide(session)
     found = []
 
     async def ask() -> None:
@@ -305,10 +304,10 @@ async def test_a_client_that_leaves_is_noticed_and_its_request_forgotten(rig, mo
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ask)
         await anyio.wait_all_tasks_blocked()
-        assert (rig.elsewhere._waiting, rig.elsewhere._waiting_bytes) == (1, 4)
+        assert (rig.remote._waiting, rig.remote._waiting_bytes) == (1, 4)
         rig.client.left.set()
     assert gone
-    assert (rig.elsewhere._waiting, rig.elsewhere._waiting_bytes) == (0, 0)
+    assert (rig.remote._waiting, rig.remote._waiting_bytes) == (0, 0)
 
 
 @pytest.mark.parametrize(("name", "value"), [("MAX_WAITING", 3), ("MAX_WAITING_BYTES", 3 * 4)])
@@ -317,12 +316,12 @@ async def test_so_many_wait_and_so_much_and_no_more(rig, monkeypatch, name, valu
     monkeypatch.setattr(remote_sessions, name, value)
     async with anyio.create_task_group() as tasks:
         for _ in range(3):
-            tasks.start_soon(rig.elsewhere.wait, Attempt(rig.client.request(ALICE), b"body"))
+            tasks.start_soon(rig.remote.wait, Attempt(rig.client.request(ALICE), b"body"))
         await anyio.wait_all_tasks_blocked()
         with pytest.raises(NodeUnavailable):
-            await rig.elsewhere.wait(Attempt(rig.client.request(ALICE), b"body"))
+            await rig.remote.wait(Attempt(rig.client.request(ALICE), b"body"))
         tasks.cancel_scope.cancel()
-    assert (rig.elsewhere._waiting, rig.elsewhere._waiting_bytes) == (0, 0)
+    assert (rig.remote._waiting, rig.remote._waiting_bytes) == (0, 0)
 
 
 # --- a node that stops
@@ -331,9 +330,9 @@ async def test_so_many_wait_and_so_much_and_no_more(rig, monkeypatch, name, valu
 @pytest.mark.parametrize("stops", ["leave", "take_no_more"])
 async def test_a_node_that_stops_has_another_open_new_sessions(rig, stops):
     request = rig.client.request(ALICE)
-    assert not await rig.elsewhere.opening(request, b"hello")
+    assert not await rig.remote.opening(request, b"hello")
     getattr(rig.cluster.registry, stops)()
-    assert await rig.elsewhere.opening(request, b"hello")
+    assert await rig.remote.opening(request, b"hello")
     assert rig.forwarding.answered == [(THERE, b"hello")]
 
 
@@ -348,13 +347,13 @@ def not_opened_elsewhere(rig, request):
 
 async def test_until_it_drains_it_opens_what_no_other_node_does(rig, not_opened_elsewhere):
     rig.cluster.registry.leave()
-    assert not await rig.elsewhere.opening(not_opened_elsewhere, b"hello")
+    assert not await rig.remote.opening(not_opened_elsewhere, b"hello")
 
 
 async def test_while_it_drains_what_no_other_node_opens_is_refused(rig, not_opened_elsewhere):
     rig.cluster.registry.take_no_more()
     with pytest.raises(ShuttingDown):
-        await rig.elsewhere.opening(not_opened_elsewhere, b"hello")
+        await rig.remote.opening(not_opened_elsewhere, b"hello")
 
 
 async def until_it_waits(rig: Rig) -> None:
@@ -456,7 +455,7 @@ async def test_whoever_waits_for_another_node_is_asked_again_before_it_is_sent_t
 
         async def ask() -> None:
             with pytest.raises(Unauthenticated):
-                await rig.elsewhere.session(watched(rig, gone), "s", b"body")
+                await rig.remote.session(watched(rig, gone), "s", b"body")
 
         tasks.start_soon(ask)
         with anyio.fail_after(5):
@@ -476,7 +475,7 @@ async def test_a_session_that_is_taken_over_while_its_key_is_revoked_ends(rig):
 
         async def ask() -> None:
             with pytest.raises(Unauthenticated):
-                await rig.elsewhere.session(watched(rig, gone), session_id, b"body")
+                await rig.remote.session(watched(rig, gone), session_id, b"body")
 
         tasks.start_soon(ask)
         with anyio.fail_after(5):

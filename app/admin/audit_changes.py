@@ -1,0 +1,40 @@
+"""What the audit trail says about a change: the differences between the answers before and after, without secrets."""
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from app.admin.schemas.backends import HIDDEN, BackendAnswer
+from app.admin.schemas.issuers import IssuerAnswer
+from app.domain import BackendSpec, Issuer
+from app.storage.audit_act import Change, between
+
+# What the act's target says already, and what changes without an act.
+_LEFT_OUT = {"id", "tenant", "version", "created_at", "last_used_at", "key"}
+
+
+def changes_of(old: BaseModel | None, new: BaseModel | None) -> tuple[Change, ...]:
+    """Between two answers; None is an object that did not exist, or no longer does."""
+    return between(_members(old), _members(new))
+
+
+def changes_of_backend(old: BackendSpec | None, new: BackendSpec | None) -> tuple[Change, ...]:
+    """With the names of variables that have another value now, but not their values."""
+    before, after = ({} if spec is None else _members(BackendAnswer.of(spec)) for spec in (old, new))
+    env = {} if old is None or new is None else {name: (old.env[name], new.env.get(name)) for name in old.env}
+    return between(before, after, [f"env.{name}" for name, (was, now) in env.items() if was != now])
+
+
+def changes_of_issuer(old: Issuer | None, new: Issuer | None) -> tuple[Change, ...]:
+    """With the mark of a secret that is another one now."""
+    before, after = ({} if each is None else _issuer(each) for each in (old, new))
+    has_new = old is not None and new is not None and old.sealed_secret != new.sealed_secret
+    return between(before, after, ["secret"] if has_new else [])
+
+
+def _issuer(issuer: Issuer) -> dict[str, Any]:
+    return {**_members(IssuerAnswer.of(issuer)), "secret": None if issuer.sealed_secret is None else HIDDEN}
+
+
+def _members(answer: BaseModel | None) -> dict[str, Any]:
+    return {} if answer is None else answer.model_dump(mode="json", exclude=_LEFT_OUT)

@@ -1,0 +1,79 @@
+"""The sockets that a node listens on, and their addresses."""
+
+import contextlib
+import socket
+
+from app.config.hosts import is_wildcard
+from app.config.settings import Settings
+from app.errors import SettingsError
+
+BACKLOG = 2048
+
+
+def listen(settings: Settings) -> socket.socket:
+    """Listens on HOST and PORT. Raises SettingsError: they are taken."""
+    try:
+        return socket.create_server((settings.host, settings.port), family=_family(settings), backlog=BACKLOG)
+    except OSError as error:
+        raise _taken(settings, error) from None
+
+
+def share_port(settings: Settings) -> socket.socket:
+    """Binds HOST and PORT together with other processes, and does not listen yet: the kernel gives each listener its
+    part of the connections, ready or not. Raises SettingsError: they are taken."""
+    shared = socket.socket(_family(settings))
+    try:
+        shared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        shared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        shared.bind((settings.host, settings.port))
+    except OSError as error:
+        shared.close()
+        raise _taken(settings, error) from None
+    return shared
+
+
+def listen_inside() -> socket.socket:
+    """Listens where the other nodes of a fleet reach this one alone."""
+    return socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
+
+
+def take_all(listener: socket.socket) -> list[socket.socket]:
+    """Accepts the connections that wait, and closes the listener at once."""
+    taken = list[socket.socket]()
+    with listener, contextlib.suppress(OSError):  # BlockingIOError: none waits; or no file descriptor is left
+        listener.setblocking(False)
+        while True:
+            taken.append(listener.accept()[0])
+    return taken
+
+
+def url_of(listener: socket.socket) -> str:
+    """Its address as a URL."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def from_here(url: str) -> str:
+    """The URL for clients on this machine: loopback in place of a wildcard address."""
+    return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+
+
+def own_url(settings: Settings, listener: socket.socket) -> str | None:
+    """How other nodes reach the listener; None where there are none. Raises SettingsError: NODE_URL must say it."""
+    if not is_wildcard(listener.getsockname()[0]):
+        return url_of(listener)
+    if settings.redis_url is None:
+        return None
+    raise SettingsError(
+        f"TRUNKLINE_NODE_URL: must be set where TRUNKLINE_REDIS_URL is set and TRUNKLINE_HOST is {settings.host}: "
+        "how other nodes reach this one, like http://10.0.0.5:8080"
+    )
+
+
+def _family(settings: Settings) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+
+
+def _taken(settings: Settings, error: OSError) -> SettingsError:
+    where = f"{settings.host}:{settings.port}"
+    return SettingsError(f"cannot listen on {where}: {error.strerror}; choose another with --host or --port")

@@ -1,0 +1,1 @@
+"""Sandboxing of backend processes: which mechanisms this machine offers."""

@@ -1,0 +1,96 @@
+"""OpenSessions: the sessions of this node, by id. Made before the pool, the routes and the failure log, which need
+them. Only the registry adds and removes."""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+
+from app.backends.failures import Affected, FailureLog
+from app.domain import BackendSpec, public_id
+from app.processes.process import BackendProcess
+from app.protocol.commands import Failed
+from app.protocol.jsonrpc import string_of
+from app.protocol.lifecycle import SessionState
+from app.sessions.endings import TAKEN_OVER
+from app.sessions.session import Session
+from app.sessions.session_log import printable
+
+log = logging.getLogger(__name__)
+
+
+class OpenSessions:
+    """`by_id` are those that requests find; the hidden ones are being handed over to another node."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[str, Session] = {}
+        self._hidden: dict[str, Session] = {}
+        self.draining = False
+
+    def add(self, session: Session) -> None:
+        self.by_id[session.id] = session
+
+    def hide(self, session: Session) -> None:
+        """New requests do not find it, and wait until another node has it or it has ended; calls in flight go on."""
+        if self.by_id.pop(session.id, None) is not None:
+            self._hidden[session.id] = session
+
+    def remove(self, session: Session) -> None:
+        if self.by_id.pop(session.id, None) is None:
+            del self._hidden[session.id]
+
+    def take_no_more(self) -> None:
+        self.draining = True
+
+    def lost(self, session_id: str) -> None:
+        """Closes a session that another node owns now."""
+        session = self.by_id.get(session_id) or self._hidden.get(session_id)
+        if session is not None:
+            session.close(TAKEN_OVER)
+
+    def deliver_held(self) -> None:
+        """The sessions are still ours after a standstill: they handle what their processes said meanwhile."""
+        for session in self:
+            try:
+                session.deliver_held()
+            except Exception:
+                log.exception("Could not deliver held output of session %s; it is closed", public_id(session.id))
+                session.close("internal_error")
+
+    def calls_in_flight(self) -> int:
+        """How many requests of clients wait for their answer."""
+        return sum(session.exchange.in_flight for session in self)
+
+    def users_of(self, spec: BackendSpec, process: str | None) -> Sequence[Affected]:
+        """The sessions of this process; without one, those that wait for a process of this backend."""
+
+        def is_meant(session: Session) -> bool:
+            if process is not None:
+                return session.link.process == process
+            return session.state is SessionState.CONNECTING and session.spec.key == spec.key
+
+        return [_affected(session) for session in self if is_meant(session)]
+
+    def __len__(self) -> int:
+        return len(self.by_id) + len(self._hidden)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter([*self.by_id.values(), *self._hidden.values()])
+
+
+def note_timeout(
+    failures: FailureLog, find: Callable[[str], BackendProcess | None], session: Session, failed: Failed
+) -> None:
+    """Notes in the failure log that a call had no answer in time."""
+    process, call, tool = session.link.process, failed.call, string_of(failed.call.tool)
+    failures.timed_out(
+        session.spec,
+        None if process is None else find(process),
+        str(failed.error),
+        method=call.method,
+        tool=tool and printable(tool),
+        affected=_affected(session),
+    )
+
+
+def _affected(session: Session) -> Affected:
+    principal = session.principal
+    return Affected(public_id(session.id), principal.tenant, principal.issuer, principal.subject)

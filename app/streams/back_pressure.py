@@ -1,0 +1,58 @@
+"""BackPressure: stops reading a session's process while its client does not read."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from app.protocol.commands import Call, Listen
+from app.streams.streams import EventStream
+
+UNREAD_S = 1.0  # how long a stream whose reader takes nothing may hold up the session's other streams
+
+
+class BackPressure:
+    """Of one session. `hold_up` stops reading the process, or goes on; `every_call` yields the calls in flight."""
+
+    __slots__ = ("_every_call", "_full", "_hold_up", "_unread")
+
+    def __init__(self, hold_up: Callable[[bool], None], every_call: Callable[[], Iterable[Call]]) -> None:
+        self._hold_up, self._every_call = hold_up, every_call
+        self._full = 0
+        self._unread: dict[EventStream, tuple[int, float]] = {}  # of full streams: `taken`, and since when
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the process is not read."""
+        return self._full > 0
+
+    def change(self, full: bool) -> None:
+        """A stream has become full, or has room again. The process is read while none is full."""
+        self._full += 1 if full else -1
+        self._hold_up(self._full > 0)
+
+    def relieve(self, listen: EventStream, now: float) -> bool:
+        """Stops a stream whose reader takes nothing from holding up the process, and with it the session's others.
+
+        A call's stream falls behind: when its reader goes on, it gets from the log what it has missed.
+
+        Returns:
+            Whether to detach the reader of the listen stream, which then keeps a bounded number of messages.
+        """
+        if not self._full and not self._unread:
+            return False
+        own = Counter(listen if call.stream is Listen.STREAM else call.stream.stream for call in self._every_call())
+        before, self._unread = self._unread, {}
+        is_listener_stuck = False
+        for stream in {listen, *own}:
+            if stream is None or not stream.is_full:
+                continue
+            has_others = own.total() > own[stream] or (stream is not listen and listen.attached)
+            taken, since = before.get(stream, (-1, now))
+            if stream.taken != taken or not has_others:
+                self._unread[stream] = stream.taken, now
+            elif now - since <= UNREAD_S:
+                self._unread[stream] = taken, since
+            elif stream is not listen:
+                stream.fall_behind()
+            else:
+                is_listener_stuck = True
+        return is_listener_stuck

@@ -1,0 +1,140 @@
+"""ChangeEffects: what a change does to this node, whichever node made it."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from app.auth.authenticator import Authenticator
+from app.backends.pool import ProcessPool
+from app.domain import BackendSpec, Tenant
+from app.errors import Disabled
+from app.sessionless.requests import SessionlessRequests
+from app.sessions.directory import BackendDirectory
+from app.sessions.registry import SessionRegistry
+from app.sessions.session import Session
+
+Key = tuple[str, str]
+Identity = tuple[str, str, str]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class ChangeEffects:
+    """Carries out changes, and knows what on this node they can affect. Fulfils `admin.context.NodeEffects`, which says
+    what each change means."""
+
+    _authenticator: Authenticator
+    _directory: BackendDirectory
+    _pool: ProcessPool
+    _registry: SessionRegistry
+    _sessionless: SessionlessRequests
+    tenants_off: dict[str, Disabled] = field(default_factory=dict)
+
+    # --- changes
+
+    def backend_changed(self, spec: BackendSpec) -> None:
+        off = None if spec.enabled else Disabled("backend", spec.name, spec.reason)
+        self._directory.told(spec, off)
+        self._sessionless.forget(spec.tenant, spec.name)
+        if off is not None:
+            self._stop_backend(spec.key, "backend_disabled", off)
+        elif not self.is_off(spec.tenant):
+            self._pool.configure(spec)
+
+    def backend_removed(self, key: Key) -> None:
+        self._directory.forget(*key)
+        self._sessionless.forget(*key)
+        self._stop_backend(key, "backend_removed")
+        self._pool.failures.forget(key)
+
+    def backend_restarted(self, key: Key) -> None:
+        self._registry.close_where(lambda session: session.spec.key == key, "backend_restarted")
+        self._pool.restart(key)
+
+    def tenant_changed(self, tenant: Tenant) -> None:
+        self._directory.forget(tenant.name)
+        self._registry.gates.configure(tenant.name, tenant.limits)
+        was_off = self.tenants_off.pop(tenant.name, None)
+        if not tenant.enabled:
+            self.tenants_off[tenant.name] = off = Disabled("tenant", tenant.name, tenant.reason)
+            self._end_tenant(tenant.name, "tenant_disabled", off)
+        elif was_off is not None:
+            self._authenticator.forget_tenant(tenant.name)
+
+    def tenant_removed(self, tenant: str) -> None:
+        self._directory.forget(tenant)
+        self.tenants_off.pop(tenant, None)
+        self._end_tenant(tenant, "tenant_removed")
+        for key in self._pool.failures.backends():
+            if key[0] == tenant:
+                self._pool.failures.forget(key)
+
+    def key_revoked(self, identity: Identity) -> None:
+        self._authenticator.forget(identity)
+        self._registry.close_where(lambda session: session.principal.identity == identity, "key_revoked")
+
+    def principal_changed(self, identity: Identity, off: Disabled | None) -> None:
+        self._authenticator.forget(identity)
+        if off is not None:
+            self._end(lambda session: session.principal.identity == identity, f"{off.what}_disabled", off)
+
+    def issuer_changed(self, tenant: str, issuer: str) -> None:
+        self._authenticator.forget_issuer(tenant, issuer)
+        theirs = (tenant, issuer)
+        self._registry.close_where(lambda session: session.principal.identity[:2] == theirs, "issuer_changed")
+
+    # --- something has changed: it is looked up again when it is needed, and nothing ends
+
+    def forget_backend(self, key: Key) -> None:
+        self._directory.forget(*key)
+
+    def forget_tenant(self, tenant: str) -> None:
+        self._directory.forget(tenant)
+
+    def forget_principal(self, identity: Identity) -> None:
+        self._authenticator.forget(identity)
+
+    def forget_everything(self) -> None:
+        self._authenticator.forget_everything()
+        self._directory.forget_everything()
+
+    # --- what is known here
+
+    def current(self, key: Key) -> BackendSpec | None:
+        """The version of a backend that new processes are started from."""
+        return self._pool.spec_of(key)
+
+    def running(self, key: Key) -> list[BackendSpec]:
+        """The versions of a backend that sessions use."""
+        return [session.spec for session in self._registry if session.spec.key == key]
+
+    def backends(self) -> set[Key]:
+        """Backends that have run or failed here."""
+        running = (session.spec.key for session in self._registry)
+        return {*self._pool.backends(), *self._pool.failures.backends(), *running}
+
+    def identities(self) -> set[Identity]:
+        """Principals with sessions here."""
+        return {session.principal.identity for session in self._registry}
+
+    def is_off(self, tenant: str) -> bool:
+        return tenant in self.tenants_off
+
+    def _stop_backend(self, key: Key, reason: str, off: Disabled | None = None) -> None:
+        self._end(lambda session: session.spec.key == key, reason, off)
+        self._pool.forget(key)
+
+    def _end_tenant(self, tenant: str, reason: str, off: Disabled | None = None) -> None:
+        """Ends the sessions of its backends and of its principals, and its processes."""
+        self._sessionless.forget(tenant)
+        self._authenticator.forget_tenant(tenant)
+        self._end(lambda session: tenant in (session.spec.tenant, session.principal.tenant), reason, off)
+        for key in self._pool.backends():
+            if key[0] == tenant:
+                self._pool.forget(key)
+
+    def _end(self, matches: Callable[[Session], bool], reason: str, off: Disabled | None) -> None:
+        ended = self._registry.close_where(matches, reason, off)
+        if off is not None and ended:
+            log.info("Ended %d session%s on this node: %s", ended, "" if ended == 1 else "s", off)

@@ -1,0 +1,91 @@
+"""HTTP+SSE of 2024-11-05: a GET opens the session and its stream; POSTs are answered on that stream."""
+
+from functools import partial
+from urllib.parse import parse_qs
+
+from app.errors import GatewayError, InvalidMessage
+from app.http.errors import HttpRefusal
+from app.metrics import Metrics
+from app.protocol.commands import Listen
+from app.protocol.headers import is_json, parse_accept
+from app.protocol.jsonrpc import Notification, Request
+from app.protocol.sse_format import encode_endpoint
+from app.sessions.registry import SessionRegistry
+from app.sessions.session import Session
+from app.transports.event_stream import StreamOptions, send_events
+from app.transports.remote.remote_sessions import RemoteSessions
+from app.transports.request import McpRequest
+
+TRANSPORT = "sse"
+
+
+class HttpSse:
+    """Answers both endpoints, for requests that Front has authenticated."""
+
+    def __init__(
+        self,
+        registry: SessionRegistry,
+        remote: RemoteSessions,
+        metrics: Metrics,
+        *,
+        max_body_bytes: int,
+        keepalive_s: float,
+    ) -> None:
+        self._registry, self._remote = registry, remote
+        self._max_body_bytes, self._keepalive_s = max_body_bytes, keepalive_s
+        self._streams = metrics.streams.labels("sse")
+
+    async def stream(self, request: McpRequest) -> None:
+        """Opens a session, which ends with its stream."""
+        if not parse_accept(request.headers.get(b"accept")).events:
+            raise HttpRefusal(406, "not_acceptable", "Accept must allow text/event-stream")
+        if await self._remote.opening(request, b""):
+            return
+        session = await self._registry.open(
+            request.principal, request.tenant, request.backend, TRANSPORT, request.require_still_allowed
+        )
+        request.served_by(session.id)
+        session.opened_by(request.client_address())
+        endpoint = f"/t/{request.tenant}/{request.backend}/messages?sessionId={session.id}"
+        options = StreamOptions(self._streams, self._keepalive_s, first=encode_endpoint(endpoint))
+        listener, expired = session.streams.open_listener(), partial(session.close, "credential_expired")
+        await send_events(request, listener, options, partial(session.close, "client_gone"), expired)
+
+    async def message(self, request: McpRequest) -> None:
+        """One message: 202; its answer or error goes to the stream."""
+        session_id = _session_id(request)
+        if not is_json(request.headers.get(b"content-type")):
+            raise HttpRefusal(415, "unsupported_media_type", "Content-Type must be application/json")
+        body = await request.body(self._max_body_bytes)
+        session = self._registry.get(session_id, request.principal, request.tenant, request.backend)
+        session = session or await self._remote.session(request, session_id, body)
+        if session is None:
+            return
+        message = request.parse(body)
+        if isinstance(message, list):
+            raise InvalidMessage("HTTP+SSE has no batches")
+        if isinstance(message, Request):
+            await self._request(request, session, message)
+        elif isinstance(message, Notification):
+            session.notify(message)
+        else:
+            session.respond(message)
+        await request.answer_empty(202)
+
+    async def _request(self, request: McpRequest, session: Session, message: Request) -> None:
+        """Raises only where access was lost; other errors are answered on the stream."""
+        try:
+            if message.method == "initialize":
+                await self._registry.connect(session)
+                await request.require_still_allowed()
+            session.request(message, Listen.STREAM)
+        except GatewayError as error:
+            await request.require_still_allowed()
+            session.refuse(message, error)
+
+
+def _session_id(request: McpRequest) -> str:
+    values: list[str] = parse_qs(request.scope["query_string"].decode("latin-1")).get("sessionId", [])
+    if len(values) != 1:
+        raise HttpRefusal(400, "session_required", "the query needs one sessionId; open the stream first")
+    return values[0]

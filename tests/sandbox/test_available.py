@@ -1,0 +1,48 @@
+"""What of a sandbox this machine offers: found out without touching this process."""
+
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from app.sandbox import available
+
+
+@pytest.mark.parametrize(
+    "probe", [available.landlock, available.seccomp, available.namespaces, available.bubblewrap, available.cgroups]
+)
+def test_no_probe_takes_a_second_or_changes_this_process(probe):
+    before = Path("/proc/self/status").read_text()
+    begin = time.perf_counter()
+    layer = probe()
+    assert time.perf_counter() - begin < 1
+    assert layer.detail
+    after = Path("/proc/self/status").read_text()
+    for name in ("NoNewPrivs", "Seccomp", "Uid", "CapEff"):
+        assert [line for line in before.splitlines() if line.startswith(name)] == [
+            line for line in after.splitlines() if line.startswith(name)
+        ]
+
+
+def test_layers_that_are_not_there_are_said_to_be_missing(monkeypatch):
+    monkeypatch.setattr(available, "_succeeds", lambda _: False)
+    monkeypatch.setattr(shutil, "which", lambda _: "/usr/bin/bwrap")
+    assert not available.namespaces().is_available
+    assert not available.bubblewrap().is_available
+
+
+def test_cgroups_are_read_from_the_list_of_mounts(tmp_path):
+    (tmp_path / "v2").mkdir()
+    (tmp_path / "v2/cgroup.controllers").write_text("cpu memory pids\n")
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(
+        f"30 20 0:26 / {tmp_path}/v2 rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
+        f"31 20 0:27 / {tmp_path}/none rw - cgroup cgroup rw,memory\n"
+        f"32 20 0:28 / {tmp_path}/x rw - cgroup cgroup rw,xattr,name=systemd\n"
+        "33 20 0:29 / / rw - ext4 /dev/vda rw\n"
+    )
+    layer = available.cgroups(mounts)
+    assert layer.detail == "v2 cpu memory pids writable; v1 memory read-only"
+    mounts.write_text("")
+    assert not available.cgroups(mounts).is_available
