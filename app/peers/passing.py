@@ -53,16 +53,23 @@ class Passing:
 
     def begin(self, passage: Passage) -> None:
         """Adds a passage until it is `over`. Raises ShuttingDown."""
-        self._require_open()
+        self.require_open()
         self._under_way[passage] = None
+
+    def require_open(self) -> None:
+        """Raises ShuttingDown once the drain is over: nothing more is forwarded."""
+        if self._is_closed:
+            raise ShuttingDown
 
     def over(self, passage: Passage) -> None:
         self._under_way.pop(passage, None)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Around a request that waits for a node to send it to. Raises ShuttingDown."""
-        self._require_open()
+        """Around all tries to find the node for a request, so that no drain ends between two of them.
+
+        Raises ShuttingDown."""
+        self.require_open()
         self._waiting += 1
         try:
             yield
@@ -105,10 +112,6 @@ class Passing:
         for passage in self:
             passage.end()
             passage.cut()
-
-    def _require_open(self) -> None:
-        if self._is_closed:
-            raise ShuttingDown
 
     async def _is_done(self, seconds: float) -> bool:
         with anyio.move_on_after(seconds):

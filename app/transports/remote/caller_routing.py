@@ -38,9 +38,14 @@ class CallerRouting:
             NodeLost: it died with the request.
         """
         key = _key(request)
-        attempt = Attempt(request, body)
         if request.is_forwarded:
             self._router.forget(key)  # the sender knows better than a cached route
+        if self._ownership.owns(key):
+            return True  # the usual case
+        with self._remote.tries():
+            return await self._claim(request, key, Attempt(request, body))
+
+    async def _claim(self, request: McpRequest, key: str, attempt: Attempt) -> bool:
         while not self._ownership.owns(key):
             located = await self._claimed(request, key, attempt)
             if located is None:
@@ -73,8 +78,10 @@ class CallerRouting:
         """Has another node answer, because this one drains; False where there is none. Raises as `claim`."""
         if request.is_forwarded:
             raise not_owner()
-        key = _key(request)
-        attempt = Attempt(request, body)
+        with self._remote.tries():
+            return await self._leave(Attempt(request, body), _key(request), keeps_state=keeps_state)
+
+    async def _leave(self, attempt: Attempt, key: str, *, keeps_state: bool) -> bool:
         while True:
             successor = await self._successor(key, keeps_state=keeps_state)
             if successor is None:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -76,7 +76,8 @@ class RemoteSessions:
             return None  # the usual case
         self._unknown.spend(request.principal.identity)
         try:
-            found = await self._session(attempt, key, session_id)
+            with self.tries():
+                found = await self._session(attempt, key, session_id)
         except SessionNotFound:
             raise self._registry.why_ended(session_id, request.principal, request.tenant, request.backend) from None
         except BaseException:
@@ -172,6 +173,10 @@ class RemoteSessions:
             return False
         return True
 
+    def tries(self) -> AbstractContextManager[None]:
+        """Around all tries to have another node answer: a drain waits for them. Raises ShuttingDown."""
+        return self._forwarding.passing.waiting()
+
     async def wait(self, attempt: Attempt) -> None:
         """Waits for AGAIN_S.
 
@@ -182,7 +187,8 @@ class RemoteSessions:
         """
         if time.monotonic() > attempt.until:
             raise NodeUnavailable
-        with self._forwarding.passing.waiting(), self._place_for(len(attempt.body)):
+        self._forwarding.passing.require_open()
+        with self._place_for(len(attempt.body)):
             await unless_gone(attempt.request.receive, partial(anyio.sleep, AGAIN_S))
 
     @contextmanager

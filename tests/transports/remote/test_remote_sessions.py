@@ -376,7 +376,9 @@ async def test_its_drain_waits_for_those_who_wait_for_another_node(rig):
         tasks.start_soon(ask)
         await until_it_waits(rig)
         tasks.start_soon(drain)
-        await anyio.sleep(0.1)
+        for _ in range(500):  # also while it looks up the node again, between two waits
+            await anyio.lowlevel.checkpoint()
+            assert len(rig.passing)
         assert not done
         rig.forwarding.is_unreachable = False
     assert done == [None, 0]
