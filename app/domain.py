@@ -97,6 +97,39 @@ class Timeouts:
     reclaim_idle_s: float = 300.0
 
 
+Guarantee = Literal["files", "network", "memory", "pids", "processes"]  # what a sandbox can promise
+Network = Literal["none", "web", "host"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """How processes of a backend are confined.
+
+    `auto`: by everything that works on the node. `require`: they start only where each of `require` (all guarantees, if
+    it is empty) is enforced. `off`: not at all.
+    `read`, `write`: absolute paths that the processes may use besides their home and what their program needs.
+    `network`: `web` is public addresses on ports 80 and 443, `host` is everything that the node reaches.
+    """
+
+    mode: Literal["auto", "require", "off"] = "auto"
+    require: tuple[Guarantee, ...] = ()
+    read: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()
+    network: Network = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLimits:
+    """What one process, with everything it starts, may use; None is no limit. `cpu`: cores. `disk_mb`: its home and
+    temporary files together."""
+
+    memory_mb: int | None = 512
+    pids: int | None = 64
+    cpu: float | None = 1.0
+    files: int | None = 1024
+    disk_mb: int | None = 256
+
+
 @dataclass(frozen=True, slots=True)
 class BackendSpec:
     """A registered stdio server: what to start, how many, and for how long.
@@ -105,6 +138,8 @@ class BackendSpec:
     `broadcast`: messages of a shared process that belong to no session go to all of its sessions, instead of none.
     `reason`: why it is not `enabled`. With `off_by_platform` only the platform can switch it on again.
     `version` grows with every change; a process started for another version serves no new session.
+    `state`: `none`: each process has a home of its own, which is removed with it. `keep`: each principal has one that
+    lasts.
     `home`: the name of the tenant's home (`home_of`), set when the spec is read from the database.
     """
 
@@ -121,6 +156,9 @@ class BackendSpec:
     max_processes: int = 10
     calls_per_session: int = 128
     timeouts: Timeouts = field(default_factory=Timeouts)
+    sandbox: Sandbox = field(default_factory=Sandbox)
+    limits: ProcessLimits = field(default_factory=ProcessLimits)
+    state: Literal["none", "keep"] = "none"
     enabled: bool = True
     reason: str = ""
     off_by_platform: bool = False

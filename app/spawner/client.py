@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -28,12 +28,13 @@ _ROOT = _MAIN.parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What to execute. `argv[0]` is looked up in the PATH of `env`."""
+    """What to execute. `argv[0]` is looked up in the PATH of `env`. `confinement`: what it must not do."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
     cwd: str = "/"
     sched_batch: bool = False
+    confinement: wire.Confinement = field(default_factory=wire.Confinement)
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +329,7 @@ def _popen(descriptor: int) -> subprocess.Popen[bytes]:
 def _spawn_order(process_id: str, command: Command) -> bytes:
     return wire.encode({
         "do": "spawn", "id": process_id, "argv": list(command.argv), "env": dict(command.env),
-        "cwd": command.cwd, "sched_batch": command.sched_batch,
+        "cwd": command.cwd, "sched_batch": command.sched_batch, "confinement": command.confinement,
     })  # fmt: skip
 
 

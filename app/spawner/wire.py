@@ -13,6 +13,59 @@ from typing import TypedDict
 MAX_PACKET_BYTES = 1 << 20
 
 
+class Landlock(TypedDict, total=False):
+    """Rules of the kernel for files and TCP ports. A list that is missing is not restricted.
+
+    `read` includes executing and listing; `write` includes reading, creating and removing. Paths that do not exist are
+    left out. `connect`, `bind`: TCP ports. `scoped`: no signals to, and no abstract sockets of, processes outside.
+    """
+
+    read: list[str]
+    write: list[str]
+    connect: list[int]
+    bind: list[int]
+    scoped: bool
+
+
+class Cgroup(TypedDict, total=False):
+    """A group for one process and everything it starts, below one of its tenant.
+
+    `roots`: by controller (`memory`, `pids`, `cpu`, `freezer`; `unified` for version 2) the directory in which this
+    node makes its groups. `tenant`: the name of the tenant's group there. A limit that is missing is not set;
+    `tenant_memory_bytes` is of the tenant's group, `cpu` is in cores.
+    """
+
+    roots: dict[str, str]
+    tenant: str
+    memory_bytes: int
+    tenant_memory_bytes: int
+    pids: int
+    cpu: float
+
+
+class Confinement(TypedDict, total=False):
+    """What a child gives up between fork and exec, in this order. A field that is missing restricts nothing.
+
+    `limits`: resource limits by name without `RLIMIT_` (`NOFILE`, `FSIZE`, `NPROC`, `CORE`). `uid`: user and group to
+    become; all capabilities go with it. `capabilities`: to be kept by root, for bubblewrap; an empty list drops all.
+    `seccomp`: names of filters (`seccomp.FILTERS`) for the child itself. `inner_seccomp`: for what a wrapper such as
+    bubblewrap executes: their program can be read from descriptor INNER_SECCOMP_FD after exec. `is_wrapped`: `argv` is
+    such a wrapper, which writes the pid of what it started to INNER_STATUS_FD (`--json-status-fd`).
+    """
+
+    cgroup: Cgroup
+    limits: dict[str, int]
+    uid: int
+    capabilities: list[str]
+    landlock: Landlock
+    seccomp: list[str]
+    inner_seccomp: list[str]
+    is_wrapped: bool
+
+
+INNER_SECCOMP_FD, INNER_STATUS_FD = 10, 11
+
+
 class Order(TypedDict, total=False):
     """From the node; `do` says which of the fields are there."""
 
@@ -22,16 +75,22 @@ class Order(TypedDict, total=False):
     env: dict[str, str]
     cwd: str
     sched_batch: bool
+    confinement: Confinement
     signum: int
 
 
 class Report(TypedDict, total=False):
-    """From the spawner; `event` says which of the fields are there."""
+    """From the spawner; `event` says which of the fields are there.
+
+    `phases`: seconds by phase of a start: `fork`, `sandbox`, `exec`. `limit`: which limit ended the process (`memory`).
+    """
 
     event: str
     id: str
     pid: int
     seconds: float
+    phases: dict[str, float]
+    limit: str
     errno: int
     stage: str
     message: str
