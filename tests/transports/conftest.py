@@ -16,6 +16,7 @@ from app.http.health import ALIVE
 from app.http.hosts import HostPolicy
 from app.limits.rate_limiter import RateLimiter
 from app.metrics import Metrics
+from app.peers.passing import Passing
 from app.routing.router import Router
 from app.sessionless.requests import SessionlessRequests
 from app.sessions.directory import BackendDirectory
@@ -25,6 +26,7 @@ from app.transports.access_lines import AccessLines
 from app.transports.front import Front
 from app.transports.http_sse import HttpSse
 from app.transports.remote.caller_routing import CallerRouting
+from app.transports.remote.forwarding import Forwarding
 from app.transports.remote.peer_requests import PeerRequests
 from app.transports.remote.remote_sessions import RemoteSessions
 from app.transports.request_log import OFF, RequestLog
@@ -172,7 +174,8 @@ def nowhere_else(registry: SessionRegistry) -> tuple[RemoteSessions, CallerRouti
 
     unused: Any = None
     router, ownership = Router(FakeRoutes(), "0123456789abcdef", {}, {}, probe), alone()
-    remote = RemoteSessions(registry, ownership, router, unused, unused, unlimited())
+    forwarding = Forwarding(unused, Metrics("test"), Passing(), unused)
+    remote = RemoteSessions(registry, ownership, router, forwarding, unused, unlimited())
     return remote, CallerRouting(registry, ownership, router, unused, remote)
 
 
