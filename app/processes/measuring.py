@@ -1,32 +1,124 @@
 """Memory and CPU of processes, each with everything it has started."""
 
 import os
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-import psutil
+from app.spawner import tree
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
+_STAT_BYTES = 4096
 
 
 class Measured(NamedTuple):
-    """Use by one process and all others of its POSIX session."""
+    """Use by one process and by all that it has started; these are its `pids`. Memory that several of them share is
+    counted for each."""
 
     resident_bytes: int = 0
     cpu_s: float = 0.0  # since their start, children that have ended included
+    pids: tuple[int, ...] = ()
 
 
-def measure(leaders: frozenset[int]) -> dict[int, Measured]:
-    """Use by the leader of the session; a process that has left for a session of its own is not counted.
+class _Row(NamedTuple):
+    """What /proc/PID/stat says of one process."""
 
-    Blocks while it reads /proc: call it in a thread.
+    parent: int
+    session: int
+    pages: int
+    ticks: int
+
+
+def measure(leaders: Mapping[int, str]) -> dict[int, Measured]:
+    """Use by pid of the leader; `leaders` are the ids of their backends.
+
+    What they have started is below them, also in a pid namespace; what has left them still has their session or their
+    mark. Blocks for one pass over /proc (0.02 ms for each process of the machine): call it in a thread.
     """
-    found: dict[int, Measured] = {}
-    for pid in psutil.pids() if leaders else ():
-        try:
-            leader = os.getsid(pid)
-            if leader in leaders:
-                process, sum_so_far = psutil.Process(pid), found.get(leader, Measured())
-                times, resident = process.cpu_times(), process.memory_info().rss
-                cpu_s = times.user + times.system + times.children_user + times.children_system
-                found[leader] = Measured(sum_so_far.resident_bytes + resident, sum_so_far.cpu_s + cpu_s)
-        except (OSError, psutil.Error):  # it ended meanwhile
-            continue
-    return found
+    rows = _rows() if leaders else {}
+    owners = _Owners(rows, leaders)
+    found: dict[int, list[int]] = {}
+    for pid in rows:
+        leader = owners.of(pid)
+        if leader:
+            found.setdefault(leader, []).append(pid)
+    return {leader: _sum(rows, pids) for leader, pids in found.items()}
+
+
+def proportional_bytes(pids: Iterable[int]) -> int:
+    """Resident memory where each page counts once for all that share it. Slow (0.1 ms and more for each process); of a
+    process that may not be read, 0."""
+    return sum(map(_proportional_bytes, pids))
+
+
+def _proportional_bytes(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            return next((int(line.split()[1]) << 10 for line in file if line.startswith(b"Pss:")), 0)
+    except OSError:
+        return 0
+
+
+class _Owners:
+    """Whose process each one is, for one pass."""
+
+    def __init__(self, rows: Mapping[int, _Row], leaders: Mapping[int, str]) -> None:
+        self._rows = rows
+        self._leaders = leaders
+        self._by_mark = {tree.mark(process_id): leader for leader, process_id in leaders.items()}
+        self._known = {leader: leader for leader in leaders}  # 0: nobody's
+
+    def of(self, pid: int) -> int:
+        """The leader, or 0. The nearest ancestor decides of which that is known."""
+        unknown: list[int] = []
+        while pid in self._rows and pid not in self._known:
+            owner = self._by_itself(pid)
+            if owner:
+                self._known[pid] = owner
+                break
+            unknown.append(pid)
+            self._known[pid] = 0  # ends the walk where a pid was reused between two reads, in a circle
+            pid = self._rows[pid].parent
+        owner = self._known.get(pid, 0)
+        self._known.update(dict.fromkeys(unknown, owner))
+        return owner
+
+    def _by_itself(self, pid: int) -> int:
+        session = self._rows[pid].session
+        return session if session in self._leaders else self._by_mark.get(tree.mark_of(pid) or 0, 0)
+
+
+def _sum(rows: Mapping[int, _Row], pids: list[int]) -> Measured:
+    pages, ticks = sum(rows[pid].pages for pid in pids), sum(rows[pid].ticks for pid in pids)
+    return Measured(pages * _PAGE_BYTES, ticks / _TICKS_A_SECOND, tuple(pids))
+
+
+def _rows() -> dict[int, _Row]:
+    """All processes of the machine. Not by psutil, which takes three times as long."""
+    rows: dict[int, _Row] = {}
+    proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for name in os.listdir(proc):
+            if name.isdecimal():
+                # The name of the command, before the last bracket, may contain spaces and brackets.
+                fields = _read(proc, f"{name}/stat").rpartition(b")")[2].split()
+                if len(fields) > 21:
+                    rows[int(name)] = _Row(
+                        int(fields[1]), int(fields[3]), int(fields[21]), sum(map(int, fields[11:15]))
+                    )
+    finally:
+        os.close(proc)
+    return rows
+
+
+def _read(proc: int, path: str) -> bytes:
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
+    except OSError:  # it has ended meanwhile
+        return b""
+    try:
+        return os.read(file, _STAT_BYTES)
+    except OSError:
+        return b""
+    finally:
+        os.close(file)

@@ -226,7 +226,7 @@ class Supervisor:
 
     async def _measure(self) -> None:
         leaders = {process.pid: process for process in self._processes if process.pid}
-        used = await anyio.to_thread.run_sync(measure, frozenset(leaders))
+        used = await anyio.to_thread.run_sync(measure, {pid: each.id for pid, each in leaders.items()})
         now = time.monotonic()
         for pid, process in leaders.items():
             process.used(used.get(pid, Measured()), now)

@@ -5,6 +5,7 @@ from tests.mutations.fault import Fault
 RECLAIMING = ("tests/sessions/test_reclaiming.py",)
 PLAN = ("tests/backends/test_plan.py",)
 POOL = ("tests/backends/test_pool.py",)
+MEASURING = ("tests/processes/test_measuring.py",)
 TASKS = ("tests/protocol/test_running_tasks.py",)
 
 FAULTS_OF_LIMITS = (
@@ -119,5 +120,19 @@ FAULTS_OF_LIMITS = (
         "        if most is not None and used >= most:\n            return LimitReached",
         "        if False and most is not None:\n            return LimitReached",
         POOL,
+    ),
+    Fault(
+        "the memory of what has left its process's session and its parents is not counted",
+        "app/processes/measuring.py",
+        "self._by_mark.get(tree.mark_of(pid) or 0, 0)",
+        "0",
+        MEASURING,
+    ),
+    Fault(
+        "what is below a process is not counted as its",
+        "app/processes/measuring.py",
+        "            pid = self._rows[pid].parent\n",
+        "            break\n",
+        MEASURING,
     ),
 )
