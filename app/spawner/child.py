@@ -8,14 +8,15 @@ import signal
 from collections.abc import Sequence
 from typing import NoReturn
 
-from app.spawner import syscalls, tree
+from app.spawner import network, syscalls, tree
 from app.spawner.wire import Order
 
 _EXIT_NOT_STARTED = 127
+_STDIO = 3
 _CATCHABLE = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
 
-def become(order: Order, stdio: Sequence[int], status: int, spawner: int) -> NoReturn:
+def become(order: Order, descriptors: Sequence[int], status: int, spawner: int) -> NoReturn:
     """Turns this freshly forked child into the backend.
 
     An error is written to the close-on-exec pipe `status`; EOF without any data means success.
@@ -24,8 +25,10 @@ def become(order: Order, stdio: Sequence[int], status: int, spawner: int) -> NoR
     try:
         signal.set_wakeup_fd(-1)
         os.setsid()
+        stage = "network"
+        network.enter(order["confinement"], *descriptors[_STDIO:])
         stage = "descriptors"
-        for target, descriptor in enumerate(stdio):
+        for target, descriptor in enumerate(descriptors[:_STDIO]):
             os.dup2(descriptor, target)
         syscalls.close_all_but(status)
         stage = "signals"

@@ -148,7 +148,8 @@ class SpawnerClient:
         loop.add_reader(ours.fileno(), self._on_readable)
 
     async def spawn(self, command: Command, stdio: Sequence[int], on_end: Callable[[End], None]) -> Spawned:
-        """Starts a process on these three descriptors, which are closed here in any case.
+        """Starts a process on these three descriptors, which are closed here in any case. With `proxy_port` in its
+        confinement there is a fourth, through which the listener is sent before the process runs.
 
         `on_end` is called once, from the event loop, if and only if this returned. If the caller is cancelled, the
         process is killed.

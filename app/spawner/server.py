@@ -19,8 +19,7 @@ _OOM_SCORE = "300"  # the OOM killer takes backends before the gateway; the spaw
 _LOOK_AGAIN_S = 0.02  # between two looks for what is left of an ended tree
 _LAST_LOOK_AGAIN_S = 0.005  # the same after the node has gone
 _QUIET_LOOKS = 2  # a tree has ended when so many looks in a row found nothing of it
-_DESCRIPTORS = 3
-_ANCILLARY_BYTES = socket.CMSG_SPACE(_DESCRIPTORS * array.array("i").itemsize)
+_ANCILLARY_BYTES = socket.CMSG_SPACE(wire.MAX_DESCRIPTORS * array.array("i").itemsize)
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE)
 
 
@@ -155,7 +154,8 @@ class Spawner:
         started_at = time.monotonic()
         status: list[int] = []
         try:
-            if len(descriptors) != _DESCRIPTORS:  # the kernel drops those that do not fit into our table
+            # The kernel drops those that do not fit into our table.
+            if len(descriptors) != wire.descriptors_of(order["confinement"]):
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             status += os.pipe()
             order["env"][tree.MARKER] = order["id"]

@@ -35,6 +35,11 @@ def refuse_inspection() -> None:
     _set(_PR_SET_DUMPABLE, 0)
 
 
+def permit_inspection() -> None:
+    """The opposite of `refuse_inspection`, for the few steps that need it."""
+    _set(_PR_SET_DUMPABLE, 1)
+
+
 def renounce_privileges() -> None:
     """From now on no exec gains privileges: set-uid bits and file capabilities are ignored."""
     _set(_PR_SET_NO_NEW_PRIVS, 1)

@@ -1,6 +1,6 @@
 """Messages between node and spawner: one JSON object per packet of a SOCK_SEQPACKET socket pair.
 
-Node to spawner: `spawn` (with three descriptors), `signal`, `kill`.
+Node to spawner: `spawn` (with three descriptors, or four: `Confinement.proxy_port`), `signal`, `kill`.
 Spawner to node: `ready`, `spawned` or `failed`, `exited`.
 """
 
@@ -11,6 +11,7 @@ from typing import TypedDict
 # An order with larger arguments and environment is refused with E2BIG; where net.core.wmem_max is less, the kernel
 # refuses earlier.
 MAX_PACKET_BYTES = 1 << 20
+MAX_DESCRIPTORS = 4  # stdin, stdout, stderr, and what a listener is sent through
 
 
 class Landlock(TypedDict, total=False):
@@ -51,8 +52,12 @@ class Confinement(TypedDict, total=False):
     `seccomp`: names of filters (`seccomp.FILTERS`) for the child itself. `inner_seccomp`: for what a wrapper such as
     bubblewrap executes: their program can be read from descriptor INNER_SECCOMP_FD after exec. `is_wrapped`: `argv` is
     such a wrapper, which writes the pid of what it started to INNER_STATUS_FD (`--json-status-fd`).
+    `own_network`: a network namespace that has only a loopback; a wrapper inherits it and makes none. `proxy_port`:
+    the port of 127.0.0.1 there at which a listener is made. It is sent through the order's fourth descriptor, a socket.
     """
 
+    own_network: bool
+    proxy_port: int
     cgroup: Cgroup
     limits: dict[str, int]
     uid: int
@@ -96,6 +101,11 @@ class Report(TypedDict, total=False):
     message: str
     code: int
     signal: int
+
+
+def descriptors_of(confinement: Confinement) -> int:
+    """How many come with the order."""
+    return MAX_DESCRIPTORS if "proxy_port" in confinement else MAX_DESCRIPTORS - 1
 
 
 def encode(message: Order | Report) -> bytes:
