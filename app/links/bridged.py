@@ -72,6 +72,9 @@ class BridgedLink:
     def asked_for(self, size: int) -> None:
         self._link.asked_for(size)
 
+    def heard_noise(self, line: bytes) -> None:
+        self._link.heard_noise(line)
+
     def answering(self) -> bytes | None:
         named = self._link.answering()
         return self._bridge.call_of(answered_id(named)) if named else named

@@ -54,7 +54,8 @@ class _NoProcess:
     def _do_nothing(self, *args: object, **named: object) -> None:
         pass
 
-    attach = pause_reading = resume_reading = asked_for = answering = handshake_succeeded = release = _do_nothing
+    attach = pause_reading = resume_reading = asked_for = heard_noise = answering = _do_nothing
+    handshake_succeeded = release = _do_nothing
 
 
 class RespawningLink:
@@ -141,6 +142,9 @@ class RespawningLink:
 
     def asked_for(self, size: int) -> None:
         self._lease.link.asked_for(size)
+
+    def heard_noise(self, line: bytes) -> None:
+        self._lease.link.heard_noise(line)
 
     def answering(self) -> bytes | None:
         return self._lease.link.answering()

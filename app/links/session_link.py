@@ -101,6 +101,10 @@ class SessionLink:
         if self._link is not None:
             self._link.asked_for(size)
 
+    def heard_noise(self, line: bytes) -> None:
+        if self._link is not None:
+            self._link.heard_noise(line)
+
     def answering(self) -> bytes | None:
         return None if self._link is None else self._link.answering()
 

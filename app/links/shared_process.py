@@ -19,6 +19,7 @@ from app.links.source import CallListener
 from app.metrics import Metrics
 from app.processes.link import BackendListener, Exit
 from app.processes.process import BackendProcess
+from app.protocol.commands import NOISE, Dropped
 from app.protocol.shared.cached_handshake import INITIALIZED
 from app.protocol.shared.multiplex import Multiplex
 from app.protocol.shared.shared_call import FailCall, Out, ToAll, ToMember, ToProcess
@@ -114,6 +115,10 @@ class SharedProcess:
     def asked_for(self, size: int) -> None:
         self._process.asked_for(size)
 
+    def heard_noise(self, line: bytes) -> None:
+        """Counts a line that is no JSON, as BackendLink.heard_noise."""
+        self._process.heard_noise(line)
+
     def answering(self, link: "SharedLink") -> bytes | None:
         """As BackendLink.answering, but only calls of this session, or that may be."""
         named = self._process.answering()
@@ -131,10 +136,16 @@ class SharedProcess:
 
     def backend_sent(self, line: bytes) -> None:
         if not self._greeted.done():
-            self._hear_greeting(partial(self._multiplex.from_process, line))
+            self._hear_greeting(partial(self._received, line))
             return
-        for out in self._multiplex.from_process(line):
+        for out in self._received(line):
             self._carry_out(out)
+
+    def _received(self, line: bytes) -> list[Out]:
+        outs = self._multiplex.from_process(line)
+        if any(type(out) is Dropped and out.reason == NOISE for out in outs):
+            self.heard_noise(line)
+        return outs
 
     def backend_sent_too_much(self, beginning: bytes, end: bytes = b"") -> None:
         if not self._greeted.done():
@@ -256,6 +267,9 @@ class SharedLink:
 
     def asked_for(self, size: int) -> None:
         self._process.asked_for(size)
+
+    def heard_noise(self, line: bytes) -> None:
+        self._process.heard_noise(line)
 
     def answering(self) -> bytes | None:
         return self._process.answering(self)

@@ -51,6 +51,9 @@ class BackendLink(Protocol):
     def asked_for(self, size: int) -> None:
         """Excludes this many bytes of output from the flood limit: they answered a call."""
 
+    def heard_noise(self, line: bytes) -> None:
+        """Counts a line of output that is no JSON; a process that writes too many of them is killed."""
+
     def answering(self) -> bytes | None:
         """The id of the call whose answer is arriving; empty if its beginning does not name one, None if no answer is
         arriving."""

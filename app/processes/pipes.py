@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from enum import IntFlag
 
 from app.processes.link import BackendListener
-from app.processes.stderr import StderrRing
 from app.protocol.framing import LineBuffer
 
 logger = logging.getLogger(__name__)
@@ -34,6 +33,7 @@ class PipeLimits:
     stdin_stall_s: float = 30.0  # the process reads nothing for so long although something waits: it is killed
     stdout_bytes_per_s: int = 4 << 20  # above this, when the burst is used up, reading pauses; a line counts 256
     stdout_burst_bytes: int = 16 << 20
+    noise_lines_per_minute: int = 1000  # that are no JSON; a process that writes more is killed
     unheard_lines: int = 64  # kept until a listener is attached; then reading pauses
     unheard_bytes: int = 1 << 20
 
@@ -194,7 +194,7 @@ class Stdout(_ReadEnd):
         """Hot path: every answer of the backend comes through here."""
         buffer = self._lines
         lines = buffer.feed(data)
-        self._allowance -= max(len(data), LEAST_LINE_BYTES * len(lines))
+        self._allowance -= max(len(data), LEAST_LINE_BYTES * data.count(b"\n"))  # blank lines take time as well
         if self._allowance < 0:
             self.pause(Pause.FLOOD)
         deliver = self._deliver
@@ -337,12 +337,12 @@ class Stdout(_ReadEnd):
 class Stderr(_ReadEnd):
     """Reads without pausing, so that the process never blocks on stderr."""
 
-    def __init__(self, ring: StderrRing) -> None:
+    def __init__(self, feed: Callable[[bytes], None]) -> None:
         super().__init__()
-        self._ring = ring
+        self._feed = feed
 
     def data_received(self, data: bytes) -> None:
-        self._ring.feed(data)
+        self._feed(data)
 
 
 def _discard(_line: bytes) -> None:

@@ -18,6 +18,7 @@ from app.domain import BackendSpec
 from app.errors import BackendBusy, BackendExited
 from app.processes.link import BackendListener, Exit
 from app.processes.measuring import Measured
+from app.processes.noise import StderrLog, StdoutNoise
 from app.processes.pipes import Pause, PipeEnd, PipeLimits, Stderr, Stdin, Stdout, open_pipes
 from app.processes.states import ProcessState, check_transition
 from app.processes.stderr import StderrRing
@@ -61,7 +62,9 @@ class BackendProcess:
         self._stdin = Stdin()
         self._written_bytes = 0
         self._stdout = Stdout(limits, self.kill)
-        self._stderr = Stderr(self.stderr)
+        self._noise = StdoutNoise(limits.noise_lines_per_minute, self.stderr.printable, self.kill)
+        self._stderr_log = StderrLog(self.stderr.printable)
+        self._stderr = Stderr(self._complained)
         self._listener: BackendListener | None = None
         self._kill_cause: str | None = None
         self._was_mute = False  # it had closed a pipe before it was asked to stop: then it ended by itself
@@ -133,6 +136,9 @@ class BackendProcess:
     def asked_for(self, size: int) -> None:
         self._stdout.grant(size)
 
+    def heard_noise(self, line: bytes) -> None:
+        self._noise.heard(line, self.id, time.monotonic())
+
     def answering(self) -> bytes | None:
         return tolerant.begins_answer(self._stdout.beginning)
 
@@ -140,6 +146,10 @@ class BackendProcess:
         if self.exit is not None:
             return BackendExited(f"the backend has ended: {self.exit.description}", stderr=self.exit.stderr)
         return BackendExited("the backend has closed its input", stderr=self.stderr.last_lines(_STDERR_LINES))
+
+    def _complained(self, data: bytes) -> None:
+        self.stderr.feed(data)
+        self._stderr_log.feed(data, self.id)
 
     # --- for the pool and the supervisor
 

@@ -50,10 +50,17 @@ class StderrRing:
         kept = bytes(self._bytes[-RING_BYTES:])
         if self._is_cut or len(self._bytes) > RING_BYTES:
             kept = self._without_half(kept)
-        for secret in self._secrets:
-            kept = kept.replace(secret, MASK)
-        lines = [line for line in kept.splitlines() if line.strip()]
+        lines = [line for line in self._masked(kept).splitlines() if line.strip()]
         return [without_credentials(_printable(line)) for line in lines[-count:]]
+
+    def printable(self, line: bytes) -> str:
+        """Any line of the process, safe to log and to show."""
+        return without_credentials(_printable(self._masked(line)))
+
+    def _masked(self, data: bytes) -> bytes:
+        for secret in self._secrets:
+            data = data.replace(secret, MASK)
+        return data
 
     def _without_half(self, kept: bytes) -> bytes:
         """Drops the first, incomplete line, and masks the rest of a secret whose beginning is gone already."""

@@ -10,6 +10,7 @@ from app.protocol.jsonrpc import Params, Response, code_of, dump_response, strin
 from app.protocol.running_tasks import ABOUT_TASKS
 
 MAX_TOOL_BYTES = 2048  # of a tool's name that is kept while it is called, or of the message that is kept with it
+NOISE = "noise"  # the reason why a line was dropped that is no JSON
 CANCEL_GRACE_S = 2.0  # for the answer to a cancelled request; then it fails
 
 

@@ -11,10 +11,12 @@ import msgspec
 from app.errors import GatewayError, InvalidMessage, InvalidResponse, ParseError, RequestCancelled, ResponseTooLarge
 from app.protocol import tolerant
 from app.protocol.calls.call_deadlines import ended, overdue, patience_s
+from app.protocol.calls.notification_rate import NotificationRate
 from app.protocol.calls.questions import Questions
 from app.protocol.calls.stream_choice import SUBSCRIPTION_KEY, stream_for_feedback, subscription_of
 from app.protocol.calls.waiting_calls import WaitingCalls
 from app.protocol.commands import (
+    NOISE,
     Answer,
     Call,
     Command,
@@ -73,6 +75,7 @@ class Exchange:
         self.waiting = WaitingCalls(self.calls, max_calls)  # not sent yet
         self._by_client_id: dict[bytes, Call] = {}
         self.questions = Questions()  # the backend's
+        self._rate = NotificationRate()
         self._last_id = 0
         self._call_s, self._initialize_s = call_s, initialize_s
         self.listening = False  # whether somebody reads the Listen stream
@@ -231,7 +234,7 @@ class Exchange:
         refused = refusal(broken.asks or b"", error)
         if refused is not None:
             return ToBackend(refused)
-        return Dropped("noise" if isinstance(error, ParseError) else "invalid")
+        return Dropped(NOISE if isinstance(error, ParseError) else "invalid")
 
     def receive_question(self, line: bytes, related: bytes, now: float) -> Command:
         """A question of the call with our id `related`."""
@@ -261,15 +264,16 @@ class Exchange:
         if method == "notifications/cancelled":
             return self._question_withdrawn(params)
         payload = dump_notification(method, message.params)
+        change = method.encode() + bytes(params.get("uri", ABSENT)) if method in _COALESCED else None
         if "_meta" in params and (call := subscription_of(self.calls, params)) is not None:
-            return ToStream(call.stream, payload)
+            told = ToStream(call.stream, payload)
+            return self._rate.admit(told, now, call.gateway_id + change if change else b"", call)
         if method.startswith("notifications/tasks"):
             self.running_tasks.seen(params, now)
+        stream: Stream = Listen.STREAM
         if method == "notifications/message":
-            return ToStream(stream_for_feedback(self.calls, message.params, listening=self.listening), payload)
-        if method in _COALESCED:
-            return ToStream(Listen.STREAM, payload, method.encode() + bytes(params.get("uri", ABSENT)))
-        return ToStream(Listen.STREAM, payload)
+            stream = stream_for_feedback(self.calls, message.params, listening=self.listening)
+        return self._rate.admit(ToStream(stream, payload, change), now, change or b"")
 
     def _progress(self, params: Params, now: float) -> Command:
         call = self.calls.get(bytes(params.get("progressToken", ABSENT)))
@@ -280,7 +284,7 @@ class Exchange:
         if not call.may_stream:
             return Dropped("no_stream")
         params["progressToken"] = msgspec.Raw(call.progress_token)
-        return ToStream(call.stream, dump_notification("notifications/progress", params))
+        return self._rate.admit(ToStream(call.stream, dump_notification("notifications/progress", params)), now)
 
     def _question_withdrawn(self, params: Params) -> Command:
         request_id = bytes(params.get("requestId", ABSENT))
@@ -299,7 +303,8 @@ class Exchange:
     # --- deadlines, and the end
 
     def expire(self, now: float) -> Iterator[Command]:
-        """Fails what is overdue at `now`, and tells the backend."""
+        """Fails what is overdue at `now`, and tells the backend; tells the client what the rate has held back."""
+        yield from self._rate.due(now, self.calls)
         for line in self.questions.expire(now):
             yield ToBackend(line)
         for call in overdue(self.calls, now, may_wait_for_client=self.has_questions):

@@ -15,7 +15,7 @@ from app.links.session_link import SessionLink
 from app.links.source import LinkLease, LinkSource
 from app.metrics import Metrics
 from app.processes.link import Exit
-from app.protocol.commands import Answer, Call, Command, Dropped, Failed, Listen, Several, ToBackend, ToStream
+from app.protocol.commands import NOISE, Answer, Call, Command, Dropped, Failed, Listen, Several, ToBackend, ToStream
 from app.protocol.eras.sessionless_envelope import refuses_handshake
 from app.protocol.exchange import Exchange, negotiated_version
 from app.protocol.jsonrpc import INTERNAL_ERROR, Notification, Request, Response
@@ -252,6 +252,8 @@ class Session:
             self._carry_out(command)
             if type(command) is Failed:
                 self._came_to_nothing(command.call)
+            elif type(command) is Dropped and command.reason == NOISE:
+                self.link.heard_noise(line)
 
     def deliver_held(self) -> None:
         """Handles what the process said during a standstill, as the session is still ours. Idempotent."""

@@ -145,3 +145,15 @@ async def test_what_is_dropped_is_counted() -> None:
     assert "error" in rig.pipe.sent[-1]
     sample = rig.metrics.registry.get_sample_value
     assert sample("trunkline_messages_dropped_total", {"reason": "shared_question"}) == 1
+
+
+async def test_what_is_no_json_is_told_to_the_process_before_the_greeting_and_after_it() -> None:
+    rig = Rig()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(rig.process.greet, 5.0)
+        await anyio.wait_all_tasks_blocked()
+        rig.process.backend_sent(b"Welcome!")
+        rig.pipe.answer({"protocolVersion": "2025-11-25", "capabilities": {}})
+    rig.process.backend_sent(b"I am a shared server")
+    rig.pipe.say(method="notifications/vendor")
+    assert rig.pipe.noise == [b"Welcome!", b"I am a shared server"]

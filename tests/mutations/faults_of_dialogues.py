@@ -9,8 +9,8 @@ FAULTS_OF_DIALOGUES = (
     Fault(
         "log messages reach nobody",
         "app/protocol/exchange.py",
-        "return ToStream(stream_for_feedback(self.calls, message.params, listening=self.listening), payload)",
-        'return Dropped("unknown_progress")',
+        '        return self._rate.admit(ToStream(stream, payload, change), now, change or b"")\n',
+        '        return Dropped("unknown_progress")\n',
         SESSIONLESS,
     ),
     Fault(

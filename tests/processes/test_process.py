@@ -189,6 +189,35 @@ async def test_many_short_lines_leave_the_loop_turns_and_stay_in_order(running):
     assert listener.lines[:1001] == [*lines, b"after"]
 
 
+async def test_blank_lines_count_as_output_too(running):
+    process, listener = await running.start("echo")
+    stdout = process._stdout
+    allowed = stdout._allowance
+    stdout.data_received(b"\n" * 1000 + b"a line\n")
+    assert allowed - stdout._allowance == 1001 * LEAST_LINE_BYTES
+    await listener.line()
+    assert listener.lines == [b"a line"]
+
+
+async def test_half_a_line_is_no_message_when_its_process_has_ended(running):
+    process, listener = await running.start("half_a_line")
+    process.send(b"now")
+    exit = await listener.exit()
+    assert (listener.lines, exit.description) == ([b"whole"], "exit status 0")
+
+
+async def test_a_process_that_writes_too_much_noise_is_killed(running_with):
+    running = await running_with(noise_lines_per_minute=3)
+    process, listener = await running.start("echo")
+    for number in range(3):
+        process.heard_noise(b"noise %d" % number)
+    process.send(b"it lives")
+    await listener.line()
+    process.heard_noise(b"one more")
+    exit = await listener.exit()
+    assert exit.description == "killed: it wrote more than 3 lines in a minute that are no JSON"
+
+
 async def test_lines_that_wait_for_their_turn_wait_for_a_paused_session_too(running):
     process, listener = await running.start("echo")
     process._stdout.data_received(b"x\n" * 1000)

@@ -26,6 +26,7 @@ class FakeLink:
         self.sent: list[dict[str, Any]] = []
         self.paused = False
         self.asked = 0
+        self.noise: list[bytes] = []
         self.is_busy = False
         self.listener: BackendListener | None = None
         self.begun: bytes | None = None
@@ -46,6 +47,9 @@ class FakeLink:
 
     def asked_for(self, size: int) -> None:
         self.asked += size
+
+    def heard_noise(self, line: bytes) -> None:
+        self.noise.append(line)
 
     def answering(self) -> bytes | None:
         return self.begun
@@ -110,6 +114,7 @@ class FakeStore:
         self.specs = {spec.key: spec for spec in specs}
         self.limits = limits or Limits()
         self.asked = 0
+        self.noise: list[bytes] = []
 
     async def get_backend(self, tenant: str, name: str) -> BackendSpec:
         self.asked += 1

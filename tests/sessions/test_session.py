@@ -445,3 +445,9 @@ async def test_every_error_a_session_raises_is_ours(opened: Session) -> None:
     opened.request(request, opened.reply(1, may_stream=True))
     with pytest.raises(GatewayError):
         opened.request(request, opened.reply(1, may_stream=True))
+
+
+async def test_what_is_no_json_is_told_to_the_process_and_nobody_else(opened: Session, link: FakeLink) -> None:
+    for line in (b"Welcome!", b'{"jsonrpc":"2.0","method":"notifications/x"}', b'{"level":"info"}', b"{'a': 1}"):
+        opened.backend_sent(line)
+    assert link.noise == [b"Welcome!", b"{'a': 1}"]

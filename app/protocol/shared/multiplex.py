@@ -13,7 +13,7 @@ import msgspec
 from app.errors import BackendBusy, GatewayError, InvalidMessage, InvalidResponse, ParseError, ResponseTooLarge
 from app.protocol import tolerant
 from app.protocol.calls.stream_choice import SUBSCRIPTION_KEY
-from app.protocol.commands import Dropped
+from app.protocol.commands import NOISE, Dropped
 from app.protocol.eras.sessionless_envelope import LEVELS
 from app.protocol.exchange import PING
 from app.protocol.jsonrpc import (
@@ -252,7 +252,7 @@ class Multiplex:
         refused = refusal(broken.asks or b"", error)
         if refused is not None:
             return [ToProcess(refused)]
-        return [Dropped("noise" if isinstance(error, ParseError) else "invalid")]
+        return [Dropped(NOISE if isinstance(error, ParseError) else "invalid")]
 
     def _failed(self, call: SharedCall, error: GatewayError) -> list[Out]:
         member = call.member

@@ -1,0 +1,87 @@
+"""Faults of what the gateway does about backends that misbehave."""
+
+from tests.mutations.fault import Fault
+
+NOTIFICATIONS = ("tests/protocol/test_exchange_notifications.py",)
+NOISE = ("tests/processes/test_noise.py",)
+PROCESS = ("tests/processes/test_process.py",)
+
+FAULTS_OF_BACKENDS = (
+    Fault(
+        "notifications are told however many come",
+        "app/protocol/calls/notification_rate.py",
+        "if self._count <= PER_SECOND:",
+        "if self._count >= 0:",
+        NOTIFICATIONS,
+    ),
+    Fault(
+        "of a flood of changes the first is told and the last is not",
+        "app/protocol/calls/notification_rate.py",
+        "        self._kept[change] = message, call\n",
+        "        self._kept.setdefault(change, (message, call))\n",
+        NOTIFICATIONS,
+    ),
+    Fault(
+        "changes that wait are kept however many they are",
+        "app/protocol/calls/notification_rate.py",
+        " or (len(self._kept) >= MAX_KEPT and not is_known)",
+        "",
+        NOTIFICATIONS,
+    ),
+    Fault(
+        "a change is told to a subscription that is over",
+        "app/protocol/calls/notification_rate.py",
+        "if call is None or call.gateway_id in running:",
+        "if call is None or running is not None:",
+        NOTIFICATIONS,
+    ),
+    Fault(
+        "a process may write noise for ever",
+        "app/processes/noise.py",
+        "if self._in_minute == self._per_minute + 1:",
+        "if self._in_minute < 0:",
+        NOISE,
+    ),
+    Fault(
+        "noise is logged however much it is",
+        "app/processes/noise.py",
+        "self._lines <= LOGGED_LINES and ",
+        "",
+        NOISE,
+    ),
+    Fault(
+        "stderr is logged however much it is",
+        "app/processes/noise.py",
+        "room = max(0, STDERR_LINES_PER_S - self._written)",
+        "room = len(lines)",
+        NOISE,
+    ),
+    Fault(
+        "what is no JSON is not told to its process",
+        "app/sessions/session.py",
+        "                self.link.heard_noise(line)\n",
+        "                pass\n",
+        ("tests/sessions/test_session.py",),
+    ),
+    Fault(
+        "blank lines cost nothing",
+        "app/processes/pipes.py",
+        'data.count(b"\\n")',
+        "len(lines)",
+        PROCESS,
+    ),
+    Fault(
+        "a line without end does not kill",
+        "app/processes/pipes.py",
+        '            self._kill("wrote a line without end")\n',
+        "            pass\n",
+        PROCESS,
+    ),
+    Fault(
+        "a process that reads nothing is let live",
+        "app/processes/process.py",
+        '            self.kill("does not read its input")\n',
+        "            pass\n",
+        PROCESS,
+    ),
+)
