@@ -3,12 +3,12 @@
 import errno
 import json
 import os
-import resource
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
-from app.spawner import network, syscalls, tree
+from app.spawner import confinement, network, syscalls, tree
+from app.spawner.confinement import CONFINED, FORKED, Prepared, Step
 from app.spawner.wire import Order
 
 _EXIT_NOT_STARTED = 127
@@ -16,44 +16,48 @@ _STDIO = 3
 _CATCHABLE = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
 
-def become(order: Order, descriptors: Sequence[int], status: int, spawner: int) -> NoReturn:
+def become(order: Order, prepared: Prepared, descriptors: Sequence[int], status: int, spawner: int) -> NoReturn:
     """Turns this freshly forked child into the backend.
 
     An error is written to the close-on-exec pipe `status`; EOF without any data means success.
     """
-    stage = "setsid"
+    stage = "descriptors"
     try:
+        prepared.clock.note(FORKED)
         signal.set_wakeup_fd(-1)
-        os.setsid()
-        stage = "network"
-        network.enter(order["confinement"], *descriptors[_STDIO:])
-        stage = "descriptors"
-        for target, descriptor in enumerate(descriptors[:_STDIO]):
-            os.dup2(descriptor, target)
-        syscalls.close_all_but(status)
-        stage = "signals"
-        _reset_signals()
-        stage = "limits"
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        tree.wear(order["id"])
-        if order["sched_batch"]:
-            # So that a woken backend does not preempt the gateway during its write to the pipe.
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-        stage = "chdir"
-        os.chdir(order["cwd"])
-        stage = "no_new_privs"
-        syscalls.renounce_privileges()
-        # The sandbox belongs here: after everything that needs rights, before the death signal.
-        stage = "death signal"
-        # Last, because a change of uid would clear it. The spawner may have died before it was set.
-        syscalls.die_with_parent(signal.SIGKILL)
-        if os.getppid() != spawner:
-            os._exit(_EXIT_NOT_STARTED)
+        status = confinement.out_of_the_way(status)
+        for step in _steps(order, prepared, descriptors, status, spawner):
+            stage = step.stage
+            step.do()
         stage = "exec"
+        prepared.clock.note(CONFINED)
         os.execvpe(order["argv"][0], order["argv"], order["env"])
     except BaseException as error:  # noqa: BLE001 (this is the top of the process)
         os.write(status, _describe(error, stage, order))
     finally:
+        os._exit(_EXIT_NOT_STARTED)
+
+
+def _steps(order: Order, prepared: Prepared, descriptors: Sequence[int], status: int, spawner: int) -> Iterator[Step]:
+    """In this order: each may need what a later one takes away."""
+    confined = order["confinement"]
+    yield Step("setsid", os.setsid)
+    yield Step("network", lambda: network.enter(confined, *descriptors[_STDIO:]))
+    yield from confinement.with_rights(confined, prepared, descriptors[:_STDIO], status)
+    yield Step("signals", _reset_signals)
+    yield Step("limits", lambda: tree.wear(order["id"]))
+    if order["sched_batch"]:
+        # So that a woken backend does not preempt the gateway during its write to the pipe.
+        yield Step("scheduler", lambda: os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0)))
+    yield Step("chdir", lambda: os.chdir(order["cwd"]))
+    yield Step("no_new_privs", syscalls.renounce_privileges)
+    yield Step("death signal", lambda: _die_with(spawner))  # a change of uid would clear it
+    yield from confinement.without_rights(confined)
+
+
+def _die_with(spawner: int) -> None:
+    syscalls.die_with_parent(signal.SIGKILL)
+    if os.getppid() != spawner:  # it died before
         os._exit(_EXIT_NOT_STARTED)
 
 
@@ -67,5 +71,6 @@ def _reset_signals() -> None:
 
 def _describe(error: BaseException, stage: str, order: Order) -> bytes:
     number = getattr(error, "errno", None) or errno.EINVAL  # ValueError: a NUL in an argument
+    told = getattr(error, "strerror", None) or os.strerror(number)
     subject = {"exec": order["argv"][0], "chdir": order["cwd"]}.get(stage, stage)[:500]
-    return json.dumps({"errno": number, "stage": stage, "message": f"{os.strerror(number)}: {subject!r}"}).encode()
+    return json.dumps({"errno": number, "stage": stage, "message": f"{told}: {subject!r}"}).encode()

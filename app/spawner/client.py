@@ -39,11 +39,15 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Spawned:
-    """A running process. `seconds`: from the arrival of the order at the spawner until exec succeeded."""
+    """A running process. `seconds`: from the arrival of the order at the spawner until exec succeeded.
+
+    `phases`: which part of them was `fork`, `sandbox` and `exec`.
+    """
 
     id: str
     pid: int
     seconds: float
+    phases: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +282,7 @@ class SpawnerClient:
         if process is None:
             return
         if event == "spawned":
-            process.spawned(Spawned(report["id"], report["pid"], report["seconds"]))
+            process.spawned(Spawned(report["id"], report["pid"], report["seconds"], report["phases"]))
             return
         del self._processes[report["id"]]
         if event == "failed":

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
-from app.spawner import child, syscalls, tree, wire
+from app.spawner import child, confinement, syscalls, tree, wire
+from app.spawner.confinement import Clock, Prepared
 
 _OOM_SCORE = "300"  # the OOM killer takes backends before the gateway; the spawner itself is too small to be first
 _LOOK_AGAIN_S = 0.02  # between two looks for what is left of an ended tree
@@ -32,6 +33,7 @@ class _Process:
     id: str
     pid: int
     started_at: float
+    clock: Clock
     status: int | None  # pipe for an error before exec; None once it was read
     failed: bool = False
 
@@ -157,17 +159,19 @@ class Spawner:
             # The kernel drops those that do not fit into our table.
             if len(descriptors) != wire.descriptors_of(order["confinement"]):
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            confinement.assemble(order["confinement"])
+            prepared = Prepared()
             status += os.pipe()
             order["env"][tree.MARKER] = order["id"]
             pid = os.fork()
             if pid == 0:
-                child.become(order, descriptors, status[1], self._pid)
+                child.become(order, prepared, descriptors, status[1], self._pid)
         except OSError as error:
             _close(*status)
             self._report_failure(order["id"], error.errno or errno.EIO, "fork", error.strerror or "")
         else:
             os.close(status[1])
-            process = _Process(order["id"], pid, started_at, status[0])
+            process = _Process(order["id"], pid, started_at, prepared.clock, status[0])
             self._processes[process.id] = self._by_pid[pid] = process
             self._watch(status[0], lambda: self._on_exec(process))
         finally:
@@ -183,8 +187,12 @@ class Spawner:
             told = json.loads(complaint)
             self._report_failure(process.id, told["errno"], told["stage"], told["message"])
         else:
-            seconds = time.monotonic() - process.started_at
-            self._report({"event": "spawned", "id": process.id, "pid": process.pid, "seconds": seconds})
+            now = time.monotonic()
+            self._report({
+                "event": "spawned", "id": process.id, "pid": process.pid, "seconds": now - process.started_at,
+                "phases": process.clock.phases(process.started_at, now),
+            })  # fmt: skip
+        process.clock.close()
 
     def _report_failure(self, process_id: str, number: int, stage: str, message: str) -> None:
         self._report({"event": "failed", "id": process_id, "errno": number, "stage": stage, "message": message})
