@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from app.spawner import syscalls, wire
+from app.spawner.cgroups import Usage
 from app.spawner.clean_up import CleanUp
 
 _READY_TIMEOUT_S = 10.0  # Python without site packages starts in 30 ms
@@ -52,10 +53,15 @@ class Spawned:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a process ended; `number` is its exit status or the signal."""
+    """How a process ended; `number` is its exit status or the signal.
+
+    `limit`: at which limit the kernel killed it: `memory`, its own, or `tenant_memory`. `usage`: of its control group.
+    """
 
     reason: Literal["exited", "signaled", "spawner_lost"]
     number: int = 0
+    limit: str = ""
+    usage: Usage = field(default=Usage(), compare=False)
 
 
 class SpawnFailed(Exception):
@@ -289,9 +295,9 @@ class SpawnerClient:
             if not process.started.done():
                 process.started.set_exception(SpawnFailed(report["errno"], report["stage"], report["message"]))
         elif "signal" in report:
-            process.ended(End("signaled", report["signal"]))
+            process.ended(End("signaled", report["signal"], *_counted(report)))
         else:
-            process.ended(End("exited", report["code"]))
+            process.ended(End("exited", report["code"], *_counted(report)))
 
     def _on_lost(self) -> None:
         """The spawner is gone. The kernel kills the leaders; this process becomes the parent of their descendants."""
@@ -336,6 +342,10 @@ def _spawn_order(process_id: str, command: Command) -> bytes:
         "do": "spawn", "id": process_id, "argv": list(command.argv), "env": dict(command.env),
         "cwd": command.cwd, "sched_batch": command.sched_batch, "confinement": command.confinement,
     })  # fmt: skip
+
+
+def _counted(report: wire.Report) -> tuple[str, Usage]:
+    return report.get("limit", ""), Usage(*report.get("usage", ()))
 
 
 def _lost() -> SpawnFailed:

@@ -9,17 +9,20 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
-from app.spawner import child, confinement, syscalls, tree, wire
+from app.spawner import cgroups, child, confinement, syscalls, tree, wire
+from app.spawner.cgroups import Group
 from app.spawner.confinement import Clock, Prepared
 
 _OOM_SCORE = "300"  # the OOM killer takes backends before the gateway; the spawner itself is too small to be first
 _LOOK_AGAIN_S = 0.02  # between two looks for what is left of an ended tree
 _LAST_LOOK_AGAIN_S = 0.005  # the same after the node has gone
 _QUIET_LOOKS = 2  # a tree has ended when so many looks in a row found nothing of it
+# Shells and wrappers report it of their child by an exit status.
+_KILLED = ((os.CLD_KILLED, signal.SIGKILL), (os.CLD_EXITED, 128 + signal.SIGKILL))
 _ANCILLARY_BYTES = socket.CMSG_SPACE(wire.MAX_DESCRIPTORS * array.array("i").itemsize)
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE)
 
@@ -35,6 +38,7 @@ class _Process:
     started_at: float
     clock: Clock
     status: int | None  # pipe for an error before exec; None once it was read
+    group: Group | None
     failed: bool = False
 
     def exec_over(self) -> bytes:
@@ -51,26 +55,35 @@ class _Ending:
     """A tree that is being killed. While a process of its session lives, the kernel does not reuse `leader`."""
 
     leader: int
+    group: Group | None
     quiet_looks: int = 0
+
+    def kill_group(self) -> bool:
+        """Returns whether there was anything in it."""
+        return self.group is not None and self.group.kill()
 
     def looked(self, was_seen: bool) -> bool:
         """Counts a look; returns whether the tree has ended."""
         self.quiet_looks = 0 if was_seen else self.quiet_looks + 1
-        return self.quiet_looks >= _QUIET_LOOKS
+        return self.quiet_looks >= _QUIET_LOOKS and (self.group is None or self.group.remove())
 
 
 class _Owners:
     """The backend of an orphan, for one look."""
 
-    def __init__(self, processes: Iterable[_Process], endings: Mapping[str, _Ending]) -> None:
+    def __init__(self, processes: Collection[_Process], endings: Mapping[str, _Ending]) -> None:
         leaders = {process_id: ending.leader for process_id, ending in endings.items()}
         leaders |= {process.id: process.pid for process in processes}
         self._ids = leaders.keys()
         self._by_leader = {leader: process_id for process_id, leader in leaders.items()}
         self._by_mark = {tree.mark(process_id): process_id for process_id in leaders}
+        self._has_groups = any(each.group for each in processes) or any(each.group for each in endings.values())
 
     def of(self, orphan: int) -> str | None:
         """The id of its backend, or None. What is hardest to remove is looked at first."""
+        owner = cgroups.owner(orphan, self._ids) if self._has_groups else None
+        if owner is not None:
+            return owner
         owner = self._by_mark.get(tree.mark_of(orphan) or 0)
         if owner is not None:
             return owner
@@ -150,28 +163,36 @@ class Spawner:
         elif order["do"] == "signal":
             tree.send_group(process.pid, order["signum"])
         elif order["do"] == "kill":
-            self._ending.setdefault(process.id, _Ending(process.pid))
+            self._end(process)
 
     def _spawn(self, order: wire.Order, descriptors: list[int]) -> None:
         started_at = time.monotonic()
         status: list[int] = []
+        group = cgroups.group_of(order)
+        stage = "fork"
         try:
             # The kernel drops those that do not fit into our table.
             if len(descriptors) != wire.descriptors_of(order["confinement"]):
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             confinement.assemble(order["confinement"])
-            prepared = Prepared()
+            prepared = Prepared(group.joins if group is not None else ())
             status += os.pipe()
             order["env"][tree.MARKER] = order["id"]
+            if group is not None:
+                stage = "cgroup"
+                group.make()
+                stage = "fork"
             pid = os.fork()
             if pid == 0:
                 child.become(order, prepared, descriptors, status[1], self._pid)
         except OSError as error:
             _close(*status)
-            self._report_failure(order["id"], error.errno or errno.EIO, "fork", error.strerror or "")
+            if group is not None:
+                group.remove()
+            self._report_failure(order["id"], error.errno or errno.EIO, stage, error.strerror or "")
         else:
             os.close(status[1])
-            process = _Process(order["id"], pid, started_at, prepared.clock, status[0])
+            process = _Process(order["id"], pid, started_at, prepared.clock, status[0], group)
             self._processes[process.id] = self._by_pid[pid] = process
             self._watch(status[0], lambda: self._on_exec(process))
         finally:
@@ -207,35 +228,49 @@ class Spawner:
             while dead := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 process = self._by_pid.get(dead.si_pid)
                 if process is not None:
+                    report = self._report_of(process, dead)
                     self._on_leader(process)
                 os.waitid(os.P_PID, dead.si_pid, os.WEXITED)
                 if process is not None:
-                    self._forget(process, dead)
+                    self._forget(process, report)
 
     def _on_leader(self, process: _Process) -> None:
         """Ends the tree of a leader that has exited. It is still a zombie, so its pid and group id are not reused."""
         self._on_exec(process)
         tree.send_group(process.pid, signal.SIGKILL)
-        self._ending.setdefault(process.id, _Ending(process.pid))
+        self._end(process)
         self._end_trees()
 
-    def _forget(self, process: _Process, dead: os.waitid_result) -> None:
-        del self._processes[process.id], self._by_pid[process.pid]
-        if process.failed:
-            return  # was reported as failed
+    def _end(self, process: _Process) -> None:
+        self._ending.setdefault(process.id, _Ending(process.pid, process.group))
+
+    def _report_of(self, process: _Process, dead: os.waitid_result) -> wire.Report:
+        """The report of its end, made while its group is there."""
+        report: wire.Report = {"event": "exited", "id": process.id}
         if dead.si_code == os.CLD_EXITED:
-            self._report({"event": "exited", "id": process.id, "code": dead.si_status})
+            report["code"] = dead.si_status
         else:
-            self._report({"event": "exited", "id": process.id, "signal": dead.si_status})
+            report["signal"] = dead.si_status
+        if process.group is not None:
+            report["usage"] = process.group.usage()
+            if process.id not in self._ending and (dead.si_code, dead.si_status) in _KILLED:
+                report["limit"] = process.group.limit_that_killed()
+        return report
+
+    def _forget(self, process: _Process, report: wire.Report) -> None:
+        del self._processes[process.id], self._by_pid[process.pid]
+        if not process.failed:  # else that was reported
+            self._report(report)
 
     def _end_trees(self) -> None:
         """One look for what is left of the ending trees.
 
-        Members of a tree are 1. the leader and all below it, 2. orphans with its mark, its marker or its session,
-        3. orphans with none of these, if no other tree can have started them; but only at the second look, because a
-        process in the middle of its exec has no environment for a moment.
+        Members of a tree are 1. what is in its control group, the leader and all below it, 2. orphans with its mark,
+        its marker or its session, 3. orphans with none of these, if no other tree can have started them; but only at
+        the second look, because a process in the middle of its exec has no environment for a moment.
         """
-        owners = _Owners(self._processes.values(), self._ending)
+        owners = _Owners(list(self._processes.values()), self._ending)
+        seen = {process_id for process_id, ending in self._ending.items() if ending.kill_group()}
         doomed = {process.pid: process.id for process in self._processes.values() if process.id in self._ending}
         nameless = set()
         for pid in tree.children(self._pid):
@@ -249,7 +284,7 @@ class Spawner:
         nobodys = {pid for pid in nameless & self._nameless if not self._may_be_of_the_living(pid)}
         tree.end([*doomed, *nobodys])
         self._nameless = nameless
-        self._count_quiet_looks(set(doomed.values()))
+        self._count_quiet_looks(seen.union(doomed.values()))
 
     def _may_be_of_the_living(self, orphan: int) -> bool:
         """Whether a tree that is not ending is old enough to have started this orphan. In doubt the orphan stays; it is
@@ -267,13 +302,19 @@ class Spawner:
 
     def _end_everything(self) -> None:
         """Kills and reaps every descendant until none is left; orphans become our children as their parents die."""
+        groups = [each.group for each in self._processes.values() if each.group is not None]
+        groups += [each.group for each in self._ending.values() if each.group is not None]
         while True:
+            for group in groups:
+                group.kill()
             tree.end(tree.children(self._pid))
             try:
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
             except ChildProcessError:
-                return
+                groups = [group for group in groups if not group.remove()]
+                if not groups:
+                    return
             time.sleep(_LAST_LOOK_AGAIN_S)
 
 

@@ -6,6 +6,7 @@ Spawner to node: `ready`, `spawned` or `failed`, `exited`.
 
 import json
 import socket
+from collections.abc import Sequence
 from typing import TypedDict
 
 # An order with larger arguments and environment is refused with E2BIG; where net.core.wmem_max is less, the kernel
@@ -87,7 +88,8 @@ class Order(TypedDict, total=False):
 class Report(TypedDict, total=False):
     """From the spawner; `event` says which of the fields are there.
 
-    `phases`: seconds by phase of a start: `fork`, `sandbox`, `exec`. `limit`: which limit ended the process (`memory`).
+    `phases`: seconds by phase of a start: `fork`, `sandbox`, `exec`. `limit`: which limit ended the process: `memory`
+    or `tenant_memory`. `usage`: of its control group (`cgroups.Usage`).
     """
 
     event: str
@@ -96,6 +98,7 @@ class Report(TypedDict, total=False):
     seconds: float
     phases: dict[str, float]
     limit: str
+    usage: Sequence[int]
     errno: int
     stage: str
     message: str

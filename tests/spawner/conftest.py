@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from app.spawner.client import Command, End, Spawned, SpawnerClient
+from app.spawner.wire import Confinement
 
 SERVERS = Path(__file__).resolve().parent.parent / "servers"
 
@@ -41,7 +42,12 @@ class Child:
 
 
 async def spawn(
-    client: SpawnerClient, *argv: str, env: Mapping[str, str] | None = None, cwd: str = "/", sched_batch: bool = False
+    client: SpawnerClient,
+    *argv: str,
+    env: Mapping[str, str] | None = None,
+    cwd: str = "/",
+    sched_batch: bool = False,
+    confinement: Confinement | None = None,
 ) -> Child:
     """Starts this command; a name without a slash and with .py is one of tests/servers."""
     if argv[0].endswith(".py"):
@@ -56,7 +62,8 @@ async def spawn(
         ends.append(end)
         ended.set()
 
-    command = Command(argv, {"PATH": os.environ["PATH"]} if env is None else env, cwd, sched_batch)
+    env = {"PATH": os.environ["PATH"]} if env is None else env
+    command = Command(argv, env, cwd, sched_batch, confinement or {})
     try:
         spawned = await client.spawn(command, (stdin, stdout, stderr), on_end)
     except BaseException:
