@@ -105,6 +105,7 @@ class Metrics:
         self._declare_processes()
         self._declare_limits()
         self._declare_node(version)
+        self._declare_egress()
         self._begin_at_zero()
 
     def _counter(self, name: str, documentation: str, *labels: str) -> Counter:
@@ -211,6 +212,17 @@ class Metrics:
         )
         self.route_store_errors = self._counter(
             "trunkline_route_store_errors_total", "Failed Redis commands, and forged records found in Redis.", "reason"
+        )
+
+    def _declare_egress(self) -> None:
+        self.egress_connections = self._gauge(
+            "trunkline_egress_connections", "Connections of backends through the egress proxy."
+        )
+        self.egress_bytes = self._counter(
+            "trunkline_egress_bytes_total", "Bytes through the egress proxy, sent or received by backends.", "direction"
+        )
+        self.egress_refusals = self._counter(
+            "trunkline_egress_refusals_total", "Connections that the egress proxy refused or could not make.", "reason"
         )
 
     def _begin_at_zero(self) -> None:

@@ -4,16 +4,17 @@ The name is resolved once, every address is checked, and the connection goes to 
 Host and SNI: a second look-up cannot change it. No redirects, no proxies.
 """
 
-import re
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import ip_address
 from socket import SOCK_STREAM
 from urllib.parse import urlsplit
 
 import anyio
 import httpx2
+
+from app.public_addresses import Address, Network, is_public, split_authority
 
 DEADLINE_S = 5.0  # for all of it: name, connection, document
 CONNECT_S = 2.0  # leaves time for a second address
@@ -24,29 +25,7 @@ PORTS = frozenset({443, 8443})  # of public hosts; in listed networks every port
 
 ALLOW_SETTING = "TRUNKLINE_OUTBOUND_ALLOW"
 
-Address = IPv4Address | IPv6Address
-Network = IPv4Network | IPv6Network
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
-
-_authority = re.compile(
-    r"(?P<host>[a-z0-9](?:[a-z0-9._-]{0,251}[a-z0-9])?|\[[0-9a-f:.]{2,45}\])(?::(?P<port>[0-9]{1,5}))?"
-).fullmatch
-# What inet_aton reads as an address: the last label is a number, decimal, octal or hex.
-_is_number = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)").fullmatch
-
-# Not public, whatever `is_global` of this Python says. IPv6 is public in 2000::/3 only, which excludes mapped, NAT64,
-# unique local, link-local and multicast addresses; the IPv6 networks below contain IPv4 addresses, or are reserved.
-_PUBLIC_V6 = IPv6Network("2000::/3")
-_NOT_PUBLIC: tuple[Network, ...] = tuple(
-    ip_network(each)
-    for each in (
-        "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
-        "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24",
-        "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
-        "2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20",
-    )
-)  # fmt: skip
-_ISATAP = frozenset({0x00005EFE, 0x02005EFE})
 
 
 class FetchFailed(Exception):
@@ -191,31 +170,13 @@ def parse_url(text: str) -> OutboundUrl:
         raise UrlRefused(str(error)) from None
     if parts.scheme not in ("https", "http"):
         raise UrlRefused("a URL must begin with https://")
-    match = _authority(parts.netloc.lower())
-    if match is None:
-        raise UrlRefused("a URL must have a host, perhaps a port, and no user name")
-    host = match["host"]
-    port = int(match["port"]) if match["port"] else {"https": 443, "http": 80}[parts.scheme]
-    if not 0 < port < 65536:
-        raise UrlRefused("the port must be 1 to 65535")
     try:
-        if host.startswith("["):
-            host = str(IPv6Address(host[1:-1]))
-        elif _is_number(host):
-            host = str(IPv4Address(host))
-    except ValueError:
-        raise UrlRefused("an address must be written as 192.0.2.1 or [2001:db8::1]") from None
+        host, port = split_authority(parts.netloc)
+    except ValueError as error:
+        raise UrlRefused(str(error)) from None
+    port = port or {"https": 443, "http": 80}[parts.scheme]
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return OutboundUrl(parts.scheme, host, port, parts.netloc.lower(), target)
-
-
-def is_public(address: Address) -> bool:
-    """Whether the address is on the public Internet, and contains no other address."""
-    if not address.is_global or address.is_multicast or any(address in network for network in _NOT_PUBLIC):
-        return False
-    if isinstance(address, IPv4Address):
-        return True
-    return address in _PUBLIC_V6 and (int(address) >> 32) & 0xFFFFFFFF not in _ISATAP
+    return OutboundUrl(parts.scheme, str(host), port, parts.netloc.lower(), target)
 
 
 async def _resolve(host: str, port: int) -> list[str]:

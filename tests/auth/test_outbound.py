@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from app.auth import outbound as module
-from app.auth.outbound import FetchFailed, Outbound, UrlRefused, is_public, parse_url
+from app.auth.outbound import FetchFailed, Outbound, UrlRefused, parse_url
 
 pytestmark = pytest.mark.real
 
@@ -305,11 +305,6 @@ def test_parts_are_normalised():
     url = parse_url("https://IDP.Example.COM:8443")
     assert (url.host, url.port, url.authority, url.target) == ("idp.example.com", 8443, "idp.example.com:8443", "/")
     assert parse_url("https://[2606:4700:0:0::1]/x?y").host == "2606:4700::1"
-
-
-@pytest.mark.parametrize(("address", "expected"), [("1.1.1.1", True), ("2606:4700::1111", True), ("192.0.2.1", False)])
-def test_public_is_what_anybody_can_reach(address, expected):
-    assert is_public(ip_address(address)) is expected
 
 
 @pytest.mark.parametrize(
