@@ -43,5 +43,5 @@ def test_names_are_lower_case_and_addresses_are_addresses():
     ],
 )  # fmt: skip
 def test_what_could_be_read_twice_is_no_authority(text):
-    with pytest.raises(ValueError, match="must be|must have|is not"):
+    with pytest.raises(ValueError, match=r"must be|must have|is not"):
         split_authority(text)
