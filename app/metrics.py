@@ -30,8 +30,11 @@ ERROR_CODES = frozenset({
 # Of tenants, sessions and the node. The names of `limits.rate_limiter` come in addition.
 LIMITS = (
     "sessions", "sessions_per_principal", "in_flight", "requests_per_second", "calls_per_session", "processes",
-    "max_processes", "node_processes", "node_waiting", "node_sessions",
+    "max_processes", "memory_mb", "spawns_per_minute", "node_processes", "node_waiting", "node_sessions",
 )  # fmt: skip
+
+# Of processes: `memory`, `pids`, `cpu`, `files` and `disk` are a process's own, the others its tenant's.
+PROCESS_LIMITS = ("memory", "pids", "cpu", "files", "disk", "memory_mb", "spawns_per_minute")
 
 # Reasons of refusals that are not the caller's.
 FAULTS = (
@@ -169,6 +172,9 @@ class Metrics:
             "trunkline_credential_new_addresses_total", "Credentials used from an address not seen with them before."
         )
         self.rate_limited = self._counter("trunkline_rate_limited_total", "Requests refused by a limit.", "limit")
+        self.limits_hit = self._counter(
+            "trunkline_limits_hit_total", "Times that processes, or starts of them, ran into a limit.", "limit"
+        )
         self.refusals = self._counter(
             "trunkline_refusals_total", "Requests that the gateway refused with status 400 or more.", "reason"
         )
@@ -229,6 +235,8 @@ class Metrics:
         """Alerts over `increase` do not see the first event of a series that begins with it: so it begins at 0."""
         for limit in LIMITS:
             self.rate_limited.labels(limit)
+        for limit in PROCESS_LIMITS:
+            self.limits_hit.labels(limit)
         for reason in FAULTS:
             self.refusals.labels(reason)
         self.process_spawns.labels("failed")

@@ -30,6 +30,7 @@ from app.auth.sealing import Sealer
 from app.cluster import cluster_use
 from app.cluster.cluster_use import ClusterUse
 from app.limits.gates import TenantGates
+from app.limits.tenant_budgets import TenantBudgets
 from app.metrics import Metrics
 from app.redis.connection import RedisConnection
 from app.routing.heartbeat import LOT
@@ -175,7 +176,9 @@ class Bench:
         self.figures["bytes_of_use"] = self.redis.strlen(name) + len(name)
 
     def new_use(self, processes: "Processes", node: str, others: Sequence[str]) -> ClusterUse:
-        return ClusterUse(self.gates, processes, self.connection, self.sealer, node, lambda: others)
+        return ClusterUse(
+            self.gates, TenantBudgets(Metrics("bench")), processes, self.connection, self.sealer, node, lambda: others
+        )
 
     async def routes(self, count: int) -> None:
         routes = [new_route(self.node, n % 50) for n in range(count)]

@@ -1,5 +1,6 @@
 """What the pool should start, hand out and stop next. Pure: numbers in, a list of actions out."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -26,11 +27,17 @@ class BackendNumbers:
 
 @dataclass(frozen=True, slots=True)
 class TenantNumbers:
-    """A tenant's limit and the processes that count against it: warm ones do not."""
+    """A tenant's limit and the processes that count against it: warm ones do not.
+
+    `starts_left`: how many more processes it may start now, warm ones included; None is any number. If there are none,
+    the next one may start at `next_start_at`.
+    """
 
     limit: int | None
     used: int = 0
     stopping: int = 0  # of those in use
+    starts_left: int | None = None
+    next_start_at: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +122,7 @@ class _Planner:
         self._warm = {key: backend.warm for key, backend in view.backends.items()}
         self._under_way = {key: backend.starting for key, backend in view.backends.items()}
         self._new: Counter[Key] = Counter()
+        self._new_of_tenants: Counter[str] = Counter()
         self._handed_out: Counter[Key] = Counter()
         self._taken: Counter[str] = Counter()
         self._short_of_room: list[Key] = []  # callers held up by the node's limit
@@ -122,8 +130,9 @@ class _Planner:
         self._somebody_waits_for_a_start = False
 
     def serve(self, place: int, key: Key) -> None:
-        """Five cases: 1. the tenant is at its limit: wait. 2. A warm process: hand it out. 3. One is being started: it
-        will be for this caller. 4. There is room for one more: start it. 5. There is none: wait."""
+        """Six cases: 1. the tenant is at its limit: wait. 2. A warm process: hand it out. 3. One is being started: it
+        will be for this caller. 4. The tenant may start none now: wait. 5. There is room for one more: start it.
+        6. There is none: wait."""
         tenant = self._view.tenants[key[0]]
         if tenant.limit is not None and tenant.used + self._taken[key[0]] >= tenant.limit:
             self._held_up.append((key[0], key))
@@ -136,6 +145,8 @@ class _Planner:
             self._under_way[key] -= 1
             self._somebody_waits_for_a_start = True
         elif self._may_start(key):
+            if not self._tenant_may_start(key[0]):
+                return
             if self._node_is_full():
                 self._short_of_room.append(key)
                 return
@@ -186,10 +197,11 @@ class _Planner:
                 continue
             if not self._may_start(key) or self._node_is_full():
                 continue
-            if backend.refill_at <= self._view.now:
+            if backend.refill_at > self._view.now:
+                self._look_again(backend.refill_at)
+            elif self._tenant_may_start(key[0]):
                 self._start(key, is_refill=True)
                 return
-            self.look_again_at = min(self.look_again_at or backend.refill_at, backend.refill_at)
 
     def _still_short_of_room(self) -> list[Key]:
         """Callers held up by the node's limit, less one for each process that is stopping."""
@@ -203,6 +215,17 @@ class _Planner:
             return False
         return backend.alive + new < backend.max_processes
 
+    def _tenant_may_start(self, name: str) -> bool:
+        tenant = self._view.tenants[name]
+        if tenant.starts_left is None or self._new_of_tenants[name] < tenant.starts_left:
+            return True
+        self._look_again(tenant.next_start_at)
+        return False
+
+    def _look_again(self, at: float) -> None:
+        if math.isfinite(at):
+            self.look_again_at = min(self.look_again_at or at, at)
+
     def _node_is_full(self) -> bool:
         return self._view.node.alive + self._new.total() >= self._view.node.limit
 
@@ -211,4 +234,5 @@ class _Planner:
 
     def _start(self, key: Key, *, is_refill: bool = False) -> None:
         self._new[key] += 1
+        self._new_of_tenants[key[0]] += 1
         self.actions.append(Start(key, is_refill))

@@ -24,7 +24,7 @@ from app.backends.failures import FailureLog
 from app.backends.inventory import BackendSnapshot, Inventory
 from app.backends.lease import Lease
 from app.backends.plan_timer import PlanTimer
-from app.backends.pool_limits import PoolLimits, PoolOptions
+from app.backends.pool_limits import Budgets, PoolLimits, PoolOptions
 from app.backends.waiting_callers import Waiter, WaitingCallers
 from app.backends.warm_pool import Prepare, WarmPool
 from app.domain import BackendSpec, Limits
@@ -45,6 +45,7 @@ class ProcessPool:
     All methods belong to the event loop's thread.
 
     Args:
+        budgets: what tenants may start.
         prepare: makes a shared backend's process ready before it counts as warm; `Lease.prepared` is its result.
         reclaim: ends up to so many idle sessions of a backend, without waiting; returns in how many seconds there may
             be more to end.
@@ -56,6 +57,7 @@ class ProcessPool:
         metrics: Metrics,
         options: PoolOptions | None = None,
         *,
+        budgets: Budgets,
         failures: FailureLog | None = None,
         prepare: Prepare | None = None,
         reclaim: Callable[[BackendSpec, int], float] = lambda spec, count: _NEVER_S,
@@ -70,12 +72,14 @@ class ProcessPool:
         self._clock = clock
         self._waiting = WaitingCallers()
         self._inventory = Inventory(clock)
-        self._limits = PoolLimits(options or PoolOptions(), self._inventory, metrics)
+        self._limits = PoolLimits(options or PoolOptions(), self._inventory, metrics, budgets)
         self._deaths = EarlyDeaths(self._waiting, self.failures, metrics, clock, partial(Breaker, chance))
         self._planning = PlanTimer(self._carry_out_plan, clock)
         self._warm = WarmPool(supervisor, self._inventory, self._deaths, self._planning.soon, prepare)
         self._reclaim_idle = reclaim
         self._is_closed = False
+        self._budgets = budgets
+        budgets.changed.listen(self._on_budgets)
 
     async def __aenter__(self) -> Self:
         await self._warm.__aenter__()
@@ -106,6 +110,7 @@ class ProcessPool:
         """
         if self._is_closed:
             raise ShuttingDown
+        self._budgets.know(spec.tenant, limits)
         stock = self._known(spec)
         if stock.warm and self._limits.tenant_has_room(spec.tenant, limits):
             self._hits.inc()
@@ -211,6 +216,7 @@ class ProcessPool:
                 case plan.HandOut(place):
                     self._serve(waiters[place])
                 case plan.Start(key, is_refill):
+                    self._budgets.started(key[0])
                     self._warm.start_soon(stocks[key], is_refill=is_refill)
                 case plan.Stop(key):
                     stock = stocks[key]
@@ -220,6 +226,10 @@ class ProcessPool:
                     self._reclaim(stocks[key], count, view.now)
         if made.look_again_at is not None:
             self._planning.at(made.look_again_at)
+
+    def _on_budgets(self) -> None:
+        if not self._is_closed and (len(self._waiting) or self._inventory.unsettled):
+            self._planning.soon()
 
     def _serve(self, waiter: Waiter) -> None:
         if waiter.lease.done() or not waiter.stock.warm:

@@ -2,12 +2,14 @@
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import Protocol
 
 from app.backends import plan
 from app.backends.inventory import Inventory
 from app.backends.waiting_callers import Waiter
 from app.domain import Limits
 from app.errors import BackendBusy
+from app.event import Event
 from app.limit_reached import FIXED, LimitReached
 from app.metrics import Metrics
 
@@ -22,12 +24,32 @@ class PoolOptions:
     deadline_s: float = 30.0  # how long a caller waits for a process
 
 
+class Budgets(Protocol):
+    """What tenants may start, over all nodes (`limits.tenant_budgets.TenantBudgets`)."""
+
+    @property
+    def changed(self) -> Event[[]]:
+        """Tells when a tenant may start again that might not."""
+
+    def know(self, tenant: str, limits: Limits) -> None:
+        """The tenant has these limits."""
+
+    def allowance(self, tenant: str) -> tuple[int | None, float]:
+        """How many processes it may start now (None: any number), and if none, in how many seconds the next."""
+
+    def started(self, tenant: str) -> None:
+        """Counts a start."""
+
+    def reached(self, tenant: str) -> tuple[LimitReached, float] | None:
+        """The limit that holds its starts back, and after how many seconds to try again."""
+
+
 class PoolLimits:
     """Compares the inventory with the limits of tenants, backends and the node; makes the input of a plan."""
 
-    def __init__(self, options: PoolOptions, inventory: Inventory, metrics: Metrics) -> None:
+    def __init__(self, options: PoolOptions, inventory: Inventory, metrics: Metrics, budgets: Budgets) -> None:
         self.options = options
-        self._inventory = inventory
+        self._inventory, self._budgets = inventory, budgets
         self._rate_limited = metrics.rate_limited
 
     def tenant_has_room(self, tenant: str, limits: Limits) -> bool:
@@ -48,13 +70,25 @@ class PoolLimits:
     def waited_too_long(self, waiter: Waiter) -> BackendBusy:
         """The error for a caller whose wait timed out; names the limit that was the cause."""
         waited = f"no process came free within {self.options.deadline_s:g} s"
-        reached = self._reached_by(waiter)
+        reached, held_back = self._reached_by(waiter), self._budgets.reached(waiter.tenant)
+        if reached is None and held_back is not None:
+            return self._held_back(waiter.tenant, waited, *held_back)
+        reached = reached or self._reached_on_node()
         if reached is None:
             return BackendBusy(f"{waited}: processes take long to start, or many are being started")
         self._rate_limited.labels(reached.name).inc()
         whose = {"tenant": f"the tenant {waiter.tenant}", "backend": f"the backend {waiter.stock.spec.name}"}
         has = f"{whose.get(reached.of, 'this node')} has {reached.used:g} processes"
         return BackendBusy(f"{waited}: {has}; its limit is {reached.allowed:g}").at(reached)
+
+    def _held_back(self, tenant: str, waited: str, reached: LimitReached, again_after_s: float) -> BackendBusy:
+        self._rate_limited.labels(reached.name).inc()
+        if reached.used is None:
+            cause = f"the tenant {tenant} starts processes too often; its limit is {reached.allowed:g} a minute"
+        else:
+            cause = f"the processes of the tenant {tenant} use {reached.used:g} MiB of memory"
+            cause += f"; its limit is {reached.allowed:g}"
+        return BackendBusy(f"{waited}: {cause}").at(reached).again_after(again_after_s)
 
     def _reached_by(self, waiter: Waiter) -> LimitReached | None:
         tenant, spec, most = waiter.tenant, waiter.stock.spec, waiter.limits.processes
@@ -63,6 +97,9 @@ class PoolLimits:
             return LimitReached.of_tenant("processes", tenant, most, used)
         if waiter.stock.alive >= spec.max_processes:
             return LimitReached.of_backend("max_processes", spec.key, spec.max_processes, waiter.stock.alive)
+        return None
+
+    def _reached_on_node(self) -> LimitReached | None:
         if self._inventory.alive >= self.options.max_processes:
             return LimitReached.of_node(
                 "node_processes", "MAX_PROCESSES", self.options.max_processes, self._inventory.alive
@@ -75,6 +112,8 @@ class PoolLimits:
         stopping = [holding for process, holding in held if process.is_stopping()]
         of_tenants = Counter(each.stock.spec.tenant for each in stopping if each.lease is not None)
         of_backends = Counter(each.stock.spec.key for each in stopping)
+        keys = self._concerned(waiting)
+        allowed = {each.tenant: each.limits.processes for each in waiting}
         return plan.View(
             now=now,
             node=plan.NodeNumbers(
@@ -85,14 +124,16 @@ class PoolLimits:
                 max_starting=self.options.max_starting,
             ),
             tenants={
-                each.tenant: plan.TenantNumbers(
-                    each.limits.processes, inventory.used_of(each.tenant), of_tenants[each.tenant]
-                )
-                for each in waiting
+                tenant: self._numbers(tenant, allowed.get(tenant), of_tenants[tenant], now)
+                for tenant in {key[0] for key in keys}
             },
-            backends={key: inventory.stocks[key].numbers(now, of_backends[key]) for key in self._concerned(waiting)},
+            backends={key: inventory.stocks[key].numbers(now, of_backends[key]) for key in keys},
             waiting=[each.stock.spec.key for each in waiting],
         )
+
+    def _numbers(self, tenant: str, limit: int | None, stopping: int, now: float) -> plan.TenantNumbers:
+        starts_left, next_in_s = self._budgets.allowance(tenant)
+        return plan.TenantNumbers(limit, self._inventory.used_of(tenant), stopping, starts_left, now + next_in_s)
 
     def _concerned(self, waiting: list[Waiter]) -> set[plan.Key]:
         """The backends that a plan looks at: on a full node also those whose warm processes could make room."""

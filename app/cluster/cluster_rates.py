@@ -1,4 +1,4 @@
-"""ClusterRates: one request rate per tenant, over all nodes.
+"""ClusterRates: the rates of tenants (requests, starts of processes), each one over all nodes.
 
 Each node spends from its own TokenBucket. Every EVERY_S it reports what it has spent to the shared bucket in Redis and
 adopts that one's level. If the nodes together spend more than the rate, the shared level becomes negative: over time
@@ -6,13 +6,12 @@ the rate is exact; at any moment it is exceeded by at most a burst per node.
 """
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 from app.cluster.periodic import repeat
 from app.errors import GatewayError
 from app.limits.bucket import TokenBucket
-from app.limits.gates import TenantGates
 
 EVERY_S = 0.05
 BATCH = 500  # tenants per call of the script: it takes less than 2 ms
@@ -45,18 +44,28 @@ Run = Callable[[Sequence[Any], Sequence[Any]], Awaitable[Any]]
 """Runs the script with keys and arguments. Raises RoutesUnavailable."""
 
 
+class Rates(Protocol):
+    """Has buckets that all nodes share (`limits.gates.TenantGates`, `limits.tenant_budgets.TenantBudgets`)."""
+
+    def buckets(self) -> Iterable[tuple[str, TokenBucket]]:
+        """By names that are the same on every node."""
+
+    def prune(self, now: float) -> None:
+        """Called in each round."""
+
+
 class ClusterRates:
     """`run` is a task of the node. While Redis is away each node applies the limits by itself."""
 
-    def __init__(self, gates: TenantGates, run_script: Run, clock: Callable[[], float] = time.monotonic) -> None:
-        self._gates, self._run_script, self._clock = gates, run_script, clock
+    def __init__(self, rates: Sequence[Rates], run_script: Run, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rates, self._run_script, self._clock = rates, run_script, clock
 
     async def run(self) -> None:
-        await repeat(self.round, EVERY_S, "Could not share request rates with other nodes; will retry")
+        await repeat(self.round, EVERY_S, "Could not share the rates of tenants with other nodes; will retry")
 
     async def round(self) -> None:
         """Reports what tenants have spent. Does not raise if Redis is away."""
-        spenders = [(name, gate.bucket) for name, gate in self._gates if gate.bucket is not None and gate.bucket.spent]
+        spenders = [each for rates in self._rates for each in rates.buckets() if each[1].spent]
         for start in range(0, len(spenders), BATCH):
             try:
                 await self._share(spenders[start : start + BATCH])
@@ -65,7 +74,8 @@ class ClusterRates:
                 for _, bucket in spenders[start:]:
                     bucket.tell()
                 return
-        self._gates.prune(self._clock())
+        for rates in self._rates:
+            rates.prune(self._clock())
 
     async def _share(self, batch: Sequence[tuple[str, TokenBucket]]) -> None:
         arguments: list[float] = []

@@ -1,4 +1,4 @@
-"""ClusterUse: the processes, calls in flight and sessions that each tenant has on other nodes.
+"""ClusterUse: the processes, calls in flight, sessions and memory that each tenant has on other nodes.
 
 Each node writes its numbers, sealed, into a key of its own and reads those of the others in the same round. So numbers
 are 0.1 s old, and proportionally older among more than READ_A_ROUND nodes: limits are exact for calls that come one
@@ -8,7 +8,7 @@ after the other, not for calls that reach several nodes at once. The key of a de
 import logging
 import math
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -18,6 +18,7 @@ from app.auth.sealing import Sealer
 from app.cluster.periodic import repeat
 from app.errors import GatewayError
 from app.limits.gates import TenantGates
+from app.limits.tenant_budgets import NO_MEMORY, MemoryUse, TenantBudgets
 from app.redis.connection import RedisConnection
 
 EVERY_S = 0.1
@@ -27,7 +28,7 @@ COMPLAIN_EVERY_S = 60.0
 READ_A_ROUND = 100  # keys on average, so that the load of Redis grows with the number of nodes, not with its square
 KEY = "trunkline:use:"
 
-Used = tuple[int, int, int]  # processes, calls in flight, sessions
+Used = tuple[int, int, int, int, int]  # processes, calls in flight, sessions, memory, that of the largest process
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(dict[str, Used]).decode
@@ -47,16 +48,18 @@ class ProcessCounts(Protocol):
 class ClusterUse:
     """`run` is a task of the node; `others` are the ids of the other living nodes."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - once, of what is shared and how
         self,
         gates: TenantGates,
+        budgets: TenantBudgets,
         processes: ProcessCounts,
         redis: RedisConnection,
         sealer: Sealer,
         node: str,
         others: Callable[[], Collection[str]],
     ) -> None:
-        self._gates, self._processes, self._redis, self._sealer = gates, processes, redis, sealer
+        self._gates, self._budgets, self._processes = gates, budgets, processes
+        self._redis, self._sealer = redis, sealer
         self._key, self._others = KEY + node, others
         self._heard_at = self._said_at = 0.0
         self._said: dict[str, Used] = {}
@@ -84,25 +87,27 @@ class ClusterUse:
         except GatewayError:
             self._said_at = 0.0
             if now - self._heard_at >= LAPSES_S:
-                self._adopt({}, {}, {})
+                self._adopt({})
             return
         self._heard_at = now
         if is_turn:
             self._hear(keys, answers[0] if keys else ())
 
     def _hear(self, keys: Sequence[str], answers: Sequence[bytes | None]) -> None:
-        sums = Counter[str](), Counter[str](), Counter[str]()
+        uses = defaultdict[str, list[Used]](list)
         for key, sealed in zip(keys, answers, strict=True):
             for tenant, used in self._read(key, sealed).items():
-                for each, amount in zip(sums, used, strict=True):
-                    each[tenant] += amount
-        self._adopt(*sums)
+                uses[tenant].append(used)
+        self._adopt(uses)
 
     def _mine(self) -> dict[str, Used]:
-        used = {tenant: (count, 0, 0) for tenant, count in self._processes.used().items()}
-        for tenant, gate in self._gates:
-            if gate.in_flight or gate.sessions:
-                used[tenant] = (used.get(tenant, (0, 0, 0))[0], gate.in_flight, gate.sessions)
+        processes, memory = self._processes.used(), self._budgets.memory()
+        gates = {tenant: gate for tenant, gate in self._gates if gate.in_flight or gate.sessions}
+        used: dict[str, Used] = {}
+        for tenant in {*processes, *memory, *gates}:
+            gate, held = gates.get(tenant), memory.get(tenant, NO_MEMORY)
+            calls, sessions = (0, 0) if gate is None else (gate.in_flight, gate.sessions)
+            used[tenant] = (processes.get(tenant, 0), calls, sessions, held.total, held.largest)
         return used
 
     def _read(self, key: str, sealed: bytes | None) -> dict[str, Used]:
@@ -117,6 +122,14 @@ class ClusterUse:
                 log.error("Ignored the Redis key %s: no node with this SECRET_KEY wrote it", key)
             return {}
 
-    def _adopt(self, processes: Mapping[str, int], in_flight: Mapping[str, int], sessions: Mapping[str, int]) -> None:
+    def _adopt(self, uses: Mapping[str, Sequence[Used]]) -> None:
+        processes, in_flight, sessions = (_sums(uses, each) for each in range(3))
         self._gates.note_remote_use(in_flight, sessions)
+        self._budgets.note_remote_memory(
+            {name: sum((MemoryUse(*each[3:]) for each in of_nodes), NO_MEMORY) for name, of_nodes in uses.items()}
+        )
         self._processes.note_remote_use(processes)
+
+
+def _sums(uses: Mapping[str, Sequence[Used]], which: int) -> dict[str, int]:
+    return {tenant: sum(used[which] for used in of_nodes) for tenant, of_nodes in uses.items()}

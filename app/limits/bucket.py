@@ -30,8 +30,12 @@ class TokenBucket:
 
     def wait_for(self, tokens: int, now: float) -> float:
         """How many seconds until there are so many tokens, 0.0 if there are; takes none."""
-        there = min(self.burst, self._tokens + (now - self._at) * self.rate)
+        there = self.level(now)
         return 0.0 if there >= tokens else (tokens - there) / self.rate
+
+    def level(self, now: float) -> float:
+        """How many tokens there are."""
+        return min(self.burst, self._tokens + (now - self._at) * self.rate)
 
     def tell(self) -> int:
         """How many tokens were spent since the last call."""

@@ -177,6 +177,12 @@ class TenantGates:
         if len(self._lingering) > MAX_LINGERING or self._counts_nothing(gate, time.monotonic()):
             self.prune(time.monotonic())
 
+    def buckets(self) -> Iterator[tuple[str, TokenBucket]]:
+        """For `cluster.cluster_rates`: by tenant."""
+        for tenant, gate in self._gates.items():
+            if gate.bucket is not None:
+                yield tenant, gate.bucket
+
     def prune(self, now: float) -> None:
         """Removes the gates that are no longer needed."""
         for tenant in [each for each in self._lingering if self._counts_nothing(self._gates[each], now)]:

@@ -123,7 +123,7 @@ async def open_gateway(settings: Settings, node_id: str | None = None) -> AsyncI
         opening = Opening(stack, settings, Metrics(__version__), node_id, OpenSessions(), StandstillDetector())
         records = await open_records(opening)
         credentials = await open_credentials(opening, records)
-        processes = await open_processes(opening, records.backends)
+        processes = await open_processes(opening, records)
         routes = await open_routes(opening, credentials.sealer)
         sessions = await open_sessions(opening, records, credentials, processes, routes)
         membership = join(opening, routes, sessions)
@@ -133,6 +133,7 @@ async def open_gateway(settings: Settings, node_id: str | None = None) -> AsyncI
             processes.pool,
             sessions.registry,
             sessions.sessionless,
+            processes.budgets,
             dict(records.tenants_off),
         )
         reconciler = Reconciler(
@@ -163,15 +164,17 @@ def _start_tasks(tasks: TaskGroup, gateway: Gateway) -> None:
     tasks.start_soon(gateway.records.watch.run)
     tasks.start_soon(membership.heartbeat.run)
     tasks.start_soon(sessions.overload.run)
+    tasks.start_soon(gateway.processes.budgets.run)
     tasks.start_soon(gateway.effects.run)
 
 
 def _start_tasks_of_several(tasks: TaskGroup, gateway: Gateway, redis: RedisConnection) -> None:
     """The tasks of nodes with a Redis, even if there is only one of them."""
     routing, sessions, peers = gateway.routing, gateway.sessions, gateway.membership.heartbeat.peers
-    gates, pool, sealer = sessions.registry.gates, gateway.processes.pool, gateway.credentials.sealer
-    rates = ClusterRates(gates, partial(redis.run, Script(RATES)))
-    use = ClusterUse(gates, pool, redis, sealer, routing.node, lambda: tuple(peers))
+    gates, sealer = sessions.registry.gates, gateway.credentials.sealer
+    budgets, pool = gateway.processes.budgets, gateway.processes.pool
+    rates = ClusterRates([gates, budgets], partial(redis.run, Script(RATES)))
+    use = ClusterUse(gates, budgets, pool, redis, sealer, routing.node, lambda: tuple(peers))
     for part in (sessions.journals, rates, use):
         tasks.start_soon(part.run)
     tasks.start_soon(abandon_the_dead, peers, gateway.membership.probe, routing.peers.abandon)

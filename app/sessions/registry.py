@@ -222,7 +222,7 @@ class SessionRegistry:
         try:
             await session.connect(self._links, limits)
         except BackendBusy as error:
-            error.again_after(self.overload.retry_after_s())
+            error.again_after(max(error.retry_after_s or 0.0, self.overload.retry_after_s()))
             raise
         except SessionNotFound:  # an administrator has ended it, perhaps by removing its backend
             await self._find_backend(*session.spec.key)

@@ -8,6 +8,7 @@ from app.auth.authenticator import Authenticator
 from app.backends.pool import ProcessPool
 from app.domain import BackendSpec, Tenant
 from app.errors import Disabled
+from app.limits.tenant_budgets import TenantBudgets
 from app.sessionless.requests import SessionlessRequests
 from app.sessions.directory import BackendDirectory
 from app.sessions.registry import SessionRegistry
@@ -29,6 +30,7 @@ class ChangeEffects:
     _pool: ProcessPool
     _registry: SessionRegistry
     _sessionless: SessionlessRequests
+    _budgets: TenantBudgets
     tenants_off: dict[str, Disabled] = field(default_factory=dict)
 
     # --- changes
@@ -55,6 +57,7 @@ class ChangeEffects:
     def tenant_changed(self, tenant: Tenant) -> None:
         self._directory.forget(tenant.name)
         self._registry.gates.configure(tenant.name, tenant.limits)
+        self._budgets.know(tenant.name, tenant.limits)
         was_off = self.tenants_off.pop(tenant.name, None)
         if not tenant.enabled:
             self.tenants_off[tenant.name] = off = Disabled("tenant", tenant.name, tenant.reason)
@@ -91,6 +94,7 @@ class ChangeEffects:
 
     def forget_tenant(self, tenant: str) -> None:
         self._directory.forget(tenant)
+        self._budgets.limits_may_have_changed(tenant)
 
     def forget_principal(self, identity: Identity) -> None:
         self._authenticator.forget(identity)
@@ -98,6 +102,7 @@ class ChangeEffects:
     def forget_everything(self) -> None:
         self._authenticator.forget_everything()
         self._directory.forget_everything()
+        self._budgets.limits_may_have_changed()
 
     # --- what is known here
 

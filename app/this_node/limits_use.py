@@ -12,13 +12,15 @@ MOST_PRINCIPALS = 100  # that a node tells: the one with the most sessions on al
 
 @dataclass(frozen=True, slots=True)
 class LimitsUse:
-    """As the limits count. `principals`: (digest, sessions) of those with the most sessions."""
+    """As the limits count. `principals`: (digest, sessions) of those with the most sessions. `spawns`: processes that
+    were started within the last minute."""
 
     sessions: int = 0
     processes: int = 0
     in_flight: int = 0
     memory_bytes: int = 0
     principals: tuple[tuple[str, int], ...] = ()
+    spawns: int = 0
 
     @property
     def sessions_of_one(self) -> int:
@@ -26,12 +28,12 @@ class LimitsUse:
         return max((sessions for _, sessions in self.principals), default=0)
 
 
-def use_of(gate: TenantGate | None, processes: int, memory_bytes: int) -> LimitsUse:
+def use_of(gate: TenantGate | None, processes: int, memory_bytes: int, spawns: int) -> LimitsUse:
     """The use on this node; a tenant without sessions has no gate."""
     if gate is None:
-        return LimitsUse(0, processes, 0, memory_bytes)
+        return LimitsUse(0, processes, 0, memory_bytes, spawns=spawns)
     principals = tuple((_digest(each), sessions) for each, sessions in gate.most_of_one(MOST_PRINCIPALS).items())
-    return LimitsUse(gate.sessions, processes, gate.in_flight, memory_bytes, principals)
+    return LimitsUse(gate.sessions, processes, gate.in_flight, memory_bytes, principals, spawns)
 
 
 def added(uses: Sequence[LimitsUse]) -> LimitsUse:
@@ -45,6 +47,7 @@ def added(uses: Sequence[LimitsUse]) -> LimitsUse:
         sum(use.in_flight for use in uses),
         sum(use.memory_bytes for use in uses),
         tuple(principals.most_common(1)),
+        sum(use.spawns for use in uses),
     )
 
 

@@ -14,6 +14,7 @@ from app.backends.backend_check import SUFFIX, CheckResult, check_backend
 from app.backends.inventory import BackendSnapshot
 from app.backends.pool import ProcessPool
 from app.domain import BackendSpec, Limits, public_id
+from app.limits.tenant_budgets import TenantBudgets
 from app.processes.process import BackendProcess
 from app.processes.supervisor import Supervisor
 from app.sessions.endings import ENDED_BY_ADMINISTRATOR
@@ -47,10 +48,11 @@ class NodeOverview:
         registry: SessionRegistry,
         pool: ProcessPool,
         supervisor: Supervisor,
+        budgets: TenantBudgets,
         connections: Callable[[], int] = lambda: 0,
         uses: CredentialUses | None = None,
     ) -> None:
-        self._registry, self._pool, self._supervisor = registry, pool, supervisor
+        self._registry, self._pool, self._supervisor, self._budgets = registry, pool, supervisor, budgets
         self._id, self._version, self._started_at = node, version, datetime.now(UTC)
         self._connections, self._uses = connections, uses or CredentialUses()
         self._epoch = time.time() - time.monotonic()  # once: sort keys must not change between two requests
@@ -102,7 +104,8 @@ class NodeOverview:
 
     def limits_use(self, tenant: str) -> LimitsUse:
         memory = sum(each.resident_bytes for each in self._supervisor.processes if each.spec.tenant == tenant)
-        return use_of(self._registry.gates.find(tenant), self._pool.used().get(tenant, 0), memory)
+        spawns = self._budgets.starts_in_last_minute(tenant)
+        return use_of(self._registry.gates.find(tenant), self._pool.used().get(tenant, 0), memory, spawns)
 
     def end_session(self, tenant: str, session: str) -> bool:
         """Ends the tenant's session with this public id; returns whether there was one."""

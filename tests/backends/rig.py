@@ -7,6 +7,7 @@ import pytest
 
 from app.backends.pool import PoolOptions, ProcessPool
 from app.domain import Limits
+from app.limits.tenant_budgets import TenantBudgets
 
 NO_LIMITS = Limits(processes=None)
 
@@ -16,11 +17,14 @@ async def make_pool(running) -> AsyncIterator[Callable[..., Any]]:
     """Opens a pool with these options; one for each test."""
     pools: list[ProcessPool] = []
 
-    async def make(*, prepare: Any = None, reclaim: Any = lambda spec, count: 3600.0, **fields: Any) -> ProcessPool:
+    async def make(
+        *, budgets: Any = None, prepare: Any = None, reclaim: Any = lambda spec, count: 3600.0, **fields: Any
+    ) -> ProcessPool:
         pool = ProcessPool(
             running.supervisor,
             running.metrics,
             PoolOptions(**fields),
+            budgets=budgets or TenantBudgets(running.metrics),
             prepare=prepare,
             reclaim=reclaim,
             chance=lambda: 0.5,

@@ -1,5 +1,7 @@
 """What the pool decides, as arithmetic."""
 
+import math
+
 from app.backends.plan import (
     BackendNumbers,
     HandOut,
@@ -146,3 +148,40 @@ def test_a_full_node_stops_warm_processes_first_and_asks_for_sessions_then():
 def test_nobody_is_ended_for_who_waits_for_a_start_or_for_a_broken_command():
     assert decide({A: BackendNumbers(10, alive=1, starting=1)}, [A]).actions == []
     assert decide({A: BackendNumbers(10, alive=1, start_allowance=0)}, [A]).actions == []
+
+
+# --- what a tenant may start: by its rate, and by its memory
+
+
+def starts(left, next_at=101.0):
+    return {"acme": TenantNumbers(None, starts_left=left, next_start_at=next_at)}
+
+
+def test_no_more_is_started_than_the_tenant_may_start_and_the_plan_says_when_the_next_is():
+    backends = {A: BackendNumbers(10), B: BackendNumbers(10), C: BackendNumbers(10)}
+    made = decide(backends, [A, B, C, A], tenants=starts(1))
+    assert (made.actions, made.look_again_at) == ([Start(A), Start(C)], 101.0)
+
+
+def test_who_waits_for_the_tenants_rate_gets_what_is_warm_and_ends_nobodys_session():
+    backends = {A: BackendNumbers(10, alive=1, warm=1, warm_target=1), B: BackendNumbers(10, alive=1)}
+    assert decide(backends, [A, B], tenants=starts(0)).actions == [HandOut(0)]
+    assert decide({B: BackendNumbers(10, alive=1, starting=1)}, [B], tenants=starts(0)).actions == []
+
+
+def test_who_waits_for_the_tenants_rate_stops_no_warm_process_of_a_full_node():
+    backends = {A: BackendNumbers(10), C: BackendNumbers(10, alive=1, warm=1, warm_target=1)}
+    assert decide(backends, [A], node=NodeNumbers(limit=1, alive=1), tenants=starts(0)).actions == []
+
+
+def test_refilling_waits_for_the_tenants_rate_and_not_for_that_of_others():
+    backends = {A: BackendNumbers(10, warm_target=1), C: BackendNumbers(10, warm_target=1)}
+    made = decide(backends, tenants=starts(0))
+    assert (made.actions, made.look_again_at) == ([Start(C, is_refill=True)], 101.0)
+    made = decide({A: BackendNumbers(10), C: BackendNumbers(10, warm_target=1)}, [A], tenants=starts(0))
+    assert made.actions == [Start(C, is_refill=True)]
+
+
+def test_what_no_time_brings_back_is_not_waited_for():
+    made = decide({A: BackendNumbers(10)}, [A], tenants=starts(0, math.inf))
+    assert (made.actions, made.look_again_at) == ([], None)

@@ -21,6 +21,7 @@ from app.cluster.change_propagation import ChangePropagation, notice_of
 from app.cluster.reconcile import Reconciler
 from app.domain import ApiKey, BackendSpec, Limits, Principal, Tenant
 from app.errors import Disabled, Unauthenticated
+from app.limits.tenant_budgets import TenantBudgets
 from app.metrics import Metrics
 from app.redis.connection import RedisConnection
 from app.routing.notice import Kind, Notice
@@ -94,7 +95,9 @@ class Node:
         self.registry = SessionRegistry(self.directory, unused, self.metrics, alone(), max_sessions=100)
         pool: Any = self.pool
         lines: Any = NoLines()
-        local = ChangeEffects(self.authenticator, self.directory, pool, self.registry, lines)
+        local = ChangeEffects(
+            self.authenticator, self.directory, pool, self.registry, lines, TenantBudgets(Metrics("test"))
+        )
         issuers = IssuerRepository(self.database)
         reconciler = Reconciler(local, self.backends, self.tenants, self.keys, issuers, self.switches)
         errors = self.metrics.route_store_errors

@@ -15,6 +15,7 @@ from app.cluster.cluster_rates import EVERY_S, SCRIPT, ClusterRates
 from app.domain import Limits
 from app.errors import QuotaExceeded, RoutesUnavailable
 from app.limits.gates import TenantGate, TenantGates
+from app.limits.tenant_budgets import TenantBudgets
 from app.metrics import Metrics
 from app.redis.connection import RedisConnection, Script
 from tests.redis_servers import RedisServer
@@ -32,7 +33,7 @@ class Cluster:
         self.all_gates = [TenantGates(Metrics("test"), are_shared=True) for _ in range(nodes)]
         self.gates = [gates.of("acme", limits) for gates in self.all_gates]
         self.now = self.began = time.monotonic()  # not before their buckets are there
-        self.rates = [ClusterRates(gates, self.script, lambda: self.now) for gates in self.all_gates]
+        self.rates = [ClusterRates([gates], self.script, lambda: self.now) for gates in self.all_gates]
 
     async def script(self, keys: Sequence[str], arguments: Sequence[float]) -> list[bytes]:
         """What the script in Lua does."""
@@ -192,7 +193,7 @@ async def test_three_nodes_at_three_times_the_rate_let_the_rate_through_with_a_r
     async def node(url: str) -> None:
         async with connected(url) as connection, anyio.create_task_group() as tasks:
             gates = TenantGates(Metrics("test"), are_shared=True)
-            tasks.start_soon(ClusterRates(gates, partial(connection.run, Script(SCRIPT))).run)
+            tasks.start_soon(ClusterRates([gates], partial(connection.run, Script(SCRIPT))).run)
             gate = gates.of("acme", Limits(requests_per_second=rate, burst=10))
             await overload(gate, 0.5, 3 * rate)
             passed.append(await overload(gate, seconds, rate))
@@ -209,7 +210,7 @@ async def test_a_frozen_redis_holds_nobody_up():
     with RedisServer() as server:
         async with connected(server.url) as connection:
             gates = TenantGates(Metrics("test"), are_shared=True)
-            shared = ClusterRates(gates, partial(connection.run, Script(SCRIPT)))
+            shared = ClusterRates([gates], partial(connection.run, Script(SCRIPT)))
             gate = gates.of("acme", Limits(requests_per_second=1.0, burst=10))
             server.freeze()
             gate.check_rate(time.monotonic())
@@ -217,3 +218,30 @@ async def test_a_frozen_redis_holds_nobody_up():
                 await shared.round()
             assert passes(gate, time.monotonic())
             server.thaw()
+
+
+async def test_nodes_start_processes_at_one_rate_with_a_real_redis(empty_redis):
+    most, seconds = 300, 4.0
+    limits = Limits(memory_mb=None, spawns_per_minute=most)
+    started = list[int]()
+
+    async def node(url: str) -> None:
+        async with connected(url) as connection, anyio.create_task_group() as tasks:
+            budgets = TenantBudgets(Metrics("test"))
+            tasks.start_soon(ClusterRates([budgets], partial(connection.run, Script(SCRIPT))).run)
+            budgets.know("acme", limits)
+            began = time.monotonic()
+            count = 0
+            while time.monotonic() < began + seconds:
+                if budgets.allowance("acme").starts:
+                    budgets.started("acme")
+                    count += 1
+                await anyio.sleep(0.005)
+            started.append(count)
+            tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as nodes:
+        for _ in range(3):
+            nodes.start_soon(node, empty_redis)
+    # Each could start three hundred: together they start what one may at once, and five a second.
+    assert most <= sum(started) < 1.25 * (most + seconds * most / 60)

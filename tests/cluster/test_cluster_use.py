@@ -15,6 +15,7 @@ from app.cluster.cluster_use import ClusterUse
 from app.domain import Limits
 from app.errors import QuotaExceeded
 from app.limits.gates import TenantGates
+from app.limits.tenant_budgets import MemoryUse, TenantBudgets
 from app.metrics import Metrics
 from app.redis.connection import RedisConnection
 from tests.redis_servers import RedisServer, client_of
@@ -42,8 +43,9 @@ class Processes:
 class Node:
     def __init__(self, connection: RedisConnection, name: str, others: list[str]) -> None:
         self.gates, self.processes = TenantGates(Metrics("test")), Processes()
+        self.budgets = TenantBudgets(Metrics("test"))
         self.gate = self.gates.of("acme", LIMITS)
-        self.use = ClusterUse(self.gates, self.processes, connection, SEALS, name, lambda: others)
+        self.use = ClusterUse(self.gates, self.budgets, self.processes, connection, SEALS, name, lambda: others)
 
 
 @asynccontextmanager
@@ -81,6 +83,17 @@ async def test_calls_in_flight_count_on_every_node(empty_redis):
         await until(lambda: two.gate.remote_in_flight == 1, 1.0)
         two.gate.begin_call(time.monotonic())
         assert two.gates.of("acme", LIMITS).remote_in_flight == 1
+
+
+async def test_memory_counts_on_every_node_and_the_largest_process_is_known(empty_redis):
+    async with nodes(empty_redis) as (one, two):
+        one.budgets.note_memory({"acme": MemoryUse(7 << 20, 5 << 20), "globex": MemoryUse(1, 1)})
+        two.budgets.note_memory({"acme": MemoryUse(4 << 20, 4 << 20)})
+        await until(lambda: one.budgets.memory_of("acme") == MemoryUse(11 << 20, 5 << 20))
+        await until(lambda: two.budgets.memory_of("acme") == MemoryUse(11 << 20, 5 << 20))
+        assert (one.budgets.has_largest("acme"), two.budgets.has_largest("acme")) == (True, False)
+        one.budgets.note_memory({})
+        await until(lambda: two.budgets.has_largest("acme"))
 
 
 async def test_sessions_are_told_to_be_shown(empty_redis):

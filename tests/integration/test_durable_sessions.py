@@ -19,6 +19,7 @@ from app.cluster.durability import Durability
 from app.cluster.journal_writer import JournalWriter
 from app.domain import BackendSpec, Limits, Principal
 from app.limits.gates import TenantGates
+from app.limits.tenant_budgets import TenantBudgets
 from app.links.leasing import ProcessLeasing
 from app.metrics import Metrics
 from app.processes.homes import Homes
@@ -79,7 +80,9 @@ async def real_node(url: str, directory: Path) -> AsyncIterator[RealNode]:
         await stack.enter_async_context(redis)
         options = SupervisorOptions(Homes(directory))
         supervisor = await stack.enter_async_context(Supervisor(metrics, options))
-        pool = await stack.enter_async_context(ProcessPool(supervisor, metrics, PoolOptions()))
+        pool = await stack.enter_async_context(
+            ProcessPool(supervisor, metrics, PoolOptions(), budgets=TenantBudgets(metrics))
+        )
         lender = await stack.enter_async_context(ProcessLeasing(pool))
         writer = JournalWriter(RedisJournalStore(redis), SEALER)
         tasks = await stack.enter_async_context(anyio.create_task_group())

@@ -6,6 +6,7 @@ RECLAIMING = ("tests/sessions/test_reclaiming.py",)
 PLAN = ("tests/backends/test_plan.py",)
 POOL = ("tests/backends/test_pool.py",)
 MEASURING = ("tests/processes/test_measuring.py",)
+BUDGETS = ("tests/backends/test_pool_budgets.py", "tests/limits/test_tenant_budgets.py")
 TASKS = ("tests/protocol/test_running_tasks.py",)
 
 FAULTS_OF_LIMITS = (
@@ -134,5 +135,61 @@ FAULTS_OF_LIMITS = (
         "            pid = self._rows[pid].parent\n",
         "            break\n",
         MEASURING,
+    ),
+    Fault(
+        "a tenant starts as many processes a minute as it wants",
+        "app/backends/plan.py",
+        "        if tenant.starts_left is None or self._new_of_tenants[name] < tenant.starts_left:\n",
+        "        if True:\n",
+        (*PLAN, *BUDGETS),
+    ),
+    Fault(
+        "several starts of one plan count as one",
+        "app/backends/plan.py",
+        "        self._new_of_tenants[key[0]] += 1\n",
+        "",
+        PLAN,
+    ),
+    Fault(
+        "starts are not counted",
+        "app/backends/pool.py",
+        "                    self._budgets.started(key[0])\n",
+        "",
+        BUDGETS,
+    ),
+    Fault(
+        "who waits for the rate is told to come again at once",
+        "app/backends/pool_limits.py",
+        ".at(reached).again_after(again_after_s)",
+        ".at(reached)",
+        BUDGETS,
+    ),
+    Fault(
+        "a tenant that has used up its memory may start more",
+        "app/limits/tenant_budgets.py",
+        "        return limit is not None and self.memory_of(tenant).total >= limit\n",
+        "        return False\n",
+        BUDGETS,
+    ),
+    Fault(
+        "memory on other nodes does not count",
+        "app/limits/tenant_budgets.py",
+        "return self._own.get(tenant, NO_MEMORY) + self._remote.get(tenant, NO_MEMORY)",
+        "return self._own.get(tenant, NO_MEMORY)",
+        BUDGETS,
+    ),
+    Fault(
+        "warm processes are started before it is known whether the tenant may",
+        "app/limits/tenant_budgets.py",
+        "            return NOTHING_YET\n        if self.is_over",
+        "            return Allowance()\n        if self.is_over",
+        BUDGETS,
+    ),
+    Fault(
+        "each node has a rate of starts of its own",
+        "app/node/gateway.py",
+        "ClusterRates([gates, budgets], ",
+        "ClusterRates([gates], ",
+        ("tests/integration/test_process_limits.py",),
     ),
 )

@@ -377,7 +377,7 @@ FAULTS_OF_NODES = (
     Fault(
         "use that lapsed holds on while Redis is away",
         "app/cluster/cluster_use.py",
-        "            if now - self._heard_at >= LAPSES_S:\n                self._adopt({}, {}, {})\n",
+        "            if now - self._heard_at >= LAPSES_S:\n                self._adopt({})\n",
         "",
         ("tests/cluster/test_cluster_use.py",),
     ),

@@ -10,9 +10,6 @@ from app.domain import Limits
 _LIMITS = Limits()
 
 Count = Annotated[int, Field(ge=0, le=1_000_000)]
-SandboxExempt = Annotated[
-    bool, Field(description="Its backends need not keep what the platform requires of sandboxes (`SANDBOX=require`).")
-]
 Rate = Annotated[float, Field(ge=0, le=1_000_000)]
 
 
@@ -34,14 +31,12 @@ class TenantBody(Strict):
 
     name: Name
     limits: LimitsBody = Field(default_factory=LimitsBody)
-    sandbox_exempt: SandboxExempt = False
 
 
 class TenantPatch(SwitchPatch):
     """A merge patch: a limit that is null becomes "no limit"; null for `limits` itself restores all defaults."""
 
     limits: LimitsBody | None = None
-    sandbox_exempt: SandboxExempt | None = None
 
 
 class TenantAnswer(Answer):
@@ -51,7 +46,6 @@ class TenantAnswer(Answer):
     limits: LimitsBody
     enabled: bool
     reason: str
-    sandbox_exempt: bool
     version: int
 
 
@@ -63,6 +57,7 @@ class LimitsUseAnswer(BaseModel):
     processes: int = Field(description="Of sessions, without warm ones.")
     in_flight: int
     memory_mb: float = Field(description="Of all processes, including warm ones; measured every ten seconds.")
+    spawns_per_minute: int = Field(description="Processes started within the last minute, warm ones included.")
     silent_nodes: list[str] = Field(description=SILENT)
 
 

@@ -10,15 +10,19 @@ from app.backends.failures import FailureLog
 from app.backends.pool import PoolOptions, ProcessPool
 from app.config.environment import PREFIX
 from app.config.settings import Settings
+from app.domain import Limits
 from app.errors import SettingsError
+from app.limits.tenant_budgets import TenantBudgets
 from app.links.leasing import ProcessLeasing
 from app.links.shared_processes import initialized
 from app.node.parts.opening import Opening
+from app.node.parts.records import Records
 from app.processes import homes
 from app.processes.pipes import PipeLimits
 from app.processes.supervisor import Supervisor, SupervisorOptions
 from app.sessions.reclaiming import Reclaiming
 from app.storage.backends import BackendRepository
+from app.storage.tenants import TenantRepository
 
 _MOVE = "move what is still needed (docs/operations.md, Homes), then remove it"
 
@@ -27,36 +31,44 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """`supervisor` owns them, `pool` hands them out, `leasing` shares or restarts them for sessions."""
+    """`supervisor` owns them, `pool` hands them out, `leasing` shares or restarts them for sessions. `budgets`: how
+    many a tenant may start."""
 
     supervisor: Supervisor
+    budgets: TenantBudgets
     failures: FailureLog
     pool: ProcessPool
     leasing: ProcessLeasing
 
 
-async def open_processes(opening: Opening, backends: BackendRepository) -> Processes:
+async def open_processes(opening: Opening, records: Records) -> Processes:
     """Starts no process yet. Raises SettingsError: the directory of homes cannot be made."""
     settings, metrics, stack = opening.settings, opening.metrics, opening.stack
     options = SupervisorOptions(
-        homes=await _open_homes(settings, backends),
+        homes=await _open_homes(settings, records.backends),
         limits=PipeLimits(line_bytes=settings.max_line_bytes),
         sched_batch=True,
     )
     supervisor = await stack.enter_async_context(Supervisor(metrics, options))
     failures = FailureLog(opening.node_id, users_of=opening.sessions.users_of)
     limits = PoolOptions(max_processes=settings.max_processes, deadline_s=settings.pool_wait_s)
+    budgets = TenantBudgets(metrics, partial(_limits_of, records.tenants))
     pool = ProcessPool(
         supervisor,
         metrics,
         limits,
+        budgets=budgets,
         failures=failures,
         prepare=partial(initialized, metrics),
         reclaim=Reclaiming(opening.sessions, opening.standstill).reclaim,
     )
     await stack.enter_async_context(pool)
     leasing = await stack.enter_async_context(ProcessLeasing(pool))
-    return Processes(supervisor, failures, pool, leasing)
+    return Processes(supervisor, budgets, failures, pool, leasing)
+
+
+async def _limits_of(tenants: TenantRepository, tenant: str) -> Limits:
+    return (await tenants.get(tenant)).limits
 
 
 async def _open_homes(settings: Settings, backends: BackendRepository) -> homes.Homes:

@@ -74,7 +74,14 @@ async def open_sessions(
     )
     uses = credentials.authenticator.uses
     overview = NodeOverview(
-        opening.node_id, __version__, registry, pool, processes.supervisor, metrics.connections_open, uses
+        opening.node_id,
+        __version__,
+        registry,
+        pool,
+        processes.supervisor,
+        processes.budgets,
+        metrics.connections_open,
+        uses,
     )
     return Sessions(directory, overload, journals, registry, sessionless, take_over, overview)
 

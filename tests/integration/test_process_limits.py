@@ -1,0 +1,91 @@
+"""What a tenant's processes may use, over real sockets: how many it starts in a minute, and their memory."""
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import anyio
+import httpx2
+import psutil
+import pytest
+
+from tests.integration.gateway import ECHO, ROOT, Endpoint, Gateway, is_alive, until
+from tests.integration.nodes import Nodes
+from tests.integration.test_limits import INITIALIZE, limit_of
+from tests.integration.wire import Wire, error_of, wire
+
+STATELESS = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/stateless.py")]
+
+
+def use_of(gateway: Gateway, tenant: str) -> dict[str, Any]:
+    use: dict[str, Any] = gateway.api("GET", f"/tenants/{tenant}")["use"]
+    return use
+
+
+def limited(gateway: Gateway, argv: list[str] = ECHO, *, limits: dict[str, Any], **fields: Any) -> Endpoint:
+    return gateway.endpoint(argv, tenant=gateway.add_tenant(**limits), **fields)
+
+
+def is_gone(process: psutil.Process) -> bool:
+    return not is_alive(process)
+
+
+async def test_who_needs_a_process_over_the_rate_waits_and_then_is_told_when_to_come_again(
+    start_gateway: Callable[..., Gateway],
+) -> None:
+    gateway = start_gateway(POOL_WAIT_S="1")
+    endpoint, other = limited(gateway, limits={"spawns_per_minute": 2}), gateway.endpoint(ECHO)
+    async with wire(endpoint), wire(endpoint), httpx2.AsyncClient(timeout=30) as http:
+        assert use_of(gateway, endpoint.tenant)["spawns_per_minute"] == 2
+        response = await Wire(http, endpoint).post(INITIALIZE)
+        assert (response.status_code, error_of(response).reason) == (503, "backend_busy")
+        assert 20 < int(response.headers["retry-after"]) <= 30
+        limit = await limit_of(endpoint)
+        assert (limit["name"], limit["of"], limit["allowed"]) == ("spawns_per_minute", "tenant", 2)
+        check = gateway.api("POST", f"/tenants/{endpoint.tenant}/backends/{endpoint.name}:check")
+        assert (check["ok"], check["failure"]["reason"]) == (False, "backend_busy")
+        async with wire(other) as unharmed:
+            assert await unharmed.call("echo", text="x") == "x"
+        gateway.api("PATCH", f"/tenants/{endpoint.tenant}", {"limits": {"spawns_per_minute": 600}})
+        async with wire(endpoint) as allowed:
+            assert await allowed.call("echo", text="y") == "y"
+    assert gateway.metrics()['trunkline_rate_limited_total{limit="spawns_per_minute"}'] == 2
+    assert gateway.metrics()['trunkline_limits_hit_total{limit="spawns_per_minute"}'] >= 1
+
+
+async def test_a_process_after_a_death_is_a_start(start_gateway: Callable[..., Gateway]) -> None:
+    gateway = start_gateway(POOL_WAIT_S="1")
+    endpoint = limited(gateway, STATELESS, limits={"spawns_per_minute": 2}, recovery="respawn")
+    async with wire(endpoint) as session:
+        for _ in range(2):
+            (process,) = gateway.backends()
+            process.kill()
+            await until(partial(is_gone, process))
+            response = await session.post({"jsonrpc": "2.0", "id": "x", "method": "tools/list"})
+        assert error_of(response).reason in ("backend_busy", "backend_exited")
+    assert use_of(gateway, endpoint.tenant)["spawns_per_minute"] == 2
+
+
+@pytest.mark.timeout(240)
+async def test_the_rate_is_one_over_all_nodes(own_nodes: Nodes) -> None:
+    one, two = own_nodes.all
+    endpoint = limited(one, limits={"spawns_per_minute": 4})
+    opened = 0
+
+    async def client(url: str) -> None:
+        nonlocal opened
+        async with httpx2.AsyncClient(timeout=60) as http:
+            session = Wire(http, endpoint)
+            session.url = url
+            for _ in range(3):
+                response = await session.post(INITIALIZE)
+                opened += response.status_code == 200
+
+    async with anyio.create_task_group() as tasks:
+        for url in own_nodes.urls(endpoint):
+            tasks.start_soon(client, url)
+            await anyio.sleep(0.5)
+    # Six were asked for: four at once, and one every fifteen seconds; a node may not know yet of the other's last one.
+    assert 4 <= opened <= 6
+    assert use_of(two, endpoint.tenant)["spawns_per_minute"] == use_of(one, endpoint.tenant)["spawns_per_minute"]
