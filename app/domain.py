@@ -65,7 +65,7 @@ class Limits:
     in_flight: int | None = None
     requests_per_second: float | None = 50.0
     burst: int | None = 100
-    memory_mb: int | None = 512
+    memory_mb: int | None = None
     spawns_per_minute: int | None = None
 
 
@@ -73,13 +73,15 @@ class Limits:
 class Tenant:
     """One customer of the platform. Backends, keys and sessions belong to exactly one.
 
-    `reason` says why it is not `enabled`: its own callers are told.
+    `reason` says why it is not `enabled`: its own callers are told. `sandbox_exempt`: its backends may run without what
+    the platform requires of sandboxes.
     """
 
     name: str
     limits: Limits = field(default_factory=Limits)
     enabled: bool = True
     reason: str = ""
+    sandbox_exempt: bool = False
     version: int = 1
 
 
@@ -140,7 +142,8 @@ class BackendSpec:
     `version` grows with every change; a process started for another version serves no new session.
     `state`: `none`: each process has a home of its own, which is removed with it. `keep`: each principal has one that
     lasts.
-    `home`: the name of the tenant's home (`home_of`), set when the spec is read from the database.
+    `home`, the name of the tenant's home (`home_of`), and `sandbox_exempt`, that of the tenant, are set when the spec
+    is read from the database.
     """
 
     tenant: str
@@ -164,6 +167,7 @@ class BackendSpec:
     off_by_platform: bool = False
     version: int = 1
     home: str = ""
+    sandbox_exempt: bool = False
 
     @property
     def key(self) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from app.domain import BackendSpec
 from app.this_node.listing import Gathered
 from app.this_node.views import BackendRunning
 
-State = Literal["disabled", "breaker_open", "running", "starting", "idle"]
+Status = Literal["disabled", "breaker_open", "running", "starting", "idle"]
 
 
 class BackendProcesses(BaseModel):
@@ -72,7 +72,7 @@ class KeptFailure(LastFailure):
 class ListedBackend(BackendAnswer):
     """A backend with its state."""
 
-    state: State = Field(
+    status: Status = Field(
         description="`disabled`; `breaker_open`: its processes end at their start, so that at least one node starts no "
         "more for a while; `running`: a process serves a session or is warm; `starting`; `idle`: none is needed."
     )
@@ -121,7 +121,7 @@ class RunningBackends:
         counts = {name: sum(getattr(each, name) for each in running) for name in BackendProcesses.model_fields}
         return {
             **BackendAnswer.of(spec).model_dump(),
-            "state": _state(spec, counts, is_open=bool(retries)),
+            "status": _status(spec, counts, is_open=bool(retries)),
             "breaker_open_until": datetime.now(UTC) + timedelta(seconds=max(retries)) if retries else None,
             "processes": counts,
             "waiting": sum(each.waiting for each in running),
@@ -130,7 +130,7 @@ class RunningBackends:
         }
 
 
-def _state(spec: BackendSpec, counts: dict[str, int], *, is_open: bool) -> State:
+def _status(spec: BackendSpec, counts: dict[str, int], *, is_open: bool) -> Status:
     if not spec.enabled:
         return "disabled"
     if is_open:

@@ -33,6 +33,7 @@ examples:
   trunkline tenants list
   trunkline tenants create acme limits.sessions=20
   trunkline tenants set acme limits.sessions=100 limits.requests_per_second=null
+  trunkline tenants set acme sandbox_exempt=true
   trunkline tenants set acme enabled=false reason="unpaid, ask billing"
   trunkline tenants show acme
 """
@@ -42,6 +43,7 @@ examples:
   trunkline backends create notes --tenant acme command=npx args[]=-y args[]=notes-mcp env.TOKEN=@token.txt
   trunkline backends check time --tenant acme
   trunkline backends set time --tenant acme timeouts.call_s=30 --unset warm
+  trunkline backends set time --tenant acme sandbox.network=web sandbox.read[]=/srv/zones limits.memory_mb=1024
   trunkline backends show time --tenant acme --json
 """
 _KEYS = """

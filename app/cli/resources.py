@@ -37,7 +37,7 @@ class Resource:
 
 TENANTS = Resource("tenants", of_tenant=False, id="name", first=("name", "enabled", "reason"))
 BACKENDS = Resource(
-    "backends", id="name", first=("name", "state", "enabled", "reason", "last_error", "command", "args")
+    "backends", id="name", first=("name", "status", "enabled", "reason", "last_error", "command", "args")
 )
 KEYS = Resource("keys", first=("id", "name", "enabled", "reason", "scopes", "expires_at", "revoked_at", "last_used_at"))
 PRINCIPALS = Resource("principals", first=("issuer", "subject", "enabled", "reason", "at"))

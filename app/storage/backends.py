@@ -1,6 +1,6 @@
 """Registered backends in the database."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -8,14 +8,15 @@ from typing import Any
 from sqlalchemy import Row, Select, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.domain import BackendSpec, Timeouts, home_of
-from app.errors import BackendNotFound
+from app.domain import BackendSpec, ProcessLimits, Sandbox, Timeouts, home_of
+from app.errors import BackendNotFound, NotFound
 from app.storage.audit_act import Act
 from app.storage.engine import Database
 from app.storage.rows import VersionedTable
 from app.storage.tables import backends, tenants
 
-_TIMEOUTS = frozenset(each.name for each in fields(Timeouts))
+_NESTED = {"timeouts": Timeouts, "sandbox": Sandbox, "limits": ProcessLimits}
+_OF_THE_TENANT = ("home", "sandbox_exempt")  # members that are columns of the tenant, or derived from one
 _VERSIONED = VersionedTable(backends, ["tenant", "name"], "backend", BackendNotFound)
 
 
@@ -65,20 +66,22 @@ class BackendRepository:
         created = replace(spec, tenant=tenant, version=1)
         values = {**_values(created), "created_at": datetime.now(UTC)}
         async with self._database.write(act) as connection:
+            created = await _of_tenant(connection, created)
             await connection.execute(insert(backends).values(values))
-            return replace(created, home=await _home(connection, tenant))
+        return created
 
     async def replace(self, tenant: str, spec: BackendSpec, *, act: Act | None = None) -> BackendSpec:
         """Writes a backend that was read before, as its next version.
 
         Raises:
-            BackendNotFound: it is gone.
+            NotFound: it is gone, or its tenant.
             ConcurrentChange: somebody else has changed it since it was read.
         """
         changed = replace(spec, tenant=tenant, version=spec.version + 1)
         async with self._database.write(act) as connection:
+            changed = await _of_tenant(connection, changed)
             await _VERSIONED.update(connection, [tenant, spec.name], spec.version, _values(changed))
-            return replace(changed, home=await _home(connection, tenant))
+        return changed
 
     async def delete(self, tenant: str, name: str, *, version: int | None = None, act: Act | None = None) -> None:
         """Removes the backend; with a `version`, only that one.
@@ -90,20 +93,29 @@ class BackendRepository:
         await _VERSIONED.delete(self._database, [tenant, name], version, act)
 
 
-async def _home(connection: AsyncConnection, tenant: str) -> str:
-    created_at = await connection.scalar(select(tenants.c.created_at).where(tenants.c.name == tenant))
-    assert created_at is not None  # backends refer to their tenant by a foreign key
-    return home_of(tenant, created_at)
+async def _of_tenant(connection: AsyncConnection, spec: BackendSpec) -> BackendSpec:
+    """The spec with what belongs to its tenant, which does not change before the end of the transaction.
+
+    Raises:
+        NotFound: there is no such tenant.
+    """
+    query = select(tenants.c.created_at, tenants.c.sandbox_exempt).where(tenants.c.name == spec.tenant)
+    tenant = (await connection.execute(query.with_for_update(read=True))).first()
+    if tenant is None:
+        raise NotFound("Tenant not found")
+    return replace(spec, home=home_of(spec.tenant, tenant.created_at), sandbox_exempt=tenant.sandbox_exempt)
 
 
 def _select() -> Select[Any]:
     made = tenants.c.created_at.label("tenant_created_at")
-    return select(backends, made).join(tenants, tenants.c.name == backends.c.tenant)
+    query = select(backends, made, tenants.c.sandbox_exempt)
+    return query.join(tenants, tenants.c.name == backends.c.tenant)
 
 
 def _values(spec: BackendSpec) -> dict[str, Any]:
     values = {**asdict(spec), "args": list(spec.args), "env": dict(spec.env)}
-    del values["home"]
+    for name in _OF_THE_TENANT:
+        del values[name]
     return values
 
 
@@ -111,5 +123,13 @@ def _spec(row: Row[Any]) -> BackendSpec:
     values = row._asdict()
     del values["created_at"]
     values["home"] = home_of(row.tenant, values.pop("tenant_created_at"))
-    timeouts = {name: value for name, value in row.timeouts.items() if name in _TIMEOUTS}
-    return BackendSpec(**{**values, "args": tuple(row.args), "timeouts": Timeouts(**timeouts)})
+    nested = {name: _nested(kind, values[name]) for name, kind in _NESTED.items()}
+    return BackendSpec(**{**values, **nested, "args": tuple(row.args)})
+
+
+def _nested(kind: type[Any], stored: Mapping[str, Any]) -> Any:
+    """A member that is not in the row has its default; one that this version does not know is ignored."""
+    known = {each.name for each in fields(kind)}
+    return kind(
+        **{name: tuple(value) if isinstance(value, list) else value for name, value in stored.items() if name in known}
+    )

@@ -45,6 +45,7 @@ tenants = sa.Table(
     sa.Column("limits", sa.JSON, nullable=False),
     sa.Column("enabled", sa.Boolean, nullable=False, server_default=sa.true()),
     sa.Column("reason", sa.String(REASON_LENGTH), nullable=False, server_default=""),
+    sa.Column("sandbox_exempt", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("version", sa.Integer, nullable=False),
     sa.Column("created_at", UtcDateTime, nullable=False),
 )
@@ -65,6 +66,9 @@ backends = sa.Table(
     sa.Column("max_processes", sa.Integer, nullable=False),
     sa.Column("calls_per_session", sa.Integer, nullable=False, server_default="128"),
     sa.Column("timeouts", sa.JSON, nullable=False),
+    sa.Column("sandbox", sa.JSON, nullable=False),
+    sa.Column("limits", sa.JSON, nullable=False),
+    sa.Column("state", sa.String(16), nullable=False, server_default="none"),
     sa.Column("enabled", sa.Boolean, nullable=False),
     sa.Column("reason", sa.String(REASON_LENGTH), nullable=False, server_default=""),
     sa.Column("off_by_platform", sa.Boolean, nullable=False, server_default=sa.false()),

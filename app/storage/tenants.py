@@ -5,14 +5,14 @@ from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Row, insert, select
+from sqlalchemy import Row, insert, select, update
 
 from app.domain import DEFAULT_TENANT, Limits, Tenant, home_of
 from app.errors import Conflict, NotFound
 from app.storage.audit_act import Act
 from app.storage.engine import Database
 from app.storage.rows import VersionedTable
-from app.storage.tables import tenants
+from app.storage.tables import backends, tenants
 
 _LIMITS = frozenset(each.name for each in fields(Limits))
 _VERSIONED = VersionedTable(tenants, ["name"], "tenant", lambda: NotFound("Tenant not found"))
@@ -50,15 +50,21 @@ class TenantRepository:
         return created
 
     async def replace(self, tenant: Tenant, *, act: Act | None = None) -> Tenant:
-        """Writes a tenant that was read before, as its next version.
+        """Writes a tenant that was read before, as its next version. With another `sandbox_exempt` its backends get
+        their next versions too, so that no process that was started before serves a new session.
 
         Raises:
             NotFound: it is gone.
             ConcurrentChange: somebody else has changed it since it was read.
         """
         changed = replace(tenant, version=tenant.version + 1)
+        was_exempt = select(tenants.c.sandbox_exempt).where(_VERSIONED.row(tenant.name)).with_for_update()
+        theirs = update(backends).where(backends.c.tenant == tenant.name)
         async with self._database.write(act) as connection:
+            differs = await connection.scalar(was_exempt) != tenant.sandbox_exempt
             await _VERSIONED.update(connection, [tenant.name], tenant.version, _values(changed))
+            if differs:
+                await connection.execute(theirs.values(version=backends.c.version + 1))
         return changed
 
     async def delete(self, name: str, *, version: int | None = None, act: Act | None = None) -> None:
@@ -81,4 +87,4 @@ def _values(tenant: Tenant) -> dict[str, Any]:
 def _tenant(row: Row[Any]) -> Tenant:
     # A limit that is not in the row has its default; one that this version does not know is ignored.
     limits = {name: value for name, value in row.limits.items() if name in _LIMITS}
-    return Tenant(row.name, Limits(**limits), row.enabled, row.reason, row.version)
+    return Tenant(row.name, Limits(**limits), row.enabled, row.reason, row.sandbox_exempt, row.version)

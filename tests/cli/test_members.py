@@ -20,6 +20,10 @@ from app.errors import InvalidRequest
         (["env.PORT=8080", "env.EMPTY=", "env.NO=null"], {"env": {"PORT": "8080", "EMPTY": "", "NO": "null"}}),
         (["args[]=--port", "args[]=80", "args[]="], {"args": ["--port", "80", ""]}),
         (['args=["a", "b"]', 'claims={"subject": "sub"}'], {"args": ["a", "b"], "claims": {"subject": "sub"}}),
+        (
+            ["sandbox.mode=off", "sandbox.network=none", "sandbox.read[]=/srv", "limits.pids=9", "state=keep"],
+            {"sandbox": {"mode": "off", "network": "none", "read": ["/srv"]}, "limits": {"pids": 9}, "state": "keep"},
+        ),
         (["claims.scopes=realm.roles"], {"claims": {"scopes": "realm.roles"}}),
         (["new=NaN", "other=Infinity", "third=1e999x"], {"new": "NaN", "other": "Infinity", "third": "1e999x"}),
         (["reason=@@home", 'note="7"'], {"reason": "@home", "note": "7"}),

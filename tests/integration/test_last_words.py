@@ -56,13 +56,13 @@ async def refused(endpoint: Endpoint) -> None:
 async def test_a_crash_loop_is_one_failure_with_a_count_and_the_last_words(gateway: Gateway) -> None:
     began_at = datetime.now(UTC)
     endpoint = gateway.endpoint([*MISBEHAVE, "at-once"])
-    assert (shown(endpoint)["failures"], shown(endpoint)["last_failure"], shown(endpoint)["state"]) == (
+    assert (shown(endpoint)["failures"], shown(endpoint)["last_failure"], shown(endpoint)["status"]) == (
         [],
         None,
         "idle",
     )
     await asyncio.gather(*(refused(endpoint) for _ in range(12)))
-    await until(lambda: shown(endpoint)["state"] == "breaker_open", 20, lambda: shown(endpoint))
+    await until(lambda: shown(endpoint)["status"] == "breaker_open", 20, lambda: shown(endpoint))
     await until(lambda: not any(shown(endpoint)["processes"].values()), 20, lambda: shown(endpoint))
     (failure,) = shown(endpoint)["failures"]
     assert (failure["kind"], failure["detail"], failure["before_handshake"]) == ("exited", "exit status 7", True)
@@ -73,7 +73,7 @@ async def test_a_crash_loop_is_one_failure_with_a_count_and_the_last_words(gatew
     assert failure["lived_s"] < 30
     assert (failure["version"], failure["method"], failure["tool"]) == (1, None, None)
     item = listed(endpoint)
-    assert item["state"] == "breaker_open"
+    assert item["status"] == "breaker_open"
     assert datetime.fromisoformat(item["breaker_open_until"]) > began_at
     assert item["last_error"] == f"exit status 7, at its start, {failure['times']} times"
     assert item["last_failure"] == {
@@ -86,7 +86,7 @@ async def test_who_was_affected_is_named_when_the_process_is_gone(gateway: Gatew
     async with httpx2.AsyncClient(timeout=30) as http:
         session = Wire(http, endpoint)
         await session.open()
-        assert shown(endpoint)["state"] == "running"
+        assert shown(endpoint)["status"] == "running"
         assert shown(endpoint)["processes"]["leased"] == 1
         with pytest.raises(RpcError):
             await session.call("x")
@@ -115,7 +115,7 @@ async def test_a_call_that_hangs_is_a_failure_and_says_which_tool(gateway: Gatew
         assert failure["tool"] == "dig_for_gold?[2J"
         assert (failure["times"], failure["before_handshake"]) == (2, False)
         assert [each["session"] for each in failure["affected"]] == [public(session)]
-        assert shown(endpoint)["state"] == "running"
+        assert shown(endpoint)["status"] == "running"
         reader = gateway.key(endpoint.tenant, ["tenant:read"])
         assert shown(endpoint, key=reader)["failures"][0]["tool"] is None
 
@@ -175,7 +175,7 @@ async def test_what_was_stopped_is_no_failure_and_a_new_backend_has_none(gateway
     failure = await has_failed(endpoint)
     assert failure["version"] == 2
     gateway.api("PATCH", f"{path}/{endpoint.name}", {"enabled": False})
-    assert shown(endpoint)["state"] == "disabled"
+    assert shown(endpoint)["status"] == "disabled"
     assert shown(endpoint)["failures"]
     gateway.api("DELETE", f"{path}/{endpoint.name}")
     gateway.add_backend(endpoint.tenant, endpoint.name, ECHO[0], ECHO[1:])

@@ -10,6 +10,7 @@ from tests.mutations.faults_of_backends import FAULTS_OF_BACKENDS
 from tests.mutations.faults_of_dialogues import FAULTS_OF_DIALOGUES
 from tests.mutations.faults_of_limits import FAULTS_OF_LIMITS
 from tests.mutations.faults_of_nodes import FAULTS_OF_NODES
+from tests.mutations.faults_of_registration import FAULTS_OF_REGISTRATION
 from tests.mutations.faults_of_streams import FAULTS_OF_STREAMS
 from tests.mutations.faults_of_switches import FAULTS_OF_SWITCHES
 from tests.mutations.faults_of_the_edge import FAULTS_OF_THE_EDGE
@@ -548,6 +549,7 @@ FAULTS = (
     *FAULTS_OF_LIMITS,
     *FAULTS_OF_NODES,
     *FAULTS_OF_BACKENDS,
+    *FAULTS_OF_REGISTRATION,
     *FAULTS_OF_DIALOGUES,
     *FAULTS_OF_STREAMS,
     *FAULTS_OF_SWITCHES,

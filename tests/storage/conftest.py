@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.domain import ApiKey, BackendSpec, Tenant, Timeouts
+from app.domain import ApiKey, BackendSpec, ProcessLimits, Sandbox, Tenant, Timeouts
 from app.storage import ApiKeyRepository, BackendRepository, Database, TenantRepository
 from app.storage.migrate import upgrade
 from tests.postgres import empty
@@ -69,6 +69,8 @@ def spec() -> BackendSpec:
         {"TOKEN": "secret", "EMPTY": ""},
         warm=2,
         timeouts=Timeouts(call_s=0.5),
+        sandbox=Sandbox("require", ("files", "pids"), ("/srv/ä",), ("/srv/out",), "web"),
+        limits=ProcessLimits(memory_mb=None, cpu=0.25),
     )
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.domain import Tenant, is_home
+from app.domain import ProcessLimits, Sandbox, Tenant, is_home
 from app.errors import BackendNotFound, Conflict, NotFound
 
 
@@ -40,9 +40,19 @@ async def test_the_same_name_in_another_tenant_is_another_backend(backends, spec
         await backends.create("acme", spec)
 
 
+async def test_each_form_of_sandbox_limits_and_state_comes_back(backends, spec):
+    unlimited = ProcessLimits(None, None, None, None, None)
+    for number, (sandbox, limits) in enumerate(((Sandbox(), ProcessLimits()), (Sandbox("off"), unlimited))):
+        stored = replace(spec, name=f"b{number}", sandbox=sandbox, limits=limits, state="keep")
+        await backends.create("acme", stored)
+        assert replace(await backends.get("acme", stored.name), home="") == stored
+
+
 async def test_a_backend_needs_a_tenant(backends, spec):
     with pytest.raises(NotFound, match="Tenant not found"):
         await backends.create("nobody", spec)
+    with pytest.raises(NotFound, match="Tenant not found"):
+        await backends.replace("nobody", spec)
 
 
 async def test_another_tenants_backend_is_out_of_reach(backends, spec):

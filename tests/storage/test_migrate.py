@@ -10,8 +10,9 @@ import pytest
 from alembic import command
 from sqlalchemy import exc, text
 
+from app.domain import BackendSpec, Limits, ProcessLimits, Sandbox, Tenant
 from app.errors import SchemaMismatch, StorageUnavailable
-from app.storage import migrate
+from app.storage import BackendRepository, Database, TenantRepository, migrate
 from app.storage.tables import metadata
 from tests.postgres import new_database
 
@@ -129,6 +130,62 @@ def test_going_back_leaves_no_issuer_of_the_platform_that_would_open_the_default
     assert run(url, "SELECT id FROM issuers") == [("a",)]
     migrate.upgrade(url)
     assert run(url, "SELECT id, tenants_claim FROM issuers") == [("a", None)]
+
+
+BEFORE_SANDBOX = "name, command, args, env, isolation, recovery, warm, max_processes, timeouts, enabled, version"
+
+
+def old_backend(name: str) -> str:
+    """A row of a version without sandboxes."""
+    values = f"'acme', '{name}', 'cat', '[]', '{{}}', 'session', 'end', 0, 1, '{{}}', true, 3, '{AT}'"
+    return f"INSERT INTO backends (tenant, {BEFORE_SANDBOX}, created_at) VALUES ({values})"
+
+
+def to(url: str, revision: str) -> None:
+    with migrate._connection(url) as connection:
+        command.downgrade(migrate.config(connection), revision)
+
+
+async def test_a_backend_of_before_has_its_network_and_no_limits_and_a_new_one_says_what_it_wants(url):
+    to(url, "0010")
+    limits = [("acme", '{"sessions": 3, "memory_mb": 512}'), ("b", '{"memory_mb": 513}'), ("c", "{}")]
+    tenants = [f"('{name}', '{each}', 7, '{AT}')" for name, each in limits]
+    run(
+        url,
+        f"INSERT INTO tenants (name, limits, version, created_at) VALUES {', '.join(tenants)}",
+        old_backend("old"),
+    )
+    migrate.upgrade(url)
+    database = Database(url)
+    try:
+        found = {each.name: each for each in await TenantRepository(database).list(limit=9)}
+        spec = await BackendRepository(database).get("acme", "old")
+    finally:
+        await database.aclose()
+    assert found["acme"].limits == Limits(sessions=3, memory_mb=None)
+    assert [found[name].limits.memory_mb for name in ("b", "c")] == [513, None]
+    assert [(each.sandbox_exempt, each.version) for each in found.values()] == [(False, 7)] * 3 + [(False, 1)]
+    assert (spec.sandbox, spec.limits) == (Sandbox("auto", network="host"), ProcessLimits(*[None] * 5))
+    assert (spec.state, spec.version, spec.enabled) == ("none", 3, True)
+    with pytest.raises((StorageUnavailable, exc.DBAPIError), match=r"(?i)not.null"):
+        run(url, old_backend("without_a_sandbox"))
+
+
+async def test_going_back_switches_off_what_may_only_run_in_a_sandbox(url):
+    database = Database(url)
+    try:
+        await TenantRepository(database).create(Tenant("acme"))
+        for mode in ("auto", "require", "off"):
+            spec = BackendSpec("acme", mode, "cat", sandbox=Sandbox(mode))
+            await BackendRepository(database).create("acme", spec)
+    finally:
+        await database.aclose()
+    to(url, "0010")
+    rows = run(url, "SELECT name, enabled, off_by_platform, reason FROM backends ORDER BY name")
+    reason = "its sandbox is required, and this version has none"
+    assert rows == [("auto", True, False, ""), ("off", True, False, ""), ("require", False, True, reason)]
+    migrate.upgrade(url)
+    assert run(url, "SELECT name FROM backends WHERE enabled ORDER BY name") == [("auto",), ("off",)]
 
 
 def test_the_audit_trail_only_grows(url, dialect):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.domain import Limits, Tenant
+from app.domain import BackendSpec, Limits, Tenant
 from app.errors import Conflict, NotFound
 
 
@@ -35,6 +35,25 @@ async def test_a_change_needs_the_version_that_was_read(tenants):
         await tenants.replace(replace(first, limits=Limits(sessions=2)))
     with pytest.raises(NotFound):
         await tenants.replace(Tenant("nobody"))
+
+
+async def test_what_changes_the_sandbox_of_its_backends_gives_each_its_next_version(tenants, backends, spec):
+    await backends.create("acme", spec)
+    await backends.create("zenith", spec)
+
+    async def change(**members: object) -> BackendSpec:
+        await tenants.replace(replace(await tenants.get("acme"), **members))
+        return await backends.get("acme", spec.name)
+
+    exempt = await change(sandbox_exempt=True)
+    assert (exempt.sandbox_exempt, exempt.version) == (True, 2)
+    assert await change(limits=Limits(sessions=1)) == exempt
+    assert (await backends.list("acme", limit=9), await backends.list_warm("acme")) == ([exempt], [exempt])
+    changed = await backends.replace("acme", replace(exempt, enabled=False, sandbox_exempt=False))
+    assert (changed.sandbox_exempt, changed.version) == (True, 3)
+    assert (await backends.create("acme", replace(spec, name="new"))).sandbox_exempt is True
+    assert (await change(sandbox_exempt=False)).version == 4
+    assert (await backends.get("zenith", spec.name)).version == 1
 
 
 async def test_deleting_takes_backends_and_keys_along(tenants, backends, keys, spec, make_key):

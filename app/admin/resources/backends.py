@@ -16,10 +16,11 @@ from app.admin.merge_patch import patched
 from app.admin.paging import AskedPage, OfBackend, Page, RunningPage, WindowQuery
 from app.admin.route import AdminRoute
 from app.admin.schemas.backends import HIDDEN, BackendAnswer, BackendBody, BackendPatch, StoredBackend
+from app.admin.schemas.sandbox import SandboxAnswer
 from app.admin.switches import Switch, switched
 from app.auth.policy import has_scope, is_platform_admin
 from app.backends.backend_check import CheckResult
-from app.domain import BackendSpec, Scope, is_name
+from app.domain import BackendSpec, ProcessLimits, Scope, is_name
 from app.errors import BackendNotFound, Forbidden
 from app.http.problems import responses
 from app.this_node.views import FailureView
@@ -194,7 +195,11 @@ def _patched(spec: BackendSpec, patch: BackendPatch, switch: Switch) -> BackendS
     changes = {**patch.model_dump(exclude_unset=True), "enabled": switch.enabled, "reason": switch.reason}
     if env := changes.get("env"):  # HIDDEN stands for the value that is there
         changes["env"] = {name: value for name, value in env.items() if value != HIDDEN or name not in spec.env}
+    limits = spec.limits
+    if "limits" in changes:  # null as one of them is no limit
+        limits = replace(limits, **changes.pop("limits")) if patch.limits else ProcessLimits()
     members = {name: getattr(spec, name) for name in BackendBody.model_fields}
     members |= {"args": list(spec.args), "env": dict(spec.env), "timeouts": asdict(spec.timeouts)}
-    body = patched(StoredBackend, members, changes)
-    return replace(body.spec(spec.tenant, spec.version), home=spec.home, off_by_platform=switch.off_by_platform)
+    members |= {"sandbox": SandboxAnswer.of(spec.sandbox).model_dump(), "limits": asdict(limits)}
+    new = patched(StoredBackend, members, changes).spec(spec.tenant, spec.version)
+    return replace(new, home=spec.home, sandbox_exempt=spec.sandbox_exempt, off_by_platform=switch.off_by_platform)

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, 
 from pydantic_core import PydanticCustomError
 
 from app.admin.schemas.fields import Answer, Name, Reason, Strict, SwitchPatch, no_nul
+from app.admin.schemas.sandbox import ProcessLimitsBody, SandboxAnswer, SandboxBody, SandboxPatch
 from app.domain import BackendSpec, Timeouts
 
 HIDDEN = "***"  # shown instead of an env value; in a PATCH it means "unchanged"
@@ -120,6 +121,13 @@ ReclaimIdle = Annotated[
         "idle. Never, if this is `idle_s` or more.",
     ),
 ]
+State = Annotated[
+    Literal["none", "keep"],
+    Field(
+        description="`none`: each process has a home of its own, which is removed with it. `keep`: each principal has "
+        "one that lasts."
+    ),
+]
 
 
 class TimeoutsBody(Strict):
@@ -147,6 +155,9 @@ class StoredBackend(Strict):
     max_processes: MaxProcesses = 10
     calls_per_session: CallsPerSession = 128
     timeouts: TimeoutsBody = Field(default_factory=TimeoutsBody)
+    sandbox: SandboxBody = Field(default_factory=SandboxBody)
+    limits: ProcessLimitsBody = Field(default_factory=ProcessLimitsBody)
+    state: State = "none"
     enabled: bool = True
     reason: Reason = ""
 
@@ -154,6 +165,16 @@ class StoredBackend(Strict):
     def _reason_of_what_is_off(self) -> Self:
         if self.reason and self.enabled:
             raise PydanticCustomError("reason", "a reason goes with `enabled: false`")
+        return self
+
+    @model_validator(mode="after")
+    def _knows_whose_home(self) -> Self:
+        if self.state == "keep" and self.isolation == "shared":
+            message = "`state: keep` is a home for each principal, and with `isolation: shared` a process has several"
+            raise PydanticCustomError("state", message)
+        if self.state == "keep" and self.warm:
+            message = "`state: keep` needs `warm: 0`: a process is started in the home of its principal"
+            raise PydanticCustomError("state", message)
         return self
 
     @model_validator(mode="after")
@@ -168,6 +189,7 @@ class StoredBackend(Strict):
 
     def spec(self, tenant: str, version: int = 1) -> BackendSpec:
         values = {**dict(self), "args": tuple(self.args), "timeouts": Timeouts(**dict(self.timeouts))}
+        values |= {"sandbox": self.sandbox.value(), "limits": self.limits.value()}
         # Only platform administrators register backends; a PATCH sets it to another value afterwards.
         return BackendSpec(tenant=tenant, version=version, off_by_platform=not self.enabled, **values)
 
@@ -189,7 +211,8 @@ class TimeoutsPatch(Strict):
 
 
 class BackendPatch(SwitchPatch):
-    """A merge patch (RFC 7396): null restores a member's default, or removes a variable from env."""
+    """A merge patch (RFC 7396): null restores a member's default, or removes a variable from env. A limit that is null
+    becomes "no limit"."""
 
     command: Command | None = None
     args: Arguments | None = None
@@ -202,6 +225,9 @@ class BackendPatch(SwitchPatch):
     max_processes: MaxProcesses | None = None
     calls_per_session: CallsPerSession | None = None
     timeouts: TimeoutsPatch | None = None
+    sandbox: SandboxPatch | None = None
+    limits: ProcessLimitsBody | None = None
+    state: State | None = None
 
 
 def _hidden(env: Mapping[str, str]) -> dict[str, str]:
@@ -226,6 +252,9 @@ class BackendAnswer(Answer):
     max_processes: int
     calls_per_session: int
     timeouts: TimeoutsBody
+    sandbox: SandboxAnswer
+    limits: ProcessLimitsBody
+    state: str
     enabled: bool
     reason: str
     off_by_platform: bool = Field(description="Only a platform administrator can switch it on again.")

@@ -10,6 +10,9 @@ from app.domain import Limits
 _LIMITS = Limits()
 
 Count = Annotated[int, Field(ge=0, le=1_000_000)]
+SandboxExempt = Annotated[
+    bool, Field(description="Its backends need not keep what the platform requires of sandboxes (`SANDBOX=require`).")
+]
 Rate = Annotated[float, Field(ge=0, le=1_000_000)]
 
 
@@ -31,12 +34,14 @@ class TenantBody(Strict):
 
     name: Name
     limits: LimitsBody = Field(default_factory=LimitsBody)
+    sandbox_exempt: SandboxExempt = False
 
 
 class TenantPatch(SwitchPatch):
     """A merge patch: a limit that is null becomes "no limit"; null for `limits` itself restores all defaults."""
 
     limits: LimitsBody | None = None
+    sandbox_exempt: SandboxExempt | None = None
 
 
 class TenantAnswer(Answer):
@@ -46,6 +51,7 @@ class TenantAnswer(Answer):
     limits: LimitsBody
     enabled: bool
     reason: str
+    sandbox_exempt: bool
     version: int
 
 

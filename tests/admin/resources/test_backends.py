@@ -20,9 +20,15 @@ FULL: dict[str, Any] = {
     "calls_per_session": 4,
     "cwd": "/srv/x",
     "timeouts": {"initialize_s": 1, "call_s": 0.5, "idle_s": 60, "absolute_s": 600, "reclaim_idle_s": 20},
+    "sandbox": {
+        "mode": "require", "require": ["files", "network"], "read": ["/srv/data"], "write": ["/srv/out"],
+        "network": "web",
+    },
+    "limits": {"memory_mb": 1024, "pids": None, "cpu": 0.5, "files": 256, "disk_mb": 1},
+    "state": "none",
     "enabled": False,
     "reason": "not yet",
-}
+}  # fmt: skip
 
 
 async def test_a_full_backend_is_stored_told_to_the_node_and_shown_without_its_secrets(rig):
@@ -107,7 +113,6 @@ async def test_a_taken_name_is_409_and_an_unknown_tenant_404(rig):
         ({"timeouts": {"never_s": 1}}, "#/timeouts/never_s"),
         ({"enabled": 1}, "#/enabled"),
         ({"version": 1}, "#/version"),
-        ({"sandbox": {}}, "#/sandbox"),
         ({"name": "../x"}, "#/name"),
     ],
 )

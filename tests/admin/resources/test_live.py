@@ -224,8 +224,8 @@ def failure(node: str, day: int, **more: Any) -> BackendFailure:
 
 async def test_a_backend_is_what_it_is_on_all_nodes(rig):
     path = TENANT + "/backends/echo"
-    assert (await rig.ask("GET", path)).json()["state"] == "idle"
-    for numbers, state in (
+    assert (await rig.ask("GET", path)).json()["status"] == "idle"
+    for numbers, status in (
         ({"starting": 1}, "starting"), ({"starting": 1, "warm": 1}, "running"), ({"leased": 1}, "running"),
         ({"leased": 1, "breaker_open": True, "retry_after_s": 9.0}, "breaker_open"), ({"stopping": 1}, "idle"),
     ):  # fmt: skip
@@ -235,10 +235,10 @@ async def test_a_backend_is_what_it_is_on_all_nodes(rig):
         ]
         for answer in ((await rig.ask("GET", path)).json(), (await rig.ask("GET", TENANT + "/backends")).json()):
             (shown,) = answer.get("items", [answer])
-            assert (shown["state"], shown["waiting"]) == (state, 2)
-            assert (shown["breaker_open_until"] is not None) == (state == "breaker_open")
+            assert (shown["status"], shown["waiting"]) == (status, 2)
+            assert (shown["breaker_open_until"] is not None) == (status == "breaker_open")
     await rig.ask("PATCH", path, {"enabled": False})
-    assert (await rig.ask("GET", path)).json()["state"] == "disabled"
+    assert (await rig.ask("GET", path)).json()["status"] == "disabled"
 
 
 async def test_failures_of_all_nodes_come_newest_first_and_their_details_are_for_administrators(rig):

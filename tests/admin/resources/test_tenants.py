@@ -7,7 +7,7 @@ from app.this_node.limits_use import LimitsUse
 NO_LIMITS = dict.fromkeys(
     ("sessions", "processes", "in_flight", "requests_per_second", "burst", "memory_mb", "spawns_per_minute")
 )
-ON = {"enabled": True, "reason": ""}
+ON = {"enabled": True, "reason": "", "sandbox_exempt": False}
 DEFAULTS = {
     "sessions": 100,
     "sessions_per_principal": None,
@@ -15,7 +15,7 @@ DEFAULTS = {
     "in_flight": None,
     "requests_per_second": 50.0,
     "burst": 100,
-    "memory_mb": 512,
+    "memory_mb": None,
     "spawns_per_minute": None,
 }
 
@@ -94,6 +94,28 @@ async def test_a_merge_patch_changes_what_it_names_and_null_is_no_limit(rig):
     assert (await rig.ask("PATCH", path, {"limits": {"burst": 5}})).json() == changed
     assert (await rig.ask("PATCH", path, {"limits": None})).json()["limits"] == DEFAULTS
     assert [effect for effect, _ in rig.effects.heard] == ["tenant_changed"] * 2
+
+
+async def test_a_platform_administrator_exempts_a_tenant_from_the_rule_about_sandboxes(rig):
+    path = "/api/v1/tenants/acme"
+    key = await rig.key("acme", "tenant:admin", "metrics:read")
+    for value in (True, False, None):
+        refused = await rig.ask("PATCH", path, {"sandbox_exempt": value}, key=key)
+        assert (refused.status_code, refused.json()["reason"]) == (403, "insufficient_scope")
+        assert "platform:admin" in refused.text
+    assert (await rig.ask("PATCH", path, {"sandbox_exempt": True})).json()["sandbox_exempt"] is True
+    assert (await rig.ask("GET", path, key=key)).json()["sandbox_exempt"] is True
+    assert (await rig.ask("PATCH", path, {"limits": {"burst": 5}})).json()["sandbox_exempt"] is True
+    assert (await rig.ask("PATCH", path, {"sandbox_exempt": None})).json()["sandbox_exempt"] is False
+    (pointer,) = (await rig.ask("PATCH", path, {"sandbox_exempt": 1})).json()["errors"]
+    assert pointer["pointer"] == "#/sandbox_exempt"
+    on, _, off = (act.changes for act in await rig.trail("acme") if act.action == "tenant.change")
+    assert [(each.member, each.old, each.new) for each in (*on, *off)] == [
+        ("sandbox_exempt", False, True),
+        ("sandbox_exempt", True, False),
+    ]
+    made = await rig.ask("POST", "/api/v1/tenants", {"name": "new", "sandbox_exempt": True})
+    assert made.json()["sandbox_exempt"] is True
 
 
 async def test_the_media_type_of_merge_patches_is_understood(rig):

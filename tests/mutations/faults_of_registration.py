@@ -1,0 +1,103 @@
+"""Faults of what is stored about a backend's sandbox, and of the rule of the platform."""
+
+from tests.mutations.fault import Fault
+
+BODIES = ("tests/admin/resources/test_backends_sandbox.py",)
+RULE = ("tests/sandbox/test_rule.py",)
+MIGRATIONS = ("tests/storage/test_migrate.py",)
+TENANTS = ("tests/storage/test_tenants.py",)
+PATHS = "app/admin/schemas/sandbox.py"
+
+FAULTS_OF_REGISTRATION = (
+    Fault(
+        "a path leads out of itself by its parent",
+        PATHS,
+        'if ".." in parts:',
+        'if ".." == path:',
+        BODIES,
+    ),
+    Fault(
+        "the whole machine can be opened for a sandbox",
+        PATHS,
+        'if plain in ("/", "/sys", "/dev") or',
+        'if plain in ("/sys", "/dev") or',
+        BODIES,
+    ),
+    Fault(
+        "another process's root can be opened for a sandbox",
+        PATHS,
+        'or parts[1] == "proc"',
+        'or plain == "/proc"',
+        BODIES,
+    ),
+    Fault(
+        "a list of required guarantees without force is taken",
+        PATHS,
+        'if self.require and self.mode != "require":',
+        "if False:",
+        BODIES,
+    ),
+    Fault(
+        "a warm process has somebody's lasting home",
+        "app/admin/schemas/backends.py",
+        'if self.state == "keep" and self.warm:',
+        "if False:",
+        BODIES,
+    ),
+    Fault(
+        "several principals have one lasting home",
+        "app/admin/schemas/backends.py",
+        'if self.state == "keep" and self.isolation == "shared":',
+        "if False:",
+        BODIES,
+    ),
+    Fault(
+        "a change by REST forgets that the tenant is exempt",
+        "app/admin/resources/backends.py",
+        "sandbox_exempt=spec.sandbox_exempt, ",
+        "",
+        BODIES,
+    ),
+    Fault(
+        "a backend that is off is not under the platform's rule",
+        "app/sandbox/rule.py",
+        'or sandbox.mode == "require":',
+        'or sandbox.mode != "auto":',
+        RULE,
+    ),
+    Fault(
+        "every tenant is exempt from the platform's rule",
+        "app/sandbox/rule.py",
+        "or tenant_exempt or",
+        "or not tenant_exempt or",
+        RULE,
+    ),
+    Fault(
+        "a list without force narrows the platform's rule",
+        "app/sandbox/rule.py",
+        'mode="require", require=()',
+        'mode="require"',
+        RULE,
+    ),
+    Fault(
+        "warm processes of before the end of an exemption serve on",
+        "app/storage/tenants.py",
+        "            if differs:\n",
+        "            if False:\n",
+        TENANTS,
+    ),
+    Fault(
+        "a backend of before loses its network",
+        "migrations/versions/0011_sandbox.py",
+        '"network": "host"',
+        '"network": "none"',
+        MIGRATIONS,
+    ),
+    Fault(
+        "an older version runs without a sandbox what requires one",
+        "migrations/versions/0011_sandbox.py",
+        "op.execute(backends.update().where(is_required).values(off))",
+        "pass",
+        MIGRATIONS,
+    ),
+)
