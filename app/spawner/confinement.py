@@ -76,10 +76,10 @@ def assemble(confinement: Confinement) -> None:
             seccomp.program(names)
 
 
-def with_rights(confinement: Confinement, prepared: Prepared, stdio: Sequence[int], status: int) -> Iterator[Step]:
-    """The steps that need the rights of the spawner, in order. `status` has been moved above the inner descriptors."""
+def with_rights(confinement: Confinement, prepared: Prepared, stdio: Sequence[int], *kept: int) -> Iterator[Step]:
+    """The steps that need the rights of the spawner, in order. What is `kept` open was moved `out_of_the_way`."""
     yield Step("cgroup", lambda: _join(prepared.cgroup_procs))
-    yield Step("descriptors", lambda: _arrange_descriptors(confinement, prepared, stdio, status))
+    yield Step("descriptors", lambda: _arrange_descriptors(confinement, prepared, stdio, kept))
     yield Step("limits", lambda: _limit(confinement.get("limits", {})))
     if "uid" in confinement or "capabilities" in confinement:
         yield Step("capabilities", lambda: _bound_capabilities(_kept(confinement)))
@@ -103,12 +103,15 @@ def out_of_the_way(descriptor: int) -> int:
 
 def _join(cgroup_procs: Sequence[str]) -> None:
     for path in cgroup_procs:
-        with open(path, "wb", buffering=0) as file:
-            file.write(b"0")  # whoever writes
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        os.write(descriptor, b"0")  # whoever writes
+        os.close(descriptor)
 
 
-def _arrange_descriptors(confinement: Confinement, prepared: Prepared, stdio: Sequence[int], status: int) -> None:
-    kept = [status]
+def _arrange_descriptors(
+    confinement: Confinement, prepared: Prepared, stdio: Sequence[int], to_keep: Sequence[int]
+) -> None:
+    kept = list(to_keep)
     inner_status = None if prepared.inner_status is None else out_of_the_way(prepared.inner_status)
     for target, descriptor in enumerate(stdio):
         os.dup2(descriptor, target)

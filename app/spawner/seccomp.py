@@ -43,7 +43,7 @@ _IP_PROTOCOLS = (0, 1, 6, 17, 58)  # the type's own, ICMP, TCP, UDP, ICMPv6
 
 # Looking into other processes; mounts; kernel code and settings; clocks; large parts of the kernel that were often
 # broken into and that servers do not need; files by handle, which pass by directories' modes.
-_DENIED = """
+DENIED = """
     ptrace process_vm_readv process_vm_writev kcmp pidfd_getfd move_pages migrate_pages
     mount umount2 pivot_root chroot fsopen fsconfig fsmount fspick move_mount open_tree open_tree_attr mount_setattr
     unshare setns
@@ -105,7 +105,7 @@ class _Assembler:
 
     def base(self) -> _Block:
         return [
-            *self.calls(_DENIED, _deny(errno.EPERM)),
+            *self.calls(DENIED, _deny(errno.EPERM)),
             # Its flags are in memory, which a filter cannot read: C libraries then use clone().
             *self.calls("clone3", _deny(errno.ENOSYS)),
             *self.calls("clone", _any_bit(_argument(0), _NEW_NAMESPACES, _deny(errno.EPERM))),
