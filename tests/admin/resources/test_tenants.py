@@ -20,7 +20,8 @@ DEFAULTS = {
 }
 
 UNUSED = {
-    "sessions": 0, "sessions_per_principal": 0, "processes": 0, "in_flight": 0, "memory_mb": 0.0, "silent_nodes": [],
+    "sessions": 0, "sessions_per_principal": 0, "processes": 0, "in_flight": 0, "memory_mb": 0.0, "spawns_per_minute": 0,
+    "silent_nodes": [],
 }  # fmt: skip
 
 
@@ -34,11 +35,12 @@ async def test_creating_answers_201_with_the_object_and_its_address(rig):
 
 async def test_what_is_taken_of_the_limits_stands_beside_them_and_changes_no_tag(rig):
     before = await rig.ask("GET", "/api/v1/tenants/acme")
-    rig.node.taken["acme"] = LimitsUse(3, 2, 1, 3 << 19, (("a", 2), ("b", 1)))
+    rig.node.taken["acme"] = LimitsUse(3, 2, 1, 3 << 19, (("a", 2), ("b", 1)), 7)
     rig.node.silent.append("n2")
     answer = await rig.ask("GET", "/api/v1/tenants/acme")
     assert answer.json()["use"] == {
         "sessions": 3, "sessions_per_principal": 2, "processes": 2, "in_flight": 1, "memory_mb": 1.5,
+        "spawns_per_minute": 7,
         "silent_nodes": ["n2"],
     }  # fmt: skip
     assert answer.headers["etag"] == before.headers["etag"]
