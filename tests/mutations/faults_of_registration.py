@@ -52,7 +52,7 @@ FAULTS_OF_REGISTRATION = (
         BODIES,
     ),
     Fault(
-        "a change by REST forgets that the tenant is exempt",
+        "a change of nothing is a new version where the tenant is exempt",
         "app/admin/resources/backends.py",
         "sandbox_exempt=spec.sandbox_exempt, ",
         "",
@@ -85,6 +85,13 @@ FAULTS_OF_REGISTRATION = (
         "            if differs:\n",
         "            if False:\n",
         TENANTS,
+    ),
+    Fault(
+        "a backend is written while it changes whether its tenant is exempt",
+        "app/storage/backends.py",
+        "query.with_for_update(read=True)",
+        "query",
+        ("tests/storage/test_backends_postgresql.py",),
     ),
     Fault(
         "a backend of before loses its network",

@@ -172,4 +172,5 @@ async def test_a_backend_knows_whether_its_tenant_is_exempt(rig):
     assert isinstance(spec, BackendSpec)
     assert spec == await rig.admin.backends.get("acme", "echo")
     assert (spec.sandbox_exempt, spec.version) == (True, 3)
+    assert (await rig.ask("PATCH", PATH + "/echo", {"limits": {"pids": 9}})).json()["version"] == 3
     assert "sandbox_exempt" not in (await rig.ask("GET", PATH + "/echo")).json()
