@@ -16,7 +16,7 @@ import anyio
 import anyio.abc
 
 from app.egress.connection import Connection, Services
-from app.egress.copying import Copier
+from app.egress.copying import MAX_PIPES, Copier
 from app.egress.dialling import Dialler
 from app.egress.environment import PROXY_PORT, proxy_environment
 from app.egress.names import Lookup, Names, system_lookup
@@ -47,6 +47,7 @@ class EgressOptions:
     max_of_process: int = MAX_OF_PROCESS
     max_of_node: int = MAX_OF_NODE
     idle_s: float = 600.0
+    max_pipes: int = MAX_PIPES
     sweep_s: float = 5.0
 
 
@@ -56,7 +57,7 @@ class Egress:
     def __init__(self, metrics: Metrics, options: EgressOptions | None = None) -> None:
         self._options = options or EgressOptions()
         dialler = Dialler(Names(self._options.lookup), self._options.allow, self._options.own_hosts)
-        self._services = Services(dialler, Copier(), metrics, Thinned(logger))
+        self._services = Services(dialler, Copier(self._options.max_pipes), metrics, Thinned(logger))
         self._tasks: anyio.abc.TaskGroup | None = None
         self._lines: set[EgressLine] = set()
         self._count = 0
@@ -79,7 +80,10 @@ class Egress:
             line.close()
         if tasks is not None:
             tasks.cancel_scope.cancel()
-            await tasks.__aexit__(kind, error, trace)
+            try:
+                await tasks.__aexit__(kind, error, trace)
+            finally:
+                self._services.copier.close()
 
     def open(self, tenant: str, backend: str, rule: Rule | None = None) -> "EgressLine":
         """For a process that is about to start. `rule` decides in the place of the node's.

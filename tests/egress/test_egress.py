@@ -10,6 +10,7 @@ import pytest
 
 from app.egress import connection as connections
 from app.egress import dialling, incoming, names
+from app.egress.copying import MAX_PIPES
 from app.egress.outgoing import PortRule
 from app.egress.refusals import Reason, Refused
 from tests.egress.conftest import Lookup, Proxied, descriptors, listen, proxy, server, until
@@ -27,8 +28,12 @@ def socks(host: str, port: int, command: int = 1) -> bytes:
 # --- what gets through
 
 
-async def test_a_tunnel_carries_both_directions_and_half_closes():
-    async with proxy() as proxied, server() as port:
+WITH_AND_WITHOUT_PIPES = pytest.mark.parametrize("max_pipes", [8, 0])
+
+
+@WITH_AND_WITHOUT_PIPES
+async def test_a_tunnel_carries_both_directions_and_half_closes(max_pipes: int):
+    async with proxy(max_pipes=max_pipes) as proxied, server() as port:
         reader, writer, head = await proxied.connect(f"127.0.0.1:{port}")
         assert head.startswith(b"HTTP/1.1 200 ")
         writer.write(b"x" * 300_000)
@@ -99,7 +104,8 @@ async def test_a_second_request_on_a_connection_of_plain_http_reaches_nobody():
     assert b"/b" not in b"".join(got)
 
 
-async def test_a_reader_that_does_not_read_stops_the_sender_and_costs_no_memory():
+@WITH_AND_WITHOUT_PIPES
+async def test_a_reader_that_does_not_read_stops_the_sender_and_costs_no_memory(max_pipes: int):
     sent = 0
 
     async def endless(reader, writer):
@@ -109,7 +115,7 @@ async def test_a_reader_that_does_not_read_stops_the_sender_and_costs_no_memory(
             await writer.drain()
             sent += 1 << 20
 
-    async with proxy() as proxied, server(endless) as port:
+    async with proxy(max_pipes=max_pipes) as proxied, server(endless) as port:
         plain = socket.create_connection(("127.0.0.1", proxied.port))
         plain.sendall(f"CONNECT 127.0.0.1:{port} HTTP/1.1\r\n\r\n".encode())
         await until(lambda: sent)
@@ -137,6 +143,32 @@ async def test_a_destination_that_resets_resets_the_client():
             await asyncio.wait_for(reader.read(), 20)
         writer.close()
         await until(lambda: proxied.connections == 0)
+
+
+async def test_bytes_arrive_in_order_whatever_the_readers_do():
+    """With few pipes and readers that pause, connections change between pipes and the buffer in the middle."""
+
+    def part(number: int) -> bytes:
+        return (b"%08d" % number) * 8192
+
+    async def numbers(reader, writer):
+        for number in range(100):
+            writer.write(part(number))
+            await writer.drain()
+
+    async def read(proxied: Proxied, port: int, pause_s: float) -> bool:
+        reader, writer, _ = await proxied.connect(f"127.0.0.1:{port}")
+        try:
+            for number in range(100):
+                if await asyncio.wait_for(reader.readexactly(65536), 20) != part(number):
+                    return False
+                await asyncio.sleep(pause_s if number % 10 == 0 else 0)
+            return await reader.read() == b""
+        finally:
+            writer.close()
+
+    async with proxy(max_pipes=2) as proxied, server(numbers) as port:
+        assert all(await asyncio.gather(*(read(proxied, port, 0.02 * (each % 3)) for each in range(12))))
 
 
 # --- what does not
@@ -384,7 +416,7 @@ async def test_a_thousand_connections_of_many_processes_and_nothing_is_left():
         await until(lambda: proxied.connections == 0)
         for line in lines:
             line.close()
-        await until(lambda: descriptors() <= before)
+        await until(lambda: descriptors() <= before + 2 * MAX_PIPES)
 
 
 async def test_an_idle_connection_ends_and_one_that_is_used_does_not():

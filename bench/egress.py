@@ -1,0 +1,168 @@
+"""How fast the egress proxy is: the same download by curl, direct and from a network namespace through the proxy.
+
+    python bench/egress.py [--bytes 1073741824] [--rounds 5] [--tls]
+
+Direct and proxied runs alternate, and the medians are compared. Reported beside them: how late the event loop of the
+node was meanwhile, and the CPU time that the proxy used. Needs curl and network namespaces.
+"""
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import os
+import resource
+import socket
+import ssl
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from app.egress.egress import Egress, EgressOptions
+from app.metrics import Metrics
+from app.spawner.client import Command, End, SpawnerClient
+from app.spawner.wire import Confinement
+
+CHUNK = bytes(1 << 20)
+
+
+class AnyPort:
+    async def permit(self, outgoing: Any) -> None:
+        pass
+
+
+def serve(listener: socket.socket, size: int, certificate: str | None) -> None:
+    context = None
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % size
+    while True:
+        plain, _ = listener.accept()
+        connection = plain if context is None else context.wrap_socket(plain, server_side=True)
+        with connection:
+            connection.recv(65536)
+            connection.sendall(head)
+            left = size
+            while left > 0:
+                connection.sendall(CHUNK[:left])
+                left -= len(CHUNK)
+
+
+def certificate(directory: str) -> str:
+    path = f"{directory}/both.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "1",
+         "-subj", "/CN=localhost", "-keyout", path, "-out", f"{path}.cert"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    with open(path, "a") as file:
+        file.write(Path(f"{path}.cert").read_text())
+    return path
+
+
+class Lateness:
+    """How late the event loop was, at most and at the 99th percentile."""
+
+    def __init__(self) -> None:
+        self.late: list[float] = []
+
+    async def watch(self) -> None:
+        while True:
+            before = time.perf_counter()
+            await asyncio.sleep(0.005)
+            self.late.append(time.perf_counter() - before - 0.005)
+
+    def p99_ms(self) -> float:
+        return 1000 * statistics.quantiles(self.late, n=100)[98]
+
+
+async def curl(spawner: SpawnerClient, url: str, egress: Egress | None) -> float:
+    """Seconds of one download, as curl counts them."""
+    argv = ["curl", "-sk", "-o", "/dev/null", "-w", "%{time_total} %{size_download}", url]
+    if egress is not None:
+        argv[1:1] = ["--proxytunnel"]
+    out_read, out_write = os.pipe()
+    null = os.open("/dev/null", os.O_RDWR)
+    ended: asyncio.Future[End] = asyncio.get_running_loop().create_future()
+    env = {"PATH": os.environ["PATH"]}
+    descriptors = [null, out_write, os.dup(2)]
+    confinement = Confinement()
+    line = None
+    if egress is not None:
+        line = egress.open("bench", "curl")
+        env |= {**line.environment, "no_proxy": "", "NO_PROXY": ""}
+        confinement = Confinement(own_network=True, proxy_port=line.port)
+        descriptors.append(line.take_channel())
+    await spawner.spawn(Command(argv, env, confinement=confinement), descriptors, ended.set_result)
+    end = await ended
+    if line is not None:
+        line.close()
+    said = os.read(out_read, 4096).decode()
+    os.close(out_read)
+    if end.number != 0:
+        raise SystemExit(f"curl failed: {end} {said}")
+    return float(said.split()[0])
+
+
+async def measure(options: argparse.Namespace, url: str) -> dict[str, Any]:
+    spawner = SpawnerClient()
+    chosen = EgressOptions(allow=(ip_network("127.0.0.0/8"),), rule=AnyPort())
+    direct: list[float] = []
+    proxied: list[float] = []
+    cpu_s: list[float] = []
+    lateness = Lateness()
+    async with Egress(Metrics("bench"), chosen) as egress:
+        watching = asyncio.ensure_future(lateness.watch())
+        for _ in range(options.rounds):
+            direct.append(await curl(spawner, url, None))
+            before = resource.getrusage(resource.RUSAGE_SELF)
+            proxied.append(await curl(spawner, url, egress))
+            after = resource.getrusage(resource.RUSAGE_SELF)
+            cpu_s.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        watching.cancel()
+    await spawner.aclose()
+    mega = options.bytes / 1e6
+    return {
+        "direct_mb_s": round(mega / statistics.median(direct)),
+        "proxied_mb_s": round(mega / statistics.median(proxied)),
+        "ratio": round(statistics.median(direct) / statistics.median(proxied), 2),
+        "ratio_best": round(min(direct) / min(proxied), 2),
+        "proxy_cpu_s": round(statistics.median(cpu_s), 2),
+        "loop_late_p99_ms": round(lateness.p99_ms(), 1),
+        "loop_late_max_ms": round(1000 * max(lateness.late), 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bytes", type=int, default=1 << 30)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tls", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory, socket.create_server(("127.0.0.1", 0)) as listener:
+        pem = certificate(directory) if options.tls else None
+        server = multiprocessing.get_context("fork").Process(
+            target=serve, args=(listener, options.bytes, pem), daemon=True
+        )
+        server.start()
+        scheme = "https" if options.tls else "http"
+        url = f"{scheme}://127.0.0.1:{listener.getsockname()[1]}/"
+        try:
+            print(json.dumps(uvloop.run(measure(options, url)), indent=2))
+        finally:
+            server.terminate()
+            server.join()
+
+
+if __name__ == "__main__":
+    main()
