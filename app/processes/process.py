@@ -62,7 +62,7 @@ class BackendProcess:
         self._stdin = Stdin()
         self._written_bytes = 0
         self._stdout = Stdout(limits, self.kill)
-        self._noise = StdoutNoise(limits.noise_lines_per_minute, self.stderr.printable, self.kill)
+        self._noise = StdoutNoise(limits.noise_lines_per_minute, self.stderr.printable, self._kill_and_mute)
         self._stderr_log = StderrLog(self.stderr.printable)
         self._stderr = Stderr(self._complained)
         self._listener: BackendListener | None = None
@@ -186,6 +186,11 @@ class BackendProcess:
                 "Killing a backend process: it %s", cause, extra={"backend_process": self.id, "cause": cause}
             )
         self._spawner.kill(self.id)
+
+    def _kill_and_mute(self, cause: str) -> None:
+        """Without what it still has to say: that would take the loop as long as what it has said."""
+        self._stdout.mute()
+        self.kill(cause)
 
     def used(self, measured: Measured, now: float) -> None:
         """Records a measurement."""

@@ -100,6 +100,11 @@ class Exchange:
         return bool(self.questions.open)
 
     @property
+    def holds_back(self) -> bool:
+        """Whether changes wait for the next second, to come out of `expire`."""
+        return self._rate.holds_back
+
+    @property
     def in_flight(self) -> int:
         """Number of calls without an outcome, sent or waiting."""
         return len(self.calls) + len(self.waiting.calls)

@@ -354,7 +354,8 @@ class SessionRegistry:
                 session.close("internal_error")
 
     def _sweep_one(self, session: Session, now: float, *, look_at_age: bool) -> None:
-        if session.exchange.in_flight or session.exchange.has_questions:
+        exchange = session.exchange
+        if exchange.in_flight or exchange.has_questions or exchange.holds_back:
             session.sweep(now)
         if look_at_age:
             session.streams.trim(now)

@@ -84,4 +84,18 @@ FAULTS_OF_BACKENDS = (
         "            pass\n",
         PROCESS,
     ),
+    Fault(
+        "a change that was held back is told only while a call runs",
+        "app/sessions/registry.py",
+        " or exchange.holds_back",
+        "",
+        ("tests/sessions/test_registry.py",),
+    ),
+    Fault(
+        "what a process that was killed for its noise has still to say is heard",
+        "app/processes/process.py",
+        "        self._stdout.mute()\n        self.kill(cause)\n",
+        "        self.kill(cause)\n",
+        PROCESS,
+    ),
 )

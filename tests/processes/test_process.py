@@ -213,8 +213,10 @@ async def test_a_process_that_writes_too_much_noise_is_killed(running_with):
         process.heard_noise(b"noise %d" % number)
     process.send(b"it lives")
     await listener.line()
+    process.send(b"a last word")
     process.heard_noise(b"one more")
     exit = await listener.exit()
+    assert listener.lines == [b"it lives"]
     assert exit.description == "killed: it wrote more than 3 lines in a minute that are no JSON"
 
 

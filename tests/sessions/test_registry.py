@@ -1,5 +1,6 @@
 """SessionRegistry: who finds which session, limits, and the end of all of them."""
 
+import time
 from typing import Any
 
 import anyio
@@ -19,6 +20,7 @@ from app.errors import (
 )
 from app.limits.overload import Overload, Passed
 from app.metrics import Metrics
+from app.protocol.calls.notification_rate import PER_SECOND
 from app.protocol.jsonrpc import Request, parse_client
 from app.protocol.lifecycle import SessionState
 from app.sessions.directory import BackendDirectory
@@ -356,3 +358,20 @@ async def test_a_hidden_session_is_not_found_and_still_there(cluster: Cluster, p
 
 def sample(cluster: Cluster, name: str, **labels: str) -> float | None:
     return cluster.metrics.registry.get_sample_value(name, labels)
+
+
+async def test_a_change_that_was_held_back_is_told_although_no_call_runs(
+    registry: SessionRegistry, principal: Principal, pool: FakePool
+) -> None:
+    session = found(registry, await open_one(registry, principal), principal)
+    link = pool.leases[-1].link
+    session.streams.open_listener()
+    for number in range(PER_SECOND):
+        link.say(method="notifications/message", params={"data": number})
+        session.streams.listen.take_all()
+    link.say(method="notifications/tools/list_changed")
+    assert session.streams.listen.take_all() == []
+    registry.sweep(time.monotonic() + 1.1, look_at_age=False)
+    (change,) = session.streams.listen.take_all()
+    assert isinstance(change, bytes)
+    assert b"list_changed" in change

@@ -18,6 +18,11 @@ class NotificationRate:
         self._since, self._count = 0.0, 0
         self._kept: dict[bytes, tuple[ToStream, Call | None]] = {}
 
+    @property
+    def holds_back(self) -> bool:
+        """Whether changes wait for the next second."""
+        return bool(self._kept)
+
     def admit(self, message: ToStream, now: float, change: bytes = b"", call: Call | None = None) -> Command:
         """The message, if it may be told now. `change` names the thing that has changed; `call` is the one whose stream
         the message is for, if its end is the end of the stream."""

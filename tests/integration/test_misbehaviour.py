@@ -1,0 +1,150 @@
+"""A backend that misbehaves hurts nobody but its own session: docs/misbehaving-backends.md, row by row.
+
+A bystander of another tenant calls all the while. `--long` does ten times as much of everything, in rounds with rests
+in between, and compares the bystander's time in both.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import pytest
+
+from tests.integration.arena import Arena, Cost, open_arena, percentile
+from tests.integration.gateway import running_gateway
+from tests.integration.wire import RpcError, Wire, answer, rpc, wire
+
+TIMES, LONG_TIMES = 2, 20
+ROUNDS, REST_S = 5, 3.0
+SLOWER = 3.0  # times: the bystander's p99 while it is attacked, against its own before
+TOLD_WITHIN_S = 1.0  # of a death
+GONE_WITHIN_S = 6.0
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What comes of an attack: the text of the answer, or the reason of the error; what is counted as dropped; and
+    whether the session goes on; None if it depends on how much it was."""
+
+    text: str = "done"
+    error: str = ""
+    dropped: str = ""
+    goes_on: bool | None = True
+
+
+DEAD = Row(error="backend_exited", goes_on=False)
+INVALID = Row(error="invalid_response")
+THINNED = Row(dropped="notification_rate")
+ROWS = {
+    "log-messages": THINNED,
+    "progress": THINNED,
+    "list-changes": THINNED,
+    "updates": THINNED,
+    "strange-progress": Row(dropped="unknown_progress"),
+    "strange-cancels": Row(dropped="unknown_cancel"),
+    "unasked-answers": Row(dropped="unknown_answer"),
+    "wrong-ids": Row(dropped="unknown_answer"),
+    "many-answers": Row(dropped="unknown_answer"),
+    "early": Row(dropped="unknown_answer"),
+    "questions": Row(),
+    "pings": Row(),
+    "blank-lines": Row(),
+    "banner": Row(dropped="noise"),
+    "noise": Row(error="backend_exited", dropped="noise", goes_on=False),
+    "long-line": Row(error="response_too_large", goes_on=None),
+    "endless-line": Row(error="backend_exited", dropped="oversized", goes_on=False),
+    "half-a-line": DEAD,
+    "nan": INVALID,
+    "latin-1": INVALID,
+    "bare-surrogate": INVALID,
+    "broken-off": INVALID,
+    "surrogate": Row(),
+    "deep": Row(),
+    "huge-int": Row(),
+    "duplicate-keys": Row(),
+    "stderr": Row(),
+    "stderr-line": Row(),
+    "dies": DEAD,
+    "kills-itself": DEAD,
+    "closes-stdout": DEAD,
+    "closes-stdin": DEAD,
+    "closes-stderr": Row(),
+    "stubborn": Row(),
+    "dies-with-a-daemon": DEAD,
+}
+
+
+@pytest.fixture(scope="module")
+def times(pytestconfig: pytest.Config) -> int:
+    return LONG_TIMES if pytestconfig.getoption("--long") else TIMES
+
+
+@pytest.fixture(scope="module")
+def arena(tmp_path_factory: pytest.TempPathFactory, *, full: bool) -> Iterator[Arena]:
+    directory = tmp_path_factory.mktemp("arena")
+    settings = {} if full else {"MAX_LINE_BYTES": str(4 << 20)}  # a line without end takes long to reach 64 MiB
+    with running_gateway(directory / "data", **settings) as gateway, open_arena(gateway, directory / "calls") as arena:
+        yield arena
+
+
+async def attack(session: Wire, within_s: float = 90.0) -> tuple[str, str]:
+    """The text of the answer, or the reason of the error."""
+    params = {"name": "attack", "arguments": {}, "_meta": {"progressToken": "p"}}
+    with anyio.fail_after(within_s):
+        response = await session.post(rpc("tools/call", "attack", params))
+    try:
+        return str(answer(response)["content"][0]["text"]), ""
+    except RpcError as error:
+        return "", str(error.reason)
+    except (RecursionError, ValueError):  # it arrives as it is, and this client cannot read it
+        return "done" if b'"text":"done"' in response.content else response.text, ""
+
+
+def dropped(arena: Arena, reason: str) -> float:
+    return arena.gateway.metrics().get(f'trunkline_messages_dropped_total{{reason="{reason}"}}', 0.0)
+
+
+async def suffer(arena: Arena, mode: str, times: int) -> Cost:
+    """One attack, from the opening of its session to its end."""
+    row, endpoint = ROWS[mode], arena.endpoint(mode, times)
+    counted = dropped(arena, row.dropped)
+    async with arena.attack() as cost, wire(endpoint) as session:
+        assert await attack(session) == ("" if row.error else row.text, row.error)
+        if row.goes_on and mode != "stubborn":
+            assert await session.call("anything") == "0"
+        elif row.goes_on is False:
+            assert (await session.post(rpc("ping", 9))).status_code == 404
+    assert not row.dropped or dropped(arena, row.dropped) > counted
+    return cost
+
+
+@pytest.mark.parametrize("mode", ROWS)
+async def test_it_hurts_nobody_else(
+    arena: Arena, mode: str, times: int, *, full: bool, record_property: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at_rest: list[float] = []
+    attacked: list[float] = []
+    peak = 0
+    for _ in range(ROUNDS if full else 1):
+        if full:
+            at_rest += [call.seconds for call in arena.calls(*await arena.rest(REST_S))]
+        began_at = time.monotonic()
+        while True:  # at least as long as the rest
+            cost = await suffer(arena, mode, times)
+            attacked += [call.seconds for call in arena.calls(cost.began_at, cost.ended_at)]
+            peak = max(peak, cost.peak_bytes)
+            if not full or time.monotonic() - began_at > REST_S:
+                break
+    if full:
+        before, during = percentile(at_rest, 0.99), percentile(attacked, 0.99)
+        record_property("figures", (mode, before, during, peak))
+        with capsys.disabled():
+            print(
+                f"\n{mode}: p99 {before * 1e3:.1f} ms, attacked {during * 1e3:.1f} ms, x {during / before:.1f}, "
+                f"max {max(attacked) * 1e3:.0f} ms of {len(attacked)}, memory + {peak / (1 << 20):.1f} MiB"
+            )
+        assert during <= SLOWER * before
