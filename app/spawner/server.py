@@ -15,7 +15,9 @@ from typing import NoReturn
 
 from app.spawner import cgroups, child, confinement, syscalls, tree, wire
 from app.spawner.cgroups import Group
-from app.spawner.confinement import Clock, Prepared
+from app.spawner.confinement import CONFINED, Clock, Prepared
+from app.spawner.wrapped import inner
+from app.spawner.wrapped.inner import Inner
 
 _OOM_SCORE = "300"  # the OOM killer takes backends before the gateway; the spawner itself is too small to be first
 _LOOK_AGAIN_S = 0.02  # between two looks for what is left of an ended tree
@@ -39,7 +41,11 @@ class _Process:
     clock: Clock
     status: int | None  # pipe for an error before exec; None once it was read
     group: Group | None
+    inner: Inner | None
     failed: bool = False
+
+    def fail(self) -> None:
+        self.failed = True
 
     def exec_over(self) -> bytes:
         """Reads and closes the status pipe; returns the error as JSON, or nothing."""
@@ -101,6 +107,7 @@ class Spawner:
         self._pid = os.getpid()
         self._processes: dict[str, _Process] = {}
         self._by_pid: dict[int, _Process] = {}
+        self._starting: dict[str, tuple[_Process, Inner]] = {}  # inside a wrapper, not executed yet
         self._ending: dict[str, _Ending] = {}
         self._nameless: set[int] = set()
         self._buffer = bytearray(wire.MAX_PACKET_BYTES)
@@ -119,11 +126,19 @@ class Spawner:
         with contextlib.suppress(_NodeGone):
             self._report({"event": "ready", "pid": self._pid})
             while True:
-                for key, _ in self._selector.select(_LOOK_AGAIN_S if self._ending else None):
+                for key, _ in self._selector.select(self._pause_s()):
                     key.data()
+                self._look_for_starts()
                 if self._ending:
                     self._end_trees()
         self._end_everything()
+
+    def _pause_s(self) -> float | None:
+        """Until the next look at what does not report itself."""
+        if self._starting:
+            youngest_at = max(process.started_at for process, _ in self._starting.values())
+            return inner.look_again_s(time.monotonic() - youngest_at)
+        return _LOOK_AGAIN_S if self._ending else None
 
     def _watch(self, source: socket.socket | int, callback: Callable[[], None]) -> None:
         self._selector.register(source, selectors.EVENT_READ, callback)
@@ -161,22 +176,30 @@ class Spawner:
         elif process is None:
             return  # it has ended; the report is on its way to the node
         elif order["do"] == "signal":
-            tree.send_group(process.pid, order["signum"])
+            self._signal(process, order["signum"])
         elif order["do"] == "kill":
             self._end(process)
+
+    def _signal(self, process: _Process, signum: int) -> None:
+        if process.inner is None:
+            tree.send_group(process.pid, signum)
+        else:
+            process.inner.signal(signum)
 
     def _spawn(self, order: wire.Order, descriptors: list[int]) -> None:
         started_at = time.monotonic()
         status: list[int] = []
         group = cgroups.group_of(order)
+        wrapped: Inner | None = None
         stage = "fork"
         try:
             # The kernel drops those that do not fit into our table.
             if len(descriptors) != wire.descriptors_of(order["confinement"]):
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             confinement.assemble(order["confinement"])
-            prepared = Prepared(group.joins if group is not None else ())
             status += os.pipe()
+            wrapped = Inner() if order["confinement"].get("is_wrapped") else None
+            prepared = Prepared(group.joins if group is not None else (), wrapped.sink if wrapped is not None else None)
             order["env"][tree.MARKER] = order["id"]
             if group is not None:
                 stage = "cgroup"
@@ -189,10 +212,15 @@ class Spawner:
             _close(*status)
             if group is not None:
                 group.remove()
+            if wrapped is not None:
+                wrapped.forked()
+                wrapped.close()
             self._report_failure(order["id"], error.errno or errno.EIO, stage, error.strerror or "")
         else:
             os.close(status[1])
-            process = _Process(order["id"], pid, started_at, prepared.clock, status[0], group)
+            if wrapped is not None:
+                wrapped.forked()
+            process = _Process(order["id"], pid, started_at, prepared.clock, status[0], group, wrapped)
             self._processes[process.id] = self._by_pid[pid] = process
             self._watch(status[0], lambda: self._on_exec(process))
         finally:
@@ -207,13 +235,39 @@ class Spawner:
         if complaint:
             told = json.loads(complaint)
             self._report_failure(process.id, told["errno"], told["stage"], told["message"])
+            process.clock.close()
+        elif process.inner is not None:
+            self._starting[process.id] = (process, process.inner)
         else:
-            now = time.monotonic()
-            self._report({
-                "event": "spawned", "id": process.id, "pid": process.pid, "seconds": now - process.started_at,
-                "phases": process.clock.phases(process.started_at, now),
-            })  # fmt: skip
+            self._on_started(process)
+
+    def _on_started(self, process: _Process) -> None:
+        now = time.monotonic()
+        self._report({
+            "event": "spawned", "id": process.id, "pid": process.pid, "seconds": now - process.started_at,
+            "phases": process.clock.phases(process.started_at, now),
+        })  # fmt: skip
         process.clock.close()
+
+    def _look_for_starts(self) -> None:
+        for process, wrapped in list(self._starting.values()):
+            if wrapped.runs():
+                self._on_inner_started(process)
+
+    def _on_inner_started(self, process: _Process) -> None:
+        del self._starting[process.id]
+        process.clock.note(CONFINED)  # what the wrapper did belongs to the sandbox
+        self._on_started(process)
+
+    def _on_wrapper_ended(self, process: _Process, wrapped: Inner) -> None:
+        if process.id in self._starting and wrapped.has_run():
+            self._on_inner_started(process)
+        elif process.id in self._starting:
+            del self._starting[process.id]
+            process.clock.close()
+            process.fail()
+            self._report(wrapped.failure(process.id))
+        wrapped.close()
 
     def _report_failure(self, process_id: str, number: int, stage: str, message: str) -> None:
         self._report({"event": "failed", "id": process_id, "errno": number, "stage": stage, "message": message})
@@ -237,6 +291,8 @@ class Spawner:
     def _on_leader(self, process: _Process) -> None:
         """Ends the tree of a leader that has exited. It is still a zombie, so its pid and group id are not reused."""
         self._on_exec(process)
+        if process.inner is not None:
+            self._on_wrapper_ended(process, process.inner)
         tree.send_group(process.pid, signal.SIGKILL)
         self._end(process)
         self._end_trees()
@@ -251,6 +307,9 @@ class Spawner:
             report["code"] = dead.si_status
         else:
             report["signal"] = dead.si_status
+        if process.inner is not None:
+            process.inner.read()
+            process.inner.correct(report)
         if process.group is not None:
             report["usage"] = process.group.usage()
             if process.id not in self._ending and (dead.si_code, dead.si_status) in _KILLED:

@@ -16,6 +16,8 @@ _MARKER_BYTES = MARKER.encode() + b"="
 _RLIMIT_LOCKS = 10
 _LEAST_MARK = 1 << 61
 
+_PF_FORKNOEXEC = 0x40  # of the kernel's flags of a process
+
 _HAS_CHILDREN_FILES = os.path.exists(f"/proc/self/task/{os.getpid()}/children")  # CONFIG_PROC_CHILDREN
 
 
@@ -77,6 +79,17 @@ def born(pid: int) -> int | None:
     """When a process was started, in clock ticks since boot; None if it is gone."""
     fields = _stat(pid)
     return int(fields[19]) if fields else None
+
+
+def has_executed(pid: int) -> bool:
+    """Whether a process has executed a program since it was forked."""
+    fields = _stat(pid)
+    return bool(fields) and not int(fields[6]) & _PF_FORKNOEXEC
+
+
+def name(pid: int) -> bytes:
+    """The name of the program that a process executes, its first 15 bytes."""
+    return _read(f"/proc/{pid}/comm").rstrip(b"\n")
 
 
 def session(pid: int) -> int | None:
