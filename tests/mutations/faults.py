@@ -8,6 +8,7 @@ found exactly once is an error.
 from tests.mutations.fault import Fault
 from tests.mutations.faults_of_backends import FAULTS_OF_BACKENDS
 from tests.mutations.faults_of_dialogues import FAULTS_OF_DIALOGUES
+from tests.mutations.faults_of_egress import FAULTS_OF_EGRESS
 from tests.mutations.faults_of_limits import FAULTS_OF_LIMITS
 from tests.mutations.faults_of_nodes import FAULTS_OF_NODES
 from tests.mutations.faults_of_registration import FAULTS_OF_REGISTRATION
@@ -546,6 +547,7 @@ FAULTS = (
     *FAULTS_OF_THE_LOG,
     *FAULTS_OF_THE_ERAS,
     *FAULTS_OF_THE_EDGE,
+    *FAULTS_OF_EGRESS,
     *FAULTS_OF_LIMITS,
     *FAULTS_OF_NODES,
     *FAULTS_OF_BACKENDS,
