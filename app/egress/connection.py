@@ -93,7 +93,9 @@ class Connection:
     async def _pass_on(self, body_bytes: int | None) -> None:
         assert self._destination is not None
         self._tunnel = Tunnel(self._services.copier, self._client, self._destination, body_bytes, self._copied)
-        await self._tunnel.run()
+        is_complete = await self._tunnel.run()
+        if is_complete and body_bytes:
+            await self._say_goodbye()  # the answer may have come before the end of the body
 
     def _copied(self, sent: int, received: int) -> None:
         metrics = self._services.metrics
@@ -116,7 +118,7 @@ class Connection:
             },
         )
 
-    async def _say_goodbye(self, answer: bytes) -> None:
+    async def _say_goodbye(self, answer: bytes = b"") -> None:
         """Closing while the client still sends would reset the connection, and the answer might be lost."""
         loop = asyncio.get_running_loop()
         with contextlib.suppress(OSError):

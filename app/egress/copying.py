@@ -248,16 +248,16 @@ class Tunnel:
         self._sockets = (client, destination)
         self._out = Flow(self, client, destination, body_bytes)
         self._back = Flow(self, destination, client)
-        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._over: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._on_bytes = on_bytes
         self._counted = (0, 0)
 
-    async def run(self) -> None:
-        """Leaves the sockets open, and nothing else."""
+    async def run(self) -> bool:
+        """Leaves the sockets open, and nothing else. False if it was aborted."""
         try:
             self._out.start()
             self._back.start()
-            await self._over
+            return await self._over
         finally:
             self._out.stop()
             self._back.stop()
@@ -275,15 +275,15 @@ class Tunnel:
     def flow_ended(self) -> None:
         """The destination may still answer when the client has said all; if a body has its length, not otherwise."""
         if self._back.is_over and (self._out.is_over or self._out.has_limit):
-            self._finish()
+            self._finish(True)
 
     def abort(self) -> None:
         """Both sides get a reset."""
         for each in self._sockets:
             with contextlib.suppress(OSError):
                 each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT)
-        self._finish()
+        self._finish(False)
 
-    def _finish(self) -> None:
+    def _finish(self, is_complete: bool) -> None:
         if not self._over.done():
-            self._over.set_result(None)
+            self._over.set_result(is_complete)

@@ -104,6 +104,20 @@ async def test_a_second_request_on_a_connection_of_plain_http_reaches_nobody():
     assert b"/b" not in b"".join(got)
 
 
+async def test_an_answer_that_comes_before_the_end_of_a_body_arrives():
+    async def too_large(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 413 Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+
+    async with proxy() as proxied, server(too_large) as port:
+        for _ in range(20):
+            head = f"POST http://127.0.0.1:{port}/ HTTP/1.1\r\nContent-Length: 400000\r\n\r\n".encode()
+            reader, writer = await proxied.open()
+            writer.write(head)
+            assert (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20)).startswith(b"HTTP/1.1 413")
+            writer.close()
+
+
 @WITH_AND_WITHOUT_PIPES
 async def test_a_reader_that_does_not_read_stops_the_sender_and_costs_no_memory(max_pipes: int):
     sent = 0
