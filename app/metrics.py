@@ -150,6 +150,9 @@ class Metrics:
         self.process_spawn_seconds = self._seconds(
             "trunkline_process_spawn_seconds", "Time to start a backend process.", SPAWN_BUCKETS
         )
+        self.spawner_restarts = self._counter(
+            "trunkline_spawner_restarts_total", "Spawners started in place of one that had died."
+        )
         self.process_exits = self._counter(
             "trunkline_process_exits_total", "Backend processes ended, by reason.", "reason"
         )

@@ -69,7 +69,7 @@ class Supervisor:
     def __init__(self, metrics: Metrics, options: SupervisorOptions) -> None:
         self._metrics = metrics
         self._options = options
-        self._spawner = SpawnerClient()
+        self._spawner = SpawnerClient(metrics.spawner_restarts.inc)
         self._processes: dict[BackendProcess, Home] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
         self._resources = AsyncExitStack()

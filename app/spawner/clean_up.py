@@ -1,23 +1,45 @@
-"""What the node does when its spawner has died: ends and reaps the processes that are left."""
+"""What the node does when its spawner has died: when it starts another; ends and reaps the processes that are left."""
 
 import asyncio
 import os
 import subprocess
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 
 from app.spawner import tree
+from app.spawner.cgroups import Group
 
 _LOOK_AGAIN_S = 0.02
 _QUIET_LOOKS = 5  # nothing is left when so many looks in a row found nothing
 _GIVE_UP_S = 10.0  # a process may be stuck in the kernel
+_WITHIN_S = 10.0
+_AT_ONCE = 3  # so many deaths within that time delay nothing
+_FIRST_DELAY_S, _LONGEST_DELAY_S = 0.05, 5.0
+
+
+class BackOff:
+    """How long the next start waits: not at all, unless a spawner dies again and again."""
+
+    def __init__(self) -> None:
+        self._deaths: deque[float] = deque(maxlen=_AT_ONCE + 8)  # which is the longest delay
+
+    def died(self, now: float) -> None:
+        self._deaths.append(now)
+
+    def delay_s(self, now: float) -> float:
+        over = sum(now - each < _WITHIN_S for each in self._deaths) - _AT_ONCE
+        if over <= 0:
+            return 0.0
+        return max(0.0, self._deaths[-1] + min(_FIRST_DELAY_S * 2.0 ** (over - 1), _LONGEST_DELAY_S) - now)
 
 
 class CleanUp:
     """Looks for processes of the dead spawner until none are left; then `done`.
 
     When the spawner dies, the kernel kills the leaders; this process becomes the parent of their descendants. They are
-    recognised by mark, marker or session. A daemon without any of these is left alone: it could be a child of our own.
+    those in `groups`, the control groups that it has left. Others are recognised by mark, marker or session; a daemon
+    without any of these is left alone: it could be a child of our own.
     """
 
     def __init__(
@@ -25,6 +47,7 @@ class CleanUp:
         spawner: subprocess.Popen[bytes],
         process_ids: Iterable[str],
         leaders: Iterable[int],
+        groups: Callable[[], Iterable[Group]],
         forget: Callable[["CleanUp"], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -33,6 +56,7 @@ class CleanUp:
         self._marks = frozenset(map(tree.mark, self._markers))
         self._leaders = frozenset(leaders)
         self._pids = set(self._leaders)
+        self._groups = groups
         self._forget = forget
         self._looks = 0
         self._quiet_looks = 0
@@ -41,6 +65,7 @@ class CleanUp:
         self._loop.call_soon(self._look)
 
     def _look(self) -> None:
+        groups_left = [group for group in self._groups() if group.kill() or not group.remove()]
         remains = {pid for pid in tree.children(os.getpid()) if self._is_ours(pid)}
         self._pids |= tree.end(remains)
         self._pids -= {pid for pid in self._pids if _reap(pid)}
@@ -48,7 +73,7 @@ class CleanUp:
         status = self._spawner.poll()
         if status is None and self._looks >= _QUIET_LOOKS:
             self._spawner.kill()  # it closed its socket but lives
-        self._quiet_looks = self._quiet_looks + 1 if status is not None and not remains else 0
+        self._quiet_looks = self._quiet_looks + 1 if status is not None and not remains and not groups_left else 0
         # A spawner that exited with 0 has left nothing behind.
         if status == 0 or self._quiet_looks >= _QUIET_LOOKS or time.monotonic() > self._give_up_at:
             self._forget(self)

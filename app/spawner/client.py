@@ -4,20 +4,22 @@ import asyncio
 import contextlib
 import errno
 import json
+import logging
 import os
 import secrets
 import socket
 import subprocess
 import sys
+import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from app.spawner import syscalls, wire
-from app.spawner.cgroups import Usage
-from app.spawner.clean_up import CleanUp
+from app.spawner.cgroups import Group, Usage, groups_in
+from app.spawner.clean_up import BackOff, CleanUp
 
 _READY_TIMEOUT_S = 10.0  # Python without site packages starts in 30 ms
 _CLOSE_TIMEOUT_S = 5.0  # for the spawner to end every tree; then it is killed and the node does that
@@ -25,6 +27,8 @@ _SEND_AGAIN_S = 0.05
 _REPORT_BYTES = 65536
 _MAIN = Path(__file__).with_name("__main__.py")
 _ROOT = _MAIN.parents[2]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +107,18 @@ class _Process:
 
 
 class SpawnerClient:
-    """Starts a spawner and sends it orders. A spawner that dies is replaced at the next spawn.
+    """Starts a spawner and sends it orders. One that dies is replaced at once, later if that happens again and again:
+    `on_restart` is called when another is ready.
 
     Makes this process adopt orphans, so that it can end and reap what a dead spawner leaves behind.
     Only for the event loop's thread.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_restart: Callable[[], None] = lambda: None) -> None:
+        self._on_restart = on_restart
+        self._restarting: asyncio.Task[None] | None = None
+        self._back_off = BackOff()
+        self._roots: dict[str, str] = {}  # of control groups
         self._socket: socket.socket | None = None
         self._spawner: subprocess.Popen[bytes] | None = None
         self._ready: asyncio.Future[int] | None = None
@@ -127,6 +136,8 @@ class SpawnerClient:
             SpawnFailed: it could not be started.
         """
         async with self._starting:
+            if self._socket is None:
+                await asyncio.sleep(self._back_off.delay_s(time.monotonic()))
             if self._closed:
                 raise SpawnFailed(errno.ESHUTDOWN, "spawner", "the spawner is closed")
             if self._socket is None:
@@ -137,6 +148,19 @@ class SpawnerClient:
             except TimeoutError:
                 self._on_lost()
                 raise SpawnFailed(errno.ETIMEDOUT, "spawner", "the spawner does not start") from None
+
+    async def _restart(self) -> None:
+        """Ends with a spawner, or when this is closed."""
+        logger.error("The spawner has died; its processes are ended, and another spawner is started")
+        while not self._closed:
+            try:
+                await self.start()
+            except SpawnFailed as error:
+                logger.error("Cannot start another spawner: %s; will retry", error.message)  # noqa: TRY400 - says it all
+            else:
+                self._restarting = None
+                self._on_restart()
+                return
 
     def _launch(self) -> None:
         try:
@@ -168,6 +192,8 @@ class SpawnerClient:
             SpawnFailed: it could not be started.
         """
         process_id = secrets.token_hex(8)
+        if "cgroup" in command.confinement:
+            self._roots |= command.confinement["cgroup"]["roots"]
         packet = _Packet(_spawn_order(process_id, command), stdio)
         process: _Process | None = None
         try:
@@ -211,6 +237,9 @@ class SpawnerClient:
     async def aclose(self) -> None:
         """Ends every process and the spawner. Processes that still run are reported as `spawner_lost`."""
         self._closed = True
+        if self._restarting is not None:
+            self._restarting.cancel()
+            await asyncio.wait([self._restarting])
         if self._socket is not None:
             # Not close(): the spawner's exit, after that of its last process, is seen as EOF.
             with contextlib.suppress(OSError, TimeoutError):
@@ -309,7 +338,8 @@ class SpawnerClient:
         self._socket.close()
         processes, self._processes = self._processes, {}
         pids = {process.pid for process in processes.values() if process.pid is not None}
-        self._clean_ups.add(CleanUp(self._spawner, processes, pids, self._clean_ups.discard))
+        self._clean_ups.add(CleanUp(self._spawner, processes, pids, self._groups_left, self._clean_ups.discard))
+        self._back_off.died(time.monotonic())
         self._socket = self._spawner = None
         self._lost.set()
         while self._outgoing:
@@ -322,6 +352,14 @@ class SpawnerClient:
                 process.ended(End("spawner_lost"))
             else:
                 process.started.set_exception(_lost())
+        if self._restarting is None and not self._closed:
+            self._restarting = loop.create_task(self._restart(), name="restart the spawner")
+
+    def _groups_left(self) -> Iterator[Group]:
+        """Control groups of no process that runs, or is being started."""
+        for tenant, process_id in groups_in(self._roots):
+            if process_id not in self._processes:
+                yield Group({"roots": self._roots, "tenant": tenant}, process_id)
 
 
 def _popen(descriptor: int) -> subprocess.Popen[bytes]:
