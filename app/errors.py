@@ -232,19 +232,40 @@ class RequestCancelled(ClientError, reason="cancelled"):
 class BackendError(GatewayError, reason="backend_error"):
     """The stdio server failed. `stderr` are its last lines: for administrators only."""
 
-    def __init__(self, message: str | None = None, *, hint: str | None = None, stderr: Sequence[str] = ()) -> None:
-        super().__init__(message, hint=hint)
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        hint: str | None = None,
+        stderr: Sequence[str] = (),
+        facts: Mapping[str, object] | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint, facts=facts)
         self.stderr = stderr
 
 
 class BackendExited(BackendError, reason="backend_exited"):
-    """The backend's process ended, or could not be started (`started` tells which)."""
+    """The backend's process ended, or could not be started (`started` tells which).
+
+    `limit`: at which memory limit the kernel killed it, `memory` (its own) or `tenant_memory`.
+    """
 
     def __init__(
-        self, message: str | None = None, *, started: bool = True, stderr: Sequence[str] = (), hint: str | None = None
+        self,
+        message: str | None = None,
+        *,
+        started: bool = True,
+        stderr: Sequence[str] = (),
+        hint: str | None = None,
+        limit: str = "",
     ) -> None:
-        super().__init__(message, hint=hint, stderr=stderr)
+        super().__init__(message, hint=hint, stderr=stderr, facts={"limit": limit} if limit else None)
         self.started = started
+        self.limit = limit
+
+    def before_the_call(self) -> "BackendExited":
+        """The same error, for a caller whose call had not been sent."""
+        return BackendExited(str(self), started=False, stderr=self.stderr, hint=self.hint, limit=self.limit)
 
 
 class BackendUnavailable(BackendError, reason="backend_unavailable", retry_after_s=1.0):

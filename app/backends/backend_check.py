@@ -16,7 +16,6 @@ from app.backends.pool import ProcessPool
 from app.domain import BackendSpec, Limits
 from app.errors import (
     BackendError,
-    BackendExited,
     BackendTimeout,
     GatewayError,
     InvalidMessage,
@@ -171,7 +170,7 @@ class _Conversation:
         self._fail(ResponseTooLarge())  # most likely our answer
 
     def backend_exited(self, exit: Exit) -> None:
-        self._end = BackendExited(f"the backend ended: {exit.description}", stderr=exit.stderr)
+        self._end = exit.error()
         self._fail(self._end)
 
     def _fail(self, error: BackendError) -> None:

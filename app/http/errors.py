@@ -127,6 +127,8 @@ def rpc_error(
         data["cause"] = error.cause
     if error.reached is not None:
         data["limit"] = error.reached.shown()
+    if isinstance(error, errors.BackendExited) and error.limit:
+        data["limit"] = error.limit
     if error.hint:
         data["hint"] = error.hint
     if with_stderr and isinstance(error, errors.BackendError) and error.stderr:

@@ -63,15 +63,16 @@ class Machine:
 
 
 def _groups_of(proc: Path, groups: Path) -> list[_Group]:
-    """This process's own control group first, then the root: what a container often sees."""
+    """This process's own control group and those above it, then the root: what a container often sees."""
     found: list[_Group] = []
     with contextlib.suppress(OSError):
         for line in (proc / "self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
+            own = Path(path.lstrip("/"))
             if not controllers:
-                found.append(_second_version(groups / path.lstrip("/")))
+                found += [_second_version(groups / each) for each in (own, *own.parents)]
             elif "memory" in controllers.split(","):
-                found.append(_first_version(groups / "memory" / path.lstrip("/")))
+                found += [_first_version(groups / "memory" / each) for each in (own, *own.parents)]
     return [*found, _second_version(groups), _first_version(groups / "memory")]
 
 

@@ -215,7 +215,7 @@ class RespawningLink:
         self._state = LinkState.LOST
         self._lease.release("backend_exited")
         calls, withdrawn = self.record.lose()
-        error = BackendExited(f"the backend ended: {exit.description}", stderr=exit.stderr)
+        error = exit.error()
         for line in withdrawn:
             self._tell(line)
         for call in calls:

@@ -14,7 +14,7 @@ import anyio
 
 from app.backends.lease import Lease
 from app.domain import Principal
-from app.errors import BackendError, BackendExited, BackendTimeout, GatewayError, InvalidResponse
+from app.errors import BackendError, BackendTimeout, GatewayError, InvalidResponse
 from app.links.source import CallListener
 from app.metrics import Metrics
 from app.processes.link import BackendListener, Exit
@@ -95,7 +95,7 @@ class SharedProcess:
     def send(self, link: "SharedLink", line: bytes) -> None:
         """As BackendLink.send; later failures go to the listener."""
         if self.exit is not None:
-            raise BackendExited(f"the backend has ended: {self.exit.description}", stderr=self.exit.stderr)
+            raise self.exit.error("the backend has ended")
         self._carry_out_soon(self._multiplex.from_session(link.member, line))
 
     def pause(self, link: "SharedLink") -> None:
@@ -157,14 +157,8 @@ class SharedProcess:
     def backend_exited(self, exit: Exit) -> None:
         self.exit = exit
         if not self._greeted.done():
-            self._greeted.set_exception(
-                BackendExited(
-                    f"the backend ended: {exit.description}",
-                    started=False,
-                    stderr=exit.stderr,
-                    hint="It ended before it answered `initialize`.",
-                )
-            )
+            hint = "It ended before it answered `initialize`."
+            self._greeted.set_exception(exit.error(started=False, hint=hint))
             self._greeted.exception()  # perhaps nobody waits any more: asyncio would log it
         for member in list(self._multiplex.members):
             member.owner.tell_exit(exit)

@@ -4,6 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from app.errors import BackendExited
+
+_RAISING = {
+    "memory": "A platform administrator can raise `limits.memory_mb` of the backend.",
+    "tenant_memory": "A platform administrator can raise `limits.memory_mb` of the tenant.",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Exit:
@@ -12,6 +19,16 @@ class Exit:
     reason: str
     description: str  # for people: "exit status 3", "signal 9 (SIGKILL)", "No such file or directory: 'uvx'"
     stderr: Sequence[str] = ()
+    limit: str = ""  # at which the kernel killed it: `memory`, its own, or `tenant_memory`
+
+    def error(
+        self, words: str = "the backend ended", *, started: bool = True, hint: str | None = None
+    ) -> BackendExited:
+        """For those who called it. What is to be done about a limit matters more than `hint`."""
+        hint = _RAISING.get(self.limit, hint)
+        return BackendExited(
+            f"{words}: {self.description}", started=started, stderr=self.stderr, hint=hint, limit=self.limit
+        )
 
 
 class BackendListener(Protocol):

@@ -144,7 +144,7 @@ class BackendProcess:
 
     def _has_ended(self) -> BackendExited:
         if self.exit is not None:
-            return BackendExited(f"the backend has ended: {self.exit.description}", stderr=self.exit.stderr)
+            return self.exit.error("the backend has ended")
         return BackendExited("the backend has closed its input", stderr=self.stderr.last_lines(_STDERR_LINES))
 
     def _complained(self, data: bytes) -> None:
@@ -250,7 +250,15 @@ class BackendProcess:
             reason = "stopped"
         elif self._kill_cause is not None:
             reason, description = "killed", f"killed: it {self._kill_cause}"
-        return Exit(reason, description, self.stderr.last_lines(_STDERR_LINES))
+        elif end.limit:
+            reason, description = "killed", f"killed: {self._over(end.limit)}"
+        limit = end.limit if reason == "killed" and self._kill_cause is None else ""
+        return Exit(reason, description, self.stderr.last_lines(_STDERR_LINES), limit)
+
+    def _over(self, limit: str) -> str:
+        if limit == "memory":
+            return f"it needed more memory than its {self.spec.limits.memory_mb} MiB"
+        return "all processes of its tenant together needed more memory than the tenant has"
 
     def _tell(self, exit: Exit) -> None:
         if self._listener is not None:

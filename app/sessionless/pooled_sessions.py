@@ -219,7 +219,7 @@ class PooledSessions:
         try:
             about = await self._initialize(session, envelope)
         except BackendExited as error:  # during the gateway's own request: the caller's was not sent
-            raise BackendExited(str(error), started=False, stderr=error.stderr, hint=error.hint) from None
+            raise error.before_the_call() from None
         if about is None or (probe is not None and _discovered(probe) is not None):
             self._eras[key] = (version, True)
             return None

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from app.domain import BackendSpec, Limits, Principal
-from app.errors import BackendExited, BackendTimeout, GatewayError, InvalidMessage, RoutesUnavailable, ShuttingDown
+from app.errors import BackendTimeout, GatewayError, InvalidMessage, RoutesUnavailable, ShuttingDown
 from app.limits.gates import TenantGate
 from app.links.respawning import RespawningLink
 from app.links.session_link import SessionLink
@@ -284,8 +284,7 @@ class Session:
     def backend_exited(self, exit: Exit) -> None:
         was_open = self.state is SessionState.OPEN
         hint = None if was_open else "It ended before it answered `initialize`."
-        words = f"the backend ended: {exit.description}"
-        self.close(BACKEND_EXITED, BackendExited(words, started=was_open, stderr=exit.stderr, hint=hint))
+        self.close(BACKEND_EXITED, exit.error(started=was_open, hint=hint))
 
     def backend_failed(self, call: bytes, error: GatewayError) -> None:
         failed = self.exchange.calls.get(call)

@@ -156,7 +156,7 @@ class SpawnerClient:
             try:
                 await self.start()
             except SpawnFailed as error:
-                logger.error("Cannot start another spawner: %s; will retry", error.message)  # noqa: TRY400 - says it all
+                logger.error("Cannot start another spawner: %s; will retry", error.message)
             else:
                 self._restarting = None
                 self._on_restart()

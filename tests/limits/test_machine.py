@@ -57,6 +57,14 @@ def test_the_limit_of_a_service_counts_without_what_is_only_cached(proc: Path, t
     assert Machine(proc, groups).memory() == Use(800, 1000)
 
 
+def test_the_limit_of_a_service_counts_for_a_group_within_it(proc: Path, tmp_path: Path) -> None:
+    groups = tmp_path / "cgroup"
+    (proc / "self/cgroup").write_text("0::/system.slice/trunkline.service/trunkline-nodes\n")
+    files(groups / "system.slice/trunkline.service/trunkline-nodes", memory_dot_max="max\n", memory_dot_current="5\n")
+    files(groups / "system.slice/trunkline.service", memory_dot_max="1000\n", memory_dot_current="900\n")
+    assert Machine(proc, groups).memory() == Use(900, 1000)
+
+
 def test_a_container_that_sees_its_group_as_the_root(proc: Path, tmp_path: Path) -> None:
     groups = tmp_path / "cgroup"
     (proc / "self/cgroup").write_text("0::/../somewhere/else\n")

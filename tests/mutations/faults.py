@@ -9,6 +9,7 @@ from tests.mutations.fault import Fault
 from tests.mutations.faults_of_backends import FAULTS_OF_BACKENDS
 from tests.mutations.faults_of_dialogues import FAULTS_OF_DIALOGUES
 from tests.mutations.faults_of_egress import FAULTS_OF_EGRESS
+from tests.mutations.faults_of_groups import FAULTS_OF_GROUPS
 from tests.mutations.faults_of_limits import FAULTS_OF_LIMITS
 from tests.mutations.faults_of_nodes import FAULTS_OF_NODES
 from tests.mutations.faults_of_registration import FAULTS_OF_REGISTRATION
@@ -551,6 +552,7 @@ FAULTS = (
     *FAULTS_OF_LIMITS,
     *FAULTS_OF_NODES,
     *FAULTS_OF_BACKENDS,
+    *FAULTS_OF_GROUPS,
     *FAULTS_OF_REGISTRATION,
     *FAULTS_OF_DIALOGUES,
     *FAULTS_OF_STREAMS,

@@ -1,0 +1,130 @@
+"""Faults of control groups: limits of processes, their ends, and a spawner that dies."""
+
+from tests.mutations.fault import Fault
+
+GROUPS = ("tests/spawner/test_cgroups.py",)
+ROOTS = ("tests/sandbox/test_cgroup_roots.py",)
+RESTART = ("tests/spawner/test_clean_up.py",)
+CALLERS = ("tests/processes/test_link.py",)
+
+FAULTS_OF_GROUPS = (
+    Fault(
+        "a process has no memory limit",
+        "app/spawner/cgroups.py",
+        'if "memory_bytes" in self._cgroup:',
+        'if "no_bytes" in self._cgroup:',
+        GROUPS,
+    ),
+    Fault(
+        "a process may fork without end",
+        "app/spawner/cgroups.py",
+        'if "pids" in self._cgroup:',
+        'if "no_pids" in self._cgroup:',
+        GROUPS,
+    ),
+    Fault(
+        "a process has every core",
+        "app/spawner/cgroups.py",
+        'if "cpu" in self._cgroup:',
+        'if "no_cpu" in self._cgroup:',
+        GROUPS,
+    ),
+    Fault(
+        "a tenant has no memory limit",
+        "app/spawner/cgroups.py",
+        'self.limit_tenant(self._cgroup.get("tenant_memory_bytes"))',
+        "self.limit_tenant(None)",
+        GROUPS,
+    ),
+    Fault(
+        "a process does not join its group",
+        "app/spawner/server.py",
+        "Prepared(group.joins if group is not None else (), ",
+        "Prepared((), ",
+        GROUPS,
+    ),
+    Fault(
+        "what has left its tree is not killed with its group",
+        "app/spawner/server.py",
+        "        return self.group is not None and self.group.kill()\n",
+        "        return False\n",
+        GROUPS,
+    ),
+    Fault(
+        "groups are never removed",
+        "app/spawner/server.py",
+        " and (self.group is None or self.group.remove())",
+        "",
+        GROUPS,
+    ),
+    Fault(
+        "every SIGKILL is said to be a memory limit",
+        "app/spawner/cgroups.py",
+        "        if not self.usage().oom_kills:\n",
+        "        if False:\n",
+        (*GROUPS, *CALLERS),
+    ),
+    Fault(
+        "a process that was killed on purpose is said to have reached a limit",
+        "app/spawner/server.py",
+        "if process.id not in self._ending and (dead.si_code, dead.si_status) in _KILLED:",
+        "if (dead.si_code, dead.si_status) in _KILLED:",
+        GROUPS,
+    ),
+    Fault(
+        "a tenant's memory limit is taken for the process's",
+        "app/spawner/cgroups.py",
+        "        if self._was_full(self._directories[memory]):\n",
+        "        if memory:\n",
+        (*GROUPS, *CALLERS),
+    ),
+    Fault(
+        "callers are not told which limit ended the process",
+        "app/http/errors.py",
+        '        data["limit"] = error.limit\n',
+        "        pass\n",
+        CALLERS,
+    ),
+    Fault(
+        "a living node's groups are taken for a dead one's",
+        "app/sandbox/cgroup_roots.py",
+        "        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
+        "        pass\n",
+        ROOTS,
+    ),
+    Fault(
+        "what a dead node has left lives on",
+        "app/sandbox/cgroup_roots.py",
+        "                        _end(str(directory))\n",
+        "                        pass\n",
+        ROOTS,
+    ),
+    Fault(
+        "a node stays in the group whose controllers it needs",
+        "app/sandbox/cgroup_roots.py",
+        "            if error.errno != errno.EBUSY or not _is_given_to_us(base):\n",
+        "            if error.errno:\n",
+        ROOTS,
+    ),
+    Fault(
+        "a spawner that has died is not replaced",
+        "app/spawner/client.py",
+        "        if self._restarting is None and not self._closed:\n",
+        "        if False:\n",
+        RESTART,
+    ),
+    Fault(
+        "control groups of a dead spawner are left",
+        "app/spawner/clean_up.py",
+        "if group.kill() or not group.remove()]",
+        "if False]",
+        RESTART,
+    ),
+    Fault(
+        "the end of a spawner ends processes of the next one",
+        "app/spawner/client.py",
+        "            if process_id not in self._processes:\n                yield",
+        "            if process_id:\n                yield",
+        RESTART,
+    ),
+)
