@@ -1,40 +1,42 @@
 """Homes: a directory for each tenant's backends. It is created when the first process starts and locked while one runs,
-so that `trunkline homes` removes none that a process of any node on this machine uses.
+so that `trunkline homes` removes none that a process of any node on this machine uses. In it are the homes of single
+processes and principals (own_homes.py).
 
-Backends run as the gateway's user: modes keep other users of the machine out, not other tenants (that is the sandbox's
-task).
+Modes keep other users of the machine out; other tenants are kept out by the sandbox.
 """
 
+import asyncio
 import errno
 import fcntl
+import logging
 import os
-import shutil
-import stat
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import anyio.to_thread
 
 from app.domain import is_home
+from app.processes import home_directories as directories
+from app.processes import own_homes
+from app.processes.own_homes import OwnHome
+
+logger = logging.getLogger(__name__)
 
 HOME, TEMPORARY = "home", "tmp"
-_MODE = 0o700
 _ATTEMPTS = 3  # a home that is removed while it is opened is created again
-_ROOT = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_DIRECTORY = _ROOT | os.O_NOFOLLOW
-_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # some network file systems
 
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The directories of one tenant's processes."""
+    """The directories of one process: `own`, or else those that it shares with all others of its tenant."""
 
     name: str
     path: str
     tmpdir: str
+    own: OwnHome | None = None
 
 
 class Homes:
@@ -44,6 +46,7 @@ class Homes:
         self._root = root
         self._descriptors: dict[str, int] = {}
         self._processes: Counter[str] = Counter()
+        self._removals: set[asyncio.Future[None]] = set()
 
     async def open(self, name: str) -> Home:
         """Opens a home for one more process, creates it if needed.
@@ -63,16 +66,51 @@ class Homes:
         base = self._root / name
         return Home(name, str(base / HOME), str(base / TEMPORARY))
 
+    async def open_own(self, name: str, kept: str | None = None, quota_bytes: int | None = None) -> Home:
+        """Opens a home that only this process has, or with `kept` (`own_homes.key_of`) one that lasts.
+
+        Raises:
+            OSError: as `open`; EDQUOT if the home that lasts is over its quota.
+        """
+        shared = await self.open(name)
+        try:
+            own = await anyio.to_thread.run_sync(own_homes.open_own, self._root / name, kept, quota_bytes)
+        except BaseException:
+            self.close(shared)
+            raise
+        return Home(name, str(own.path), str(own.tmpdir), own)
+
     def close(self, home: Home) -> None:
-        self._processes[home.name] -= 1
-        if not self._processes[home.name]:
-            del self._processes[home.name]
-            os.close(self._descriptors.pop(home.name))
+        """What was the process's own is removed in a thread."""
+        if home.own is None:
+            self._closed(home.name)
+            return
+        removal = asyncio.get_running_loop().run_in_executor(None, home.own.remove)
+        self._removals.add(removal)
+        removal.add_done_callback(lambda done: self._removed(home, done))
+
+    async def aclose(self) -> None:
+        """Waits until everything that was closed is removed."""
+        while self._removals:
+            await asyncio.wait(self._removals)
+
+    def _removed(self, home: Home, removal: asyncio.Future[None]) -> None:
+        self._removals.discard(removal)
+        self._closed(home.name)
+        error = None if removal.cancelled() else removal.exception()
+        if error is not None:  # the next start of a node tries again
+            logger.warning("Could not remove the home of a backend process: %s", error, extra={"home": home.path})
+
+    def _closed(self, name: str) -> None:
+        self._processes[name] -= 1
+        if not self._processes[name]:
+            del self._processes[name]
+            os.close(self._descriptors.pop(name))
 
 
 def make_root(root: Path) -> None:
     """Creates the directory of all homes. Raises OSError."""
-    root.mkdir(mode=_MODE, parents=True, exist_ok=True)
+    root.mkdir(mode=directories.MODE, parents=True, exist_ok=True)
 
 
 def is_left(old: Path) -> bool:
@@ -92,11 +130,11 @@ def adopt(old: Path, root: Path, name: str) -> bool:
     """
     _check_name(name)
     new = root / name / HOME
-    with _opened(root, _ROOT) as parent:
+    with directories.opened(root, directories.ROOT) as parent:
         fcntl.flock(parent, fcntl.LOCK_EX)  # several nodes of this machine may start at once
         if not is_left(old):
             return False
-        os.close(_own_directory(parent, name))
+        os.close(directories.own(parent, name))
         with suppress(FileNotFoundError):
             new.rmdir()  # created, still empty
         os.rename(old, new)
@@ -115,7 +153,7 @@ class Found:
 
 
 def find(root: Path) -> Iterator[Found]:
-    """The homes below the directory, by name. Slow: walks through their files.
+    """The homes below the directory, by name, each followed by those in it that last. Slow: walks through their files.
 
     Raises:
         OSError: the directory cannot be read.
@@ -123,24 +161,34 @@ def find(root: Path) -> Iterator[Found]:
     for name in sorted(os.listdir(root)) if root.exists() else ():
         path = root / name
         if is_home(name) and path.is_dir() and not path.is_symlink():
-            yield Found(name, path, _size(path), _is_in_use(root, name))
+            yield Found(name, path, directories.size(path), _is_in_use(path))
+            for kept in own_homes.kept_in(path):
+                place = path / own_homes.KEPT / kept
+                yield Found(f"{name}/{kept}", place, directories.size(place), _is_in_use(place))
 
 
 def remove(root: Path, name: str) -> None:
-    """Removes a home and its contents.
+    """Removes a home and its contents; with `NAME/KEPT` only that home in it.
 
     Raises:
         BlockingIOError: a process uses it.
         OSError: it cannot be removed, or only in part.
     """
-    _check_name(name)
-    with _opened(root, _ROOT) as parent, _opened(name, parent=parent) as home:
+    tenant, slash, kept = name.partition("/")
+    _check_name(tenant)
+    if slash and not own_homes.is_key(kept):
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), name)
+    place = root / tenant / own_homes.KEPT if kept else root
+    with directories.opened(place, directories.DIRECTORY if kept else directories.ROOT) as parent:
+        _remove(parent, kept or tenant)
+
+
+def _remove(parent: int, name: str) -> None:
+    with directories.opened(name, parent=parent) as home:
         fcntl.flock(home, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not _is_at(home, parent, name):  # it was removed and created again
+        if not directories.is_at(home, parent, name):  # it was removed and created again
             raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK), name)
-        for *_, directory in os.fwalk(name, dir_fd=parent):
-            os.fchmod(directory, _MODE)  # package caches are read-only
-        shutil.rmtree(name, dir_fd=parent)  # by descriptors: symbolic links are removed, not followed
+        directories.remove_tree(parent, name)
 
 
 def _check_name(name: str) -> None:
@@ -148,26 +196,17 @@ def _check_name(name: str) -> None:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), name)
 
 
-@contextmanager
-def _opened(path: Path | str, flags: int = _DIRECTORY, *, parent: int | None = None) -> Iterator[int]:
-    descriptor = os.open(path, flags, dir_fd=parent)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
 def _open_locked(root: Path, name: str) -> int:
     """Creates the home if needed; returns a descriptor with a shared lock on it."""
     _check_name(name)
-    with _opened(root, _ROOT) as parent:
+    with directories.opened(root, directories.ROOT) as parent:
         for _ in range(_ATTEMPTS):
-            descriptor = _own_directory(parent, name)
+            descriptor = directories.own(parent, name)
             try:
-                _share_lock(descriptor)
-                if _is_at(descriptor, parent, name):  # and it stays: removing needs the exclusive lock
+                directories.share_lock(descriptor)
+                if directories.is_at(descriptor, parent, name):  # and it stays: removing needs the exclusive lock
                     for each in (HOME, TEMPORARY):
-                        os.close(_own_directory(descriptor, each))
+                        os.close(directories.own(descriptor, each))
                     return descriptor
             except BaseException:
                 os.close(descriptor)
@@ -176,54 +215,11 @@ def _open_locked(root: Path, name: str) -> int:
     raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), name)
 
 
-def _own_directory(parent: int, name: str) -> int:
-    """Creates the directory if needed; returns its descriptor. It is ours, no symbolic link, and closed to others."""
-    with suppress(FileExistsError):
-        os.mkdir(name, _MODE, dir_fd=parent)
-    descriptor = os.open(name, _DIRECTORY, dir_fd=parent)
-    try:
-        status = os.fstat(descriptor)
-        if status.st_uid != os.geteuid():
-            raise PermissionError(errno.EPERM, "it belongs to another user", name)
-        if stat.S_IMODE(status.st_mode) != _MODE:
-            os.fchmod(descriptor, _MODE)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def _is_at(descriptor: int, parent: int, name: str) -> bool:
-    """Whether the open directory is still the one of this name."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(name, dir_fd=parent, follow_symlinks=False))
-    except FileNotFoundError:
-        return False
-
-
-def _share_lock(descriptor: int) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
-
-
-def _is_in_use(root: Path, name: str) -> bool:
+def _is_in_use(path: Path) -> bool:
     """Whether somebody holds its lock. In doubt it is in use."""
     try:
-        with _opened(root / name) as home:
+        with directories.opened(path) as home:
             fcntl.flock(home, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return True
     return False
-
-
-def _size(path: Path) -> int:
-    """The bytes of all files in it."""
-    total = 0
-    for directory, _, files in os.walk(path):
-        for each in files:
-            with suppress(OSError):
-                total += os.lstat(os.path.join(directory, each)).st_size
-    return total

@@ -17,7 +17,7 @@ from app.links.leasing import ProcessLeasing
 from app.links.shared_processes import initialized
 from app.node.parts.opening import Opening
 from app.node.parts.records import Records
-from app.processes import homes
+from app.processes import homes, own_homes
 from app.processes.pipes import PipeLimits
 from app.processes.supervisor import Supervisor, SupervisorOptions
 from app.sessions.reclaiming import Reclaiming
@@ -79,6 +79,8 @@ async def _open_homes(settings: Settings, backends: BackendRepository) -> homes.
         await anyio.to_thread.run_sync(homes.make_root, root)
     except OSError as error:
         raise SettingsError(f"{PREFIX}HOMES_DIR: cannot make {str(root)!r}: {error.strerror}") from None
+    if left := await anyio.to_thread.run_sync(own_homes.remove_leftovers, root):
+        log.info("removed the private homes of %d processes whose node had died", left)
     if await anyio.to_thread.run_sync(homes.is_left, old):
         try:
             owners = await backends.homes(limit=2)

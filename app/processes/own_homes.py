@@ -1,0 +1,134 @@
+"""Homes inside the home of a tenant: of one process, removed with it, or of one principal, which last.
+
+    TENANT.MADE/private/RANDOM/{home,tmp}    of one process
+    TENANT.MADE/kept/BACKEND.HASH/home       of one principal of one backend
+
+A lock on the directory says that it is in use; the kernel releases it when the node dies, however it dies.
+"""
+
+import errno
+import fcntl
+import hashlib
+import os
+import re
+import secrets
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.domain import NAME_PATTERN, is_home
+from app.processes import home_directories as directories
+
+PRIVATE, KEPT = "private", "kept"
+HOME, TEMPORARY = "home", "tmp"
+_HASH_DIGITS = 32
+_is_key = re.compile(NAME_PATTERN.strip("^$") + rf"\.[0-9a-f]{{{_HASH_DIGITS}}}").fullmatch
+
+
+@dataclass(frozen=True, slots=True)
+class OwnHome:
+    """A home that processes do not share with all others of the tenant. Close `descriptors` when the process has ended.
+
+    `private`: the directory that is removed then.
+    """
+
+    path: Path
+    tmpdir: Path
+    private: Path
+    descriptors: tuple[int, ...]
+
+    def remove(self) -> None:
+        """Removes what is the process's own, and releases the rest. For a thread."""
+        try:
+            directories.remove_tree(self.private.parent, self.private.name)
+        finally:
+            for each in self.descriptors:
+                os.close(each)
+
+
+def key_of(backend: str, identity: Iterable[str]) -> str:
+    """The name of a principal's home for a backend."""
+    text = "\0".join(identity)
+    return f"{backend}.{hashlib.sha256(text.encode()).hexdigest()[:_HASH_DIGITS]}"
+
+
+def is_key(text: str) -> bool:
+    return _is_key(text) is not None
+
+
+def open_own(base: Path, kept: str | None = None, quota_bytes: int | None = None) -> OwnHome:
+    """Makes the directories for one process; with `kept` its home is the one of that name, which lasts.
+
+    Raises:
+        OSError: that is not possible; EDQUOT if the home that lasts is over its quota already.
+    """
+    opened: list[int] = []
+    try:
+        private = _make(base, PRIVATE, secrets.token_hex(8), (HOME, TEMPORARY), opened)
+        home = private / HOME
+        if kept is not None:
+            home = _make(base, KEPT, kept, (HOME,), opened) / HOME
+            if quota_bytes is not None and directories.size(home) >= quota_bytes:
+                raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), kept)
+        return OwnHome(home, private / TEMPORARY, private, tuple(opened))
+    except BaseException:
+        for each in opened:
+            os.close(each)
+        raise
+
+
+def _make(base: Path, kind: str, name: str, parts: Iterable[str], opened: list[int]) -> Path:
+    """Makes a directory with its parts, locked as in use."""
+    with directories.opened(base) as tenant:
+        parent = directories.own(tenant, kind)
+    try:
+        directory = directories.own(parent, name)
+        opened.append(directory)
+        directories.share_lock(directory)
+        if not directories.is_at(directory, parent, name):  # somebody removed it before it was locked
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), name)
+        for part in parts:
+            os.close(directories.own(directory, part, of_anybody=kind == KEPT))
+    finally:
+        os.close(parent)
+    return base / kind / name
+
+
+def give(home: Path, uid: int) -> None:
+    """Makes a home that lasts, and all in it, belong to the user of the tenant. For a thread; needs root."""
+    if os.lstat(home).st_uid == uid:
+        return
+    for *_, files, directory in os.fwalk(home, follow_symlinks=False):
+        for each in files:
+            os.chown(each, uid, uid, dir_fd=directory, follow_symlinks=False)
+        os.fchown(directory, uid, uid)
+
+
+def remove_leftovers(root: Path) -> int:
+    """Removes the private homes of processes whose node died; returns how many. For a thread."""
+    count = 0
+    for name in filter(is_home, os.listdir(root)):
+        place = root / name / PRIVATE
+        with suppress(OSError):
+            for each in os.listdir(place) if not place.is_symlink() else ():
+                with suppress(OSError):
+                    count += _remove_unused(place, each)
+    return count
+
+
+def _remove_unused(place: Path, name: str) -> bool:
+    with directories.opened(place / name) as directory:
+        try:
+            fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False  # in use, or a file system without locks
+        directories.remove_tree(place, name)
+    return True
+
+
+def kept_in(base: Path) -> Iterator[str]:
+    """The names of the homes that last of one tenant."""
+    place = base / KEPT
+    if place.is_dir() and not place.is_symlink():
+        yield from filter(is_key, sorted(os.listdir(place)))
