@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from app.egress.copying import Copier, Tunnel
 from app.egress.dialling import Dialler
@@ -14,6 +14,7 @@ from app.egress.outgoing import Outgoing, Rule
 from app.egress.refusals import Reason, Refused
 from app.logs import Thinned
 from app.metrics import Metrics
+from app.public_addresses import Address
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +31,19 @@ class Services:
     copier: Copier
     metrics: Metrics
     log: Thinned
+
+
+class Owner(Protocol):
+    """The process that a connection is of."""
+
+    def asks(self, host: Address | str, port: int) -> Outgoing:
+        """What is asked for, completed by who asks."""
+
+    def full(self) -> Reason | None:
+        """Which limit its connections are over."""
+
+    def note(self, outgoing: Outgoing, reason: Reason) -> None:
+        """A connection was refused, or could not be made."""
 
 
 class Connection:
@@ -52,8 +66,8 @@ class Connection:
         if self._tunnel is not None:
             self._tunnel.count()
 
-    async def serve(self, asks: Callable[..., Outgoing], full: Callable[[], Reason | None]) -> None:
-        """From the first byte to the last. `asks` completes what is asked for; `full` is whether there is no room."""
+    async def serve(self, owner: Owner) -> None:
+        """From the first byte to the last."""
         incoming = Incoming(self._client)
         outgoing: Outgoing | None = None
         try:
@@ -62,8 +76,8 @@ class Connection:
                     request = await incoming.request()
             except TimeoutError:
                 raise Refused(Reason.SLOW, f"the request did not arrive within {HEAD_S:.0f} s") from None
-            outgoing = asks(host=request.host, port=request.port)
-            reason = full()
+            outgoing = owner.asks(request.host, request.port)
+            reason = owner.full()
             if reason is not None:
                 raise Refused(reason)
             await self._rule.permit(outgoing)
@@ -75,6 +89,8 @@ class Connection:
             pass
         except Refused as refused:
             self._tell(refused, outgoing)
+            if outgoing is not None:
+                owner.note(outgoing, refused.reason)
             await self._say_goodbye(incoming.refusal(refused))
         finally:
             self._client.close()

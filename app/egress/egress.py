@@ -6,9 +6,9 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -33,6 +33,7 @@ _ROOM_FOR_REFUSALS = 16  # connections over a limit that are accepted to be told
 _ACCEPT_AT_ONCE = 16
 _ACCEPT_AGAIN_S = 0.5  # after the node had no descriptor left
 _OWN_HOSTS_S = 60.0
+_REFUSED_KEPT = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +166,7 @@ class EgressLine:
         self._is_accepting = False
         self._is_closed = False
         self._count = 0
+        self._refused = deque[tuple[str, str]](maxlen=_REFUSED_KEPT)
         self._connections: dict[Connection, anyio.CancelScope] = {}
         self._loop.add_reader(self._node_end, self._on_listener)
 
@@ -278,11 +280,24 @@ class EgressLine:
             if self._is_closed:
                 return
             self._connections[connection] = scope
-            asks = partial(Outgoing, self._tenant, self._backend, self._process)
             try:
-                await connection.serve(asks, lambda: self._egress.full(self._count))
+                await connection.serve(self)
             finally:
                 del self._connections[connection]
+
+    def asks(self, host: Address | str, port: int) -> Outgoing:
+        return Outgoing(self._tenant, self._backend, self._process, host, port)
+
+    def full(self) -> Reason | None:
+        return self._egress.full(self._count)
+
+    def note(self, outgoing: Outgoing, reason: Reason) -> None:
+        self._refused.append((outgoing.destination, reason.label))
+
+    @property
+    def refused(self) -> Sequence[tuple[str, str]]:
+        """The last connections that were refused or could not be made: destination and reason."""
+        return tuple(self._refused)
 
     def sweep(self, idle_since: float) -> None:
         """Ends connections without a byte since then."""

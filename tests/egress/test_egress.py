@@ -241,6 +241,7 @@ async def test_a_name_with_any_address_that_is_not_public_is_refused(dialled, ad
         assert not any(each.encode() in answer for each in addresses)
         assert (await proxied.says(socks("inside.example", 443)))[:4] == b"\5\0\5\2"
         assert proxied.refusals("address") == 2
+        assert proxied.line.refused == (("inside.example:443", "address"),) * 2
     assert dialled == []
 
 
@@ -256,8 +257,9 @@ async def test_the_address_that_was_checked_is_the_one_that_is_dialled(dialled):
 async def test_the_gateways_own_hosts_and_addresses_are_refused_even_if_they_are_public(dialled, monkeypatch):
     lookup = Lookup(gateway_example=[["93.184.216.34"]], alias_example=[["93.184.216.34"]], mine_example=[["1.1.1.1"]])
     monkeypatch.setattr(dialling, "_is_of_this_machine", lambda address, port: str(address) == "1.1.1.1")
-    async with proxy(allow=(), lookup=lookup, own_hosts=("gateway.example",)) as proxied:
-        for host in ("gateway.example", "alias.example", "93.184.216.34", "mine.example", "1.1.1.1"):
+    lookup.names["9.9.9.9"] = [["9.9.9.9"]]  # as a system's resolver answers
+    async with proxy(allow=(), lookup=lookup, own_hosts=("gateway.example", "9.9.9.9")) as proxied:
+        for host in ("gateway.example", "alias.example", "93.184.216.34", "mine.example", "1.1.1.1", "9.9.9.9"):
             assert (await proxied.says(f"CONNECT {host}:443 HTTP/1.1\r\n\r\n".encode())).split()[1] == b"403", host
     assert dialled == []
 
@@ -356,6 +358,20 @@ async def test_what_cannot_be_forwarded_is_answered_in_words(sent: bytes, status
 async def test_socks_answers_with_its_codes(sent: bytes, answer: bytes):
     async with proxy(lookup=Lookup()) as proxied:
         assert (await proxied.says(sent)).startswith(answer)
+
+
+@pytest.mark.parametrize("kind", ["http", "socks"])
+async def test_a_request_may_arrive_byte_by_byte(kind: str):
+    async with proxy() as proxied, server() as port:
+        asked = socks("127.0.0.1", port) if kind == "socks" else f"CONNECT 127.0.0.1:{port} HTTP/1.1\r\n\r\n".encode()
+        reader, writer = await proxied.open()
+        for byte in asked:
+            writer.write(bytes([byte]))
+            await asyncio.sleep(0.001)
+        writer.write(b"hello")
+        writer.write_eof()
+        assert (await asyncio.wait_for(reader.read(), 20)).endswith(b"hello")
+        writer.close()
 
 
 async def test_a_port_where_nothing_listens_is_refused_with_502():
