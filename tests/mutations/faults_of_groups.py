@@ -1,10 +1,11 @@
-"""Faults of control groups: limits of processes, their ends, and a spawner that dies."""
+"""Faults of control groups and user ids: limits of processes, their ends, a spawner that dies, whose files are whose."""
 
 from tests.mutations.fault import Fault
 
 GROUPS = ("tests/spawner/test_cgroups.py",)
 ROOTS = ("tests/sandbox/test_cgroup_roots.py",)
 RESTART = ("tests/spawner/test_clean_up.py",)
+UIDS = ("tests/sandbox/test_uids.py",)
 CALLERS = ("tests/processes/test_link.py",)
 
 FAULTS_OF_GROUPS = (
@@ -126,5 +127,40 @@ FAULTS_OF_GROUPS = (
         "            if process_id not in self._processes:\n                yield",
         "            if process_id:\n                yield",
         RESTART,
+    ),
+    Fault(
+        "two nodes read the table of user ids before either has written",
+        "app/sandbox/uids.py",
+        "        fcntl.flock(table, fcntl.LOCK_EX)\n",
+        "        pass\n",
+        UIDS,
+    ),
+    Fault(
+        "the user id of a home that is there is given to another tenant",
+        "app/sandbox/uids.py",
+        " and not os.path.lexists(homes / names[uid])]",
+        "]",
+        UIDS,
+    ),
+    Fault(
+        "a tenant gets the user id of an account",
+        "app/sandbox/uids.py",
+        "if uid not in running and not _is_account(uid):",
+        "if uid not in running:",
+        UIDS,
+    ),
+    Fault(
+        "a tenant gets the user id of somebody's processes",
+        "app/sandbox/uids.py",
+        "if uid not in running and not _is_account(uid):",
+        "if not _is_account(uid):",
+        UIDS,
+    ),
+    Fault(
+        "a file that is also outside of the home is given away with it",
+        "app/sandbox/uids.py",
+        " and status.st_nlink == 1",
+        "",
+        UIDS,
     ),
 )
