@@ -311,6 +311,11 @@ class Stdout(_ReadEnd):
         if self._unheard and self._listener is not None:
             self._hand_over_soon()
 
+    @property
+    def is_flooding(self) -> bool:
+        """Whether it is not read because it has written too much."""
+        return bool(self._paused & Pause.FLOOD)
+
     def refill(self, seconds: float) -> None:
         """Grants what the sustained rate allows in this time."""
         self.grant(int(self._limits.stdout_bytes_per_s * seconds))

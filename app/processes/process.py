@@ -69,6 +69,7 @@ class BackendProcess:
         self._kill_cause: str | None = None
         self._was_mute = False  # it had closed a pipe before it was asked to stop: then it ended by itself
         self._swept_at = time.monotonic()
+        self._has_flooded = False
         self._gone = anyio.Event()
 
     async def start(self, command: Command) -> None:
@@ -204,6 +205,7 @@ class BackendProcess:
 
     def sweep(self, now: float) -> None:
         """Checks for floods, stalls and closed pipes; to be called a few times a second."""
+        self._note_flood()
         self._stdout.refill(now - self._swept_at)
         self._swept_at = now
         if self.is_stopping():
@@ -213,6 +215,13 @@ class BackendProcess:
         mute_since = self._mute_since()
         if mute_since is not None and now - mute_since >= _MUTE_GRACE_S:
             self.kill("closed its input or output and lived on")
+
+    def _note_flood(self) -> None:
+        """Logs the first time that it is read more slowly."""
+        if self._stdout.is_flooding and not self._has_flooded:
+            self._has_flooded = True
+            what = "A backend process writes more than it is asked for: it is read more slowly"
+            logger.warning(what, extra={"backend_process": self.id})
 
     def _mute_since(self) -> float | None:
         """When it closed its input or output; normally it ends at once."""

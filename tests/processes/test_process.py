@@ -164,13 +164,14 @@ async def test_an_endless_line_kills(running_with):
     await eventually(lambda: len(listener.overlong) == 1)
 
 
-async def test_a_flood_is_slowed_to_the_sustained_rate(running_with):
+async def test_a_flood_is_slowed_to_the_sustained_rate_and_logged_once(running_with, caplog):
     running = await running_with(stdout_burst_bytes=1 << 20, stdout_bytes_per_s=1 << 20)
     process, listener = await running.start("flood")
     started = time.monotonic()
     await listener.line(12_000)  # as short ones they count 3 MB, of which 1 MB is the burst
     assert time.monotonic() - started > 0.8
     assert process.exit is None
+    assert sum("more slowly" in message for message in caplog.messages) == 1
 
 
 async def test_many_short_lines_leave_the_loop_turns_and_stay_in_order(running):
