@@ -8,8 +8,8 @@ import socket
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Self
 
 import anyio
@@ -60,6 +60,7 @@ class Egress:
         dialler = Dialler(Names(self._options.lookup), self._options.allow, self._options.own_hosts)
         self._services = Services(dialler, Copier(self._options.max_pipes), metrics, Thinned(logger))
         self._tasks: anyio.abc.TaskGroup | None = None
+        self._resources = AsyncExitStack()
         self._lines: set[EgressLine] = set()
         self._count = 0
         metrics.egress_connections.set_function(lambda: self._count)
@@ -68,23 +69,21 @@ class Egress:
         return f"<Egress [{len(self._lines)} lines, {self._count} connections]>"
 
     async def __aenter__(self) -> Self:
-        self._tasks = await anyio.create_task_group().__aenter__()
+        async with AsyncExitStack() as stack:
+            stack.callback(self._services.copier.close)
+            self._tasks = await stack.enter_async_context(anyio.create_task_group())
+            self._resources = stack.pop_all()
         self._tasks.start_soon(self._sweep, name="sweep egress")
         self._tasks.start_soon(self._look_up_own_hosts, name="look up own hosts")
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         tasks, self._tasks = self._tasks, None
         for line in list(self._lines):
             line.close()
         if tasks is not None:
             tasks.cancel_scope.cancel()
-            try:
-                await tasks.__aexit__(kind, error, trace)
-            finally:
-                self._services.copier.close()
+        await self._resources.aclose()
 
     def open(self, tenant: str, backend: str, rule: Rule | None = None) -> "EgressLine":
         """For a process that is about to start. `rule` decides in the place of the node's.

@@ -543,6 +543,12 @@ async def test_a_line_whose_process_never_starts_leaves_nothing():
         assert descriptors() == before
 
 
+async def test_an_error_in_the_block_leaves_it_as_it_is():
+    with pytest.raises(KeyError):
+        async with proxy():
+            raise KeyError
+
+
 async def test_leaving_the_block_ends_everything():
     async with server() as port:
         before = descriptors()
