@@ -144,6 +144,8 @@ class BackendSpec:
     lasts.
     `home`, the name of the tenant's home (`home_of`), and `sandbox_exempt`, that of the tenant, are set when the spec
     is read from the database.
+    `missed_log`: the descriptor of a file in which it is written down what the sandbox keeps from a process, for a
+    check; never stored.
     """
 
     tenant: str
@@ -168,6 +170,7 @@ class BackendSpec:
     version: int = 1
     home: str = ""
     sandbox_exempt: bool = False
+    missed_log: int | None = None
 
     @property
     def key(self) -> tuple[str, str]:

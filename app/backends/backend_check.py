@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ import anyio
 import msgspec
 
 from app import __version__
+from app.backends.missed import Findings, Missed, findings
 from app.backends.pool import ProcessPool
 from app.domain import BackendSpec, Limits
 from app.errors import (
@@ -34,6 +36,7 @@ from app.protocol.jsonrpc import (
     several,
 )
 from app.protocol.revisions import HANDSHAKE
+from app.spawner.client import MISSED_BYTES
 
 DEADLINE_S = 60.0  # of a whole check, including the wait for a process
 MAX_PAGES = 100  # of one list
@@ -73,6 +76,7 @@ class CheckResult:
     counts: Mapping[str, int | None] = field(default_factory=lambda: dict.fromkeys(_LISTS))
     steps: Sequence[Step] = ()
     failure: Failure | None = None
+    findings: Findings = field(default_factory=Findings)
 
 
 @contextmanager
@@ -96,6 +100,9 @@ async def check_backend(pool: ProcessPool, spec: BackendSpec, limits: Limits) ->
     steps, result, failure = list[Step](), CheckResult(), None
     counts = dict(result.counts)
     process: BackendProcess | None = None
+    missed_log = os.memfd_create("missed")
+    if spec.sandbox.mode != "off":
+        alone = replace(alone, missed_log=missed_log)
     try:
         with anyio.fail_after(DEADLINE_S):
             with _timed(steps, "start"):
@@ -119,8 +126,14 @@ async def check_backend(pool: ProcessPool, spec: BackendSpec, limits: Limits) ->
         failure = _failure(steps[-1].name, error, process)
     finally:
         pool.forget(alone.key)
+        missed = os.pread(missed_log, MISSED_BYTES, 0)
+        os.close(missed_log)
+    stderr = [] if process is None else process.stderr.last_lines()
+    found = findings(missed, spec, stderr, has_failed=failure is not None)
+    if failure is not None and found.missed:
+        failure = replace(failure, hint=_missed_hint(found.missed[0]))
     capabilities = _bounded(result.capabilities)
-    return replace(result, capabilities=capabilities, counts=counts, steps=steps, failure=failure)
+    return replace(result, capabilities=capabilities, counts=counts, steps=steps, failure=failure, findings=found)
 
 
 class _Conversation:
@@ -224,6 +237,14 @@ def _reply(question: Request) -> bytes:
     if question.method == "ping":
         return b'{"jsonrpc":"2.0","id":%b,"result":{}}' % question.id
     return error_response(question.id, METHOD_NOT_FOUND, "this client offers nothing", {})
+
+
+def _missed_hint(missed: Missed) -> str:
+    what = f"{missed.kind} {missed.what}" + (f" ({missed.access})" if missed.access else "")
+    if missed.proposal is None:
+        return f"Its sandbox keeps this from it: {what}; see `missed`."
+    entry = json.dumps(missed.proposal)
+    return f"Its sandbox keeps this from it: {what}; see `missed`. To allow it, add {entry} to the backend's `sandbox`."
 
 
 def _bounded(capabilities: dict[str, Any]) -> dict[str, Any]:

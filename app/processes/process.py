@@ -11,6 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import anyio
 
@@ -85,7 +86,7 @@ class BackendProcess:
             raise SpawnFailed(error.errno or errno.EIO, "pipe", error.strerror or "") from error
         try:
             await self._connect(ours, theirs)
-            spawned = await self._spawner.spawn(command, theirs, self._on_end)
+            spawned = await self._spawner.spawn(replace(command, missed=self.spec.missed_log), theirs, self._on_end)
         except BaseException:
             self._close_pipes()
             self._become(ProcessState.GONE)

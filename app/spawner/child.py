@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from app.spawner import confinement, network, syscalls, tree
 from app.spawner.confinement import CONFINED, FORKED, Prepared, Step
+from app.spawner.watch import watcher
 from app.spawner.wire import Order
 
 _EXIT_NOT_STARTED = 127
@@ -42,8 +43,14 @@ def _steps(order: Order, prepared: Prepared, descriptors: Sequence[int], status:
     """In this order: each may need what a later one takes away."""
     confined = order["confinement"]
     yield Step("setsid", os.setsid)
+    kept = [status]
+    if order["is_watched"]:
+        *descriptors, log = descriptors
+        yield Step("watch", lambda: None)
+        confined, channel, spawner = watcher.begin(order, log)
+        kept.append(channel)
     yield Step("network", lambda: network.enter(confined, *descriptors[_STDIO:]))
-    yield from confinement.with_rights(confined, prepared, descriptors[:_STDIO], status)
+    yield from confinement.with_rights(confined, prepared, descriptors[:_STDIO], *kept)
     yield Step("signals", _reset_signals)
     yield Step("limits", lambda: tree.wear(order["id"]))
     if order["sched_batch"]:

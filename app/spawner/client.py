@@ -25,6 +25,7 @@ _READY_TIMEOUT_S = 10.0  # Python without site packages starts in 30 ms
 _CLOSE_TIMEOUT_S = 5.0  # for the spawner to end every tree; then it is killed and the node does that
 _SEND_AGAIN_S = 0.05
 _REPORT_BYTES = 65536
+MISSED_BYTES = wire.MISSED_BYTES
 _MAIN = Path(__file__).with_name("__main__.py")
 _ROOT = _MAIN.parents[2]
 
@@ -33,13 +34,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What to execute. `argv[0]` is looked up in the PATH of `env`. `confinement`: what it must not do."""
+    """What to execute. `argv[0]` is looked up in the PATH of `env`. `confinement`: what it must not do. `missed`: the
+    descriptor of a file for what it asks for in vain (`wire.Missed`), if it is to be watched."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
     cwd: str = "/"
     sched_batch: bool = False
     confinement: wire.Confinement = field(default_factory=wire.Confinement)
+    missed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,9 @@ class SpawnFailed(Exception):
 class _Packet:
     content: bytes
     descriptors: Sequence[int] = ()
+
+    def add(self, descriptor: int) -> None:
+        self.descriptors = [*self.descriptors, descriptor]
 
     def close(self) -> None:
         for descriptor in self.descriptors:
@@ -197,6 +203,8 @@ class SpawnerClient:
         packet = _Packet(_spawn_order(process_id, command), stdio)
         process: _Process | None = None
         try:
+            if command.missed is not None:
+                packet.add(os.dup(command.missed))
             if self._socket is None:
                 await self.start()
             if self._socket is None:
@@ -379,6 +387,7 @@ def _spawn_order(process_id: str, command: Command) -> bytes:
     return wire.encode({
         "do": "spawn", "id": process_id, "argv": list(command.argv), "env": dict(command.env),
         "cwd": command.cwd, "sched_batch": command.sched_batch, "confinement": command.confinement,
+        "is_watched": command.missed is not None,
     })  # fmt: skip
 
 

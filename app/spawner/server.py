@@ -194,7 +194,7 @@ class Spawner:
         stage = "fork"
         try:
             # The kernel drops those that do not fit into our table.
-            if len(descriptors) != wire.descriptors_of(order["confinement"]):
+            if len(descriptors) != wire.descriptors_of(order):
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             confinement.assemble(order["confinement"])
             status += os.pipe()

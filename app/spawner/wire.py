@@ -1,6 +1,6 @@
 """Messages between node and spawner: one JSON object per packet of a SOCK_SEQPACKET socket pair.
 
-Node to spawner: `spawn` (with three descriptors, or four: `Confinement.proxy_port`), `signal`, `kill`.
+Node to spawner: `spawn` (with descriptors: `descriptors_of`), `signal`, `kill`.
 Spawner to node: `ready`, `spawned` or `failed`, `exited`.
 """
 
@@ -12,7 +12,8 @@ from typing import TypedDict
 # An order with larger arguments and environment is refused with E2BIG; where net.core.wmem_max is less, the kernel
 # refuses earlier.
 MAX_PACKET_BYTES = 1 << 20
-MAX_DESCRIPTORS = 4  # stdin, stdout, stderr, and what a listener is sent through
+MAX_DESCRIPTORS = 5
+MISSED_BYTES = 256 << 10  # how much a watcher writes down
 
 
 class Landlock(TypedDict, total=False):
@@ -72,8 +73,21 @@ class Confinement(TypedDict, total=False):
 INNER_SECCOMP_FD, INNER_STATUS_FD = 10, 11
 
 
+class Missed(TypedDict, total=False):
+    """What a watched process asked for and could not get, although this machine has it.
+
+    `kind`: `file`, `address`, or `unwatched`, with the reason in `what`. `access`: `read` or `write`, of a file.
+    """
+
+    kind: str
+    what: str
+    access: str
+    is_directory: bool
+
+
 class Order(TypedDict, total=False):
-    """From the node; `do` says which of the fields are there."""
+    """From the node; `do` says which of the fields are there. `is_watched`: what the process misses (`Missed`) is
+    written to the last descriptor."""
 
     do: str
     id: str
@@ -82,6 +96,7 @@ class Order(TypedDict, total=False):
     cwd: str
     sched_batch: bool
     confinement: Confinement
+    is_watched: bool
     signum: int
 
 
@@ -106,9 +121,9 @@ class Report(TypedDict, total=False):
     signal: int
 
 
-def descriptors_of(confinement: Confinement) -> int:
-    """How many come with the order."""
-    return MAX_DESCRIPTORS if "proxy_port" in confinement else MAX_DESCRIPTORS - 1
+def descriptors_of(order: Order) -> int:
+    """How many come with it: stdin, stdout, stderr, what a listener is sent through, and a watcher's file."""
+    return 3 + ("proxy_port" in order["confinement"]) + order["is_watched"]
 
 
 def encode(message: Order | Report) -> bytes:

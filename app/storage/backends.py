@@ -16,7 +16,8 @@ from app.storage.rows import VersionedTable
 from app.storage.tables import backends, tenants
 
 _NESTED = {"timeouts": Timeouts, "sandbox": Sandbox, "limits": ProcessLimits}
-_OF_THE_TENANT = ("home", "sandbox_exempt")  # members that are columns of the tenant, or derived from one
+# Members that are columns of the tenant, or derived from one; and one for a check.
+_NOT_STORED = ("home", "sandbox_exempt", "missed_log")
 _VERSIONED = VersionedTable(backends, ["tenant", "name"], "backend", BackendNotFound)
 
 
@@ -114,7 +115,7 @@ def _select() -> Select[Any]:
 
 def _values(spec: BackendSpec) -> dict[str, Any]:
     values = {**asdict(spec), "args": list(spec.args), "env": dict(spec.env)}
-    for name in _OF_THE_TENANT:
+    for name in _NOT_STORED:
         del values[name]
     return values
 

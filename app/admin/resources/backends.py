@@ -47,6 +47,19 @@ class FailureAnswer(BaseModel):
     stderr: list[str]
 
 
+class MissedAnswer(BaseModel):
+    """Something that the node has and the backend's sandbox withheld."""
+
+    kind: str = Field(description="`file`, `address` or `system call`.")
+    what: str = Field(examples=["/srv/repository", "127.0.0.1:5432"])
+    access: str | None = Field(description="To a file: `read` or `write`.")
+    count: int = Field(description="How often the backend asked for it.")
+    proposal: dict[str, Any] | None = Field(
+        description="What to add to `sandbox`; null: no entry would help, or none should.",
+        examples=[{"read": ["/srv/repository"]}, {"network": "host"}],
+    )
+
+
 class CheckAnswer(BaseModel):
     """What a backend offers. All but `steps` comes from the backend itself, cut to a maximum length."""
 
@@ -59,11 +72,17 @@ class CheckAnswer(BaseModel):
     prompts: int | None
     steps: list[StepAnswer] = Field(description="The steps that were taken; on failure the last one failed.")
     failure: FailureAnswer | None
+    missed: list[MissedAnswer] = Field(
+        description="What its sandbox kept from it: what its registration or its stderr names, addresses, or what it "
+        "asked for last before it failed. At most ten."
+    )
+    unwatched: str | None = Field(description="Why something may be missing in `missed`.")
 
     @classmethod
     def of(cls, result: CheckResult) -> Self:
         steps = [StepAnswer(step=step.name, ms=step.ms) for step in result.steps]
-        return cls(**{**asdict(result), **result.counts, "ok": result.failure is None, "steps": steps})
+        members = {**asdict(result), **asdict(result.findings), **result.counts}
+        return cls(**{**members, "ok": result.failure is None, "steps": steps})
 
 
 class ListedFailure(KeptFailure):

@@ -8,6 +8,7 @@ import pytest
 
 from app.backends.backend_check import CheckResult, Failure, Step
 from app.backends.failures import Affected, BackendFailure
+from app.backends.missed import Findings, Missed
 from app.errors import ShuttingDown
 from app.this_node.listing import Use
 from app.this_node.views import BackendRunning, FailureView, TenantUse
@@ -162,7 +163,7 @@ async def test_a_check_that_goes_well_says_what_is_offered(rig):
     assert answer.status_code == 200
     assert answer.json() == {
         "ok": True, "protocol_version": "2025-11-25", "server": {"name": "echo"}, "capabilities": {"tools": {}},
-        "tools": 3, "resources": None, "prompts": None, "failure": None,
+        "tools": 3, "resources": None, "prompts": None, "failure": None, "missed": [], "unwatched": None,
         "steps": [{"step": "start", "ms": 1.5}, {"step": "initialize", "ms": 20.0}, {"step": "tools/list", "ms": 2.0}],
     }  # fmt: skip
     assert [spec.key for spec in rig.node.checked] == [("acme", "echo")]
@@ -178,6 +179,16 @@ async def test_a_check_that_fails_says_where_why_and_what_the_backend_said(rig):
         "step": "initialize", "reason": "backend_exited", "detail": "exit status 3", "hint": "A hint.",
         "stderr": ["no such module"],
     }  # fmt: skip
+
+
+async def test_a_check_says_what_the_sandbox_kept_from_the_backend(rig):
+    missed = Missed("file", "/srv/data", "read", 2, {"read": ["/srv/data"]})
+    rig.node.check_result = CheckResult(findings=Findings((missed,), "the kernel refuses"))
+    answer = (await rig.ask("POST", TENANT + "/backends/echo:check")).json()
+    assert answer["missed"] == [
+        {"kind": "file", "what": "/srv/data", "access": "read", "count": 2, "proposal": {"read": ["/srv/data"]}}
+    ]
+    assert answer["unwatched"] == "the kernel refuses"
 
 
 async def test_one_check_of_a_backend_at_a_time_and_none_while_shutting_down(rig, monkeypatch):

@@ -1,0 +1,138 @@
+"""What the sandbox of a process kept from it, and which entry of `sandbox` would give it. Pure."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from ipaddress import ip_address
+from os.path import dirname
+from typing import Any, Literal
+
+from app.domain import BackendSpec
+
+MOST = 10  # of a report
+_LAST = 3  # so many calls, and files that nobody names, are reported after a failure
+_NAMES = "names (DNS)"
+_SOCKETS, _UNKNOWN = ("socket(AF_INET)", "socket(AF_INET6)"), "unknown (it may not even make a socket)"
+_WEB_PORTS = (80, 443)
+# Directories of many programs: whoever gets one gets more than he asked for.
+_is_shared = re.compile(
+    r"/[^/]*|/home/[^/]+|/usr/[^/]+|/usr/local/[^/]+|/var/(lib|log|cache|run|spool|tmp)|/etc/ssl|/run/user(/\d+)?"
+).fullmatch
+_is_secret = re.compile(r"/etc/(g?shadow|sudoers).*|/(.*/)?\.(ssh|gnupg|aws|kube|docker)(/.*)?").fullmatch
+
+Kind = Literal["file", "address", "system call"]
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """Something that this node has and the sandbox withheld.
+
+    `access`: to a file, `read` or `write`. `count`: how often it was asked for. `proposal`: what to add to the
+    backend's `sandbox`; None if no entry would help, or none should.
+    """
+
+    kind: Kind
+    what: str
+    access: str | None
+    count: int
+    proposal: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a process missed, first what matters most. `unwatched`: why that may be incomplete."""
+
+    missed: Sequence[Missed] = ()
+    unwatched: str | None = None
+
+
+def findings(log: bytes, spec: BackendSpec, stderr: Iterable[str], *, has_failed: bool) -> Findings:
+    """From what a watcher wrote down (`spawner.wire.Missed`).
+
+    Programs look for many files and try calls that they can do without. So a file counts if the registration of the
+    backend or its stderr names it. If it failed, the last calls count, and the last files if none is named.
+    """
+    asked = _read(log)
+    unwatched = next((str(each["what"]) for each, _ in asked if each["kind"] == "unwatched"), None)
+    text = "\n".join([*spec.args, *spec.env.values(), spec.cwd or "", *stderr])
+    addresses, named, calls, files = list[Missed](), list[Missed](), list[Missed](), list[Missed]()
+    for each, count in asked:
+        kind, what = each["kind"], each["what"]
+        if kind == "system call" and what in _SOCKETS:
+            addresses.append(Missed("address", _UNKNOWN, None, count, {"network": "web"}))
+        elif kind == "system call":
+            calls.append(Missed(kind, what, None, count, None))
+        elif kind == "address":
+            addresses.append(Missed(kind, what, None, count, _network_entry(what, spec.sandbox.network)))
+        elif kind == "file":
+            is_named = _names(text, what)
+            entry = _path_entry(what, each["access"], is_directory=each["is_directory"], is_named=is_named)
+            (named if is_named else files).append(Missed(kind, what, each["access"], count, entry))
+    reported = named + addresses
+    if has_failed:
+        reported += calls[:_LAST] + ([] if named else files[:_LAST])
+    return Findings(tuple(_merged(reported)[:MOST]), unwatched)
+
+
+def _read(log: bytes) -> list[tuple[dict[str, Any], int]]:
+    """What was asked for and how often, last first. The last line may be incomplete."""
+    entries, lines = list[dict[str, Any]](), list[int]()
+    for line in log.split(b"\n")[:-1]:
+        value = json.loads(line)
+        if isinstance(value, dict):
+            entries.append(value)
+        lines.append(len(entries) - 1 if isinstance(value, dict) else value)
+    return [(entries[index], lines.count(index)) for index in dict.fromkeys(reversed(lines))]
+
+
+def _names(text: str, path: str) -> bool:
+    """Whether a text names this path, and not one below or beside it."""
+    return re.search(rf"(?<![\w.-]){re.escape(path)}/?(?![\w/-]|\.\w)", text) is not None
+
+
+def _merged(found: Sequence[Missed]) -> list[Missed]:
+    """One for what the same entry would give, the first; none for directories on the way to another one."""
+    kept: list[Missed] = []
+    for missed in found:
+        same = next((at for at, each in enumerate(kept) if _gives(each.proposal, missed)), None)
+        if same is not None:
+            kept[same] = replace(kept[same], count=kept[same].count + missed.count)
+        elif not any(each.what.startswith(missed.what + "/") and missed.kind == "file" for each in found):
+            kept.append(missed)
+    return kept
+
+
+def _gives(proposal: Mapping[str, Any] | None, missed: Missed) -> bool:
+    """Whether this entry would also give what somebody missed."""
+    if proposal is None or missed.kind != "file":
+        return False
+    paths = [*proposal.get("write", ()), *(proposal.get("read", ()) if missed.access == "read" else ())]
+    return any(missed.what == path or missed.what.startswith(path + "/") for path in paths)
+
+
+def _path_entry(path: str, access: str, *, is_directory: bool, is_named: bool) -> Mapping[str, Any] | None:
+    # A program that writes a file makes others beside it: a temporary one, a journal.
+    if not is_directory and (access == "write" or not is_named) and not _is_shared(dirname(path)):
+        path = dirname(path)
+    if _is_secret(path) or (_is_shared(path) and (is_directory or path == "/")):
+        return None
+    return {access: [path]}
+
+
+def _network_entry(address: str, network: str) -> Mapping[str, Any] | None:
+    narrowest = _network(address, network)
+    return None if narrowest is None else {"network": narrowest}
+
+
+def _network(address: str, network: str) -> str | None:
+    """The narrowest `network` that reaches this address."""
+    if network == "host":
+        return None
+    if address == _NAMES:
+        return "web" if network == "none" else None
+    host, _, port = address.rpartition(":")
+    ip = ip_address(host.strip("[]"))
+    if ip.is_link_local:  # who asks for the credentials of a cloud's machine should not get them
+        return None
+    return "web" if network == "none" and ip.is_global and int(port) in _WEB_PORTS else "host"

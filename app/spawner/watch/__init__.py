@@ -1,0 +1,1 @@
+"""What a backend asks the kernel for in vain: for checks."""
