@@ -1,13 +1,14 @@
 """System calls that Python 3.11 lacks. Loaded before any fork, so that a child only calls them."""
 
 import ctypes
+import errno
 import os
 import struct
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
-_PR_CAPBSET_READ, _PR_CAPBSET_DROP = 23, 24
+_PR_CAPBSET_DROP = 24
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
@@ -74,11 +75,10 @@ def die_with_parent(signum: int) -> None:
 def bound_capabilities(kept: int) -> None:
     """Takes all capabilities but those of this set from the bounding set: no exec can give them back."""
     for capability in range(_CAPABILITIES):
-        present: int = _prctl(_PR_CAPBSET_READ, capability, 0, 0, 0)
-        if present < 0:
-            return  # above the last one that this kernel knows
-        if present and not kept >> capability & 1:
-            _set(_PR_CAPBSET_DROP, capability)
+        if not kept >> capability & 1 and _prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
+            if ctypes.get_errno() == errno.EINVAL:
+                return  # above the last one that this kernel knows
+            raise _error()
 
 
 def keep_capabilities(kept: int) -> None:

@@ -18,6 +18,7 @@ from tests.mutations.faults_of_switches import FAULTS_OF_SWITCHES
 from tests.mutations.faults_of_the_edge import FAULTS_OF_THE_EDGE
 from tests.mutations.faults_of_the_eras import FAULTS_OF_THE_ERAS
 from tests.mutations.faults_of_the_home import FAULTS_OF_THE_HOME
+from tests.mutations.faults_of_the_kernel import FAULTS_OF_THE_KERNEL
 from tests.mutations.faults_of_the_log import FAULTS_OF_THE_LOG
 
 PROTOCOL = ("tests/protocol/test_exchange.py",)
@@ -545,6 +546,7 @@ FAULTS = (
         ("tests/links/test_bridged.py",),
     ),
     *FAULTS_OF_THE_HOME,
+    *FAULTS_OF_THE_KERNEL,
     *FAULTS_OF_THE_LOG,
     *FAULTS_OF_THE_ERAS,
     *FAULTS_OF_THE_EDGE,

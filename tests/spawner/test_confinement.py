@@ -4,22 +4,23 @@ costs. What is forbidden is tried in test_confinement_attempts.py."""
 import errno
 import json
 import os
+import re
 import resource
 import shutil
-import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from app.spawner import child, landlock, seccomp
+from app.spawner import child, landlock, seccomp, syscalls
 from app.spawner.client import End, SpawnerClient, SpawnFailed
 from app.spawner.confinement import Clock, Prepared
 from app.spawner.wire import INNER_SECCOMP_FD, INNER_STATUS_FD, Confinement, Order
-from tests.spawner.conftest import all_end, is_alive, spawn, watch
+from tests.spawner.conftest import all_end, spawn, watch
 
 USER = 60003
-CAP_SETGID, CAP_SETUID = 1 << 6, 1 << 7
+CAP_SETGID, CAP_SETUID, CAP_SETPCAP = 1 << 6, 1 << 7, 1 << 8
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 needs_landlock = pytest.mark.skipif(landlock.abi() < landlock.SCOPES_ABI, reason="needs Landlock of ABI 6")
 
@@ -100,17 +101,6 @@ async def test_limits_are_set_and_never_raised(client):
     assert found == ([hard, hard] if hard != resource.RLIM_INFINITY else [1 << 40] * 2)
 
 
-@needs_root
-async def test_a_child_of_another_uid_dies_with_the_spawner(client):
-    child = await spawn(client, "sleep", "60", confinement={"uid": USER, "landlock": {}, "seccomp": ["base"]})
-    ended = watch(child.spawned.pid)
-    assert is_alive(child.spawned.pid)
-    os.kill(client._spawner.pid, signal.SIGKILL)
-    await all_end(ended)
-    assert await child.end() == End("spawner_lost")
-    child.close()
-
-
 # --- real programs
 
 
@@ -135,7 +125,6 @@ async def test_node_works_under_every_filter(client):
         ({"limits": {"NONSENSE": 1}}, "limits", errno.EINVAL),
         ({"capabilities": ["CAP_NONSENSE"]}, "capabilities", errno.EINVAL),
         ({"seccomp": ["nonsense"]}, "seccomp", errno.EOPNOTSUPP),
-        ({"is_wrapped": True}, "descriptors", errno.EBADF),
         ({"uid": 1 << 40}, "uid", errno.EINVAL),
         pytest.param({"landlock": {"bind": [1 << 20]}}, "landlock", errno.EINVAL, marks=needs_landlock),
         pytest.param({"landlock": {"read": ["/" + "x" * 5000]}}, "landlock", errno.ENAMETOOLONG, marks=needs_landlock),
@@ -164,14 +153,26 @@ print(*sorted(map(int, held)))
 """
 
 
-def become(confinement: Confinement, prepared: Prepared, argv: list[str], stdout: int) -> bytes:
-    """Forks a child as the spawner does; returns the error that it reports."""
-    order = Order(id="ab" * 8, argv=argv, env={}, cwd="/", sched_batch=False, confinement=confinement)
+def order(argv: list[str], confinement: Confinement) -> Order:
+    return Order(id="ab" * 8, argv=argv, env={}, cwd="/", sched_batch=False, confinement=confinement)
+
+
+def become(
+    confinement: Confinement,
+    prepared: Prepared,
+    argv: list[str],
+    stdout: int,
+    first: Callable[[], None] = lambda: None,
+) -> bytes:
+    """Forks a child as the spawner does, which does something `first`; returns the error that it reports."""
     complaint, status = os.pipe()
     spawner = os.getpid()
     pid = os.fork()
     if pid == 0:
-        child.become(order, prepared, (os.open("/dev/null", os.O_RDONLY), stdout, 2), status, spawner)
+        first()
+        child.become(
+            order(argv, confinement), prepared, (os.open("/dev/null", os.O_RDONLY), stdout, 2), status, spawner
+        )
     os.close(status)
     try:
         return os.read(complaint, 4096)
@@ -183,6 +184,8 @@ def become(confinement: Confinement, prepared: Prepared, argv: list[str], stdout
 def test_a_wrapper_finds_the_inner_filter_and_the_way_to_tell_its_pid_wherever_they_were_before():
     """Whichever numbers the descriptors have: those of the inner ones are taken here by others."""
     held = [os.open("/dev/null", os.O_RDONLY) for _ in range(12)]
+    leak = os.open("/dev/null", os.O_RDONLY)
+    os.set_inheritable(leak, True)
     code = WRAPPER.format(seccomp=INNER_SECCOMP_FD, status=INNER_STATUS_FD)
     confinement = Confinement(is_wrapped=True, inner_seccomp=["base", "no_internet"])
     for shift in range(12):
@@ -198,6 +201,60 @@ def test_a_wrapper_finds_the_inner_filter_and_the_way_to_tell_its_pid_wherever_t
         assert os.read(said, 100) == b"0 1 2 10 11\n"
         for each in (told, said):
             os.close(each)
+    os.close(leak)
+
+
+def test_a_wrapper_without_a_way_to_tell_its_pid_does_not_start():
+    complaint = json.loads(become({"is_wrapped": True}, Prepared(), ["/bin/true"], 1))
+    assert (complaint["stage"], complaint["errno"]) == ("descriptors", errno.EBADF)
+
+
+def status_of(confinement: Confinement, lines: str, first: Callable[[], None]) -> list[str]:
+    """The words of these lines in the status of a child which did something first."""
+    said, say = os.pipe()
+    complaint = become(confinement, Prepared(), ["/bin/grep", "-E", lines, "/proc/self/status"], say, first)
+    os.close(say)
+    found = os.read(said, 4096).decode()
+    os.close(said)
+    assert complaint == b""
+    return found.split()
+
+
+@needs_root
+def test_capabilities_go_where_the_bounding_set_may_not_be_cut() -> None:
+    mine = int(re.search(r"CapEff:\s+(\w+)", Path("/proc/self/status").read_text())[1], 16)  # type: ignore[index]
+    found = status_of({"capabilities": []}, "Cap[PE]", lambda: syscalls.keep_capabilities(mine & ~CAP_SETPCAP))
+    assert found == ["CapPrm:", "0" * 16, "CapEff:", "0" * 16]
+
+
+@needs_root
+def test_groups_of_the_spawner_do_not_stay_with_another_uid() -> None:
+    assert status_of({"uid": USER}, "^Groups", lambda: os.setgroups([4, 24])) == ["Groups:"]
+
+
+@needs_root
+async def test_a_child_of_another_uid_dies_with_the_spawner():
+    """The node would kill it too, but not at once, and not if it has died itself."""
+    told, tell = os.pipe()
+    asked, ask = os.pipe()
+    spawner = os.fork()
+    if spawner == 0:
+        complaint, status = os.pipe()
+        confinement = Confinement(uid=USER, seccomp=["base"])
+        pid = os.fork()
+        if pid == 0:
+            child.become(order(["/bin/sleep", "60"], confinement), Prepared(), (asked, tell, 2), status, os.getppid())
+        os.close(status)
+        os.read(complaint, 1)  # it has executed that
+        os.write(tell, b"%d" % pid)
+        os.read(asked, 1)
+        os._exit(0)
+    ended = watch(int(os.read(told, 100)))
+    os.write(ask, b"x")
+    os.waitpid(spawner, 0)
+    await all_end(ended)
+    for each in (told, tell, asked, ask):
+        os.close(each)
 
 
 def test_a_child_joins_its_groups_or_does_not_start(tmp_path):
