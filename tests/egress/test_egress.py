@@ -410,8 +410,9 @@ async def test_a_process_has_so_many_connections_and_is_told_so():
             each.close()
 
 
-async def test_over_all_limits_connections_wait_in_the_kernel_and_are_served_when_there_is_room():
-    async with proxy(max_of_process=2, max_of_node=2) as proxied, server() as port:
+@pytest.mark.parametrize(("of_process", "of_node"), [(2, 1000), (1000, 2)])
+async def test_over_all_limits_connections_wait_in_the_kernel_and_are_served_when_there_is_room(of_process, of_node):
+    async with proxy(max_of_process=of_process, max_of_node=of_node) as proxied, server() as port:
         silent = [await proxied.open() for _ in range(40)]  # nobody says what it wants
         await until(lambda: proxied.connections == 18)
         await asyncio.sleep(0.1)

@@ -102,7 +102,14 @@ FAULTS_OF_EGRESS = (
         PROXY,
     ),
     Fault(
-        "connections over the limit are accepted without a bound",
+        "connections over the limit of a process are accepted without a bound",
+        "app/egress/egress.py",
+        "            of_process < self._options.max_of_process + _ROOM_FOR_REFUSALS\n            and ",
+        "            ",
+        PROXY,
+    ),
+    Fault(
+        "connections over the limit of the node are accepted without a bound",
         "app/egress/egress.py",
         "            and self._count < self._options.max_of_node + _ROOM_FOR_REFUSALS\n",
         "",
