@@ -143,7 +143,8 @@ class BackendSpec:
     `state`: `none`: each process has a home of its own, which is removed with it. `keep`: each principal has one that
     lasts.
     `home`, the name of the tenant's home (`home_of`), and `sandbox_exempt`, that of the tenant, are set when the spec
-    is read from the database.
+    is read from the database. `keeper`: the identity of the principal whose home a process gets, set when it is started
+    (`homes_per_principal`).
     `missed_log`: the descriptor of a file in which it is written down what the sandbox keeps from a process, for a
     check; never stored.
     """
@@ -169,6 +170,7 @@ class BackendSpec:
     off_by_platform: bool = False
     version: int = 1
     home: str = ""
+    keeper: tuple[str, ...] | None = None
     sandbox_exempt: bool = False
     missed_log: int | None = None
 
@@ -181,6 +183,11 @@ class BackendSpec:
     def keeps_state(self) -> bool:
         """Whether later calls may depend on earlier ones. Assumed, unless an administrator has said otherwise."""
         return self.isolation != "shared" and self.recovery != "respawn"
+
+    @property
+    def homes_per_principal(self) -> bool:
+        """Whether a process is started for one principal, whose home it gets. A shared one serves many."""
+        return self.state == "keep" and self.isolation != "shared" and self.sandbox.mode != "off"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """One backend's stock of processes: how many there are, and those that nobody has leased."""
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from app.backends import plan
@@ -18,6 +19,7 @@ class BackendStock:
     warm: deque[BackendProcess] = field(default_factory=deque)
     alive: int = 0
     starting: int = 0
+    starting_for: list[tuple[str, ...] | None] = field(default_factory=list)  # whose homes those being started get
     unproven: int = 0  # leased, handshake not finished
     refill_at: float = 0.0
     reclaim_at: float = 0.0  # before that no session has been idle for long enough to be ended
@@ -52,6 +54,35 @@ class BackendStock:
     def reclaimed(self, again_at: float) -> None:
         """Idle sessions were ended; there are no more of them before this time."""
         self.reclaim_at = again_at
+
+    def keeper(self, identity: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        """Whose home a process for this principal must have; None if it makes no difference."""
+        return identity if self.spec.homes_per_principal else None
+
+    def has_warm(self, keeper: tuple[str, ...] | None) -> bool:
+        return any(process.spec.keeper == keeper for process in self.warm)
+
+    def take(self, keeper: tuple[str, ...] | None) -> BackendProcess:
+        """Takes the process that has been warm for the longest time, of those with this keeper's home."""
+        process = next(each for each in self.warm if each.spec.keeper == keeper)
+        self.warm.remove(process)
+        return process
+
+    def next_keeper(self, waiting: Iterable[tuple[str, ...] | None]) -> tuple[str, ...] | None:
+        """For whom the next process is to be started, of the keepers that wait for one."""
+        there = Counter([process.spec.keeper for process in self.warm] + self.starting_for)
+        for keeper in waiting:
+            if not there[keeper]:
+                return keeper
+            there[keeper] -= 1
+        return None
+
+    def start_begun_for(self, keeper: tuple[str, ...] | None) -> None:
+        self.starting_for.append(keeper)
+
+    def start_over_for(self, keeper: tuple[str, ...] | None) -> None:
+        """It is warm, or did not start."""
+        self.starting_for.remove(keeper)
 
     def start_begun(self) -> None:
         self.starting += 1
@@ -89,7 +120,9 @@ class BackendStock:
     @property
     def warm_target(self) -> int:
         """How many processes should be warm."""
-        return self.spec.warm if self.spec.enabled and not self.is_forgotten else 0
+        # A process that is started for nobody has nobody's home.
+        is_wanted = self.spec.enabled and not self.is_forgotten and not self.spec.homes_per_principal
+        return self.spec.warm if is_wanted else 0
 
     def allowance(self, now: float) -> int | None:
         """How many more processes the breaker lets start; None is any number."""

@@ -99,8 +99,9 @@ class ProcessPool:
 
     # --- leases
 
-    async def lease(self, spec: BackendSpec, limits: Limits) -> Lease:
-        """Leases a process that has served nobody; does not wait if there is a warm one.
+    async def lease(self, spec: BackendSpec, limits: Limits, identity: tuple[str, ...] | None = None) -> Lease:
+        """Leases a process that has served nobody; does not wait if there is a warm one. `identity`: of the principal,
+        whose home it has if the backend keeps one for each.
 
         Raises:
             BackendUnavailable: the breaker is open.
@@ -112,14 +113,15 @@ class ProcessPool:
             raise ShuttingDown
         self._budgets.know(spec.tenant, limits)
         stock = self._known(spec)
-        if stock.warm and self._limits.tenant_has_room(spec.tenant, limits):
+        if stock.has_warm(stock.keeper(identity)) and self._limits.tenant_has_room(spec.tenant, limits):
             self._hits.inc()
             self._wait_seconds.observe(0.0)
-            return self._hand_out(stock, was_warm=True)
+            return self._hand_out(stock, stock.keeper(identity), was_warm=True)
         self._deaths.refuse_one_more(stock)
         self._limits.refuse_one_more(len(self._waiting))
         self._misses.inc()
-        waiter = Waiter(spec.tenant, stock, limits, self._clock(), asyncio.get_running_loop().create_future())
+        lease: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
+        waiter = Waiter(spec.tenant, stock, limits, self._clock(), lease, identity)
         self._waiting.append(waiter)
         self._planning.soon()
         preparing_s = spec.timeouts.initialize_s if spec.isolation == "shared" else 0.0
@@ -135,8 +137,8 @@ class ProcessPool:
         finally:
             self._wait_seconds.observe(self._clock() - waiter.since)
 
-    def _hand_out(self, stock: BackendStock, *, was_warm: bool = False) -> Lease:
-        process = stock.warm.popleft()
+    def _hand_out(self, stock: BackendStock, keeper: tuple[str, ...] | None, *, was_warm: bool = False) -> Lease:
+        process = stock.take(keeper)
         process.lease()
         held = self._inventory.held[process]
         lease = held.leased(Lease(stock, process, held.prepared, was_warm, self._on_handshake, self._on_release))
@@ -217,7 +219,8 @@ class ProcessPool:
                     self._serve(waiters[place])
                 case plan.Start(key, is_refill):
                     self._budgets.started(key[0])
-                    self._warm.start_soon(stocks[key], is_refill=is_refill)
+                    keepers = [each.keeper for each in waiters if each.stock is stocks[key]]
+                    self._warm.start_soon(stocks[key], stocks[key].next_keeper(keepers), is_refill=is_refill)
                 case plan.Stop(key):
                     stock = stocks[key]
                     self._warm.stop_one(stock)
@@ -234,8 +237,12 @@ class ProcessPool:
     def _serve(self, waiter: Waiter) -> None:
         if waiter.lease.done() or not waiter.stock.warm:
             return  # since the queue was read the caller has gone, or the process has died
+        if not waiter.stock.has_warm(waiter.keeper):  # what is warm was started for somebody who has gone
+            self._warm.stop_one(waiter.stock)
+            self._planning.soon()
+            return
         self._waiting.serve(waiter)
-        waiter.lease.set_result(self._hand_out(waiter.stock))
+        waiter.lease.set_result(self._hand_out(waiter.stock, waiter.keeper))
 
     def _reclaim(self, stock: BackendStock, count: int, now: float) -> None:
         if stock.spec.isolation == "shared":

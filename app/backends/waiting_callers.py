@@ -14,13 +14,19 @@ from app.errors import GatewayError
 
 @dataclass(slots=True, eq=False)
 class Waiter:
-    """A caller who waits for a process of one backend; setting `lease` ends the wait."""
+    """A caller who waits for a process of one backend; setting `lease` ends the wait. `identity`: of the principal."""
 
     tenant: str
     stock: BackendStock
     limits: Limits
     since: float
     lease: asyncio.Future[Lease]
+    identity: tuple[str, ...] | None = None
+
+    @property
+    def keeper(self) -> tuple[str, ...] | None:
+        """Whose home its process must have; None if it makes no difference."""
+        return self.stock.keeper(self.identity)
 
 
 class WaitingCallers:

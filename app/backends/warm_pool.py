@@ -5,7 +5,7 @@ Every process is warm for a moment, also one that a caller waits for. How many t
 
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import anyio
@@ -15,6 +15,7 @@ from app.backends.backend_stock import BackendStock
 from app.backends.early_deaths import EarlyDeaths
 from app.backends.inventory import Inventory
 from app.backends.lease import Held
+from app.domain import BackendSpec
 from app.errors import BackendExited, GatewayError
 from app.logs import current
 from app.processes.process import BackendProcess
@@ -70,15 +71,16 @@ class WarmPool:
 
     # --- starting
 
-    def start_soon(self, stock: BackendStock, *, is_refill: bool) -> None:
-        """Starts one process; does not wait for it."""
+    def start_soon(self, stock: BackendStock, keeper: tuple[str, ...] | None, *, is_refill: bool) -> None:
+        """Starts one process, with this principal's home; does not wait for it."""
         self._inventory.start_begun(stock)
-        self._tasks.start_soon(self._start, stock, is_refill, name="start a backend")
+        stock.start_begun_for(keeper)
+        self._tasks.start_soon(self._start, stock, keeper, is_refill, name="start a backend")
 
-    async def _start(self, stock: BackendStock, is_refill: bool) -> None:
+    async def _start(self, stock: BackendStock, keeper: tuple[str, ...] | None, is_refill: bool) -> None:
         current.set(None)  # log lines about the process must not carry the request that made it start
         spec, generation = stock.spec, stock.generation
-        process = await self._spawn(stock)
+        process = await self._spawn(stock, spec if keeper is None else replace(spec, keeper=keeper))
         if process is not None:
             is_ready = spec.isolation != "shared" or await self._is_prepared(process, self._inventory.held[process])
             stock.start_ended()
@@ -86,15 +88,16 @@ class WarmPool:
                 self._supervisor.stop_soon(process)
             elif not process.is_stopping():
                 stock.warm.append(process)
+        stock.start_over_for(keeper)
         if is_refill:
             stock.refilled(self._inventory.clock())
         self._inventory.settle(stock)
         self._on_change()
 
-    async def _spawn(self, stock: BackendStock) -> BackendProcess | None:
+    async def _spawn(self, stock: BackendStock, spec: BackendSpec) -> BackendProcess | None:
         process: BackendProcess | None = None
         try:
-            process = await self._supervisor.spawn(stock.spec, self._on_gone, self._on_exit)
+            process = await self._supervisor.spawn(spec, self._on_gone, self._on_exit)
         except BackendExited as error:
             self._deaths.not_started(stock, error)
         except GatewayError:

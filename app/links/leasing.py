@@ -62,7 +62,7 @@ class ProcessLeasing:
     ) -> LinkLease:
         if spec.isolation == "shared":
             return await self._shared.lease(spec, limits, principal, tasks)
-        lease = await self._pool.lease(spec, limits)
+        lease = await self._pool.lease(spec, limits, principal.identity)
         if lease.prepared is not None:  # the backend has just become a shared one: this process is initialized
             lease.release("not_shared")
             raise BackendBusy("the backend has just been changed")

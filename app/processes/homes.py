@@ -18,7 +18,7 @@ from pathlib import Path
 
 import anyio.to_thread
 
-from app.domain import is_home
+from app.domain import BackendSpec, is_home
 from app.processes import home_directories as directories
 from app.processes import own_homes
 from app.processes.own_homes import OwnHome
@@ -37,6 +37,11 @@ class Home:
     path: str
     tmpdir: str
     own: OwnHome | None = None
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it is there before and after the process."""
+        return self.own is None or self.own.lasts
 
 
 class Homes:
@@ -66,15 +71,33 @@ class Homes:
         base = self._root / name
         return Home(name, str(base / HOME), str(base / TEMPORARY))
 
-    async def open_own(self, name: str, kept: str | None = None, quota_bytes: int | None = None) -> Home:
-        """Opens a home that only this process has, or with `kept` (`own_homes.key_of`) one that lasts.
+    async def open_for(self, spec: BackendSpec) -> Home:
+        """Opens the home of a process that is to be started for this spec, as its sandbox and `state` say.
+
+        Raises:
+            OSError: as `open_own`.
+        """
+        name = spec.home or spec.tenant
+        if spec.sandbox.mode == "off":
+            return await self.open(name)
+        cwd = spec.cwd if spec.cwd and not os.path.isabs(spec.cwd) else None
+        keeper = spec.keeper if spec.homes_per_principal else ()
+        if spec.state != "keep" or keeper is None:
+            return await self.open_own(name, cwd=cwd)
+        quota = None if spec.limits.disk_mb is None else spec.limits.disk_mb << 20
+        return await self.open_own(name, own_homes.key_of(spec.name, keeper), quota, cwd)
+
+    async def open_own(
+        self, name: str, kept: str | None = None, quota_bytes: int | None = None, cwd: str | None = None
+    ) -> Home:
+        """Opens a home that only this process has, or with `kept` (`own_homes.key_of`) one that lasts; in it is `cwd`.
 
         Raises:
             OSError: as `open`; EDQUOT if the home that lasts is over its quota.
         """
         shared = await self.open(name)
         try:
-            own = await anyio.to_thread.run_sync(own_homes.open_own, self._root / name, kept, quota_bytes)
+            own = await anyio.to_thread.run_sync(own_homes.open_own, self._root / name, kept, quota_bytes, cwd)
         except BaseException:
             self.close(shared)
             raise

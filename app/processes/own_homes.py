@@ -13,7 +13,7 @@ import os
 import re
 import secrets
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +38,10 @@ class OwnHome:
     private: Path
     descriptors: tuple[int, ...]
 
+    @property
+    def lasts(self) -> bool:
+        return self.path.parent != self.private
+
     def remove(self) -> None:
         """Removes what is the process's own, and releases the rest. For a thread."""
         try:
@@ -57,8 +61,9 @@ def is_key(text: str) -> bool:
     return _is_key(text) is not None
 
 
-def open_own(base: Path, kept: str | None = None, quota_bytes: int | None = None) -> OwnHome:
-    """Makes the directories for one process; with `kept` its home is the one of that name, which lasts.
+def open_own(base: Path, kept: str | None = None, quota_bytes: int | None = None, cwd: str | None = None) -> OwnHome:
+    """Makes the directories for one process; with `kept` its home is the one of that name, which lasts. `cwd`: relative
+    to the home.
 
     Raises:
         OSError: that is not possible; EDQUOT if the home that lasts is over its quota already.
@@ -71,6 +76,8 @@ def open_own(base: Path, kept: str | None = None, quota_bytes: int | None = None
             home = _make(base, KEPT, kept, (HOME,), opened) / HOME
             if quota_bytes is not None and directories.size(home) >= quota_bytes:
                 raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), kept)
+        if cwd:
+            _make_below(home, cwd)
         return OwnHome(home, private / TEMPORARY, private, tuple(opened))
     except BaseException:
         for each in opened:
@@ -93,6 +100,20 @@ def _make(base: Path, kind: str, name: str, parts: Iterable[str], opened: list[i
     finally:
         os.close(parent)
     return base / kind / name
+
+
+def _make_below(home: Path, cwd: str) -> None:
+    """Makes the working directory, through no link that a process has left, for the user who owns the home."""
+    with ExitStack() as opened:
+        parent = opened.enter_context(directories.opened(home))
+        owner = os.fstat(parent)
+        for part in Path(cwd).parts:
+            if part == "..":
+                raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), cwd)
+            parent = directories.own(parent, part, of_anybody=True)
+            opened.callback(os.close, parent)
+            if os.geteuid() == 0:
+                os.fchown(parent, owner.st_uid, owner.st_gid)
 
 
 def give(home: Path, uid: int) -> None:

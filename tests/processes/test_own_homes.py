@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from app.domain import BackendSpec, Sandbox
 from app.processes import homes, own_homes
 from app.processes.homes import Homes
 
@@ -104,6 +105,38 @@ async def test_what_a_killed_node_left_is_removed_and_what_is_in_use_is_not(tmp_
     assert own_homes.remove_leftovers(tmp_path) == 1
     assert private_of(tmp_path) == [Path(home.path).parent.name]
     assert (tmp_path / TENANT / "kept" / KEY / "home" / "file").exists()
+
+
+@pytest.mark.parametrize("kept", [None, KEY])
+async def test_a_working_directory_below_the_home_is_made_through_no_link(tmp_path, kept):
+    store = Homes(tmp_path / "homes")
+    homes.make_root(tmp_path / "homes")
+    home = await store.open_own(TENANT, kept, cwd="a/b")
+    assert Path(home.path, "a", "b").is_dir()
+    assert home.lasts == (kept is not None)
+    with pytest.raises(OSError, match="Invalid"):
+        await store.open_own(TENANT, kept, cwd="../x")
+    if kept:
+        Path(home.path, "link").symlink_to(tmp_path)
+        with pytest.raises(OSError, match=r"Not a directory|Too many"):
+            await store.open_own(TENANT, kept, cwd="link/new")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "lasts"),
+    [
+        ({}, False),
+        ({"state": "keep", "keeper": ("t", "key", "a")}, True),
+        ({"state": "keep"}, False),  # started for nobody, such as a check
+        ({"state": "keep", "isolation": "shared"}, True),
+        ({"sandbox": Sandbox("off")}, True),
+    ],
+)
+async def test_what_home_a_process_gets(tmp_path, changes, lasts):
+    home = await Homes(tmp_path).open_for(BackendSpec("acme", "notes", "x", home=TENANT, cwd="w", **changes))
+    assert home.lasts is lasts
+    assert (home.own is None) == (home.path == str(tmp_path / TENANT / "home"))
 
 
 async def test_homes_that_last_are_listed_and_removed_unless_in_use(tmp_path):
