@@ -67,10 +67,13 @@ class Arena:
 
     @property
     def descriptors(self) -> list[int]:
-        """Of the gateway and of its spawner."""
+        """Of the gateway and of its spawner, if this user may count them."""
         own = {each.pid for each in self.gateway.backends()}
         spawner = [each for each in self._process.children() if each.pid not in own]
-        return [each.num_fds() for each in (self._process, *spawner)]
+        try:
+            return [each.num_fds() for each in (self._process, *spawner)]
+        except psutil.AccessDenied:  # only root may look into them
+            return []
 
     @asynccontextmanager
     async def attack(self) -> AsyncIterator[Cost]:
