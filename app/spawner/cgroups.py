@@ -10,7 +10,7 @@ import errno
 import os
 import signal
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from app.spawner.wire import Cgroup, Order
@@ -266,12 +266,6 @@ def _subdirectories(directory: str) -> list[str]:
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
         return [each.name for each in entries if each.is_dir(follow_symlinks=False)]
     return []
-
-
-def owner(pid: int, process_ids: Iterable[str]) -> str | None:
-    """In which of these processes' groups this one is."""
-    parts = {part for line in _read(f"/proc/{pid}/cgroup").decode().splitlines() for part in line.split("/")}
-    return next(iter(parts.intersection(process_ids)), None)
 
 
 def _number(path: str) -> int:

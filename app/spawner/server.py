@@ -9,7 +9,7 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -77,19 +77,15 @@ class _Ending:
 class _Owners:
     """The backend of an orphan, for one look."""
 
-    def __init__(self, processes: Collection[_Process], endings: Mapping[str, _Ending]) -> None:
+    def __init__(self, processes: Iterable[_Process], endings: Mapping[str, _Ending]) -> None:
         leaders = {process_id: ending.leader for process_id, ending in endings.items()}
         leaders |= {process.id: process.pid for process in processes}
         self._ids = leaders.keys()
         self._by_leader = {leader: process_id for process_id, leader in leaders.items()}
         self._by_mark = {tree.mark(process_id): process_id for process_id in leaders}
-        self._has_groups = any(each.group for each in processes) or any(each.group for each in endings.values())
 
     def of(self, orphan: int) -> str | None:
         """The id of its backend, or None. What is hardest to remove is looked at first."""
-        owner = cgroups.owner(orphan, self._ids) if self._has_groups else None
-        if owner is not None:
-            return owner
         owner = self._by_mark.get(tree.mark_of(orphan) or 0)
         if owner is not None:
             return owner
@@ -328,7 +324,7 @@ class Spawner:
         its marker or its session, 3. orphans with none of these, if no other tree can have started them; but only at
         the second look, because a process in the middle of its exec has no environment for a moment.
         """
-        owners = _Owners(list(self._processes.values()), self._ending)
+        owners = _Owners(self._processes.values(), self._ending)
         seen = {process_id for process_id, ending in self._ending.items() if ending.kill_group()}
         doomed = {process.pid: process.id for process in self._processes.values() if process.id in self._ending}
         nameless = set()

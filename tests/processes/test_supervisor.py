@@ -189,6 +189,7 @@ async def test_a_killed_spawner_ends_its_processes_and_is_replaced(running):
     os.kill(running.supervisor._spawner._spawner.pid, signal.SIGKILL)
     assert (await listener.exit()).reason == "spawner_lost"
     await eventually(lambda: not os.path.exists(f"/proc/{process.pid}"), 2)
+    await eventually(lambda: running.value("trunkline_spawner_restarts_total") == 1)  # before anybody needs it
     again, listener = await running.start("echo")
     again.send(b"hello")
     assert await listener.line() == b"hello"

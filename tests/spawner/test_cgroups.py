@@ -13,7 +13,7 @@ import pytest
 from app.domain import ProcessLimits
 from app.sandbox.cgroup_roots import CgroupRoots, open_roots
 from app.spawner import tree
-from app.spawner.cgroups import UNIFIED
+from app.spawner.cgroups import UNIFIED, write
 from app.spawner.client import End, SpawnerClient
 from tests.spawner.conftest import Child, all_end, is_alive, spawn, watch
 
@@ -156,6 +156,22 @@ async def test_what_hides_whose_it_is_goes_with_its_session_and_nobody_elses(cli
     for each in (old, young):
         await each.end()
         each.close()
+    await all_removed(roots)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can put a process into another group")
+@pytest.mark.parametrize("how", KILLING)
+async def test_what_is_in_the_group_ends_with_it_whoever_has_started_it(client, roots, how):
+    require(roots, *KILLING[how])
+    child = await start(client, CgroupRoots({name: roots.directories[name] for name in KILLING[how]}), "echo.py")
+    stranger = await anyio.open_process(["sleep", "1000"])
+    for name in KILLING[how]:
+        write(f"{roots.directories[name]}/tenant-acme/{child.spawned.id}/cgroup.procs", str(stranger.pid))
+    client.kill(child.spawned.id)
+    with anyio.fail_after(10):
+        assert await stranger.wait() == -signal.SIGKILL
+    await stranger.aclose()
+    child.close()
     await all_removed(roots)
 
 
