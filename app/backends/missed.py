@@ -55,7 +55,8 @@ def findings(log: bytes, spec: BackendSpec, stderr: Iterable[str], *, has_failed
     """
     asked = _read(log)
     unwatched = next((str(each["what"]) for each, _ in asked if each["kind"] == "unwatched"), None)
-    text = "\n".join([*spec.args, *spec.env.values(), spec.cwd or "", *stderr])
+    registered = "\n".join([*spec.args, *spec.env.values(), spec.cwd or ""])
+    text = "\n".join([registered, *stderr])
     addresses, named, calls, files = list[Missed](), list[Missed](), list[Missed](), list[Missed]()
     for each, count in asked:
         kind, what = each["kind"], each["what"]
@@ -66,7 +67,10 @@ def findings(log: bytes, spec: BackendSpec, stderr: Iterable[str], *, has_failed
         elif kind == "address":
             addresses.append(Missed(kind, what, None, count, _network_entry(what, spec.sandbox.network)))
         elif kind == "file":
-            is_named = _names(text, what)
+            is_hidden = each.get("is_hidden", False)
+            is_named = _names(registered if is_hidden else text, what)
+            if is_hidden and not is_named:
+                continue
             entry = _path_entry(what, each["access"], is_directory=each["is_directory"], is_named=is_named)
             (named if is_named else files).append(Missed(kind, what, each["access"], count, entry))
     reported = named + addresses

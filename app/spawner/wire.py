@@ -76,13 +76,15 @@ INNER_SECCOMP_FD, INNER_STATUS_FD = 10, 11
 class Missed(TypedDict, total=False):
     """What a watched process asked for and could not get, although this machine has it.
 
-    `kind`: `file`, `address`, or `unwatched`, with the reason in `what`. `access`: `read` or `write`, of a file.
+    `kind`: `file`, `address`, `system call`, or `unwatched`, with the reason in `what`. `access`: `read` or `write`, of
+    a file. `is_hidden`: the process has a directory of its own in the place of one above it, such as /tmp.
     """
 
     kind: str
     what: str
     access: str
     is_directory: bool
+    is_hidden: bool
 
 
 class Order(TypedDict, total=False):

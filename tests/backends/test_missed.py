@@ -58,6 +58,12 @@ def test_what_the_registration_or_stderr_names_is_reported_and_nothing_else():
     ]  # fmt: skip
 
 
+def test_a_file_below_a_directory_of_which_it_has_its_own_counts_if_the_registration_names_it():
+    hidden = {**file("/tmp/shared/data"), "is_hidden": True}
+    assert paths(found(hidden, args=("/tmp/shared/data",))) == ["/tmp/shared/data"]
+    assert found(hidden, stderr=("/tmp/shared/data",)) == []
+
+
 def test_if_nobody_names_one_the_last_files_before_a_failure_are_reported():
     entries = [file(f"/opt/{name}/x") for name in "abcd"]
     assert paths(found(*entries, 0)) == ["/opt/a/x", "/opt/d/x", "/opt/c/x"]

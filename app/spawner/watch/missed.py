@@ -170,11 +170,12 @@ def _outside_namespace(pid: int, path: str, does: str, *, creates: bool) -> Miss
     if not os.path.exists(path) and not (creates and os.path.exists(parent)):
         return None
     nearest = _nearest_inside(pid, parent)
-    if nearest is None or nearest.is_own or (creates and nearest.path == parent and not nearest.is_read_only):
+    if nearest is None or (creates and nearest.path == parent and not nearest.is_read_only):
         return None
     # A link may be there itself, and lead to a place that is not.
     is_link = _look_inside(pid, path, os.O_NOFOLLOW) is not None
-    return _file(os.path.realpath(path) if is_link else path, "write" if does == "write" else "read")
+    missed = _file(os.path.realpath(path) if is_link else path, "write" if does == "write" else "read")
+    return {**missed, "is_hidden": True} if missed is not None and nearest.is_own else missed
 
 
 class _Found(NamedTuple):
@@ -213,7 +214,7 @@ def _look_inside(pid: int, path: str, flags: int = 0) -> _Found | None:
 
 
 def _file(path: str, access: Access) -> Missed | None:
-    if _is_within(path, _NOT_MISSED):  # where a link leads
+    if _is_within(path, _NOT_MISSED) or "/__pycache__" in path:  # where a link leads; Python's compiled modules
         return None
     return {"kind": "file", "what": path, "access": access, "is_directory": os.path.isdir(path)}
 

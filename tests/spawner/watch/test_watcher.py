@@ -188,6 +188,19 @@ attempt(open, "/usr/bin/env")
     assert watched.missed == []
 
 
+async def test_a_file_that_a_directory_of_its_own_hides_is_said_to_be_hidden(starter, tmp_path):
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    (shared / "file").write_text("x")
+    code = f'{TRY}\nattempt(open, "{shared}/file")\nattempt(open, "{shared}/new", "w")'
+    command = wrapped(starter.home, sys.executable, "-I", "-S", "-c", code)
+    at = command.index("--json-status-fd")
+    command[at:at] = ["--tmpfs", str(shared)]
+    watched = await starter.start(*command, confinement={"is_wrapped": True})
+    assert watched.output.split() == ["FileNotFoundError", "ok"]
+    assert [each["is_hidden"] for each, _ in watched.missed] == [True]
+
+
 async def test_writing_where_only_reading_is_allowed_is_a_missed_write(starter, tmp_path):
     shown, hidden = tmp_path / "shown", tmp_path / "hidden"
     shown.mkdir()
