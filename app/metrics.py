@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 # The OpenTelemetry MCP conventions' bucket bounds, in seconds.
 BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+BUCKETS_OF_PHASES = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 SPAWN_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 # A method outside this set is counted as `_OTHER`: a client must not be able to make new label values.
@@ -36,6 +37,9 @@ LIMITS = (
 # Of processes: `memory`, `pids`, `cpu`, `files` and `disk` are a process's own, the others its tenant's.
 PROCESS_LIMITS = ("memory", "pids", "cpu", "files", "disk", "memory_mb", "spawns_per_minute")
 
+# What confines a process: the names of `sandbox.tiers.Tier`, in lower case.
+TIERS = ("none", "base", "kernel", "namespaces", "assisted")
+
 # Reasons of refusals that are not the caller's.
 FAULTS = (
     "backend_error", "backend_exited", "backend_unavailable", "backend_busy", "overloaded", "routes_unavailable",
@@ -51,6 +55,26 @@ def method_label(method: str) -> str:
 def error_label(code: int) -> str:
     """A JSON-RPC error code as a label value."""
     return str(code) if code in ERROR_CODES else "_OTHER"
+
+
+class BackendLabels:
+    """The labels `tenant` and `backend`: of the first so many backends that are seen, and OTHER for the rest. So there
+    are no more series than an operator has asked for, and none changes its name."""
+
+    OTHER = ("_OTHER", "_OTHER")  # no tenant and no backend can have this name
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._seen: set[tuple[str, str]] = set()
+
+    def of(self, backend: tuple[str, str]) -> tuple[str, str]:
+        """The labels of this backend (tenant, name)."""
+        if backend in self._seen:
+            return backend
+        if len(self._seen) >= self._most:
+            return self.OTHER
+        self._seen.add(backend)
+        return backend
 
 
 class Series:
@@ -100,12 +124,14 @@ class OperationHistogram(Collector):
 
 
 class Metrics:
-    """All metrics of one node."""
+    """All metrics of one node. `per_backend`: how many backends have series of their own."""
 
-    def __init__(self, version: str) -> None:
+    def __init__(self, version: str, per_backend: int = 0) -> None:
         self.registry = CollectorRegistry()
+        self.backend_labels = BackendLabels(per_backend)
         self._declare_calls_and_sessions()
         self._declare_processes()
+        self._declare_use_of_backends()
         self._declare_limits()
         self._declare_node(version)
         self._declare_egress()
@@ -153,6 +179,16 @@ class Metrics:
         self.spawner_restarts = self._counter(
             "trunkline_spawner_restarts_total", "Spawners started in place of one that had died."
         )
+        self.process_spawn_phase_seconds = Histogram(
+            "trunkline_process_spawn_phase_seconds",
+            "Time to start a backend process, by phase.",
+            ("phase",),
+            buckets=BUCKETS_OF_PHASES,
+            registry=self.registry,
+        )
+        self.processes_by_tier = self._gauge(
+            "trunkline_processes_by_tier", "Backend processes, by what confines them.", "tier"
+        )
         self.process_exits = self._counter(
             "trunkline_process_exits_total", "Backend processes ended, by reason.", "reason"
         )
@@ -165,6 +201,28 @@ class Metrics:
         self.pool_wait_seconds = self._seconds("trunkline_pool_wait_seconds", "Time a session waited for a process.")
         self.breaker_open = self._gauge(
             "trunkline_breaker_open", "Backends that are not started for now because they keep dying at their start."
+        )
+
+    def _declare_use_of_backends(self) -> None:
+        of = ("tenant", "backend")
+        self.backend_resident = self._gauge(
+            "trunkline_backend_resident_bytes", "Resident memory of a backend's processes.", *of
+        )
+        self.backend_cpu = self._counter(
+            "trunkline_backend_cpu_seconds_total", "CPU time of a backend's processes.", *of
+        )
+        self.backend_sent = self._counter(
+            "trunkline_backend_sent_bytes_total", "Bytes written to the stdin of a backend's processes.", *of
+        )
+        self.backend_received = self._counter(
+            "trunkline_backend_received_bytes_total", "Bytes read from the stdout of a backend's processes.", *of
+        )
+        self.cpu_throttled = self._counter(
+            "trunkline_cpu_throttled_seconds_total", "Time in which processes had to wait because of their cpu limit."
+        )
+        self.oom_kills = self._counter(
+            "trunkline_oom_kills_total",
+            "Kills by the kernel because of a memory limit, of processes in control groups.",
         )
 
     def _declare_limits(self) -> None:

@@ -75,6 +75,7 @@ class Settings:
     shed_lag_s: float = _setting(parsers.seconds, default=1.0)
     shed_sessions_percent: int = _setting(parsers.whole(1, 100), default=85)
     shed_calls_percent: int = _setting(parsers.whole(1, 100), default=95)
+    metrics_per_backend: int = _setting(parsers.whole(0, 10_000), default=0)
     max_sessions: int = _setting(parsers.whole(1, 10_000_000), default=10_000)
     max_body_bytes: int = _setting(parsers.whole(1024, 2**30), default=4 * 2**20)
     max_line_bytes: int = _setting(parsers.whole(1024, 2**30), default=16 * 2**20)

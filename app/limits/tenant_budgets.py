@@ -234,6 +234,15 @@ class TenantBudgets:
         limit = self.memory_limit(tenant)
         return limit is not None and self.memory_of(tenant).total >= limit
 
+    def has_too_much_memory(self, tenant: str) -> bool:
+        """Whether something must end."""
+        limit = self.memory_limit(tenant)
+        return limit is not None and self.memory_of(tenant).total > limit
+
+    def remote_memory_of(self, tenant: str) -> MemoryUse:
+        """On all other nodes."""
+        return self._remote.get(tenant, NO_MEMORY)
+
     def has_largest(self, tenant: str) -> bool:
         """Whether the tenant's largest process is on this node, not on another one."""
         return self._own.get(tenant, NO_MEMORY).largest >= self._remote.get(tenant, NO_MEMORY).largest

@@ -120,7 +120,8 @@ async def open_gateway(settings: Settings, node_id: str | None = None) -> AsyncI
     """
     async with AsyncExitStack() as stack:
         node_id = node_id or new_node_id(settings.node_name)
-        opening = Opening(stack, settings, Metrics(__version__), node_id, OpenSessions(), StandstillDetector())
+        metrics = Metrics(__version__, settings.metrics_per_backend)
+        opening = Opening(stack, settings, metrics, node_id, OpenSessions(), StandstillDetector())
         records = await open_records(opening)
         credentials = await open_credentials(opening, records)
         processes = await open_processes(opening, records)
@@ -165,6 +166,7 @@ def _start_tasks(tasks: TaskGroup, gateway: Gateway) -> None:
     tasks.start_soon(membership.heartbeat.run)
     tasks.start_soon(sessions.overload.run)
     tasks.start_soon(gateway.processes.budgets.run)
+    tasks.start_soon(gateway.processes.memory.run)
     tasks.start_soon(gateway.effects.run)
 
 

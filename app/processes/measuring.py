@@ -1,10 +1,12 @@
 """Memory and CPU of processes, each with everything it has started."""
 
 import os
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from app.spawner import tree
+from app.spawner.cgroups import Group, Usage
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
@@ -18,6 +20,74 @@ class Measured(NamedTuple):
     resident_bytes: int = 0
     cpu_s: float = 0.0  # since their start, children that have ended included
     pids: tuple[int, ...] = ()
+
+
+class Target(NamedTuple):
+    """A process to be looked at. `most_bytes`: the memory that only a look limits."""
+
+    pid: int
+    id: str
+    group: Group | None = None
+    most_bytes: int | None = None
+
+
+class Use(NamedTuple):
+    """What is known of a process's use. The last three only control groups count. `pids`: where /proc was read."""
+
+    resident_bytes: int = 0
+    cpu_s: float = 0.0
+    pids: tuple[int, ...] = ()
+    oom_kills: int = 0
+    refused_forks: int = 0
+    throttled_us: int = 0
+
+    def at_the_end(self, usage: Usage) -> "Use":
+        """With the last numbers of its control group, if it had one."""
+        cpu_s = max(self.cpu_s, usage.cpu_us / 1e6)
+        return Use(
+            0,
+            cpu_s,
+            (),
+            max(self.oom_kills, usage.oom_kills),
+            max(self.refused_forks, usage.refused_forks),
+            max(self.throttled_us, usage.throttled_us),
+        )
+
+
+def look(targets: Sequence[Target]) -> tuple[list[Use], float]:
+    """The use of each, and the seconds of CPU that it took to look. By control groups where they count, else by /proc.
+    Blocks: call it in a thread."""
+    began = time.thread_time()
+    uses = [_of_group(each.group) for each in targets]
+    uncounted = {
+        each.pid: each.id for each, use in zip(targets, uses, strict=True) if not use.resident_bytes or not use.cpu_s
+    }
+    measured = measure(uncounted)
+    found = [
+        _completed(use, measured.get(each.pid, Measured()), each.most_bytes)
+        for each, use in zip(targets, uses, strict=True)
+    ]
+    return found, time.thread_time() - began
+
+
+def _of_group(group: Group | None) -> Use:
+    if group is None:
+        return Use()
+    usage = group.usage()
+    return Use(
+        usage.memory_bytes,
+        usage.cpu_us / 1e6,
+        oom_kills=usage.oom_kills,
+        refused_forks=usage.refused_forks,
+        throttled_us=usage.throttled_us,
+    )
+
+
+def _completed(use: Use, measured: Measured, most_bytes: int | None) -> Use:
+    resident = use.resident_bytes or measured.resident_bytes
+    if most_bytes is not None and resident > most_bytes:  # it may be pages that its processes share
+        resident = min(resident, proportional_bytes(measured.pids) or resident)
+    return use._replace(resident_bytes=resident, cpu_s=use.cpu_s or measured.cpu_s, pids=measured.pids)
 
 
 class _Row(NamedTuple):
@@ -45,17 +115,23 @@ def measure(leaders: Mapping[int, str]) -> dict[int, Measured]:
     return {leader: _sum(rows, pids) for leader, pids in found.items()}
 
 
-def proportional_bytes(pids: Iterable[int]) -> int:
-    """Resident memory where each page counts once for all that share it. Slow (0.1 ms and more for each process); of a
-    process that may not be read, 0."""
-    return sum(map(_proportional_bytes, pids))
+def proportional_bytes(pids: Iterable[int]) -> int | None:
+    """Resident memory where each page counts once for all that share it. Slow: 0.1 ms and more for each process. None
+    if one of them may not be read."""
+    try:
+        return sum(map(_proportional_bytes, pids))
+    except PermissionError:
+        return None
 
 
 def _proportional_bytes(pid: int) -> int:
+    """Raises PermissionError."""
     try:
         with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
             return next((int(line.split()[1]) << 10 for line in file if line.startswith(b"Pss:")), 0)
-    except OSError:
+    except PermissionError:
+        raise
+    except OSError:  # it has ended meanwhile
         return 0
 
 

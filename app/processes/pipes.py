@@ -179,6 +179,8 @@ class Stdout(_ReadEnd):
     def __init__(self, limits: PipeLimits, kill: Callable[[str], None]) -> None:
         super().__init__()
         self.lost_at: float | None = None
+        self.first_byte_at: float | None = None
+        self.received_bytes = 0
         self._limits = limits
         self._kill = kill
         self._lines = LineBuffer(limits.line_bytes)
@@ -192,6 +194,9 @@ class Stdout(_ReadEnd):
 
     def data_received(self, data: bytes) -> None:
         """Hot path: every answer of the backend comes through here."""
+        if not self.received_bytes:
+            self.first_byte_at = time.monotonic()
+        self.received_bytes += len(data)
         buffer = self._lines
         lines = buffer.feed(data)
         self._allowance -= max(len(data), LEAST_LINE_BYTES * data.count(b"\n"))  # blank lines take time as well

@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import anyio
@@ -18,24 +18,27 @@ import anyio
 from app.domain import BackendSpec
 from app.errors import BackendBusy, BackendExited
 from app.processes.link import BackendListener, Exit
-from app.processes.measuring import Measured
+from app.processes.measuring import Target, Use
 from app.processes.noise import StderrLog, StdoutNoise
 from app.processes.pipes import Pause, PipeEnd, PipeLimits, Stderr, Stdin, Stdout, open_pipes
 from app.processes.states import ProcessState, check_transition
 from app.processes.stderr import StderrRing
 from app.protocol import tolerant
+from app.spawner.cgroups import Group
 from app.spawner.client import Command, End, SpawnerClient, SpawnFailed
 
 logger = logging.getLogger(__name__)
 
 _MUTE_GRACE_S = 1.0  # from a closed pipe to the exit, which normally follows at once
 _STDERR_LINES = 20  # how many go into an Exit
+_FRESH_S = 1.0  # a process that is leased later was warm: its first output says nothing about its start
 
 
 class BackendProcess:
     """Fulfils BackendLink. The Supervisor starts it, stops it and looks after it.
 
-    After its end `on_exit` is called before the listener hears of it, `on_gone` after that.
+    After its end `on_exit` is called before the listener hears of it, `on_gone` after that. `tier`: what confines it
+    (`metrics.TIERS`).
     """
 
     def __init__(
@@ -45,14 +48,18 @@ class BackendProcess:
         limits: PipeLimits,
         on_gone: Callable[["BackendProcess"], None],
         on_exit: Callable[["BackendProcess"], None] = lambda process: None,
+        *,
+        tier: str = "none",
     ) -> None:
-        self.spec = spec
+        self.spec, self.tier = spec, tier
         self.id = ""
         self.pid = 0
         self.started_at = time.time()
         self.spawn_seconds = 0.0
+        self.phases: Mapping[str, float] = {}
+        self.is_limited_by_kernel = False  # in its memory, by a control group
         self.stderr = StderrRing(spec.env.values())
-        self.resident_bytes, self.cpu_s = 0, 0.0
+        self.use = Use()
         self.cpu_percent: float | None = None  # of one core, between the last two measurements, or since its start
         self._measured_at = time.monotonic()
         self.exit: Exit | None = None
@@ -68,9 +75,13 @@ class BackendProcess:
         self._stderr = Stderr(self._complained)
         self._listener: BackendListener | None = None
         self._kill_cause: str | None = None
+        self._kill_limit = ""
+        self._group: Group | None = None
         self._was_mute = False  # it had closed a pipe before it was asked to stop: then it ended by itself
         self._swept_at = time.monotonic()
         self._has_flooded = False
+        self._started_at = self._swept_at
+        self._leased_at: float | None = None
         self._gone = anyio.Event()
 
     async def start(self, command: Command) -> None:
@@ -93,6 +104,11 @@ class BackendProcess:
             self._gone.set()
             raise
         self.id, self.pid, self.spawn_seconds = spawned.id, spawned.pid, spawned.seconds
+        self.phases, self._started_at = spawned.phases, time.monotonic()
+        cgroup = command.confinement.get("cgroup")
+        if cgroup and cgroup["roots"]:
+            self._group = Group(cgroup, spawned.id)
+            self.is_limited_by_kernel = "memory" in cgroup["roots"] and "memory_bytes" in cgroup
         if self.is_stopping():
             self.kill()  # stop was called before the process had an id
         else:
@@ -157,6 +173,7 @@ class BackendProcess:
 
     def lease(self) -> None:
         self._become(ProcessState.LEASED)
+        self._leased_at = time.monotonic()
 
     def is_stopping(self) -> bool:
         return self.state in (ProcessState.STOPPING, ProcessState.GONE)
@@ -180,10 +197,11 @@ class BackendProcess:
         self._stdin.abort()
         self._spawner.signal(self.id, signal.SIGTERM)
 
-    def kill(self, cause: str | None = None) -> None:
-        """Last step: SIGKILL to the process and all it started. A `cause` goes into the log and the `Exit`."""
+    def kill(self, cause: str | None = None, *, limit: str = "") -> None:
+        """Last step: SIGKILL to the process and all it started. A `cause`, and the memory limit that it was over, go
+        into the log and the `Exit`."""
         if self._kill_cause is None and cause is not None and not self.is_stopping():
-            self._kill_cause = cause
+            self._kill_cause, self._kill_limit = cause, limit
             logger.warning(
                 "Killing a backend process: it %s", cause, extra={"backend_process": self.id, "cause": cause}
             )
@@ -194,12 +212,53 @@ class BackendProcess:
         self._stdout.mute()
         self.kill(cause)
 
-    def used(self, measured: Measured, now: float) -> None:
-        """Records a measurement."""
-        cpu_s = max(self.cpu_s, measured.cpu_s)  # the use of a child that is not waited for is lost with it
+    @property
+    def resident_bytes(self) -> int:
+        return self.use.resident_bytes
+
+    @property
+    def cpu_s(self) -> float:
+        return self.use.cpu_s
+
+    @property
+    def sent_bytes(self) -> int:
+        """Written for its stdin."""
+        return self._written_bytes
+
+    @property
+    def received_bytes(self) -> int:
+        """Read from its stdout."""
+        return self._stdout.received_bytes
+
+    @property
+    def is_being_killed(self) -> bool:
+        return self._kill_cause is not None
+
+    def target(self) -> Target:
+        """What is to be measured."""
+        return Target(self.pid, self.id, self._group, None if self.is_limited_by_kernel else self._most_bytes)
+
+    @property
+    def _most_bytes(self) -> int | None:
+        most = self.spec.limits.memory_mb
+        return None if most is None else most << 20
+
+    def used(self, use: Use, now: float) -> None:
+        """Records a measurement; ends the process if it is over its memory where no control group limits that."""
+        cpu_s = max(self.cpu_s, use.cpu_s)  # the use of a child that is not waited for is lost with it
         if now > self._measured_at:
             self.cpu_percent = 100 * (cpu_s - self.cpu_s) / (now - self._measured_at)
-        self.resident_bytes, self.cpu_s, self._measured_at = measured.resident_bytes, cpu_s, now
+        self.use, self._measured_at = use._replace(cpu_s=cpu_s), now
+        most = self._most_bytes
+        if most is not None and use.resident_bytes > most and not self.is_limited_by_kernel:
+            self.kill(self._needed(), limit="memory")
+
+    def first_byte_s(self) -> float | None:
+        """From its start to its first output; None if there was none, or if it had nothing to do for a while."""
+        at, leased_at = self._stdout.first_byte_at, self._leased_at
+        if at is None or (leased_at is not None and self._started_at + _FRESH_S < leased_at < at):
+            return None
+        return at - self._started_at
 
     async def wait_gone(self) -> None:
         await self._gone.wait()
@@ -238,6 +297,7 @@ class BackendProcess:
         self._stdout.drain()
         self._stderr.drain()
         self.exit = self._describe(end)
+        self.use = self.use.at_the_end(end.usage)
         self._close_pipes()
         self._become(ProcessState.GONE)
         self._gone.set()
@@ -262,13 +322,17 @@ class BackendProcess:
             reason, description = "killed", f"killed: it {self._kill_cause}"
         elif end.limit:
             reason, description = "killed", f"killed: {self._over(end.limit)}"
-        limit = end.limit if reason == "killed" and self._kill_cause is None else ""
+        limit = end.limit if self._kill_cause is None else self._kill_limit
+        limit = limit if reason == "killed" else ""
         return Exit(reason, description, self.stderr.last_lines(_STDERR_LINES), limit)
 
     def _over(self, limit: str) -> str:
         if limit == "memory":
-            return f"it needed more memory than its {self.spec.limits.memory_mb} MiB"
+            return f"it {self._needed()}"
         return "all processes of its tenant together needed more memory than the tenant has"
+
+    def _needed(self) -> str:
+        return f"needed more memory than its {self.spec.limits.memory_mb} MiB"
 
     def _tell(self, exit: Exit) -> None:
         if self._listener is not None:

@@ -15,9 +15,9 @@ import anyio.to_thread
 
 from app.domain import BackendSpec
 from app.errors import BackendExited, ShuttingDown
-from app.metrics import Metrics
+from app.metrics import TIERS, Metrics
 from app.processes.homes import Home, Homes
-from app.processes.measuring import Measured, measure
+from app.processes.meter import Meter
 from app.processes.pipes import PipeLimits
 from app.processes.process import BackendProcess
 from app.processes.states import ProcessState
@@ -26,10 +26,11 @@ from app.spawner.client import Command, SpawnerClient, SpawnFailed
 logger = logging.getLogger(__name__)
 
 EOF_GRACE_S = 2.0  # for a server to end by itself after EOF on its stdin
-MEASURE_SWEEPS = 40  # memory and CPU time are measured every so many sweeps
-WATCHED_SWEEPS = 8  # the same while an administrator looks at them
-WATCHED_S = 15.0  # for so long after the last look
 
+_LIMITS_HIT = {
+    "memory": "memory",
+    "tenant_memory": "memory_mb",
+}  # `Exit.limit`, as `trunkline_limits_hit_total` says it
 _HINTS = {
     "No such file or directory": "Is the command installed, and on the gateway's PATH?",
     "Permission denied": "Is the command executable by the gateway's user?",
@@ -73,7 +74,9 @@ class Supervisor:
         self._processes: dict[BackendProcess, Home] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
         self._resources = AsyncExitStack()
-        self._watched_until = 0.0
+        self.meter = Meter(metrics)
+        for tier in TIERS:
+            metrics.processes_by_tier.labels(tier).set_function(partial(self._count_tier, tier))
         for state in ProcessState:
             if state is not ProcessState.GONE:
                 metrics.processes.labels(state.value).set_function(partial(self.count, state))
@@ -110,6 +113,9 @@ class Supervisor:
 
     def count(self, state: ProcessState) -> int:
         return sum(process.state is state for process in list(self._processes))
+
+    def _count_tier(self, tier: str) -> int:
+        return sum(process.tier == tier for process in list(self._processes))
 
     # --- starting
 
@@ -154,6 +160,8 @@ class Supervisor:
             raise
         self._metrics.process_spawns.labels("started").inc()
         self._metrics.process_spawn_seconds.observe(process.spawn_seconds)
+        for phase, seconds in process.phases.items():
+            self._metrics.process_spawn_phase_seconds.labels(phase).observe(seconds)
         return process
 
     def _on_gone(self, on_gone: Callable[[BackendProcess], None], process: BackendProcess) -> None:
@@ -161,6 +169,9 @@ class Supervisor:
         assert process.exit is not None
         reason = process.exit.reason
         self._metrics.process_exits.labels(reason).inc()
+        self.meter.count(process)
+        if process.exit.limit:
+            self._metrics.limits_hit.labels(_LIMITS_HIT[process.exit.limit]).inc()
         if reason != "stopped":
             logger.warning(
                 "Backend process ended: %s",
@@ -207,30 +218,18 @@ class Supervisor:
 
     def watch(self) -> None:
         """Measures memory and CPU more often for a while: an administrator is looking at them."""
-        self._watched_until = time.monotonic() + WATCHED_S
+        self.meter.watch()
 
     async def _sweep(self) -> None:
-        since = 0
         while True:
             await anyio.sleep(self._options.sweep_s)
             now = time.monotonic()
             try:
                 for process in self.processes:
                     process.sweep(now)
-                since += 1
-                if since >= (WATCHED_SWEEPS if now < self._watched_until else MEASURE_SWEEPS):
-                    since = 0
-                    await self._measure()
+                await self.meter.sweep(self.processes, now)
             except Exception:
                 logger.exception("Could not check the backend processes; will retry")
-
-    async def _measure(self) -> None:
-        leaders = {process.pid: process for process in self._processes if process.pid}
-        used = await anyio.to_thread.run_sync(measure, {pid: each.id for pid, each in leaders.items()})
-        now = time.monotonic()
-        for pid, process in leaders.items():
-            process.used(used.get(pid, Measured()), now)
-        self._metrics.process_resident_bytes.set(sum(each.resident_bytes for each in used.values()))
 
 
 async def _gone_within(process: BackendProcess, seconds: float) -> bool:

@@ -146,12 +146,12 @@ class Group:
     # --- reading
 
     def usage(self) -> Usage:
-        """Blocks for as long as it takes to read six files of the kernel."""
+        """Blocks for as long as it takes to read six files of the kernel. Memory is that which cannot be reclaimed."""
         memory, pids, cpu = map(self._at, ("memory", "pids", "cpu"))
         is_v2 = self._is_v2("memory")
         throttled = _keys(f"{cpu}/cpu.stat")
         return Usage(
-            memory_bytes=_number(f"{memory}/{'memory.current' if is_v2 else 'memory.usage_in_bytes'}"),
+            memory_bytes=_resident(_keys(f"{memory}/memory.stat"), "" if is_v2 else "total_"),
             oom_kills=_keys(f"{memory}/{'memory.events' if is_v2 else 'memory.oom_control'}").get("oom_kill", 0),
             pids=_number(f"{pids}/pids.current"),
             refused_forks=_keys(f"{pids}/pids.events").get("max", 0),
@@ -271,6 +271,11 @@ def _subdirectories(directory: str) -> list[str]:
 def _number(path: str) -> int:
     text = _read(path).strip()
     return int(text) if text.isdigit() else 0
+
+
+def _resident(statistics: Mapping[str, int], prefix: str) -> int:
+    """What cannot be reclaimed: without the cache of files, which fills up to the limit."""
+    return statistics.get("anon", statistics.get(f"{prefix}rss", 0)) + statistics.get(f"{prefix}shmem", 0)
 
 
 def _keys(path: str) -> dict[str, int]:

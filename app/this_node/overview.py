@@ -261,4 +261,7 @@ def _process(process: BackendProcess, sessions: Sequence[Session], now: float, n
         stderr_lines=process.stderr.line_count,
         node=node,
         use=_use(process, sessions),
+        tier=process.tier,
+        sent_bytes=process.sent_bytes,
+        received_bytes=process.received_bytes,
     )

@@ -38,7 +38,10 @@ class SessionView:
 
 @dataclass(frozen=True, slots=True)
 class ProcessView:
-    """A backend's process. `sessions` has the first MAX_NAMED public ids of those it serves."""
+    """A backend's process. `sessions` has the first MAX_NAMED public ids of those it serves.
+
+    `sent_bytes` went to its stdin.
+    """
 
     id: str
     tenant: str
@@ -52,6 +55,9 @@ class ProcessView:
     stderr_lines: int
     node: str
     use: Use = NO_USE
+    tier: str = "none"
+    sent_bytes: int = 0
+    received_bytes: int = 0
 
     def position(self, sort: str) -> str:
         return position(sort, self.id, self.started_at.timestamp(), self.use.amounts(sort))

@@ -14,7 +14,7 @@ NO_LIMITS = Limits(processes=None)
 
 @pytest.fixture
 async def make_pool(running) -> AsyncIterator[Callable[..., Any]]:
-    """Opens a pool with these options; one for each test."""
+    """Opens a pool with these options."""
     pools: list[ProcessPool] = []
 
     async def make(
@@ -33,7 +33,7 @@ async def make_pool(running) -> AsyncIterator[Callable[..., Any]]:
         return pool
 
     yield make
-    for pool in pools:
+    for pool in reversed(pools):
         await pool.__aexit__(None, None, None)
 
 

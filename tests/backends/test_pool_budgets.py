@@ -77,8 +77,8 @@ async def test_the_pool_plans_by_itself_when_the_next_may_start(make_pool, runni
 
 
 async def test_who_waits_too_long_hears_of_the_rate_and_when_to_come_again(make_pool, running, budgets):
+    await lease_all(await make_pool(budgets=budgets), [spec_of("echo")] * 3, THREE)
     pool = await make_pool(budgets=budgets, deadline_s=0.1)
-    await lease_all(pool, [spec_of("echo")] * 3, THREE)
     with pytest.raises(BackendBusy, match="starts processes too often; its limit is 3 a minute") as refused:
         await pool.lease(spec_of("echo"), THREE)
     reached = refused.value.reached
@@ -134,10 +134,10 @@ async def test_a_start_that_fails_counts_too(make_pool, budgets):
 
 
 async def test_a_check_counts_as_a_start(make_pool, budgets):
-    pool = await make_pool(budgets=budgets, deadline_s=0.1)
+    pool = await make_pool(budgets=budgets)
     assert (await check_backend(pool, spec_of("trouble"), THREE)).failure is None
     await lease_all(pool, [spec_of("echo")] * 2, THREE)
-    result = await check_backend(pool, spec_of("trouble"), THREE)
+    result = await check_backend(await make_pool(budgets=budgets, deadline_s=0.1), spec_of("trouble"), THREE)
     assert result.failure is not None
     assert (result.failure.step, result.failure.reason) == ("start", "backend_busy")
     assert "limits.spawns_per_minute" in (result.failure.hint or "")

@@ -23,8 +23,16 @@ def use_of(gateway: Gateway, tenant: str) -> dict[str, Any]:
     return use
 
 
-def limited(gateway: Gateway, argv: list[str] = ECHO, *, limits: dict[str, Any], **fields: Any) -> Endpoint:
-    return gateway.endpoint(argv, tenant=gateway.add_tenant(**limits), **fields)
+def limited(
+    gateway: Gateway,
+    argv: list[str] = ECHO,
+    *,
+    limits: dict[str, Any],
+    of_each: dict[str, Any] | None = None,
+    **fields: Any,
+) -> Endpoint:
+    """A backend of a new tenant with these limits. `of_each`: those of each process."""
+    return gateway.endpoint(argv, tenant=gateway.add_tenant(**limits), limits=of_each or {}, **fields)
 
 
 def is_gone(process: psutil.Process) -> bool:
@@ -50,7 +58,7 @@ async def test_who_needs_a_process_over_the_rate_waits_and_then_is_told_when_to_
         gateway.api("PATCH", f"/tenants/{endpoint.tenant}", {"limits": {"spawns_per_minute": 600}})
         async with wire(endpoint) as allowed:
             assert await allowed.call("echo", text="y") == "y"
-    assert gateway.metrics()['trunkline_rate_limited_total{limit="spawns_per_minute"}'] == 2
+    assert gateway.metrics()['trunkline_rate_limited_total{limit="spawns_per_minute"}'] == 3
     assert gateway.metrics()['trunkline_limits_hit_total{limit="spawns_per_minute"}'] >= 1
 
 
@@ -89,3 +97,39 @@ async def test_the_rate_is_one_over_all_nodes(own_nodes: Nodes) -> None:
     # Six were asked for: four at once, and one every fifteen seconds; a node may not know yet of the other's last one.
     assert 4 <= opened <= 6
     assert use_of(two, endpoint.tenant)["spawns_per_minute"] == use_of(one, endpoint.tenant)["spawns_per_minute"]
+
+
+GLUTTON = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/trouble.py")]
+
+
+async def eat(session: Wire, mib: int) -> dict[str, Any]:
+    """The error of a call that makes the process take so much; empty if it may."""
+    call = {"name": "eat", "arguments": {"mib": mib}}
+    response = await session.post({"jsonrpc": "2.0", "id": "eat", "method": "tools/call", "params": call})
+    error: dict[str, Any] = response.json().get("error", {})
+    return error
+
+
+async def test_a_process_over_its_memory_ends_alone_and_its_client_learns_at_which_limit(gateway: Gateway) -> None:
+    endpoint = gateway.endpoint(GLUTTON, limits={"memory_mb": 100})
+    async with wire(endpoint) as greedy, wire(endpoint) as other:
+        assert await eat(other, 1) == {}
+        await eat(greedy, 300)
+        await gateway.wait_for_backends(1, 30)
+        assert await eat(other, 1) == {}
+
+
+@pytest.mark.timeout(240)
+async def test_a_tenants_memory_is_that_of_all_its_processes_on_all_nodes(own_nodes: Nodes) -> None:
+    one, two = own_nodes.all
+    endpoint = limited(one, GLUTTON, limits={"memory_mb": 200}, of_each={"memory_mb": None})
+    urls = own_nodes.urls(endpoint)
+    async with httpx2.AsyncClient(timeout=60) as http:
+        small, large = Wire(http, endpoint), Wire(http, endpoint)
+        small.url, large.url = urls
+        await small.open()
+        await large.open()
+        assert await eat(small, 90) == {}
+        await eat(large, 140)
+        await until(lambda: len(one.backends() + two.backends()) == 1, 60)
+        assert await eat(small, 1) == {}

@@ -7,6 +7,8 @@ PLAN = ("tests/backends/test_plan.py",)
 POOL = ("tests/backends/test_pool.py",)
 MEASURING = ("tests/processes/test_measuring.py",)
 BUDGETS = ("tests/backends/test_pool_budgets.py", "tests/limits/test_tenant_budgets.py")
+METER = ("tests/processes/test_meter.py",)
+TENANT_MEMORY = ("tests/limits/test_tenant_memory.py",)
 TASKS = ("tests/protocol/test_running_tasks.py",)
 
 FAULTS_OF_LIMITS = (
@@ -191,5 +193,54 @@ FAULTS_OF_LIMITS = (
         "ClusterRates([gates, budgets], ",
         "ClusterRates([gates], ",
         ("tests/integration/test_process_limits.py",),
+    ),
+    Fault(
+        "a process over its memory goes on where no control group ends it",
+        "app/processes/process.py",
+        '            self.kill(self._needed(), limit="memory")\n',
+        "            pass\n",
+        METER,
+    ),
+    Fault(
+        "processes that only a look limits are looked at every ten seconds",
+        "app/processes/meter.py",
+        "            every_s = min(every_s, self._cost_s / LOOKING_SHARE)\n",
+        "            pass\n",
+        METER,
+    ),
+    Fault(
+        "memory that processes share ends them",
+        "app/processes/measuring.py",
+        "        resident = min(resident, proportional_bytes(measured.pids) or resident)\n",
+        "        pass\n",
+        METER,
+    ),
+    Fault(
+        "there are series for any number of backends",
+        "app/metrics.py",
+        "        if len(self._seen) >= self._most:\n",
+        "        if False:\n",
+        METER,
+    ),
+    Fault(
+        "nothing of a tenant over its memory is ended",
+        "app/limits/tenant_memory.py",
+        "self._budgets.has_too_much_memory(tenant) and",
+        "False and",
+        TENANT_MEMORY,
+    ),
+    Fault(
+        "each node ends a process of a tenant that is over its memory",
+        "app/limits/tenant_memory.py",
+        " and self._budgets.has_largest(tenant)",
+        "",
+        TENANT_MEMORY,
+    ),
+    Fault(
+        "another process of the tenant is ended than the largest",
+        "app/limits/tenant_memory.py",
+        "                max(each, key=",
+        "                min(each, key=",
+        TENANT_MEMORY,
     ),
 )

@@ -14,7 +14,7 @@ import pytest
 
 from app.errors import BackendExited, ShuttingDown
 from app.processes.homes import Home
-from app.processes.measuring import Measured
+from app.processes.measuring import Use
 from app.processes.pipes import PipeLimits
 from app.processes.process import BackendProcess
 from app.processes.states import ProcessState
@@ -210,13 +210,14 @@ async def test_metrics_count_processes_by_state(running):
 async def test_memory_is_measured_with_descendants(running):
     process, listener = await running.start("family")
     await listener.line()
-    await running.supervisor._measure()
+    await running.supervisor.meter.measure(running.supervisor.processes)
     assert process.resident_bytes > 4 << 20
     assert running.value("trunkline_process_resident_bytes") == process.resident_bytes
 
 
 async def test_processor_time_is_measured_with_descendants_and_more_often_while_somebody_looks(running, monkeypatch):
-    monkeypatch.setattr("app.processes.supervisor.MEASURE_SWEEPS", 1 << 30)
+    monkeypatch.setattr("app.processes.meter.MEASURE_EVERY_S", 1e9)
+    monkeypatch.setattr("app.processes.meter.LOOKING_SHARE", 1e-9)
     busy = "import os, time\nif os.fork():\n  time.sleep(60)\nwhile True: pass"
     process, _ = await running.start("echo", command=sys.executable, args=("-I", "-S", "-c", busy))
     quiet, _ = await running.start("echo")
@@ -231,11 +232,11 @@ async def test_processor_time_is_measured_with_descendants_and_more_often_while_
 def test_processor_time_never_falls_and_its_share_is_of_the_time_between_two_measurements():
     process = BackendProcess(spec_of("echo"), cast("Any", None), PipeLimits(), lambda process: None)
     began = time.monotonic()
-    process.used(Measured(4096, 1.0), began + 10)
+    process.used(Use(4096, 1.0), began + 10)
     assert process.cpu_percent == pytest.approx(10, rel=0.01)
-    process.used(Measured(4096, 3.0), began + 14)
+    process.used(Use(4096, 3.0), began + 14)
     assert process.cpu_percent == pytest.approx(50, rel=0.01)
-    process.used(Measured(0, 2.0), began + 18)
+    process.used(Use(0, 2.0), began + 18)
     assert (process.resident_bytes, process.cpu_s, process.cpu_percent) == (0, 3.0, 0.0)
 
 

@@ -22,7 +22,7 @@ Lines = Annotated[int, Query(ge=1, le=MAX_LINES, description="How many of the la
 
 
 class ProcessAnswer(UseMembers):
-    """A backend's process. Memory and CPU time are measured every ten seconds, or every two if somebody asks."""
+    """A backend's process. Memory and CPU time are measured every ten seconds or more often."""
 
     id: str
     tenant: str
@@ -37,6 +37,9 @@ class ProcessAnswer(UseMembers):
     session_count: int
     stderr_lines: int = Field(description="How many are kept.")
     node: str
+    tier: str = Field(description="What confines it: none, base, kernel, namespaces or assisted.")
+    sent_bytes: int = Field(description="Written for its stdin.")
+    received_bytes: int = Field(description="Read from its stdout.")
 
 
 class StderrAnswer(BaseModel):

@@ -62,7 +62,9 @@ class LimitsUseAnswer(BaseModel):
     sessions_per_principal: int = Field(description="Of the principal that has the most.")
     processes: int = Field(description="Of sessions, without warm ones.")
     in_flight: int
-    memory_mb: float = Field(description="Of all processes, including warm ones; measured every ten seconds.")
+    memory_mb: float = Field(
+        description="Of all processes, including warm ones; measured every ten seconds or more often."
+    )
     spawns_per_minute: int = Field(description="Processes started within the last minute, warm ones included.")
     silent_nodes: list[str] = Field(description=SILENT)
 

@@ -13,6 +13,7 @@ from app.config.settings import Settings
 from app.domain import Limits
 from app.errors import SettingsError
 from app.limits.tenant_budgets import TenantBudgets
+from app.limits.tenant_memory import TenantMemory
 from app.links.leasing import ProcessLeasing
 from app.links.shared_processes import initialized
 from app.node.parts.opening import Opening
@@ -32,10 +33,11 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Processes:
     """`supervisor` owns them, `pool` hands them out, `leasing` shares or restarts them for sessions. `budgets`: how
-    many a tenant may start."""
+    many a tenant may start; `memory` ends those that are too much."""
 
     supervisor: Supervisor
     budgets: TenantBudgets
+    memory: TenantMemory
     failures: FailureLog
     pool: ProcessPool
     leasing: ProcessLeasing
@@ -53,6 +55,8 @@ async def open_processes(opening: Opening, records: Records) -> Processes:
     failures = FailureLog(opening.node_id, users_of=opening.sessions.users_of)
     limits = PoolOptions(max_processes=settings.max_processes, deadline_s=settings.pool_wait_s)
     budgets = TenantBudgets(metrics, partial(_limits_of, records.tenants))
+    memory = TenantMemory(budgets, lambda: supervisor.processes)
+    supervisor.meter.measured.listen(memory.measured)
     pool = ProcessPool(
         supervisor,
         metrics,
@@ -64,7 +68,7 @@ async def open_processes(opening: Opening, records: Records) -> Processes:
     )
     await stack.enter_async_context(pool)
     leasing = await stack.enter_async_context(ProcessLeasing(pool))
-    return Processes(supervisor, budgets, failures, pool, leasing)
+    return Processes(supervisor, budgets, memory, failures, pool, leasing)
 
 
 async def _limits_of(tenants: TenantRepository, tenant: str) -> Limits:

@@ -66,7 +66,7 @@ async def test_processes_are_listed_and_their_last_words_are_for_administrators(
     assert shown == {
         "id": "p1", "tenant": "acme", "backend": "echo", "pid": 1234, "state": "leased",
         "started_at": "2026-01-01T00:00:00Z", "age_s": 1.0, "sessions": ["s1"], "session_count": 1, "stderr_lines": 3,
-        "node": "n1", **NOTHING,
+        "node": "n1", "tier": "none", "sent_bytes": 0, "received_bytes": 0, **NOTHING,
     }  # fmt: skip
     path = TENANT + "/processes/p1/stderr"
     assert (await rig.ask("GET", path)).json() == {"lines": ["first", "second", "third"]}

@@ -20,8 +20,8 @@ DEFAULTS = {
 }
 
 UNUSED = {
-    "sessions": 0, "sessions_per_principal": 0, "processes": 0, "in_flight": 0, "memory_mb": 0.0, "spawns_per_minute": 0,
-    "silent_nodes": [],
+    "sessions": 0, "sessions_per_principal": 0, "processes": 0, "in_flight": 0, "memory_mb": 0.0,
+    "spawns_per_minute": 0, "silent_nodes": [],
 }  # fmt: skip
 
 
