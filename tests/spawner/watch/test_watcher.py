@@ -194,7 +194,7 @@ async def test_a_file_that_a_directory_of_its_own_hides_is_said_to_be_hidden(sta
     (shared / "file").write_text("x")
     code = f'{TRY}\nattempt(open, "{shared}/file")\nattempt(open, "{shared}/new", "w")'
     command = wrapped(starter.home, sys.executable, "-I", "-S", "-c", code)
-    at = command.index("--json-status-fd")
+    at = command.index("--remount-ro")
     command[at:at] = ["--tmpfs", str(shared)]
     watched = await starter.start(*command, confinement={"is_wrapped": True})
     assert watched.output.split() == ["FileNotFoundError", "ok"]
