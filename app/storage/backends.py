@@ -17,7 +17,7 @@ from app.storage.tables import backends, tenants
 
 _NESTED = {"timeouts": Timeouts, "sandbox": Sandbox, "limits": ProcessLimits}
 # Members that are columns of the tenant, or derived from one; and one for a check.
-_NOT_STORED = ("home", "sandbox_exempt", "missed_log")
+_NOT_STORED = ("home", "keeper", "sandbox_exempt", "missed_log")
 _VERSIONED = VersionedTable(backends, ["tenant", "name"], "backend", BackendNotFound)
 
 
