@@ -22,7 +22,7 @@ def show_homes(options: argparse.Namespace) -> int:
     for name in options.remove:
         _remove(root, name, owners)
     try:
-        found = [_shown(home, owners.get(home.name)) for home in homes.find(root)]
+        found = [_shown(home, owners.get(home.name.partition("/")[0])) for home in homes.find(root)]
     except OSError as error:
         raise GatewayError(f"cannot read {str(root)!r}: {error.strerror}", hint=_WHICH) from None
     print(json.dumps(found, indent=2) if options.json else _as_table(found))
@@ -30,7 +30,7 @@ def show_homes(options: argparse.Namespace) -> int:
 
 
 def _remove(root: Path, name: str, owners: Mapping[str, str]) -> None:
-    if name in owners:
+    if name in owners:  # a home of one principal in it may go
         raise Conflict(f"{name} is the home of the tenant {owners[name]}, which exists")
     try:
         homes.remove(root, name)

@@ -11,6 +11,7 @@ from tests.mutations.faults_of_dialogues import FAULTS_OF_DIALOGUES
 from tests.mutations.faults_of_egress import FAULTS_OF_EGRESS
 from tests.mutations.faults_of_groups import FAULTS_OF_GROUPS
 from tests.mutations.faults_of_limits import FAULTS_OF_LIMITS
+from tests.mutations.faults_of_namespaces import FAULTS_OF_NAMESPACES
 from tests.mutations.faults_of_nodes import FAULTS_OF_NODES
 from tests.mutations.faults_of_registration import FAULTS_OF_REGISTRATION
 from tests.mutations.faults_of_streams import FAULTS_OF_STREAMS
@@ -552,6 +553,7 @@ FAULTS = (
     *FAULTS_OF_THE_EDGE,
     *FAULTS_OF_EGRESS,
     *FAULTS_OF_LIMITS,
+    *FAULTS_OF_NAMESPACES,
     *FAULTS_OF_NODES,
     *FAULTS_OF_BACKENDS,
     *FAULTS_OF_GROUPS,

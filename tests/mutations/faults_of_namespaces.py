@@ -1,0 +1,72 @@
+"""Faults of what a process sees in bubblewrap, and of its home."""
+
+from tests.mutations.fault import Fault
+
+BUBBLEWRAP = ("tests/sandbox/test_bubblewrap.py",)
+NEEDS = ("tests/sandbox/test_needs.py",)
+INNER = ("tests/spawner/wrapped/test_inner.py",)
+HOMES = ("tests/processes/test_own_homes.py",)
+KEEPERS = ("tests/backends/test_pool_keepers.py",)
+_BUBBLEWRAP, _NEEDS = "app/sandbox/bubblewrap.py", "app/sandbox/needs.py"
+_INNER, _HOMES, _STOCK = "app/spawner/wrapped/inner.py", "app/processes/own_homes.py", "app/backends/backend_stock.py"
+
+FAULTS_OF_NAMESPACES = (
+    Fault("other processes are seen", _BUBBLEWRAP, '"--unshare-pid", ', "", BUBBLEWRAP),
+    Fault("the machine's network is reached", _BUBBLEWRAP, 'options.append("--unshare-net")', "pass", BUBBLEWRAP),
+    Fault(
+        "an ordinary user makes further user namespaces",
+        _BUBBLEWRAP,
+        'options.append("--disable-userns")',
+        "pass",
+        BUBBLEWRAP,
+    ),
+    Fault("root stays root", _BUBBLEWRAP, '["--reuid", str(uid), "--regid", str(uid), "--clear-groups"]', "[]", BUBBLEWRAP),
+    Fault("capabilities stay in the bounding set", _BUBBLEWRAP, '"--bounding-set=-all", ', "", BUBBLEWRAP),
+    Fault(
+        "what is read can be written",
+        _BUBBLEWRAP,
+        '{path: ("--ro-bind", path, path) for path in needs.read}',
+        '{path: ("--bind", path, path) for path in needs.read}',
+        BUBBLEWRAP,
+    ),
+    Fault("the root directory can be written", _BUBBLEWRAP, '("/proc", "/dev", "/")', '("/proc", "/dev")', BUBBLEWRAP),
+    Fault("devices can be added", _BUBBLEWRAP, '("/proc", "/dev", "/")', '("/proc", "/")', BUBBLEWRAP),
+    Fault("root sets the kernel's variables", _BUBBLEWRAP, '("/proc", "/dev", "/")', '("/dev", "/")', BUBBLEWRAP),
+    Fault(
+        "temporary files have no limit",
+        _BUBBLEWRAP,
+        'TEMPORARY: ("--perms", "1777", *size, "--tmpfs", TEMPORARY)',
+        'TEMPORARY: ("--perms", "1777", "--tmpfs", TEMPORARY)',
+        BUBBLEWRAP,
+    ),
+    Fault(
+        "shared memory has no limit",
+        _BUBBLEWRAP,
+        '("--perms", "1777", *shared, "--tmpfs", "/dev/shm")',
+        '("--perms", "1777", "--tmpfs", "/dev/shm")',
+        BUBBLEWRAP,
+    ),
+    Fault(
+        "the filter of system calls is left out inside",
+        _BUBBLEWRAP,
+        'command += ["--seccomp", str(INNER_SECCOMP_FD)]',
+        "pass",
+        INNER,
+    ),
+    Fault("the wrapper's death leaves the program", _BUBBLEWRAP, '"--new-session", "--die-with-parent"', '"--new-session"', INNER),
+    Fault("a signal ends the wrapper with the program", _BUBBLEWRAP, '"--new-session", "--die-with-parent"', '"--die-with-parent"', INNER),
+    Fault("what is forbidden is opened", _NEEDS, "if _is_within(real, (each,)):", "if False:", NEEDS),
+    Fault("what contains the forbidden is opened", _NEEDS, "not is_broad(directory) and not any(", "not is_broad(directory) or not any(", NEEDS),
+    Fault("a home is opened for a prefix in it", _NEEDS, "if not os.path.isdir(path) or self._may_infer(path):", "if True:", NEEDS),
+    Fault(
+        "a failed sandbox counts as started",
+        _INNER,
+        "return self._code is not None and self._code not in _REASONS",
+        "return True",
+        INNER,
+    ),
+    Fault("death by a signal is told as an exit", _INNER, "if signum in signal.valid_signals() and", "if False and", INNER),
+    Fault("the home of a running process is a leftover", _HOMES, "return False  # in use, or", "pass  # in use, or", HOMES),
+    Fault("a home that lasts has no quota", _HOMES, "directories.size(home) >= quota_bytes", "False", HOMES),
+    Fault("a principal gets another's process", _STOCK, "return identity if self.spec.homes_per_principal else None", "return None", KEEPERS),
+)  # fmt: skip
