@@ -1,6 +1,7 @@
 """User ids of tenants: one table for all nodes that share the homes, on real files and users."""
 
 import errno
+import fcntl
 import os
 import pwd
 import stat
@@ -39,6 +40,25 @@ def test_nodes_that_start_at_once_agree(tmp_path):
     said = [node.communicate(timeout=60)[0] for node in nodes]
     assert len(set(said)) == 1
     assert len(set(said[0].strip("[]\n").split(", "))) == 60
+
+
+def test_a_node_waits_until_another_has_written(tmp_path):
+    with open(tmp_path / TABLE, "w") as table:
+        fcntl.flock(table, fcntl.LOCK_EX)
+        node = subprocess.Popen(
+            [sys.executable, "-c", NODE, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
+        while not waits_for_a_lock(node.pid):
+            assert node.poll() is None
+        table.write("60123 tenant0.5f\n")
+        table.flush()
+    said, _ = node.communicate(timeout=60)
+    assert said.startswith("[60123, ")
+
+
+def waits_for_a_lock(pid: int) -> bool:
+    locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    return any(line[1] == "->" and str(pid) in line for line in locks)
 
 
 def full(homes: Path) -> None:

@@ -92,6 +92,16 @@ async def test_a_killed_process_is_not_said_to_have_reached_a_limit(client, root
     child.close()
 
 
+async def test_a_process_that_had_used_all_its_memory_for_files_and_dies_of_something_else(client, roots, tmp_path):
+    require(roots, "memory")
+    script = f"head -c 100000000 /dev/zero > {tmp_path}/file; echo full; read x"
+    child = await start(client, roots, "sh", "-c", script, memory_mb=32)
+    assert await child.read_line() == b"full\n"
+    os.kill(child.spawned.pid, signal.SIGKILL)
+    assert await child.end() == End("signaled", signal.SIGKILL)
+    child.close()
+
+
 async def test_a_tenant_over_its_memory_loses_a_process_and_others_none(client, roots):
     require(roots, "memory")
     other = await start(client, roots, "glutton.py", tenant="other", tenant_memory_mb=100)
