@@ -165,7 +165,10 @@ def _root(room: Room) -> list[str]:
     made |= {} if room.cwd in mounts else {room.cwd: ("--dir", room.cwd)}
     if not room.home_lasts:
         # The mount is the process's alone. As the tenant's user it could not write to a directory of root's otherwise.
-        made[room.home] = ("--perms", "0700" if room.uid is None else "0777", "--dir", room.home)
+        mode = ("--perms", "0700" if room.uid is None else "0777", "--dir")
+        made |= {
+            path: (*mode, path) for path in {room.home, *made} if path == room.home or _is_below(path, (room.home,))
+        }
     # In what others have written before, a symbolic link could lead bubblewrap, which may be root, anywhere.
     binds = (*needs.read, *needs.write, *([room.home] if room.home_lasts else ()))
     made = {path: option for path, option in made.items() if path not in mounts and not _is_below(path, binds)}

@@ -78,6 +78,11 @@ def test_its_home_and_temporary_files_can_be_written_and_the_working_directory_i
     assert inside.python(code) == "/tmp/home ['a']"
 
 
+def test_a_working_directory_below_its_home_is_its_own(inside):
+    code = "import os; open('a', 'w'); open('../b', 'w'); print(os.getcwd())"
+    assert inside.python(code, cwd=f"{HOME}/some/where") == f"{HOME}/some/where"
+
+
 def test_semaphores_work(inside):
     assert inside.python("import multiprocessing as m; m.Lock(); print('ok')") == "ok"
 
