@@ -189,6 +189,11 @@ class BackendSpec:
         """Whether a process is started for one principal, whose home it gets. A shared one serves many."""
         return self.state == "keep" and self.isolation != "shared" and self.sandbox.mode != "off"
 
+    @property
+    def has_kept_home(self) -> bool:
+        """Whether a process that is started for this spec has a home that lasts. That of a check has not."""
+        return self.state == "keep" and not (self.homes_per_principal and self.keeper is None)
+
 
 @dataclass(frozen=True, slots=True)
 class Principal:

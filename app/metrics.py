@@ -192,6 +192,12 @@ class Metrics:
         self.process_exits = self._counter(
             "trunkline_process_exits_total", "Backend processes ended, by reason.", "reason"
         )
+        self.sandbox_tier = self._gauge(
+            "trunkline_sandbox_tier", "The tier of the sandbox that backends run in, 0 to 3."
+        )
+        self.sandbox_enforced = self._gauge(
+            "trunkline_sandbox_enforced", "Whether a guarantee of the sandbox held at this node's start.", "guarantee"
+        )
         self.process_resident_bytes = self._gauge(
             "trunkline_process_resident_bytes", "Resident memory of all backend processes."
         )

@@ -1,6 +1,8 @@
 """The state of a backend on all nodes, and its last failures."""
 
+import json
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Literal
@@ -11,6 +13,7 @@ from app.admin.schemas.backends import BackendAnswer
 from app.admin.schemas.fields import SILENT
 from app.backends.failures import MAX_KEPT, NOT_STARTED, BackendFailure
 from app.domain import BackendSpec
+from app.sandbox.report import SandboxView, of_backend
 from app.this_node.listing import Gathered
 from app.this_node.views import BackendRunning
 
@@ -83,8 +86,22 @@ class ListedBackend(BackendAnswer):
     last_failure: LastFailure | None
 
 
+class SandboxOnNodes(BaseModel):
+    """How the backend's processes are confined, on all nodes where that is the same."""
+
+    nodes: list[str]
+    tier: int = Field(description="0 to 3 (docs/security.md); -1: not at all.")
+    name: str
+    network: str
+    enforced: list[str] = Field(description="The guarantees that held when a probe tried to break them.")
+    missing: dict[str, str] = Field(description="The others, with the reason.")
+    weaker: list[str] = Field(description="What is weaker than its name says.")
+
+
 class ShownBackend(ListedBackend):
     """A backend with its state and failures."""
+
+    sandbox_report: list[SandboxOnNodes]
 
     failures: list[KeptFailure] = Field(
         description=f"The last {MAX_KEPT} of each node, newest first. A node forgets them when it stops."
@@ -104,10 +121,11 @@ class RunningBackends:
     def listed(self, spec: BackendSpec) -> ListedBackend:
         return ListedBackend.model_validate(self._members(spec))
 
-    def shown(self, spec: BackendSpec, *, in_full: bool) -> ShownBackend:
+    def shown(self, spec: BackendSpec, sandboxes: Iterable[SandboxView], *, in_full: bool) -> ShownBackend:
         """With its failures, see `shown_failure`."""
         failures = [shown_failure(each, in_full=in_full) for each in self._failures(spec)]
         members = {**self._members(spec), "failures": failures, "silent_nodes": self._silent}
+        members["sandbox_report"] = _sandbox_report(spec, sandboxes)
         return ShownBackend.model_validate(members)
 
     def _failures(self, spec: BackendSpec) -> list[BackendFailure]:
@@ -128,6 +146,17 @@ class RunningBackends:
             "last_error": _words(failures[0]) if failures else None,
             "last_failure": asdict(failures[0]) if failures else None,
         }
+
+
+def _sandbox_report(spec: BackendSpec, sandboxes: Iterable[SandboxView]) -> list[dict[str, object]]:
+    nodes = defaultdict[str, list[str]](list)
+    reports: dict[str, dict[str, object]] = {}
+    for view in sorted(sandboxes, key=lambda view: view.node):
+        report = asdict(of_backend(view, spec))
+        key = json.dumps(report, sort_keys=True)
+        reports[key] = report
+        nodes[key].append(view.node)
+    return [{**report, "nodes": nodes[key]} for key, report in reports.items()]
 
 
 def _status(spec: BackendSpec, counts: dict[str, int], *, is_open: bool) -> Status:

@@ -16,6 +16,7 @@ from app.logs import current
 from app.peers.client import PeerClient, PeerRequest
 from app.peers.credentials import Word
 from app.routing.routes import NodeRecord
+from app.sandbox.report import SandboxView
 from app.this_node.limits_use import LimitsUse, added
 from app.this_node.listing import Gathered, Listing, Ranked, Window, merged
 from app.this_node.overview import NodeOverview
@@ -55,13 +56,23 @@ class AllNodes:
     async def statuses(self) -> Sequence[NodeStatus]:
         """All nodes by id: as of their last heartbeats, with the present load of those that answer."""
         loads = {load.node: load for load in (await self._gather("load", list[NodeLoad])).rows}
+        sandboxes = {each.node: each for each in (await self.sandboxes()).rows}
         problems, own = self._client.problems, self._own.status()
         others = (
-            NodeStatus(**asdict(each), problem=problems.get(each.url), load=loads.get(each.id))
+            NodeStatus(
+                **asdict(each),
+                problem=problems.get(each.url),
+                load=loads.get(each.id),
+                sandbox=sandboxes.get(each.id),
+            )
             for each in self._peers()
         )
-        mine = replace(own, url=self._url or None, load=loads[own.id])
+        mine = replace(own, url=self._url or None, load=loads[own.id], sandbox=sandboxes[own.id])
         return sorted([mine, *others], key=lambda status: status.id)
+
+    async def sandboxes(self) -> Gathered[SandboxView]:
+        """What each node found out at its start about its sandbox."""
+        return await self._gather("sandbox", list[SandboxView])
 
     async def sessions(self, tenant: str | None, window: Window) -> Listing[SessionView]:
         return await self._merged("sessions", list[Listing[SessionView]], tenant, window)
@@ -174,8 +185,8 @@ def answer_for(own: NodeOverview, what: str, query: dict[str, str]) -> Any:
         return [own.use(msgspec.convert(query, Window, strict=False))]
     if what == "limits":
         return [own.limits_use(tenant)]
-    if what == "load":
-        return [own.load()]
+    if what in ("load", "sandbox"):
+        return [own.load() if what == "load" else own.sandbox()]
     if what == "backends":
         return own.backends(tenant, query.get("first", ""), query.get("last", ""))
     if what == CREDENTIAL:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from app.config import hosts, parsers, urls
 from app.config.data_directory import default_data_dir, kept_secret_key, make_directory
@@ -63,7 +63,7 @@ class Settings:
     node_url: str | None = _setting(urls.node_url)
     node_name: str | None = _setting(hosts.node_name)
     secret_key: bytes = _setting(parsers.secret_key, secret=True)
-    sandbox: str = _setting(parsers.one_of("auto", "require"), default="auto")
+    sandbox: Literal["auto", "require"] = _setting(parsers.one_of("auto", "require"), default="auto")
     log_level: str = _setting(parsers.one_of("debug", "info", "warning", "error", "critical"), default="info")
     access_log: str = _setting(parsers.one_of("off", "errors", "all"), default="errors")
     drain_s: float = _setting(parsers.seconds, default=30.0)

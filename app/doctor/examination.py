@@ -3,8 +3,11 @@
 from app.config.settings import Settings
 from app.doctor import machine, network, storage
 from app.doctor.findings import Check, State
+from app.doctor.sandbox import sandbox
 from app.errors import SettingsError
 from app.sandbox.available import Layer, layers
+
+_LAYERS_ADVICE = "The sandbox of backends goes without it: docs/security.md says what that costs."
 
 
 def examine(settings: Settings | SettingsError) -> list[Check]:
@@ -27,10 +30,11 @@ def examine(settings: Settings | SettingsError) -> list[Check]:
         ]
     checks += machine.spawner()
     checks += [machine.runtime(name) for name in ("node", "npx", "uvx", "git")]
-    return [*checks, *map(_of_layer, layers())]
+    readable = None if isinstance(settings, SettingsError) else settings
+    return [*checks, *map(_of_layer, layers()), *sandbox(readable)]
 
 
 def _of_layer(layer: Layer) -> Check:
     if layer.is_available:
         return Check(layer.name, State.OK, layer.detail)
-    return Check(layer.name, State.OPTIONAL, layer.detail, "Not needed yet: for the sandbox of a later version.")
+    return Check(layer.name, State.OPTIONAL, layer.detail, _LAYERS_ADVICE)

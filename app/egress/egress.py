@@ -61,6 +61,7 @@ class Egress:
         self._services = Services(dialler, Copier(self._options.max_pipes), metrics, Thinned(logger))
         self._tasks: anyio.abc.TaskGroup | None = None
         self._resources = AsyncExitStack()
+        self._serving: set[asyncio.Task[None]] = set()
         self._lines: set[EgressLine] = set()
         self._count = 0
         metrics.egress_connections.set_function(lambda: self._count)
@@ -81,6 +82,9 @@ class Egress:
         tasks, self._tasks = self._tasks, None
         for line in list(self._lines):
             line.close()
+        for task in self._serving:
+            task.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
         if tasks is not None:
             tasks.cancel_scope.cancel()
         await self._resources.aclose()
@@ -119,7 +123,10 @@ class Egress:
         """Serves a connection of that line until its end."""
         assert self._tasks is not None  # lines are closed first
         self._count += 1
-        self._tasks.start_soon(self._serve, line, client, name="egress connection")
+        # Not in the task group: outside of a task, as in a callback of the loop, anyio may not know which loop runs.
+        task = asyncio.get_running_loop().create_task(self._serve(line, client), name="egress connection")
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
 
     async def _serve(self, line: "EgressLine", client: socket.socket) -> None:
         connection = Connection(self._services, client, line.rule)

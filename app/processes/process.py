@@ -24,8 +24,9 @@ from app.processes.pipes import Pause, PipeEnd, PipeLimits, Stderr, Stdin, Stdou
 from app.processes.states import ProcessState, check_transition
 from app.processes.stderr import StderrRing
 from app.protocol import tolerant
+from app.sandbox.composer import Confined
 from app.spawner.cgroups import Group
-from app.spawner.client import Command, End, SpawnerClient, SpawnFailed
+from app.spawner.client import End, SpawnerClient, SpawnFailed
 
 logger = logging.getLogger(__name__)
 
@@ -84,8 +85,8 @@ class BackendProcess:
         self._leased_at: float | None = None
         self._gone = anyio.Event()
 
-    async def start(self, command: Command) -> None:
-        """Starts the process; call once. Leaves nothing behind if it fails or is cancelled.
+    async def start(self, confined: Confined) -> None:
+        """Starts the process; call once. Leaves nothing behind if it fails or is cancelled. Does not close `confined`.
 
         Raises:
             SpawnFailed: it could not be started.
@@ -97,7 +98,8 @@ class BackendProcess:
             raise SpawnFailed(error.errno or errno.EIO, "pipe", error.strerror or "") from error
         try:
             await self._connect(ours, theirs)
-            spawned = await self._spawner.spawn(replace(command, missed=self.spec.missed_log), theirs, self._on_end)
+            command = replace(confined.command, missed=self.spec.missed_log)
+            spawned = await self._spawner.spawn(command, [*theirs, *confined.take_channels()], self._on_end)
         except BaseException:
             self._close_pipes()
             self._become(ProcessState.GONE)
@@ -105,10 +107,11 @@ class BackendProcess:
             raise
         self.id, self.pid, self.spawn_seconds = spawned.id, spawned.pid, spawned.seconds
         self.phases, self._started_at = spawned.phases, time.monotonic()
-        cgroup = command.confinement.get("cgroup")
+        cgroup = confined.command.confinement.get("cgroup")
         if cgroup and cgroup["roots"]:
             self._group = Group(cgroup, spawned.id)
             self.is_limited_by_kernel = "memory" in cgroup["roots"] and "memory_bytes" in cgroup
+        confined.started(self.id)
         if self.is_stopping():
             self.kill()  # stop was called before the process had an id
         else:

@@ -1,13 +1,14 @@
 """Supervisor: owns every backend process of the node, from fork to reap."""
 
+import errno
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Self
+from typing import Protocol, Self
 
 import anyio
 import anyio.abc
@@ -21,7 +22,10 @@ from app.processes.meter import Meter
 from app.processes.pipes import PipeLimits
 from app.processes.process import BackendProcess
 from app.processes.states import ProcessState
-from app.spawner.client import Command, SpawnerClient, SpawnFailed
+from app.sandbox.composer import Confined, Place
+from app.sandbox.sandboxes import SandboxUnavailable, Unconfined
+from app.sandbox.tiers import Profile, Tier
+from app.spawner.client import SpawnerClient, SpawnFailed
 
 logger = logging.getLogger(__name__)
 
@@ -42,10 +46,32 @@ _CWD_HINT = (
 )
 
 
-def environment_of(home: Home, declared: Mapping[str, str]) -> dict[str, str]:
-    """The environment of one process: of the gateway's own only PATH. The spawner adds its marker."""
-    path = os.environ.get("PATH", os.defpath)
-    return {"PATH": path, "HOME": home.path, "TMPDIR": home.tmpdir, "LANG": "C.UTF-8", **declared}
+class Confiner(Protocol):
+    """What the Supervisor needs of Sandboxes."""
+
+    def profile(self, spec: BackendSpec) -> Profile: ...
+
+    async def confine(self, spec: BackendSpec, place: Place) -> Confined:
+        """Raises SandboxUnavailable, SpawnFailed, OSError."""
+
+
+_SANDBOX_HINT = (
+    "`trunkline doctor`, run as the gateway's user on this node, says what is missing and what would enforce it. Or "
+    "the backend requires less: `sandbox.require`."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What a process has outside of itself."""
+
+    homes: Homes
+    home: Home
+    confined: Confined
+
+    def close(self) -> None:
+        self.confined.close()
+        self.homes.close(self.home)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +79,7 @@ class SupervisorOptions:
     """How processes are started and stopped."""
 
     homes: Homes
+    confiner: Confiner = field(default_factory=Unconfined)
     limits: PipeLimits = field(default_factory=PipeLimits)
     sched_batch: bool = False
     eof_grace_s: float = EOF_GRACE_S
@@ -71,7 +98,7 @@ class Supervisor:
         self._metrics = metrics
         self._options = options
         self._spawner = SpawnerClient(metrics.spawner_restarts.inc)
-        self._processes: dict[BackendProcess, Home] = {}
+        self._processes: dict[BackendProcess, _Held] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
         self._resources = AsyncExitStack()
         self.meter = Meter(metrics)
@@ -84,6 +111,7 @@ class Supervisor:
     async def __aenter__(self) -> Self:
         """Raises SpawnFailed if no process can be started on this machine."""
         async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._options.homes.aclose)
             stack.push_async_callback(self._close_spawner)
             await self._spawner.start()
             self._tasks = await stack.enter_async_context(anyio.create_task_group())
@@ -133,27 +161,21 @@ class Supervisor:
         """
         if self._tasks is None:
             raise ShuttingDown
-        options = self._options
         try:
-            home = await options.homes.open(spec.home or spec.tenant)
-        except OSError as error:
+            held = await self._hold(spec)
+        except BackendExited:
             self._metrics.process_spawns.labels("failed").inc()
-            raise _homeless(spec, error) from error
-        process = BackendProcess(spec, self._spawner, options.limits, partial(self._on_gone, on_gone), on_exit)
-        command = Command(
-            [spec.command, *spec.args],
-            environment_of(home, spec.env),
-            os.path.join(home.path, spec.cwd or ""),
-            options.sched_batch,
-        )
+            raise
+        tier, gone = held.confined.profile.tier.name.lower(), partial(self._on_gone, on_gone)
+        process = BackendProcess(spec, self._spawner, self._options.limits, gone, on_exit, tier=tier)
         try:
             if self._tasks is None:  # closed while the home was being opened
                 raise ShuttingDown
-            self._processes[process] = home
-            await process.start(command)
+            self._processes[process] = held
+            await process.start(held.confined)
         except BaseException as error:
             self._processes.pop(process, None)
-            options.homes.close(home)
+            held.close()
             if isinstance(error, SpawnFailed):
                 self._metrics.process_spawns.labels("failed").inc()
                 raise _not_started(spec, error) from error
@@ -164,8 +186,31 @@ class Supervisor:
             self._metrics.process_spawn_phase_seconds.labels(phase).observe(seconds)
         return process
 
+    async def _hold(self, spec: BackendSpec) -> _Held:
+        """Raises BackendExited."""
+        homes, confiner = self._options.homes, self._options.confiner
+        # Without a sandbox the home is the tenant's. With namespaces the process has one in memory, unless it lasts.
+        has_own = spec.has_kept_home or confiner.profile(spec).tier in (Tier.BASE, Tier.KERNEL)
+        try:
+            home = await (homes.open_for(spec) if has_own else homes.open(spec.home or spec.tenant))
+        except OSError as error:
+            raise _homeless(spec, error) from error
+        try:
+            confined = await confiner.confine(spec, Place(home.path, home.tmpdir, spec.has_kept_home))
+            command = replace(confined.command, sched_batch=self._options.sched_batch)
+            return _Held(homes, home, replace(confined, command=command))
+        except BaseException as error:
+            homes.close(home)
+            if isinstance(error, SandboxUnavailable):
+                raise _unprotected(spec, error) from error
+            if isinstance(error, SpawnFailed):
+                raise _not_started(spec, error) from error
+            if isinstance(error, OSError):
+                raise _not_started(spec, SpawnFailed(error.errno or errno.EIO, "sandbox", str(error))) from error
+            raise
+
     def _on_gone(self, on_gone: Callable[[BackendProcess], None], process: BackendProcess) -> None:
-        self._options.homes.close(self._processes.pop(process))
+        self._processes.pop(process).close()
         assert process.exit is not None
         reason = process.exit.reason
         self._metrics.process_exits.labels(reason).inc()
@@ -250,6 +295,15 @@ def _not_started(spec: BackendSpec, error: SpawnFailed) -> BackendExited:
         return BackendExited(message, started=False, hint=_CWD_HINT)
     hint = next((hint for beginning, hint in _HINTS.items() if error.message.startswith(beginning)), None)
     return BackendExited(error.message, started=False, hint=hint)
+
+
+def _unprotected(spec: BackendSpec, error: SandboxUnavailable) -> BackendExited:
+    logger.warning(
+        "Refused to start a backend process without the sandbox that it requires: %s",
+        error,
+        extra={"backend": spec.name, "backend_tenant": spec.tenant},
+    )
+    return BackendExited(f"the sandbox cannot be had: {error}", started=False, hint=_SANDBOX_HINT)
 
 
 def _homeless(spec: BackendSpec, error: OSError) -> BackendExited:

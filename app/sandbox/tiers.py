@@ -17,6 +17,13 @@ class Tier(IntEnum):
     ASSISTED = 3  # a uid for each tenant, cgroup limits
 
 
+# Memory and pids are enforced by control groups, in any tier.
+PROMISES: Mapping[Tier, frozenset[Guarantee]] = {
+    tier: frozenset({"files", "network", "processes"}) if tier >= Tier.KERNEL else frozenset[Guarantee]()
+    for tier in Tier
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Profile:
     """How the processes of one backend are confined on this node.

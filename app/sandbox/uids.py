@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 FIRST, LAST = 60_000, 64_999
+OF_PROBES = LAST + 1
 TABLE = ".uids"  # the name of no home
 _COUNT = LAST - FIRST + 1
 _PRIVATE = 0o600

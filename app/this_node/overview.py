@@ -17,6 +17,7 @@ from app.domain import BackendSpec, Limits, public_id
 from app.limits.tenant_budgets import TenantBudgets
 from app.processes.process import BackendProcess
 from app.processes.supervisor import Supervisor
+from app.sandbox.report import SandboxView
 from app.sessions.endings import ENDED_BY_ADMINISTRATOR
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
@@ -49,11 +50,13 @@ class NodeOverview:
         pool: ProcessPool,
         supervisor: Supervisor,
         budgets: TenantBudgets,
+        sandbox: SandboxView,
         connections: Callable[[], int] = lambda: 0,
         uses: CredentialUses | None = None,
     ) -> None:
         self._registry, self._pool, self._supervisor, self._budgets = registry, pool, supervisor, budgets
         self._id, self._version, self._started_at = node, version, datetime.now(UTC)
+        self._sandbox = sandbox
         self._connections, self._uses = connections, uses or CredentialUses()
         self._epoch = time.time() - time.monotonic()  # once: sort keys must not change between two requests
 
@@ -66,6 +69,9 @@ class NodeOverview:
             processes=len(self._supervisor.processes),
             draining=self._registry.leaving or self._registry.draining,
         )
+
+    def sandbox(self) -> SandboxView:
+        return self._sandbox
 
     def load(self) -> NodeLoad:
         self._supervisor.watch()

@@ -6,6 +6,7 @@ from datetime import datetime
 from app.backends.failures import BackendFailure
 from app.backends.inventory import BackendSnapshot
 from app.domain import public_id
+from app.sandbox.report import SandboxView
 from app.this_node.listing import NO_USE, Use, newest_first, position
 
 
@@ -136,7 +137,7 @@ class NodeLoad:
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
     """One node. `url` is where other nodes reach it; `problem`: why the node that was asked cannot work with it; `load`
-    is None if it does not answer."""
+    and `sandbox` are None if it does not answer."""
 
     id: str
     version: str
@@ -147,3 +148,4 @@ class NodeStatus:
     problem: str | None = None
     url: str | None = None
     load: NodeLoad | None = None
+    sandbox: SandboxView | None = None

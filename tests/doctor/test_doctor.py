@@ -23,7 +23,19 @@ from app.spawner.client import SpawnerClient, SpawnFailed
 from app.storage.migrate import upgrade
 from tests.redis_servers import RedisServer
 
-SANDBOX = {"landlock", "seccomp", "user namespaces", "bubblewrap", "cgroups"}
+SANDBOX = {
+    "sandbox tier 0",
+    "sandbox tier 1",
+    "sandbox tier 2",
+    "sandbox tier 3",
+    "sandbox memory",
+    "sandbox pids",
+    "landlock",
+    "seccomp",
+    "user namespaces",
+    "bubblewrap",
+    "cgroups",
+}
 
 
 @pytest.fixture
@@ -53,7 +65,7 @@ def test_a_fresh_machine_is_well_and_nothing_is_made(capsys, data_dir):
 
 
 def test_the_table_is_for_people(capsys, data_dir, monkeypatch):
-    monkeypatch.setattr(shutil, "which", lambda _: None)
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: None)
     assert cli.main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert any(line.split()[:2] == ["ok", "python"] for line in lines)

@@ -17,6 +17,9 @@ from app.processes.link import Exit
 from app.processes.pipes import PipeLimits
 from app.processes.process import BackendProcess
 from app.processes.supervisor import Supervisor, SupervisorOptions
+from app.sandbox.composer import Confined
+from app.sandbox.tiers import Profile, Tier
+from app.spawner.client import Command
 
 SERVERS = Path(__file__).resolve().parent.parent / "servers"
 QUICK = {"eof_grace_s": 0.3, "term_grace_s": 0.3, "kill_wait_s": 5.0, "sweep_s": 0.02}
@@ -27,6 +30,11 @@ def spec_of(server: str, *args: object, **fields: Any) -> BackendSpec:
     command = ("-I", "-S", str(SERVERS / f"{server}.py"), *map(str, args))
     usual = BackendSpec("acme", server.replace("_", "-"), sys.executable, command, max_processes=100)
     return replace(usual, **fields)
+
+
+def as_it_is(command: Command) -> Confined:
+    """Of a command that a test has confined itself."""
+    return Confined(command, Profile(Tier.NONE, "host"))
 
 
 class Listener:

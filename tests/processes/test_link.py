@@ -12,7 +12,7 @@ from app.processes.process import BackendProcess
 from app.sandbox.cgroup_roots import open_roots
 from app.spawner.client import Command, SpawnerClient
 from app.spawner.wire import Confinement
-from tests.processes.rig import Listener, spec_of
+from tests.processes.rig import Listener, as_it_is, spec_of
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ async def test_callers_learn_which_limit_ended_the_process_and_who_can_raise_it(
     process.attach(listener)
     env = {"PATH": os.environ["PATH"]}
     confinement: Confinement = {"cgroup": roots.cgroup("acme", limits, tenant_mb)}
-    await process.start(Command([sys.executable, *spec.args], env, confinement=confinement))
+    await process.start(as_it_is(Command([sys.executable, *spec.args], env, confinement=confinement)))
     process.send(b"memory 300")
     exit = await listener.exit()
     assert (exit.reason, exit.limit) == ("killed", limit)
@@ -62,7 +62,9 @@ async def test_a_process_that_is_stopped_or_dies_otherwise_has_reached_no_limit(
     process, listener = BackendProcess(spec, client, PipeLimits(), lambda process: None), Listener()
     process.attach(listener)
     confinement: Confinement = {"cgroup": roots.cgroup("acme", ProcessLimits(memory_mb=64))}
-    await process.start(Command([sys.executable, *spec.args], {"PATH": os.environ["PATH"]}, confinement=confinement))
+    await process.start(
+        as_it_is(Command([sys.executable, *spec.args], {"PATH": os.environ["PATH"]}, confinement=confinement))
+    )
     process.kill("floods")
     exit = await listener.exit()
     assert (exit.reason, exit.limit) == ("killed", "")

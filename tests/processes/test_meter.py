@@ -13,7 +13,7 @@ from app.processes.process import BackendProcess
 from app.sandbox.cgroup_roots import CgroupRoots, open_roots
 from app.spawner.client import Command, SpawnerClient
 from app.spawner.wire import Confinement
-from tests.processes.rig import Listener, Running, eventually, spec_of
+from tests.processes.rig import Listener, Running, as_it_is, eventually, spec_of
 from tests.processes.test_measuring import SHARES
 
 SMALL, NO_LIMIT = ProcessLimits(memory_mb=64), ProcessLimits(memory_mb=None)
@@ -139,7 +139,7 @@ async def test_what_only_control_groups_count_is_counted(running: Running, roots
         listener, meter = Listener(), running.supervisor.meter
         process.attach(listener)
         confinement = Confinement(cgroup=roots.cgroup("acme", limits, None))
-        await process.start(Command([sys.executable, *process.spec.args], {}, confinement=confinement))
+        await process.start(as_it_is(Command([sys.executable, *process.spec.args], {}, confinement=confinement)))
         assert process.is_limited_by_kernel
         process.send(b"forks 20")
         await listener.line()

@@ -13,12 +13,11 @@ import anyio
 import pytest
 
 from app.errors import BackendExited, ShuttingDown
-from app.processes.homes import Home
 from app.processes.measuring import Use
 from app.processes.pipes import PipeLimits
 from app.processes.process import BackendProcess
 from app.processes.states import ProcessState
-from app.processes.supervisor import Supervisor, environment_of
+from app.processes.supervisor import Supervisor
 from app.spawner import tree
 from tests.processes.rig import Listener, eventually, options_of, spec_of
 
@@ -253,9 +252,3 @@ async def test_two_hundred_processes_leak_no_descriptor(running):
             for _ in range(10):
                 tasks.start_soon(live)
     await eventually(lambda: len(os.listdir("/proc/self/fd")) <= before)
-
-
-def test_declared_variables_win_over_the_defaults(monkeypatch):
-    monkeypatch.setenv("PATH", "/bin")
-    environment = environment_of(Home("acme.1", "/home", "/tmp"), {"PATH": "/opt/bin", "X": "1"})
-    assert environment == {"PATH": "/opt/bin", "HOME": "/home", "TMPDIR": "/tmp", "LANG": "C.UTF-8", "X": "1"}

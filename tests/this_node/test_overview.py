@@ -11,16 +11,19 @@ import pytest
 from app.domain import Principal, public_id
 from app.limits.tenant_budgets import TenantBudgets
 from app.metrics import Metrics
+from app.sandbox.report import SandboxView
 from app.this_node.listing import Listing, Use, Window
 from app.this_node.overview import NodeOverview
 from tests.sessions.fakes import FakePool
+
+NO_SANDBOX = SandboxView("n1", {})
 
 
 @pytest.fixture
 def overview(registry: Any, pool: FakePool) -> NodeOverview:
     nothing: Any = SimpleNamespace(processes=[], watch=lambda: None)
     typed_pool: Any = pool
-    return NodeOverview("n1", "test", registry, typed_pool, nothing, TenantBudgets(Metrics("test")))
+    return NodeOverview("n1", "test", registry, typed_pool, nothing, TenantBudgets(Metrics("test")), NO_SANDBOX)
 
 
 async def test_a_session_is_shown_to_its_tenant_under_a_public_id_and_ended_by_it(overview, registry, principal):
@@ -79,7 +82,9 @@ async def test_sessions_of_several_principals_are_in_order_of_their_ids(overview
 async def test_what_runs_is_measured_more_often_while_somebody_looks(registry, pool):
     looks: list[int] = []
     supervisor: Any = SimpleNamespace(processes=[], watch=lambda: looks.append(1))
-    overview = NodeOverview("n1", "test", registry, pool, supervisor, TenantBudgets(Metrics("test")), lambda: 12)
+    overview = NodeOverview(
+        "n1", "test", registry, pool, supervisor, TenantBudgets(Metrics("test")), NO_SANDBOX, lambda: 12
+    )
     overview.processes(None, Window())
     overview.sessions("acme", Window())
     overview.use(Window())

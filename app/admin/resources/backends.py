@@ -122,7 +122,8 @@ async def get_backend(access: MayRead, backend: BackendName, response: Response)
     spec = await find_backend(access, backend)
     tagged(response, BackendAnswer.of(spec))
     running = RunningBackends(await access.admin.node.backends(access.tenant, spec.name, spec.name))
-    return running.shown(spec, in_full=has_scope(access.principal, access.tenant, Scope.TENANT_ADMIN))
+    sandboxes = await access.admin.node.sandboxes()
+    return running.shown(spec, sandboxes.rows, in_full=has_scope(access.principal, access.tenant, Scope.TENANT_ADMIN))
 
 
 @router.patch("/backends/{backend}", responses=responses(409, 412))

@@ -30,6 +30,35 @@ class NodeLoadAnswer(Answer):
     refuses: str | None = Field(description="What it refuses because of overload, and why.")
 
 
+class SandboxProfileAnswer(Answer):
+    """How processes are confined on a node."""
+
+    tier: int = Field(description="0 to 3 (docs/security.md); -1: not at all.")
+    name: str
+    network: str
+    enforced: list[str] = Field(description="The guarantees that held when a probe tried to break them.")
+    missing: dict[str, str] = Field(description="The others, with the reason.")
+    weaker: list[str] = Field(description="What is weaker than its name says.")
+
+
+class AttemptAnswer(Answer):
+    """What a probe tried inside a sandbox when the node started."""
+
+    tier: int
+    network: str
+    name: str
+    guarantee: str
+    was_denied: bool
+    detail: str
+
+
+class NodeSandboxAnswer(Answer):
+    """The sandbox of a node."""
+
+    networks: dict[str, SandboxProfileAnswer] = Field(description="By the `network` of a backend with default limits.")
+    attempts: list[AttemptAnswer]
+
+
 class NodeAnswer(Answer):
     """One gateway process. `problem`: why the answering node does not forward requests to it."""
 
@@ -42,6 +71,7 @@ class NodeAnswer(Answer):
     draining: bool
     problem: str | None
     load: NodeLoadAnswer | None = Field(description="null: it did not answer within a second.")
+    sandbox: NodeSandboxAnswer | None = Field(description="What it can confine its backends with; null likewise.")
 
 
 @router.get("/nodes")

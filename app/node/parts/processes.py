@@ -18,9 +18,11 @@ from app.links.leasing import ProcessLeasing
 from app.links.shared_processes import initialized
 from app.node.parts.opening import Opening
 from app.node.parts.records import Records
+from app.node.parts.sandboxing import open_sandboxes
 from app.processes import homes, own_homes
 from app.processes.pipes import PipeLimits
 from app.processes.supervisor import Supervisor, SupervisorOptions
+from app.sandbox.sandboxes import Sandboxes
 from app.sessions.reclaiming import Reclaiming
 from app.storage.backends import BackendRepository
 from app.storage.tenants import TenantRepository
@@ -35,6 +37,7 @@ class Processes:
     """`supervisor` owns them, `pool` hands them out, `leasing` shares or restarts them for sessions. `budgets`: how
     many a tenant may start; `memory` ends those that are too much."""
 
+    sandboxes: Sandboxes
     supervisor: Supervisor
     budgets: TenantBudgets
     memory: TenantMemory
@@ -46,7 +49,9 @@ class Processes:
 async def open_processes(opening: Opening, records: Records) -> Processes:
     """Starts no process yet. Raises SettingsError: the directory of homes cannot be made."""
     settings, metrics, stack = opening.settings, opening.metrics, opening.stack
+    sandboxes = await open_sandboxes(opening)
     options = SupervisorOptions(
+        confiner=sandboxes,
         homes=await _open_homes(settings, records.backends),
         limits=PipeLimits(line_bytes=settings.max_line_bytes),
         sched_batch=True,
@@ -68,7 +73,7 @@ async def open_processes(opening: Opening, records: Records) -> Processes:
     )
     await stack.enter_async_context(pool)
     leasing = await stack.enter_async_context(ProcessLeasing(pool))
-    return Processes(supervisor, budgets, memory, failures, pool, leasing)
+    return Processes(sandboxes, supervisor, budgets, memory, failures, pool, leasing)
 
 
 async def _limits_of(tenants: TenantRepository, tenant: str) -> Limits:

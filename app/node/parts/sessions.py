@@ -15,6 +15,7 @@ from app.node.parts.processes import Processes
 from app.node.parts.records import Records
 from app.node.parts.routes import Routes
 from app.routing.routes import caller_key
+from app.sandbox.report import view_of
 from app.sessionless.pooled_session import CallerHomes
 from app.sessionless.requests import SessionlessRequests
 from app.sessionless.suspended_calls import Place
@@ -80,6 +81,7 @@ async def open_sessions(
         pool,
         processes.supervisor,
         processes.budgets,
+        view_of(opening.node_id, processes.sandboxes),
         metrics.connections_open,
         uses,
     )

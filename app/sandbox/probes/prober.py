@@ -17,15 +17,18 @@ from typing import Any
 import anyio
 
 from app.domain import BackendSpec, Network, ProcessLimits, Sandbox
-from app.sandbox.tiers import Tier
-from app.spawner.client import Command, End, SpawnerClient, SpawnFailed
+from app.sandbox.composer import Confined
+from app.sandbox.tiers import PROMISES, Tier
+from app.spawner.client import End, SpawnerClient, SpawnFailed
 
 PROBE_S = 20.0  # for one run on a busy machine; it takes a tenth of a second
+REACH_S = 0.5  # for an address to be found reachable from here
 GONE_S = 1.0  # after its end, for a daemon that it left behind
 MAX_REPORT_BYTES = 256 << 10
 LIMITS = ProcessLimits(memory_mb=64, pids=16, cpu=None, files=64, disk_mb=8)
 METADATA = ("169.254.169.254", 80)
 _ATTEMPTS = str(Path(__file__).with_name("attempts.py"))
+_DATAGRAM = "a port of others"
 _ESCAPE = "leave a daemon behind"
 
 
@@ -53,6 +56,10 @@ class TierReport:
         tried = [each for each in self.attempts if each.guarantee == guarantee]
         return bool(tried) and all(each.was_denied for each in tried)
 
+    def holds_all(self) -> bool:
+        """Whether the attempts could be made, and whatever the tier promises was denied."""
+        return self.error is None and all(self.holds(each) for each in PROMISES[self.tier])
+
     def first_success(self, guarantee: str) -> str | None:
         """What a process could do in spite of the guarantee."""
         done = (each for each in self.attempts if each.guarantee == guarantee and not each.was_denied)
@@ -79,9 +86,24 @@ def spec_of(network: Network) -> BackendSpec:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Targets that surely can be hit from outside a sandbox. `datagrams`: where they arrive."""
+
+    goals: Mapping[str, Any]
+    datagrams: socket.socket
+
+    def was_hit(self) -> bool:
+        """Whether a datagram has arrived."""
+        try:
+            return bool(self.datagrams.recv(1))
+        except BlockingIOError:
+            return False
+
+
 @contextmanager
-def shooting_range(targets: Targets) -> Iterator[dict[str, Any]]:
-    """Targets that surely can be hit from outside a sandbox: sockets that listen, a process, files."""
+def shooting_range(targets: Targets) -> Iterator[Range]:
+    """Sockets that listen, and files; of the given addresses those that can be reached from here."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="trunkline-probe-")))
         directory.chmod(0o755)
@@ -92,10 +114,13 @@ def shooting_range(targets: Targets) -> Iterator[dict[str, Any]]:
             unix.bind(address)
             unix.listen()
         os.chmod(path, 0o777)  # noqa: S103 - the sandbox has to refuse it, not the file's mode
+        udp = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        udp.setblocking(False)
+        udp.bind(("127.0.0.1", 0))
         file = directory / "file"
         file.write_text("readable by all")
         port = tcp.getsockname()[1]
-        yield {
+        goals = {
             "read": {
                 "a file of others": str(file), "the gateway's environment": f"/proc/{os.getpid()}/environ",
                 **targets.files,
@@ -103,16 +128,25 @@ def shooting_range(targets: Targets) -> Iterator[dict[str, Any]]:
             "write": {"a file of others": str(directory / "new"), "a system file": "/usr/.trunkline-probe"},
             "connect": {
                 "another backend": ("127.0.0.1", port), "another backend by name": ("localhost", port),
-                "cloud metadata": METADATA, **targets.addresses,
+                "cloud metadata": METADATA,
+                **{name: address for name, address in targets.addresses.items() if _listens(address)},
             },
+            "datagram": {_DATAGRAM: udp.getsockname(), "cloud metadata": METADATA},
             "unix": {"a socket of others": path, "an abstract socket of others": name},
         }  # fmt: skip
+        yield Range(goals, udp)
 
 
-async def run(
-    spawner: SpawnerClient, command: Command, neighbour: Command, targets: Mapping[str, Any]
-) -> list[Attempt]:
-    """What the attempts came to in the sandbox of this command (that of `spec_of`), with another process of the same
+def _listens(address: tuple[str, int]) -> bool:
+    try:
+        socket.create_connection(address, REACH_S).close()
+    except OSError:
+        return False
+    return True
+
+
+async def run(spawner: SpawnerClient, confined: Confined, neighbour: Confined, targets: Range) -> list[Attempt]:
+    """What the attempts came to in this sandbox (for `spec_of`), with another process of the same
     tenant beside it.
 
     Raises:
@@ -120,8 +154,10 @@ async def run(
     """
     async with _started(spawner, neighbour, {"sleep": 2 * PROBE_S}) as victim:
         limits = {"pids": LIMITS.pids, "files": LIMITS.files, "disk_bytes": (LIMITS.disk_mb or 0) << 20}
-        goal = {**targets, **limits, "memory_bytes": (LIMITS.memory_mb or 0) << 20, "victim": victim.pid}
-        async with _started(spawner, command, goal) as probe:
+        goal = {**targets.goals, **limits, "memory_bytes": (LIMITS.memory_mb or 0) << 20, "victim": victim.pid}
+        if confined.line is not None:
+            goal["proxy"] = ("127.0.0.1", confined.line.port)
+        async with _started(spawner, confined, goal) as probe:
             try:
                 with anyio.fail_after(PROBE_S):
                     lines, is_over = await _report(probe.stdout, probe.ended)
@@ -129,7 +165,8 @@ async def run(
                 message = f"the probe did not end within {PROBE_S:.0f} s"
                 raise SpawnFailed(errno.ETIMEDOUT, "probe", message) from None
             end = probe.ended.result()
-    attempts = [_attempt(line) for line in lines]
+    was_hit = targets.was_hit()
+    attempts = [_attempt(line, was_hit) for line in lines]
     if not attempts:
         raise SpawnFailed(errno.EIO, "probe", f"the probe {end.reason} with {end.number} before it tried anything")
     attempts.append(Attempt(_ESCAPE, "processes", is_over, "" if is_over else "it still runs"))
@@ -146,16 +183,18 @@ class _Started:
 
 
 @asynccontextmanager
-async def _started(spawner: SpawnerClient, command: Command, goal: Mapping[str, Any]) -> AsyncIterator[_Started]:
-    """The program of attempts in the sandbox of this command. It is killed at the end of the block."""
-    whole = replace(command, argv=[*command.argv, json.dumps(goal)])
+async def _started(spawner: SpawnerClient, confined: Confined, goal: Mapping[str, Any]) -> AsyncIterator[_Started]:
+    """The program of attempts in this sandbox. It is killed at the end of the block."""
+    whole = replace(confined.command, argv=[*confined.command.argv, json.dumps(goal)])
     ended = asyncio.get_running_loop().create_future()
     with ExitStack() as stack:
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
         stack.callback(os.close, read_end)
+        stack.callback(confined.close)
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        spawned = await spawner.spawn(whole, (null, write_end, os.dup(null)), _once(ended))
+        spawned = await spawner.spawn(whole, (null, write_end, os.dup(null), *confined.take_channels()), _once(ended))
         try:
+            confined.started(spawned.id)
             yield _Started(spawned.pid, read_end, ended)
         finally:
             spawner.kill(spawned.id)
@@ -189,6 +228,9 @@ async def _report(read_end: int, ended: "asyncio.Future[End]") -> tuple[list[byt
     return bytes(received).splitlines(), is_over
 
 
-def _attempt(line: bytes) -> Attempt:
+def _attempt(line: bytes, was_hit: bool) -> Attempt:
     told = json.loads(line)
-    return Attempt(told["attempt"], told["guarantee"], told["outcome"] == "denied", told["detail"])
+    was_denied = told["outcome"] == "denied"
+    if told["attempt"].endswith(_DATAGRAM):  # the loopback of its own takes it as well
+        was_denied = not was_hit
+    return Attempt(told["attempt"], told["guarantee"], was_denied, told["detail"])

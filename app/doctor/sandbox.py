@@ -1,0 +1,95 @@
+"""Checks of the sandbox: a probe in every tier, as a node runs it at its start."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+from app.config.settings import Settings
+from app.doctor.findings import Check, State
+from app.egress.egress import Egress
+from app.metrics import Metrics
+from app.sandbox.cgroup_roots import CgroupRoots, open_roots
+from app.sandbox.composer import Composer
+from app.sandbox.machine import Machine, examine
+from app.sandbox.needs import NeedsFinder
+from app.sandbox.probes.prober import Targets, TierReport
+from app.sandbox.probes.probing import Probing
+from app.sandbox.probes.targets import targets_of
+from app.sandbox.tiers import PROMISES, Tier
+from app.sandbox.uids import OF_PROBES
+from app.spawner.client import SpawnerClient, SpawnFailed
+
+PROBES_S = 60.0
+_NAMES = {
+    Tier.BASE: "limits of each process, no new privileges",
+    Tier.KERNEL: "Landlock and seccomp",
+    Tier.NAMESPACES: "namespaces, by bubblewrap",
+    Tier.ASSISTED: "a user for each tenant",
+}
+_ADVICE = "Backends run in the highest tier that holds; docs/security.md says what each needs and protects."
+
+
+def sandbox(settings: Settings | None) -> list[Check]:
+    """A line for each tier, and one for each limit that needs control groups."""
+    cgroups = open_roots()
+    try:
+        machine = examine(cgroups, lambda name: OF_PROBES)
+        try:
+            reports = asyncio.run(asyncio.wait_for(_probed(machine, settings), PROBES_S))
+        except (SpawnFailed, OSError, TimeoutError) as error:
+            return [Check("sandbox", State.MISSING, f"could not be probed: {error}", "Is there a limit on processes?")]
+        must = settings is not None and settings.sandbox == "require"
+        return [*_tiers(machine, reports), *_limits(cgroups, reports, must=must)]
+    finally:
+        cgroups.close()
+
+
+async def _probed(machine: Machine, settings: Settings | None) -> list[TierReport]:
+    spawner, targets, forbidden = SpawnerClient(), Targets({}, {}), list[str]()
+    if settings is not None:
+        urls = {"the database": settings.database_url, "Redis": settings.redis_url}
+        targets = targets_of((settings.host, settings.port), settings.data_dir, urls)
+        forbidden = [str(settings.data_dir), str(settings.homes)]
+    try:
+        await spawner.start()
+        async with Egress(Metrics("doctor")) as egress:
+            probing = Probing(spawner, Composer(machine, NeedsFinder(forbidden), egress), targets)
+            return [await probing.probe(tier, "none") for tier in machine.tiers]
+    finally:
+        await spawner.aclose()
+
+
+def _tiers(machine: Machine, reports: Sequence[TierReport]) -> Iterable[Check]:
+    found = {report.tier: report for report in reports}
+    for tier, what in _NAMES.items():
+        name = f"sandbox tier {tier.value}"
+        if tier in machine.without:
+            yield Check(name, State.OPTIONAL, f"{what}: {machine.without[tier]}", _ADVICE)
+            continue
+        report = found[tier]
+        broken = report.error or _broken(report)
+        if broken:
+            yield Check(name, State.OPTIONAL, f"{what}: {broken}", _ADVICE)
+        else:
+            denied = len([each for each in report.attempts if each.guarantee in PROMISES[tier]])
+            tried = f"; all of {denied} attempts were denied: {', '.join(sorted(PROMISES[tier]))}" if denied else ""
+            yield Check(name, State.OK, what + tried)
+
+
+def _broken(report: TierReport) -> str | None:
+    done = [report.first_success(each) for each in sorted(PROMISES[report.tier])]
+    return next((f"the probe could {each}" for each in done if each), None)
+
+
+def _limits(cgroups: CgroupRoots, reports: Sequence[TierReport], *, must: bool) -> Iterable[Check]:
+    """Memory and pids hold in every tier, or in none."""
+    lacking = State.MISSING if must else State.OPTIONAL
+    for guarantee in ("memory", "pids"):
+        name, tried = f"sandbox {guarantee}", next((each for each in reports if each.error is None), None)
+        done = tried.first_success(guarantee) if tried else "it was not tried"
+        if guarantee not in cgroups.directories:
+            why = f"not limited by the kernel: {cgroups.missing.get(guarantee, 'no control groups')}"
+            yield Check(name, lacking, why, "Run as root, or in a delegated control group (systemd: Delegate=yes).")
+        elif done:
+            yield Check(name, lacking, f"the limit did not hold: the probe could {done}", _ADVICE)
+        else:
+            yield Check(name, State.OK, f"limited in {cgroups.directories[guarantee]}")

@@ -1,0 +1,56 @@
+"""The sandbox of this node's backends: control groups, the egress proxy, and the probes that say what it is worth."""
+
+import logging
+from functools import partial
+from urllib.parse import urlsplit
+
+import anyio.to_thread
+
+from app.config.settings import Settings
+from app.domain import BackendSpec
+from app.egress.egress import Egress, EgressOptions
+from app.node.parts.opening import Opening
+from app.sandbox.cgroup_roots import open_roots
+from app.sandbox.composer import Composer
+from app.sandbox.machine import examine
+from app.sandbox.needs import NeedsFinder
+from app.sandbox.probes.probing import Probing
+from app.sandbox.probes.targets import targets_of
+from app.sandbox.sandboxes import GUARANTEES, Sandboxes
+from app.sandbox.uids import uid_of
+from app.spawner.client import SpawnerClient
+
+log = logging.getLogger(__name__)
+
+
+async def open_sandboxes(opening: Opening) -> Sandboxes:
+    """Finds out what holds on this machine. Raises SpawnFailed: no process can be started at all."""
+    settings, stack = opening.settings, opening.stack
+    cgroups = await anyio.to_thread.run_sync(open_roots)
+    stack.callback(cgroups.close)  # after the processes
+    machine = await anyio.to_thread.run_sync(examine, cgroups, partial(uid_of, settings.homes))
+    egress = await stack.enter_async_context(Egress(opening.metrics, EgressOptions(own_hosts=_own_hosts(settings))))
+    finder = NeedsFinder([str(settings.data_dir), str(settings.homes)])
+    urls = {"the database": settings.database_url, "Redis": settings.redis_url}
+    targets = targets_of((settings.host, settings.port), settings.data_dir, urls)
+    spawner = SpawnerClient()
+    try:
+        await spawner.start()
+        probing = Probing(spawner, Composer(machine.for_probes(), finder, egress), targets)
+        reports = await probing.until_one_holds(machine.tiers)
+    finally:
+        await spawner.aclose()
+    sandboxes = Sandboxes(machine, Composer(machine, finder, egress), settings.sandbox, reports)
+    opening.metrics.sandbox_tier.set(sandboxes.tier)
+    enforced = sandboxes.profile(BackendSpec("", "", "")).enforced
+    for guarantee in GUARANTEES:
+        opening.metrics.sandbox_enforced.labels(guarantee).set(guarantee in enforced)
+    log.info("backends run in sandboxes of tier %d (%s)", sandboxes.tier, sandboxes.tier.name.lower())
+    for tier, why in sandboxes.failed().items():
+        log.warning("a tier of the sandbox is not used: %s", why, extra={"tier": tier})
+    return sandboxes
+
+
+def _own_hosts(settings: Settings) -> tuple[str, ...]:
+    own = urlsplit(settings.node_url).hostname if settings.node_url else None
+    return (own,) if own else ()

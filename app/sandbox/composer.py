@@ -1,0 +1,179 @@
+"""Composes what the spawner is told: the command, what it may see, and what it gives up."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio.to_thread
+
+from app.domain import BackendSpec, Network, ProcessLimits
+from app.egress.egress import Egress, EgressLine
+from app.egress.environment import PROXY_PORT, proxy_environment
+from app.sandbox.bubblewrap import CAPABILITIES, HOME, TEMPORARY, Room, wrap
+from app.sandbox.machine import Machine
+from app.sandbox.needs import DEVICES, Needs, NeedsFinder, Wanted
+from app.sandbox.tiers import Profile, Tier
+from app.sandbox.uids import give
+from app.spawner.client import Command
+from app.spawner.wire import Confinement, Landlock
+
+MIB = 1 << 20
+WEB_PORTS = (80, 443)
+_PROC = "/proc"
+# Without namespaces other processes are in view: these keep a process from what its user may do to them.
+_ON_THE_MACHINE = ("base", "no_unix_sockets", "no_shared_ipc", "own_process_only")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The directories of one process outside its sandbox. `lasts`: they are not the process's alone.
+
+    A process with namespaces of its own gets others, in memory, unless its home lasts.
+    """
+
+    home: str
+    tmpdir: str
+    lasts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Confined:
+    """How to start a process, and how it is confined then. `close` after its end, or if it is not started."""
+
+    command: Command
+    profile: Profile
+    line: EgressLine | None = None
+
+    def take_channels(self) -> tuple[int, ...]:
+        """Descriptors for the start, besides stdin, stdout and stderr; they are the caller's from now on."""
+        return () if self.line is None else (self.line.take_channel(),)
+
+    def started(self, process_id: str) -> None:
+        """The name of the process, for the log of its connections."""
+        if self.line is not None:
+            self.line.started(process_id)
+
+    def close(self) -> None:
+        """Ends its connections through the egress proxy. Idempotent."""
+        if self.line is not None:
+            self.line.close()
+
+
+class Composer:
+    """Looks up what a command needs, in a thread, and opens its line to the egress proxy."""
+
+    def __init__(self, machine: Machine, finder: NeedsFinder, egress: Egress) -> None:
+        self._machine, self._finder, self._egress = machine, finder, egress
+
+    async def compose(
+        self, spec: BackendSpec, place: Place, profile: Profile, tenant_memory_mb: int | None = None
+    ) -> Confined:
+        """A process of this backend, confined by the profile's tier and network.
+
+        Raises:
+            SpawnFailed: the command, or something that it needs, is not there or must not be opened.
+            OSError: there is no descriptor for its line to the egress proxy.
+        """
+        if profile.tier is Tier.NONE:
+            return Confined(unconfined(spec, place), profile)
+        confinement = self._base(spec, tenant_memory_mb)
+        if profile.tier >= Tier.NAMESPACES:
+            command = await self._in_namespaces(spec, place, profile, confinement)
+        else:
+            command = await self._on_the_machine(spec, place, profile, confinement)
+        line = self._egress.open(spec.tenant, spec.name) if "proxy_port" in command.confinement else None
+        return Confined(command, profile, line)
+
+    def _base(self, spec: BackendSpec, tenant_memory_mb: int | None) -> Confinement:
+        confinement = Confinement(limits=resource_limits(spec.limits))
+        if self._machine.cgroups.directories:
+            name = spec.home or spec.tenant
+            confinement["cgroup"] = self._machine.cgroups.cgroup(name, spec.limits, tenant_memory_mb)
+        if self._machine.is_root:
+            confinement["capabilities"] = []
+        return confinement
+
+    async def _on_the_machine(
+        self, spec: BackendSpec, place: Place, profile: Profile, confinement: Confinement
+    ) -> Command:
+        environment = environment_of(spec, place.home, place.tmpdir)
+        cwd = os.path.join(place.home, spec.cwd or "")
+        if profile.tier >= Tier.KERNEL:
+            needs = await self._needs(spec, environment["PATH"], cwd if spec.cwd else None)
+            confinement["landlock"] = self._landlock(profile.network, needs, place)
+            confinement["seccomp"] = list(_ON_THE_MACHINE)
+            if profile.network == "none":
+                confinement["seccomp"].append("no_internet")
+        return Command([spec.command, *spec.args], environment, cwd, confinement=confinement)
+
+    def _landlock(self, network: Network, needs: Needs, place: Place) -> Landlock:
+        # Without namespaces /proc is the machine's; the kernel still refuses the memory and environment of others.
+        read, write = [*needs.read, _PROC], [*needs.write, *DEVICES, place.home, place.tmpdir]
+        rules = Landlock(read=read, write=write, scoped=self._machine.has_scopes)
+        if network == "web" and self._machine.has_ports:
+            rules["connect"], rules["bind"] = list(WEB_PORTS), []
+        return rules
+
+    async def _in_namespaces(
+        self, spec: BackendSpec, place: Place, profile: Profile, confinement: Confinement
+    ) -> Command:
+        home = place.home if place.lasts else HOME
+        environment = environment_of(spec, home, TEMPORARY)
+        room = await self._room(spec, home, place.lasts, profile, environment["PATH"])
+        confinement["is_wrapped"], confinement["inner_seccomp"] = True, ["base"]
+        if self._machine.is_root:
+            confinement["capabilities"] = list(CAPABILITIES)
+        if self._machine.has_scopes:
+            confinement["landlock"] = Landlock(scoped=True)  # rules for files would forbid the mounts
+        if profile.network == "web":
+            confinement["own_network"], confinement["proxy_port"] = True, PROXY_PORT
+            environment = {**proxy_environment(), **environment}
+        assert self._machine.bubblewrap is not None
+        argv = wrap(self._machine.bubblewrap, room, [spec.command, *spec.args])
+        return Command(argv, environment, confinement=confinement)
+
+    async def _room(self, spec: BackendSpec, home: str, home_lasts: bool, profile: Profile, path: str) -> Room:
+        cwd = os.path.join(home, spec.cwd or "")
+        uid: int | None = None
+        if profile.tier >= Tier.ASSISTED:
+            assert self._machine.uid_of is not None
+            uid = await anyio.to_thread.run_sync(self._machine.uid_of, spec.home or spec.tenant)
+            if home_lasts:
+                await anyio.to_thread.run_sync(give, Path(home), uid)
+        return Room(
+            await self._needs(spec, path, cwd if spec.cwd and os.path.isabs(spec.cwd) else None),
+            cwd,
+            home,
+            home_lasts,
+            None if spec.limits.disk_mb is None else spec.limits.disk_mb * MIB,
+            uid,
+            has_network=profile.network != "none",
+            is_filtered=True,
+        )
+
+    async def _needs(self, spec: BackendSpec, path: str, cwd: str | None) -> Needs:
+        sandbox = spec.sandbox
+        wanted = Wanted((spec.command, *spec.args), path, cwd, sandbox.read, sandbox.write)
+        return await anyio.to_thread.run_sync(self._finder.find, wanted)
+
+
+def environment_of(spec: BackendSpec, home: str, tmpdir: str) -> dict[str, str]:
+    """The environment of one process: of the gateway's own only PATH. The spawner adds its marker."""
+    path = os.environ.get("PATH", os.defpath)
+    return {"PATH": path, "HOME": home, "TMPDIR": tmpdir, "LANG": "C.UTF-8", **spec.env}
+
+
+def resource_limits(limits: ProcessLimits) -> dict[str, int]:
+    """Limits that every process gets, of itself, whatever else confines it. `disk_mb` is that of a single file."""
+    found = {"CORE": 0}
+    if limits.files is not None:
+        found["NOFILE"] = limits.files
+    if limits.disk_mb is not None:
+        found["FSIZE"] = limits.disk_mb * MIB
+    return found
+
+
+def unconfined(spec: BackendSpec, place: Place) -> Command:
+    """Not confined at all, but for what the spawner does for every process."""
+    cwd = os.path.join(place.home, spec.cwd or "")
+    return Command([spec.command, *spec.args], environment_of(spec, place.home, place.tmpdir), cwd)

@@ -1,0 +1,76 @@
+"""What a node says of its sandbox: sent between nodes, and shown by the REST API."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from app.domain import BackendSpec, Guarantee, Network, Sandbox
+from app.sandbox.sandboxes import Sandboxes
+from app.sandbox.tiers import Profile
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileView:
+    """A `Profile`; `tier` and `name` both say which."""
+
+    tier: int
+    name: str
+    network: Network
+    enforced: Sequence[Guarantee]
+    missing: Mapping[str, str] = field(default_factory=dict)
+    weaker: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, profile: Profile) -> "ProfileView":
+        missing = {str(name): why for name, why in profile.missing.items()}
+        enforced = sorted(profile.enforced)
+        return cls(profile.tier.value, profile.tier.name.lower(), profile.network, enforced, missing, profile.weaker)
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptView:
+    """One attempt of a probe, in the tier and network of its report."""
+
+    tier: int
+    network: Network
+    name: str
+    guarantee: str
+    was_denied: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxView:
+    """The sandbox of one node. `networks`: how a backend with the default limits is confined, by its `network`."""
+
+    node: str
+    networks: Mapping[Network, ProfileView]
+    attempts: Sequence[AttemptView] = ()
+
+
+def view_of(node: str, sandboxes: Sandboxes) -> SandboxView:
+    """What this node says of itself."""
+    kinds: tuple[Network, ...] = ("none", "web", "host")
+    profiles = {kind: ProfileView.of(sandboxes.profile(_backend(Sandbox(network=kind)))) for kind in kinds}
+    attempts = [
+        AttemptView(report.tier.value, report.network, each.name, each.guarantee, each.was_denied, each.detail)
+        for report in sandboxes.reports
+        for each in report.attempts
+    ]
+    return SandboxView(node, profiles, attempts)
+
+
+def _backend(sandbox: Sandbox) -> BackendSpec:
+    return BackendSpec("", "", "", sandbox=sandbox)
+
+
+def of_backend(view: SandboxView, spec: BackendSpec) -> ProfileView:
+    """How this backend is confined on the node of the view."""
+    if spec.sandbox.mode == "off":
+        return ProfileView(-1, "none", "host", (), {}, ("the sandbox of this backend is off",))
+    profile = view.networks[spec.sandbox.network]
+    unlimited = {"memory": spec.limits.memory_mb, "pids": spec.limits.pids}
+    missing = {name: "the backend has no such limit" for name, limit in unlimited.items() if limit is None}
+    enforced = [each for each in profile.enforced if each not in missing]
+    return ProfileView(
+        profile.tier, profile.name, profile.network, enforced, {**profile.missing, **missing}, profile.weaker
+    )
