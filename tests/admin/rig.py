@@ -24,12 +24,13 @@ from app.auth.outbound import Outbound
 from app.auth.sealing import Sealer
 from app.auth.tokens import Tokens
 from app.backends.backend_check import CheckResult
-from app.domain import ApiKey, BackendSpec, Limits, Tenant
+from app.domain import ApiKey, BackendSpec, Limits, Network, Tenant
 from app.errors import Disabled
 from app.http import health
 from app.limits.rate_limiter import RateLimiter
 from app.metrics import Metrics
 from app.node.application import build_api
+from app.sandbox.report import ProfileView, SandboxView
 from app.storage import ApiKeyRepository, BackendRepository, Database, TenantRepository
 from app.storage.audit import AuditLog, Which
 from app.storage.audit_act import Act
@@ -107,6 +108,11 @@ class Node:
     async def statuses(self) -> list[NodeStatus]:
         load = NodeLoad("n1", "host", 1, 0.0, 1, 2, 3, 4, 5, 6, 7, 8.0, None)
         return [replace(self.status(), url="http://10.0.0.1:8080", load=load)]
+
+    async def sandboxes(self) -> Gathered[SandboxView]:
+        kinds: tuple[Network, ...] = ("none", "web", "host")
+        views = {kind: ProfileView(1, "kernel", kind, ["files"], {"memory": "no control groups"}) for kind in kinds}
+        return Gathered([SandboxView("n1", views)], [])
 
     async def sessions(self, tenant: str | None, window: Window) -> Listing[SessionView]:
         found = [view for name, views in self.running.items() for view in views if tenant in (None, name)]

@@ -84,7 +84,7 @@ async def test_the_node_is_shown(untouched):
     assert answer["next_cursor"] is None
     (node,) = answer["items"]
     assert set(node) == {
-        "id", "url", "version", "started_at", "sessions", "processes", "draining", "problem", "load",
+        "id", "url", "version", "started_at", "sessions", "processes", "draining", "problem", "load", "sandbox",
     }  # fmt: skip
     assert node["url"] == "http://10.0.0.1:8080"
     assert (node["load"]["host"], node["load"]["connections"], node["load"]["descriptors_limit"]) == ("host", 5, 4)
