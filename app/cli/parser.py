@@ -75,8 +75,9 @@ mcp_servers (Codex, TOML), and server.json of the MCP registry.
   trunkline import mcp.json --env GITHUB_TOKEN --apply   takes the token from the environment
   trunkline import mcp.json --apply --url https://gw.example.com --key-env ADMIN_KEY
 
-Placeholders like ${GITHUB_TOKEN} are never stored: give the value with --env. Registering a command is permission to
-run it with the gateway's rights: read the dry run first. Exit code 1 if a server cannot be imported.
+Placeholders like ${GITHUB_TOKEN} are never stored: give the value with --env. A registered command runs in a sandbox
+without a network: read the dry run first, then give it what it needs (trunkline backends set NAME sandbox.network=web).
+Exit code 1 if a server cannot be imported.
 """
 
 

@@ -1,4 +1,4 @@
-"""Checks of the sandbox: a probe in every tier, as a node runs it at its start."""
+"""Checks of the sandbox: the setting, and a probe in every tier, as a node runs it at its start."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -29,7 +29,7 @@ _ADVICE = "Backends run in the highest tier that holds; docs/security.md says wh
 
 
 def sandbox(settings: Settings | None) -> list[Check]:
-    """A line for each tier, and one for each limit that needs control groups."""
+    """A line for the setting, one for each tier, and one for each limit that needs control groups."""
     cgroups = open_roots()
     try:
         machine = examine(cgroups, lambda name: OF_PROBES)
@@ -38,7 +38,7 @@ def sandbox(settings: Settings | None) -> list[Check]:
         except (SpawnFailed, OSError, TimeoutError) as error:
             return [Check("sandbox", State.MISSING, f"could not be probed: {error}", "Is there a limit on processes?")]
         must = settings is not None and settings.sandbox == "require"
-        return [*_tiers(machine, reports), *_limits(cgroups, reports, must=must)]
+        return [_rule(reports, must=must), *_tiers(machine, reports), *_limits(cgroups, reports, must=must)]
     finally:
         cgroups.close()
 
@@ -56,6 +56,19 @@ async def _probed(machine: Machine, settings: Settings | None) -> list[TierRepor
             return [await probing.probe(tier, "none") for tier in machine.tiers]
     finally:
         await spawner.aclose()
+
+
+def _rule(reports: Sequence[TierReport], *, must: bool) -> Check:
+    """What the setting SANDBOX says, and what it comes to here."""
+    tier = max((report.tier for report in reports if report.holds_all()), default=Tier.BASE)
+    if not must:
+        return Check("sandbox", State.OK, f"SANDBOX=auto: backends run in tier {tier.value}")
+    what = f"SANDBOX=require: backends run in tier {tier.value}, or not where something is not enforced"
+    if tier < Tier.KERNEL:
+        return Check(
+            "sandbox", State.MISSING, what, "No backend starts but those of exempt tenants: mend the tiers below."
+        )
+    return Check("sandbox", State.OK, what)
 
 
 def _tiers(machine: Machine, reports: Sequence[TierReport]) -> Iterable[Check]:

@@ -24,6 +24,7 @@ from app.storage.migrate import upgrade
 from tests.redis_servers import RedisServer
 
 SANDBOX = {
+    "sandbox",
     "sandbox tier 0",
     "sandbox tier 1",
     "sandbox tier 2",
