@@ -109,6 +109,7 @@ class TenantBudgets:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.changed = Event[[]]()  # a tenant may start again that might not
+        self.memory_changed = Event[[]]()  # what a tenant may use
         self._held_back = metrics.limits_hit.labels("spawns_per_minute")
         self._limits_of, self._clock = limits_of, clock
         self._tenants: dict[str, _Tenant] = {}
@@ -130,6 +131,7 @@ class TenantBudgets:
                 return
         known.configure(limits, now)
         self.changed.tell()
+        self.memory_changed.tell()
 
     def limits_may_have_changed(self, tenant: str | None = None) -> None:
         """Looks them up again, of one tenant or of all; until then they are as they were."""
@@ -224,10 +226,15 @@ class TenantBudgets:
         """On all nodes."""
         return self._own.get(tenant, NO_MEMORY) + self._remote.get(tenant, NO_MEMORY)
 
+    def memory_mb_of(self, tenant: str) -> int | None:
+        """What all its processes may use together."""
+        known = self._tenants.get(tenant)
+        return None if known is None else known.limits.memory_mb
+
     def memory_limit(self, tenant: str) -> int | None:
         """In bytes."""
-        known = self._tenants.get(tenant)
-        return None if known is None or known.limits.memory_mb is None else known.limits.memory_mb * MIB
+        memory_mb = self.memory_mb_of(tenant)
+        return None if memory_mb is None else memory_mb * MIB
 
     def is_over_memory(self, tenant: str) -> bool:
         """Whether the tenant has used up its memory, on all nodes together."""

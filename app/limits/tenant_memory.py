@@ -1,11 +1,14 @@
-"""TenantMemory: holds tenants to their memory where the kernel does not: without control groups, and over all nodes."""
+"""TenantMemory: tells the kernel what tenants may use, and holds them to it where the kernel does not: without control
+groups, and over all nodes."""
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Protocol
 
 import anyio
 import anyio.to_thread
 
+from app.domain import BackendSpec
 from app.limits.tenant_budgets import MemoryUse, TenantBudgets
 from app.processes.measuring import proportional_bytes
 from app.processes.process import BackendProcess
@@ -13,13 +16,26 @@ from app.processes.process import BackendProcess
 CAUSE = "was the largest process of its tenant, whose processes together use more memory than it has"
 
 
+class Groups(Protocol):
+    """The control groups of tenants (`sandbox.sandboxes.Sandboxes`)."""
+
+    async def limit_tenants(self, specs: Iterable[BackendSpec]) -> None:
+        """Gives those of these backends the limits that their tenants have now."""
+
+
 class TenantMemory:
     """Ends the largest process of a tenant that is over its limit; then the next one, if that was not enough. `run` is
     a task of the node, `measured` is to be called after each measurement."""
 
-    def __init__(self, budgets: TenantBudgets, processes: Callable[[], Collection[BackendProcess]]) -> None:
-        self._budgets, self._processes = budgets, processes
+    def __init__(
+        self,
+        budgets: TenantBudgets,
+        processes: Callable[[], Collection[BackendProcess]],
+        groups: Groups | None = None,
+    ) -> None:
+        self._budgets, self._processes, self._groups = budgets, processes, groups
         self._due = anyio.Event()
+        budgets.memory_changed.listen(self.measured)
 
     def measured(self) -> None:
         self._due.set()
@@ -28,6 +44,8 @@ class TenantMemory:
         while True:
             await self._due.wait()
             self._due = anyio.Event()
+            if self._groups is not None:  # each time: a limit may change while a process is being started
+                await self._groups.limit_tenants({process.spec for process in self._processes()})
             await self.look()
 
     async def look(self) -> None:

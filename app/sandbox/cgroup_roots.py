@@ -89,14 +89,16 @@ class CgroupRoots:
         return Group(self._of(tenant), process_id).usage()
 
     def limit_tenant(self, tenant: str, memory_mb: int | None) -> None:
-        """Changes the limit of a tenant's running processes. Blocks while memory is reclaimed: call it in a thread.
+        """Changes the limit of a tenant's running processes, if it has any. Blocks while memory is reclaimed: call it
+        in a thread.
 
         Where a tenant uses more already, version 1 leaves the limit as it is, and version 2 kills a process.
 
         Raises:
             OSError: the kernel refuses.
         """
-        Group(self._of(tenant), "").limit_tenant(None if memory_mb is None else memory_mb * MIB)
+        with contextlib.suppress(FileNotFoundError):  # the last process has ended
+            Group(self._of(tenant), "").limit_tenant(None if memory_mb is None else memory_mb * MIB)
 
     def close(self) -> None:
         """Removes the directories; call it when the spawner is gone."""

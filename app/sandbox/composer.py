@@ -87,8 +87,7 @@ class Composer:
     def _base(self, spec: BackendSpec, tenant_memory_mb: int | None) -> Confinement:
         confinement = Confinement(limits=resource_limits(spec.limits))
         if self._machine.cgroups.directories:
-            name = spec.home or spec.tenant
-            confinement["cgroup"] = self._machine.cgroups.cgroup(name, spec.limits, tenant_memory_mb)
+            confinement["cgroup"] = self._machine.cgroups.cgroup(group_name(spec), spec.limits, tenant_memory_mb)
         if self._machine.is_root:
             confinement["capabilities"] = []
         return confinement
@@ -155,6 +154,11 @@ class Composer:
         sandbox = spec.sandbox
         wanted = Wanted((spec.command, *spec.args), path, cwd, sandbox.read, sandbox.write)
         return await anyio.to_thread.run_sync(self._finder.find, wanted)
+
+
+def group_name(spec: BackendSpec) -> str:
+    """What the control group of this backend's tenant is called: a tenant that is registered anew gets another one."""
+    return spec.home or spec.tenant
 
 
 def environment_of(spec: BackendSpec, home: str, tmpdir: str) -> dict[str, str]:

@@ -1,9 +1,12 @@
 """Sandboxes: how the processes of this node are confined, and what that is worth."""
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import anyio.to_thread
 
 from app.domain import BackendSpec, Guarantee, Network, Sandbox
-from app.sandbox.composer import Composer, Confined, Place, unconfined
+from app.sandbox.composer import Composer, Confined, Place, group_name, unconfined
 from app.sandbox.machine import Machine
 from app.sandbox.probes.prober import TierReport
 from app.sandbox.rule import Platform, effective
@@ -14,16 +17,27 @@ _PORTS_ONLY = "`web` is by ports: private addresses on 80 and 443 can be reached
 _PROCESSES_SEEN = "names and arguments of other processes can be seen"
 
 
+log = logging.getLogger(__name__)
+
+
 class SandboxUnavailable(Exception):
     """This node does not enforce what the backend requires. The message says what, and why."""
 
 
 class Sandboxes:
-    """`reports`: what the probes found, of at least every tier from the one that is used upwards."""
+    """`reports`: what the probes found, of at least every tier from the one that is used upwards. `memory_mb_of`: what
+    all processes of a tenant may use together; None if there is no limit."""
 
-    def __init__(self, machine: Machine, composer: Composer, rule: Platform, reports: Sequence[TierReport]) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        composer: Composer,
+        rule: Platform,
+        reports: Sequence[TierReport],
+        memory_mb_of: Callable[[str], int | None] = lambda tenant: None,
+    ) -> None:
         self.machine, self.reports = machine, reports
-        self._composer, self._rule = composer, rule
+        self._composer, self._rule, self._memory_mb_of = composer, rule, memory_mb_of
         self._by_tier = {(report.tier, report.network): report for report in reports}
         self.tier = next((tier for tier in machine.tiers if self.passes(tier)), Tier.BASE)
 
@@ -101,7 +115,20 @@ class Sandboxes:
         profile = self.profile(spec)
         if sandbox.mode == "require":
             refuse_without(sandbox.require or GUARANTEES, profile)
-        return await self._composer.compose(spec, place, profile)
+        return await self._composer.compose(spec, place, profile, self._memory_mb_of(spec.tenant))
+
+    async def limit_tenants(self, specs: Iterable[BackendSpec]) -> None:
+        """Gives the control groups of running processes the limits that their tenants have now."""
+        wanted = {group_name(spec): self._memory_mb_of(spec.tenant) for spec in specs}
+        if "memory" in self.machine.cgroups.directories:
+            await anyio.to_thread.run_sync(self._limit_tenants, wanted)
+
+    def _limit_tenants(self, wanted: Mapping[str, int | None]) -> None:
+        for name, memory_mb in wanted.items():
+            try:
+                self.machine.cgroups.limit_tenant(name, memory_mb)
+            except OSError as error:
+                log.warning("Could not limit the memory of a tenant: %s", error, extra={"group": name})
 
 
 class Unconfined:

@@ -66,6 +66,7 @@ class Group:
         """
         for left in reversed(range(_ATTEMPTS)):
             try:
+                self._make_tenant()
                 self.limit_tenant(self._cgroup.get("tenant_memory_bytes"))
                 for directory in self._directories.values():
                     os.mkdir(directory)
@@ -77,17 +78,19 @@ class Group:
                     raise
 
     def limit_tenant(self, memory_bytes: int | None) -> None:
-        """Makes the tenant's group and sets its limit. Version 1 does not lower one below what is used.
+        """Sets the limit of the tenant's group. Version 1 does not lower one below what is used.
 
         Raises:
-            OSError: the kernel refuses.
+            OSError: the kernel refuses, or there is no such group.
         """
+        self._set(self._tenants, {"memory": self._memory(memory_bytes)})
+
+    def _make_tenant(self) -> None:
         for root, directory in self._tenants.items():
             with contextlib.suppress(FileExistsError):
                 os.mkdir(directory)
                 if root == self._roots.get(UNIFIED):
                     pass_controllers_on(directory, self._roots)
-        self._set(self._tenants, {"memory": self._memory(memory_bytes)})
 
     def _limits(self) -> dict[str, list[_Setting]]:
         found: dict[str, list[_Setting]] = {}

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -33,6 +34,12 @@ def limited(
 ) -> Endpoint:
     """A backend of a new tenant with these limits. `of_each`: those of each process."""
     return gateway.endpoint(argv, tenant=gateway.add_tenant(**limits), limits=of_each or {}, **fields)
+
+
+def processes_of(endpoint: Endpoint, gateway: Gateway) -> list[dict[str, Any]]:
+    """On all nodes."""
+    found: list[dict[str, Any]] = gateway.api("GET", f"/tenants/{endpoint.tenant}/processes")["items"]
+    return found
 
 
 def is_gone(process: psutil.Process) -> bool:
@@ -67,7 +74,8 @@ async def test_a_process_after_a_death_is_a_start(start_gateway: Callable[..., G
     endpoint = limited(gateway, STATELESS, limits={"spawns_per_minute": 2}, recovery="respawn")
     async with wire(endpoint) as session:
         for _ in range(2):
-            (process,) = gateway.backends()
+            (shown,) = processes_of(endpoint, gateway)
+            process = psutil.Process(shown["pid"])
             process.kill()
             await until(partial(is_gone, process))
             response = await session.post({"jsonrpc": "2.0", "id": "x", "method": "tools/list"})
@@ -100,6 +108,7 @@ async def test_the_rate_is_one_over_all_nodes(own_nodes: Nodes) -> None:
 
 
 GLUTTON = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/trouble.py")]
+MEMORY_FILES = ("memory.limit_in_bytes", "memory.max")  # of version 1, of version 2
 
 
 async def eat(session: Wire, mib: int) -> dict[str, Any]:
@@ -115,13 +124,48 @@ async def test_a_process_over_its_memory_ends_alone_and_its_client_learns_at_whi
     async with wire(endpoint) as greedy, wire(endpoint) as other:
         assert await eat(other, 1) == {}
         await eat(greedy, 300)
-        await gateway.wait_for_backends(1, 30)
+        await until(lambda: len(processes_of(endpoint, gateway)) == 1, 30)
         assert await eat(other, 1) == {}
+
+
+def memory_group(gateway: Gateway, process: psutil.Process) -> Path | None:
+    """The control group of its tenant, if it has one that limits memory."""
+    for line in Path(f"/proc/{process.pid}/cgroup").read_text().splitlines():
+        path = line.split(":", 2)[2]
+        for top in ("/sys/fs/cgroup/memory", "/sys/fs/cgroup"):
+            group = Path(f"{top}{path}").parent
+            if group.name.startswith("tenant-") and any((group / name).exists() for name in MEMORY_FILES):
+                return group
+    return None
+
+
+def limit_in(group: Path) -> str:
+    return next((group / name).read_text().strip() for name in MEMORY_FILES if (group / name).exists())
+
+
+async def test_the_kernel_holds_a_tenant_to_its_memory_also_when_the_limit_has_changed(gateway: Gateway) -> None:
+    endpoint, other = limited(gateway, GLUTTON, limits={"memory_mb": 128}), gateway.endpoint(GLUTTON)
+    before = {each.pid for each in gateway.backends()}
+    async with wire(endpoint) as small, wire(other) as unharmed:
+        groups = [memory_group(gateway, each) for each in gateway.backends() if each.pid not in before]
+        if None in groups:
+            pytest.skip("the memory of control groups cannot be limited on this machine")
+        async with wire(endpoint) as large:
+            assert await eat(small, 30) == {}
+            error = await eat(large, 110)
+            assert (error["data"]["reason"], error["data"]["limit"]) == ("backend_exited", "tenant_memory")
+        assert await eat(small, 1) == {}
+        assert await eat(unharmed, 130) == {}
+        gateway.api("PATCH", f"/tenants/{endpoint.tenant}", {"limits": {"memory_mb": 400}})
+        await until(lambda: str(400 << 20) in {limit_in(each) for each in groups if each is not None})
+        assert await eat(small, 150) == {}
+    assert gateway.metrics()['trunkline_limits_hit_total{limit="memory_mb"}'] >= 1
+    assert gateway.metrics()["trunkline_oom_kills_total"] >= 1
 
 
 @pytest.mark.timeout(240)
 async def test_a_tenants_memory_is_that_of_all_its_processes_on_all_nodes(own_nodes: Nodes) -> None:
-    one, two = own_nodes.all
+    one = own_nodes.all[0]
     endpoint = limited(one, GLUTTON, limits={"memory_mb": 200}, of_each={"memory_mb": None})
     urls = own_nodes.urls(endpoint)
     async with httpx2.AsyncClient(timeout=60) as http:
@@ -131,5 +175,5 @@ async def test_a_tenants_memory_is_that_of_all_its_processes_on_all_nodes(own_no
         await large.open()
         assert await eat(small, 90) == {}
         await eat(large, 140)
-        await until(lambda: len(one.backends() + two.backends()) == 1, 60)
+        await until(lambda: len(processes_of(endpoint, one)) == 1, 60)
         assert await eat(small, 1) == {}

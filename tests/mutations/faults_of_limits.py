@@ -9,6 +9,7 @@ MEASURING = ("tests/processes/test_measuring.py",)
 BUDGETS = ("tests/backends/test_pool_budgets.py", "tests/limits/test_tenant_budgets.py")
 METER = ("tests/processes/test_meter.py",)
 TENANT_MEMORY = ("tests/limits/test_tenant_memory.py",)
+PROCESS_LIMITS = ("tests/integration/test_process_limits.py",)
 TASKS = ("tests/protocol/test_running_tasks.py",)
 
 FAULTS_OF_LIMITS = (
@@ -242,5 +243,19 @@ FAULTS_OF_LIMITS = (
         "                max(each, key=",
         "                min(each, key=",
         TENANT_MEMORY,
+    ),
+    Fault(
+        "the control group of a tenant has no limit",
+        "app/sandbox/sandboxes.py",
+        "profile, self._memory_mb_of(spec.tenant))",
+        "profile, None)",
+        PROCESS_LIMITS,
+    ),
+    Fault(
+        "a tenant's limit that has changed does not reach its running processes",
+        "app/limits/tenant_memory.py",
+        "await self._groups.limit_tenants({process.spec for process in self._processes()})",
+        "pass",
+        PROCESS_LIMITS,
     ),
 )

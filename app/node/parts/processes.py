@@ -49,7 +49,8 @@ class Processes:
 async def open_processes(opening: Opening, records: Records) -> Processes:
     """Starts no process yet. Raises SettingsError: the directory of homes cannot be made."""
     settings, metrics, stack = opening.settings, opening.metrics, opening.stack
-    sandboxes = await open_sandboxes(opening)
+    budgets = TenantBudgets(metrics, partial(_limits_of, records.tenants))
+    sandboxes = await open_sandboxes(opening, budgets.memory_mb_of)
     options = SupervisorOptions(
         confiner=sandboxes,
         homes=await _open_homes(settings, records.backends),
@@ -59,8 +60,7 @@ async def open_processes(opening: Opening, records: Records) -> Processes:
     supervisor = await stack.enter_async_context(Supervisor(metrics, options))
     failures = FailureLog(opening.node_id, users_of=opening.sessions.users_of)
     limits = PoolOptions(max_processes=settings.max_processes, deadline_s=settings.pool_wait_s)
-    budgets = TenantBudgets(metrics, partial(_limits_of, records.tenants))
-    memory = TenantMemory(budgets, lambda: supervisor.processes)
+    memory = TenantMemory(budgets, lambda: supervisor.processes, sandboxes)
     supervisor.meter.measured.listen(memory.measured)
     pool = ProcessPool(
         supervisor,

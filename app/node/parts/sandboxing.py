@@ -1,6 +1,7 @@
 """The sandbox of this node's backends: control groups, the egress proxy, and the probes that say what it is worth."""
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -23,8 +24,12 @@ from app.spawner.client import SpawnerClient
 log = logging.getLogger(__name__)
 
 
-async def open_sandboxes(opening: Opening) -> Sandboxes:
-    """Finds out what holds on this machine. Raises SpawnFailed: no process can be started at all."""
+async def open_sandboxes(opening: Opening, memory_mb_of: Callable[[str], int | None]) -> Sandboxes:
+    """Finds out what holds on this machine. `memory_mb_of`: what all processes of a tenant may use together.
+
+    Raises:
+        SpawnFailed: no process can be started at all.
+    """
     settings, stack = opening.settings, opening.stack
     cgroups = await anyio.to_thread.run_sync(open_roots)
     stack.callback(cgroups.close)  # after the processes
@@ -40,7 +45,7 @@ async def open_sandboxes(opening: Opening) -> Sandboxes:
         reports = await probing.until_one_holds(machine.tiers)
     finally:
         await spawner.aclose()
-    sandboxes = Sandboxes(machine, Composer(machine, finder, egress), settings.sandbox, reports)
+    sandboxes = Sandboxes(machine, Composer(machine, finder, egress), settings.sandbox, reports, memory_mb_of)
     opening.metrics.sandbox_tier.set(sandboxes.tier)
     enforced = sandboxes.profile(BackendSpec("", "", "")).enforced
     for guarantee in GUARANTEES:
