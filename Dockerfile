@@ -20,10 +20,11 @@ RUN echo /opt/trunkline/src > "$(/opt/trunkline/bin/python -c 'import site; prin
 FROM node:24-bookworm-slim AS nodejs
 
 FROM python:3.11-slim-bookworm AS base
-# tini is PID 1: it forwards signals and reaps orphans. No versions: Debian stable only changes by security fixes.
+# tini is PID 1: it forwards signals and reaps orphans. bubblewrap and setpriv (util-linux) are for the sandbox of backends.
+# No versions: Debian stable only changes by security fixes.
 # hadolint ignore=DL3008
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends ca-certificates tini \
+    && apt-get install -y --no-install-recommends bubblewrap ca-certificates tini util-linux \
     && rm -rf /var/lib/apt/lists/* \
     && groupadd --gid 10001 trunkline \
     && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /data --shell /usr/sbin/nologin trunkline \

@@ -11,7 +11,7 @@ from app.sandbox.cgroup_roots import CgroupRoots, open_roots
 from app.sandbox.composer import Composer
 from app.sandbox.machine import Machine, examine
 from app.sandbox.needs import NeedsFinder
-from app.sandbox.probes.prober import Targets, TierReport
+from app.sandbox.probes.prober import Targets, TierReport, best_tier
 from app.sandbox.probes.probing import Probing
 from app.sandbox.probes.targets import targets_of
 from app.sandbox.tiers import PROMISES, Tier
@@ -60,7 +60,7 @@ async def _probed(machine: Machine, settings: Settings | None) -> list[TierRepor
 
 def _rule(reports: Sequence[TierReport], *, must: bool) -> Check:
     """What the setting SANDBOX says, and what it comes to here."""
-    tier = max((report.tier for report in reports if report.holds_all()), default=Tier.BASE)
+    tier = best_tier(reports)
     if not must:
         return Check("sandbox", State.OK, f"SANDBOX=auto: backends run in tier {tier.value}")
     what = f"SANDBOX=require: backends run in tier {tier.value}, or not where something is not enforced"

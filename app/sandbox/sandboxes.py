@@ -8,7 +8,7 @@ import anyio.to_thread
 from app.domain import BackendSpec, Guarantee, Network, Sandbox
 from app.sandbox.composer import Composer, Confined, Place, group_name, unconfined
 from app.sandbox.machine import Machine
-from app.sandbox.probes.prober import TierReport
+from app.sandbox.probes.prober import TierReport, best_tier
 from app.sandbox.rule import Platform, effective
 from app.sandbox.tiers import PROMISES, Profile, Tier
 
@@ -39,12 +39,7 @@ class Sandboxes:
         self.machine, self.reports = machine, reports
         self._composer, self._rule, self._memory_mb_of = composer, rule, memory_mb_of
         self._by_tier = {(report.tier, report.network): report for report in reports}
-        self.tier = next((tier for tier in machine.tiers if self.passes(tier)), Tier.BASE)
-
-    def passes(self, tier: Tier) -> bool:
-        """Whether a probe held everything in this tier that the tier promises."""
-        report = self._by_tier.get((tier, "none"))
-        return report is not None and report.holds_all()
+        self.tier = best_tier(reports)
 
     def failed(self) -> dict[Tier, str]:
         """Why the tiers above the one that is used are not, as far as this machine seemed to have them."""

@@ -200,13 +200,14 @@ def test_alerts_are_whole_and_explained():
 # --- systemd
 
 
-def test_systemd_understands_the_unit(tmp_path):
+@pytest.mark.parametrize("more", ["", (ROOT / "deploy/systemd/namespaces.conf").read_text()])
+def test_systemd_understands_the_unit(tmp_path, more):
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
         pytest.skip("systemd-analyze is not installed (Debian: apt-get install systemd)")
     # The program that the unit names is not installed here.
     unit = tmp_path / "trunkline.service"
-    unit.write_text(re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", UNIT, flags=re.MULTILINE))
+    unit.write_text(re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", UNIT, flags=re.MULTILINE) + more)
     done = subprocess.run(
         [analyze, "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=30, check=False
     )
@@ -220,6 +221,17 @@ def test_the_unit_does_not_forbid_what_backends_do():
     assert settings["KillMode"] == "mixed"
     assert settings["NoNewPrivileges"] == "yes"
     assert settings["CapabilityBoundingSet"] == ""
+
+
+def test_the_unit_and_the_image_let_backends_be_confined():
+    settings = dict(line.split("=", 1) for line in UNIT.splitlines() if "=" in line and not line.startswith("#"))
+    assert set(settings["Delegate"].split()) == {"memory", "pids", "cpu"}
+    assert settings["ProtectControlGroups"] == "no"
+    assert {"seccomp", "landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self"} <= set(
+        settings["SystemCallFilter"].split()
+    )
+    installed = next(rest for word, rest in stages()["base"] if word == "RUN" and "apt-get install" in rest)
+    assert {"bubblewrap", "util-linux"} <= set(installed.split())  # bwrap, setpriv
 
 
 # --- docs/operations.md

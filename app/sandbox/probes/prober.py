@@ -8,7 +8,7 @@ import secrets
 import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -56,14 +56,28 @@ class TierReport:
         tried = [each for each in self.attempts if each.guarantee == guarantee]
         return bool(tried) and all(each.was_denied for each in tried)
 
+    def held(self) -> Collection[str]:
+        """What the tier promises and was denied."""
+        return [] if self.error else [each for each in PROMISES[self.tier] if self.holds(each)]
+
     def holds_all(self) -> bool:
         """Whether the attempts could be made, and whatever the tier promises was denied."""
-        return self.error is None and all(self.holds(each) for each in PROMISES[self.tier])
+        return self.error is None and len(self.held()) == len(PROMISES[self.tier])
 
     def first_success(self, guarantee: str) -> str | None:
         """What a process could do in spite of the guarantee."""
         done = (each for each in self.attempts if each.guarantee == guarantee and not each.was_denied)
         return next((f"{each.name}: {each.detail}" if each.detail else each.name for each in done), None)
+
+
+def best_tier(reports: Iterable[TierReport]) -> Tier:
+    """The highest tier in which everything held that it promises; if there is none, that in which most of it did.
+
+    Linux before 6.12, for one, cannot keep signals inside without namespaces, but it can keep files from a process.
+    """
+    tried = [report for report in reports if report.network == "none" and report.held()]
+    best = max(tried, key=lambda report: (len(report.held()), report.tier), default=None)
+    return Tier.BASE if best is None else best.tier
 
 
 @dataclass(frozen=True, slots=True)
