@@ -187,7 +187,7 @@ class BackendSpec:
     @property
     def homes_per_principal(self) -> bool:
         """Whether a process is started for one principal, whose home it gets. A shared one serves many."""
-        return self.state == "keep" and self.isolation != "shared" and self.sandbox.mode != "off"
+        return self.state == "keep" and self.isolation != "shared"
 
     @property
     def has_kept_home(self) -> bool:

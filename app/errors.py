@@ -247,7 +247,7 @@ class BackendError(GatewayError, reason="backend_error"):
 class BackendExited(BackendError, reason="backend_exited"):
     """The backend's process ended, or could not be started (`started` tells which).
 
-    `limit`: at which memory limit the kernel killed it, `memory` (its own) or `tenant_memory`.
+    `limit`: at which it was killed or refused: `memory` and `disk`, its own, or `tenant_memory`.
     """
 
     def __init__(

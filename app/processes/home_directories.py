@@ -3,11 +3,13 @@
 import errno
 import fcntl
 import os
-import shutil
+import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from app.sandbox.uids import is_of_tenant
 
 MODE = 0o700
 ROOT = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -24,17 +26,17 @@ def opened(path: Path | str, flags: int = DIRECTORY, *, parent: int | None = Non
         os.close(descriptor)
 
 
-def own(parent: int, name: str, *, of_anybody: bool = False) -> int:
+def own(parent: int, name: str, *, of_tenant: bool = False) -> int:
     """Creates the directory if needed; returns its descriptor. It is ours, no symbolic link, and closed to others.
 
-    `of_anybody`: root also takes one that belongs to another user, as whom processes run in it.
+    `of_tenant`: root also takes one that it has given to the user of a tenant, as whom processes run in it.
     """
     with suppress(FileExistsError):
         os.mkdir(name, MODE, dir_fd=parent)
     descriptor = os.open(name, DIRECTORY, dir_fd=parent)
     try:
         status = os.fstat(descriptor)
-        if status.st_uid != os.geteuid() and not (of_anybody and os.geteuid() == 0):
+        if status.st_uid != os.geteuid() and not (of_tenant and os.geteuid() == 0 and is_of_tenant(status.st_uid)):
             raise PermissionError(errno.EPERM, "it belongs to another user", name)
         if stat.S_IMODE(status.st_mode) != MODE:
             os.fchmod(descriptor, MODE)
@@ -61,11 +63,38 @@ def share_lock(descriptor: int) -> None:
 
 
 def remove_tree(parent: Path | int, name: str) -> None:
-    """Removes a directory with everything in it; one that is gone is no error."""
-    with _parent(parent) as descriptor, suppress(FileNotFoundError):
-        for *_, directory in os.fwalk(name, dir_fd=descriptor):
-            os.fchmod(directory, MODE)  # package caches are read-only
-        shutil.rmtree(name, dir_fd=descriptor)  # by descriptors: symbolic links are removed, not followed
+    """Removes a directory with everything in it; one that is gone is no error.
+
+    Directories in it are moved up before they are emptied: however deep they are, that takes no recursion, no long path
+    and two descriptors.
+    """
+    with _parent(parent) as descriptor, suppress(FileNotFoundError), _unlocked(descriptor, name) as top:
+        _empty(top, top)
+        while moved := os.listdir(top):
+            for each in moved:
+                with _unlocked(top, each) as directory:
+                    _empty(directory, top)
+                os.rmdir(each, dir_fd=top)
+        os.rmdir(name, dir_fd=descriptor)
+
+
+def _empty(directory: int, top: int) -> None:
+    """Removes what is in it, but for directories, which become directories of `top`, with names of our own."""
+    for name in os.listdir(directory):
+        if stat.S_ISDIR(os.lstat(name, dir_fd=directory).st_mode):
+            with _unlocked(directory, name):  # to be moved it must be writable: its `..` changes
+                os.rename(name, secrets.token_hex(16), src_dir_fd=directory, dst_dir_fd=top)
+        else:
+            os.unlink(name, dir_fd=directory)
+
+
+@contextmanager
+def _unlocked(parent: int, name: str) -> Iterator[int]:
+    """Opens a directory that may be closed, or read-only as in caches of packages."""
+    with opened(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, parent=parent) as place:
+        os.chmod(f"/proc/self/fd/{place}", MODE)  # this very directory
+    with opened(name, parent=parent) as directory:
+        yield directory
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from app.domain import BackendSpec, is_home
 from app.processes import home_directories as directories
 from app.processes import own_homes
 from app.processes.own_homes import OwnHome
+from app.sandbox.tiers import Tier
 
 logger = logging.getLogger(__name__)
 
@@ -39,9 +40,14 @@ class Home:
     own: OwnHome | None = None
 
     @property
-    def lasts(self) -> bool:
-        """Whether it is there before and after the process."""
-        return self.own is None or self.own.lasts
+    def is_kept(self) -> bool:
+        """Whether it is one of a principal, which lasts."""
+        return self.own is not None and self.own.lasts
+
+    @property
+    def limited(self) -> tuple[str, ...]:
+        """The directories for whose size, together, the process is responsible."""
+        return () if self.own is None else (self.path, self.tmpdir)
 
 
 class Homes:
@@ -71,21 +77,22 @@ class Homes:
         base = self._root / name
         return Home(name, str(base / HOME), str(base / TEMPORARY))
 
-    async def open_for(self, spec: BackendSpec) -> Home:
-        """Opens the home of a process that is to be started for this spec, as its sandbox and `state` say.
+    async def open_for(self, spec: BackendSpec, tier: Tier) -> Home:
+        """Opens the home of a process that is to be started for this spec, confined by this tier. With `state: keep` it
+        is its principal's; else the process's own; without a sandbox the tenant's. With namespaces a process has a home
+        of its own in memory, and this only says that the tenant's is in use.
 
         Raises:
             OSError: as `open_own`.
         """
         name = spec.home or spec.tenant
-        if spec.sandbox.mode == "off":
-            return await self.open(name)
         cwd = spec.cwd if spec.cwd and not os.path.isabs(spec.cwd) else None
-        keeper = spec.keeper if spec.homes_per_principal else ()
-        if spec.state != "keep" or keeper is None:
+        if spec.has_kept_home:
+            quota = None if spec.limits.disk_mb is None else spec.limits.disk_mb << 20
+            return await self.open_own(name, own_homes.key_of(spec.name, spec.keeper or ()), quota, cwd)
+        if tier in (Tier.BASE, Tier.KERNEL):
             return await self.open_own(name, cwd=cwd)
-        quota = None if spec.limits.disk_mb is None else spec.limits.disk_mb << 20
-        return await self.open_own(name, own_homes.key_of(spec.name, keeper), quota, cwd)
+        return await self.open(name)
 
     async def open_own(
         self, name: str, kept: str | None = None, quota_bytes: int | None = None, cwd: str | None = None
@@ -93,7 +100,8 @@ class Homes:
         """Opens a home that only this process has, or with `kept` (`own_homes.key_of`) one that lasts; in it is `cwd`.
 
         Raises:
-            OSError: as `open`; EDQUOT if the home that lasts is over its quota.
+            HomeFull: the home that lasts is over its quota.
+            OSError: as `open`.
         """
         shared = await self.open(name)
         try:

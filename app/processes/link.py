@@ -6,8 +6,12 @@ from typing import Protocol
 
 from app.errors import BackendExited
 
-_RAISING = {
+RAISING = {
     "memory": "A platform administrator can raise `limits.memory_mb` of the backend.",
+    "disk": (
+        "A platform administrator can raise `limits.disk_mb` of the backend, or remove a home that lasts "
+        "(`trunkline homes`)."
+    ),
     "tenant_memory": "A platform administrator can raise `limits.memory_mb` of the tenant.",
 }
 
@@ -19,13 +23,13 @@ class Exit:
     reason: str
     description: str  # for people: "exit status 3", "signal 9 (SIGKILL)", "No such file or directory: 'uvx'"
     stderr: Sequence[str] = ()
-    limit: str = ""  # at which the kernel killed it: `memory`, its own, or `tenant_memory`
+    limit: str = ""  # at which it was killed: `memory` and `disk`, its own, or `tenant_memory`
 
     def error(
         self, words: str = "the backend ended", *, started: bool = True, hint: str | None = None
     ) -> BackendExited:
         """For those who called it. What is to be done about a limit matters more than `hint`."""
-        hint = _RAISING.get(self.limit, hint)
+        hint = RAISING.get(self.limit, hint)
         return BackendExited(
             f"{words}: {self.description}", started=started, stderr=self.stderr, hint=hint, limit=self.limit
         )

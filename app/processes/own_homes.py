@@ -18,12 +18,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.domain import NAME_PATTERN, is_home
+from app.processes import disk
 from app.processes import home_directories as directories
 
 PRIVATE, KEPT = "private", "kept"
 HOME, TEMPORARY = "home", "tmp"
 _HASH_DIGITS = 32
 _is_key = re.compile(NAME_PATTERN.strip("^$") + rf"\.[0-9a-f]{{{_HASH_DIGITS}}}").fullmatch
+
+
+class HomeFull(OSError):
+    """A home that lasts is over its quota. `strerror` completes "it …"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +71,24 @@ def open_own(base: Path, kept: str | None = None, quota_bytes: int | None = None
     to the home.
 
     Raises:
-        OSError: that is not possible; EDQUOT if the home that lasts is over its quota already.
+        HomeFull: the home that lasts is over its quota already.
+        OSError: that is not possible.
     """
     opened: list[int] = []
+    private: Path | None = None
     try:
         private = _make(base, PRIVATE, secrets.token_hex(8), (HOME, TEMPORARY), opened)
         home = private / HOME
         if kept is not None:
             home = _make(base, KEPT, kept, (HOME,), opened) / HOME
-            if quota_bytes is not None and directories.size(home) >= quota_bytes:
-                raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), kept)
+            if quota_bytes is not None and (why := disk.over([str(home)], quota_bytes)) is not None:
+                raise HomeFull(errno.EDQUOT, why, kept)
         if cwd:
             _make_below(home, cwd)
         return OwnHome(home, private / TEMPORARY, private, tuple(opened))
     except BaseException:
+        if private is not None:
+            directories.remove_tree(private.parent, private.name)
         for each in opened:
             os.close(each)
         raise
@@ -96,7 +105,7 @@ def _make(base: Path, kind: str, name: str, parts: Iterable[str], opened: list[i
         if not directories.is_at(directory, parent, name):  # somebody removed it before it was locked
             raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), name)
         for part in parts:
-            os.close(directories.own(directory, part, of_anybody=kind == KEPT))
+            os.close(directories.own(directory, part, of_tenant=kind == KEPT))
     finally:
         os.close(parent)
     return base / kind / name
@@ -110,20 +119,10 @@ def _make_below(home: Path, cwd: str) -> None:
         for part in Path(cwd).parts:
             if part == "..":
                 raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), cwd)
-            parent = directories.own(parent, part, of_anybody=True)
+            parent = directories.own(parent, part, of_tenant=True)
             opened.callback(os.close, parent)
             if os.geteuid() == 0:
                 os.fchown(parent, owner.st_uid, owner.st_gid)
-
-
-def give(home: Path, uid: int) -> None:
-    """Makes a home that lasts, and all in it, belong to the user of the tenant. For a thread; needs root."""
-    if os.lstat(home).st_uid == uid:
-        return
-    for *_, files, directory in os.fwalk(home, follow_symlinks=False):
-        for each in files:
-            os.chown(each, uid, uid, dir_fd=directory, follow_symlinks=False)
-        os.fchown(directory, uid, uid)
 
 
 def remove_leftovers(root: Path) -> int:

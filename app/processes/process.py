@@ -201,8 +201,8 @@ class BackendProcess:
         self._spawner.signal(self.id, signal.SIGTERM)
 
     def kill(self, cause: str | None = None, *, limit: str = "") -> None:
-        """Last step: SIGKILL to the process and all it started. A `cause`, and the memory limit that it was over, go
-        into the log and the `Exit`."""
+        """Last step: SIGKILL to the process and all it started. A `cause`, and the limit that it was over, go into the
+        log and the `Exit`."""
         if self._kill_cause is None and cause is not None and not self.is_stopping():
             self._kill_cause, self._kill_limit = cause, limit
             logger.warning(

@@ -17,14 +17,17 @@ import anyio.to_thread
 from app.domain import BackendSpec
 from app.errors import BackendExited, ShuttingDown
 from app.metrics import TIERS, Metrics
+from app.processes.disk import DiskWatch
 from app.processes.homes import Home, Homes
+from app.processes.link import RAISING
 from app.processes.meter import Meter
+from app.processes.own_homes import HomeFull
 from app.processes.pipes import PipeLimits
 from app.processes.process import BackendProcess
 from app.processes.states import ProcessState
 from app.sandbox.composer import Confined, Place
 from app.sandbox.sandboxes import SandboxUnavailable, Unconfined
-from app.sandbox.tiers import Profile, Tier
+from app.sandbox.tiers import Profile
 from app.spawner.client import SpawnerClient, SpawnFailed
 
 logger = logging.getLogger(__name__)
@@ -34,6 +37,7 @@ EOF_GRACE_S = 2.0  # for a server to end by itself after EOF on its stdin
 _LIMITS_HIT = {
     "memory": "memory",
     "tenant_memory": "memory_mb",
+    "disk": "disk",
 }  # `Exit.limit`, as `trunkline_limits_hit_total` says it
 _HINTS = {
     "No such file or directory": "Is the command installed, and on the gateway's PATH?",
@@ -102,6 +106,7 @@ class Supervisor:
         self._tasks: anyio.abc.TaskGroup | None = None
         self._resources = AsyncExitStack()
         self.meter = Meter(metrics)
+        self._disks = DiskWatch()
         for tier in TIERS:
             metrics.processes_by_tier.labels(tier).set_function(partial(self._count_tier, tier))
         for state in ProcessState:
@@ -116,6 +121,7 @@ class Supervisor:
             await self._spawner.start()
             self._tasks = await stack.enter_async_context(anyio.create_task_group())
             self._tasks.start_soon(self._sweep, name="sweep backends")
+            self._tasks.start_soon(self._sweep_disks, name="measure what backends have written")
             self._resources = stack.pop_all()
         return self
 
@@ -189,14 +195,15 @@ class Supervisor:
     async def _hold(self, spec: BackendSpec) -> _Held:
         """Raises BackendExited."""
         homes, confiner = self._options.homes, self._options.confiner
-        # Without a sandbox the home is the tenant's. With namespaces the process has one in memory, unless it lasts.
-        has_own = spec.has_kept_home or confiner.profile(spec).tier in (Tier.BASE, Tier.KERNEL)
         try:
-            home = await (homes.open_for(spec) if has_own else homes.open(spec.home or spec.tenant))
+            home = await homes.open_for(spec, confiner.profile(spec).tier)
+        except HomeFull as error:
+            self._metrics.limits_hit.labels("disk").inc()
+            raise _full(spec, error) from error
         except OSError as error:
             raise _homeless(spec, error) from error
         try:
-            confined = await confiner.confine(spec, Place(home.path, home.tmpdir, spec.has_kept_home))
+            confined = await confiner.confine(spec, Place(home.path, home.tmpdir, home.is_kept))
             command = replace(confined.command, sched_batch=self._options.sched_batch)
             return _Held(homes, home, replace(confined, command=command))
         except BaseException as error:
@@ -276,6 +283,15 @@ class Supervisor:
             except Exception:
                 logger.exception("Could not check the backend processes; will retry")
 
+    async def _sweep_disks(self) -> None:
+        """Apart from the others: a disk may be slow."""
+        while True:
+            await anyio.sleep(self._options.sweep_s)
+            try:
+                await self._disks.sweep({process: held.home.limited for process, held in self._processes.items()})
+            except Exception:
+                logger.exception("Could not measure what backend processes have written; will retry")
+
 
 async def _gone_within(process: BackendProcess, seconds: float) -> bool:
     with anyio.move_on_after(seconds):
@@ -304,6 +320,20 @@ def _unprotected(spec: BackendSpec, error: SandboxUnavailable) -> BackendExited:
         extra={"backend": spec.name, "backend_tenant": spec.tenant},
     )
     return BackendExited(f"the sandbox cannot be had: {error}", started=False, hint=_SANDBOX_HINT)
+
+
+def _full(spec: BackendSpec, error: HomeFull) -> BackendExited:
+    logger.warning(
+        "Refused to start a backend process whose home that lasts is over its quota: it %s",
+        error.strerror,
+        extra={
+            "backend": spec.name,
+            "backend_tenant": spec.tenant,
+            "home": f"{spec.home or spec.tenant}/{error.filename}",
+        },
+    )
+    message = f"the home that lasts of this principal is full: it {error.strerror}"
+    return BackendExited(message, started=False, hint=RAISING["disk"], limit="disk")
 
 
 def _homeless(spec: BackendSpec, error: OSError) -> BackendExited:

@@ -95,6 +95,8 @@ class Composer:
     async def _on_the_machine(
         self, spec: BackendSpec, place: Place, profile: Profile, confinement: Confinement
     ) -> Command:
+        if place.lasts and self._machine.is_root:  # it may be from when it was the tenant's user's
+            await anyio.to_thread.run_sync(give, Path(place.home), os.geteuid())
         environment = environment_of(spec, place.home, place.tmpdir)
         cwd = os.path.join(place.home, spec.cwd or "")
         if profile.tier >= Tier.KERNEL:

@@ -44,6 +44,11 @@ def uid_of(homes: Path, name: str) -> int:
         return uid
 
 
+def is_of_tenant(uid: int) -> bool:
+    """Whether it can be the user id of a tenant."""
+    return FIRST <= uid <= LAST
+
+
 def give(directory: Path, uid: int) -> None:
     """Makes a directory and what is in it this user's, if it is not; what is made later by that user is anyway.
 

@@ -6,9 +6,11 @@ BUBBLEWRAP = ("tests/sandbox/test_bubblewrap.py",)
 NEEDS = ("tests/sandbox/test_needs.py",)
 INNER = ("tests/spawner/wrapped/test_inner.py",)
 HOMES = ("tests/processes/test_own_homes.py",)
+DISK, RUNNING = ("tests/processes/test_disk.py",), ("tests/processes/test_supervisor.py",)
 KEEPERS = ("tests/backends/test_pool_keepers.py",)
 _BUBBLEWRAP, _NEEDS = "app/sandbox/bubblewrap.py", "app/sandbox/needs.py"
 _INNER, _HOMES, _STOCK = "app/spawner/wrapped/inner.py", "app/processes/own_homes.py", "app/backends/backend_stock.py"
+_DISK, _DIRECTORIES = "app/processes/disk.py", "app/processes/home_directories.py"
 
 FAULTS_OF_NAMESPACES = (
     Fault("other processes are seen", _BUBBLEWRAP, '"--unshare-pid", ', "", BUBBLEWRAP),
@@ -67,6 +69,17 @@ FAULTS_OF_NAMESPACES = (
     ),
     Fault("death by a signal is told as an exit", _INNER, "if signum in signal.valid_signals() and", "if False and", INNER),
     Fault("the home of a running process is a leftover", _HOMES, "return False  # in use, or", "pass  # in use, or", HOMES),
-    Fault("a home that lasts has no quota", _HOMES, "directories.size(home) >= quota_bytes", "False", HOMES),
+    Fault(
+        "a home that lasts has no quota",
+        _HOMES,
+        "(why := disk.over([str(home)], quota_bytes)) is not None",
+        "(why := '')",
+        HOMES,
+    ),
+    Fault("a refused start leaves a directory", _HOMES, "if private is not None:", "if False:", HOMES),
+    Fault("empty files count for nothing", _DISK, "max(ENTRY_BYTES, status", "max(0, status", DISK),
+    Fault("deep directories are measured", _DISK, "if len(stack) >= MAX_DEPTH:", "if False:", DISK),
+    Fault("the files of a running process have no limit", _DISK, 'process.kill(found, limit="disk")', "pass", RUNNING),
+    Fault("anybody's home is taken", _DIRECTORIES, " and is_of_tenant(status.st_uid)):", "):", HOMES),
     Fault("a principal gets another's process", _STOCK, "return identity if self.spec.homes_per_principal else None", "return None", KEEPERS),
 )  # fmt: skip

@@ -12,7 +12,9 @@ from typing import Any, cast
 import anyio
 import pytest
 
+from app.domain import ProcessLimits
 from app.errors import BackendExited, ShuttingDown
+from app.processes.link import RAISING
 from app.processes.measuring import Use
 from app.processes.pipes import PipeLimits
 from app.processes.process import BackendProcess
@@ -204,6 +206,37 @@ async def test_metrics_count_processes_by_state(running):
     assert running.value("trunkline_processes", state="stopping") == 1
     assert running.value("trunkline_process_spawns_total", result="started") == 2
     assert running.value("trunkline_process_spawn_seconds_count") == 2
+
+
+@pytest.mark.parametrize("variable", ["HOME", "TMPDIR"])
+async def test_a_process_with_too_much_on_the_disk_is_killed(running, variable):
+    code = (
+        "import os, time\n"
+        f"for number in range(3): open(os.environ[{variable!r}] + f'/{{number}}', 'wb').write(bytes(1 << 20))\n"
+        "time.sleep(600)"
+    )
+    fields = {"command": sys.executable, "args": ("-I", "-S", "-c", code), "limits": ProcessLimits(disk_mb=2)}
+    _, of_all = await running.start("echo", **fields)  # with the home of its tenant, as it has no sandbox
+    _, listener = await running.start("echo", **fields, state="keep", isolation="shared")
+    exit = await listener.exit()
+    assert (exit.limit, exit.description) == ("disk", "killed: it wrote more than the 2 MiB of limits.disk_mb")
+    assert exit.error().hint == RAISING["disk"]
+    assert of_all.exits == []
+    await eventually(lambda: running.value("trunkline_limits_hit_total", limit="disk") == 1)
+
+
+async def test_no_process_is_started_in_a_home_that_is_full(running, tmp_path, caplog):
+    fields = {"state": "keep", "isolation": "shared", "limits": ProcessLimits(disk_mb=1)}
+    process, _ = await running.start("echo", **fields)
+    await running.stop(process)
+    (home,) = (tmp_path / "acme" / "kept").glob("*/home")
+    (home / "file").write_bytes(bytes(2 << 20))
+    error = await spawn_failure(running, **fields)
+    assert (error.limit, error.started, error.hint) == ("disk", False, RAISING["disk"])
+    assert "1 MiB of limits.disk_mb" in str(error)
+    assert str(tmp_path) not in str(error)
+    assert running.value("trunkline_limits_hit_total", limit="disk") == 1
+    assert caplog.records[-1].home == f"acme/{home.parent.name}"
 
 
 async def test_memory_is_measured_with_descendants(running):
