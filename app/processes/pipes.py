@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 _PIPE_BYTES = 256 << 10  # of stdout: a large answer arrives in few pieces
 LEAST_LINE_BYTES = 256  # what a line counts at least as output: short ones cost the loop as much time
-LINES_A_TURN = 128  # more that come at once are handed over in several turns of the loop
+LINES_A_TURN = 16  # more that come at once are handed over in several turns of the loop
 _LAST_LINES = 5000  # of a dead process, handed over at once, which holds up the loop: answers are not so many
 
 
