@@ -43,9 +43,9 @@ class EarlyDeaths:
 
     def not_started(self, stock: BackendStock, error: BackendExited) -> None:
         """The command could not be executed."""
-        self._failures.not_started(stock.spec, str(error))
+        self._failures.not_started(stock.spec, ": ".join([str(error), *error.stderr]))
         self._waiting.refuse_next(stock, error)
-        self._count(stock, (str(error),))
+        self._count(stock, tuple(error.stderr) or (str(error),))
 
     def not_prepared(self, process: BackendProcess, stock: BackendStock, error: GatewayError) -> None:
         """The process of a shared backend failed at `initialize`."""

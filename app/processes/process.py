@@ -27,6 +27,7 @@ from app.protocol import tolerant
 from app.sandbox.composer import Confined
 from app.spawner.cgroups import Group
 from app.spawner.client import End, SpawnerClient, SpawnFailed
+from app.spawner.wire import WRAPPER_STAGE
 
 logger = logging.getLogger(__name__)
 
@@ -100,11 +101,15 @@ class BackendProcess:
             await self._connect(ours, theirs)
             command = replace(confined.command, missed=self.spec.missed_log)
             spawned = await self._spawner.spawn(command, [*theirs, *confined.take_channels()], self._on_end)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, SpawnFailed) and error.stage == WRAPPER_STAGE:
+                self._stderr.drain()  # the wrapper has said why
+                why = ": ".join([error.message, *self.stderr.last_lines(1)])
+                error = SpawnFailed(error.errno, error.stage, why)
             self._close_pipes()
             self._become(ProcessState.GONE)
             self._gone.set()
-            raise
+            raise error
         self.id, self.pid, self.spawn_seconds = spawned.id, spawned.pid, spawned.seconds
         self.phases, self._started_at = spawned.phases, time.monotonic()
         cgroup = confined.command.confinement.get("cgroup")

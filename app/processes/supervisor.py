@@ -44,6 +44,9 @@ _HINTS = {
     "Permission denied": "Is the command executable by the gateway's user?",
     "Exec format error": "Is it a program, or a script with a `#!` line?",
 }
+_OF_THE_SANDBOX = ("sandbox", "bubblewrap", "landlock", "seccomp", "cgroup")  # stages
+_NO_SANDBOX = "the sandbox of the backend could not be made"
+_CHECK_HINT = "`trunkline backends check`, and the backend's last failure, say to administrators what went wrong."
 _CWD_HINT = (
     "Is the directory there, on this node, and may the gateway's user enter it? A relative one is below the tenant's "
     "home, which `trunkline homes` shows."
@@ -309,6 +312,8 @@ def _not_started(spec: BackendSpec, error: SpawnFailed) -> BackendExited:
     if error.stage == "chdir":  # the answer names the registered cwd: clients must not learn paths of this node
         message = f"{os.strerror(error.errno)}: cwd {spec.cwd!r}" if spec.cwd else "the home of the tenant is gone"
         return BackendExited(message, started=False, hint=_CWD_HINT)
+    if error.stage in _OF_THE_SANDBOX:  # as above
+        return BackendExited(_NO_SANDBOX, started=False, stderr=[error.message], hint=_CHECK_HINT)
     hint = next((hint for beginning, hint in _HINTS.items() if error.message.startswith(beginning)), None)
     return BackendExited(error.message, started=False, hint=hint)
 

@@ -71,6 +71,7 @@ class Confinement(TypedDict, total=False):
 
 
 INNER_SECCOMP_FD, INNER_STATUS_FD = 10, 11
+WRAPPER_STAGE = "bubblewrap"  # of a report that a wrapper did not start its program
 
 
 class Missed(TypedDict, total=False):

@@ -70,6 +70,20 @@ FAULTS_OF_NAMESPACES = (
     Fault("death by a signal is told as an exit", _INNER, "if signum in signal.valid_signals() and", "if False and", INNER),
     Fault("the home of a running process is a leftover", _HOMES, "return False  # in use, or", "pass  # in use, or", HOMES),
     Fault(
+        "clients read paths of the node in why a sandbox could not be made",
+        "app/processes/supervisor.py",
+        "if error.stage in _OF_THE_SANDBOX:",
+        "if False:",
+        RUNNING,
+    ),
+    Fault(
+        "why a sandbox could not be made is lost",
+        "app/processes/process.py",
+        "[error.message, *self.stderr.last_lines(1)]",
+        "[error.message]",
+        RUNNING,
+    ),
+    Fault(
         "a home that lasts has no quota",
         _HOMES,
         "(why := disk.over([str(home)], quota_bytes)) is not None",

@@ -12,7 +12,7 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from app.domain import ProcessLimits
+from app.domain import BackendSpec, ProcessLimits
 from app.errors import BackendExited, ShuttingDown
 from app.processes.link import RAISING
 from app.processes.measuring import Use
@@ -20,8 +20,14 @@ from app.processes.pipes import PipeLimits
 from app.processes.process import BackendProcess
 from app.processes.states import ProcessState
 from app.processes.supervisor import Supervisor
+from app.sandbox.bubblewrap import find_bubblewrap
+from app.sandbox.composer import Confined, Place
+from app.sandbox.sandboxes import Unconfined
 from app.spawner import tree
-from tests.processes.rig import Listener, eventually, options_of, spec_of
+from app.spawner.client import Command
+from app.spawner.wire import INNER_STATUS_FD
+from tests.processes.rig import Listener, Running, as_it_is, eventually, options_of, spec_of
+from tests.sandbox.inside import needs_bubblewrap
 
 
 async def spawn_failure(running, **fields) -> BackendExited:
@@ -41,6 +47,26 @@ async def test_a_command_that_does_not_exist_is_an_error_with_a_hint(running):
 
 async def test_a_command_that_may_not_be_executed_is_an_error(running):
     assert str(await spawn_failure(running, command="/etc/passwd")) == "Permission denied: '/etc/passwd'"
+
+
+class _OfAMissingPath(Unconfined):
+    """Lets bubblewrap look for a path that is gone since it was found."""
+
+    async def confine(self, spec: BackendSpec, place: Place) -> Confined:
+        words = ["--ro-bind", "/gone/of/the/node", "/x", "--json-status-fd", str(INNER_STATUS_FD), "true"]
+        command = Command([find_bubblewrap().path, *words], {}, confinement={"is_wrapped": True})
+        return as_it_is(command)
+
+
+@needs_bubblewrap
+async def test_why_a_sandbox_could_not_be_made_is_for_administrators(metrics, tmp_path, caplog):
+    async with Supervisor(metrics, options_of(tmp_path, confiner=_OfAMissingPath())) as supervisor:
+        error = await spawn_failure(Running(supervisor, metrics))
+    assert str(error) == "the sandbox of the backend could not be made"
+    assert "trunkline backends check" in str(error.hint)
+    (reason,) = error.stderr
+    assert "/gone/of/the/node" in reason
+    assert "/gone/of/the/node" in caplog.records[-1].getMessage()
 
 
 async def test_no_descriptors_left_in_the_gateway_is_an_error(running):

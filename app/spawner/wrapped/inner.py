@@ -10,9 +10,8 @@ import os
 import signal
 
 from app.spawner import tree
-from app.spawner.wire import Report
+from app.spawner.wire import WRAPPER_STAGE, Report
 
-STAGE = "bubblewrap"
 LOOK_S, LOOK_LATER_S = 0.002, 0.02  # between two looks whether the program runs
 _LATER_S = 0.2
 _READ_BYTES = 4096
@@ -75,7 +74,7 @@ class Inner:
         """Why the program was not executed. The wrapper has written the details to its stderr."""
         number = _REASONS.get(self._code or 0, errno.EIO)
         what = "the program cannot be executed inside" if self._code is not None else "the sandbox cannot be made"
-        return {"event": "failed", "id": process_id, "errno": number, "stage": STAGE, "message": what}
+        return {"event": "failed", "id": process_id, "errno": number, "stage": WRAPPER_STAGE, "message": what}
 
 
 def look_again_s(youngest_s: float) -> float:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -41,8 +42,9 @@ def tree_of(pid: int) -> list[int]:
     """A process and all below it."""
     found = [pid]
     for each in found:
-        for thread in Path(f"/proc/{each}/task").glob("*/children"):
-            found += map(int, thread.read_text().split())
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            for thread in Path(f"/proc/{each}/task").glob("*/children"):
+                found += map(int, thread.read_text().split())
     return found
 
 
