@@ -1,4 +1,4 @@
-"""The nine incidents: each function brings one about, and returns what the person on call was told (environment)."""
+"""The eleven incidents: each function brings one about, and returns what the person on call was told (environment)."""
 
 import time
 from collections.abc import Callable
@@ -26,6 +26,26 @@ def memory(stage: Stage) -> dict[str, str]:
     greedy, modest = (stage.client(node, stage.tenant, "reports") for node in (stage.second, stage.first))
     assert greedy.open().status_code == modest.open().status_code == 200
     assert greedy.call("eat", mib=256).status_code == 200
+    return {}
+
+
+def confined_backend(stage: Stage) -> dict[str, str]:
+    """A backend needs a file that its sandbox does not show it."""
+    accounts = stage.directory / "accounts.csv"
+    accounts.write_text("1000,cash")
+    stage.add_backend(stage.tenant, "ledger", [*TROUBLE, "opens", "ACCOUNTS"], env={"ACCOUNTS": str(accounts)})
+    answer = stage.client(stage.first, stage.tenant, "ledger").open()
+    assert answer.json()["error"]["data"]["reason"] == "backend_exited", answer.text
+    return {"ACCOUNTS": str(accounts)}
+
+
+def memory_limit(stage: Stage) -> dict[str, str]:
+    """A process of a backend is killed at its memory limit, whenever it is asked for much."""
+    stage.add_backend(stage.tenant, "charts", TROUBLE, limits={"memory_mb": 100})
+    client = stage.client(stage.second, stage.tenant, "charts")
+    assert client.open().status_code == 200
+    client.call("eat", mib=300)
+    stage.wait(lambda: stage.second.metrics()['trunkline_limits_hit_total{limit="memory"}'] >= 1)
     return {}
 
 
@@ -113,7 +133,7 @@ def changed_command(stage: Stage) -> dict[str, str]:
 PLAYS: dict[str, Play] = {
     play.__name__: play
     for play in (
-        crash_loop, memory, hanging_tool, stolen_key, rotated_keys, no_redis, draining_node, too_many_sessions,
-        changed_command,
+        crash_loop, confined_backend, memory, memory_limit, hanging_tool, stolen_key, rotated_keys, no_redis,
+        draining_node, too_many_sessions, changed_command,
     )
 }  # fmt: skip

@@ -17,7 +17,9 @@ ON_CALL = ROOT / "docs/on-call.md"
 SECTIONS = {
     "too_many_sessions": '"Too many sessions"',
     "crash_loop": '"My tool does not work at all"',
+    "confined_backend": '"It starts on my machine"',
     "memory": '"Everything is slow"',
+    "memory_limit": '"It dies with large files"',
     "hanging_tool": '"It never answers"',
     "stolen_key": '"We did not do that"',
     "rotated_keys": '"Nobody can sign in"',

@@ -1,6 +1,7 @@
 """Each alert fires where its condition was really brought about, and none does on a healthy gateway. One node."""
 
 import resource
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import psutil
 import pytest
 
 from tests.alerting import Judge, judge, lasting, look, names, once, together
-from tests.integration.gateway import ECHO, MISBEHAVE, Endpoint, Gateway, running_gateway, until
+from tests.integration.gateway import ECHO, MISBEHAVE, ROOT, Endpoint, Gateway, running_gateway, until
 from tests.integration.wire import RpcError, Wire, initialize, rpc, wire
 
 HOUR_S = 3600.0 + 600.0
@@ -229,3 +230,36 @@ async def test_an_overloaded_node_sheds(tmp_path: Path, judge: Judge, what: str)
     shed = {(each.label("what"), each.label("mark")) for each in alerts if each.name == "TrunklineSheds"}
     assert (what, "descriptors") in shed
     assert "TrunklineErrors" in names(alerts)
+
+
+GLUTTON = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/trouble.py")]
+
+
+async def test_backends_are_killed_at_their_memory_limit(watched: Gateway, judge: Judge) -> None:
+    endpoint = watched.endpoint(GLUTTON, limits={"memory_mb": 100})
+    count = 'trunkline_limits_hit_total{limit="memory"}'
+    before, hit = look(watched), watched.metrics()[count]
+    for number in range(3):
+        async with wire(endpoint) as session:
+            await session.post(rpc("tools/call", 1000, {"name": "eat", "arguments": {"mib": 300}}))
+            await until(lambda number=number: watched.metrics()[count] > hit + number, 30)  # type: ignore[misc]
+    alerts = judge(once(before, look(watched), 300))
+    assert [each.label("limit") for each in alerts if each.name == "TrunklineOutOfMemory"] == ["memory"]
+
+
+class WithoutLandlock(Gateway):
+    """A gateway whose kernel has no Landlock: a filter answers the first of its calls as a kernel without it would."""
+
+    FIRST = (
+        "import struct; from app.spawner import syscalls; syscalls.renounce_privileges(); "
+        "steps = [(0x20, 0, 0, 0), (0x15, 0, 1, 444), (6, 0, 0, 0x50026), (6, 0, 0, 0x7FFF0000)]; "
+        "syscalls.filter_system_calls(b''.join(struct.pack('=HBBI', *each) for each in steps))"
+    )
+
+
+async def test_a_node_without_a_sandbox_is_named(tmp_path: Path, judge: Judge) -> None:
+    with running_gateway(tmp_path / "data", WithoutLandlock) as gateway:
+        before = look(gateway)
+        alerts = judge(lasting(before, look(gateway), 900))
+    weak = {each.label("guarantee") for each in alerts if each.name == "TrunklineSandboxWeak"}
+    assert weak == {"files", "network", "processes"}

@@ -1,7 +1,7 @@
 """A server in trouble: refuses to start without a setting, eats memory, hangs.
 
 Tools: fine() answers; eat(mib) keeps so much; hang() never answers. With `needs NAME` as its arguments it ends at once
-unless the environment has that variable.
+unless the environment has that variable; with `opens NAME` unless it can read the file that the variable names.
 """
 
 import json
@@ -25,6 +25,9 @@ def result_of(method: str, params: dict) -> dict:
 def main() -> None:
     if sys.argv[1:2] == ["needs"] and sys.argv[2] not in os.environ:
         sys.exit(f"fatal: {sys.argv[2]} is not set")
+    if sys.argv[1:2] == ["opens"]:
+        with open(os.environ[sys.argv[2]], encoding="utf-8") as file:
+            file.read()
     for line in sys.stdin:
         message = json.loads(line)
         if "id" not in message or "method" not in message:
