@@ -11,14 +11,15 @@ from app.sandbox.cgroup_roots import CgroupRoots, open_roots
 from app.sandbox.composer import Composer
 from app.sandbox.machine import Machine, examine
 from app.sandbox.needs import NeedsFinder
-from app.sandbox.probes.prober import Targets, TierReport, best_tier
+from app.sandbox.probes.prober import TierReport, best_tier
 from app.sandbox.probes.probing import Probing
+from app.sandbox.probes.range import Targets
 from app.sandbox.probes.targets import targets_of
-from app.sandbox.tiers import PROMISES, Tier
+from app.sandbox.tiers import WEAKER, Tier, promised
 from app.sandbox.uids import OF_PROBES
 from app.spawner.client import SpawnerClient, SpawnFailed
 
-PROBES_S = 60.0
+PROBES_S = 180.0
 _NAMES = {
     Tier.BASE: "limits of each process, no new privileges",
     Tier.KERNEL: "Landlock and seccomp",
@@ -53,7 +54,7 @@ async def _probed(machine: Machine, settings: Settings | None) -> list[TierRepor
         await spawner.start()
         async with Egress(Metrics("doctor")) as egress:
             probing = Probing(spawner, Composer(machine, NeedsFinder(forbidden), egress), targets)
-            return [await probing.probe(tier, "none") for tier in machine.tiers]
+            return [report for tier in machine.tiers for report in await probing.probe(tier)]
     finally:
         await spawner.aclose()
 
@@ -72,25 +73,32 @@ def _rule(reports: Sequence[TierReport], *, must: bool) -> Check:
 
 
 def _tiers(machine: Machine, reports: Sequence[TierReport]) -> Iterable[Check]:
-    found = {report.tier: report for report in reports}
+    """A tier that holds without a network counts; what it is worth with another one is said."""
     for tier, what in _NAMES.items():
         name = f"sandbox tier {tier.value}"
         if tier in machine.without:
             yield Check(name, State.OPTIONAL, f"{what}: {machine.without[tier]}", _ADVICE)
             continue
-        report = found[tier]
-        broken = report.error or _broken(report)
-        if broken:
-            yield Check(name, State.OPTIONAL, f"{what}: {broken}", _ADVICE)
-        else:
-            denied = len([each for each in report.attempts if each.guarantee in PROMISES[tier]])
-            tried = f"; all of {denied} attempts were denied: {', '.join(sorted(PROMISES[tier]))}" if denied else ""
-            yield Check(name, State.OK, what + tried)
+        found = {report.network: report for report in reports if report.tier is tier}
+        broken = {network: _broken(report) for network, report in found.items()}
+        if broken["none"]:
+            yield Check(name, State.OPTIONAL, f"{what}: {broken['none']}", _ADVICE)
+            continue
+        others = [f"with `{network}` {why}" for network, why in broken.items() if why]
+        yield Check(name, State.OK, "; ".join([what, _denied(found["none"]), *others]))
+
+
+def _denied(report: TierReport) -> str:
+    kinds = promised(report.tier, report.network)
+    count = len([each for each in report.attempts if each.guarantee in kinds])
+    weaker = [words for kind, words in WEAKER.items() if not report.holds(kind)]
+    but = f"; but {', '.join(weaker)}" if weaker else ""
+    return f"all of {count} attempts were denied: {', '.join(sorted(kinds - WEAKER.keys()))}{but}"
 
 
 def _broken(report: TierReport) -> str | None:
-    done = [report.first_success(each) for each in sorted(PROMISES[report.tier])]
-    return next((f"the probe could {each}" for each in done if each), None)
+    reasons = (report.why_not(each) for each in sorted(promised(report.tier, report.network)))
+    return next((why for why in reasons if why), None)
 
 
 def _limits(cgroups: CgroupRoots, reports: Sequence[TierReport], *, must: bool) -> Iterable[Check]:
@@ -98,11 +106,11 @@ def _limits(cgroups: CgroupRoots, reports: Sequence[TierReport], *, must: bool) 
     lacking = State.MISSING if must else State.OPTIONAL
     for guarantee in ("memory", "pids"):
         name, tried = f"sandbox {guarantee}", next((each for each in reports if each.error is None), None)
-        done = tried.first_success(guarantee) if tried else "it was not tried"
+        why_not = tried.why_not(guarantee) if tried else "it was not tried"
         if guarantee not in cgroups.directories:
             why = f"not limited by the kernel: {cgroups.missing.get(guarantee, 'no control groups')}"
             yield Check(name, lacking, why, "Run as root, or in a delegated control group (systemd: Delegate=yes).")
-        elif done:
-            yield Check(name, lacking, f"the limit did not hold: the probe could {done}", _ADVICE)
+        elif why_not:
+            yield Check(name, lacking, f"the limit did not hold: {why_not}", _ADVICE)
         else:
             yield Check(name, State.OK, f"limited in {cgroups.directories[guarantee]}")

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from app.domain import BackendSpec, Guarantee, Network, Sandbox
-from app.sandbox.sandboxes import Sandboxes
+from app.sandbox.rule import Platform, effective
+from app.sandbox.sandboxes import GUARANTEES, Sandboxes
 from app.sandbox.tiers import Profile
 
 
@@ -40,11 +41,13 @@ class AttemptView:
 
 @dataclass(frozen=True, slots=True)
 class SandboxView:
-    """The sandbox of one node. `networks`: how a backend with the default limits is confined, by its `network`."""
+    """The sandbox of one node. `networks`: how a backend with the default limits is confined, by its `network`. `rule`:
+    the node's setting SANDBOX."""
 
     node: str
     networks: Mapping[Network, ProfileView]
     attempts: Sequence[AttemptView] = ()
+    rule: Platform = "auto"
 
 
 def view_of(node: str, sandboxes: Sandboxes) -> SandboxView:
@@ -56,7 +59,7 @@ def view_of(node: str, sandboxes: Sandboxes) -> SandboxView:
         for report in sandboxes.reports
         for each in report.attempts
     ]
-    return SandboxView(node, profiles, attempts)
+    return SandboxView(node, profiles, attempts, sandboxes.rule)
 
 
 def _backend(sandbox: Sandbox) -> BackendSpec:
@@ -65,9 +68,10 @@ def _backend(sandbox: Sandbox) -> BackendSpec:
 
 def of_backend(view: SandboxView, spec: BackendSpec) -> ProfileView:
     """How this backend is confined on the node of the view."""
-    if spec.sandbox.mode == "off":
-        return ProfileView(-1, "none", "host", (), {}, ("the sandbox of this backend is off",))
-    profile = view.networks[spec.sandbox.network]
+    sandbox = effective(spec.sandbox, view.rule, tenant_exempt=spec.sandbox_exempt)
+    if sandbox.mode == "off":
+        return ProfileView(-1, "none", "host", (), dict.fromkeys(GUARANTEES, "the sandbox of this backend is off"))
+    profile = view.networks[sandbox.network]
     unlimited = {"memory": spec.limits.memory_mb, "pids": spec.limits.pids}
     missing = {name: "the backend has no such limit" for name, limit in unlimited.items() if limit is None}
     enforced = [each for each in profile.enforced if each not in missing]

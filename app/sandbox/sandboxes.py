@@ -10,12 +10,9 @@ from app.sandbox.composer import Composer, Confined, Place, group_name, unconfin
 from app.sandbox.machine import Machine
 from app.sandbox.probes.prober import TierReport, best_tier
 from app.sandbox.rule import Platform, effective
-from app.sandbox.tiers import PROMISES, Profile, Tier
+from app.sandbox.tiers import PORTS_ONLY, WEAKER, Profile, Tier, promised
 
 GUARANTEES: tuple[Guarantee, ...] = ("files", "network", "memory", "pids", "processes")
-_PORTS_ONLY = "`web` is by ports: private addresses on 80 and 443 can be reached, and any address with datagrams"
-_PROCESSES_SEEN = "names and arguments of other processes can be seen"
-
 
 log = logging.getLogger(__name__)
 
@@ -25,8 +22,8 @@ class SandboxUnavailable(Exception):
 
 
 class Sandboxes:
-    """`reports`: what the probes found, of at least every tier from the one that is used upwards. `memory_mb_of`: what
-    all processes of a tenant may use together; None if there is no limit."""
+    """`reports`: what the probes found with each network, of at least every tier from the one that is used upwards.
+    `memory_mb_of`: what all processes of a tenant may use together; None if there is no limit."""
 
     def __init__(
         self,
@@ -36,44 +33,51 @@ class Sandboxes:
         reports: Sequence[TierReport],
         memory_mb_of: Callable[[str], int | None] = lambda tenant: None,
     ) -> None:
-        self.machine, self.reports = machine, reports
-        self._composer, self._rule, self._memory_mb_of = composer, rule, memory_mb_of
+        self.machine, self.reports, self.rule = machine, reports, rule
+        self._composer, self._memory_mb_of = composer, memory_mb_of
         self._by_tier = {(report.tier, report.network): report for report in reports}
-        self.tier = best_tier(reports)
+
+    @property
+    def tier(self) -> Tier:
+        """That of a backend without a network."""
+        return self.tier_of("none")
+
+    def tier_of(self, network: Network) -> Tier:
+        """That of a backend with this network."""
+        return best_tier(self.reports, network)
 
     def failed(self) -> dict[Tier, str]:
         """Why the tiers above the one that is used are not, as far as this machine seemed to have them."""
         above = [tier for tier in self.machine.tiers if tier > self.tier]
-        return {tier: self._why_not(tier) for tier in above}
+        return {tier: self._why_not(tier, "none") for tier in above}
 
     def profile(self, spec: BackendSpec) -> Profile:
         """How this backend's processes are confined here, whether or not that is what it requires."""
         sandbox = self._effective(spec)
-        tier = Tier.NONE if sandbox.mode == "off" else self.tier
-        missing = {each: why for each in GUARANTEES if (why := self._missing(each, spec, tier)) is not None}
-        weaker = []
-        if tier == Tier.KERNEL:
-            weaker = [_PROCESSES_SEEN] if sandbox.network != "web" else [_PROCESSES_SEEN, _PORTS_ONLY]
-        return Profile(tier, sandbox.network, frozenset(GUARANTEES) - missing.keys(), missing, tuple(weaker))
+        if sandbox.mode == "off":
+            missing = dict.fromkeys(GUARANTEES, "the sandbox of this backend is off")
+            return Profile(Tier.NONE, "host", missing=missing)
+        tier = self.tier_of(sandbox.network)
+        found = {each: self._missing(each, spec, tier) for each in GUARANTEES}
+        missing = {each: why for each, why in found.items() if why is not None}
+        weaker = self._weaker(tier, sandbox.network)
+        return Profile(tier, sandbox.network, frozenset(GUARANTEES) - missing.keys(), missing, weaker)
+
+    def _weaker(self, tier: Tier, network: Network) -> tuple[str, ...]:
+        report = self._by_tier.get((tier, network))
+        words = [each for name, each in WEAKER.items() if report is None or not report.holds(name)]
+        return (*words, PORTS_ONLY) if tier is Tier.KERNEL and network == "web" else tuple(words)
 
     def _missing(self, guarantee: Guarantee, spec: BackendSpec, tier: Tier) -> str | None:
-        if tier is Tier.NONE:
-            return "the sandbox of this backend is off"
+        network = spec.sandbox.network
         if guarantee in ("memory", "pids"):
-            return self._unlimited(guarantee, spec)
-        if guarantee not in PROMISES[tier]:
-            return self._why_lower(tier)
-        network: Network = spec.sandbox.network
-        if guarantee == "network":
-            if network == "host":
-                return "network is `host`"
-            if network == "web" and tier == Tier.KERNEL:
-                return _PORTS_ONLY
-        report = self._by_tier.get((tier, network)) or self._by_tier.get((tier, "none"))
-        if report is None or report.error is not None:
-            return f"the probe could not run: {report.error}" if report else "it was not probed"
-        done = report.first_success(guarantee)
-        return None if done is None else f"the probe could {done}"
+            why = self._unlimited(guarantee, spec)
+            if why is not None:
+                return why
+        elif guarantee not in promised(tier, network):
+            return self._why_not_promised(guarantee, tier, network)
+        report = self._by_tier.get((tier, network))
+        return "it was not probed" if report is None else report.why_not(guarantee)
 
     def _unlimited(self, guarantee: Guarantee, spec: BackendSpec) -> str | None:
         limit = spec.limits.memory_mb if guarantee == "memory" else spec.limits.pids
@@ -81,23 +85,24 @@ class Sandboxes:
             return "the backend has no limit"
         return self.machine.limits(guarantee)
 
-    def _why_lower(self, tier: Tier) -> str:
-        """Why the next tier is not used."""
-        return self._why_not(Tier(tier + 1))
+    def _why_not_promised(self, guarantee: Guarantee, tier: Tier, network: Network) -> str:
+        if guarantee == "network" and network == "host":
+            return "network is `host`"
+        if guarantee == "network" and tier is Tier.KERNEL:
+            return PORTS_ONLY
+        return self._why_not(Tier(tier + 1), network)
 
-    def _why_not(self, tier: Tier) -> str:
+    def _why_not(self, tier: Tier, network: Network) -> str:
         if tier in self.machine.without:
             return self.machine.without[tier]
-        report = self._by_tier.get((tier, "none"))
+        report = self._by_tier.get((tier, network))
         if report is None:
             return f"tier {tier.value} was not probed"
-        if report.error is not None:
-            return f"tier {tier.value}: {report.error}"
-        done = [report.first_success(each) for each in sorted(PROMISES[tier])]
-        return f"tier {tier.value}: the probe could {next((each for each in done if each), 'try nothing')}"
+        reasons = (report.why_not(each) for each in sorted(promised(tier, network)))
+        return f"tier {tier.value}: {next((why for why in reasons if why), 'it was not used')}"
 
     def _effective(self, spec: BackendSpec) -> Sandbox:
-        return effective(spec.sandbox, self._rule, tenant_exempt=spec.sandbox_exempt)
+        return effective(spec.sandbox, self.rule, tenant_exempt=spec.sandbox_exempt)
 
     async def confine(self, spec: BackendSpec, place: Place) -> Confined:
         """

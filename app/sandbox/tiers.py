@@ -17,11 +17,32 @@ class Tier(IntEnum):
     ASSISTED = 3  # a uid for each tenant, cgroup limits
 
 
-# Memory and pids are enforced by control groups, in any tier.
-PROMISES: Mapping[Tier, frozenset[Guarantee]] = {
-    tier: frozenset({"files", "network", "processes"}) if tier >= Tier.KERNEL else frozenset[Guarantee]()
-    for tier in Tier
+_OF_BASE = frozenset({"rights", "descriptors", "file size"})
+_OF_KERNEL = _OF_BASE | {"files", "network", "processes"}
+
+# What a tier lacks although the guarantee that it belongs to is enforced.
+WEAKER: Mapping[str, str] = {
+    "arguments": "names and arguments of other processes can be seen",
+    "metadata": "modes and times of files outside that belong to the same user can be changed",
+    "disk": "`disk_mb` is that of each file, not of all files together",
 }
+PORTS_ONLY = "`web` is by ports: private addresses on 80 and 443 can be reached, and any address with datagrams"
+
+# What a probe tries by name of what forbids it: guarantees, and parts of them. Memory and pids are enforced by control
+# groups, in any tier.
+PROMISES: Mapping[Tier, frozenset[str]] = {
+    Tier.NONE: frozenset(),
+    Tier.BASE: _OF_BASE,
+    Tier.KERNEL: _OF_KERNEL,
+    Tier.NAMESPACES: _OF_KERNEL | WEAKER.keys(),
+    Tier.ASSISTED: _OF_KERNEL | WEAKER.keys(),
+}
+
+
+def promised(tier: Tier, network: Network) -> frozenset[str]:
+    """What a process in this tier is kept from with this network."""
+    is_open = network == "host" or (network == "web" and tier < Tier.NAMESPACES)
+    return PROMISES[tier] - {"network"} if is_open else PROMISES[tier]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,18 @@
-"""Tries what a sandbox forbids. Runs inside the sandbox, as a program: `python -I -S attempts.py TARGETS`.
+"""Tries what a sandbox forbids. Runs inside the sandbox, as a program: `python -I -S attempts.py`.
 
-TARGETS is a JSON object; what is missing is not tried:
+It waits for one line on stdin, a JSON object; without one it does nothing. What is missing in it is not tried:
 
-    read, write   path by name
-    connect       [host, port] by name; those of this machine listen: a refusal means that it was another
-    datagram      [host, port] by name; whoever started this program sees what arrives
-    unix          path of a listening socket by name; `@x` is an abstract one
-    victim        pid of a process outside
+    read, change, create   path by name; `create` is a path that does not exist, in a directory that does
+    metadata               path of a file by name
+    processes              [pid, start time] of processes outside, by name
+    connect                [host, port] by name; those of this machine listen: a refusal means that it was another
+    datagram               [host, port] by name; whoever started this program sees what arrives
+    unix                   path of a listening socket by name; `@x` is an abstract one
+    ask                    [host, port] by name, asked of the egress proxy only
+    proxy                  [host, port] of the egress proxy, of which `connect` is asked as well
+    variables              names of the gateway's own variables
+    anothers               path of a file that only another user may read
     pids, files, disk_bytes, memory_bytes   the limits that should be reached
-    proxy         [host, port] of the egress proxy, through which `connect` is tried as well
 
 Each attempt is one JSON line: `attempt`, the `guarantee` that forbids it, `outcome` ("denied" or "done") and `detail`.
 The last attempts leave a process behind that holds stdout open: it must be gone soon after this program.
@@ -23,7 +27,6 @@ import resource
 import signal
 import socket
 import sys
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -31,15 +34,18 @@ CONNECT_S = 0.3  # an address that does not answer was not refused
 LEFT_BEHIND_S = 60
 _MORE = 8  # tried beyond a limit
 _CHUNK = 1 << 20
+_MAX_DESCRIPTOR = 256
+_REFUSED = (" 400 ", " 403 ")  # any other answer of the proxy means that it has tried
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _CLONE_NEWUSER, _CLONE_NEWNS, _MS_BIND, _MNT_DETACH = 0x10000000, 0x00020000, 4096, 2
-_PTRACE_ATTACH, _PTRACE_DETACH = 16, 17
+_PTRACE_SEIZE, _PR_GET_NO_NEW_PRIVS = 0x4206, 39
 # The numbers of these are the same on x86_64 and aarch64, but for the first two.
 _IS_ARM = os.uname().machine == "aarch64"
 _KEYCTL = 219 if _IS_ARM else 250
 _USERFAULTFD = 282 if _IS_ARM else 323
 _IO_URING_SETUP = 425
+_UFFD_USER_MODE_ONLY = 1  # what needs no privilege
 _KEYCTL_GET_KEYRING_ID, _SESSION_KEYRING = 0, -3
 
 
@@ -65,10 +71,24 @@ def read(path: str) -> str:
         os.close(descriptor)
 
 
-def write(path: str) -> str:
+def create(path: str) -> str:
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     os.unlink(path)
     return "created"
+
+
+def open_to_write(path: str) -> str:
+    """Changes nothing: who can open it could."""
+    os.close(os.open(path, os.O_WRONLY))
+    return "opened"
+
+
+def change_metadata(path: str) -> str:
+    """To what they are."""
+    mode = os.stat(path).st_mode
+    os.chmod(path, mode & 0o7777)
+    os.utime(path)
+    return "changed"
 
 
 def connect(host: str, port: int) -> str:
@@ -92,9 +112,9 @@ def through_proxy(proxy: tuple[str, int], host: str, port: int) -> str:
     with socket.create_connection(proxy, 5.0) as line:
         line.sendall(f"CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
         status = line.recv(4096).split(b"\r\n", 1)[0].decode(errors="replace")
-    if " 200" in status:
-        return status
-    raise OSError(errno.EACCES, status)
+    if any(each in status for each in _REFUSED):
+        raise OSError(errno.EACCES, status)
+    return status
 
 
 def connect_unix(path: str) -> str:
@@ -104,13 +124,18 @@ def connect_unix(path: str) -> str:
     return "connected"
 
 
-def attach(pid: int) -> str:
-    if _libc.ptrace(_PTRACE_ATTACH, pid, None, None) != 0:
-        raise _error()
-    with contextlib.suppress(OSError):
-        os.waitpid(pid, 0x40000000)  # __WALL: it stops before it can be left
-    _libc.ptrace(_PTRACE_DETACH, pid, None, None)
-    return "attached"
+def outside(pid: int, started: str) -> int:
+    """The pid, if it is that process: in a namespace of its own another one may have the number."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        found = file.read().rpartition(b")")[2].split()[19].decode()
+    if found != started:
+        raise ProcessLookupError(errno.ESRCH, "another process")
+    return pid
+
+
+def attach(pid: int) -> None:
+    """In a child, which lets go at its end; the other process does not notice."""
+    _in_child(lambda: _must(_libc.ptrace(_PTRACE_SEIZE, pid, None, None)))
 
 
 def mount() -> None:
@@ -174,20 +199,47 @@ def open_past(limit: int) -> str:
     return f"{len(opened)} files"
 
 
-def fill_past(limit: int) -> str:
-    """In the home and the temporary directory together."""
+def gain_rights() -> str:
+    """By a program that has more of them than whoever runs it."""
+    if _libc.prctl(_PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0):
+        raise PermissionError(errno.EPERM, "no_new_privs")
+    return "programs may have more rights"
+
+
+def find_descriptors() -> str:
+    found = []
+    for descriptor in range(3, _MAX_DESCRIPTOR):
+        with contextlib.suppress(OSError):
+            os.fstat(descriptor)
+            found.append(descriptor)
+    if not found:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+    return f"{len(found)} descriptors"
+
+
+def find_variables(names: "list[str]") -> str:
+    found = [name for name in names if name in os.environ]
+    if not found:
+        raise FileNotFoundError(errno.ENOENT, "no variable of the gateway")
+    return " ".join(found)
+
+
+def fill_past(directory: str, limit: int, files: int) -> str:
+    """One byte over the limit, in so many files."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    paths = [os.path.join(os.environ[name], ".trunkline-probe") for name in ("HOME", "TMPDIR")]
-    written = 0
+    paths = [os.path.join(directory, f".trunkline-probe-{number}") for number in range(files)]
+    written, part = 0, b"x" * (limit // files + 1)
     try:
         for path in paths:
-            with open(path, "wb", buffering=0) as file:
-                for _ in range(limit // _CHUNK + 1):
-                    written += file.write(b"x" * _CHUNK)
+            with open(path, "xb", buffering=0) as file:
+                for start in range(0, len(part), _CHUNK):
+                    written += file.write(part[start : start + _CHUNK])
     finally:
         for path in paths:
             with contextlib.suppress(OSError):
                 os.unlink(path)
+    if written < files * len(part):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     return f"{written} bytes"
 
 
@@ -235,41 +287,63 @@ def _error() -> OSError:
     return OSError(number, os.strerror(number))
 
 
+def try_each(kind: str, guarantee: str, do: Callable[..., object], targets: "Mapping[str, Any] | None") -> None:
+    """`kind` has the target's name in it; a target is the arguments of `do`."""
+    for name, target in (targets or {}).items():
+        arguments = target if isinstance(target, list) else [target]
+        report(kind.format(name), guarantee, lambda arguments=arguments: do(*arguments))  # type: ignore[misc]
+
+
+def try_rights(targets: Mapping[str, Any]) -> None:
+    report("run programs with more rights", "rights", gain_rights)
+    report("use descriptors of the gateway", "rights", find_descriptors)
+    if targets.get("variables"):
+        report("read variables of the gateway", "rights", lambda: find_variables(targets["variables"]))
+    if targets.get("anothers"):
+        report("read a file that only another user may", "rights", lambda: read(targets["anothers"]))
+    report("become another user", "rights", become_root)
+
+
 def try_files(targets: Mapping[str, Any]) -> None:
-    for name, path in targets.get("read", {}).items():
-        report(f"read {name}", "files", lambda path=path: read(path))  # type: ignore[misc]
-    for name, path in targets.get("write", {}).items():
-        report(f"write {name}", "files", lambda path=path: write(path))  # type: ignore[misc]
+    try_each("read {}", "files", read, targets.get("read"))
+    try_each("change {}", "files", open_to_write, targets.get("change"))
+    try_each("create {}", "files", create, targets.get("create"))
+    try_each("change mode and times of {}", "metadata", change_metadata, targets.get("metadata"))
 
 
 def try_network(targets: Mapping[str, Any]) -> None:
     proxy = targets.get("proxy")
-    for name, (host, port) in targets.get("connect", {}).items():
-        report(f"connect {name}", "network", lambda host=host, port=port: connect(host, port))  # type: ignore[misc]
-        if proxy:
-            do = lambda host=host, port=port: through_proxy(tuple(proxy), host, port)  # noqa: E731
-            report(f"connect {name} through the proxy", "network", do)
-    for name, (host, port) in targets.get("datagram", {}).items():
-        report(f"send a datagram to {name}", "network", lambda host=host, port=port: send_udp(host, port))  # type: ignore[misc]
-    for name, path in targets.get("unix", {}).items():
-        report(f"connect {name}", "network", lambda path=path: connect_unix(path))  # type: ignore[misc]
+    try_each("connect to {}", "network", connect, targets.get("connect"))
+    if proxy:
+        asked = {**targets.get("connect", {}), **targets.get("ask", {})}
+        do = lambda host, port: through_proxy(tuple(proxy), host, port)  # noqa: E731
+        try_each("connect to {} through the proxy", "network", do, asked)
+    try_each("send a datagram to {}", "network", send_udp, targets.get("datagram"))
+    try_each("connect to {}", "network", connect_unix, targets.get("unix"))
 
 
 def try_processes(targets: Mapping[str, Any]) -> None:
-    victim = targets.get("victim")
-    if victim:
-        report("read another process's environment", "processes", lambda: read(f"/proc/{victim}/environ"))
-        report("trace another process", "processes", lambda: attach(victim))
-        report("signal another process", "processes", lambda: os.kill(victim, 0))
-        report("read another process's limits", "processes", lambda: resource.prlimit(victim, resource.RLIMIT_CORE))
+    others: Mapping[str, Any] = targets.get("processes", {})
+
+    def try_with(kind: str, guarantee: str, do: Callable[[int], object]) -> None:
+        try_each(kind, guarantee, lambda pid, started: do(outside(pid, started)), others)
+
+    try_with("read the environment of {}", "processes", lambda pid: read(f"/proc/{pid}/environ"))
+    try_with("read the arguments of {}", "arguments", lambda pid: read(f"/proc/{pid}/cmdline"))
+    try_with("reach the files of {} through /proc", "processes", lambda pid: read(f"/proc/{pid}/root/"))
+    try_with("trace {}", "processes", attach)
+    try_with("read the limits of {}", "processes", lambda pid: resource.prlimit(pid, resource.RLIMIT_CORE))
+    # A signal that is ignored unless a process asks for it.
+    try_with("signal {}", "processes", lambda pid: os.kill(pid, signal.SIGWINCH))
+
+
+def try_the_kernel() -> None:
     report("mount", "processes", mount)
     report("make a namespace", "processes", unshare)
-    report("become another user", "processes", become_root)
-    report(
-        "use the kernel's keys", "processes", lambda: system_call(_KEYCTL, _KEYCTL_GET_KEYRING_ID, _SESSION_KEYRING, 0)
-    )
+    keyring = (_KEYCTL_GET_KEYRING_ID, _SESSION_KEYRING, 0)
+    report("use the kernel's keys", "processes", lambda: system_call(_KEYCTL, *keyring))
     report("make an io_uring", "processes", lambda: system_call(_IO_URING_SETUP, 1, 0))
-    report("handle page faults", "processes", lambda: system_call(_USERFAULTFD, 0))
+    report("handle page faults", "processes", lambda: system_call(_USERFAULTFD, _UFFD_USER_MODE_ONLY))
 
 
 def try_limits(targets: Mapping[str, Any]) -> None:
@@ -277,20 +351,29 @@ def try_limits(targets: Mapping[str, Any]) -> None:
         report("fork past the limit", "pids", lambda: fork_past(targets["pids"]))
     if targets.get("files"):
         report("open files past the limit", "descriptors", lambda: open_past(targets["files"]))
-    if targets.get("disk_bytes"):
-        report("write past the limit", "disk", lambda: fill_past(targets["disk_bytes"]))
+    limit = targets.get("disk_bytes")
+    if limit:
+        directories = {"home": [os.environ["HOME"]], "shared memory": ["/dev/shm"]}  # noqa: S108
+        try_each(
+            "write past the limit to a file in {}", "file size", lambda path: fill_past(path, limit, 1), directories
+        )
+        try_each("write past the limit to files in {}", "disk", lambda path: fill_past(path, limit, 3), directories)
 
 
 def main() -> None:
-    targets: Mapping[str, Any] = json.loads(sys.argv[1])
+    line = sys.stdin.readline()
+    if not line:
+        return
+    targets: Mapping[str, Any] = json.loads(line)
+    try_rights(targets)
     try_files(targets)
     try_network(targets)
     try_processes(targets)
+    try_the_kernel()
     try_limits(targets)
     stay_behind()
     if targets.get("memory_bytes"):  # last: it may end this program
         report("allocate past the limit", "memory", lambda: allocate_past(targets["memory_bytes"]))
-    time.sleep(targets.get("sleep", 0))
 
 
 if __name__ == "__main__":

@@ -4,13 +4,10 @@ import asyncio
 import errno
 import json
 import os
-import secrets
-import socket
 import sys
-import tempfile
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +15,18 @@ import anyio
 
 from app.domain import BackendSpec, Network, ProcessLimits, Sandbox
 from app.sandbox.composer import Confined
-from app.sandbox.tiers import PROMISES, Tier
+from app.sandbox.probes.range import DATAGRAM, Range, identity
+from app.sandbox.tiers import WEAKER, Tier, promised
 from app.spawner.client import End, SpawnerClient, SpawnFailed
 
-PROBE_S = 20.0  # for one run on a busy machine; it takes a tenth of a second
-REACH_S = 0.5  # for an address to be found reachable from here
+PROBE_S = 60.0  # for one run on a very busy machine; it takes some tenths of a second
 GONE_S = 1.0  # after its end, for a daemon that it left behind
 MAX_REPORT_BYTES = 256 << 10
-LIMITS = ProcessLimits(memory_mb=64, pids=16, cpu=None, files=64, disk_mb=8)
-METADATA = ("169.254.169.254", 80)
+LIMITS = ProcessLimits(memory_mb=32, pids=16, cpu=None, files=64, disk_mb=2)
 _ATTEMPTS = str(Path(__file__).with_name("attempts.py"))
-_DATAGRAM = "a port of others"
+_NEIGHBOUR = "another process"
 _ESCAPE = "leave a daemon behind"
+_LOOK_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,40 +53,55 @@ class TierReport:
         tried = [each for each in self.attempts if each.guarantee == guarantee]
         return bool(tried) and all(each.was_denied for each in tried)
 
-    def held(self) -> Collection[str]:
-        """What the tier promises and was denied."""
-        return [] if self.error else [each for each in PROMISES[self.tier] if self.holds(each)]
+    def held(self) -> Sequence[str]:
+        """What the tier promises with this network and was denied, without what would only be `WEAKER`."""
+        kinds = promised(self.tier, self.network) - WEAKER.keys()
+        return [] if self.error else [each for each in kinds if self.holds(each)]
 
     def holds_all(self) -> bool:
-        """Whether the attempts could be made, and whatever the tier promises was denied."""
-        return self.error is None and len(self.held()) == len(PROMISES[self.tier])
+        """Whether the attempts could be made, and whatever the tier promises with this network was denied."""
+        return self.error is None and all(self.holds(each) for each in promised(self.tier, self.network))
 
     def first_success(self, guarantee: str) -> str | None:
         """What a process could do in spite of the guarantee."""
         done = (each for each in self.attempts if each.guarantee == guarantee and not each.was_denied)
         return next((f"{each.name}: {each.detail}" if each.detail else each.name for each in done), None)
 
+    def why_not(self, guarantee: str) -> str | None:
+        """Why it cannot be claimed; None if it can."""
+        if self.error is not None:
+            return f"the probe could not run: {self.error}"
+        done = self.first_success(guarantee)
+        if done is not None:
+            return f"the probe could {done}"
+        return None if self.holds(guarantee) else "the probe tried nothing of it"
 
-def best_tier(reports: Iterable[TierReport]) -> Tier:
+
+def best_tier(reports: Iterable[TierReport], network: Network = "none") -> Tier:
     """The highest tier in which everything held that it promises; if there is none, that in which most of it did.
 
     Linux before 6.12, for one, cannot keep signals inside without namespaces, but it can keep files from a process.
     """
-    tried = [report for report in reports if report.network == "none" and report.held()]
-    best = max(tried, key=lambda report: (len(report.held()), report.tier), default=None)
+    tried = [report for report in reports if report.network == network and report.held()]
+    best = max(tried, key=lambda report: (len(report.held()), _broken(report), report.tier), default=None)
     return Tier.BASE if best is None else best.tier
 
 
-@dataclass(frozen=True, slots=True)
-class Targets:
-    """What no backend may reach on this node: files by name, and addresses by name."""
+def _broken(report: TierReport) -> int:
+    """How much of its promise did not hold, as a number below zero."""
+    return len(report.held()) - len(promised(report.tier, report.network) - WEAKER.keys())
 
-    files: Mapping[str, str]
-    addresses: Mapping[str, tuple[str, int]]
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """Another process of the same tenant, beside a probe. `home`: its directory outside."""
+
+    pid: int
+    home: str
 
 
 def spec_of(network: Network) -> BackendSpec:
-    """The probe as a backend; its last argument is still missing."""
+    """The probe as a backend."""
     return BackendSpec(
         tenant="trunkline-probe",
         name="probe",
@@ -100,85 +112,23 @@ def spec_of(network: Network) -> BackendSpec:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Targets that surely can be hit from outside a sandbox. `datagrams`: where they arrive."""
-
-    goals: Mapping[str, Any]
-    datagrams: socket.socket
-
-    def was_hit(self) -> bool:
-        """Whether a datagram has arrived."""
-        try:
-            return bool(self.datagrams.recv(1))
-        except BlockingIOError:
-            return False
-
-
-@contextmanager
-def shooting_range(targets: Targets) -> Iterator[Range]:
-    """Sockets that listen, and files; of the given addresses those that can be reached from here."""
-    with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="trunkline-probe-")))
-        directory.chmod(0o755)
-        tcp = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        path, name = str(directory / "socket"), f"@trunkline-probe-{secrets.token_hex(8)}"
-        for address in (path, "\0" + name[1:]):
-            unix = stack.enter_context(socket.socket(socket.AF_UNIX))
-            unix.bind(address)
-            unix.listen()
-        os.chmod(path, 0o777)  # noqa: S103 - the sandbox has to refuse it, not the file's mode
-        udp = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-        udp.setblocking(False)
-        udp.bind(("127.0.0.1", 0))
-        file = directory / "file"
-        file.write_text("readable by all")
-        port = tcp.getsockname()[1]
-        goals = {
-            "read": {
-                "a file of others": str(file), "the gateway's environment": f"/proc/{os.getpid()}/environ",
-                **targets.files,
-            },
-            "write": {"a file of others": str(directory / "new"), "a system file": "/usr/.trunkline-probe"},
-            "connect": {
-                "another backend": ("127.0.0.1", port), "another backend by name": ("localhost", port),
-                "cloud metadata": METADATA,
-                **{name: address for name, address in targets.addresses.items() if _listens(address)},
-            },
-            "datagram": {_DATAGRAM: udp.getsockname(), "cloud metadata": METADATA},
-            "unix": {"a socket of others": path, "an abstract socket of others": name},
-        }  # fmt: skip
-        yield Range(goals, udp)
-
-
-def _listens(address: tuple[str, int]) -> bool:
-    try:
-        socket.create_connection(address, REACH_S).close()
-    except OSError:
-        return False
-    return True
-
-
-async def run(spawner: SpawnerClient, confined: Confined, neighbour: Confined, targets: Range) -> list[Attempt]:
-    """What the attempts came to in this sandbox (for `spec_of`), with another process of the same
-    tenant beside it.
+async def run(
+    spawner: SpawnerClient, confined: Confined, neighbour: "asyncio.Future[Neighbour]", targets: Range
+) -> list[Attempt]:
+    """What the attempts came to in this sandbox (for `spec_of`).
 
     Raises:
         SpawnFailed: nothing could be started in it, or it ended before it had tried anything.
     """
-    async with _started(spawner, neighbour, {"sleep": 2 * PROBE_S}) as victim:
-        limits = {"pids": LIMITS.pids, "files": LIMITS.files, "disk_bytes": (LIMITS.disk_mb or 0) << 20}
-        goal = {**targets.goals, **limits, "memory_bytes": (LIMITS.memory_mb or 0) << 20, "victim": victim.pid}
-        if confined.line is not None:
-            goal["proxy"] = ("127.0.0.1", confined.line.port)
-        async with _started(spawner, confined, goal) as probe:
-            try:
-                with anyio.fail_after(PROBE_S):
-                    lines, is_over = await _report(probe.stdout, probe.ended)
-            except TimeoutError:
-                message = f"the probe did not end within {PROBE_S:.0f} s"
-                raise SpawnFailed(errno.ETIMEDOUT, "probe", message) from None
-            end = probe.ended.result()
+    async with started(spawner, confined) as probe:
+        probe.tell(_goal(confined, await neighbour, targets))
+        try:
+            with anyio.fail_after(PROBE_S):
+                lines, is_over = await _report(probe.stdout, probe.ended)
+        except TimeoutError:
+            message = f"the probe did not end within {PROBE_S:.0f} s"
+            raise SpawnFailed(errno.ETIMEDOUT, "probe", message) from None
+        end = probe.ended.result()
     was_hit = targets.was_hit()
     attempts = [_attempt(line, was_hit) for line in lines]
     if not attempts:
@@ -189,27 +139,57 @@ async def run(spawner: SpawnerClient, confined: Confined, neighbour: Confined, t
     return attempts
 
 
+def _goal(confined: Confined, neighbour: Neighbour, targets: Range) -> Mapping[str, Any]:
+    goals = targets.goals
+    passed = {*confined.command.env, "PWD"}  # bubblewrap sets PWD
+    goal = {
+        **goals,
+        "read": {**goals["read"], f"the home of {_NEIGHBOUR}": neighbour.home},
+        "create": {**goals["create"], f"a file in the home of {_NEIGHBOUR}": f"{neighbour.home}/.trunkline-probe"},
+        "processes": {**goals["processes"], f"{_NEIGHBOUR} of its tenant": identity(neighbour.pid)},
+        "variables": [name for name in os.environ if name not in passed],
+        "pids": LIMITS.pids,
+        "files": LIMITS.files,
+        "disk_bytes": (LIMITS.disk_mb or 0) << 20,
+        "memory_bytes": (LIMITS.memory_mb or 0) << 20,
+    }
+    if confined.profile.network == "host":  # nothing is promised, and what is there need not be disturbed
+        goal |= {"connect": {}, "datagram": {}, "unix": {}}
+    if confined.line is not None:
+        goal["proxy"] = ("127.0.0.1", confined.line.port)
+    return goal
+
+
 @dataclass(frozen=True, slots=True)
-class _Started:
+class Started:
+    """The program of attempts: it waits until it is told its goal."""
+
     pid: int
+    stdin: int
     stdout: int
     ended: "asyncio.Future[End]"
 
+    def tell(self, goal: Mapping[str, Any]) -> None:
+        """Fits into the pipe."""
+        with suppress(BrokenPipeError):  # it has ended: its report says so
+            os.write(self.stdin, json.dumps(goal).encode() + b"\n")
+
 
 @asynccontextmanager
-async def _started(spawner: SpawnerClient, confined: Confined, goal: Mapping[str, Any]) -> AsyncIterator[_Started]:
-    """The program of attempts in this sandbox. It is killed at the end of the block."""
-    whole = replace(confined.command, argv=[*confined.command.argv, json.dumps(goal)])
+async def started(spawner: SpawnerClient, confined: Confined) -> AsyncIterator[Started]:
+    """It is killed at the end of the block."""
     ended = asyncio.get_running_loop().create_future()
     with ExitStack() as stack:
-        read_end, write_end = os.pipe2(os.O_CLOEXEC)
-        stack.callback(os.close, read_end)
+        (stdin, to_child), (from_child, stdout) = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
+        for descriptor in (to_child, from_child):
+            stack.callback(os.close, descriptor)
         stack.callback(confined.close)
-        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        spawned = await spawner.spawn(whole, (null, write_end, os.dup(null), *confined.take_channels()), _once(ended))
+        stderr = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        given = (stdin, stdout, stderr, *confined.take_channels())
+        spawned = await spawner.spawn(confined.command, given, _once(ended))
         try:
             confined.started(spawned.id)
-            yield _Started(spawned.pid, read_end, ended)
+            yield Started(spawned.pid, to_child, from_child, ended)
         finally:
             spawner.kill(spawned.id)
 
@@ -228,7 +208,7 @@ async def _report(read_end: int, ended: "asyncio.Future[End]") -> tuple[list[byt
     received, is_over = bytearray(), False
     grace: float | None = None
     while not is_over and (grace is None or grace > 0):
-        with anyio.move_on_after(0.05):
+        with anyio.move_on_after(_LOOK_S):
             await anyio.wait_readable(read_end)
         with suppress(BlockingIOError):
             part = os.read(read_end, 65536)
@@ -237,7 +217,7 @@ async def _report(read_end: int, ended: "asyncio.Future[End]") -> tuple[list[byt
         if len(received) > MAX_REPORT_BYTES:
             break
         if ended.done():
-            grace = GONE_S if grace is None else grace - 0.05
+            grace = GONE_S if grace is None else grace - _LOOK_S
     await ended
     return bytes(received).splitlines(), is_over
 
@@ -245,6 +225,6 @@ async def _report(read_end: int, ended: "asyncio.Future[End]") -> tuple[list[byt
 def _attempt(line: bytes, was_hit: bool) -> Attempt:
     told = json.loads(line)
     was_denied = told["outcome"] == "denied"
-    if told["attempt"].endswith(_DATAGRAM):  # the loopback of its own takes it as well
+    if told["attempt"].endswith(DATAGRAM):  # the loopback of its own takes it as well
         was_denied = not was_hit
     return Attempt(told["attempt"], told["guarantee"], was_denied, told["detail"])

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from app.sandbox.probes.prober import Targets
+from app.sandbox.probes.range import Targets
 
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
 _PORTS = {"postgresql": 5432, "redis": 6379, "rediss": 6379}

@@ -7,7 +7,7 @@ from app.sandbox.tiers import PROMISES, Tier
 
 
 def report(tier: Tier, broken: str = "", error: str | None = None) -> TierReport:
-    names = () if error else ("files", "network", "processes", "memory")
+    names = () if error else (*PROMISES[Tier.KERNEL], "memory")
     return TierReport(tier, "none", [Attempt(each, each, each != broken, "") for each in names], error)
 
 
@@ -34,6 +34,6 @@ def test_the_best_tier_is_used_also_where_none_holds_all_that_it_promises(report
 
 def test_what_a_tier_holds_is_what_it_promises_and_was_denied():
     assert set(report(Tier.KERNEL).held()) == PROMISES[Tier.KERNEL]
-    assert set(report(Tier.KERNEL, "processes").held()) == {"files", "network"}
+    assert set(report(Tier.KERNEL, "processes").held()) == PROMISES[Tier.KERNEL] - {"processes"}
     assert not report(Tier.KERNEL, error="no Landlock").held()
     assert not report(Tier.KERNEL, "processes").holds_all()
