@@ -195,6 +195,13 @@ TAKING: dict[str, tuple[dict[str, Any], int]] = {  # limits, and how far it come
 }
 
 
+COUNTED = {  # where control groups limit it
+    "forks": ('trunkline_limits_hit_total{limit="pids"}',),
+    "spin": ('trunkline_limits_hit_total{limit="cpu"}', "trunkline_cpu_throttled_seconds_total"),
+}
+TIERS = ("base", "kernel", "namespaces", "assisted")
+
+
 @asynccontextmanager
 async def limited(arena: Arena, what: str, times: int, **limits: Any) -> AsyncIterator[Wire]:
     """A session of a server that will take so much; skips where nothing limits it."""
@@ -211,8 +218,20 @@ async def limited(arena: Arena, what: str, times: int, **limits: Any) -> AsyncIt
 @pytest.mark.parametrize("what", TAKING)
 async def test_what_one_takes_others_do_not_miss(arena: Arena, what: str, *, full: bool) -> None:
     limits, most = TAKING[what]
+    counted = {name: arena.gateway.metrics()[name] for name in COUNTED.get(what, ())}
     async with arena.attack(), limited(arena, what, LONG_TIMES if full else TIMES, **limits) as session:
         assert float(await session.call("attack")) <= most
+    after = arena.gateway.metrics()
+    assert all(after[name] > before for name, before in counted.items())
+
+
+def test_metrics_say_how_processes_are_confined_and_how_they_started(arena: Arena) -> None:
+    metrics = arena.gateway.metrics()
+    tier = TIERS[int(metrics["trunkline_sandbox_tier"])]
+    tiers = {name: metrics[f'trunkline_processes_by_tier{{tier="{name}"}}'] for name in ("none", *TIERS)}
+    assert {name for name, count in tiers.items() if count} == {tier}
+    for phase in ("fork", "sandbox", "exec"):
+        assert metrics[f'trunkline_process_spawn_phase_seconds_count{{phase="{phase}"}}'] >= 1
 
 
 async def test_who_takes_more_memory_than_its_limit_is_killed_alone(arena: Arena, *, full: bool) -> None:
