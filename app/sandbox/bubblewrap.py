@@ -14,7 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.sandbox.needs import Needs
-from app.spawner.wire import INNER_SECCOMP_FD, INNER_STATUS_FD
+from app.spawner.wire import (
+    INNER_GROUP_FD,
+    INNER_PASSWD_FD,
+    INNER_SECCOMP_FD,
+    INNER_STATUS_FD,
+    INNER_VARIABLES_FD,
+)
 
 HOME, TEMPORARY = "/tmp/home", "/tmp"  # noqa: S108 - of a private home: one file system of limited size
 OLDEST = (0, 7)  # the first that limits the size of a tmpfs
@@ -28,6 +34,11 @@ CAPABILITIES = (
 )  # fmt: skip
 # What setpriv has until it becomes the user, whose home bubblewrap must be able to enter.
 _FOR_SETPRIV = ("CAP_DAC_READ_SEARCH", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID")
+
+# Not `--setenv`, which would also be for setpriv, nor `env`, whose arguments everybody on the machine can read.
+_WITH_VARIABLES = (
+    "/bin/sh", "-c", f'. /proc/self/fd/{INNER_VARIABLES_FD}; exec {INNER_VARIABLES_FD}<&-; exec "$@"', "sh",
+)  # fmt: skip
 
 _version = re.compile(r"bubblewrap (\d+)\.(\d+)").match
 
@@ -47,6 +58,8 @@ class Room:
     `home`: HOME, or a path on the disk that is bound, if `home_lasts`. `disk_bytes`: the size of everything else that
     it may write. `uid`: the user it becomes; only if this process is root. `extra`: more to be seen, as (path outside,
     path inside), such as a socket. `is_filtered`: a system call filter comes on INNER_SECCOMP_FD.
+    `has_accounts`: its users and groups, on INNER_PASSWD_FD and INNER_GROUP_FD. `has_variables`: commands of a shell,
+    which set variables, on INNER_VARIABLES_FD.
     """
 
     needs: Needs
@@ -57,6 +70,8 @@ class Room:
     uid: int | None = None
     has_network: bool = False
     is_filtered: bool = False
+    has_accounts: bool = False
+    has_variables: bool = False
     extra: tuple[tuple[str, str], ...] = ()
 
 
@@ -115,7 +130,7 @@ def wrap(bubblewrap: Bubblewrap, room: Room, argv: Sequence[str], *, is_root: bo
     if room.is_filtered:
         command += ["--seccomp", str(INNER_SECCOMP_FD)]
     command += ["--json-status-fd", str(INNER_STATUS_FD), "--chdir", room.cwd, "--cap-drop", "ALL"]
-    program = [room.needs.program, *argv[1:]]
+    program = [*(_WITH_VARIABLES if room.has_variables else ()), room.needs.program, *argv[1:]]
     if not as_root:
         return [*command, "--", *program]
     for each in _FOR_SETPRIV:
@@ -148,6 +163,9 @@ def _root(room: Room) -> list[str]:
     mounts |= {path: ("--bind", path, path) for path in needs.write}
     mounts |= {path: ("--symlink", target, path) for path, target in needs.links}
     mounts |= {inside: ("--ro-bind", outside, inside) for outside, inside in room.extra}
+    if room.has_accounts:
+        data = (("/etc/passwd", INNER_PASSWD_FD), ("/etc/group", INNER_GROUP_FD))
+        mounts |= {path: ("--perms", "0644", "--ro-bind-data", str(number), path) for path, number in data}
     if room.home_lasts:
         mounts[room.home] = ("--bind", room.home, room.home)
     size = () if room.disk_bytes is None else ("--size", str(max(room.disk_bytes, 1 << 16)))

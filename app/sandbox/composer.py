@@ -1,7 +1,8 @@
 """Composes what the spawner is told: the command, what it may see, and what it gives up."""
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import anyio.to_thread
@@ -9,13 +10,14 @@ import anyio.to_thread
 from app.domain import BackendSpec, Network, ProcessLimits
 from app.egress.egress import Egress, EgressLine
 from app.egress.environment import PROXY_PORT, proxy_environment
+from app.sandbox import handed_in
 from app.sandbox.bubblewrap import CAPABILITIES, HOME, TEMPORARY, Room, wrap
 from app.sandbox.machine import Machine
 from app.sandbox.needs import DEVICES, Needs, NeedsFinder, Wanted
 from app.sandbox.tiers import Profile, Tier
 from app.sandbox.uids import give
 from app.spawner.client import Command
-from app.spawner.wire import Confinement, Landlock
+from app.spawner.wire import INNER_GROUP_FD, INNER_PASSWD_FD, INNER_VARIABLES_FD, Confinement, Landlock
 
 MIB = 1 << 20
 WEB_PORTS = (80, 443)
@@ -121,6 +123,9 @@ class Composer:
         home = place.home if place.lasts else HOME
         environment = environment_of(spec, home, TEMPORARY)
         room = await self._room(spec, home, place.lasts, profile, environment["PATH"])
+        environment, late = handed_in.split(environment)
+        confinement["inner_texts"] = _texts(room, late)
+        room = replace(room, has_accounts=True, has_variables=bool(late))
         confinement["is_wrapped"], confinement["inner_seccomp"] = True, ["base"]
         if self._machine.is_root:
             confinement["capabilities"] = list(CAPABILITIES)
@@ -161,6 +166,14 @@ class Composer:
 def group_name(spec: BackendSpec) -> str:
     """What the control group of this backend's tenant is called: a tenant that is registered anew gets another one."""
     return spec.home or spec.tenant
+
+
+def _texts(room: Room, variables: Mapping[str, str]) -> dict[str, str]:
+    uid, gid = (os.geteuid(), os.getegid()) if room.uid is None else (room.uid, room.uid)
+    texts = {INNER_PASSWD_FD: handed_in.passwd(uid, gid, room.home), INNER_GROUP_FD: handed_in.group(gid)}
+    if variables:
+        texts[INNER_VARIABLES_FD] = handed_in.exports(variables)
+    return {str(number): text for number, text in texts.items()}
 
 
 def environment_of(spec: BackendSpec, home: str, tmpdir: str) -> dict[str, str]:

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from app.spawner import landlock, seccomp, syscalls
-from app.spawner.wire import INNER_SECCOMP_FD, INNER_STATUS_FD, Confinement
+from app.spawner.wire import INNER_GROUP_FD, INNER_PASSWD_FD, INNER_SECCOMP_FD, INNER_STATUS_FD, Confinement
 
-_ABOVE_INNER = max(INNER_SECCOMP_FD, INNER_STATUS_FD) + 1
+_ABOVE_INNER = max(INNER_SECCOMP_FD, INNER_STATUS_FD, INNER_PASSWD_FD, INNER_GROUP_FD) + 1
 _NAMES = """
     CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE NET_BIND_SERVICE
     NET_BROADCAST NET_ADMIN NET_RAW IPC_LOCK IPC_OWNER SYS_MODULE SYS_RAWIO SYS_CHROOT SYS_PTRACE SYS_PACCT SYS_ADMIN
@@ -123,12 +123,15 @@ def _arrange_descriptors(
         if "inner_seccomp" in confinement:
             _store(seccomp.program(confinement["inner_seccomp"]), INNER_SECCOMP_FD)
             kept.append(INNER_SECCOMP_FD)
+        for number, text in confinement.get("inner_texts", {}).items():
+            _store(text.encode("utf-8", "surrogateescape"), int(number))
+            kept.append(int(number))
     syscalls.close_all_but(*kept)
 
 
-def _store(program: bytes, target: int) -> None:
-    descriptor = out_of_the_way(os.memfd_create("seccomp"))
-    os.write(descriptor, program)
+def _store(content: bytes, target: int) -> None:
+    descriptor = out_of_the_way(os.memfd_create("inner"))
+    os.write(descriptor, content)
     os.lseek(descriptor, 0, os.SEEK_SET)
     os.dup2(descriptor, target)
 

@@ -53,7 +53,8 @@ class Confinement(TypedDict, total=False):
     become; all capabilities go with it. `capabilities`: to be kept by root, for bubblewrap; an empty list drops all.
     `seccomp`: names of filters (`seccomp.FILTERS`) for the child itself. `inner_seccomp`: for what a wrapper such as
     bubblewrap executes: their program can be read from descriptor INNER_SECCOMP_FD after exec. `is_wrapped`: `argv` is
-    such a wrapper, which writes the pid of what it started to INNER_STATUS_FD (`--json-status-fd`).
+    such a wrapper, which writes the pid of what it started to INNER_STATUS_FD (`--json-status-fd`). `inner_texts`: what
+    it, and what it executes, can read from descriptors, by their numbers.
     `own_network`: a network namespace that has only a loopback; a wrapper inherits it and makes none. `proxy_port`:
     the port of 127.0.0.1 there at which a listener is made. It is sent through the order's fourth descriptor, a socket.
     """
@@ -67,10 +68,13 @@ class Confinement(TypedDict, total=False):
     landlock: Landlock
     seccomp: list[str]
     inner_seccomp: list[str]
+    inner_texts: dict[str, str]
     is_wrapped: bool
 
 
 INNER_SECCOMP_FD, INNER_STATUS_FD = 10, 11
+INNER_VARIABLES_FD = 9  # a shell inside knows only descriptors of one digit
+INNER_PASSWD_FD, INNER_GROUP_FD = 12, 13
 WRAPPER_STAGE = "bubblewrap"  # of a report that a wrapper did not start its program
 
 

@@ -7,6 +7,7 @@ NEEDS = ("tests/sandbox/test_needs.py",)
 INNER = ("tests/spawner/wrapped/test_inner.py",)
 HOMES = ("tests/processes/test_own_homes.py",)
 DISK, RUNNING = ("tests/processes/test_disk.py",), ("tests/processes/test_supervisor.py",)
+COMPOSER = ("tests/sandbox/test_composer.py",)
 KEEPERS = ("tests/backends/test_pool_keepers.py",)
 _BUBBLEWRAP, _NEEDS = "app/sandbox/bubblewrap.py", "app/sandbox/needs.py"
 _INNER, _HOMES, _STOCK = "app/spawner/wrapped/inner.py", "app/processes/own_homes.py", "app/backends/backend_stock.py"
@@ -91,6 +92,14 @@ FAULTS_OF_NAMESPACES = (
         HOMES,
     ),
     Fault("a refused start leaves a directory", _HOMES, "if private is not None:", "if False:", HOMES),
+    Fault(
+        "variables of the loader reach what confines",
+        "app/sandbox/composer.py",
+        "environment, late = handed_in.split(environment)",
+        "late: dict[str, str] = {}",
+        COMPOSER,
+    ),
+    Fault("a process has the machine's accounts", _BUBBLEWRAP, "if room.has_accounts:", "if False:", COMPOSER),
     Fault("empty files count for nothing", _DISK, "max(ENTRY_BYTES, status", "max(0, status", DISK),
     Fault("deep directories are measured", _DISK, "if len(stack) >= MAX_DEPTH:", "if False:", DISK),
     Fault("the files of a running process have no limit", _DISK, 'process.kill(found, limit="disk")', "pass", RUNNING),

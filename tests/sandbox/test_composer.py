@@ -1,7 +1,26 @@
-"""What the spawner is told."""
+"""What the spawner is told, and what a process that is started so finds."""
+
+import json
+import os
+import shutil
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
 
 from app.domain import BackendSpec
-from app.sandbox.composer import environment_of
+from app.egress.egress import Egress, EgressOptions
+from app.metrics import Metrics
+from app.sandbox.cgroup_roots import CgroupRoots
+from app.sandbox.composer import Composer, Place, environment_of
+from app.sandbox.machine import Machine, examine
+from app.sandbox.needs import NeedsFinder
+from app.sandbox.tiers import Profile, Tier
+from app.spawner.client import SpawnerClient
+from tests.sandbox.inside import IS_ROOT, NOBODYS_UID, SYSTEM_PYTHON, needs_bubblewrap, open_directory
+from tests.spawner.conftest import spawn
+
+HOME_OF_ONE = "/tmp/home"
 
 
 def test_declared_variables_win_over_the_defaults(monkeypatch):
@@ -9,3 +28,72 @@ def test_declared_variables_win_over_the_defaults(monkeypatch):
     spec = BackendSpec("acme", "echo", "echo-server", env={"PATH": "/opt/bin", "X": "1"})
     environment = environment_of(spec, "/home", "/tmp")
     assert environment == {"PATH": "/opt/bin", "HOME": "/home", "TMPDIR": "/tmp", "LANG": "C.UTF-8", "X": "1"}
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[SpawnerClient]:
+    client = SpawnerClient()
+    await client.start()
+    yield client
+    await client.aclose()
+
+
+@pytest.fixture(params=[Tier.ASSISTED, Tier.NAMESPACES])
+def tier(request: pytest.FixtureRequest) -> Tier:
+    if request.param is Tier.ASSISTED and not IS_ROOT:
+        pytest.skip("needs root")
+    found: Tier = request.param
+    return found
+
+
+async def printed(client: SpawnerClient, tier: Tier, code: str, env: dict[str, str]) -> tuple[Any, list[str]]:
+    """What this Python code prints as JSON, in its sandbox, and the command line of its start."""
+    machine: Machine = examine(CgroupRoots(), lambda name: NOBODYS_UID)
+    spec = BackendSpec("acme", "echo", SYSTEM_PYTHON, ("-I", "-S", "-c", code), env=env)
+    async with Egress(Metrics("test"), EgressOptions()) as egress:
+        composer = Composer(machine, NeedsFinder([]), egress)
+        confined = await composer.compose(spec, Place("/nowhere", "/nowhere"), Profile(tier, "none"))
+        command = confined.command
+        child = await spawn(client, *command.argv, env=command.env, confinement=command.confinement)
+        said = await child.read_line()
+        await child.end()
+        child.close()
+        confined.close()
+    return json.loads(said), list(command.argv)
+
+
+@needs_bubblewrap
+async def test_variables_of_the_loader_are_for_the_program_only(client, tier):
+    value = "a 'quoted' \n$(touch /tmp/x) \u00e9"
+    code = (
+        "import json, os; names = ('LD_LIBRARY_PATH', 'LD_AUDIT', 'SECRET');"
+        "print(json.dumps([*map(os.environ.get, names), sorted(map(int, os.listdir('/proc/self/fd')))[:-1]]))"
+    )
+    with open_directory() as broken:
+        for name in ("libcap.so.2", "libcap-ng.so.0", "libselinux.so.1"):  # of bubblewrap and of setpriv
+            (broken / name).write_text("no library")
+        env = {"LD_LIBRARY_PATH": str(broken), "LD_AUDIT": value, "SECRET": "hunter2"}
+        found, argv = await printed(client, tier, code, env)
+    assert found == [str(broken), value, "hunter2", [0, 1, 2]]
+    assert not [word for word in argv if str(broken) in word or "hunter2" in word]
+
+
+@needs_bubblewrap
+async def test_a_process_has_a_name_and_a_home_where_the_system_is_asked(client, tier):
+    code = (
+        "import getpass, grp, json, os, pwd; own = pwd.getpwuid(os.getuid());"
+        "print(json.dumps([getpass.getuser(), own.pw_dir, os.path.expanduser('~'), grp.getgrgid(os.getgid()).gr_name,"
+        " sorted(each.pw_name for each in pwd.getpwall())]))"
+    )
+    found, _ = await printed(client, tier, code, {})
+    name = "backend" if tier is Tier.ASSISTED or not IS_ROOT else "root"
+    assert found == [name, HOME_OF_ONE, HOME_OF_ONE, name, sorted({"root", "nobody", name})]
+
+
+@needs_bubblewrap
+async def test_node_knows_its_user(client, tier):
+    node = shutil.which("node")
+    if node is None or (not IS_ROOT and os.path.realpath(node).startswith("/root/")):
+        pytest.skip("there is no node")
+    code = f"import subprocess;subprocess.run([{node!r}, '-p', 'JSON.stringify(os.userInfo().homedir)'], check=True)"
+    assert (await printed(client, tier, code, {}))[0] == HOME_OF_ONE
