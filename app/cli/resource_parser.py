@@ -40,10 +40,12 @@ examples:
 _BACKENDS = """
 examples:
   trunkline backends create time --tenant acme warm=1 -- mcp-server-time --local-timezone UTC
-  trunkline backends create notes --tenant acme command=npx args[]=-y args[]=notes-mcp env.TOKEN=@token.txt
+  trunkline backends create notes --tenant acme sandbox.network=web env.TOKEN=@token.txt -- npx -y notes-mcp
   trunkline backends check time --tenant acme
   trunkline backends set time --tenant acme timeouts.call_s=30 --unset warm
   trunkline backends set time --tenant acme sandbox.network=web sandbox.read[]=/srv/zones limits.memory_mb=1024
+  trunkline backends set time --tenant acme sandbox.mode=require sandbox.require[]=files sandbox.require[]=network
+  trunkline backends set notes --tenant acme state=keep limits.disk_mb=1024
   trunkline backends show time --tenant acme --json
 """
 _KEYS = """
@@ -161,6 +163,7 @@ class _Noun:
     ) -> None:
         noun = add_command(commands, resource.name, text, examples + _ABOUT)
         self._resource, self._verbs = resource, noun.add_subparsers(required=True, metavar="COMMAND")
+        self._examples = examples
 
     def add(self, name: str, run: Run, text: str, id_help: str = "", *, epilog: str = "") -> argparse.ArgumentParser:
         """Adds one verb; with `id_help` it has an argument ID."""
@@ -189,12 +192,12 @@ class _Noun:
 
     def add_usual_verbs(self, id_help: str) -> None:
         """Adds `list`, `create`, `show`, `set` and `delete`."""
-        one = self._resource.name.removesuffix("s")
+        one, epilog = self._resource.name.removesuffix("s"), self._examples + _MEMBERS
         self.add_list()
-        _add_members(self.add("create", resources.create_object, f"create a new {one}", id_help, epilog=_MEMBERS))
+        _add_members(self.add("create", resources.create_object, f"create a new {one}", id_help, epilog=epilog))
         self.add("show", resources.show_object, f"show one {one}", id_help)
         _add_members(
-            self.add("set", resources.change_object, f"change one {one}", id_help, epilog=_MEMBERS), can_unset=True
+            self.add("set", resources.change_object, f"change one {one}", id_help, epilog=epilog), can_unset=True
         )
         delete = self.add("delete", resources.delete_object, f"delete one {one} and end its sessions", id_help)
         delete.set_defaults(done="deleted")
