@@ -25,6 +25,9 @@ _PROC = "/proc"
 # Without namespaces other processes are in view: these keep a process from what its user may do to them.
 _ON_THE_MACHINE = ("base", "no_unix_sockets", "no_shared_ipc", "own_process_only")
 
+# git refuses repositories of others, and whatever a tenant's user is shown is another user's.
+_OF_OTHERS = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*"}
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -134,6 +137,8 @@ class Composer:
         if profile.network == "web":
             confinement["own_network"], confinement["proxy_port"] = True, PROXY_PORT
             environment = {**proxy_environment(), **environment}
+        if profile.tier >= Tier.ASSISTED:
+            environment = {**_OF_OTHERS, **environment}
         assert self._machine.bubblewrap is not None
         argv = wrap(self._machine.bubblewrap, room, [spec.command, *spec.args])
         return Command(argv, environment, confinement=confinement)

@@ -4,6 +4,7 @@ Directories among the arguments are read without an entry of `sandbox`. Servers 
 and work once it is there.
 """
 
+import os
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -83,9 +84,11 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 
 @pytest.fixture
 def data() -> Iterator[Path]:
-    """A directory outside of /tmp, in the place of which a process has its own."""
+    """A directory outside of /tmp, in the place of which a process has its own. Whose user the process becomes, may
+    use it: permissions of files hold in every sandbox."""
     environments.CACHE.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=environments.CACHE) as made:
+        os.chmod(made, 0o777)
         yield Path(made)
 
 

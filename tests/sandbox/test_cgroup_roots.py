@@ -1,24 +1,46 @@
 """Where a node makes its control groups: on the real kernel, as far as this machine lets us."""
 
 import os
+import secrets
 import select
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from app.sandbox import cgroup_roots
 from app.sandbox.cgroup_roots import CgroupRoots, open_roots
 from app.spawner import cgroups
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
+MOUNTS, OWN = Path("/proc/self/mountinfo"), Path("/proc/self/cgroup")
+
+
 @pytest.fixture
-def roots() -> Iterator[CgroupRoots]:
-    roots = open_roots()
+def own(tmp_path: Path) -> Iterator[Path]:
+    """What a node reads to learn which groups it is in: groups of this test. So a fault in what is tested, such as a
+    lock that is not taken, cannot end what other nodes of this machine have started."""
+    name = f"test-{secrets.token_hex(4)}"
+    made = [mount.own / name for mount in cgroup_roots._mounts(MOUNTS, OWN)]
+    for each in made:
+        with suppress(OSError):  # nor may a node make one here
+            each.mkdir()
+    file = tmp_path / "own"
+    file.write_text("".join(f"{line.rstrip('/')}/{name}\n" for line in OWN.read_text().splitlines()))
+    yield file
+    for each in made:
+        cgroups.remove(str(each))
+
+
+@pytest.fixture
+def roots(own: Path) -> Iterator[CgroupRoots]:
+    roots = open_roots(own=own)
     yield roots
     roots.close()
 
@@ -49,7 +71,7 @@ def member(directory: str) -> "subprocess.Popen[bytes]":
     group = f"{directory}/tenant-acme/abc/deeper"
     os.makedirs(group)
     process = subprocess.Popen(
-        ["sh", "-c", f"echo 0 > {group}/cgroup.procs; exec sleep 1000"], stdout=subprocess.DEVNULL
+        ["sh", "-c", f"echo 0 > {group}/cgroup.procs && exec sleep 1000"], stdout=subprocess.DEVNULL
     )
     while not cgroups.members(group) and process.poll() is None:
         time.sleep(0.005)
@@ -64,17 +86,18 @@ def run(code: str, *args: str) -> "subprocess.Popen[str]":
 
 NODE = """
 import sys
+from pathlib import Path
 from app.sandbox.cgroup_roots import open_roots
 from tests.sandbox.test_cgroup_roots import member
-roots = open_roots()
+roots = open_roots(own=Path(sys.argv[1]))
 print(roots.directories["unified"], member(roots.directories["unified"]).pid, flush=True)
 sys.stdin.read()
 """
 
 
-def test_what_a_dead_node_has_left_ends_and_what_a_living_one_has_stays(roots):
+def test_what_a_dead_node_has_left_ends_and_what_a_living_one_has_stays(roots, own):
     require(roots, "unified")
-    living, dead = run(NODE), run(NODE)
+    living, dead = run(NODE, str(own)), run(NODE, str(own))
     try:
         its, pid = (living.stdout.readline().split()) if living.stdout else ("", "")
         left, sleeper = (dead.stdout.readline().split()) if dead.stdout else ("", "")
@@ -82,7 +105,7 @@ def test_what_a_dead_node_has_left_ends_and_what_a_living_one_has_stays(roots):
         dead.kill()
         dead.wait()
         assert os.path.isdir(left)
-        open_roots().close()
+        open_roots(own=own).close()
         assert not os.path.exists(left)
         assert select.select([descriptor], [], [], 10)[0]
         os.close(descriptor)
@@ -91,7 +114,7 @@ def test_what_a_dead_node_has_left_ends_and_what_a_living_one_has_stays(roots):
         for each in (living, dead):
             each.kill()
             each.communicate()
-    open_roots().close()
+    open_roots(own=own).close()
     assert not os.path.exists(its)
 
 
@@ -172,14 +195,16 @@ again.close()
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can enable a controller")
 def test_a_node_leaves_its_group_to_enable_controllers_for_the_groups_below(roots):
     require(roots, "unified")
-    top = Path(roots.directories["unified"]).parent
+    ours = Path(roots.directories["unified"]).parent
+    top = ours.parent
     if "hugetlb" not in (top / "cgroup.controllers").read_text().split():
         pytest.skip("version 2 has no controller that is of no importance to other processes")
     was_enabled = "hugetlb" in (top / "cgroup.subtree_control").read_text().split()
     cgroups.write(f"{top}/cgroup.subtree_control", "+hugetlb")
     service = Path(roots.directories["unified"]) / "a.service"
     try:
-        cgroups.write(f"{service.parent}/cgroup.subtree_control", "+hugetlb")
+        for each in (ours, service.parent):
+            cgroups.write(f"{each}/cgroup.subtree_control", "+hugetlb")
         service.mkdir()
         node = run(WITH_CONTROLLERS, str(service))
         said, _ = node.communicate(timeout=30)
@@ -189,6 +214,7 @@ def test_a_node_leaves_its_group_to_enable_controllers_for_the_groups_below(root
     finally:
         roots.close()
         if not was_enabled:
+            cgroups.write(f"{ours}/cgroup.subtree_control", "-hugetlb")
             cgroups.write(f"{top}/cgroup.subtree_control", "-hugetlb")
 
 
