@@ -115,7 +115,7 @@ async def sessions(endpoint: Endpoint, count: int) -> AsyncIterator[list[Wire]]:
         async with anyio.create_task_group() as tasks:
             for each in opened:
                 tasks.start_soon(each.open)
-        assert len(tree(endpoint.gateway)) >= count * OF_EACH
+        await until(lambda: len(tree(endpoint.gateway)) >= count * OF_EACH, SETTLED_S)  # one is being executed
         yield opened
 
 
