@@ -79,10 +79,16 @@ class CgroupRoots:
         return group
 
     def _of(self, tenant: str, memory_mb: int | None = None) -> Cgroup:
-        group: Cgroup = {"roots": self.directories, "tenant": tenant}
+        group: Cgroup = {"roots": self._needed(), "tenant": tenant}
         if memory_mb is not None:
             group["tenant_memory_bytes"] = memory_mb * MIB
         return group
+
+    def _needed(self) -> dict[str, str]:
+        """A process waits in the kernel for each hierarchy that it joins. `unified` ends groups without the freezer."""
+        if UNIFIED in self.directories:
+            return {name: path for name, path in self.directories.items() if name != "freezer"}
+        return self.directories
 
     def usage(self, tenant: str, process_id: str) -> Usage:
         """What a process uses, with all it has started. Blocks while it reads: call it in a thread."""

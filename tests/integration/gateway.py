@@ -6,6 +6,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ import httpx2
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests import registration
 from tests.programs import Program, run_program
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -127,7 +129,9 @@ class Gateway:
 
     def add_backend(self, tenant: str, name: str, command: str, args: Sequence[str] = (), **fields: Any) -> str:
         """Registers a stdio server; returns the base of its addresses (append /mcp or /sse)."""
+        named = [*args, *fields.get("env", {}).values()]
         fields["env"] = {"TEST_MARK": self.mark, **fields.get("env", {})}
+        fields.setdefault("sandbox", {"write": scratch(named)} if registration.is_confined else {"mode": "off"})
         fields.setdefault("max_processes", 1000)
         body = {"name": name, "command": command, "args": list(args), **fields}
         self.api("POST", f"/tenants/{tenant}/backends", body)
@@ -156,8 +160,9 @@ class Gateway:
     # --- processes
 
     def backends(self) -> list[psutil.Process]:
-        """Every living process that was started for a backend of this gateway, adopted or not."""
-        return marked(self.mark)
+        """Every living process that was started for a backend of this gateway, adopted or not. What only wraps it in
+        namespaces is not counted."""
+        return [each for each in marked(self.mark) if name_of(each) != "bwrap"]
 
     async def wait_for_backends(self, count: int, within_s: float = 10.0) -> float:
         """Waits until exactly `count` backend processes live; returns the seconds that took."""
@@ -251,6 +256,24 @@ async def until(
     while not condition():
         assert time.monotonic() < deadline, f"after {within_s} s: {state()}"
         await anyio.sleep(0.01)
+
+
+def scratch(texts: Sequence[str]) -> list[str]:
+    """The directories of the test that these name, open to whatever user a backend runs as."""
+    root = Path(tempfile.gettempdir())
+    found = {Path(each) for each in texts if each.startswith(f"{root}/pytest-of-")}
+    directories = {each if each.is_dir() else each.parent for each in found}
+    for each in directories:
+        each.chmod(0o777)
+    return sorted(map(str, directories))
+
+
+def name_of(process: psutil.Process) -> str:
+    """Empty if it has ended meanwhile."""
+    try:
+        return process.name()
+    except psutil.NoSuchProcess:
+        return ""
 
 
 def marked(mark: str) -> list[psutil.Process]:
