@@ -83,6 +83,8 @@ PARSED_AT_START = {
     "cli/importing.py",
     "cli/rest.py",
     "peers/pool.py",
+    "node/parts/sandboxing.py",
+    "sandbox/probes/targets.py",
 }  # settings, words of a user
 BOUNDED = {"auth/outbound.py"}  # looks at the length first
 

@@ -7,7 +7,6 @@ import errno
 import os
 import struct
 from collections.abc import Iterable, Sequence
-from functools import cache
 from typing import NamedTuple
 
 from app.spawner.system_calls import NUMBERS
@@ -168,6 +167,9 @@ FILTERS = {
 }
 
 
+_programs: dict[tuple[tuple[str, ...], str], bytes] = {}
+
+
 def program(filters: Sequence[str], machine: str | None = None) -> bytes:
     """These filters as one program, as the kernel and bubblewrap's `--seccomp` take it.
 
@@ -177,8 +179,13 @@ def program(filters: Sequence[str], machine: str | None = None) -> bytes:
     return _program(tuple(filters), machine or os.uname().machine)
 
 
-@cache
 def _program(filters: tuple[str, ...], machine: str) -> bytes:
+    if (filters, machine) not in _programs:  # a handful: the names come from this code
+        _programs[filters, machine] = _assembled(filters, machine)
+    return _programs[filters, machine]
+
+
+def _assembled(filters: tuple[str, ...], machine: str) -> bytes:
     unknown = [name for name in filters if name not in FILTERS]
     if unknown or machine not in NUMBERS:
         raise OSError(errno.EOPNOTSUPP, f"no seccomp filter {' '.join(unknown)} for {machine}")

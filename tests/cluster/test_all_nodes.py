@@ -19,6 +19,7 @@ from app.errors import NodeUnavailable
 from app.http.errors import HttpRefusal
 from app.peers.client import PeerClient
 from app.routing.routes import NodeRecord
+from app.sandbox.report import SandboxView
 from app.this_node.limits_use import LimitsUse
 from app.this_node.listing import MAX_ROWS, Listing, Use, Window
 from app.this_node.views import (
@@ -75,6 +76,9 @@ class Overview:
 
     def status(self) -> NodeStatus:
         return NodeStatus(self.id, "1", NOW, len(self.has), 0, draining=False)
+
+    def sandbox(self) -> SandboxView:
+        return SandboxView(self.id, {})
 
     def sessions(self, tenant: str | None, window: Window) -> Listing[SessionView]:
         found = [session(each, self.id) for each in self.has if tenant in (None, "acme")]

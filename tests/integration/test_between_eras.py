@@ -13,6 +13,8 @@ from tests.integration.gateway import ROOT, Endpoint, Gateway
 from tests.integration.sessionless_wire import SessionlessClient, another_key
 from tests.integration.wire import Wire, answer, error_of, events, rpc, wire
 
+pytestmark = pytest.mark.looks_inside
+
 SERVER = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/eras.py")]
 TASKS = "io.modelcontextprotocol/tasks"
 APPS = {"io.example/apps": {"mimeTypes": ["text/html"]}}

@@ -7,11 +7,14 @@ from typing import Any
 
 import anyio
 import httpx2
+import pytest
 
 from tests.integration.gateway import ECHO, Endpoint, Gateway, until
 from tests.integration.nodes import Nodes
 from tests.integration.notebook import NOTEBOOK, Person
 from tests.integration.wire import Wire, error_of, rpc, wire
+
+pytestmark = pytest.mark.looks_inside
 
 CAUSE = "ended_by_administrator"
 TOLD = "An administrator has ended this session"

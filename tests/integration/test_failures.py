@@ -19,6 +19,8 @@ from tests.integration.gateway import ECHO, MISBEHAVE, Endpoint, Gateway, is_ali
 from tests.integration.servers import TRANSPORTS, Transport
 from tests.integration.wire import RpcError, Wire, answer, events, last_message, wire
 
+pytestmark = pytest.mark.looks_inside
+
 ERROR_WITHIN_S = 0.1
 ROUNDS, LONG_ROUNDS = 20, 100
 

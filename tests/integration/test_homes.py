@@ -11,6 +11,8 @@ from tests.integration.gateway import ECHO, Gateway, until
 from tests.integration.wire import wire
 from tests.programs import run_program
 
+pytestmark = pytest.mark.looks_inside
+
 
 def where(gateway: Gateway) -> list[Path]:
     """The working directories of the backends that run, each once."""

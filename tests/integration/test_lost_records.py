@@ -24,7 +24,7 @@ COUNTING = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/counting.py")]
 SESSIONS = 10
 POISONED = 'trunkline_route_store_errors_total{reason="poisoned"}'
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.looks_inside]
 
 
 @asynccontextmanager

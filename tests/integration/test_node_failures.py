@@ -29,7 +29,7 @@ QUICK_PAUSE_S = (
 )
 ACCEPTED_AFTER_S = 0.1  # an event is safe 20 ms after the server has said it; two busy cores are slower
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.looks_inside]
 
 
 @dataclass

@@ -20,7 +20,7 @@ STATELESS = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/stateless.py"
 ERAS = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/eras.py"), "legacy"]
 SHARED_SESSIONS, OWN_SESSIONS, CALLS = 2000, 100, 10
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.looks_inside]
 
 
 def counted(full: int, request: pytest.FixtureRequest) -> int:

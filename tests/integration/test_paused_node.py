@@ -27,7 +27,7 @@ PAUSE_S = 10.0
 # and the start of a process.
 TAKEN_WITHIN_S = 6.5
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.looks_inside]
 
 
 @dataclass

@@ -75,7 +75,9 @@ async def test_the_git_server_reads_a_repository(gateway: Gateway, tmp_path: Pat
     git = ["git", "-C", str(tmp_path), "-c", "user.name=Test", "-c", "user.email=test@example.com"]
     subprocess.run([*git, "init", "--quiet"], check=True)
     subprocess.run([*git, "commit", "--quiet", "--allow-empty", "-m", "the first line"], check=True)
-    async with python_client(gateway.endpoint(git_server(tmp_path)), transport) as client:
+    # Git reads no repository of another user unless it is told to; in its sandbox the server has a user of its own.
+    trust = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": str(tmp_path)}
+    async with python_client(gateway.endpoint(git_server(tmp_path), env=trust), transport) as client:
         log = await client.call_tool("git_log", {"repo_path": str(tmp_path)})
         assert "the first line" in text_of(log)
 
@@ -263,15 +265,15 @@ async def test_the_postgres_server_queries_a_real_database(
         assert rows == [{"n": 42}]
 
 
-async def test_the_end_of_a_session_ends_its_process(echo: Endpoint, transport: Transport) -> None:
-    async with python_client(echo, transport) as client:
+async def test_the_end_of_a_session_ends_its_process(visible_echo: Endpoint, transport: Transport) -> None:
+    async with python_client(visible_echo, transport) as client:
         process = psutil.Process(json.loads(text_of(await client.call_tool("whoami", {})))["pid"])
         assert is_alive(process)
     await until(lambda: not is_alive(process), 10)
 
 
-async def test_two_sessions_of_one_backend_have_two_processes(echo: Endpoint, transport: Transport) -> None:
-    async with python_client(echo, transport) as one, wire(echo) as other:
+async def test_two_sessions_of_one_backend_have_two_processes(visible_echo: Endpoint, transport: Transport) -> None:
+    async with python_client(visible_echo, transport) as one, wire(visible_echo) as other:
         mine = json.loads(text_of(await one.call_tool("whoami", {})))
         theirs = json.loads(await other.call("whoami"))
         assert mine["pid"] != theirs["pid"]

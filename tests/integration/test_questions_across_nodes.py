@@ -40,7 +40,11 @@ CONNECTIONS = AT_ONCE * (CALLS + 4)
 REVISIONS = ("2025-06-18", "2025-11-25")
 SHARERS = 6
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.filterwarnings("ignore::mcp.MCPDeprecationWarning")]
+pytestmark = [
+    pytest.mark.timeout(180),
+    pytest.mark.filterwarnings("ignore::mcp.MCPDeprecationWarning"),
+    pytest.mark.looks_inside,
+]
 
 
 @pytest.fixture

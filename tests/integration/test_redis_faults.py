@@ -23,7 +23,7 @@ COUNTING = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/counting.py")]
 SESSIONS = 6
 KILLS = 100
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.looks_inside]
 
 # What becomes of the line to Redis: how late answers are, and what comes of them.
 LINES: dict[str, Callable[[FaultyLine], None]] = {

@@ -22,7 +22,7 @@ from tests.integration.gateway import ROOT, Endpoint, Gateway, running_gateway, 
 from tests.integration.servers import EVERYTHING, python_client, text_of
 from tests.sessionless.client import ELICITS
 
-pytestmark = pytest.mark.filterwarnings("ignore::mcp.MCPDeprecationWarning")
+pytestmark = [pytest.mark.filterwarnings("ignore::mcp.MCPDeprecationWarning"), pytest.mark.looks_inside]
 
 SESSIONLESS = "2026-07-28"
 META = "io.modelcontextprotocol/"

@@ -5,11 +5,14 @@ from typing import Any
 
 import anyio
 import httpx2
+import pytest
 
 from tests.integration.gateway import Endpoint, Gateway
 from tests.integration.notebook import KINDS, NOTEBOOK, Person
 from tests.integration.sessionless_wire import another_key
 from tests.integration.wire import error_of
+
+pytestmark = pytest.mark.looks_inside
 
 CALLS, AT_ONCE = 200, 12
 

@@ -31,7 +31,7 @@ from tests.integration.wire import answer, error_of
 ASKING = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/asks_twice.py")]
 ROLLS = 10
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.looks_inside]
 
 
 async def waiting(

@@ -35,7 +35,7 @@ STATELESS = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/stateless.py"
 CONFORMANCE = [sys.executable, "-I", "-S", str(ROOT / "tests/conformance/stdio_backend.py"), "--era", "legacy"]
 CALLERS, CALLS, SUSPENDED = 20, 20, 200
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.looks_inside]
 
 
 # --- which node a caller is served by

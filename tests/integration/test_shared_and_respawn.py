@@ -19,6 +19,8 @@ from tests.integration.gateway import ROOT, Endpoint, Gateway, until
 from tests.integration.servers import python_client, text_of
 from tests.integration.wire import RpcError, Wire, error_of, events, last_message, wire
 
+pytestmark = pytest.mark.looks_inside
+
 STATELESS = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/stateless.py")]
 SESSIONLESS_SERVER = [
     sys.executable,
