@@ -21,6 +21,7 @@ from tests.mutations.faults_of_the_eras import FAULTS_OF_THE_ERAS
 from tests.mutations.faults_of_the_home import FAULTS_OF_THE_HOME
 from tests.mutations.faults_of_the_kernel import FAULTS_OF_THE_KERNEL
 from tests.mutations.faults_of_the_log import FAULTS_OF_THE_LOG
+from tests.mutations.faults_of_the_sandbox import FAULTS_OF_THE_SANDBOX
 
 PROTOCOL = ("tests/protocol/test_exchange.py",)
 TOKENS = ("tests/auth/test_tokens.py", "tests/auth/test_tokens_refused.py")
@@ -549,6 +550,7 @@ FAULTS = (
     *FAULTS_OF_THE_HOME,
     *FAULTS_OF_THE_KERNEL,
     *FAULTS_OF_THE_LOG,
+    *FAULTS_OF_THE_SANDBOX,
     *FAULTS_OF_THE_ERAS,
     *FAULTS_OF_THE_EDGE,
     *FAULTS_OF_EGRESS,

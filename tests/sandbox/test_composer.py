@@ -4,19 +4,21 @@ import json
 import os
 import shutil
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app.domain import BackendSpec
+from app.domain import BackendSpec, Network
 from app.egress.egress import Egress, EgressOptions
 from app.metrics import Metrics
+from app.sandbox.bubblewrap import Bubblewrap
 from app.sandbox.cgroup_roots import CgroupRoots
 from app.sandbox.composer import Composer, Place, environment_of
 from app.sandbox.machine import Machine, examine
 from app.sandbox.needs import NeedsFinder
 from app.sandbox.tiers import Profile, Tier
-from app.spawner.client import SpawnerClient
+from app.spawner.client import Command, SpawnerClient
 from tests.sandbox.inside import IS_ROOT, NOBODYS_UID, SYSTEM_PYTHON, needs_bubblewrap, open_directory
 from tests.spawner.conftest import spawn
 
@@ -97,3 +99,33 @@ async def test_node_knows_its_user(client, tier):
         pytest.skip("there is no node")
     code = f"import subprocess;subprocess.run([{node!r}, '-p', 'JSON.stringify(os.userInfo().homedir)'], check=True)"
     assert (await printed(client, tier, code, {}))[0] == HOME_OF_ONE
+
+
+OF_ROOT = Machine(True, 7, Bubblewrap("/usr/bin/bwrap", (0, 8)), CgroupRoots({}, {}), lambda name: 61234)
+
+
+async def composed(directory: Path, tier: Tier, network: Network = "none") -> Command:
+    composer = Composer(OF_ROOT, NeedsFinder([]), Egress(Metrics("test")))
+    spec = BackendSpec("acme", "echo", "true")
+    return (await composer.compose(spec, Place(str(directory), str(directory)), Profile(tier, network))).command
+
+
+@pytest.mark.parametrize(("network", "more"), [("none", ["no_internet"]), ("host", [])])
+async def test_without_namespaces_every_filter_counts(tmp_path, network, more):
+    confinement = (await composed(tmp_path, Tier.KERNEL, network)).confinement
+    assert confinement["seccomp"] == ["base", "no_unix_sockets", "no_shared_ipc", "own_process_only", *more]
+    assert confinement["capabilities"] == []
+
+
+@pytest.mark.parametrize("tier", [Tier.NAMESPACES, Tier.ASSISTED])
+async def test_with_namespaces_signals_and_abstract_sockets_are_also_kept_by_landlock(tmp_path, tier):
+    command = await composed(tmp_path, tier)
+    assert command.confinement["landlock"] == {"scoped": True}
+    kinds = {"--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net", "--unshare-cgroup-try"}
+    assert kinds <= set(command.argv)
+
+
+async def test_each_tenant_has_a_user(tmp_path):
+    argv = (await composed(tmp_path, Tier.ASSISTED)).argv
+    assert argv[argv.index("--reuid") + 1] == "61234"
+    assert "--reuid" not in (await composed(tmp_path, Tier.NAMESPACES)).argv

@@ -1,0 +1,52 @@
+"""Faults of what a process is started with in each tier, and of what is said of it."""
+
+from tests.mutations.fault import Fault
+
+PROBING = ("tests/sandbox/probes/test_probing.py",)
+PROBER = ("tests/sandbox/probes/test_prober.py",)
+SANDBOXES = ("tests/sandbox/test_sandboxes.py",)
+COMPOSER = ("tests/sandbox/test_composer.py",)
+_COMPOSER, _SANDBOXES, _BUBBLEWRAP = "app/sandbox/composer.py", "app/sandbox/sandboxes.py", "app/sandbox/bubblewrap.py"
+_PROBER = "app/sandbox/probes/prober.py"
+
+FAULTS_OF_THE_SANDBOX = (
+    Fault("limits of descriptors and files are left out", _COMPOSER, "Confinement(limits=resource_limits(spec.limits))", "Confinement()", PROBING),
+    Fault("a backend is in no control group", _COMPOSER, "        if self._machine.cgroups.directories:\n", "        if False:\n", PROBING),
+    Fault("a backend of root has root's capabilities", _COMPOSER, '            confinement["capabilities"] = []\n', "            pass\n", PROBING),
+    Fault(
+        "Landlock is left out",
+        _COMPOSER,
+        '            confinement["landlock"] = self._landlock(profile.network, needs, place)\n',
+        "",
+        PROBING,
+    ),
+    Fault("seccomp is left out without namespaces", _COMPOSER, "list(_ON_THE_MACHINE)", "[]", PROBING),
+    Fault("Unix sockets are left open without namespaces", _COMPOSER, '"base", "no_unix_sockets", ', '"base", ', PROBING),
+    Fault("shared memory is left open without namespaces", _COMPOSER, '"no_shared_ipc", ', "", COMPOSER),
+    Fault("other processes are left open without namespaces", _COMPOSER, ', "own_process_only")', ")", PROBING),
+    Fault("datagrams are left open without namespaces", _COMPOSER, '            if profile.network == "none":\n', "            if False:\n", PROBING),
+    Fault("every port is left open without namespaces", _COMPOSER, 'if network == "web" and self._machine.has_ports:', "if False:", PROBING),
+    Fault("signals are left open without namespaces", _COMPOSER, "scoped=self._machine.has_scopes", "scoped=False", PROBING),
+    Fault("seccomp is left out with namespaces", _COMPOSER, 'confinement["inner_seccomp"] = True, ["base"]', 'confinement["inner_seccomp"] = True, []', PROBING),
+    Fault("Landlock is left out with namespaces", _COMPOSER, 'confinement["landlock"] = Landlock(scoped=True)', "pass", COMPOSER),
+    Fault("`web` is the machine's network", _COMPOSER, 'confinement["own_network"], confinement["proxy_port"]', '_, confinement["proxy_port"]', PROBING),
+    Fault("a tenant has no user of its own", _COMPOSER, "        if profile.tier >= Tier.ASSISTED:\n", "        if False:\n", COMPOSER),
+    Fault("the size of a sandbox's files is left out", _COMPOSER, "None if spec.limits.disk_mb is None else spec.limits.disk_mb * MIB,\n            uid,", "None,\n            uid,", PROBING),
+    Fault("IPC is shared with the machine", _BUBBLEWRAP, '"--unshare-ipc", ', "", COMPOSER),
+    Fault("host names are shared with the machine", _BUBBLEWRAP, '"--unshare-uts", ', "", COMPOSER),
+    Fault("what was not tried counts as held", _PROBER, "return bool(tried) and all(", "return all(", SANDBOXES),
+    Fault("one denied attempt counts for all", _PROBER, "bool(tried) and all(each.was_denied", "bool(tried) and any(each.was_denied", PROBING),
+    Fault("a datagram that arrives is not noticed", _PROBER, "was_denied = not was_hit", "was_denied = True", PROBING),
+    Fault("the probe without a network speaks for all", _PROBER, "if report.network == network and report.held()", 'if report.network == "none" and report.held()', SANDBOXES),
+    Fault("`host` is said to be confined", "app/sandbox/tiers.py", 'is_open = network == "host" or (', "is_open = (", SANDBOXES),
+    Fault("a limit that did not hold is said to be enforced", _SANDBOXES, "            if why is not None:\n                return why\n        elif", "            return why\n        elif", SANDBOXES),
+    Fault("weaker forms are not named", _SANDBOXES, "if report is None or not report.holds(name)]", "if report is None]", PROBING),
+    Fault("what a backend requires is not asked for", _SANDBOXES, '        if sandbox.mode == "require":\n', "        if False:\n", SANDBOXES),
+    Fault(
+        "the report forgets the platform's rule",
+        "app/sandbox/report.py",
+        "effective(spec.sandbox, view.rule, tenant_exempt=spec.sandbox_exempt)",
+        "spec.sandbox",
+        SANDBOXES,
+    ),
+)  # fmt: skip
