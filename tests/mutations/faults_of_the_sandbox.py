@@ -30,7 +30,7 @@ FAULTS_OF_THE_SANDBOX = (
     Fault("seccomp is left out with namespaces", _COMPOSER, 'confinement["inner_seccomp"] = True, ["base"]', 'confinement["inner_seccomp"] = True, []', PROBING),
     Fault("Landlock is left out with namespaces", _COMPOSER, 'confinement["landlock"] = Landlock(scoped=True)', "pass", COMPOSER),
     Fault("`web` is the machine's network", _COMPOSER, 'confinement["own_network"], confinement["proxy_port"]', '_, confinement["proxy_port"]', PROBING),
-    Fault("a tenant has no user of its own", _COMPOSER, "        if profile.tier >= Tier.ASSISTED:\n", "        if False:\n", COMPOSER),
+    Fault("a tenant has no user of its own", _COMPOSER, "        if profile.tier >= Tier.ASSISTED:\n            assert", "        if False:\n            assert", COMPOSER),
     Fault("the size of a sandbox's files is left out", _COMPOSER, "None if spec.limits.disk_mb is None else spec.limits.disk_mb * MIB,\n            uid,", "None,\n            uid,", PROBING),
     Fault("IPC is shared with the machine", _BUBBLEWRAP, '"--unshare-ipc", ', "", COMPOSER),
     Fault("host names are shared with the machine", _BUBBLEWRAP, '"--unshare-uts", ', "", COMPOSER),
