@@ -35,7 +35,7 @@ LIMITS = (
 )  # fmt: skip
 
 # Of processes: `memory`, `pids`, `cpu`, `files` and `disk` are a process's own, the others its tenant's.
-PROCESS_LIMITS = ("memory", "pids", "cpu", "memory_mb", "spawns_per_minute")
+PROCESS_LIMITS = ("memory", "disk", "pids", "cpu", "memory_mb", "spawns_per_minute")
 
 # What confines a process: the names of `sandbox.tiers.Tier`, in lower case.
 TIERS = ("none", "base", "kernel", "namespaces", "assisted")

@@ -1,4 +1,4 @@
-"""Which mechanisms a sandbox could use on this machine. No backend is sandboxed yet."""
+"""Which mechanisms of the kernel this machine offers for a sandbox."""
 
 import ctypes
 import errno
