@@ -13,6 +13,7 @@ from app.cluster import journal_writer
 from app.cluster.journal_writer import JournalWriter
 from app.domain import Limits
 from app.errors import RoutesUnavailable
+from app.protocol.calls import notification_rate
 from app.routing.journal_store import REPLACES
 from app.routing.routes import session_key
 from app.streams.journal import SLACK_ENTRIES, WRITE_BYTES, NotDurable
@@ -163,7 +164,10 @@ async def test_everything_is_written_again_when_that_is_asked_for(node: Node, st
     assert len(store.inner) == 1
 
 
-async def test_a_large_log_is_written_in_parts_and_shortened_from_its_front(node: Node, store: FlakyStore) -> None:
+async def test_a_large_log_is_written_in_parts_and_shortened_from_its_front(
+    node: Node, store: FlakyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notification_rate, "PER_SECOND", 2 * MAX_EVENTS + 1)
     session = await node.open()
     for number in range(2 * MAX_EVENTS):
         say(node, f"{number}" + "x" * 2000)

@@ -33,7 +33,9 @@ def confined_backend(stage: Stage) -> dict[str, str]:
     """A backend needs a file that its sandbox does not show it."""
     accounts = stage.directory / "accounts.csv"
     accounts.write_text("1000,cash")
-    stage.add_backend(stage.tenant, "ledger", [*TROUBLE, "opens", "ACCOUNTS"], env={"ACCOUNTS": str(accounts)})
+    stage.add_backend(
+        stage.tenant, "ledger", [*TROUBLE, "opens", "ACCOUNTS"], env={"ACCOUNTS": str(accounts)}, sandbox={}
+    )
     answer = stage.client(stage.first, stage.tenant, "ledger").open()
     assert answer.json()["error"]["data"]["reason"] == "backend_exited", answer.text
     return {"ACCOUNTS": str(accounts)}

@@ -20,6 +20,7 @@ HOSTILE = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/hostile.py")]
 REST_S = 0.002  # of the bystander, between two calls
 SETTLED_WITHIN_S = 30.0
 BACK_BYTES = 64 << 20
+CONNECTIONS = 2  # that may be opened meanwhile, and stay open for a while
 LOOK_S = 0.02  # between two looks at the gateway's memory
 
 
@@ -95,8 +96,8 @@ class Arena:
         assert not wrong, wrong[:3]
 
     def _leaks_none_of(self, before: list[int]) -> bool:
-        """Connections that were idle before may be closed by now."""
-        return all(now <= then for now, then in zip(self.descriptors, before, strict=True))
+        """Connections that were idle before may be closed by now, and a few others may be open, as to the database."""
+        return all(now <= then + CONNECTIONS for now, then in zip(self.descriptors, before, strict=True))
 
     async def _watch(self, cost: Cost, before: int) -> None:
         while True:

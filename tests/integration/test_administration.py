@@ -10,7 +10,7 @@ import httpx2
 import pytest
 from mcp.shared.exceptions import MCPError
 
-from tests.integration.gateway import ECHO, Endpoint, Gateway, running_gateway, until
+from tests.integration.gateway import ECHO, Endpoint, Gateway, marked, running_gateway, until
 from tests.integration.servers import TIME, TRANSPORTS, Transport, python_client, text_of
 from tests.integration.wire import Wire, events, wire
 from tests.postgres import new_database
@@ -155,7 +155,7 @@ async def test_sessions_and_processes_are_shown_and_an_ended_session_is_over(gat
         processes = {each["id"]: each for each in items(gateway, f"/tenants/{endpoint.tenant}/processes")}
         assert processes[mine["process"]]["sessions"] == [name]
         assert processes[mine["process"]]["state"] == "leased"
-        assert processes[mine["process"]]["pid"] in {each.pid for each in gateway.backends()}
+        assert processes[mine["process"]]["pid"] in {each.pid for each in marked(gateway.mark)}
         stderr = gateway.api("GET", f"/tenants/{endpoint.tenant}/processes/{mine['process']}/stderr")
         assert isinstance(stderr["lines"], list)
         (node,) = items(gateway, "/nodes")

@@ -230,7 +230,7 @@ async def test_the_filesystem_server_asks_for_roots_and_uses_them(
         asked.set()
         return types.ListRootsResult(roots=[types.Root(uri=allowed.as_uri())])
 
-    endpoint = gateway.endpoint([*FILESYSTEM, str(other)])
+    endpoint = gateway.endpoint([*FILESYSTEM, str(other)], sandbox={"read": [str(allowed)]})
     async with python_client(endpoint, transport, list_roots_callback=roots) as client:
         with anyio.fail_after(20):
             await asked.wait()
@@ -258,7 +258,9 @@ async def test_the_postgres_server_queries_a_real_database(
     with psycopg.connect(postgres_url, autocommit=True) as database:
         database.execute(f"DROP TABLE IF EXISTS {table}")
         database.execute(f"CREATE TABLE {table} AS SELECT generate_series(1, 42)")
-    async with python_client(gateway.endpoint([*POSTGRES, postgres_url]), transport) as client:
+    async with python_client(
+        gateway.endpoint([*POSTGRES, postgres_url], sandbox={"network": "host"}), transport
+    ) as client:
         rows = json.loads(text_of(await client.call_tool("query", {"sql": f"SELECT count(*)::int AS n FROM {table}"})))
         assert rows == [{"n": 42}]
 

@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from app.domain import Principal
+from app.protocol.calls import notification_rate
 from app.protocol.commands import Answer, Call, Listen, ToStream
 from app.protocol.event_ids import parse_event_id
 from app.protocol.jsonrpc import parse_backend, parse_client
@@ -157,7 +158,10 @@ async def test_once_it_is_read_again_it_holds_the_process_up_again(session: Sess
     assert await unread.rest() == [*range(MAX_EVENTS + 12, 2 * MAX_EVENTS + 13), "done"]
 
 
-async def test_what_is_kept_for_it_is_bounded_and_the_answer_is_always_there(session: Session, unread: Unread) -> None:
+async def test_what_is_kept_for_it_is_bounded_and_the_answer_is_always_there(
+    session: Session, unread: Unread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notification_rate, "PER_SECOND", 10 * LOG_EVENTS)
     call(session, 2, may_stream=False)
     unread.let_go()
     unread.say(3 * LOG_EVENTS)
