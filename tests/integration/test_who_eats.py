@@ -12,6 +12,8 @@ from tests.integration.nodes import Nodes
 from tests.integration.sessionless_wire import SessionlessClient
 from tests.integration.wire import Wire, rpc, wire
 
+pytestmark = pytest.mark.looks_inside
+
 SESSIONLESS_SERVER = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/eras.py"), "sessionless"]
 STATELESS = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/stateless.py")]
 # Is an echo server in the main thread; in another one it spins, or it holds memory.

@@ -84,18 +84,20 @@ async def test_a_signal_reaches_the_program_and_not_the_wrapper(client, inside):
 
 async def test_a_signal_reaches_what_the_program_has_started_too(client, inside):
     child = await start(client, inside, "sh", "-c", "sleep 1000 | sleep 1000; echo over; read x")
-    pids = await below(child, 4)
+    descriptors = watch(*await below(child, 4))
     client.signal(child.spawned.id, signal.SIGTERM)
-    await all_end(watch(*pids))
+    await all_end(descriptors)
     assert await child.end() == End("signaled", signal.SIGTERM)
     child.close()
 
 
 async def below(child: Child, count: int) -> list[int]:
-    """Its processes, once there are so many below the wrapper."""
+    """Its processes, once there are so many below the wrapper and none comes or goes any more."""
+    before: list[int] = []
     with anyio.fail_after(10):
-        while len(pids := tree_of(child.spawned.pid)) <= count:
-            await anyio.sleep(0.01)
+        while len(pids := tree_of(child.spawned.pid)) <= count or pids != before:
+            before = pids
+            await anyio.sleep(0.1)
     return pids
 
 
