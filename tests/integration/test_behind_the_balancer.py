@@ -140,7 +140,7 @@ async def drain_under_load(nodes: Nodes, sessions: Sequence[StreamableSession]) 
             while any(calls[name] < so_far[name] + 5 for name in so_far) and not failures:
                 await asyncio.sleep(0.01)
         is_over.set()
-    print(f"{calls.total()} calls in {SESSIONS} sessions, {so_far.total()} of them until the node was gone")
+    print(f"{calls.total()} calls in {len(sessions)} sessions, {so_far.total()} of them until the node was gone")
     assert not failures, staying.log_tail()
-    assert len(calls) == SESSIONS
+    assert len(calls) == len(sessions)
     assert staying.process.poll() is None
