@@ -65,6 +65,8 @@ class Connection(Protocol):
     since: float  # when it was made, or answered last
 
     @property
+    def is_kept(self) -> bool: ...
+    @property
     def is_dispensable(self) -> bool: ...
     @property
     def is_stuck(self) -> bool: ...
@@ -133,6 +135,11 @@ class Connections:
         self.node_leaves = True
         for connection in self._open:
             connection.end_with_answer()
+
+    @property
+    def has_kept(self) -> bool:
+        """Whether a client may still send a request on a connection that is idle."""
+        return any(connection.is_kept for connection in self._open)
 
     # --- turns of unauthenticated clients
 

@@ -21,7 +21,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from app.edge.connections import PIECE_BYTES, Connections
 from app.edge.limited_parser import LimitedParser, Refused
-from app.edge.reading import Reading, StrangersReader
+from app.edge.reading import Reading, StrangersReader, unread_bytes
 from app.edge.refusals import (
     ADDRESS_LIMIT,
     BODY_TIMEOUT,
@@ -64,6 +64,7 @@ class EdgeProtocol(LimitedParser):
         self._unread_bytes = 0
         self._is_over = False  # what still arrives is ignored
         self._lingers = False  # everything is sent; waits to be closed
+        self._ends_with_next = False  # the next answer closes it
         self._untaken_bytes, self._untaken_since = -1, 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -172,7 +173,7 @@ class EdgeProtocol(LimitedParser):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._current = cycle
-        if self._among.node_leaves:
+        if self._among.node_leaves or self._ends_with_next:
             self.end_with_answer()
         if cycle.scope["http_version"] not in _VERSIONS:
             cycle.keep_alive, app = False, VERSION.answer
@@ -235,6 +236,11 @@ class EdgeProtocol(LimitedParser):
         return self._was_let_in or (self._current is not None and LET_IN in self._current.scope)
 
     @property
+    def is_kept(self) -> bool:
+        """Whether it is open for a request, its first or another one."""
+        return self._current is None and not (self._lingers or self._is_over or self._socket.is_closing())
+
+    @property
     def is_dispensable(self) -> bool:
         """Whether it may be closed to make room: not authenticated, and idle or not read by its client."""
         return not self.is_let_in and (self._current is None or self.flow.write_paused)
@@ -280,7 +286,7 @@ class EdgeProtocol(LimitedParser):
         cycle = self._current
         if cycle is None or cycle.response_started or self.pipeline:
             return
-        if cycle.scope["path"].startswith(_ENDPOINTS):
+        if self._ends_with_next or cycle.scope["path"].startswith(_ENDPOINTS):
             cycle.keep_alive = False
 
     def pause_writing(self) -> None:
@@ -332,8 +338,12 @@ class EdgeProtocol(LimitedParser):
         self.deadline = self._among.now + (limits.left_alone_s * spread if refusal.is_flood else limits.lingering_s)
 
     def shutdown(self) -> None:
+        """Closes it when it is idle. A request that has arrived is answered first, even if nobody has read it: without
+        an answer its client could not know whether it was carried out."""
         if self._lingers:
             self._socket.close()
+        elif self.is_kept and (self._in_head or unread_bytes(self._socket)):
+            self._ends_with_next = True
         else:
             super().shutdown()
 

@@ -6,6 +6,9 @@ ordinary request waits for its turn, like the requests of such clients.
 """
 
 import asyncio
+import fcntl
+import sys
+import termios
 from typing import Protocol
 
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -13,6 +16,12 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from app.edge.connections import Connections
 
 AT_ONCE_BYTES = 2 << 10  # parsed without waiting: an ordinary request
+
+
+def unread_bytes(transport: asyncio.Transport) -> int:
+    """How much has arrived that the event loop has not read yet."""
+    size = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.FIONREAD, bytes(4))
+    return int.from_bytes(size, sys.byteorder)
 
 
 class Reading(FlowControl):

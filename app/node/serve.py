@@ -45,6 +45,8 @@ from app.transports.access_lines import AccessLines
 log = logging.getLogger(__name__)
 
 LAST_REQUESTS_S = 0.25  # for requests under way on open connections, after the listeners are closed
+KEPT_S = 1.0  # then, for clients that use their idle connections: each is closed with its next answer
+LOOK_S = 0.05  # between two looks at these
 CLOSED_S = 0.01  # until the event loop has closed its own copy of the listeners: one iteration
 LAST_ANSWERS_S = 3.0  # for other nodes to get their answers and close their connections
 LATE_REQUESTS_S = 3.0  # for forwarded requests that arrived after that
@@ -121,6 +123,13 @@ class _Server(uvicorn.Server):
         with anyio.move_on_after(seconds):
             while any(map(_is_of_a_node, self.server_state.connections)):  # noqa: ASYNC110 - once, at the end
                 await anyio.sleep(CLOSED_S)
+
+    async def clients_have_left(self, seconds: float) -> None:
+        """Waits until no client keeps an idle connection, or the time is over. A client that uses one all the time has
+        closed it by then; one that is cut in the moment it is used has an answer to miss."""
+        with anyio.move_on_after(seconds):
+            while self.connections.has_kept:  # noqa: ASYNC110 - once, at the end
+                await anyio.sleep(LOOK_S)
 
     def _protocol(self) -> asyncio.Protocol:
         make = cast("Callable[..., asyncio.Protocol]", self.config.http_protocol_class)
@@ -220,6 +229,7 @@ class _Node:
         await server.nodes_have_left(LAST_ANSWERS_S)
         await server.stop_listening()
         await anyio.sleep(LAST_REQUESTS_S)
+        await server.clients_have_left(KEPT_S)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(gateway.passing.end_streams, 0.0)
             cut_off += await gateway.passing.finish(max(0.0, ends_at - time.monotonic()))

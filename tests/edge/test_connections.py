@@ -26,6 +26,7 @@ class Line:
 
     def end_with_answer(self) -> None: ...
 
+    is_kept = False
     among: Connections
 
 

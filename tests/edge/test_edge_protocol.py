@@ -4,6 +4,7 @@ import asyncio
 import gc
 import ipaddress
 import json
+import os
 import socket
 import struct
 from collections import Counter
@@ -132,6 +133,41 @@ async def test_what_waits_behind_it_is_answered_before_the_connection_ends(edge:
         edge.app.may_answer.set()
         assert [CLOSES in await client.head() for _ in range(3)] == [False, False, True]
         assert await client.is_closed()
+
+
+async def test_a_request_that_has_arrived_when_the_server_stops_is_answered_though_nobody_has_read_it(edge: Edge) -> None:
+    async with edge.client() as client:
+        client.send(GET)
+        await client.answer()
+        (protocol,) = edge.protocols
+        socket = client.writer.get_extra_info("socket")
+        os.write(socket.fileno(), GET)  # the event loop does not run between this and the next line
+        protocol.shutdown()
+        assert CLOSES in await client.head()
+        assert await client.is_closed()
+
+
+async def test_a_request_that_is_arriving_when_the_server_stops_is_answered(edge: Edge) -> None:
+    async with edge.client() as client:
+        client.send(GET[:-1])
+        await until(lambda: edge.protocols and edge.protocols[0]._in_head)
+        edge.protocols[0].shutdown()
+        client.send(GET[-1:])
+        assert CLOSES in await client.head()
+        assert await client.is_closed()
+
+
+async def test_idle_connections_are_known_until_they_are_closed(edge: Edge) -> None:
+    async with edge.client() as client:
+        client.send(CALL)
+        await edge.app.was_asked.wait()
+        assert not edge.connections.has_kept
+        edge.app.may_answer.set()
+        await client.head()
+        assert edge.connections.has_kept
+        edge.protocols[0].shutdown()
+        assert await client.is_closed()
+        assert not edge.connections.has_kept
 
 
 # --- heads

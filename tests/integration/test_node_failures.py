@@ -37,7 +37,7 @@ class Tally:
     """What the clients of one test have seen."""
 
     answered: list[str] = field(default_factory=list)  # tokens of calls with an answer
-    unknown: list[str] = field(default_factory=list)  # of calls whose outcome nobody could tell
+    unknown: dict[str, str] = field(default_factory=dict)  # calls whose outcome nobody could tell, and why
     failed: Counter[str] = field(default_factory=Counter)
     put_off: Counter[str] = field(default_factory=Counter)  # 503: not accepted, to be sent again
     refused_again: int = 0  # by another node than the one that refused the connection first
@@ -80,8 +80,8 @@ class Client:
                 self._tally.refused_again += is_refused
                 is_refused = True
                 continue
-            except httpx2.TransportError:
-                self._tally.unknown.append(token)
+            except httpx2.TransportError as error:
+                self._tally.unknown[token] = f"{self.wire.url}: {error!r}"
                 return
             if response.status_code == 503:
                 self._tally.put_off[response.text[-200:]] += 1
@@ -94,7 +94,10 @@ class Client:
                 result = answer(response)
             except (RpcError, StopIteration) as error:
                 is_lost = not isinstance(error, RpcError) or error.reason in ("node_lost", "backend_exited")
-                (self._tally.unknown.append(token) if is_lost else self._tally.failed.update([str(error)]))
+                if is_lost:
+                    self._tally.unknown[token] = f"{self.wire.url}: {error!r}"
+                else:
+                    self._tally.failed[str(error)] += 1
                 return
             assert result["content"][0]["text"] == token
             self.answered_at.append(time.monotonic())
@@ -221,7 +224,7 @@ async def test_calls_in_flight_at_a_sigterm_are_all_answered(tmp_path: Path, pos
                 started = time.monotonic()
                 status = await anyio.to_thread.run_sync(nodes.all[0].process.wait, 30)
                 took_s = time.monotonic() - started
-            assert (status, len(tally.answered), tally.unknown) == (0, 200, [])
+            assert (status, len(tally.answered), tally.unknown) == (0, 200, {})
             for client in opened:
                 await client.call()
         require_no_double(tally, trace)
@@ -238,6 +241,6 @@ async def test_rolling_restarts_under_load_fail_no_call(tmp_path: Path, own_node
         await own_nodes.roll(rolls)
         tasks.cancel_scope.cancel()
     require_no_double(tally, trace)
-    assert not tally.unknown, f"{len(tally.unknown)} calls had no answer"
+    assert not tally.unknown, tally.unknown
     assert (tally.put_off, tally.refused_again) == (Counter(), 0)
     print(f"\n{rolls} restarts: {len(tally.answered)} calls answered")
