@@ -20,6 +20,8 @@ from app.spawner.wire import (
     INNER_SECCOMP_FD,
     INNER_STATUS_FD,
     INNER_VARIABLES_FD,
+    SHELL,
+    TAKES_PIPES,
 )
 
 HOME, TEMPORARY = "/tmp/home", "/tmp"  # noqa: S108 - of a private home: one file system of limited size
@@ -36,9 +38,7 @@ CAPABILITIES = (
 _FOR_SETPRIV = ("CAP_DAC_READ_SEARCH", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID")
 
 # Not `--setenv`, which would also be for setpriv, nor `env`, whose arguments everybody on the machine can read.
-_WITH_VARIABLES = (
-    "/bin/sh", "-c", f'. /proc/self/fd/{INNER_VARIABLES_FD}; exec {INNER_VARIABLES_FD}<&-; exec "$@"', "sh",
-)  # fmt: skip
+_TAKES_VARIABLES = f". /proc/self/fd/{INNER_VARIABLES_FD}; exec {INNER_VARIABLES_FD}<&-"
 
 _version = re.compile(r"bubblewrap (\d+)\.(\d+)").match
 
@@ -120,7 +120,8 @@ def find_setpriv() -> str:
 
 
 def wrap(bubblewrap: Bubblewrap, room: Room, argv: Sequence[str], *, is_root: bool | None = None) -> list[str]:
-    """The command line; `argv[0]` is replaced by the program as it was found.
+    """The command line; `argv[0]` is replaced by the program as it was found. Its stdin and stdout come on
+    INNER_STDIN_FD and INNER_STDOUT_FD, so that bubblewrap does not hold them too.
 
     Raises:
         FileNotFoundError: `setpriv` is missing.
@@ -130,7 +131,8 @@ def wrap(bubblewrap: Bubblewrap, room: Room, argv: Sequence[str], *, is_root: bo
     if room.is_filtered:
         command += ["--seccomp", str(INNER_SECCOMP_FD)]
     command += ["--json-status-fd", str(INNER_STATUS_FD), "--chdir", room.cwd, "--cap-drop", "ALL"]
-    program = [*(_WITH_VARIABLES if room.has_variables else ()), room.needs.program, *argv[1:]]
+    first = [TAKES_PIPES, *([_TAKES_VARIABLES] if room.has_variables else ()), 'exec "$@"']
+    program = [SHELL, "-c", "; ".join(first), "sh", room.needs.program, *argv[1:]]
     if not as_root:
         return [*command, "--", *program]
     for each in _FOR_SETPRIV:

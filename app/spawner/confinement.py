@@ -13,9 +13,18 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from app.spawner import landlock, seccomp, syscalls
-from app.spawner.wire import INNER_GROUP_FD, INNER_PASSWD_FD, INNER_SECCOMP_FD, INNER_STATUS_FD, Confinement
+from app.spawner.wire import (
+    INNER_GROUP_FD,
+    INNER_PASSWD_FD,
+    INNER_SECCOMP_FD,
+    INNER_STATUS_FD,
+    INNER_STDIN_FD,
+    INNER_STDOUT_FD,
+    Confinement,
+)
 
 _ABOVE_INNER = max(INNER_SECCOMP_FD, INNER_STATUS_FD, INNER_PASSWD_FD, INNER_GROUP_FD) + 1
+_STDIN, _STDOUT = 0, 1
 _NAMES = """
     CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE NET_BIND_SERVICE
     NET_BROADCAST NET_ADMIN NET_RAW IPC_LOCK IPC_OWNER SYS_MODULE SYS_RAWIO SYS_CHROOT SYS_PTRACE SYS_PACCT SYS_ADMIN
@@ -113,13 +122,19 @@ def _arrange_descriptors(
 ) -> None:
     kept = list(to_keep)
     inner_status = None if prepared.inner_status is None else out_of_the_way(prepared.inner_status)
-    for target, descriptor in enumerate(stdio):
+    pipes = [out_of_the_way(descriptor) for descriptor in stdio]
+    for target, descriptor in enumerate(pipes):
         os.dup2(descriptor, target)
     if confinement.get("is_wrapped"):
         if inner_status is None:
             raise OSError(errno.EBADF, "no pipe for the inner pid")
         os.dup2(inner_status, INNER_STATUS_FD)
-        kept.append(INNER_STATUS_FD)
+        os.dup2(pipes[_STDIN], INNER_STDIN_FD)
+        os.dup2(pipes[_STDOUT], INNER_STDOUT_FD)
+        nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        for own in (_STDIN, _STDOUT):
+            os.dup2(nothing, own)
+        kept += [INNER_STATUS_FD, INNER_STDIN_FD, INNER_STDOUT_FD]
         if "inner_seccomp" in confinement:
             _store(seccomp.program(confinement["inner_seccomp"]), INNER_SECCOMP_FD)
             kept.append(INNER_SECCOMP_FD)

@@ -92,6 +92,11 @@ def name(pid: int) -> bytes:
     return _read(f"/proc/{pid}/comm").rstrip(b"\n")
 
 
+def arguments(pid: int) -> bytes:
+    """Of the program that a process executes, each followed by a zero; empty if it is gone, or a zombie."""
+    return _read(f"/proc/{pid}/cmdline")
+
+
 def session(pid: int) -> int | None:
     """The session id of a process, zombies included."""
     try:

@@ -53,8 +53,9 @@ class Confinement(TypedDict, total=False):
     become; all capabilities go with it. `capabilities`: to be kept by root, for bubblewrap; an empty list drops all.
     `seccomp`: names of filters (`seccomp.FILTERS`) for the child itself. `inner_seccomp`: for what a wrapper such as
     bubblewrap executes: their program can be read from descriptor INNER_SECCOMP_FD after exec. `is_wrapped`: `argv` is
-    such a wrapper, which writes the pid of what it started to INNER_STATUS_FD (`--json-status-fd`). `inner_texts`: what
-    it, and what it executes, can read from descriptors, by their numbers.
+    such a wrapper, which writes the pid of what it started to INNER_STATUS_FD (`--json-status-fd`). What it executes
+    finds stdin and stdout at INNER_STDIN_FD and INNER_STDOUT_FD (TAKES_PIPES). `inner_texts`: what the wrapper,
+    and what it executes, can read from descriptors, by their numbers.
     `own_network`: a network namespace that has only a loopback; a wrapper inherits it and makes none. `proxy_port`:
     the port of 127.0.0.1 there at which a listener is made. It is sent through the order's fourth descriptor, a socket.
     """
@@ -73,9 +74,12 @@ class Confinement(TypedDict, total=False):
 
 
 INNER_SECCOMP_FD, INNER_STATUS_FD = 10, 11
-INNER_VARIABLES_FD = 9  # a shell inside knows only descriptors of one digit
+INNER_STDIN_FD, INNER_STDOUT_FD, INNER_VARIABLES_FD = 7, 8, 9  # a shell inside knows only those of one digit
 INNER_PASSWD_FD, INNER_GROUP_FD = 12, 13
 WRAPPER_STAGE = "bubblewrap"  # of a report that a wrapper did not start its program
+SHELL = "/bin/sh"
+# What this shell does first inside. The wrapper keeps its own stdin, stdout and stderr open, and nothing else.
+TAKES_PIPES = f"exec <&{INNER_STDIN_FD} >&{INNER_STDOUT_FD} {INNER_STDIN_FD}<&- {INNER_STDOUT_FD}>&-"
 
 
 class Missed(TypedDict, total=False):

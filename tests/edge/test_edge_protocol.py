@@ -135,7 +135,9 @@ async def test_what_waits_behind_it_is_answered_before_the_connection_ends(edge:
         assert await client.is_closed()
 
 
-async def test_a_request_that_has_arrived_when_the_server_stops_is_answered_though_nobody_has_read_it(edge: Edge) -> None:
+async def test_a_request_that_has_arrived_when_the_server_stops_is_answered_though_nobody_has_read_it(
+    edge: Edge,
+) -> None:
     async with edge.client() as client:
         client.send(GET)
         await client.answer()

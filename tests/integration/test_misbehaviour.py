@@ -110,9 +110,7 @@ def dropped(arena: Arena, reason: str) -> float:
 
 async def suffer(arena: Arena, mode: str, times: int) -> Cost:
     """One attack, from the opening of its session to its end."""
-    # In namespaces its wrapper holds the pipes: that they are closed inside is not seen.
-    sandbox = {"sandbox": {"mode": "off"}} if mode in ("closes-stdout", "closes-stdin") else {}
-    row, endpoint = ROWS[mode], arena.endpoint(mode, times, **sandbox)
+    row, endpoint = ROWS[mode], arena.endpoint(mode, times)
     counted = dropped(arena, row.dropped)
     async with arena.attack() as cost, wire(endpoint) as session:
         assert await attack(session) == ("" if row.error else row.text, row.error)

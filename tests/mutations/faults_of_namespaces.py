@@ -11,6 +11,7 @@ COMPOSER = ("tests/sandbox/test_composer.py",)
 KEEPERS = ("tests/backends/test_pool_keepers.py",)
 _BUBBLEWRAP, _NEEDS = "app/sandbox/bubblewrap.py", "app/sandbox/needs.py"
 _INNER, _HOMES, _STOCK = "app/spawner/wrapped/inner.py", "app/processes/own_homes.py", "app/backends/backend_stock.py"
+_CONFINEMENT = "app/spawner/confinement.py"
 _DISK, _DIRECTORIES = "app/processes/disk.py", "app/processes/home_directories.py"
 
 FAULTS_OF_NAMESPACES = (
@@ -56,6 +57,8 @@ FAULTS_OF_NAMESPACES = (
         "pass",
         INNER,
     ),
+    Fault("the wrapper holds the program's pipes", _CONFINEMENT, "os.dup2(nothing, own)", "pass", INNER),
+    Fault("what prepares the program counts as it", _INNER, "return bool(arguments) and not arguments.startswith(_SHELL)", "return True", INNER),
     Fault("the wrapper's death leaves the program", _BUBBLEWRAP, '"--new-session", "--die-with-parent"', '"--new-session"', INNER),
     Fault("a signal ends the wrapper with the program", _BUBBLEWRAP, '"--new-session", "--die-with-parent"', '"--die-with-parent"', INNER),
     Fault("what is forbidden is opened", _NEEDS, "if _is_within(real, (each,)):", "if False:", NEEDS),

@@ -13,6 +13,7 @@ import pytest
 
 from app.sandbox.bubblewrap import HOME, TEMPORARY, Room, find_bubblewrap, wrap
 from app.sandbox.needs import NeedsFinder, Wanted
+from app.spawner.wire import INNER_STDIN_FD, INNER_STDOUT_FD
 
 NOBODYS_UID = 60002
 IS_ROOT = os.geteuid() == 0
@@ -37,10 +38,15 @@ class Inside:
         room = {"disk_bytes": 1 << 20, **room}
         return wrap(find_bubblewrap(), Room(needs, cwd, uid=self.uid, **room), argv, is_root=self.outer_uid == 0)
 
-    def run(self, *argv: str, **room) -> subprocess.CompletedProcess[str]:
+    def bare(self, *argv: str, **room) -> list[str]:
+        """The command for somebody else than the spawner: stdin and stdout are where they always are."""
         command = self.command(*argv, **room)
         place = command.index("--json-status-fd")
         del command[place : place + 2]
+        return ["/bin/sh", "-c", f'exec {INNER_STDIN_FD}<&0 {INNER_STDOUT_FD}>&1; exec "$@"', "sh", *command]
+
+    def run(self, *argv: str, **room) -> subprocess.CompletedProcess[str]:
+        command = self.bare(*argv, **room)
         user = None if self.outer_uid == os.geteuid() else self.outer_uid
         environment = {"PATH": os.environ["PATH"], "HOME": HOME, "TMPDIR": TEMPORARY, "LANG": "C.UTF-8"}
         return subprocess.run(

@@ -16,7 +16,7 @@ import pytest
 from app.spawner import child, landlock, seccomp, syscalls
 from app.spawner.client import End, SpawnerClient, SpawnFailed
 from app.spawner.confinement import Clock, Prepared
-from app.spawner.wire import INNER_SECCOMP_FD, INNER_STATUS_FD, Confinement, Order
+from app.spawner.wire import INNER_SECCOMP_FD, INNER_STATUS_FD, INNER_STDOUT_FD, Confinement, Order
 from tests.spawner.conftest import all_end, spawn, watch
 
 USER = 60003
@@ -149,7 +149,8 @@ import os, sys
 program = os.read({seccomp}, 65536)
 os.write({status}, b"%d %s" % (len(program), program[:8].hex().encode()))
 held = [name for name in os.listdir("/proc/self/fd") if os.path.exists("/proc/self/fd/" + name)]
-print(*sorted(map(int, held)))
+own = [os.readlink("/proc/self/fd/%d" % each) for each in (0, 1)]
+print(*sorted(map(int, held)), *own, file=os.fdopen({stdout}, "w"))
 """
 
 
@@ -186,7 +187,7 @@ def test_a_wrapper_finds_the_inner_filter_and_the_way_to_tell_its_pid_wherever_t
     held = [os.open("/dev/null", os.O_RDONLY) for _ in range(12)]
     leak = os.open("/dev/null", os.O_RDONLY)
     os.set_inheritable(leak, True)
-    code = WRAPPER.format(seccomp=INNER_SECCOMP_FD, status=INNER_STATUS_FD)
+    code = WRAPPER.format(seccomp=INNER_SECCOMP_FD, status=INNER_STATUS_FD, stdout=INNER_STDOUT_FD)
     confinement = Confinement(is_wrapped=True, inner_seccomp=["base", "no_internet"])
     for shift in range(12):
         os.close(held[shift])  # so that pipes get this number
@@ -198,7 +199,7 @@ def test_a_wrapper_finds_the_inner_filter_and_the_way_to_tell_its_pid_wherever_t
             os.close(each)
         program = seccomp.program(["base", "no_internet"])
         assert os.read(told, 100) == b"%d %s" % (len(program), program[:8].hex().encode())
-        assert os.read(said, 100) == b"0 1 2 10 11\n"
+        assert os.read(said, 100) == b"0 1 2 7 8 10 11 /dev/null /dev/null\n"
         for each in (told, said):
             os.close(each)
     os.close(leak)

@@ -10,13 +10,15 @@ import os
 import signal
 
 from app.spawner import tree
-from app.spawner.wire import WRAPPER_STAGE, Report
+from app.spawner.wire import SHELL, TAKES_PIPES, WRAPPER_STAGE, Report
 
 LOOK_S, LOOK_LATER_S = 0.002, 0.02  # between two looks whether the program runs
 _LATER_S = 0.2
 _READ_BYTES = 4096
-_HELPER = b"setpriv"  # becomes another user inside, then the program
-_NOT_EXECUTABLE, _NOT_FOUND = 126, 127  # exit statuses of the helper
+# What runs inside before the program, as the same process: setpriv becomes another user, the shell takes the pipes.
+_SETPRIV = b"setpriv"
+_SHELL = f"{SHELL}\0-c\0{TAKES_PIPES}".encode()
+_NOT_EXECUTABLE, _NOT_FOUND = 126, 127  # exit statuses of these
 _BY_SIGNAL = 128
 _REASONS = {_NOT_EXECUTABLE: errno.EACCES, _NOT_FOUND: errno.ENOENT}
 
@@ -51,9 +53,7 @@ class Inner:
     def runs(self) -> bool:
         """Whether the program has been executed."""
         self.read()
-        return self._first != 0 and any(
-            tree.has_executed(pid) and tree.name(pid) != _HELPER for pid in tree.children(self._first)
-        )
+        return self._first != 0 and any(map(_is_program, tree.children(self._first)))
 
     def has_run(self) -> bool:
         """After its end: whether the program was executed, so fast that it was not noticed."""
@@ -75,6 +75,14 @@ class Inner:
         number = _REASONS.get(self._code or 0, errno.EIO)
         what = "the program cannot be executed inside" if self._code is not None else "the sandbox cannot be made"
         return {"event": "failed", "id": process_id, "errno": number, "stage": WRAPPER_STAGE, "message": what}
+
+
+def _is_program(pid: int) -> bool:
+    """In this order: what is asked later may be of a later program. In the middle of an exec there are no arguments."""
+    if not tree.has_executed(pid) or tree.name(pid) == _SETPRIV:
+        return False
+    arguments = tree.arguments(pid)
+    return bool(arguments) and not arguments.startswith(_SHELL)
 
 
 def look_again_s(youngest_s: float) -> float:

@@ -21,7 +21,7 @@ from app.spawner import landlock, seccomp
 from app.spawner.client import MISSED_BYTES, Command, End, SpawnerClient
 from app.spawner.system_calls import NUMBERS
 from app.spawner.watch import watcher
-from app.spawner.wire import INNER_STATUS_FD, Confinement
+from app.spawner.wire import INNER_STATUS_FD, SHELL, TAKES_PIPES, Confinement
 
 OWN = [sys.prefix, sys.base_prefix, "/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache"]
 
@@ -135,7 +135,8 @@ def wrapped(private: Path, *argv: str, read: Sequence[Path] = (), own_network: b
     command += ["--bind", str(private), str(private), "--proc", "/proc", "--dev", "/dev", "--remount-ro", "/"]
     if subprocess.run([*command, "--", "/bin/true"], check=False, capture_output=True).returncode != 0:
         pytest.skip("bwrap cannot make a sandbox here")
-    return [*command, "--json-status-fd", str(INNER_STATUS_FD), "--", *argv]
+    program = [SHELL, "-c", f'{TAKES_PIPES}; exec "$@"', "sh", *argv]
+    return [*command, "--json-status-fd", str(INNER_STATUS_FD), "--", *program]
 
 
 async def in_namespace(starter: Starter, code: str, **options: Any) -> Watched:

@@ -14,7 +14,7 @@ import pytest
 
 from app.sandbox.bubblewrap import CAPABILITIES, HOME, TEMPORARY
 from app.spawner.client import End, SpawnFailed
-from app.spawner.wire import Confinement
+from app.spawner.wire import INNER_VARIABLES_FD, Confinement
 from tests.sandbox.inside import SYSTEM_PYTHON, Inside, needs_bubblewrap, open_directory, ways
 from tests.spawner.conftest import SERVERS, Child, all_end, spawn, watch
 
@@ -153,6 +153,28 @@ async def test_a_start_that_is_given_up_leaves_nothing(client, inside, delay_s):
             await anyio.sleep(0.01)
 
 
+def is_broken(pipe: int) -> bool:
+    """Whether nobody reads it any more."""
+    try:
+        return not os.write(pipe, b"x")
+    except BrokenPipeError:
+        return True
+
+
+async def test_the_pipes_are_the_programs_alone(client, inside):
+    """So that whoever calls it learns at once that it has closed one."""
+    child = await start(client, inside, "sh", "-c", "exec <&-; echo deaf; exec >&-; sleep 1000")
+    assert await child.read_line() == b"deaf\n"
+    with anyio.fail_after(10):
+        while not is_broken(child.stdin):
+            await anyio.sleep(0.01)
+    assert await child.read_line() == b""
+    assert not child.ends
+    client.kill(child.spawned.id)
+    await child.end()
+    child.close()
+
+
 # --- what cannot be started
 
 
@@ -178,6 +200,18 @@ async def test_a_program_that_cannot_be_executed_inside_is_a_failure(client, ins
     assert (caught.value.stage, caught.value.errno) == ("bubblewrap", errno.EACCES)
 
 
+async def test_what_prepares_the_program_does_not_count_as_it_however_long_it_takes(client, inside):
+    with open_directory() as path:
+        program = path / "program"
+        program.touch(0o755)
+        command = inside.command(str(program), read=[str(path)], has_variables=True)
+        program.unlink()
+        confinement: Confinement = {**CONFINEMENT, "inner_texts": {str(INNER_VARIABLES_FD): "sleep 0.3"}}
+        with pytest.raises(SpawnFailed) as caught:
+            await spawn(client, *command, env=ENVIRONMENT, confinement=confinement)
+    assert (caught.value.stage, caught.value.errno) == ("bubblewrap", errno.ENOENT)
+
+
 async def test_a_wrapper_that_is_not_there_is_no_failure_of_the_sandbox(client):
     with pytest.raises(SpawnFailed) as caught:
         await spawn(client, "/no/such/bwrap", confinement=CONFINEMENT)
@@ -187,6 +221,7 @@ async def test_a_wrapper_that_is_not_there_is_no_failure_of_the_sandbox(client):
     child.close()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may look into the spawner")
 async def test_no_descriptor_is_left_in_the_spawner(client, inside):
     before = len(os.listdir(f"/proc/{client._spawner.pid}/fd"))
     for _ in range(3):
