@@ -20,7 +20,7 @@ SLOWER = 3.0  # times: the bystander's p99 while it is attacked, against its own
 TOLD_WITHIN_S = 1.0  # of a death
 GONE_WITHIN_S = 6.0
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(900)
 
 
 @dataclass(frozen=True)
