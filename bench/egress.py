@@ -1,9 +1,10 @@
 """How fast the egress proxy is: the same download by curl, direct and from a network namespace through the proxy.
 
-    python bench/egress.py [--bytes 1073741824] [--rounds 5] [--tls]
+    python bench/egress.py [--bytes 1073741824] [--rounds 5] [--tls] [--gbit 10]
 
 Direct and proxied runs alternate, and the medians are compared. Reported beside them: how late the event loop of the
-node was meanwhile, and the CPU time that the proxy used. Needs curl and network namespaces.
+node was meanwhile, and the CPU time that the proxy used. `--gbit` has the server send no faster than a network of that
+speed would: the loopback interface alone is faster than that. Needs curl and network namespaces.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import resource
 import socket
 import ssl
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
@@ -35,6 +37,7 @@ from app.spawner.client import Command, End, SpawnerClient
 from app.spawner.wire import Confinement
 
 CHUNK = bytes(1 << 20)
+SO_MAX_PACING_RATE = 47  # bytes per second; the module `socket` does not know it
 
 
 class AnyPort:
@@ -42,7 +45,7 @@ class AnyPort:
         pass
 
 
-def serve(listener: socket.socket, size: int, certificate: str | None) -> None:
+def serve(listener: socket.socket, size: int, certificate: str | None, gbit: float | None) -> None:
     context = None
     if certificate is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -50,6 +53,9 @@ def serve(listener: socket.socket, size: int, certificate: str | None) -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % size
     while True:
         plain, _ = listener.accept()
+        if gbit is not None:
+            rate = min(round(gbit * 1e9 / 8), (1 << 32) - 2)
+            plain.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, struct.pack("I", rate))
         connection = plain if context is None else context.wrap_socket(plain, server_side=True)
         with connection:
             connection.recv(65536)
@@ -158,11 +164,12 @@ def main() -> None:
     parser.add_argument("--bytes", type=int, default=1 << 30)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tls", action="store_true")
+    parser.add_argument("--gbit", type=float, help="of the network between server and client")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory, socket.create_server(("127.0.0.1", 0)) as listener:
         pem = certificate(directory) if options.tls else None
         server = multiprocessing.get_context("fork").Process(
-            target=serve, args=(listener, options.bytes, pem), daemon=True
+            target=serve, args=(listener, options.bytes, pem, options.gbit), daemon=True
         )
         server.start()
         scheme = "https" if options.tls else "http"
