@@ -13,7 +13,7 @@ import anyio
 import msgspec
 
 from app import __version__
-from app.backends.missed import Findings, Missed, findings
+from app.backends.missed import Findings, Missed, findings, reaching_out
 from app.backends.pool import ProcessPool
 from app.domain import BackendSpec, Limits
 from app.errors import (
@@ -42,6 +42,7 @@ DEADLINE_S = 60.0  # of a whole check, including the wait for a process
 MAX_PAGES = 100  # of one list
 MAX_CAPABILITIES_BYTES = 16 << 10
 MAX_TEXT = 200
+MAX_REACHING = 5  # tools that are named
 SUFFIX = ":check"  # of the name under which the pool counts the process: no backend can have this name
 
 _LISTS = ("tools", "resources", "prompts")
@@ -98,7 +99,7 @@ async def check_backend(pool: ProcessPool, spec: BackendSpec, limits: Limits) ->
     # Under a name of its own it takes no session's place, and its failures do not count for the backend's breaker.
     alone = replace(spec, name=spec.name + SUFFIX, isolation="session", warm=0, max_processes=1, enabled=True)
     steps, result, failure = list[Step](), CheckResult(), None
-    counts = dict(result.counts)
+    counts, reaching = dict(result.counts), list[str]()
     process: BackendProcess | None = None
     missed_log = os.memfd_create("missed")
     if spec.sandbox.mode != "off":
@@ -117,7 +118,7 @@ async def check_backend(pool: ProcessPool, spec: BackendSpec, limits: Limits) ->
                 for kind in _LISTS:
                     if kind in result.capabilities:
                         with anyio.fail_after(spec.timeouts.call_s), _timed(steps, f"{kind}/list"):
-                            counts[kind] = await _count(conversation, kind)
+                            counts[kind] = await _count(conversation, kind, reaching)
             finally:
                 lease.release("checked")
     except ShuttingDown:
@@ -129,7 +130,7 @@ async def check_backend(pool: ProcessPool, spec: BackendSpec, limits: Limits) ->
         missed = os.pread(missed_log, MISSED_BYTES, 0)
         os.close(missed_log)
     stderr = [] if process is None else process.stderr.last_lines()
-    found = findings(missed, spec, stderr, has_failed=failure is not None)
+    found = findings(missed, spec, stderr, reaching[:MAX_REACHING], has_failed=failure is not None)
     if failure is not None and found.missed:
         failure = replace(failure, hint=_missed_hint(found.missed[0]))
     capabilities = _bounded(result.capabilities)
@@ -207,7 +208,8 @@ async def _initialize(conversation: _Conversation) -> CheckResult:
     )
 
 
-async def _count(conversation: _Conversation, kind: str) -> int:
+async def _count(conversation: _Conversation, kind: str, reaching: list[str]) -> int:
+    """Adds the names of tools that reach out."""
     count, cursor = 0, None
     for _ in range(MAX_PAGES):
         result = await conversation.ask(f"{kind}/list", {} if cursor is None else {"cursor": cursor})
@@ -215,6 +217,8 @@ async def _count(conversation: _Conversation, kind: str) -> int:
         if not isinstance(items, list):
             raise InvalidResponse(f"the answer to `{kind}/list` lacks {kind}")
         count += len(items)
+        if kind == "tools" and len(reaching) < MAX_REACHING:
+            reaching += reaching_out(items)[:MAX_REACHING]
         if not isinstance(cursor, str):
             return count
     raise InvalidResponse(f"`{kind}/list` has more than {MAX_PAGES} pages")

@@ -15,6 +15,8 @@ _LAST = 3  # so many calls, and files that nobody names, are reported after a fa
 _NAMES = "names (DNS)"
 _SOCKETS, _UNKNOWN = ("socket(AF_INET)", "socket(AF_INET6)"), "unknown (it may not even make a socket)"
 _WEB_PORTS = (80, 443)
+_URLS = ("url", "urls")  # parameters of tools
+MAX_NAME = 64  # of a tool
 # Directories of many programs: whoever gets one gets more than he asked for.
 _is_shared = re.compile(
     r"/[^/]*|/home/[^/]+|/usr/[^/]+|/usr/local/[^/]+|/var/(lib|log|cache|run|spool|tmp)|/etc/ssl|/run/user(/\d+)?"
@@ -47,8 +49,10 @@ class Findings:
     unwatched: str | None = None
 
 
-def findings(log: bytes, spec: BackendSpec, stderr: Iterable[str], *, has_failed: bool) -> Findings:
-    """From what a watcher wrote down (`spawner.wire.Missed`).
+def findings(
+    log: bytes, spec: BackendSpec, stderr: Iterable[str], reaching: Sequence[str] = (), *, has_failed: bool
+) -> Findings:
+    """From what a watcher wrote down (`spawner.wire.Missed`), and the names of tools that are `reaching_out`.
 
     Programs look for many files and try calls that they can do without. So a file counts if the registration of the
     backend or its stderr names it. If it failed, the last calls count, and the last files if none is named.
@@ -73,6 +77,9 @@ def findings(log: bytes, spec: BackendSpec, stderr: Iterable[str], *, has_failed
                 continue
             entry = _path_entry(what, each["access"], is_directory=each["is_directory"], is_named=is_named)
             (named if is_named else files).append(Missed(kind, what, each["access"], count, entry))
+    if reaching and not addresses and spec.sandbox.network == "none":  # a check calls no tool
+        what = f"unknown (what these tools ask for: {', '.join(reaching)})"
+        addresses.append(Missed("address", what, None, len(reaching), {"network": "web"}))
     reported = named + addresses
     if has_failed:
         reported += calls[:_LAST] + ([] if named else files[:_LAST])
@@ -88,6 +95,23 @@ def _read(log: bytes) -> list[tuple[dict[str, Any], int]]:
             entries.append(value)
         lines.append(len(entries) - 1 if isinstance(value, dict) else value)
     return [(entries[index], lines.count(index)) for index in dict.fromkeys(reversed(lines))]
+
+
+def reaching_out(tools: Iterable[object]) -> list[str]:
+    """The names of these tools' definitions that say that they reach other machines, or take a URL."""
+    return [str(tool.get("name"))[:MAX_NAME] for tool in tools if isinstance(tool, dict) and _reaches_out(tool)]
+
+
+def _reaches_out(tool: Mapping[str, Any]) -> bool:
+    """What it says of itself (`annotations.openWorldHint`) goes before what its parameters look like."""
+    notes, schema = (tool.get(name) for name in ("annotations", "inputSchema"))
+    says = notes.get("openWorldHint") if isinstance(notes, dict) else None
+    if isinstance(says, bool):
+        return says
+    parameters = schema.get("properties") if isinstance(schema, dict) else None
+    return isinstance(parameters, dict) and any(
+        name in _URLS or (isinstance(each, dict) and each.get("format") == "uri") for name, each in parameters.items()
+    )
 
 
 def _names(text: str, path: str) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.backends.missed import Findings, Missed, findings
+from app.backends.missed import Findings, Missed, findings, reaching_out
 from app.domain import BackendSpec, Sandbox
 
 
@@ -80,6 +80,31 @@ def test_a_network_that_is_denied_as_a_whole_is_an_unknown_address():
     call = {"kind": "system call", "what": "socket(AF_INET)"}
     missed = found(call, has_failed=False)
     assert missed == [Missed("address", "unknown (it may not even make a socket)", None, 1, {"network": "web"})]
+
+
+@pytest.mark.parametrize(
+    ("tool", "reaches"),
+    [
+        ({"annotations": {"openWorldHint": True}}, True),
+        ({"inputSchema": {"properties": {"page": {"type": "string", "format": "uri"}}}}, True),
+        ({"inputSchema": {"properties": {"url": {"type": "string"}}}}, True),
+        ({"annotations": {"openWorldHint": False}, "inputSchema": {"properties": {"url": {}}}}, False),
+        ({"inputSchema": {"properties": {"path": {"type": "string"}}}}, False),
+        ({"annotations": "x", "inputSchema": []}, False),
+        ({"inputSchema": {"properties": {"x": 1}}}, False),
+    ],
+)
+def test_a_tool_reaches_out_if_it_says_so_or_takes_a_url(tool, reaches):
+    assert reaching_out([{"name": "fetch", **tool}, "no tool", {}]) == (["fetch"] if reaches else [])
+
+
+def test_a_network_that_tools_seem_to_need_is_proposed_where_there_is_none():
+    asked = found(has_failed=False, reaching=["fetch", "search"])
+    assert asked == [
+        Missed("address", "unknown (what these tools ask for: fetch, search)", None, 2, {"network": "web"})
+    ]
+    assert found(has_failed=False, reaching=["fetch"], network="web") == []
+    assert paths(found(address("127.0.0.1:5432"), reaching=["fetch"])) == ["127.0.0.1:5432"]
 
 
 def test_directories_on_the_way_are_not_reported():

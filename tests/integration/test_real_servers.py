@@ -22,6 +22,7 @@ from tests.integration.servers import python_client
 
 NPM = "../integration/real_servers"  # beside the folders of tests/clients
 DATA = "{data}"
+WEB = {"network": "web"}
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ SERVERS = {
         "mcp-server-git", ("mcp-server-git==2026.10.19",), ("--repository", DATA),
         call=("git_status", {"repo_path": DATA}),
     ),
-    "fetch": Server("mcp-server-fetch", ("mcp-server-fetch==2026.10.24",)),
+    "fetch": Server("mcp-server-fetch", ("mcp-server-fetch==2026.10.24",), needs=WEB),
     "sqlite": Server(
         "mcp-server-sqlite", ("mcp-server-sqlite==2025.4.25", "mcp<2"), ("--db-path", f"{DATA}/notes.db"),
         {"write": [DATA]}, ("list_tables", {}),
@@ -58,21 +59,23 @@ SERVERS = {
     "calculator": Server(
         "mcp-server-calculator", ("mcp-server-calculator==0.2.1", "mcp<2"), call=("calculate", {"expression": "6*7"})
     ),
-    "duckduckgo": Server("duckduckgo-mcp-server", ("duckduckgo-mcp-server==0.7.0",)),
-    "arxiv": Server("arxiv-mcp-server", ("arxiv-mcp-server==0.8.2",)),
+    "duckduckgo": Server(
+        "duckduckgo-mcp-server", ("duckduckgo-mcp-server==0.7.0",), needs=WEB
+    ),
+    "arxiv": Server("arxiv-mcp-server", ("arxiv-mcp-server==0.8.2",), needs=WEB),
     "filesystem": Server(
         "mcp-server-filesystem", (), (DATA,), call=("list_directory", {"path": DATA})
     ),
     "memory": Server("mcp-server-memory", call=("read_graph", {})),
-    "everything": Server("mcp-server-everything", call=("echo", {"message": "hello"})),
+    "everything": Server("mcp-server-everything", (), (), WEB, ("echo", {"message": "hello"})),
     "sequential-thinking": Server("mcp-server-sequential-thinking"),
     "postgres": Server(
         "mcp-server-postgres", (), ("postgresql://127.0.0.1:9/none",), {"network": "host"}
     ),
-    "context7": Server("context7-mcp"),
+    "context7": Server("context7-mcp", needs=WEB),
     "notion": Server("notion-mcp-server"),
-    "git-of-npm": Server("git-mcp-server"),
-    "playwright": Server("playwright-mcp"),
+    "git-of-npm": Server("git-mcp-server", needs=WEB),
+    "playwright": Server("playwright-mcp", needs=WEB),
 }  # fmt: skip
 
 
@@ -133,4 +136,5 @@ async def test_a_real_server_runs_in_its_sandbox_and_what_it_needs_is_named(
         gateway.api("PATCH", backend, {"sandbox": needs})
     else:
         assert found["ok"], found
+        assert not found["missed"]
     assert await talk(endpoint, server.call and (server.call[0], filled(server.call[1], data))) > 0
