@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from app.config.settings import Settings
 from app.doctor.findings import Check, State
-from app.egress.egress import Egress
+from app.egress.egress import Egress, EgressOptions
 from app.metrics import Metrics
 from app.sandbox.cgroup_roots import CgroupRoots, open_roots
 from app.sandbox.composer import Composer
@@ -52,7 +52,7 @@ async def _probed(machine: Machine, settings: Settings | None) -> list[TierRepor
         forbidden = [str(settings.data_dir), str(settings.homes)]
     try:
         await spawner.start()
-        async with Egress(Metrics("doctor")) as egress:
+        async with Egress(Metrics("doctor"), EgressOptions(is_counted=False)) as egress:
             probing = Probing(spawner, Composer(machine, NeedsFinder(forbidden), egress), targets)
             return [report for tier in machine.tiers for report in await probing.probe(tier)]
     finally:

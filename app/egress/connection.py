@@ -31,6 +31,7 @@ class Services:
     copier: Copier
     metrics: Metrics
     log: Thinned
+    is_counted: bool = True
 
 
 class Owner(Protocol):
@@ -115,10 +116,14 @@ class Connection:
 
     def _copied(self, sent: int, received: int) -> None:
         metrics = self._services.metrics
+        if not self._services.is_counted:
+            return
         metrics.egress_bytes.labels("sent").inc(sent)
         metrics.egress_bytes.labels("received").inc(received)
 
     def _tell(self, refused: Refused, outgoing: Outgoing | None) -> None:
+        if not self._services.is_counted:
+            return
         self._services.metrics.egress_refusals.labels(refused.reason.label).inc()
         if outgoing is None:
             return

@@ -39,7 +39,8 @@ _REFUSED_KEPT = 20
 @dataclass(frozen=True, slots=True)
 class EgressOptions:
     """`allow`: networks that are reached although they are not public. `own_hosts`: names and addresses by which the
-    gateway itself is reached, besides the addresses of this machine."""
+    gateway itself is reached, besides the addresses of this machine. `is_counted`: whether refusals and bytes are in
+    the metrics, and refusals in the log."""
 
     allow: tuple[Network, ...] = ()
     own_hosts: tuple[Address | str, ...] = ()
@@ -50,6 +51,7 @@ class EgressOptions:
     idle_s: float = 600.0
     max_pipes: int = MAX_PIPES
     sweep_s: float = 5.0
+    is_counted: bool = True
 
 
 class Egress:
@@ -58,13 +60,16 @@ class Egress:
     def __init__(self, metrics: Metrics, options: EgressOptions | None = None) -> None:
         self._options = options or EgressOptions()
         dialler = Dialler(Names(self._options.lookup), self._options.allow, self._options.own_hosts)
-        self._services = Services(dialler, Copier(self._options.max_pipes), metrics, Thinned(logger))
+        self._services = Services(
+            dialler, Copier(self._options.max_pipes), metrics, Thinned(logger), is_counted=self._options.is_counted
+        )
         self._tasks: anyio.abc.TaskGroup | None = None
         self._resources = AsyncExitStack()
         self._serving: set[asyncio.Task[None]] = set()
         self._lines: set[EgressLine] = set()
         self._count = 0
-        metrics.egress_connections.set_function(lambda: self._count)
+        if self._options.is_counted:
+            metrics.egress_connections.set_function(lambda: self._count)
 
     def __repr__(self) -> str:
         return f"<Egress [{len(self._lines)} lines, {self._count} connections]>"

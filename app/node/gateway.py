@@ -147,6 +147,7 @@ async def open_gateway(settings: Settings, node_id: str | None = None) -> AsyncI
         )
         tasks = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(tasks.cancel_scope.cancel)
+        opening.standstill.resolved(opening.standstill.now())  # nothing was owned while it opened
         _start_tasks(tasks, gateway)
         if gateway.routing.redis is not None:
             _start_tasks_of_several(tasks, gateway, gateway.routing.redis)

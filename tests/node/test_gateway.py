@@ -17,12 +17,15 @@ import pytest
 from app.config.settings import Settings
 from app.domain import ApiKey, BackendSpec, Principal, Tenant
 from app.errors import SettingsError, StorageUnavailable
+from app.node import gateway as gateway_module
 from app.node.gateway import Gateway, open_gateway
+from app.node.parts.membership import Membership, join
 from app.protocol.jsonrpc import Request, parse_client
 from app.routing.notice import Kind, Notice
 from app.routing.routes import NodeRecord, session_key
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
+from app.sessions.standstill import GAP_S, StandstillDetector
 from app.storage import migrate
 from app.storage.backends import BackendRepository
 from tests.redis_servers import client_of
@@ -162,6 +165,26 @@ async def test_a_node_that_is_alone_needs_no_redis(alone: Make):
         assert await gateway.drain(5) == 0
         assert len(gateway.sessions.registry) == len(gateway.routes.ownership) == 0
     assert children() == []
+
+
+async def test_what_probes_of_the_sandbox_are_refused_is_nobodys_trouble(alone: Make, caplog):
+    with caplog.at_level("INFO"):
+        async with open_gateway(alone()) as gateway:
+            refusals = [each for each in gateway.metrics.egress_refusals.collect()[0].samples if each.value]
+    assert "backends run in sandboxes of tier" in caplog.text
+    assert (refusals, [line for line in caplog.messages if "Refused" in line]) == ([], [])
+
+
+async def test_a_node_that_takes_long_to_open_did_not_stand_still(alone: Make, monkeypatch):
+    def join_at_last(*parts: Any) -> Membership:
+        detector.ticked_at -= 10 * GAP_S
+        return join(*parts)
+
+    detector = StandstillDetector()
+    monkeypatch.setattr(gateway_module, "StandstillDetector", lambda: detector)
+    monkeypatch.setattr(gateway_module, "join", join_at_last)
+    async with open_gateway(alone()) as gateway:
+        assert not gateway.sessions.registry.standstill.is_detected()
 
 
 @pytest.mark.parametrize("how_far", ["the database", "Redis", "everything"])

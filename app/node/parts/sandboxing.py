@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -34,15 +35,17 @@ async def open_sandboxes(opening: Opening, memory_mb_of: Callable[[str], int | N
     cgroups = await anyio.to_thread.run_sync(open_roots)
     stack.callback(cgroups.close)  # after the processes
     machine = await anyio.to_thread.run_sync(examine, cgroups, partial(uid_of, settings.homes))
-    egress = await stack.enter_async_context(Egress(opening.metrics, EgressOptions(own_hosts=_own_hosts(settings))))
+    options = EgressOptions(own_hosts=_own_hosts(settings))
+    egress = await stack.enter_async_context(Egress(opening.metrics, options))
     finder = NeedsFinder([str(settings.data_dir), str(settings.homes)])
     urls = {"the database": settings.database_url, "Redis": settings.redis_url}
     targets = targets_of((settings.host, settings.port), settings.data_dir, urls)
     spawner = SpawnerClient()
     try:
         await spawner.start()
-        probing = Probing(spawner, Composer(machine.for_probes(), finder, egress), targets)
-        reports = await probing.until_one_holds(machine.tiers)
+        async with Egress(opening.metrics, replace(options, is_counted=False)) as tried:
+            probing = Probing(spawner, Composer(machine.for_probes(), finder, tried), targets)
+            reports = await probing.until_one_holds(machine.tiers)
     finally:
         await spawner.aclose()
     sandboxes = Sandboxes(machine, Composer(machine, finder, egress), settings.sandbox, reports, memory_mb_of)
