@@ -2,9 +2,11 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
+from itertools import islice
 from os.path import dirname
 from typing import Any, Literal
 
@@ -12,6 +14,9 @@ from app.domain import BackendSpec
 
 MOST = 10  # of a report
 _LAST = 3  # so many calls, and files that nobody names, are reported after a failure
+# Different things of one log that are looked at, and of one kind that are compared with each other. A hostile program
+# asks for thousands and names all of them, and the node's event loop waits for this.
+_LOOKED_AT, _COMPARED = 1000, 50
 _NAMES = "names (DNS)"
 _SOCKETS, _UNKNOWN = ("socket(AF_INET)", "socket(AF_INET6)"), "unknown (it may not even make a socket)"
 _WEB_PORTS = (80, 443)
@@ -21,6 +26,7 @@ MAX_NAME = 64  # of a tool
 _is_shared = re.compile(
     r"/[^/]*|/home/[^/]+|/usr/[^/]+|/usr/local/[^/]+|/var/(lib|log|cache|run|spool|tmp)|/etc/ssl|/run/user(/\d+)?"
 ).fullmatch
+_begins, _ends = re.compile(r"(?<![\w.-])").match, re.compile(r"/?(?![\w/-]|\.\w)").match  # where a path does in a text
 _is_secret = re.compile(r"/etc/(g?shadow|sudoers).*|/(.*/)?\.(ssh|gnupg|aws|kube|docker)(/.*)?").fullmatch
 
 Kind = Literal["file", "address", "system call"]
@@ -76,11 +82,13 @@ def findings(
             if is_hidden and not is_named:
                 continue
             entry = _path_entry(what, each["access"], is_directory=each["is_directory"], is_named=is_named)
-            (named if is_named else files).append(Missed(kind, what, each["access"], count, entry))
+            shown = _shown(what)
+            missed = Missed(kind, shown, each["access"], count, entry if shown == what else None)
+            (named if is_named else files).append(missed)
     if reaching and not addresses and spec.sandbox.network == "none":  # a check calls no tool
         what = f"unknown (what these tools ask for: {', '.join(reaching)})"
         addresses.append(Missed("address", what, None, len(reaching), {"network": "web"}))
-    reported = named + addresses
+    reported = named[:_COMPARED] + addresses[:_COMPARED]
     if has_failed:
         reported += calls[:_LAST] + ([] if named else files[:_LAST])
     return Findings(tuple(_merged(reported)[:MOST]), unwatched)
@@ -90,11 +98,13 @@ def _read(log: bytes) -> list[tuple[dict[str, Any], int]]:
     """What was asked for and how often, last first. The last line may be incomplete."""
     entries, lines = list[dict[str, Any]](), list[int]()
     for line in log.split(b"\n")[:-1]:
-        value = json.loads(line)
-        if isinstance(value, dict):
-            entries.append(value)
-        lines.append(len(entries) - 1 if isinstance(value, dict) else value)
-    return [(entries[index], lines.count(index)) for index in dict.fromkeys(reversed(lines))]
+        if line.isdigit():
+            lines.append(int(line))
+        else:
+            lines.append(len(entries))
+            entries.append(json.loads(line))
+    counts = Counter(lines)
+    return [(entries[index], counts[index]) for index in islice(dict.fromkeys(reversed(lines)), _LOOKED_AT)]
 
 
 def reaching_out(tools: Iterable[object]) -> list[str]:
@@ -116,7 +126,17 @@ def _reaches_out(tool: Mapping[str, Any]) -> bool:
 
 def _names(text: str, path: str) -> bool:
     """Whether a text names this path, and not one below or beside it."""
-    return re.search(rf"(?<![\w.-]){re.escape(path)}/?(?![\w/-]|\.\w)", text) is not None
+    at = text.find(path)
+    while at >= 0:
+        if _begins(text, at) and _ends(text, at + len(path)):
+            return True
+        at = text.find(path, at + 1)
+    return False
+
+
+def _shown(path: str) -> str:
+    """The path with bytes that are no UTF-8 escaped: no answer could have them."""
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def _merged(found: Sequence[Missed]) -> list[Missed]:

@@ -1,6 +1,7 @@
 """Which of what a process asked for in vain is reported, and which entry of `sandbox` is proposed for it."""
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -169,3 +170,19 @@ def test_why_a_process_could_not_be_watched_is_said_and_half_a_line_ignored():
     written = log({"kind": "unwatched", "what": "the kernel refuses"}) + b'{"kind": "fi'
     assert findings(written, spec, (), has_failed=True) == Findings((), "the kernel refuses")
     assert findings(b"", spec, (), has_failed=True) == Findings()
+
+
+def test_a_path_that_is_no_utf_8_can_be_answered_and_is_not_proposed():
+    missed = found(file("/srv/\udcff\udcfe"), has_failed=True)
+    assert missed == [Missed("file", "/srv/\\xff\\xfe", "read", 1, None)]
+    assert "".join(paths(missed)).encode()
+
+
+def test_thousands_of_files_that_stderr_names_hold_up_nobody():
+    """The event loop waits for this: it took nine seconds."""
+    named = [f"/etc/{number}" for number in range(3000)]
+    began = time.process_time()
+    missed = found(*map(file, named), *[0] * 60_000, stderr=(" ".join(named), "/etc/" * 8000))
+    assert len(missed) == 10
+    assert missed[0] == Missed("file", "/etc/0", "read", 60_001, {"read": ["/etc/0"]})
+    assert time.process_time() - began < 1
