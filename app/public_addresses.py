@@ -14,13 +14,14 @@ _is_number = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)").fullmatch
 
 # Not public, whatever `is_global` of this Python says. IPv6 is public in 2000::/3 only, which excludes mapped, NAT64,
 # unique local, link-local and multicast addresses; the IPv6 networks below contain IPv4 addresses, or are reserved.
+# 168.63.129.16 looks public, but is the host of a virtual machine in Azure, which hands out its settings and secrets.
 _PUBLIC_V6 = IPv6Network("2000::/3")
 _NOT_PUBLIC: tuple[Network, ...] = tuple(
     ip_network(each)
     for each in (
-        "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
-        "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24",
-        "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
+        "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "168.63.129.16/32", "169.254.0.0/16",
+        "172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16",
+        "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
         "2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20",
     )
 )  # fmt: skip

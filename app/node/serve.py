@@ -9,6 +9,8 @@ cuts this short.
 import asyncio
 import contextlib
 import gc
+import importlib
+import importlib.util
 import logging
 import os
 import resource
@@ -83,9 +85,17 @@ def serve(settings: Settings, *, demo: bool = False, member: int | None = None) 
         settings = replace(settings, node_url=settings.node_url or own_url(settings, listeners[-1]))
         if member is None:
             say_where_data_is(settings.data_dir)
+        _name_the_event_loop()
         runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
         runner.run(_Node(settings, listeners, node_id, lines, member is not None, demo).run())
     return 0
+
+
+def _name_the_event_loop() -> None:
+    """anyio asks sniffio, if another package has brought it, and that knows no loop in callbacks that are of no task,
+    unless it was told: there no task could be started."""
+    if importlib.util.find_spec("sniffio") is not None:
+        importlib.import_module("sniffio").current_async_library_cvar.set("asyncio")
 
 
 def _is_of_a_node(connection: Any) -> bool:

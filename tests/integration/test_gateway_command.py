@@ -10,9 +10,26 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.integration.gateway import ROOT, Gateway
+from tests.integration.gateway import ECHO, ROOT, Gateway, running_gateway
+from tests.integration.wire import wire
 from tests.programs import run_program
 
+# As much of the package sniffio 1.3 as anyio asks, where it is installed: in a callback of the loop it sees no task.
+SNIFFIO = """
+import asyncio
+from contextvars import ContextVar
+class AsyncLibraryNotFoundError(RuntimeError): pass
+current_async_library_cvar = ContextVar("current_async_library_cvar", default=None)
+def current_async_library():
+    if (name := current_async_library_cvar.get()) is not None:
+        return name
+    try:
+        if asyncio.current_task() is not None:
+            return "asyncio"
+    except RuntimeError:
+        pass
+    raise AsyncLibraryNotFoundError
+"""
 TRUNKLINE = [sys.executable, "-m", "app"]
 
 
@@ -79,3 +96,17 @@ def test_the_demo_prints_a_working_address_and_key(tmp_path: Path) -> None:
         finally:
             process.send_signal(signal.SIGTERM)
             assert process.wait(40) == 0
+
+
+async def test_sessions_open_where_another_package_has_brought_sniffio(tmp_path: Path) -> None:
+    (tmp_path / "sniffio.py").write_text(SNIFFIO)
+
+    class BesideSniffio(Gateway):
+        FIRST = (
+            f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import sniffio; "
+            "from anyio._core import _eventloop; _eventloop.sniffio = sniffio"
+        )
+
+    with running_gateway(tmp_path / "data", BesideSniffio, POOL_WAIT_S="2") as gateway:
+        async with wire(gateway.endpoint(ECHO)) as session:
+            assert await session.call("echo", text="here") == "here"
