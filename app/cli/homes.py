@@ -9,6 +9,7 @@ from typing import Any
 from app.cli.database import database_here
 from app.errors import Conflict, GatewayError, NotFound
 from app.processes import homes
+from app.sandbox.uids import table_of
 from app.storage import TenantRepository
 
 _WHICH = "Run it with the settings of the gateway (DATA_DIR, DATABASE_URL, HOMES_DIR), and as its user."
@@ -22,7 +23,8 @@ def show_homes(options: argparse.Namespace) -> int:
     for name in options.remove:
         _remove(root, name, owners)
     try:
-        found = [_shown(home, owners.get(home.name.partition("/")[0])) for home in homes.find(root)]
+        uids = table_of(root)
+        found = [_shown(home, owners, uids) for home in homes.find(root)]
     except OSError as error:
         raise GatewayError(f"cannot read {str(root)!r}: {error.strerror}", hint=_WHICH) from None
     print(json.dumps(found, indent=2) if options.json else _as_table(found))
@@ -42,17 +44,26 @@ def _remove(root: Path, name: str, owners: Mapping[str, str]) -> None:
         raise GatewayError(f"cannot remove {name}: {error.strerror}", hint=_WHICH) from None
 
 
-def _shown(home: homes.Found, tenant: str | None) -> dict[str, Any]:
-    state = "in_use" if home.in_use else "idle" if tenant else "tenant_deleted"
-    return {"name": home.name, "tenant": tenant, "state": state, "bytes": home.size, "path": str(home.path)}
+def _shown(home: homes.Found, owners: Mapping[str, str], uids: Mapping[str, int]) -> dict[str, Any]:
+    of_tenant = home.name.partition("/")[0]
+    tenant = owners.get(of_tenant)
+    return {
+        "name": home.name,
+        "tenant": tenant,
+        "state": "in_use" if home.in_use else "idle" if tenant else "tenant_deleted",
+        "uid": uids.get(of_tenant),
+        "bytes": home.size,
+        "path": str(home.path),
+    }
 
 
 def _as_table(found: Sequence[Mapping[str, Any]]) -> str:
     if not found:
         return "there are no homes yet"
-    lines = [("TENANT", "STATE", "MIB", "HOME")]
+    lines = [("TENANT", "STATE", "UID", "MIB", "HOME")]
     for home in found:
         tenant = home["tenant"] or home["name"].partition(".")[0]
-        lines.append((tenant, home["state"].replace("_", " "), f"{home['bytes'] / 2**20:.1f}", home["path"]))
-    widths = [max(len(line[column]) for line in lines) for column in range(3)]
-    return "\n".join("  ".join([*map(str.ljust, line[:3], widths), line[3]]) for line in lines)
+        uid = "-" if home["uid"] is None else str(home["uid"])
+        lines.append((tenant, home["state"].replace("_", " "), uid, f"{home['bytes'] / 2**20:.1f}", home["path"]))
+    widths = [max(len(line[column]) for line in lines) for column in range(4)]
+    return "\n".join("  ".join([*map(str.ljust, line[:4], widths), line[4]]) for line in lines)

@@ -44,6 +44,19 @@ def uid_of(homes: Path, name: str) -> int:
         return uid
 
 
+def table_of(homes: Path) -> dict[str, int]:
+    """The user ids of tenants, by the names of their homes.
+
+    Raises:
+        OSError: the table cannot be read; it is root's.
+    """
+    try:
+        text = (homes / TABLE).read_bytes()
+    except FileNotFoundError:  # no node has run as root
+        return {}
+    return {name: uid for uid, name in _parse(_whole_lines(text)).items()}
+
+
 def is_of_tenant(uid: int) -> bool:
     """Whether it can be the user id of a tenant."""
     return FIRST <= uid <= LAST
@@ -91,10 +104,18 @@ def _locked(path: Path) -> Iterator[int]:
 def _read(table: int) -> dict[int, str]:
     """The name by id. Cuts off the beginning of a line that a node was writing when the machine stopped."""
     text = os.pread(table, os.fstat(table).st_size, 0)
-    whole = text[: text.rfind(b"\n") + 1]
+    whole = _whole_lines(text)
     if whole != text:
         os.ftruncate(table, len(whole))
-    return {int(uid): name for uid, name in (line.split() for line in whole.decode().splitlines())}
+    return _parse(whole)
+
+
+def _whole_lines(text: bytes) -> bytes:
+    return text[: text.rfind(b"\n") + 1]
+
+
+def _parse(lines: bytes) -> dict[int, str]:
+    return {int(uid): name for uid, name in (line.split() for line in lines.decode().splitlines())}
 
 
 def _free(homes: Path, name: str, names: dict[int, str]) -> int:

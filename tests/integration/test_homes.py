@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from app.sandbox.uids import uid_of
 from tests.integration.gateway import ECHO, Gateway, until
 from tests.integration.wire import wire
 from tests.programs import run_program
@@ -62,7 +63,8 @@ async def test_the_home_of_a_deleted_tenant_is_listed_and_can_be_removed(gateway
     async with wire(gateway.endpoint(ECHO, tenant="acme")):
         (found,) = gateway.cli("homes")
         assert found == {
-            "name": home.parent.name, "tenant": "acme", "state": "in_use", "bytes": 100, "path": str(home.parent),
+            "name": home.parent.name, "tenant": "acme", "state": "in_use", "uid": None, "bytes": 100,
+            "path": str(home.parent),
         }  # fmt: skip
     refused = run_program(["homes", "--remove", home.parent.name], gateway.environment)
     assert refused.returncode == 1
@@ -73,6 +75,15 @@ async def test_the_home_of_a_deleted_tenant_is_listed_and_can_be_removed(gateway
     assert not home.parent.exists()
     missing = run_program(["homes", "--remove", "../x"], gateway.environment)
     assert missing.returncode == 1
+
+
+async def test_each_home_is_listed_with_the_user_of_its_tenant(gateway: Gateway) -> None:
+    homes = [(await lived(gateway, gateway.add_tenant(name))).parent for name in ("acme", "other")]
+    uid = uid_of(homes[0].parent, homes[0].name)  # as a node that is root would do
+    assert [each["uid"] for each in gateway.cli("homes")] == [uid, None]
+    title, first, second = run_program(["homes"], gateway.environment).stdout.splitlines()
+    at = title.index("UID")
+    assert (first[at:].split()[0], second[at:].split()[0]) == (str(uid), "-")
 
 
 async def test_homes_can_be_somewhere_else(tmp_path: Path, start_gateway: Callable[..., Gateway]) -> None:

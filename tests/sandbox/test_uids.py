@@ -26,6 +26,16 @@ def test_a_tenant_keeps_its_id_and_shares_it_with_nobody(tmp_path):
     assert stat.S_IMODE((tmp_path / TABLE).stat().st_mode) == 0o600
 
 
+def test_the_table_can_be_read_without_changing_it(tmp_path):
+    assert uids.table_of(tmp_path) == {}
+    uid = uid_of(tmp_path, "acme.5f")
+    with open(tmp_path / TABLE, "a") as table:
+        table.write(f"{uid} other.5f\n60001 ac")  # given anew; and a node is writing
+    before = (tmp_path / TABLE).read_bytes()
+    assert uids.table_of(tmp_path) == {"other.5f": uid}
+    assert (tmp_path / TABLE).read_bytes() == before
+
+
 NODE = """
 import sys
 from pathlib import Path
