@@ -244,6 +244,11 @@ def _reply(question: Request) -> bytes:
 
 
 def _missed_hint(missed: Missed) -> str:
+    if missed.uid is not None:
+        return (
+            f"It runs as the user {missed.uid}, who may not {missed.access} {missed.what}, as its owner and mode say; "
+            "see `missed`. To allow it, use `chown` or `setfacl` on the node."
+        )
     what = f"{missed.kind} {missed.what}" + (f" ({missed.access})" if missed.access else "")
     if missed.proposal is None:
         return f"Its sandbox keeps this from it: {what}; see `missed`."

@@ -37,7 +37,8 @@ class Missed:
     """Something that this node has and the sandbox withheld.
 
     `access`: to a file, `read` or `write`. `count`: how often it was asked for. `proposal`: what to add to the
-    backend's `sandbox`; None if no entry would help, or none should.
+    backend's `sandbox`; None if no entry would help, or none should. `uid`: the mode of the file or directory keeps it
+    from this user, as whom the process runs.
     """
 
     kind: Kind
@@ -45,6 +46,7 @@ class Missed:
     access: str | None
     count: int
     proposal: Mapping[str, Any] | None
+    uid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,10 @@ def findings(
             is_hidden = each.get("is_hidden", False)
             is_named = _names(registered if is_hidden else text, what)
             if is_hidden and not is_named:
+                continue
+            if "uid" in each:
+                is_named = is_named or _is_declared(what, spec)
+                (named if is_named else files).append(Missed(kind, what, each["access"], count, None, each["uid"]))
                 continue
             entry = _path_entry(what, each["access"], is_directory=each["is_directory"], is_named=is_named)
             shown = _shown(what)
@@ -146,9 +152,17 @@ def _merged(found: Sequence[Missed]) -> list[Missed]:
         same = next((at for at, each in enumerate(kept) if _gives(each.proposal, missed)), None)
         if same is not None:
             kept[same] = replace(kept[same], count=kept[same].count + missed.count)
-        elif not any(each.what.startswith(missed.what + "/") and missed.kind == "file" for each in found):
+        elif missed.uid is not None or not any(_is_on_the_way(missed, each) for each in found):
             kept.append(missed)
     return kept
+
+
+def _is_on_the_way(missed: Missed, other: Missed) -> bool:
+    return missed.kind == "file" and other.what.startswith(missed.what + "/")
+
+
+def _is_declared(path: str, spec: BackendSpec) -> bool:
+    return any((path + "/").startswith(each.rstrip("/") + "/") for each in (*spec.sandbox.read, *spec.sandbox.write))
 
 
 def _gives(proposal: Mapping[str, Any] | None, missed: Missed) -> bool:

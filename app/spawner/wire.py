@@ -86,7 +86,8 @@ class Missed(TypedDict, total=False):
     """What a watched process asked for and could not get, although this machine has it.
 
     `kind`: `file`, `address`, `system call`, or `unwatched`, with the reason in `what`. `access`: `read` or `write`, of
-    a file. `is_hidden`: the process has a directory of its own in the place of one above it, such as /tmp.
+    a file. `is_hidden`: the process has a directory of its own in the place of one above it, such as /tmp. `uid`: the
+    sandbox shows the file, but its mode keeps it from this user, as whom the process runs.
     """
 
     kind: str
@@ -94,6 +95,7 @@ class Missed(TypedDict, total=False):
     access: str
     is_directory: bool
     is_hidden: bool
+    uid: int
 
 
 class Order(TypedDict, total=False):

@@ -23,8 +23,13 @@ def address(what: str) -> dict[str, Any]:
     return {"kind": "address", "what": what}
 
 
+def closed(path: str, access: str = "read") -> dict[str, Any]:
+    return {**file(path, access, is_directory=True), "uid": 60123}
+
+
 def found(*entries: Any, args: tuple[str, ...] = (), stderr: tuple[str, ...] = (), **options: Any) -> list[Missed]:
-    spec = BackendSpec("acme", "files", "server", args, sandbox=Sandbox(network=options.pop("network", "none")))
+    sandbox = Sandbox(network=options.pop("network", "none"), write=options.pop("write", ()))
+    spec = BackendSpec("acme", "files", "server", args, sandbox=sandbox)
     return list(findings(log(*entries), spec, stderr, **{"has_failed": True, **options}).missed)
 
 
@@ -106,6 +111,20 @@ def test_a_network_that_tools_seem_to_need_is_proposed_where_there_is_none():
     ]
     assert found(has_failed=False, reaching=["fetch"], network="web") == []
     assert paths(found(address("127.0.0.1:5432"), reaching=["fetch"])) == ["127.0.0.1:5432"]
+
+
+def test_what_modes_close_is_reported_with_the_user_and_no_entry_would_open_it():
+    missed = found(closed("/srv/notes", "write"), 0, write=("/srv/notes",), has_failed=False)
+    assert missed == [Missed("file", "/srv/notes", "write", 2, None, 60123)]
+    assert paths(found(closed("/srv/notes/a"), write=("/srv/notes",), has_failed=False)) == ["/srv/notes/a"]
+    assert paths(found(closed("/srv/notes"), stderr=("cannot read /srv/notes",))) == ["/srv/notes"]
+    assert found(closed("/srv/notes"), write=("/srv/note",), has_failed=False) == []
+    assert paths(found(closed("/opt/probed"))) == ["/opt/probed"]  # the last before a failure
+
+
+def test_a_closed_directory_is_reported_beside_what_is_missed_in_it():
+    missed = found(closed("/srv/notes", "write"), closed("/srv/notes/a"), write=("/srv/notes",))
+    assert sorted(paths(missed)) == ["/srv/notes", "/srv/notes/a"]
 
 
 def test_directories_on_the_way_are_not_reported():

@@ -5,6 +5,7 @@ from tests.mutations.fault import Fault
 BUBBLEWRAP = ("tests/sandbox/test_bubblewrap.py",)
 NEEDS = ("tests/sandbox/test_needs.py",)
 INNER = ("tests/spawner/wrapped/test_inner.py",)
+WATCHER = ("tests/spawner/watch/test_watcher.py",)
 HOMES = ("tests/processes/test_own_homes.py",)
 DISK, RUNNING = ("tests/processes/test_disk.py",), ("tests/processes/test_supervisor.py",)
 COMPOSER = ("tests/sandbox/test_composer.py",)
@@ -59,6 +60,8 @@ FAULTS_OF_NAMESPACES = (
     ),
     Fault("the wrapper holds the program's pipes", _CONFINEMENT, "os.dup2(nothing, own)", "pass", INNER),
     Fault("what prepares the program counts as it", _INNER, "return bool(arguments) and not arguments.startswith(_SHELL)", "return True", INNER),
+    Fault("modes that keep a tenant's user out are not named", "app/spawner/watch/missed.py", "missed = missed or self._closed_to_user", "_ = missed or self._closed_to_user", WATCHER),
+    Fault("what an access control list grants counts as closed", "app/spawner/watch/inside.py", "return bool(os.getxattr(", "return not bool(os.getxattr(", WATCHER),
     Fault("the wrapper's death leaves the program", _BUBBLEWRAP, '"--new-session", "--die-with-parent"', '"--new-session"', INNER),
     Fault("a signal ends the wrapper with the program", _BUBBLEWRAP, '"--new-session", "--die-with-parent"', '"--die-with-parent"', INNER),
     Fault("what is forbidden is opened", _NEEDS, "if _is_within(real, (each,)):", "if False:", NEEDS),

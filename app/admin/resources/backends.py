@@ -58,6 +58,10 @@ class MissedAnswer(BaseModel):
         description="What to add to `sandbox`; null: no entry would help, or none should.",
         examples=[{"read": ["/srv/repository"]}, {"network": "host"}],
     )
+    uid: int | None = Field(
+        description="The sandbox shows the file, but owner and mode keep it from this user, as whom the backend runs.",
+        examples=[60123],
+    )
 
 
 class CheckAnswer(BaseModel):

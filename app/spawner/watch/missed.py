@@ -2,14 +2,13 @@
 
 import contextlib
 import ctypes
-import errno
 import os
 import stat
-import struct
 from collections.abc import Sequence
 from ipaddress import ip_address
 from typing import Literal, NamedTuple
 
+from app.spawner.watch.inside import READ, SEARCH, WRITE, Users, open_inside
 from app.spawner.wire import Confinement, Missed
 
 Access = Literal["read", "write"]
@@ -18,8 +17,6 @@ _TEXT_BYTES = 4096  # PATH_MAX
 _SCRIPT_BYTES = 128
 _ADDRESS_BYTES = 128
 _HERE = -100  # AT_FDCWD
-_SYS_OPENAT2 = 437  # the same number on every architecture
-_RESOLVE_IN_ROOT = 0x10
 _UNIX, _INET, _INET6 = 1, 2, 10
 _DNS = 53
 _LISTENS = "0A"  # the state of a socket in /proc/PID/net/tcp
@@ -30,7 +27,7 @@ _NOT_MISSED = (
     "/etc/ld.so.preload", "/etc/locale.alias", "/etc/localtime", "/etc/timezone", "/etc/gitconfig",
 )  # fmt: skip
 
-_libc = ctypes.CDLL(None, use_errno=True)
+_BITS = {"open": READ, "look": 0, "write": WRITE, "execute": SEARCH}
 
 
 class Call(NamedTuple):
@@ -73,7 +70,8 @@ CALLS: tuple[Call, ...] = (
 
 
 class Judge:
-    """Knows what a sandbox allows: by the rules of Landlock, or by what exists in its mount namespace."""
+    """Knows what a sandbox allows: by the rules of Landlock, or by what exists in its mount namespace, and by the modes
+    where the process has a user of its own."""
 
     def __init__(self, confinement: Confinement) -> None:
         rules = confinement.get("landlock", {})
@@ -82,6 +80,7 @@ class Judge:
         self._readable = [os.path.realpath(each) for each in rules.get("read", ())] + self._writable
         self._ports = rules.get("connect")
         self._present: set[str] = set()
+        self._users = Users()
 
     def missed(self, pid: int, call: Call, arguments: Sequence[int]) -> Missed | None:
         """What this call will not get. Raises OSError if its process cannot be read, or is gone."""
@@ -116,6 +115,7 @@ class Judge:
             missed = None if does == "look" else self._outside_rules(path, does, creates=creates)
         else:
             missed = _outside_namespace(pid, path, does, creates=creates)
+            missed = missed or self._closed_to_user(pid, path, does, creates=creates)
         if missed is None and does != "write":
             self._present.add(path)
         return missed
@@ -127,6 +127,22 @@ class Judge:
         if _is_within(real, self._writable if does == "write" else self._readable):
             return None
         return _file(real, "write" if does == "write" else "read")
+
+    def _closed_to_user(self, pid: int, path: str, does: str, *, creates: bool) -> Missed | None:
+        bits = _BITS[does]
+        if _is_of_python(path):
+            return None
+        found = _look_inside(pid, path)
+        if found is None and creates:
+            path, bits = os.path.dirname(path), WRITE | SEARCH
+        elif found is not None and found.is_directory and does == "write":
+            bits = 0  # it is there already
+        kept_out = self._users.kept_out(pid, path, bits)
+        if kept_out is None:
+            return None
+        closed, uid = kept_out
+        missed = _file(closed, "write" if closed == path and bits & WRITE else "read")
+        return None if missed is None else {**missed, "uid": uid}
 
     # --- addresses
 
@@ -182,8 +198,9 @@ class _Found(NamedTuple):
     """A path that a process has. `is_own`: it is writable, and not on the same mount as the root: the home, /tmp."""
 
     path: str
-    is_read_only: bool
-    is_own: bool
+    is_read_only: bool = False
+    is_own: bool = False
+    is_directory: bool = False
 
 
 def _nearest_inside(pid: int, path: str) -> _Found | None:
@@ -197,26 +214,30 @@ def _nearest_inside(pid: int, path: str) -> _Found | None:
 
 def _look_inside(pid: int, path: str, flags: int = 0) -> _Found | None:
     """What the process finds at this path."""
-    root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        how = struct.pack("=QQQ", os.O_PATH | os.O_CLOEXEC | flags, 0, _RESOLVE_IN_ROOT)
-        found = _libc.syscall(ctypes.c_long(_SYS_OPENAT2), root, os.fsencode(path), how, ctypes.c_size_t(len(how)))
-        if found < 0:
-            is_absent = ctypes.get_errno() in (errno.ENOENT, errno.ENOTDIR)
-            return None if is_absent else _Found(path, is_read_only=False, is_own=False)
-        try:
-            is_read_only = bool(os.fstatvfs(found).f_flag & os.ST_RDONLY)
-            return _Found(path, is_read_only, not is_read_only and os.fstat(found).st_dev != os.fstat(root).st_dev)
-        finally:
-            os.close(found)
+        found = open_inside(pid, path, flags)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError:
+        return _Found(path)
+    try:
+        status = os.fstat(found)
+        is_read_only = bool(os.fstatvfs(found).f_flag & os.ST_RDONLY)
+        is_own = not is_read_only and status.st_dev != os.stat(f"/proc/{pid}/root").st_dev
+        return _Found(path, is_read_only, is_own, stat.S_ISDIR(status.st_mode))
     finally:
-        os.close(root)
+        os.close(found)
 
 
 def _file(path: str, access: Access) -> Missed | None:
-    if _is_within(path, _NOT_MISSED) or "/__pycache__" in path:  # where a link leads; Python's compiled modules
+    if _is_within(path, _NOT_MISSED) or _is_of_python(path):  # where a link leads
         return None
     return {"kind": "file", "what": path, "access": access, "is_directory": os.path.isdir(path)}
+
+
+def _is_of_python(path: str) -> bool:
+    """Whether it is a compiled module, which Python does well without."""
+    return "/__pycache__" in path
 
 
 def _is_writable(path: str) -> bool:

@@ -186,7 +186,14 @@ async def test_a_check_says_what_the_sandbox_kept_from_the_backend(rig):
     rig.node.check_result = CheckResult(findings=Findings((missed,), "the kernel refuses"))
     answer = (await rig.ask("POST", TENANT + "/backends/echo:check")).json()
     assert answer["missed"] == [
-        {"kind": "file", "what": "/srv/data", "access": "read", "count": 2, "proposal": {"read": ["/srv/data"]}}
+        {
+            "kind": "file",
+            "what": "/srv/data",
+            "access": "read",
+            "count": 2,
+            "proposal": {"read": ["/srv/data"]},
+            "uid": None,
+        }
     ]
     assert answer["unwatched"] == "the kernel refuses"
 

@@ -17,11 +17,13 @@ from typing import Any
 import anyio
 import pytest
 
+from app.sandbox.bubblewrap import CAPABILITIES
 from app.spawner import landlock, seccomp
 from app.spawner.client import MISSED_BYTES, Command, End, SpawnerClient
 from app.spawner.system_calls import NUMBERS
 from app.spawner.watch import watcher
 from app.spawner.wire import INNER_STATUS_FD, SHELL, TAKES_PIPES, Confinement
+from tests.sandbox.inside import IS_ROOT, NOBODYS_UID, SYSTEM_PYTHON, Inside, needs_bubblewrap, open_directory
 
 OWN = [sys.prefix, sys.base_prefix, "/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache"]
 
@@ -113,6 +115,57 @@ time.sleep(60)
 async def test_a_command_that_does_not_exist_fails_as_without_a_watcher(starter):
     with pytest.raises(Exception, match="No such file or directory"):
         await starter.start("/no/such/command")
+
+
+# --- a user of its own
+
+
+def grant(path: Path, uid: int) -> None:
+    """An access control list by which this user may read and write the file, as `setfacl` makes it."""
+    nobody = 0xFFFFFFFF
+    entries = [(0x01, 6, nobody), (0x02, 6, uid), (0x04, 0, nobody), (0x10, 6, nobody), (0x20, 0, nobody)]
+    content = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    os.setxattr(path, "system.posix_acl_access", content)
+
+
+@needs_bubblewrap
+@pytest.mark.skipif(not IS_ROOT, reason="only root can become another user")
+async def test_what_modes_keep_from_the_user_of_a_tenant_is_named_with_that_user(starter):
+    as_tenant = Inside("as the user of the tenant", 0, NOBODYS_UID)
+    with open_directory() as shown, open_directory() as written:
+        for name in ("open", "secret"):
+            (shown / name).write_text("x")
+        (shown / "secret").chmod(0o640)
+        (shown / "closed").mkdir(mode=0o700)
+        (shown / "closed" / "file").touch()
+        (written / "old").touch(0o644)
+        (written / "granted").touch(0o600)
+        grant(written / "granted", NOBODYS_UID)
+        (written / "own").mkdir()
+        os.chown(written / "own", NOBODYS_UID, NOBODYS_UID)
+        code = f"""{TRY}
+attempt(open, "{shown}/open")
+attempt(open, "{shown}/secret")
+attempt(os.stat, "{shown}/closed/file")
+attempt(open, "{written}/old")
+attempt(open, "{written}/old", "a")
+attempt(open, "{written}/new", "w")
+attempt(open, "{written}/granted", "a")
+attempt(os.makedirs, "{written}/own", 0o777, True)
+attempt(open, "{written}/own/new", "w")
+attempt(open, "/tmp/home/new", "w")
+"""
+        argv = as_tenant.command(SYSTEM_PYTHON, "-c", code, read=[str(shown)], write=[str(written)])
+        confinement: Confinement = {"is_wrapped": True, "capabilities": list(CAPABILITIES)}
+        watched = await starter.start(*argv, confinement=confinement)
+    denied = "PermissionError"
+    assert watched.output.split() == ["ok", denied, denied, "ok", denied, denied, "ok", "ok", "ok", "ok"]
+    assert [(each["what"], each["access"], each["uid"]) for each, _ in watched.missed if "uid" in each] == [
+        (f"{shown}/secret", "read", NOBODYS_UID),
+        (f"{shown}/closed", "read", NOBODYS_UID),
+        (f"{written}/old", "write", NOBODYS_UID),
+        (str(written), "write", NOBODYS_UID),
+    ]
 
 
 # --- a mount and a network namespace of its own
