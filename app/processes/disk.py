@@ -2,7 +2,8 @@
 have more than allowed.
 
 Bounded, whatever a process makes: a look ends at the limit, every file counts for something, and a look that took long
-is not repeated soon. Not counted is what has no name any more: files that are removed while they are open.
+is not repeated soon, unless the disk has lost as much meanwhile as the process may have: so that nobody gains time to
+fill it by making looks slow. Not counted is what has no name any more: files that are removed while they are open.
 """
 
 import errno
@@ -22,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
 LOOKING_SHARE = 0.01  # of the time of one thread, for each process
+HURRIED_SHARE = 0.1  # the same while the disk is being filled
 MAX_DEPTH = 100  # of directories in directories: each is a descriptor while it is looked at
 ENTRY_BYTES = 1 << 10  # what an empty file or a directory counts for
 
@@ -36,27 +38,50 @@ class _Open(NamedTuple):
     closing: ExitStack
 
 
+class Look(NamedTuple):
+    """What was found: the end of "it …", or None if nothing is wrong. After so many seconds it is time for the next
+    look, or `soonest_s` if there is much less than `free_bytes` by then."""
+
+    found: str | None = None
+    again_s: float = LOOK_EVERY_S
+    soonest_s: float = LOOK_EVERY_S
+    free_bytes: int = 0
+
+
+class _Due(NamedTuple):
+    at: float = 0.0
+    soonest: float = 0.0
+    free_bytes: int = 0
+
+
 class DiskWatch:
     """Looks at what processes have on the disk, and ends those that have too much there."""
 
     def __init__(self) -> None:
-        self._due: dict[BackendProcess, float] = {}
+        self._due: dict[BackendProcess, _Due] = {}
 
     async def sweep(self, places: Mapping[BackendProcess, Sequence[str]]) -> None:
         """Looks where it is time to; to be called a few times a second."""
-        self._due = {process: self._due.get(process, 0.0) for process in places}
-        for process, at in self._due.items():
+        self._due = {process: self._due.get(process, _Due()) for process in places}
+        for process, due in self._due.items():
             most = process.spec.limits.disk_mb
-            if most is None or not places[process] or time.monotonic() < at or process.is_being_killed:
+            if most is None or not places[process] or time.monotonic() < due.soonest or process.is_being_killed:
                 continue
             try:
-                found, again_s = await anyio.to_thread.run_sync(look, places[process], most << 20)
+                if time.monotonic() < due.at:
+                    free = await anyio.to_thread.run_sync(_free_bytes, places[process])
+                    if due.free_bytes - free <= most << 20:
+                        soonest, most_free = time.monotonic() + LOOK_EVERY_S, max(due.free_bytes, free)
+                        self._due[process] = _Due(due.at, soonest, most_free)
+                        continue
+                seen = await anyio.to_thread.run_sync(look, places[process], most << 20)
             except OSError as error:
-                found, again_s = None, LOOK_EVERY_S
+                seen = Look()
                 logger.warning("Cannot measure the files of a backend process: %s", error)
-            self._due[process] = time.monotonic() + again_s
-            if found is not None:
-                process.kill(found, limit="disk")
+            now = time.monotonic()
+            self._due[process] = _Due(now + seen.again_s, now + seen.soonest_s, seen.free_bytes)
+            if seen.found is not None:
+                process.kill(seen.found, limit="disk")
 
 
 def over(places: Iterable[str], most_bytes: int) -> str | None:
@@ -74,11 +99,19 @@ def over(places: Iterable[str], most_bytes: int) -> str | None:
     return None
 
 
-def look(places: Iterable[str], most_bytes: int) -> tuple[str | None, float]:
-    """The same, and after how many seconds to look again."""
-    began = time.monotonic()
+def look(places: Sequence[str], most_bytes: int) -> Look:
+    """The same, and when to look again."""
+    began, free = time.monotonic(), _free_bytes(places)
     found = over(places, most_bytes)
-    return found, max(LOOK_EVERY_S, (time.monotonic() - began) / LOOKING_SHARE)
+    seconds = time.monotonic() - began
+    again_s, soonest_s = (max(LOOK_EVERY_S, seconds / share) for share in (LOOKING_SHARE, HURRIED_SHARE))
+    return Look(found, again_s, soonest_s, free)
+
+
+def _free_bytes(places: Sequence[str]) -> int:
+    """Of their disk."""
+    status = os.statvfs(places[0])
+    return status.f_bavail * status.f_frsize
 
 
 def _sizes(place: str) -> Generator[int, None, None]:

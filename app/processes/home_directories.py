@@ -107,10 +107,14 @@ def _parent(parent: Path | int) -> Iterator[int]:
 
 
 def size(path: Path) -> int:
-    """The bytes that all files in it occupy."""
-    total = 0
-    for directory, _, files in os.walk(path):
-        for each in files:
-            with suppress(OSError):
-                total += os.lstat(os.path.join(directory, each)).st_size
+    """The bytes that all files in it occupy, but for those so deep that no path names them. A process may have made
+    directories deeper than a recursion can be."""
+    total, waiting = 0, [os.fspath(path)]
+    while waiting:
+        with suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for each in entries:
+                if each.is_dir(follow_symlinks=False):
+                    waiting.append(each.path)
+                else:
+                    total += each.stat(follow_symlinks=False).st_size
     return total

@@ -73,11 +73,14 @@ def give(directory: Path, uid: int) -> None:
     """
     if directory.lstat().st_uid == uid:
         return
-    for _, _, files, opened in os.fwalk(directory, topdown=False):  # the directory itself is the last
-        for name in files:
-            with contextlib.suppress(FileNotFoundError):
-                _give_file(name, opened, uid)
-        os.fchown(opened, uid, uid)
+    try:
+        for _, _, files, opened in os.fwalk(directory, topdown=False):  # the directory itself is the last
+            for name in files:
+                with contextlib.suppress(FileNotFoundError):
+                    _give_file(name, opened, uid)
+            os.fchown(opened, uid, uid)
+    except RecursionError:
+        raise OSError(errno.ENAMETOOLONG, "it has too many directories in each other", str(directory)) from None
 
 
 def _give_file(name: str, directory: int, uid: int) -> None:

@@ -35,6 +35,9 @@ _NEW_NAMESPACES = 0x7E020000  # all CLONE_NEW* that clone() takes
 _INPUT_IOCTLS = (0x5412, 0x541C)  # TIOCSTI and TIOCLINUX write what looks like the terminal's input
 _HARMLESS_PERSONALITIES = (0, 8, 0x20000, 0x20008, 0xFFFFFFFF)  # the last asks which it is
 
+# Huge pages are the machine's, set aside for a program that needs them, and no control group of memory counts them.
+_HUGE_MAPPING, _HUGE_FILE, _HUGE_SEGMENT = 0x40000, 0x4, 0x800
+
 _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
 _STREAM, _DATAGRAM, _RAW, _SEQPACKET, _TYPE_BITS = 1, 2, 3, 5, 0xF
 _NETLINK_ROUTE = 0
@@ -109,6 +112,9 @@ class _Assembler:
             *self.calls("clone3", _deny(errno.ENOSYS)),
             *self.calls("clone", _any_bit(_argument(0), _NEW_NAMESPACES, _deny(errno.EPERM))),
             *self.calls("ioctl", _when(_argument(1), _INPUT_IOCTLS, _deny(errno.EPERM))),
+            *self.calls("mmap", _any_bit(_argument(3), _HUGE_MAPPING, _deny(errno.ENOMEM))),
+            *self.calls("memfd_create", _any_bit(_argument(1), _HUGE_FILE, _deny(errno.ENOMEM))),
+            *self.calls("shmget", _any_bit(_argument(2), _HUGE_SEGMENT, _deny(errno.ENOMEM))),
             *self.calls("personality", _unless(_argument(0), _HARMLESS_PERSONALITIES, _deny(errno.EPERM))),
             *self.calls("socket", _sockets()),
             *self.calls("socketpair", _unless(_argument(0), [_UNIX], _deny(errno.EAFNOSUPPORT))),

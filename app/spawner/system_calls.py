@@ -19,7 +19,7 @@ _X86_64 = {
     "prlimit64": 302, "setpriority": 141, "sched_setaffinity": 203, "sched_setscheduler": 144, "sched_setparam": 142,
     "sched_setattr": 314, "ioprio_set": 251, "shmget": 29, "shmat": 30, "shmctl": 31, "semget": 64, "semop": 65,
     "semctl": 66, "semtimedop": 220, "msgget": 68, "msgsnd": 69, "msgrcv": 70, "msgctl": 71, "mq_open": 240,
-    "mq_unlink": 241,
+    "mq_unlink": 241, "mmap": 9, "memfd_create": 319,
 }  # fmt: skip
 
 _AARCH64 = {
@@ -33,7 +33,8 @@ _AARCH64 = {
     "personality": 92, "socket": 198, "socketpair": 199, "prlimit64": 261, "setpriority": 140,
     "sched_setaffinity": 122, "sched_setscheduler": 119, "sched_setparam": 118, "sched_setattr": 274, "ioprio_set": 30,
     "shmget": 194, "shmat": 196, "shmctl": 195, "semget": 190, "semop": 193, "semctl": 191, "semtimedop": 192,
-    "msgget": 186, "msgsnd": 189, "msgrcv": 188, "msgctl": 187, "mq_open": 180, "mq_unlink": 181,
+    "msgget": 186, "msgsnd": 189, "msgrcv": 188, "msgctl": 187, "mq_open": 180, "mq_unlink": 181, "mmap": 222,
+    "memfd_create": 279,
 }  # fmt: skip
 
 NUMBERS = {"x86_64": _EVERYWHERE | _X86_64, "aarch64": _EVERYWHERE | _AARCH64}

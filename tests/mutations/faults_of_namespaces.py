@@ -108,7 +108,8 @@ FAULTS_OF_NAMESPACES = (
     Fault("a process has the machine's accounts", _BUBBLEWRAP, "if room.has_accounts:", "if False:", COMPOSER),
     Fault("empty files count for nothing", _DISK, "max(ENTRY_BYTES, status", "max(0, status", DISK),
     Fault("deep directories are measured", _DISK, "if len(stack) >= MAX_DEPTH:", "if False:", DISK),
-    Fault("the files of a running process have no limit", _DISK, 'process.kill(found, limit="disk")', "pass", RUNNING),
+    Fault("the files of a running process have no limit", _DISK, 'process.kill(seen.found, limit="disk")', "pass", RUNNING),
+    Fault("slow looks give time to fill the disk", _DISK, "due.free_bytes - free <= most << 20", "True", RUNNING),
     Fault("anybody's home is taken", _DIRECTORIES, " and is_of_tenant(status.st_uid)):", "):", HOMES),
     Fault("a principal gets another's process", _STOCK, "return identity if self.spec.homes_per_principal else None", "return None", KEEPERS),
 )  # fmt: skip

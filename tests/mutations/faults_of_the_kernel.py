@@ -188,6 +188,13 @@ FAULTS_OF_THE_KERNEL = (
         SECCOMP,
     ),
     Fault(
+        "the machine's huge pages can be had",
+        "app/spawner/seccomp.py",
+        "_HUGE_MAPPING, _HUGE_FILE, _HUGE_SEGMENT = 0x40000, 0x4, 0x800",
+        "_HUGE_MAPPING, _HUGE_FILE, _HUGE_SEGMENT = 0x40000, 0, 0x800",
+        SECCOMP,
+    ),
+    Fault(
         "any personality can be had",
         "app/spawner/seccomp.py",
         "_HARMLESS_PERSONALITIES = (0,",

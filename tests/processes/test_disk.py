@@ -62,6 +62,7 @@ def test_a_directory_that_is_closed_is_too_much(tmp_path: Path) -> None:
 
 
 def test_a_look_that_takes_long_is_not_repeated_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert disk.look([str(tmp_path)], MIB) == (None, disk.LOOK_EVERY_S)
+    assert disk.look([str(tmp_path)], MIB)[:3] == (None, disk.LOOK_EVERY_S, disk.LOOK_EVERY_S)
     monkeypatch.setattr("app.processes.disk.LOOKING_SHARE", 1e-9)
-    assert disk.look([str(tmp_path)], MIB)[1] > 100
+    assert disk.look([str(tmp_path)], MIB).again_s > 100
+    assert disk.look([str(tmp_path)], MIB).soonest_s == disk.LOOK_EVERY_S

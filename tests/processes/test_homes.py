@@ -8,6 +8,7 @@ import sys
 import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import anyio
 import pytest
@@ -295,3 +296,15 @@ async def test_a_directory_that_is_not_there_is_named_as_it_was_registered(runni
     assert (str(caught.value), caught.value.started) == (problem, False)
     assert caught.value.hint is not None
     assert "trunkline homes" in caught.value.hint
+
+
+async def test_a_home_is_found_however_deep_its_directories_are(tmp_path):
+    store = Homes(tmp_path)
+    home = await store.open("acme.64f2a8c1b3d40")
+    deep = "\n".join(["import os, sys", "os.chdir(sys.argv[1])", "for _ in range(1500): os.mkdir('d'); os.chdir('d')"])
+    subprocess.run([sys.executable, "-c", deep, home.path], check=True)
+    (Path(home.path) / "file").write_bytes(bytes(1000))
+    store.close(home)
+    assert [(found.name, found.size) for found in homes.find(tmp_path)] == [("acme.64f2a8c1b3d40", 1000)]
+    homes.remove(tmp_path, "acme.64f2a8c1b3d40")
+    assert list(homes.find(tmp_path)) == []

@@ -251,6 +251,20 @@ async def test_a_process_with_too_much_on_the_disk_is_killed(running, variable):
     await eventually(lambda: running.value("trunkline_limits_hit_total", limit="disk") == 1)
 
 
+async def test_a_process_whose_files_take_long_to_look_at_gains_no_time_to_fill_the_disk(running, monkeypatch):
+    monkeypatch.setattr("app.processes.disk.LOOKING_SHARE", 1e-9)  # after the first look, none for a day
+    code = (
+        "import os, time\n"
+        "for number in range(200):\n"
+        "    open(os.environ['HOME'] + f'/{number}', 'wb').write(bytes(1 << 20))\n"
+        "    time.sleep(0.05)\n"
+        "time.sleep(600)"
+    )
+    fields = {"command": sys.executable, "args": ("-I", "-S", "-c", code), "limits": ProcessLimits(disk_mb=20)}
+    _, listener = await running.start("echo", **fields, state="keep", isolation="shared")
+    assert (await listener.exit()).limit == "disk"
+
+
 async def test_no_process_is_started_in_a_home_that_is_full(running, tmp_path, caplog):
     fields = {"state": "keep", "isolation": "shared", "limits": ProcessLimits(disk_mb=1)}
     process, _ = await running.start("echo", **fields)

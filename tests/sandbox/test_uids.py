@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from app.processes.home_directories import remove_tree
 from app.sandbox import uids
 from app.sandbox.uids import FIRST, LAST, TABLE, give, uid_of
 
@@ -142,3 +143,13 @@ def test_a_home_with_all_in_it_is_given_to_its_tenant_and_nothing_else(tmp_path)
     (home / "later").write_text("by root")
     give(home, uid)  # is done once
     assert (home / "later").stat().st_uid == 0
+
+
+@AS_ROOT
+def test_directories_too_deep_to_be_given_away_are_an_error_like_others(tmp_path):
+    deep = "\n".join(["import os, sys", "os.chdir(sys.argv[1])", "for _ in range(1500): os.mkdir('d'); os.chdir('d')"])
+    (tmp_path / "home").mkdir()
+    subprocess.run([sys.executable, "-c", deep, str(tmp_path / "home")], check=True)
+    with pytest.raises(OSError, match="too many directories"):
+        give(tmp_path / "home", FIRST)
+    remove_tree(tmp_path, "home")

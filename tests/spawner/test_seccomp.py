@@ -92,6 +92,16 @@ def test_what_no_server_needs_is_denied(machine):
 
 
 @both
+def test_the_machine_s_huge_pages_are_out_of_reach(machine):
+    private, shared_segment = 0x22, 0o1600
+    assert of("mmap", machine, 0, 4096, 3, private | 0x40000) == errno.ENOMEM
+    assert of("memfd_create", machine, 0, 0x4) == errno.ENOMEM
+    assert of("shmget", machine, 0, 4096, shared_segment | 0x800) == errno.ENOMEM
+    assert of("mmap", machine, 0, 4096, 3, private) == of("memfd_create", machine, 0, 0x3) == 0
+    assert of("shmget", machine, 0, 4096, shared_segment) == 0
+
+
+@both
 def test_of_sockets_there_are_tcp_udp_unix_and_the_question_for_addresses(machine):
     for family in (INET, INET6):
         assert [of("socket", machine, family, kind, 0) for kind in (STREAM, DATAGRAM, STREAM | CLOEXEC)] == [0, 0, 0]
