@@ -15,8 +15,6 @@ from typing import Any
 import httpcore2
 import pytest
 
-from tests import registration
-
 pytest_plugins = ["tests.postgres", "tests.redis_servers"]
 os.environ.pop("COLUMNS", None)  # workers have one, and tables would be cut to it
 
@@ -140,11 +138,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.line(f"{len(tests)} skipped, {reason}:", yellow=True)
         for file, count in Counter(test.partition("::")[0] for test in tests).items():
             terminalreporter.line(f"    {count:4} in {file}")
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    registration.for_test(looks_inside=item.get_closest_marker("looks_inside") is not None)
 
 
 @pytest.fixture(scope="session")

@@ -107,7 +107,7 @@ class Asked:
 @dataclass(frozen=True)
 class Initialised:
     process: str
-    parent: int  # pid of the node's spawner
+    place: int  # of its node
     whose: str
     at: float
 
@@ -135,7 +135,6 @@ class Node:
 
     place: int
     pid: int
-    spawner: int
     at: float
 
 

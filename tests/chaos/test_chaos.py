@@ -20,7 +20,7 @@ from tests.chaos.storm import Storm, default_seed
 ALWAYS_S, ALWAYS_SEED = 8.0, 49
 AROUND_S = 240.0  # the start, what has to become well again, and the end
 
-pytestmark = [pytest.mark.timeout(24 * 3600), pytest.mark.looks_inside]
+pytestmark = pytest.mark.timeout(24 * 3600)
 
 
 async def test_what_a_storm_leaves(postgres_database: str, pytestconfig: pytest.Config) -> None:

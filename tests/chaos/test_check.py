@@ -63,9 +63,9 @@ def sent(number: int) -> Sent:
 def well(*more: Any, without: Callable[[Any], bool] = lambda record: False) -> History:
     """One session on node 0 that is called and heard for twenty seconds, and what is added or left out."""
     records = [
-        *(Node(place, 100 + place, 200 + place, 0.0) for place in range(3)),
+        *(Node(place, 100 + place, 0.0) for place in range(3)),
         Opened("s1", "k1", "north", "respawn", 0.5),
-        Initialised("p1", 200, "s1", 0.4),
+        Initialised("p1", 0, "s1", 0.4),
         Listened("s1", "k1", 1, 0.6, 0.7, 200),
         *(record for number in range(1, CALLS + 1) for record in (call(number), executed(number))),
         *(record for number in range(1, 6) for record in (sent(number), heard(number))),
@@ -123,7 +123,7 @@ BROKEN: dict[str, tuple[str, History]] = {
         "nothing_lost",
         well(
             *(sent(6), Closed("s1", 30.0), fault("node", "kill", 20.0, 22.0)),
-            *(Initialised("p2", 201, "s1", 23.0), Sent("p2", 1, 24.0), heard(1, process="p2", sent_at=24.0, at=24.1)),
+            *(Initialised("p2", 1, "s1", 23.0), Sent("p2", 1, 24.0), heard(1, process="p2", sent_at=24.0, at=24.1)),
         ),
     ),
     "executed after a revocation": ("nothing_after_a_revocation", well(Revoked("k1", 1, 5.0, 5.1))),

@@ -1,6 +1,6 @@
 """What the faults of a history excuse: which part was harmed when, and what could not be known or kept then."""
 
-from tests.chaos.history import FOREVER, Fault, History, Initialised, Node, Revoked
+from tests.chaos.history import FOREVER, Fault, History, Initialised, Revoked
 
 SLACK_S = 1.0  # a busy machine
 KNOWN_S = 1.0 + SLACK_S  # a revocation, over Redis
@@ -16,8 +16,7 @@ class Weather:
 
     def __init__(self, history: History) -> None:
         self._faults = sorted(history.of(Fault), key=lambda each: each.began)
-        spawners = {each.spawner: each.place for each in history.of(Node)}
-        self._places = {each.process: spawners.get(each.parent, -1) for each in history.of(Initialised)}
+        self._places = {each.process: each.place for each in history.of(Initialised)}
 
     def place_of(self, process: str) -> int:
         """Where the node stood that has started it."""

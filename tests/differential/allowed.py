@@ -17,7 +17,7 @@ SUBSCRIBING = {
 }
 # Over HTTP they have another stream than what is around them: their order is their own.
 BY_THE_WAY = {*COALESCED, "notifications/initialized", "notifications/cancelled"}
-_PID = re.compile(r'(?<="pid": )\d+')
+_PROCESS = re.compile(r'(?<="process": )\d+')
 _CLOCK = re.compile(r"T\d\d:\d\d:\d\d")
 
 
@@ -117,7 +117,7 @@ def _own_of_the_process(entry: Entry, _: Place) -> Entry:
             return {name: within(each) for name, each in value.items()}
         if isinstance(value, list):
             return [within(each) for each in value]
-        return _CLOCK.sub("TIME", _PID.sub("PID", value)) if isinstance(value, str) else value
+        return _CLOCK.sub("TIME", _PROCESS.sub("PROCESS", value)) if isinstance(value, str) else value
 
     return replace(entry, body=within(entry.body)) if entry.kind == "result" else entry
 

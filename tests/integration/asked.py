@@ -193,9 +193,9 @@ class AskedSseClient:
         call = {"jsonrpc": "2.0", "id": next(self._ids), "method": "tools/call", "params": {"name": "whoami"}}
         return json.loads(_text_in(await self._request(call)))
 
-    async def pid(self) -> int:
-        """The process that serves it."""
-        return int((await self._whoami())["pid"])
+    async def process(self) -> int:
+        """The process that serves it, by its stdin."""
+        return int((await self._whoami())["process"])
 
     async def heard(self) -> list[str]:
         """What the process has heard without having asked for it, or twice. All sent before has been read then."""

@@ -51,12 +51,6 @@ def echo(gateway: Gateway) -> Endpoint:
     return gateway.endpoint(ECHO)
 
 
-@pytest.fixture(scope="session")
-def visible_echo(gateway: Gateway) -> Endpoint:
-    """The same without a sandbox: the pids that it tells are those of the machine."""
-    return gateway.endpoint(ECHO, sandbox={"mode": "off"})
-
-
 @pytest.fixture
 async def session(echo: Endpoint) -> AsyncIterator[Wire]:
     """An open session of the echo server."""

@@ -19,7 +19,6 @@ import httpx2
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests import registration
 from tests.programs import Program, run_program
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -131,7 +130,7 @@ class Gateway:
         """Registers a stdio server; returns the base of its addresses (append /mcp or /sse)."""
         named = [*args, *fields.get("env", {}).values()]
         fields["env"] = {"TEST_MARK": self.mark, **fields.get("env", {})}
-        fields.setdefault("sandbox", {"write": scratch(named)} if registration.is_confined else {"mode": "off"})
+        fields.setdefault("sandbox", {"write": scratch(named)})
         fields.setdefault("max_processes", 1000)
         body = {"name": name, "command": command, "args": list(args), **fields}
         self.api("POST", f"/tenants/{tenant}/backends", body)
@@ -163,6 +162,10 @@ class Gateway:
         """Every living process that was started for a backend of this gateway, adopted or not. What only wraps it in
         namespaces is not counted."""
         return [each for each in marked(self.mark) if name_of(each) != "bwrap"]
+
+    def processes_of(self, stdin: int) -> list[psutil.Process]:
+        """The backend with this stdin, and what it has started that kept it."""
+        return [each for each in self.backends() if stdin_of(each.pid) == stdin]
 
     async def wait_for_backends(self, count: int, within_s: float = 10.0) -> float:
         """Waits until exactly `count` backend processes live; returns the seconds that took."""
@@ -258,10 +261,22 @@ async def until(
         await anyio.sleep(0.01)
 
 
+def for_backends(directory: Path) -> Path:
+    """A directory in this one that sandboxes may open: nothing of a gateway is in it."""
+    made = directory / "for-backends"
+    made.mkdir(exist_ok=True)
+    return made
+
+
+def may_write(directory: Path) -> dict[str, Any]:
+    """The `sandbox` of a backend that is told of this directory of the test only when it runs."""
+    return {"write": scratch([str(directory)])}
+
+
 def scratch(texts: Sequence[str]) -> list[str]:
     """The directories of the test that these name, open to whatever user a backend runs as."""
     root = Path(tempfile.gettempdir())
-    found = {Path(each) for each in texts if each.startswith(f"{root}/pytest-of-")}
+    found = {Path(each) for each in texts if each.startswith((f"{root}/pytest-of-", f"{root}/trunkline-chaos-"))}
     directories = {each if each.is_dir() else each.parent for each in found}
     for each in directories:
         each.chmod(0o777)
@@ -274,6 +289,26 @@ def name_of(process: psutil.Process) -> str:
         return process.name()
     except psutil.NoSuchProcess:
         return ""
+
+
+def stdin_of(pid: int) -> int | None:
+    """The inode of its stdin: what the servers of these tests know themselves by, as the pids of a namespace say
+    nothing outside of it. None if it has ended."""
+    try:
+        return os.stat(f"/proc/{pid}/fd/0").st_ino
+    except OSError:
+        return None
+
+
+def server_at(pid: int) -> int | None:
+    """The stdin of the server that a node lists with this pid: its own, or that of what wraps it in namespaces. None if
+    it has ended."""
+    try:
+        process = psutil.Process(pid)
+        family = [process, *process.children(recursive=True)]  # parents before their children
+    except psutil.NoSuchProcess:
+        return None
+    return next((stdin_of(each.pid) for each in family if name_of(each) not in ("", "bwrap")), None)
 
 
 def marked(mark: str) -> list[psutil.Process]:

@@ -6,8 +6,8 @@ in-call         answers the handshake, exits in the first tools/call
 garbage         writes lines that are not JSON, and answers nothing
 silent          reads everything, answers nothing
 never           answers the handshake, never a tools/call
-slow            writes its pid to the file `path`, answers after `seconds`
-family          as a good server, with a child and a grandchild in a session of its own; `pids` names them
+slow            writes the inode of its stdin to the file `path`, answers after `seconds`
+family          as a good server, with a child and a grandchild in a session of its own; answers with that inode
 stubborn        as `family`, and all of them ignore SIGTERM and the end of stdin
 noisy           a good server that writes a banner and blank lines to stdout
 """
@@ -24,32 +24,32 @@ def send(message: dict) -> None:
     sys.stdout.flush()
 
 
-def start_family() -> list[int]:
+def start_family() -> None:
     """A child, and a grandchild that has left for a session of its own; both sleep."""
     ready, tell = os.pipe()
-    if (child := os.fork()) == 0:
+    if os.fork() == 0:
         if os.fork() == 0:
             os.setsid()
-            os.write(tell, b"%d\n" % os.getpid())
+            os.write(tell, b"\n")
         time.sleep(3600)
         os._exit(0)
-    grandchild = int(os.read(ready, 32))
-    return [os.getpid(), child, grandchild]
+    os.read(ready, 1)
 
 
 def take_time(path: str, seconds: float) -> None:
     with open(path + ".part", "w") as file:
-        file.write(str(os.getpid()))
+        file.write(str(os.fstat(0).st_ino))
     os.rename(path + ".part", path)
     time.sleep(seconds)
 
 
 def serve(mode: str) -> None:
-    pids = []
+    says: object = []
     if mode == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if mode in ("family", "stubborn"):
-        pids = start_family()
+        start_family()
+        says = os.fstat(0).st_ino
     if mode == "noisy":
         sys.stdout.write("Welcome to the server!\n\n   \n")
     for line in sys.stdin:
@@ -79,7 +79,7 @@ def serve(mode: str) -> None:
             if mode == "slow":
                 take_time(**message["params"]["arguments"])
             if mode != "never":
-                send({"id": request_id, "result": {"content": [{"type": "text", "text": json.dumps(pids)}]}})
+                send({"id": request_id, "result": {"content": [{"type": "text", "text": json.dumps(says)}]}})
         else:
             send({"id": request_id, "result": {}})
     while mode == "stubborn":

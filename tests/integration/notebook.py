@@ -26,7 +26,7 @@ class Person:
     def __init__(self, http: httpx2.AsyncClient, endpoint: Endpoint, nodes: list[str] | None = None) -> None:
         self.client = SessionlessClient(http, endpoint, nodes or [endpoint.mcp], ASKED)
         self.put: dict[str, str] = {}
-        self.pids: set[int] = set()
+        self.processes: set[int] = set()
 
     async def said(self, tool: str, **arguments: Any) -> dict[str, Any]:
         """What a tool says; whatever is asked meanwhile is answered, whichever call it belongs to."""
@@ -37,12 +37,12 @@ class Person:
             more = {"inputResponses": answers, "requestState": result["requestState"]}
             result = answer(await self.client.post("tools/call", **params, **more))
         said: dict[str, Any] = json.loads(result["content"][0]["text"])
-        self.pids.add(said["pid"])
+        self.processes.add(said["process"])
         return said
 
     def answer_to(self, question: dict[str, Any]) -> dict[str, Any]:
-        key, pid = question["message"].split()
-        self.pids.add(int(pid))
+        key, process = question["message"].split()
+        self.processes.add(int(process))
         (field,) = question["requestedSchema"]["properties"]
         return {"action": "accept", "content": {field: f"value of {key}"}}
 

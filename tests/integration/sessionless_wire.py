@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx2
 
-from tests.integration.gateway import Endpoint, Gateway
+from tests.integration.gateway import Endpoint, Gateway, stdin_of
 from tests.integration.nodes import Nodes
 from tests.integration.wire import ACCEPT, answer, error_of, events
 
@@ -124,9 +124,9 @@ def another_key(endpoint: Endpoint) -> Endpoint:
     return Endpoint(endpoint.gateway, endpoint.tenant, endpoint.name, endpoint.base, key)
 
 
-def owner_of(nodes: Nodes, pid: int) -> Gateway:
-    """The node that has started this process."""
-    (owner,) = [node for node in nodes.living() if pid in {each.pid for each in node.family()}]
+def owner_of(nodes: Nodes, process: int) -> Gateway:
+    """The node that has started the process with this stdin."""
+    (owner,) = [node for node in nodes.living() if process in {stdin_of(each.pid) for each in node.family()}]
     return owner
 
 

@@ -9,11 +9,9 @@ import anyio
 import httpx2
 import pytest
 
-from tests.integration.gateway import ROOT, Endpoint, Gateway
+from tests.integration.gateway import ROOT, Endpoint, Gateway, may_write
 from tests.integration.sessionless_wire import SessionlessClient, another_key
 from tests.integration.wire import Wire, answer, error_of, events, rpc, wire
-
-pytestmark = pytest.mark.looks_inside
 
 SERVER = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/eras.py")]
 TASKS = "io.modelcontextprotocol/tasks"
@@ -254,7 +252,8 @@ async def test_a_server_of_another_era_than_before_is_spoken_to_in_its_own(
 async def test_a_server_that_wants_to_be_asked_again_has_time_until_then(gateway: Gateway, tmp_path: Path) -> None:
     """Without a pause ten rounds are over before anybody could do anything about it."""
     asked, until = tmp_path / "asked", tmp_path / "until"
-    async with wire(server_of(gateway, "sessionless")) as session, anyio.create_task_group() as tasks:
+    endpoint = server_of(gateway, "sessionless", sandbox=may_write(tmp_path))
+    async with wire(endpoint) as session, anyio.create_task_group() as tasks:
 
         async def go() -> None:
             while not asked.exists():
@@ -273,7 +272,7 @@ async def test_a_server_that_wants_to_be_asked_again_has_time_until_then(gateway
 async def test_an_answer_can_be_fetched_though_the_process_has_ended(
     gateway: Gateway, http: httpx2.AsyncClient, tmp_path: Path, era: str
 ) -> None:
-    endpoint = server_of(gateway, era)
+    endpoint = server_of(gateway, era, sandbox=may_write(tmp_path))
     session = Wire(http, endpoint)
     await session.open()
     call = rpc("tools/call", 7, {"name": "last", "arguments": {"after": str(tmp_path / "cut")}})

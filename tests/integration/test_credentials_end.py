@@ -30,7 +30,7 @@ SESSIONLESS_HEADERS = {
     "Mcp-Method": "tools/call", "Mcp-Name": "mark",
 }  # fmt: skip
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.looks_inside]
+pytestmark = pytest.mark.timeout(120)
 
 
 def key_of(gateway: Gateway, tenant: str, **fields: Any) -> tuple[str, str]:

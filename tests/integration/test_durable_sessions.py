@@ -124,7 +124,7 @@ async def test_a_session_goes_on_at_another_node_with_another_process(redis_url:
         old = await first.open()
         listening = old.streams.read(old.streams.open_listener())
         await ask(old, "logging/setLevel", level="info")
-        pid = json.loads(await tool(old, "whoami"))["pid"]
+        process = json.loads(await tool(old, "whoami"))["process"]
         for text in ("seen", "unseen"):
             await tool(old, "log", text=text)
         with anyio.fail_after(5):
@@ -150,7 +150,7 @@ async def test_a_session_goes_on_at_another_node_with_another_process(redis_url:
             about = json.loads(await tool(session, "whoami"))
             assert b"unseen" in await resumed.next()  # type: ignore[operator]
             assert b"was restarted" in await resumed.next()  # type: ignore[operator]
-        assert about["pid"] != pid
+        assert about["process"] != process
         assert about["heard"] == ["initialize", "notifications/initialized", "logging/setLevel info"]
         old.close("taken_over")
         session.close("deleted")

@@ -7,14 +7,11 @@ from typing import Any
 
 import anyio
 import httpx2
-import pytest
 
 from tests.integration.gateway import ECHO, Endpoint, Gateway, until
 from tests.integration.nodes import Nodes
 from tests.integration.notebook import NOTEBOOK, Person
 from tests.integration.wire import Wire, error_of, rpc, wire
-
-pytestmark = pytest.mark.looks_inside
 
 CAUSE = "ended_by_administrator"
 TOLD = "An administrator has ended this session"
@@ -110,7 +107,7 @@ async def test_a_client_of_2026_07_28_hears_it_of_its_calls_and_is_served_again(
     endpoint = gateway.endpoint(NOTEBOOK)
     async with httpx2.AsyncClient(timeout=30) as http:
         person = Person(http, endpoint)
-        first = (await person.said("put", key="k"))["pid"]
+        first = (await person.said("put", key="k"))["process"]
         (session,) = sessions(gateway, endpoint)
         must_be_cut_off(
             await ended_while(
@@ -119,7 +116,7 @@ async def test_a_client_of_2026_07_28_hears_it_of_its_calls_and_is_served_again(
                 lambda: end(gateway, endpoint, session),
             )
         )
-        assert (await person.said("put", key="k"))["pid"] != first
+        assert (await person.said("put", key="k"))["process"] != first
 
 
 async def test_any_node_knows_why_a_session_has_ended(nodes: Nodes) -> None:

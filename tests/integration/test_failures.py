@@ -15,11 +15,9 @@ import psutil
 import pytest
 from mcp_clients import CallFailed, SseSession, StreamableSession
 
-from tests.integration.gateway import ECHO, MISBEHAVE, Endpoint, Gateway, is_alive, until
+from tests.integration.gateway import ECHO, MISBEHAVE, Endpoint, Gateway, for_backends, is_alive, may_write, until
 from tests.integration.servers import TRANSPORTS, Transport
 from tests.integration.wire import RpcError, Wire, answer, events, last_message, wire
-
-pytestmark = pytest.mark.looks_inside
 
 ERROR_WITHIN_S = 0.1
 ROUNDS, LONG_ROUNDS = 20, 100
@@ -31,7 +29,7 @@ ROUNDS, LONG_ROUNDS = 20, 100
 async def test_a_client_hears_of_a_backend_killed_in_mid_call_in_a_tenth_of_a_second(
     gateway: Gateway, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    endpoint = gateway.endpoint([*MISBEHAVE, "slow"])
+    endpoint = gateway.endpoint([*MISBEHAVE, "slow"], sandbox=may_write(tmp_path))
     rounds = LONG_ROUNDS if request.config.getoption("--long") else ROUNDS
     seconds = [await _kill_in_mid_call(endpoint, tmp_path / str(number)) for number in range(rounds)]
     print(f"{rounds} kills: median {statistics.median(seconds) * 1e3:.1f} ms, max {max(seconds) * 1e3:.1f} ms")
@@ -51,7 +49,7 @@ async def _kill_in_mid_call(endpoint: Endpoint, sign: Path) -> float:
         return time.perf_counter()
 
     waiting = asyncio.create_task(call())
-    process = await _in_mid_call(sign)
+    (process,) = endpoint.gateway.processes_of(await _in_mid_call(sign))
     killed_at, waited_before = time.perf_counter(), _waited_for_a_processor(involved)
     process.kill()
     heard_at = await asyncio.wait_for(waiting, 10)
@@ -66,10 +64,10 @@ def _waited_for_a_processor(processes: list[psutil.Process]) -> float:
     return sum(int(each.read_text().split()[1]) for each in found if each.exists()) / 1e9
 
 
-async def _in_mid_call(sign: Path) -> psutil.Process:
-    """Waits until a `slow` backend has taken its call in; its process."""
+async def _in_mid_call(sign: Path) -> int:
+    """Waits until a `slow` backend has taken its call in; its stdin."""
     await until(sign.exists)
-    return psutil.Process(int(sign.read_text()))
+    return int(sign.read_text())
 
 
 async def test_the_error_names_the_reason_and_only_administrators_see_stderr(gateway: Gateway) -> None:
@@ -180,14 +178,14 @@ def _label(transport: Transport) -> str:
 
 async def test_a_hung_up_call_is_not_cancelled_and_its_session_goes_on(gateway: Gateway, tmp_path: Path) -> None:
     """Up to 2025-11-25 (basic/transports) a disconnect is not a cancellation."""
-    async with wire(gateway.endpoint([*MISBEHAVE, "slow"])) as session:
+    async with wire(gateway.endpoint([*MISBEHAVE, "slow"], sandbox=may_write(tmp_path))) as session:
         sign = tmp_path / "sign"
         hung_up = asyncio.create_task(session.post(_call(7, "any", path=str(sign), seconds=0.3)))
         process = await _in_mid_call(sign)
         hung_up.cancel()
         # The next call is answered by the same process, after the first, which it was left to finish.
         assert await session.call("any", path=str(tmp_path / "next"), seconds=0) == "[]"
-        assert (await _in_mid_call(tmp_path / "next")).pid == process.pid
+        assert await _in_mid_call(tmp_path / "next") == process
 
 
 # --- the gateway dies, or is told to stop
@@ -198,12 +196,11 @@ async def test_a_killed_gateway_leaves_nothing_of_its_trees_behind(own_gateway: 
     gateway = own_gateway
     endpoint = gateway.endpoint([*MISBEHAVE, mode], warm=1)
     async with httpx2.AsyncClient(timeout=30) as http:
-        pids = []
+        processes = []
         for _ in range(3):
             session = Wire(http, endpoint)
             await session.open()
-            pids += json.loads(await session.call("any"))
-    processes = [psutil.Process(pid) for pid in pids]
+            processes += gateway.processes_of(json.loads(await session.call("any")))
     assert len(processes) == 9
     everything = {*processes, *gateway.family(), *gateway.backends()}
     gateway.kill()
@@ -213,7 +210,8 @@ async def test_a_killed_gateway_leaves_nothing_of_its_trees_behind(own_gateway: 
 async def test_the_end_of_a_session_takes_its_grandchildren_along(gateway: Gateway) -> None:
     endpoint = gateway.endpoint([*MISBEHAVE, "stubborn"])
     async with wire(endpoint) as session:
-        processes = [psutil.Process(pid) for pid in json.loads(await session.call("any"))]
+        processes = gateway.processes_of(json.loads(await session.call("any")))
+        assert len(processes) == 3
     # The stop ladder: two seconds after the end of stdin, two after SIGTERM.
     await until(lambda: not any(map(is_alive, processes)), 8)
 
@@ -224,7 +222,7 @@ async def call_in_flight(
 ) -> AsyncIterator[tuple[Wire, "asyncio.Task[Any]"]]:
     """An open session with a call that takes this long; the task of the call gives its answer."""
     async with httpx2.AsyncClient(timeout=90) as http:
-        session = Wire(http, gateway.endpoint([*MISBEHAVE, "slow"]))
+        session = Wire(http, gateway.endpoint([*MISBEHAVE, "slow"], sandbox=may_write(sign.parent)))
         await session.open()
         call = asyncio.create_task(session.post(_call(5, "any", path=str(sign), seconds=seconds)))
         await _in_mid_call(sign)
@@ -238,7 +236,7 @@ async def test_sigterm_lets_calls_finish_ends_streams_and_stops_processes(own_ga
     gateway, idle = own_gateway, own_gateway.endpoint(ECHO, warm=1)
     async with wire(idle) as bystander, bystander.stream("GET", Accept="text/event-stream") as stream:
         assert stream.status_code == 200
-        async with call_in_flight(gateway, tmp_path / "sign", 1.5) as (_, call):
+        async with call_in_flight(gateway, for_backends(tmp_path) / "sign", 1.5) as (_, call):
             family = gateway.family()
             gateway.terminate()
             with anyio.fail_after(10):
@@ -253,7 +251,7 @@ async def test_sigterm_lets_calls_finish_ends_streams_and_stops_processes(own_ga
 
 async def test_a_gateway_that_is_stopping_takes_no_new_session(own_gateway: Gateway, tmp_path: Path) -> None:
     gateway = own_gateway
-    async with call_in_flight(gateway, tmp_path / "sign", 1.5) as (session, _):
+    async with call_in_flight(gateway, for_backends(tmp_path) / "sign", 1.5) as (session, _):
         # Connected before: a connection that is open when the gateway stops listening.
         async with httpx2.AsyncClient(timeout=30) as connected:
             assert (await connected.get(gateway.url + "/livez")).status_code == 200
@@ -281,7 +279,10 @@ async def test_a_gateway_that_is_stopping_takes_no_new_session(own_gateway: Gate
 
 async def test_a_second_sigterm_stops_at_once(own_gateway: Gateway, tmp_path: Path) -> None:
     gateway = own_gateway
-    async with call_in_flight(gateway, tmp_path / "sign", 60) as (_, call), httpx2.AsyncClient(timeout=30) as http:
+    async with (
+        call_in_flight(gateway, for_backends(tmp_path) / "sign", 60) as (_, call),
+        httpx2.AsyncClient(timeout=30) as http,
+    ):
         gateway.terminate()
         with anyio.fail_after(5):
             while (await _status(http, gateway.url + "/readyz")) == 200:

@@ -1,4 +1,7 @@
-"""A home for each tenant, seen from outside: where its processes are, what they find there, and what becomes of it."""
+"""A home for each tenant, seen from outside: where its processes are, what they find there, and what becomes of it.
+
+It is theirs together only without a sandbox: with one each process has its own, or its principal (test_kept_homes.py).
+"""
 
 import os
 import stat
@@ -12,7 +15,7 @@ from tests.integration.gateway import ECHO, Gateway, until
 from tests.integration.wire import wire
 from tests.programs import run_program
 
-pytestmark = pytest.mark.looks_inside
+UNCONFINED = {"mode": "off"}
 
 
 def where(gateway: Gateway) -> list[Path]:
@@ -23,7 +26,7 @@ def where(gateway: Gateway) -> list[Path]:
 async def lived(gateway: Gateway, tenant: str) -> Path:
     """The directory that a process of this tenant works in; it has ended since."""
     await until(lambda: not gateway.backends(), 20)
-    async with wire(gateway.endpoint(ECHO, tenant=tenant)) as session:
+    async with wire(gateway.endpoint(ECHO, tenant=tenant, sandbox=UNCONFINED)) as session:
         assert await session.call("echo", text="hello")
         (directory,) = where(gateway)
     await until(lambda: not gateway.backends(), 20)
@@ -96,7 +99,7 @@ async def test_homes_can_be_somewhere_else(tmp_path: Path, start_gateway: Callab
 async def test_a_directory_of_its_own_is_checked_used_and_named_when_it_is_gone(gateway: Gateway) -> None:
     tenant = gateway.add_tenant("acme")
     there = await lived(gateway, tenant) / "notes"
-    endpoint = gateway.endpoint(ECHO, tenant=tenant, cwd="notes")
+    endpoint = gateway.endpoint(ECHO, tenant=tenant, cwd="notes", sandbox=UNCONFINED)
     path = f"/tenants/{tenant}/backends/{endpoint.name}"
     failure = gateway.api("POST", path + ":check")["failure"]
     assert (failure["step"], failure["reason"]) == ("start", "backend_exited")

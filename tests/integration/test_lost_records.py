@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from app.routing.routes import session_key
-from tests.integration.gateway import ROOT, Endpoint, Gateway, until
+from tests.integration.gateway import ROOT, Endpoint, Gateway, for_backends, until
 from tests.integration.nodes import Nodes, running_nodes
 from tests.integration.watched import WARM, Watch, watched
 from tests.integration.wire import Wire, answer
@@ -24,13 +24,13 @@ COUNTING = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/counting.py")]
 SESSIONS = 10
 POISONED = 'trunkline_route_store_errors_total{reason="poisoned"}'
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.looks_inside]
+pytestmark = pytest.mark.timeout(900)
 
 
 @asynccontextmanager
 async def under_watch(tmp_path: Path, database: str) -> AsyncIterator[tuple[Nodes, Watch]]:
     """Two nodes, and sessions on both that could go on at the other."""
-    trace = tmp_path / "trace"
+    trace = for_backends(tmp_path) / "trace"
     with running_nodes(tmp_path, database, 2) as nodes:
         await nodes.all_know_each_other()
         endpoint = nodes.all[0].endpoint([*COUNTING, str(trace)], recovery="respawn", warm=WARM)
@@ -74,7 +74,7 @@ async def test_writes_of_the_last_second_are_lost(
 
 @pytest.mark.long
 async def test_a_take_over_that_redis_forgets_does_not_make_two_owners(tmp_path: Path, postgres_database: str) -> None:
-    trace = tmp_path / "trace"
+    trace = for_backends(tmp_path) / "trace"
     with running_nodes(tmp_path, postgres_database, 3) as nodes:
         await nodes.all_know_each_other()
         first, second, third = nodes.all
@@ -156,7 +156,7 @@ async def test_records_that_others_have_written_give_nobody_anything(
 
 
 async def test_a_journal_put_in_the_place_of_another_restores_nothing(tmp_path: Path, own_nodes: Nodes) -> None:
-    trace = tmp_path / "trace"
+    trace = for_backends(tmp_path) / "trace"
     endpoint = own_nodes.all[0].endpoint([*COUNTING, str(trace)], recovery="respawn")
     mine, others = own_nodes.urls(endpoint)
     async with httpx2.AsyncClient(timeout=30) as http:

@@ -9,7 +9,7 @@ import anyio
 import httpx2
 import pytest
 
-from tests.integration.gateway import ECHO, ROOT, Endpoint, until
+from tests.integration.gateway import ECHO, ROOT, Endpoint, may_write, until
 from tests.integration.nodes import Nodes
 from tests.integration.roaming import Roaming, RoamingSse, RoamingWire
 from tests.integration.test_isolation import Findings, live
@@ -20,7 +20,7 @@ STATELESS = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/stateless.py"
 ERAS = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/eras.py"), "legacy"]
 SHARED_SESSIONS, OWN_SESSIONS, CALLS = 2000, 100, 10
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.looks_inside]
+pytestmark = pytest.mark.timeout(300)
 
 
 def counted(full: int, request: pytest.FixtureRequest) -> int:
@@ -65,8 +65,8 @@ async def test_a_session_has_one_process_whichever_node_is_asked(nodes: Nodes) -
     async with httpx2.AsyncClient(timeout=30) as http:
         session = RoamingWire(http, endpoint, nodes.urls(endpoint))
         await session.open()
-        pids = {json.loads(await session.call("whoami"))["pid"] for _ in range(12)}
-        assert len(pids) == 1
+        processes = {json.loads(await session.call("whoami"))["process"] for _ in range(12)}
+        assert len(processes) == 1
         closed = await session.close()
         assert closed.status_code == 204
         response = await session.post({"jsonrpc": "2.0", "id": 99, "method": "ping"})
@@ -198,7 +198,7 @@ async def test_the_number_of_sessions_is_limited_over_all_nodes(nodes: Nodes) ->
 async def test_an_answer_from_before_the_end_of_its_process_can_be_fetched_at_every_node(
     nodes: Nodes, http: httpx2.AsyncClient, tmp_path: Path
 ) -> None:
-    endpoint = nodes.all[0].endpoint(ERAS)
+    endpoint = nodes.all[0].endpoint(ERAS, sandbox=may_write(tmp_path))
     urls, session = nodes.urls(endpoint), Wire(http, endpoint)
     await session.open()
     call = rpc("tools/call", 7, {"name": "last", "arguments": {"after": str(tmp_path / "cut")}})

@@ -29,7 +29,7 @@ SOON_S = 1.0  # what the REST API of one node has changed is so at all; it takes
 POLLED_S = 5.0  # the same for a command line, which tells nobody: the nodes look every two seconds
 LONG_S = 15.0
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.looks_inside]
+pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture(scope="module")

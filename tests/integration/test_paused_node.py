@@ -16,7 +16,7 @@ import anyio
 import httpx2
 import pytest
 
-from tests.integration.gateway import ECHO, ROOT, Endpoint, Gateway, until
+from tests.integration.gateway import ECHO, ROOT, Endpoint, Gateway, for_backends, until
 from tests.integration.nodes import Nodes, running_nodes
 from tests.integration.wire import Wire, answer, error_of, events, last_message
 
@@ -27,7 +27,7 @@ PAUSE_S = 10.0
 # and the start of a process.
 TAKEN_WITHIN_S = 6.5
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.looks_inside]
+pytestmark = pytest.mark.timeout(300)
 
 
 @dataclass
@@ -90,7 +90,7 @@ def call(session: Wire, token: str, **arguments: object) -> dict[str, object]:
 async def rig(tmp_path: Path, database: str) -> AsyncIterator[Rig]:
     with running_nodes(tmp_path, database, 2) as nodes:
         await nodes.all_know_each_other()
-        trace = tmp_path / "trace"
+        trace = for_backends(tmp_path) / "trace"
         endpoint = nodes.all[0].endpoint([*COUNTING, str(trace)], recovery="respawn")
         async with httpx2.AsyncClient(timeout=60) as http:
             rig = Rig(nodes, endpoint, trace, http)
@@ -121,7 +121,7 @@ async def test_a_node_that_stood_still_does_not_answer_for_what_another_has_take
         before, kept = Wire(it.http, plain), await it.open()
         before.url = it.nodes.urls(plain)[1]
         await before.open()
-        pid = json.loads(await before.call("whoami"))["pid"]
+        process = json.loads(await before.call("whoami"))["process"]
         in_flight, queued = list[httpx2.Response](), list[httpx2.Response]()
 
         async def post(into: list[httpx2.Response], session: Wire, word: str, ms: int = 0) -> None:
@@ -146,7 +146,7 @@ async def test_a_node_that_stood_still_does_not_answer_for_what_another_has_take
             for node in (0, 1):
                 await it.mark(session, node)
         assert await it.mark(kept, 1) < 1.0
-        assert json.loads(await before.call("whoami"))["pid"] == pid
+        assert json.loads(await before.call("whoami"))["process"] == process
         assert it.nodes.all[0].metrics()['trunkline_takeovers_total{result="restored"}'] == SESSIONS
         await until(lambda: len(it.nodes.backends()) == SESSIONS + 2, 10, lambda: len(it.nodes.backends()))
 

@@ -16,8 +16,6 @@ from tests.integration.nodes import Nodes
 from tests.integration.test_limits import INITIALIZE, limit_of
 from tests.integration.wire import Wire, error_of, wire
 
-pytestmark = pytest.mark.looks_inside
-
 STATELESS = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/stateless.py")]
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import psutil
 import psycopg
 import pytest
 from mcp import types
@@ -265,15 +264,15 @@ async def test_the_postgres_server_queries_a_real_database(
         assert rows == [{"n": 42}]
 
 
-async def test_the_end_of_a_session_ends_its_process(visible_echo: Endpoint, transport: Transport) -> None:
-    async with python_client(visible_echo, transport) as client:
-        process = psutil.Process(json.loads(text_of(await client.call_tool("whoami", {})))["pid"])
+async def test_the_end_of_a_session_ends_its_process(echo: Endpoint, transport: Transport) -> None:
+    async with python_client(echo, transport) as client:
+        (process,) = echo.gateway.processes_of(json.loads(text_of(await client.call_tool("whoami", {})))["process"])
         assert is_alive(process)
     await until(lambda: not is_alive(process), 10)
 
 
-async def test_two_sessions_of_one_backend_have_two_processes(visible_echo: Endpoint, transport: Transport) -> None:
-    async with python_client(visible_echo, transport) as one, wire(visible_echo) as other:
+async def test_two_sessions_of_one_backend_have_two_processes(echo: Endpoint, transport: Transport) -> None:
+    async with python_client(echo, transport) as one, wire(echo) as other:
         mine = json.loads(text_of(await one.call_tool("whoami", {})))
         theirs = json.loads(await other.call("whoami"))
-        assert mine["pid"] != theirs["pid"]
+        assert mine["process"] != theirs["process"]

@@ -43,7 +43,6 @@ SHARERS = 6
 pytestmark = [
     pytest.mark.timeout(180),
     pytest.mark.filterwarnings("ignore::mcp.MCPDeprecationWarning"),
-    pytest.mark.looks_inside,
 ]
 
 
@@ -224,7 +223,7 @@ async def test_an_sse_client_is_asked_on_its_stream_at_a_draining_node_while_ano
         for number in range(len(METHODS)):
             async with AskedSseClient(http, endpoint, Places(listens, listens, listens, listens)) as client:
                 await client.open()
-                owner = owner_of(nodes, await client.pid())
+                owner = owner_of(nodes, await client.process())
                 assert owner is not leaving
                 calls, answers = [url for url in others(nodes, endpoint, owner) if url != listens]
                 client.places = Places(listens, listens, calls, answers)

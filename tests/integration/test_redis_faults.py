@@ -13,7 +13,7 @@ import anyio
 import httpx2
 import pytest
 
-from tests.integration.gateway import ROOT, Gateway
+from tests.integration.gateway import ROOT, Gateway, for_backends
 from tests.integration.nodes import Nodes, running_nodes
 from tests.integration.watched import RECOVERED_WITHIN_S, REFUSED_WITHIN_S, WARM, Door, Findings, Watch, watched
 from tests.integration.wire import Wire
@@ -23,7 +23,7 @@ COUNTING = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/counting.py")]
 SESSIONS = 6
 KILLS = 100
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.looks_inside]
+pytestmark = pytest.mark.timeout(900)
 
 # What becomes of the line to Redis: how late answers are, and what comes of them.
 LINES: dict[str, Callable[[FaultyLine], None]] = {
@@ -49,7 +49,7 @@ async def under_watch(tmp_path: Path, database: str) -> AsyncIterator[tuple[Node
 @asynccontextmanager
 async def watched_sessions(nodes: Nodes, tmp_path: Path) -> AsyncIterator[Watch]:
     await nodes.all_know_each_other()
-    trace = tmp_path / "trace"
+    trace = for_backends(tmp_path) / "trace"
     endpoint = nodes.all[0].endpoint([*COUNTING, str(trace)], recovery="respawn", warm=WARM)
     async with watched(nodes, endpoint, SESSIONS, tmp_path / "beats") as watch:
         yield watch
@@ -74,7 +74,7 @@ async def test_a_node_starts_without_redis_and_is_ready_once_it_is_there(
     with running_nodes(tmp_path, postgres_database, 0) as nodes:
         nodes.redis.kill()
         node = await anyio.to_thread.run_sync(nodes.start)
-        endpoint = node.endpoint([*COUNTING, str(tmp_path / "trace")])
+        endpoint = node.endpoint([*COUNTING, str(for_backends(tmp_path) / "trace")])
         async with httpx2.AsyncClient(timeout=30) as http:
             assert (await http.get(node.url + "/livez")).status_code == 200
             ready = await http.get(node.url + "/readyz")

@@ -11,18 +11,17 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import httpx2
-import psutil
 import pytest
 from mcp import types
 
 from app.processes.supervisor import EOF_GRACE_S
 from app.protocol.commands import CANCEL_GRACE_S
 from app.sessions.registry import SWEEP_S
-from tests.integration.gateway import ROOT, Endpoint, Gateway, running_gateway, until
+from tests.integration.gateway import ROOT, Endpoint, Gateway, for_backends, running_gateway, server_at, stdin_of, until
 from tests.integration.servers import EVERYTHING, python_client, text_of
 from tests.sessionless.client import ELICITS
 
-pytestmark = [pytest.mark.filterwarnings("ignore::mcp.MCPDeprecationWarning"), pytest.mark.looks_inside]
+pytestmark = pytest.mark.filterwarnings("ignore::mcp.MCPDeprecationWarning")
 
 SESSIONLESS = "2026-07-28"
 META = "io.modelcontextprotocol/"
@@ -157,7 +156,7 @@ def impatient(suspended_s: float) -> type[Gateway]:
 async def test_many_calls_that_are_asked_twice_get_their_own_results_and_abandoned_ones_give_their_process_back(
     tmp_path: Path, calls: int, suspended_s: float
 ) -> None:
-    journal = tmp_path / "journal"
+    journal = for_backends(tmp_path) / "journal"
     with running_gateway(tmp_path / "data", impatient(suspended_s), MAX_PROCESSES="500") as gateway:
         tenant = gateway.add_tenant()
         endpoint = gateway.endpoint([*ASKING, str(journal)], tenant=tenant, max_processes=500, recovery="respawn")
@@ -183,15 +182,16 @@ async def test_many_calls_that_are_asked_twice_get_their_own_results_and_abandon
             processes = {_process_of(number, result) for number, result in abandoned.items()}
             assert len(processes) == calls // 10, "each abandoned call has a process to itself"
 
-            def leased() -> set[int]:
-                return {each["pid"] for each in gateway.api("GET", f"/tenants/{tenant}/processes?limit=200")["items"]}
+            def leased() -> set[int | None]:
+                listed = gateway.api("GET", f"/tenants/{tenant}/processes?limit=200")["items"]
+                return {server_at(each["pid"]) for each in listed}
 
             # The limit, the sweep that notices, what a cancelled call may take to stop, and the stop itself.
             within_s = suspended_s + SWEEP_S + CANCEL_GRACE_S + EOF_GRACE_S + 1.0
-            await until(lambda: not any(psutil.pid_exists(pid) for pid in processes), within_s)
+            await until(lambda: not processes & living(gateway), within_s)
             assert time.monotonic() - everybody_was_asked_at < within_s
             assert not processes & leased()
-            others = {process.pid for process in gateway.backends()}
+            others = living(gateway)
             assert others == leased() != set()
 
             late = next(iter(abandoned))
@@ -206,12 +206,17 @@ async def test_many_calls_that_are_asked_twice_get_their_own_results_and_abandon
     ), "everything ran once, and what was abandoned not to its end"
 
 
+def living(gateway: Gateway) -> set[int | None]:
+    """The backends that live, by their stdin."""
+    return {stdin_of(each.pid) for each in gateway.backends()}
+
+
 def _process_of(number: int, result: dict[str, Any]) -> int:
-    """Which process asked; the question must be this call's."""
+    """Which process asked, by its stdin; the question must be this call's."""
     (question,) = result["inputRequests"].values()
-    of_call, pid = question["params"]["message"].split()
+    of_call, stdin = question["params"]["message"].split()
     assert of_call == str(number)
-    return int(pid)
+    return int(stdin)
 
 
 # --- the end
@@ -231,8 +236,8 @@ async def test_a_process_without_state_that_does_not_answer_a_cancelled_call_is_
         pondering = int(journal.read_text().split()[1])
         asked = await wire.call("choose", arguments={"n": 1})
         assert _process_of(1, asked) != pondering
-        await until(lambda: not psutil.pid_exists(pondering), CANCEL_GRACE_S + SWEEP_S + EOF_GRACE_S + 1.0)
-        assert psutil.pid_exists(_process_of(1, asked))
+        await until(lambda: pondering not in living(gateway), CANCEL_GRACE_S + SWEEP_S + EOF_GRACE_S + 1.0)
+        assert _process_of(1, asked) in living(gateway)
 
 
 async def test_a_call_that_waits_for_its_client_does_not_hold_up_the_drain(tmp_path: Path) -> None:

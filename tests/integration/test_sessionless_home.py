@@ -5,14 +5,11 @@ from typing import Any
 
 import anyio
 import httpx2
-import pytest
 
 from tests.integration.gateway import Endpoint, Gateway
 from tests.integration.notebook import KINDS, NOTEBOOK, Person
 from tests.integration.sessionless_wire import another_key
 from tests.integration.wire import error_of
-
-pytestmark = pytest.mark.looks_inside
 
 CALLS, AT_ONCE = 200, 12
 
@@ -27,8 +24,8 @@ async def test_every_one_of_200_mixed_calls_gets_the_same_process(gateway: Gatew
     for person in people:
         said = await person.said("keys")
         assert said["stored"] == person.put
-        assert len(person.pids) == 1
-    assert people[0].pids != people[1].pids, "no two principals share a process"
+        assert len(person.processes) == 1
+    assert people[0].processes != people[1].processes, "no two principals share a process"
 
 
 async def test_a_caller_keeps_its_process_where_sessions_share_several(
@@ -38,14 +35,14 @@ async def test_a_caller_keeps_its_process_where_sessions_share_several(
     person = Person(http, endpoint)
     await person.run(KINDS[1], CALLS // 4, AT_ONCE // 2)
     assert len(gateway.api("GET", f"/tenants/{endpoint.tenant}/sessions")["items"]) == 1
-    assert len(person.pids) == 1
+    assert len(person.processes) == 1
 
 
 async def test_the_end_of_the_process_is_an_error_of_each_call_that_it_had(
     gateway: Gateway, http: httpx2.AsyncClient
 ) -> None:
     person = Person(http, gateway.endpoint(NOTEBOOK))
-    before = (await person.said("put", key="a"))["pid"]
+    before = (await person.said("put", key="a"))["process"]
     suspended = await person.client.begin("ask", key="suspended")
     responses: list[httpx2.Response] = []
 
@@ -61,7 +58,7 @@ async def test_the_end_of_the_process_is_an_error_of_each_call_that_it_had(
     assert [error_of(each).reason for each in responses] == ["backend_exited"] * 3
     assert error_of(await person.client.retry("ask", suspended, 1, key="suspended")).reason == "state_lost"
     after = await person.said("put", key="e")
-    assert (after["count"], after["pid"] == before) == (1, False)
+    assert (after["count"], after["process"] == before) == (1, False)
 
 
 async def test_a_home_with_as_many_calls_as_it_may_have_lets_the_next_wait_and_still_answers_retries(
@@ -89,7 +86,7 @@ async def test_a_home_with_as_many_calls_as_it_may_have_lets_the_next_wait_and_s
             assert json.loads(result["content"][0]["text"])["value"] == f"value of s{number}"
     assert len(waiting) == 5
     said = await person.said("keys")
-    assert len(person.pids) == 1
+    assert len(person.processes) == 1
     assert said["count"] == 9
 
 
@@ -113,4 +110,4 @@ async def test_a_revoked_credential_ends_only_the_home_of_its_principal(
         gateway.api("DELETE", f"/tenants/{endpoint.tenant}/keys/{key['id']}")
     assert error_of(responses[0]).reason == "call_cut_off"
     assert (await kept.said("put", key="b"))["count"] == 2
-    assert len(kept.pids) == 1
+    assert len(kept.processes) == 1

@@ -27,11 +27,11 @@ class Official:
     """The client, what it has put, and which processes have answered."""
 
     def __init__(self, client: Any) -> None:
-        self.client, self.put, self.pids = client, dict[str, str](), set[int]()
+        self.client, self.put, self.processes = client, dict[str, str](), set[int]()
 
     async def said(self, tool: str, **arguments: Any) -> dict[str, Any]:
         said: dict[str, Any] = json.loads(text_of(await self.client.call_tool(tool, arguments)))
-        self.pids.add(said["pid"])
+        self.processes.add(said["process"])
         return said
 
     async def one(self, kind: str, key: str) -> None:
@@ -77,4 +77,4 @@ async def test_200_mixed_calls_of_the_official_client_get_one_process(gateway: G
                 for _ in range(AT_ONCE):
                     tasks.start_soon(some)
         assert (await official.said("keys"))["stored"] == official.put
-        assert len(official.pids) == 1
+        assert len(official.processes) == 1

@@ -15,7 +15,7 @@ import anyio.lowlevel
 import httpx2
 import pytest
 
-from tests.integration.gateway import ECHO, ROOT, until
+from tests.integration.gateway import ECHO, ROOT, for_backends, stdin_of, until
 from tests.integration.nodes import AGAIN_WITHIN_S, BUSY_S, Nodes, running_nodes
 from tests.integration.sessionless_wire import (
     ASKED,
@@ -31,7 +31,7 @@ from tests.integration.wire import answer, error_of
 ASKING = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/asks_twice.py")]
 ROLLS = 10
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.looks_inside]
+pytestmark = pytest.mark.timeout(300)
 
 
 async def waiting(
@@ -48,7 +48,7 @@ async def waiting(
 async def test_a_call_on_a_node_that_has_died_is_lost_and_never_runs_again(
     http: httpx2.AsyncClient, tmp_path: Path, own_nodes: Nodes, full: bool
 ) -> None:
-    journal = tmp_path / "journal"
+    journal = for_backends(tmp_path) / "journal"
     client, asked, survivor = await waiting(http, own_nodes, journal, 3)
     await kill_whole(own_nodes.all[0])
     killed_at = time.monotonic()
@@ -64,7 +64,7 @@ async def test_a_call_on_a_node_that_has_died_is_lost_and_never_runs_again(
 async def test_a_call_that_waits_on_a_node_that_drains_is_lost_and_its_caller_served_elsewhere(
     http: httpx2.AsyncClient, tmp_path: Path, own_nodes: Nodes
 ) -> None:
-    journal = tmp_path / "journal"
+    journal = for_backends(tmp_path) / "journal"
     client, [asked], survivor = await waiting(http, own_nodes, journal, 1)
     own_nodes.all[0].terminate()
     assert await anyio.to_thread.run_sync(own_nodes.all[0].process.wait, 20) == 0
@@ -101,7 +101,7 @@ async def test_a_caller_whose_node_dies_is_served_by_another_within_seconds(
                 return
             waits.append(time.monotonic() - killed_at)
             said = [json.loads(answer(response)["content"][0]["text"]), *[await client.whoami() for _ in range(5)]]
-            assert len({each["pid"] for each in said}) == 1
+            assert len({each["process"] for each in said}) == 1
             assert said[-1]["count"] - said[0]["count"] == 5
 
         async with anyio.create_task_group() as tasks:
@@ -120,7 +120,7 @@ async def test_a_redis_that_was_emptied_splits_no_caller(
         first = nodes.all[0].endpoint(ECHO)
         endpoints = [first, *[another_key(first) for _ in range(9)]]
         callers = [SessionlessClient(http, endpoint, nodes.urls(first)) for endpoint in endpoints]
-        before = [(await client.whoami())["pid"] for client in callers]
+        before = [(await client.whoami())["process"] for client in callers]
         for number in range(2, 7 if full else 4):
             nodes.redis.flush()
             flushed_at, said = time.monotonic(), list[dict[str, Any]]()
@@ -133,7 +133,7 @@ async def test_a_redis_that_was_emptied_splits_no_caller(
                     tasks.start_soon(ask, client)
             print(f"\nall served {time.monotonic() - flushed_at:.1f} s after the flush")
             assert {each["count"] for each in said} == {number}
-            assert {each["pid"] for each in said} == set(before)
+            assert {each["process"] for each in said} == set(before)
         newcomer = SessionlessClient(http, another_key(first), nodes.urls(first))
         nodes.redis.flush()
         assert (await newcomer.whoami())["count"] == 1, "waits until nobody else can have it"
@@ -158,12 +158,12 @@ async def test_a_node_that_stood_still_gives_up_the_lines_that_another_has_by_no
         assert time.monotonic() - stopped_at < 15
     print(f"\nserved again after {time.monotonic() - stopped_at:.1f} s")
     taken = json.loads(answer(response)["content"][0]["text"])
-    assert taken["pid"] != before["pid"]
+    assert taken["process"] != before["process"]
     own_nodes.all[0].process.send_signal(signal.SIGCONT)
     said = [await client.whoami(url) for url in (frozen, other, frozen, other)]
-    assert [(each["pid"], each["count"]) for each in said] == [(taken["pid"], count) for count in (2, 3, 4, 5)]
-    await until(lambda: before["pid"] not in {each.pid for each in own_nodes.all[0].family()}, 10)
-    assert (await kept.whoami())["pid"] == kept_before["pid"], "what nobody has taken goes on"
+    assert [(each["process"], each["count"]) for each in said] == [(taken["process"], count) for count in (2, 3, 4, 5)]
+    await until(lambda: before["process"] not in {stdin_of(each.pid) for each in own_nodes.all[0].family()}, 10)
+    assert (await kept.whoami())["process"] == kept_before["process"], "what nobody has taken goes on"
 
 
 async def test_calls_in_flight_on_a_node_that_drains_finish_while_others_have_its_callers(
@@ -172,7 +172,7 @@ async def test_calls_in_flight_on_a_node_that_drains_finish_while_others_have_it
     endpoint = own_nodes.all[0].endpoint(ECHO)
     leaving, other = own_nodes.urls(endpoint)
     client = SessionlessClient(http, endpoint, own_nodes.urls(endpoint))
-    before = (await client.whoami(leaving))["pid"]
+    before = (await client.whoami(leaving))["process"]
     texts: list[str] = []
 
     async def slow() -> None:
@@ -184,10 +184,12 @@ async def test_calls_in_flight_on_a_node_that_drains_finish_while_others_have_it
         await until(lambda: sum(each["calls"] for each in sessions_of(own_nodes, endpoint)) == 10)
         own_nodes.all[0].terminate()
         with anyio.fail_after(2):
-            while (first := await client.whoami(other))["pid"] == before:
+            while (first := await client.whoami(other))["process"] == before:
                 await anyio.lowlevel.checkpoint()
         said = [first, *[await client.whoami(url) for url in (leaving, other, leaving, other)]]
-        assert [(each["pid"], each["count"]) for each in said] == [(first["pid"], count) for count in range(1, 6)]
+        assert [(each["process"], each["count"]) for each in said] == [
+            (first["process"], count) for count in range(1, 6)
+        ]
         assert not texts
     assert len(texts) == 10
     assert await anyio.to_thread.run_sync(own_nodes.all[0].process.wait, 30) == 0
@@ -203,7 +205,7 @@ async def test_rolling_restarts_fail_no_request_of_clients_without_a_session(
     full: bool,
     declared: dict[str, str],
 ) -> None:
-    rolls, trace = ROLLS if full else 2, tmp_path / "trace"
+    rolls, trace = ROLLS if full else 2, for_backends(tmp_path) / "trace"
     failed, answered, cut_off, tokens = Counter[str](), list[str](), list[str](), itertools.count()
     first = own_nodes.all[0].endpoint([*COUNTING, str(trace)], warm=2, **declared)
 

@@ -12,7 +12,7 @@ import anyio.lowlevel
 import httpx2
 import pytest
 
-from tests.integration.gateway import ECHO, ROOT, Endpoint, until
+from tests.integration.gateway import ECHO, ROOT, Endpoint, server_at, until
 from tests.integration.nodes import Nodes
 from tests.integration.notebook import KINDS, NOTEBOOK, Person
 from tests.integration.sessionless_wire import (
@@ -35,7 +35,7 @@ STATELESS = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/stateless.py"
 CONFORMANCE = [sys.executable, "-I", "-S", str(ROOT / "tests/conformance/stdio_backend.py"), "--era", "legacy"]
 CALLERS, CALLS, SUSPENDED = 20, 20, 200
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.looks_inside]
+pytestmark = pytest.mark.timeout(300)
 
 
 # --- which node a caller is served by
@@ -50,19 +50,19 @@ async def test_a_caller_of_a_server_with_state_has_one_process_whichever_node_is
     async def one(endpoint: Endpoint) -> int:
         client = SessionlessClient(http, endpoint, nodes.urls(endpoint))
         said = [await client.whoami() for _ in range(CALLS)]
-        (pid,) = {each["pid"] for each in said}
+        (process,) = {each["process"] for each in said}
         assert [each["count"] for each in said] == list(range(1, CALLS + 1))
-        return int(pid)
+        return int(process)
 
-    pids: set[int] = set()
+    processes: set[int] = set()
     async with anyio.create_task_group() as tasks:
         for endpoint in [first, *[another_key(first) for _ in range(callers - 1)]]:
 
             async def run(endpoint: Endpoint = endpoint) -> None:
-                pids.add(await one(endpoint))
+                processes.add(await one(endpoint))
 
             tasks.start_soon(run)
-    assert len(pids) == callers, "no two principals share a process"
+    assert len(processes) == callers, "no two principals share a process"
 
 
 async def test_calls_of_every_kind_at_every_node_are_answered_by_one_process(
@@ -74,7 +74,7 @@ async def test_calls_of_every_kind_at_every_node_are_answered_by_one_process(
         await person.run(kinds, 100, 8)
     said = await person.said("keys")
     assert said["stored"] == person.put
-    assert len(person.pids) == 1
+    assert len(person.processes) == 1
     assert forwarded(nodes) > before
 
 
@@ -94,7 +94,7 @@ async def test_of_several_nodes_that_a_new_caller_asks_at_once_one_serves_and_th
                 tasks.start_soon(one, endpoint, url)
     for said in found.values():
         assert sorted(each["count"] for each in said) == [1, 2, 3, 4, 5, 6], said
-        assert len({each["pid"] for each in said}) == 1
+        assert len({each["process"] for each in said}) == 1
     assert forwarded(nodes) == before + 4 * len(endpoints)
 
 
@@ -105,7 +105,7 @@ async def test_a_caller_of_a_server_without_state_is_served_where_it_asks(
     endpoint, before = nodes.all[0].endpoint(ECHO, **declared), forwarded(nodes)
     client = SessionlessClient(http, endpoint, nodes.urls(endpoint))
     for node in nodes.all:
-        assert owner_of(nodes, (await client.whoami(at(nodes, endpoint, node)))["pid"]) is node
+        assert owner_of(nodes, (await client.whoami(at(nodes, endpoint, node)))["process"]) is node
     assert forwarded(nodes) == before
 
 
@@ -115,12 +115,14 @@ async def test_the_sets_of_capabilities_of_a_caller_are_four_over_all_nodes(
     endpoint = nodes.all[0].endpoint(ECHO)
     sets: list[dict[str, Any]] = [{}, {"roots": {}}, {"sampling": {}}, {"elicitation": {}}, ASKED]
     clients = [SessionlessClient(http, endpoint, nodes.urls(endpoint), each) for each in sets]
-    pids = [(await client.whoami())["pid"] for client in clients]
-    assert len(set(pids)) == 5
-    assert len({owner_of(nodes, pid).pid for pid in pids[1:]}) == 1
+    processes = [(await client.whoami())["process"] for client in clients]
+    assert len(set(processes)) == 5
+    assert len({owner_of(nodes, each).pid for each in processes[1:]}) == 1
     listed = f"/tenants/{endpoint.tenant}/processes"
-    await until(lambda: {each["pid"] for each in nodes.all[1].api("GET", listed)["items"]} == set(pids[1:]))
-    assert [(await client.whoami())["pid"] for client in clients[1:]] == pids[1:]
+    await until(
+        lambda: {server_at(each["pid"]) for each in nodes.all[1].api("GET", listed)["items"]} == set(processes[1:])
+    )
+    assert [(await client.whoami())["process"] for client in clients[1:]] == processes[1:]
 
 
 @pytest.mark.parametrize("end", ["idle", "changed"])
@@ -132,10 +134,10 @@ async def test_a_caller_whose_lines_have_ended_may_be_served_by_another_node(
     client = SessionlessClient(http, endpoint, nodes.urls(endpoint))
     for node in [nodes.all[0], nodes.all[2], nodes.all[1]]:
         said = await client.whoami(at(nodes, endpoint, node))
-        assert (said["count"], owner_of(nodes, said["pid"])) == (1, node)
+        assert (said["count"], owner_of(nodes, said["process"])) == (1, node)
         if end == "changed":
             path = f"/tenants/{endpoint.tenant}/backends/{endpoint.name}"
-            nodes.all[0].api("PATCH", path, {"max_processes": 100 + said["pid"] % 100})
+            nodes.all[0].api("PATCH", path, {"max_processes": 100 + said["process"] % 100})
         await until(lambda: not sessions_of(nodes, endpoint), 10)
 
 
@@ -147,7 +149,7 @@ async def test_callers_who_come_and_go_never_have_two_processes(
     rounds, lives = 40 if full else 8, Counter[str]()
 
     async def one(client: SessionlessClient, key: str) -> None:
-        pids: list[int] = []
+        processes: list[int] = []
         for _ in range(rounds):
             await anyio.sleep(random.uniform(0.8, 2.4))  # idle sessions are looked for now and then
             batch: list[dict[str, Any]] = []
@@ -158,12 +160,12 @@ async def test_callers_who_come_and_go_never_have_two_processes(
             async with anyio.create_task_group() as tasks:
                 for _ in range(3):
                     tasks.start_soon(ask)
-            (pid,) = {each["pid"] for each in batch}
-            assert pid not in pids[:-1], "it was over"
-            if pid not in pids:
-                pids.append(pid)
+            (process,) = {each["process"] for each in batch}
+            assert process not in processes[:-1], "it was over"
+            if process not in processes:
+                processes.append(process)
                 assert sorted(each["count"] for each in batch) == [1, 2, 3]
-        lives[key] = len(pids)
+        lives[key] = len(processes)
 
     async with anyio.create_task_group() as tasks:
         for endpoint in [first, *[another_key(first) for _ in range(9)]]:
@@ -212,7 +214,7 @@ async def test_a_subscription_at_another_node_hears_changes_and_ends_at_the_owne
 ) -> None:
     endpoint = nodes.all[0].endpoint(STATELESS)
     client = SessionlessClient(http, endpoint, nodes.urls(endpoint))
-    owner = owner_of(nodes, (await client.whoami())["pid"])
+    owner = owner_of(nodes, (await client.whoami())["process"])
     second, third = others(nodes, endpoint, owner)
 
     def open_streams() -> float:

@@ -1,8 +1,6 @@
 """Servers that keep no state: sessions that share a process, and sessions that outlive theirs. Over real HTTP."""
 
 import json
-import os
-import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -15,11 +13,9 @@ import pytest
 from mcp import Client, MCPError, types
 from mcp.client.subscriptions import ResourceUpdated, ToolsListChanged
 
-from tests.integration.gateway import ROOT, Endpoint, Gateway, until
+from tests.integration.gateway import ROOT, Endpoint, Gateway, server_at, until
 from tests.integration.servers import python_client, text_of
 from tests.integration.wire import RpcError, Wire, error_of, events, last_message, wire
-
-pytestmark = pytest.mark.looks_inside
 
 STATELESS = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/stateless.py")]
 SESSIONLESS_SERVER = [
@@ -55,8 +51,9 @@ async def held(session: Wire) -> None:
             pass
 
 
-def kill(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
+def kill(gateway: Gateway, stdin: int) -> None:
+    (process,) = gateway.processes_of(stdin)
+    process.kill()
 
 
 @asynccontextmanager
@@ -82,7 +79,7 @@ async def listening(session: Wire) -> AsyncIterator[list[Any]]:
 async def test_sessions_share_one_process_that_was_initialised_once(shared: Endpoint) -> None:
     async with wire(shared) as first, wire(shared, version="2025-06-18") as second:
         one, other = await whoami(first), await whoami(second)
-    assert one["pid"] == other["pid"]
+    assert one["process"] == other["process"]
     assert other["heard"] == ["initialize", "notifications/initialized"]
 
 
@@ -225,9 +222,9 @@ async def test_warm_processes_of_a_shared_backend_are_initialised_ahead(gateway:
         return [each for each in found if each["state"] == "warm"]
 
     await until(lambda: len(warm()) == 1)
-    pid = warm()[0]["pid"]
+    process = server_at(warm()[0]["pid"])
     async with wire(endpoint) as session:
-        assert (await whoami(session))["pid"] == pid
+        assert (await whoami(session))["process"] == process
 
 
 async def test_a_shared_backend_that_refuses_or_dies_says_so_at_once(gateway: Gateway) -> None:
@@ -253,7 +250,7 @@ async def test_clients_of_both_eras_share_a_process_that_speaks_the_sessionless_
     ):
         assert (old.protocol_version, sessionless.protocol_version) == ("2025-11-25", "2026-07-28")
         found = [json.loads(text_of(await client.call_tool("whoami", {}))) for client in (old, other, sessionless)]
-        assert len({each["pid"] for each in found}) == 1
+        assert len({each["process"] for each in found}) == 1
         assert {each["era"] for each in found} == {"sessionless"}
         assert [each["caps"] for each in found] == [["elicitation"], [], ["elicitation"]], "to each call its own client"
 
@@ -343,7 +340,7 @@ async def test_the_next_call_works_after_the_process_died_and_the_handshake_is_s
                 news, answer = [event.message async for event in events(response) if event.data]
             await until(lambda: told)
         after = json.loads(answer["result"]["content"][0]["text"])
-    assert before["pid"] != after["pid"]
+    assert before["process"] != after["process"]
     said = ["initialize", "notifications/initialized", "logging/setLevel info", "resources/subscribe test://a"]
     assert after["heard"] == said
     assert (news["params"]["level"], news["params"]["logger"]) == ("warning", "trunkline")
@@ -353,7 +350,7 @@ async def test_the_next_call_works_after_the_process_died_and_the_handshake_is_s
 async def test_a_session_outlives_many_deaths_and_no_call_hangs(respawned: Endpoint) -> None:
     async with wire(respawned) as session:
         for _ in range(5):
-            kill((await whoami(session))["pid"])
+            kill(respawned.gateway, (await whoami(session))["process"])
             with suppress(RpcError):  # it may have been written already
                 await session.call("echo", text="in between")
             assert await session.call("echo", text="still here") == "still here"
@@ -371,10 +368,10 @@ async def test_a_session_whose_process_cannot_be_replaced_ends(gateway: Gateway,
 async def test_sessions_that_share_a_process_all_outlive_it(gateway: Gateway) -> None:
     endpoint = gateway.endpoint(STATELESS, **SHARED, recovery="respawn")
     async with wire(endpoint) as first, wire(endpoint) as second:
-        pid = (await whoami(first))["pid"]
+        process = (await whoami(first))["process"]
         assert (await second.ask("crash")).reason == "backend_exited"
         one, other = await whoami(first), await whoami(second)
-    assert one["pid"] == other["pid"] != pid
+    assert one["process"] == other["process"] != process
     assert other["heard"].count("initialize") == 1
 
 
@@ -399,4 +396,4 @@ async def test_a_line_of_the_sessionless_era_shares_and_outlives_its_process_too
         before = json.loads((await call(http, "whoami"))["result"]["content"][0]["text"])
         assert (await call(http, "crash"))["error"]["data"]["reason"] == "backend_exited"
         after = json.loads((await call(http, "whoami"))["result"]["content"][0]["text"])
-    assert before["pid"] != after["pid"]
+    assert before["process"] != after["process"]

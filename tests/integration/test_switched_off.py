@@ -14,7 +14,7 @@ import httpx2
 import jwt
 import pytest
 
-from tests.integration.gateway import ECHO, Endpoint, Gateway, until
+from tests.integration.gateway import ECHO, Endpoint, Gateway, stdin_of, until
 from tests.integration.nodes import Nodes, running_nodes
 from tests.integration.sessionless_wire import SessionlessClient
 from tests.integration.wire import Wire, error_of, events, initialize, rpc
@@ -122,7 +122,7 @@ async def test_what_is_switched_off_ends_at_both_nodes_within_a_second_and_says_
     async with connected(nodes, case) as (mine, others), AsyncExitStack() as stack:
         streams = [await stack.enter_async_context(session.stream("GET")) for session in mine]
         sessionless = SessionlessClient(mine[0].http, case.mine, nodes.urls(case.mine))
-        pid = (await sessionless.whoami())["pid"]
+        process = (await sessionless.whoami())["process"]
         sleep: dict[str, Any] = {"name": "sleep", "arguments": {"ms": 40_000}}
         answers = list[tuple[float, httpx2.Response]]()
 
@@ -168,7 +168,7 @@ async def test_what_is_switched_off_ends_at_both_nodes_within_a_second_and_says_
             assert is_off(await sessionless.post("server/discover", at=url))
         for session in others:
             assert await session.call("echo", text="still here") == "still here"
-        assert pid not in {process.pid for process in nodes.backends()}
+        assert process not in {stdin_of(each.pid) for each in nodes.backends()}
         await until(lambda: not sessions_of(here, case), SOON_S * BUSY)
         if kind in ("tenant", "backend"):  # nothing is kept warm
             left = 2 if kind == "backend" else 0

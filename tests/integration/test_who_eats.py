@@ -7,12 +7,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.integration.gateway import ECHO, ROOT, Gateway, until
+from tests.integration.gateway import ECHO, ROOT, Endpoint, Gateway, until
 from tests.integration.nodes import Nodes
 from tests.integration.sessionless_wire import SessionlessClient
 from tests.integration.wire import Wire, rpc, wire
-
-pytestmark = pytest.mark.looks_inside
 
 SESSIONLESS_SERVER = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/eras.py"), "sessionless"]
 STATELESS = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/stateless.py")]
@@ -22,15 +20,10 @@ PRETENDED = {"Trunkline-Client-Address": "192.0.2.66"}  # what only another node
 HOLDS = "held = bytearray(b'x') * (200 << 20)\n"
 
 
-def greedy(habit: str) -> list[str]:
+def greedy(node: Gateway, habit: str) -> Endpoint:
     echo = ROOT / "bench/echo_backend.py"
-    return [
-        sys.executable,
-        "-I",
-        "-S",
-        "-c",
-        f"{habit}import runpy\nrunpy.run_path({str(echo)!r}, run_name='__main__')",
-    ]
+    program = f"{habit}import runpy\nrunpy.run_path({str(echo)!r}, run_name='__main__')"
+    return node.endpoint([sys.executable, "-I", "-S", "-c", program], sandbox={"read": [str(echo)]})
 
 
 def running(node: Gateway, what: str, **query: str) -> dict[str, Any]:
@@ -59,7 +52,7 @@ def is_seen_to_spin(process: dict[str, Any], tenant: str) -> bool:
 @pytest.mark.timeout(240)
 async def test_who_eats_memory_and_who_eats_the_processor_is_first_on_either_node(own_nodes: Nodes) -> None:
     one, two = own_nodes.all
-    quiet, spins, holds = one.endpoint(ECHO), one.endpoint(greedy(SPINS)), two.endpoint(greedy(HOLDS))
+    quiet, spins, holds = one.endpoint(ECHO), greedy(one, SPINS), greedy(two, HOLDS)
     async with wire(quiet) as calm, wire(quiet), wire(spins) as spinning, wire(holds) as holding:
         for node, what in itertools.product((one, two), ("tenants/-/processes", "tenants/-/sessions", "use")):
             await becomes_first(node, what, "memory", holds.tenant)

@@ -1,15 +1,18 @@
 """An MCP server of the handshake era that asks its client two questions. Standard library only.
 
-The tool `choose` elicits both answers; `poll` elicits the first and has the client's model say the second.
-argv: a file, to which it writes a line when a call begins, and another before it is answered. The questions say which
-call and which process they are of. A call that is cancelled just stays unanswered; the tool `ponder` is never answered.
+The tool `choose` elicits both answers; `poll` elicits the first and has the client's model say the second. argv: a
+file, to which it writes a line when a call begins, and another before it is answered. The questions say which call
+they are of, and of which process, by the inode of its stdin. A call that is cancelled just stays unanswered; the tool
+`ponder` is never answered.
 """
 
 import json
 import os
 import sys
 
-JOURNAL = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+PROCESS = os.fstat(0).st_ino
+os.umask(0)  # each node gives its processes another user id
+JOURNAL = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
 FIELDS = ("name", "color")
 calls: dict[object, dict] = {}  # by the id of the question that is open
 
@@ -26,7 +29,7 @@ def ask(call: dict) -> None:
     field = FIELDS[len(call["answers"])]
     question_id = f"{call['id']}-{field}"
     calls[question_id] = call
-    about = f"{call['n']} {os.getpid()}"
+    about = f"{call['n']} {PROCESS}"
     if call["tool"] == "poll" and call["answers"]:
         messages = [{"role": "user", "content": {"type": "text", "text": about}}]
         send(id=question_id, method="sampling/createMessage", params={"messages": messages, "maxTokens": 9})
@@ -59,7 +62,7 @@ def handle(message: dict) -> None:
         names = ("choose", "poll", "ponder")
         send(id=request_id, result={"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in names]})
     elif method == "tools/call" and params["name"] == "ponder":
-        note("ponders", os.getpid())
+        note("ponders", PROCESS)
     elif method == "tools/call":
         note("began", params["arguments"]["n"])
         ask({"id": request_id, "tool": params["name"], "n": params["arguments"]["n"], "answers": []})

@@ -10,7 +10,8 @@ import os
 import sys
 import threading
 
-trace = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+os.umask(0)  # each node gives its processes another user id
+trace = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
 CAPABILITIES = {"tools": {}, "resources": {"subscribe": True}, "logging": {}}
 
 

@@ -1,9 +1,10 @@
 """An MCP server of the handshake era that keeps what it is told, in its memory only. Standard library only.
 
-Every answer says which process it is from. Tools: put and keys (of what was put); ask (puts what its client answers);
-twice (the same, with two questions); meet (answered when a second call with this key is there: both then); hold (never
-answered; the method vendor/hold is the same); held (answered once such a hold has come); say (a log message at this
-level, and an answer); exit. `prompts/list` has pages, whose cursors no other process knows.
+Every answer says by the inode of its stdin which process it is from. Tools: put and keys (of what was put); ask (puts
+what its client answers); twice (the same, with two questions); meet (answered when a second call with this key is
+there: both then); hold (never answered; the method vendor/hold is the same); held (answered once such a hold has
+come); say (a log message at this level, and an answer); exit. `prompts/list` has pages, whose cursors no other
+process knows.
 """
 
 import json
@@ -11,6 +12,7 @@ import os
 import secrets
 import sys
 
+PROCESS = os.fstat(0).st_ino
 PROMPTS = [f"prompt-{number}" for number in range(5)]
 TOOLS = ("put", "keys", "ask", "twice", "meet", "hold", "held", "say", "exit")
 stored: dict[str, object] = {}
@@ -26,7 +28,7 @@ def send(**message: object) -> None:
 
 
 def say(request_id: object, **more: object) -> None:
-    text = json.dumps({"pid": os.getpid(), "count": len(stored), **more})
+    text = json.dumps({"process": PROCESS, "count": len(stored), **more})
     send(id=request_id, result={"content": [{"type": "text", "text": text}]})
 
 
@@ -34,7 +36,7 @@ def ask(request_id: object, arguments: dict, field: str) -> None:
     question_id = f"{request_id}-{field}"
     asked[question_id] = request_id, arguments
     schema = {"type": "object", "properties": {field: {"type": "string"}}}
-    message = f"{arguments['key']} {os.getpid()}"
+    message = f"{arguments['key']} {PROCESS}"
     send(id=question_id, method="elicitation/create", params={"message": message, "requestedSchema": schema})
 
 

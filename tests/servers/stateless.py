@@ -1,8 +1,8 @@
 """An MCP server that says what it has heard; for what sessions share, or lose. Standard library only.
 
-Tools: echo, whoami (its pid, and what it has heard), later (answered when `release` is called), release, crash,
-log, progress, ask, ask_and_wait (asks `text` by `method`, once `among` calls wait to ask; answered with the answer),
-change (says that its tools have changed), update, huge (writes a line of `bytes`).
+Tools: echo, whoami (the inode of its stdin, and what it has heard), later (answered when `release` is called), release,
+crash, log, progress, ask, ask_and_wait (asks `text` by `method`, once `among` calls wait to ask; answered with the
+answer), change (says that its tools have changed), update, huge (writes a line of `bytes`).
 `first`: a file; the first process to make it works, the others die at once.
 """
 
@@ -72,7 +72,7 @@ def call(request_id: object, params: dict) -> None:
         send(method="notifications/tools/list_changed")
     elif name == "update":
         send(method="notifications/resources/updated", params={"uri": arguments["uri"]})
-    text = arguments.get("text", "") if name == "echo" else json.dumps({"pid": os.getpid(), "heard": heard})
+    text = arguments.get("text", "") if name == "echo" else json.dumps({"process": os.fstat(0).st_ino, "heard": heard})
     answer(request_id, "x" * arguments["bytes"] if name == "huge" else text)
 
 

@@ -1,7 +1,8 @@
 """An MCP server that writes down what it does before it does it, for whoever checks afterwards. Standard library only.
 
 Its argument is a directory; each process appends to a file of its own there, a JSON object a line: that it was
-initialised and for whom (the name of the client), each executed call by its `call`, each message sent by its number.
+initialised, for whom (the name of the client), and where the node stands (which adds that to PATH, the only variable
+that a process has of its node), each executed call by its `call`, each message sent by its number.
 Tools: mark(call, ms) answers after so many milliseconds; tell(call, count, gap_ms) answers at once and sends so many
 log messages afterwards, numbered through the life of the process. Each answer and each message says whose it is.
 """
@@ -13,7 +14,8 @@ import sys
 import threading
 import time
 
-PROCESS = f"{os.getpid()}-{time.monotonic_ns():x}"
+PROCESS = f"{os.fstat(0).st_ino}-{time.monotonic_ns():x}"
+PLACE = int(os.environ["PATH"].rpartition("/place-")[2])
 journal = os.open(os.path.join(sys.argv[1], f"{PROCESS}.journal"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 numbers = itertools.count(1)
 telling = threading.Lock()  # one call's messages after the other's
@@ -60,7 +62,7 @@ def handle(message: dict) -> None:
         return
     if method == "initialize":
         whose = params["clientInfo"]["name"]
-        write("Initialised", parent=os.getppid(), whose=whose)
+        write("Initialised", place=PLACE, whose=whose)
         about = {"name": "witness", "version": "1"}
         version = params["protocolVersion"]
         capabilities: dict = {"tools": {}, "logging": {}}
