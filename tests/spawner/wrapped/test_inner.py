@@ -258,9 +258,11 @@ async def main():
     client = SpawnerClient()
     await client.start()
     argv, env, confinement = json.loads(sys.argv[1])
-    read, write = os.pipe()
-    spawned = await client.spawn(Command(argv, env, "/", False, confinement), [read, os.dup(1), os.dup(2)], print)
-    print("pids", client._spawner.pid, spawned.pid, flush=True)
+    stdin, to_program = os.pipe()
+    from_program, stdout = os.pipe()
+    spawned = await client.spawn(Command(argv, env, "/", False, confinement), [stdin, stdout, os.dup(2)], print)
+    said = await asyncio.to_thread(os.read, from_program, 100)
+    print(said.decode().strip(), client._spawner.pid, spawned.pid, flush=True)
     await asyncio.sleep(1000)
 
 asyncio.run(main())
@@ -273,8 +275,8 @@ async def test_the_death_of_the_node_ends_everything(inside):
     with subprocess.Popen([sys.executable, "-c", NODE, order], stdout=subprocess.PIPE, text=True, cwd=ROOT) as node:
         assert node.stdout is not None
         try:
-            lines = [node.stdout.readline() for _ in range(2)]
-            spawner, wrapper = next(line.split()[1:] for line in lines if line.startswith("pids"))
+            said, spawner, wrapper = node.stdout.readline().split()
+            assert said == "started"
             descriptors = watch(int(spawner), *tree_of(int(wrapper)))
             assert len(descriptors) >= 5  # the spawner, the wrapper, the first process inside, the program, its child
         finally:
