@@ -163,4 +163,11 @@ FAULTS_OF_GROUPS = (
         "",
         UIDS,
     ),
+    Fault(
+        "a node that is stopped while it opens leaves control groups",
+        "app/node/parts/sandboxing.py",
+        "await asyncio.shield(opened)",
+        "await opened",
+        ("tests/node/parts/test_sandboxing.py",),
+    ),
 )

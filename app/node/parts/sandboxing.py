@@ -1,18 +1,21 @@
 """The sandbox of this node's backends: control groups, the egress proxy, and the probes that say what it is worth."""
 
+import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from urllib.parse import urlsplit
 
+import anyio
 import anyio.to_thread
 
 from app.config.settings import Settings
 from app.domain import BackendSpec
 from app.egress.egress import Egress, EgressOptions
 from app.node.parts.opening import Opening
-from app.sandbox.cgroup_roots import open_roots
+from app.sandbox.cgroup_roots import CgroupRoots, open_roots
 from app.sandbox.composer import Composer
 from app.sandbox.machine import examine
 from app.sandbox.needs import NeedsFinder
@@ -32,8 +35,7 @@ async def open_sandboxes(opening: Opening, memory_mb_of: Callable[[str], int | N
         SpawnFailed: no process can be started at all.
     """
     settings, stack = opening.settings, opening.stack
-    cgroups = await anyio.to_thread.run_sync(open_roots)
-    stack.callback(cgroups.close)  # after the processes
+    cgroups = await _open_cgroups(stack)
     machine = await anyio.to_thread.run_sync(examine, cgroups, partial(uid_of, settings.homes))
     options = EgressOptions(own_hosts=_own_hosts(settings))
     egress = await stack.enter_async_context(Egress(opening.metrics, options))
@@ -57,6 +59,21 @@ async def open_sandboxes(opening: Opening, memory_mb_of: Callable[[str], int | N
     for tier, why in sandboxes.failed().items():
         log.warning("a tier of the sandbox is not used: %s", why, extra={"tier": tier})
     return sandboxes
+
+
+async def _open_cgroups(stack: AsyncExitStack) -> CgroupRoots:
+    """They are the stack's before they are made, as a thread that makes them goes on when nobody waits for it any more.
+    They are closed after the processes."""
+    opened = asyncio.get_running_loop().run_in_executor(None, open_roots)
+    stack.push_async_callback(_close_cgroups, opened)
+    return await asyncio.shield(opened)
+
+
+async def _close_cgroups(opened: "asyncio.Future[CgroupRoots]") -> None:
+    with anyio.CancelScope(shield=True):
+        await asyncio.wait([opened])
+    if opened.exception() is None:
+        opened.result().close()
 
 
 def _own_hosts(settings: Settings) -> tuple[str, ...]:
