@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ from app.public_addresses import Address, Network
 
 logger = logging.getLogger(__name__)
 
-MAX_OF_PROCESS, MAX_OF_NODE = 64, 1024
+MAX_OF_PROCESS, MAX_OF_TENANT, MAX_OF_NODE = 64, 256, 1024
 _ROOM_FOR_REFUSALS = 16  # connections over a limit that are accepted to be told so; more wait in the kernel
 _ACCEPT_AT_ONCE = 16
 _ACCEPT_AGAIN_S = 0.5  # after the node had no descriptor left
@@ -47,6 +47,7 @@ class EgressOptions:
     lookup: Lookup = system_lookup
     rule: Rule = field(default_factory=PortRule)
     max_of_process: int = MAX_OF_PROCESS
+    max_of_tenant: int = MAX_OF_TENANT
     max_of_node: int = MAX_OF_NODE
     idle_s: float = 600.0
     max_pipes: int = MAX_PIPES
@@ -68,6 +69,7 @@ class Egress:
         self._serving: set[asyncio.Task[None]] = set()
         self._lines: set[EgressLine] = set()
         self._count = 0
+        self._of_tenant = Counter[str]()
         if self._options.is_counted:
             metrics.egress_connections.set_function(lambda: self._count)
 
@@ -111,23 +113,27 @@ class Egress:
     def forget(self, line: "EgressLine") -> None:
         self._lines.discard(line)
 
-    def has_room(self, of_process: int) -> bool:
+    def has_room(self, of_process: int, tenant: str) -> bool:
         """Whether one more connection is accepted, if only to be refused in words."""
         return (
             of_process < self._options.max_of_process + _ROOM_FOR_REFUSALS
+            and self._of_tenant[tenant] < self._options.max_of_tenant + _ROOM_FOR_REFUSALS
             and self._count < self._options.max_of_node + _ROOM_FOR_REFUSALS
         )
 
-    def full(self, of_process: int) -> Reason | None:
+    def full(self, of_process: int, tenant: str) -> Reason | None:
         """Whether so many connections, with all others, are over a limit."""
         if of_process > self._options.max_of_process:
             return Reason.PROCESS_FULL
+        if self._of_tenant[tenant] > self._options.max_of_tenant:
+            return Reason.TENANT_FULL
         return Reason.NODE_FULL if self._count > self._options.max_of_node else None
 
     def serve(self, line: "EgressLine", client: socket.socket) -> None:
         """Serves a connection of that line until its end."""
         assert self._tasks is not None  # lines are closed first
         self._count += 1
+        self._of_tenant[line.tenant] += 1
         # Not in the task group: outside of a task, as in a callback of the loop, anyio may not know which loop runs.
         task = asyncio.get_running_loop().create_task(self._serve(line, client), name="egress connection")
         self._serving.add(task)
@@ -141,8 +147,11 @@ class Egress:
             logger.exception("Could not serve a connection of a backend")
         finally:
             client.close()
-            was_full = not self.has_room(0)
+            was_full = not self.has_room(0, line.tenant)
             self._count -= 1
+            self._of_tenant[line.tenant] -= 1
+            if not self._of_tenant[line.tenant]:
+                del self._of_tenant[line.tenant]
             line.ended()
             for each in list(self._lines) if was_full else ():
                 each.accept_again()
@@ -168,7 +177,7 @@ class EgressLine:
 
     def __init__(self, egress: Egress, tenant: str, backend: str, rule: Rule) -> None:
         self._egress = egress
-        self._tenant, self._backend, self._process = tenant, backend, ""
+        self.tenant, self._backend, self._process = tenant, backend, ""
         self.rule = rule
         self._loop = asyncio.get_running_loop()
         self._node_end, self._their_end = socket.socketpair()
@@ -183,7 +192,7 @@ class EgressLine:
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else "open" if self._listener else "waiting"
-        return f"<EgressLine {self._tenant}/{self._backend} [{state}, {self._count} connections]>"
+        return f"<EgressLine {self.tenant}/{self._backend} [{state}, {self._count} connections]>"
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -251,7 +260,7 @@ class EgressLine:
         self._loop.add_reader(self._listener, self._accept)
 
     def _has_room(self) -> bool:
-        return self._egress.has_room(self._count)
+        return self._egress.has_room(self._count, self.tenant)
 
     def _stop_accepting(self) -> None:
         if self._is_accepting and self._listener is not None:
@@ -297,10 +306,10 @@ class EgressLine:
                 del self._connections[connection]
 
     def asks(self, host: Address | str, port: int) -> Outgoing:
-        return Outgoing(self._tenant, self._backend, self._process, host, port)
+        return Outgoing(self.tenant, self._backend, self._process, host, port)
 
     def full(self) -> Reason | None:
-        return self._egress.full(self._count)
+        return self._egress.full(self._count, self.tenant)
 
     def note(self, outgoing: Outgoing, reason: Reason) -> None:
         self._refused.append((outgoing.destination, reason.label))

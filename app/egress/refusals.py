@@ -42,6 +42,10 @@ class Reason(Enum):
         "process_full", 503, "Too Many Connections Of This Process", "connection_limit_reached", 1,
         "Close connections that are not used.",
     )  # fmt: skip
+    TENANT_FULL = _Facts(
+        "tenant_full", 503, "Too Many Connections Of This Tenant", "connection_limit_reached", 1,
+        "Close connections that are not used.",
+    )  # fmt: skip
     NODE_FULL = _Facts("node_full", 503, "Too Many Connections Of The Gateway", "connection_limit_reached", 1, "")
 
     @property

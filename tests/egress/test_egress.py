@@ -410,9 +410,32 @@ async def test_a_process_has_so_many_connections_and_is_told_so():
             each.close()
 
 
-@pytest.mark.parametrize(("of_process", "of_node"), [(2, 1000), (1000, 2)])
-async def test_over_all_limits_connections_wait_in_the_kernel_and_are_served_when_there_is_room(of_process, of_node):
-    async with proxy(max_of_process=of_process, max_of_node=of_node) as proxied, server() as port:
+async def test_a_tenant_that_takes_all_it_can_get_leaves_room_for_others():
+    async with proxy(max_of_tenant=4, max_of_node=100) as proxied, server() as port:
+        lines = [proxied.line, listen(proxied.egress, "acme", "other")]
+        users = [Proxied(proxied.egress, proxied.metrics, line) for line in lines]
+        made = [await users[each % 2].connect(f"127.0.0.1:{port}") for each in range(5)]
+        assert [head[9:12] for *_, head in made] == [b"200"] * 4 + [b"503"]
+        assert b"Too Many Connections Of This Tenant" in made[4][2]
+        silent = [await each.open() for each in users for _ in range(40)]  # more than it gets refusals for
+        await until(lambda: proxied.connections == 4 + 16)
+        bystander = listen(proxied.egress, "globex", "files")
+        async with asyncio.timeout(5):
+            _, writer, head = await Proxied(proxied.egress, proxied.metrics, bystander).connect(f"127.0.0.1:{port}")
+        assert head.startswith(b"HTTP/1.1 200")
+        for each in (*(each[1] for each in (*made, *silent)), writer):
+            each.close()
+        await until(lambda: proxied.connections == 0)
+        for line in (lines[1], bystander):
+            line.close()
+
+
+@pytest.mark.parametrize(("of_process", "of_tenant", "of_node"), [(2, 999, 999), (999, 2, 999), (999, 999, 2)])
+async def test_over_all_limits_connections_wait_in_the_kernel_and_are_served_when_there_is_room(
+    of_process, of_tenant, of_node
+):
+    limits = {"max_of_process": of_process, "max_of_tenant": of_tenant, "max_of_node": of_node}
+    async with proxy(**limits) as proxied, server() as port:
         silent = [await proxied.open() for _ in range(40)]  # nobody says what it wants
         await until(lambda: proxied.connections == 18)
         await asyncio.sleep(0.1)
@@ -426,7 +449,7 @@ async def test_over_all_limits_connections_wait_in_the_kernel_and_are_served_whe
 
 
 async def test_a_thousand_connections_of_many_processes_and_nothing_is_left():
-    async with server() as port, proxy(max_of_node=1000) as proxied:
+    async with server() as port, proxy(max_of_node=1000, max_of_tenant=2000) as proxied:
         before = descriptors()
         lines = [listen(proxied.egress, "acme", f"b{number}") for number in range(20)]
         users = [Proxied(proxied.egress, proxied.metrics, line) for line in lines]

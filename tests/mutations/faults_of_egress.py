@@ -109,6 +109,13 @@ FAULTS_OF_EGRESS = (
         PROXY,
     ),
     Fault(
+        "connections over the limit of a tenant are accepted without a bound",
+        "app/egress/egress.py",
+        "            and self._of_tenant[tenant] < self._options.max_of_tenant + _ROOM_FOR_REFUSALS\n",
+        "",
+        PROXY,
+    ),
+    Fault(
         "connections over the limit of the node are accepted without a bound",
         "app/egress/egress.py",
         "            and self._count < self._options.max_of_node + _ROOM_FOR_REFUSALS\n",
