@@ -56,6 +56,7 @@ class Client:
         self.answered_at: list[float] = []
         self.heard: list[str] = []
         self.told: dict[str, float] = {}
+        self.last_event: str | None = None
 
     def pick(self, *, another: bool = False) -> None:
         """A node drawn by lot; or one that is not the last one."""
@@ -113,15 +114,14 @@ class Client:
 
     async def listen(self) -> None:
         """Keeps a GET stream open wherever that works, and goes on after the last event it has got."""
-        last: str | None = None
         while True:
             self.pick()
-            headers = {} if last is None else {"Last_Event_ID": last}
+            headers = {} if self.last_event is None else {"Last_Event_ID": self.last_event}
             try:
                 async with self.wire.stream("GET", **headers) as stream:
                     if stream.status_code == 200:
                         async for event in events(stream):
-                            last = event.id or last
+                            self.last_event = event.id or self.last_event
                             if event.data:
                                 self.heard.append(event.message.get("params", {}).get("uri", ""))
             except httpx2.TransportError:
@@ -182,6 +182,9 @@ async def test_a_node_that_is_killed_loses_no_session_and_no_event_and_repeats_n
         for client in opened:
             tasks.start_soon(client.listen)
             tasks.start_soon(for_ever, partial(client.call, ms=50), 0.05 if full else QUICK_PAUSE_S)
+        # Who has no event to go on after cannot ask for what came before.
+        await until(lambda: all(client.last_event for client in opened), 20)
+        for client in opened:
             tasks.start_soon(for_ever, partial(client.call, "tell"), 0.2)
         for number in range(kills):
             await anyio.sleep(random.uniform(1.0, 1.5))

@@ -37,17 +37,19 @@ class Seen(NamedTuple):
 
 
 class Beat(NamedTuple):
-    """One answer to /livez; `late` is how late its program itself was woken just before or just after."""
+    """One answer to /livez; `late` is how late its program itself was woken just before or just after, `waited` for how
+    long the node waited for a core meanwhile."""
 
     node: int
     at: float
     seconds: float
     late: float
+    waited: float
 
     @property
     def nodes_own(self) -> float:
-        """What of it the node has taken: for what the program waited, the machine is to blame."""
-        return max(0.0, self.seconds - self.late)
+        """What of it the node has taken: for what it and the program waited, the machine is to blame."""
+        return max(0.0, self.seconds - self.late - self.waited)
 
 
 @dataclass
@@ -185,7 +187,7 @@ class Watch:
             f" at most {in_ms(max(refused, default=0))},"
             f" all in at most {in_ms(max((seen.seconds for seen in rest), default=0))};"
             f" recovered in at most {max(recovered_s):.2f} s;"
-            f" /livez p99 {in_ms(alive)}, {in_ms(waited)} with what its program waited for a core;"
+            f" /livez p99 {in_ms(alive)}, {in_ms(waited)} with what both waited for a core;"
             f" faults {dict(self.found.faults)}"
         )
         assert not self.found.faults, self.found.faults
@@ -207,7 +209,7 @@ async def watched(nodes: Nodes, endpoint: Endpoint, sessions: int, beats: Path) 
         for visitor in visitors:
             await visitor.wire.open()
         watch, door = Watch(visitors, found, beats), Door(http, endpoint, urls, found)
-        with pulse([node.host for node in nodes.all], beats):
+        with pulse([f"{node.host}:{node.pid}" for node in nodes.all], beats):
             async with anyio.create_task_group() as tasks:
                 for visitor in visitors:
                     tasks.start_soon(again_and_again, visitor.call, PAUSE_S)
@@ -227,11 +229,11 @@ async def again_and_again(work: Callable[[], Awaitable[None]], pause_s: float) -
 
 
 @contextmanager
-def pulse(hosts: list[str], beats: Path) -> Iterator[None]:
+def pulse(places: list[str], beats: Path) -> Iterator[None]:
     """Measures how soon each node answers /livez, and writes that to this file."""
     with beats.open("wb") as out:
         program = subprocess.Popen(
-            [sys.executable, "-I", "-S", ROOT / "tests/integration/pulse.py", *hosts], stdout=out
+            [sys.executable, "-I", "-S", ROOT / "tests/integration/pulse.py", *places], stdout=out
         )
         try:
             yield
@@ -244,9 +246,9 @@ def beats_of(lines: Iterable[str]) -> list[Beat]:
     """What pulse.py has written: rounds of one answer from each node, and after each how late it woke."""
     beats, answers, late_before = list[Beat](), list[Beat](), 0.0
     for line in lines:
-        node, at, seconds = line.split()
+        node, at, seconds, waited = line.split()
         if int(node) != LATENESS:
-            answers.append(Beat(int(node), float(at), float(seconds), 0.0))
+            answers.append(Beat(int(node), float(at), float(seconds), 0.0, float(waited)))
             continue
         late = float(seconds)
         beats += [beat._replace(late=max(late_before, late)) for beat in answers]
