@@ -53,8 +53,9 @@ class Meter:
         uses, self._cost_s = await anyio.to_thread.run_sync(look, list(targets.values()))
         self._measured_at = now = time.monotonic()
         for process, use in zip(targets, uses, strict=True):
-            process.used(use, now)
-            self.count(process)
+            if process.exit is None:  # else it has been counted for the last time meanwhile
+                process.used(use, now)
+                self.count(process)
         self._show(targets)
         self.measured.tell()
 

@@ -16,7 +16,7 @@ from tests.redis_servers import client_of
 
 pytestmark = pytest.mark.timeout(300)
 REFUSED = 600  # requests: more lines than are collected before they are written
-CONNECTIONS, EACH = 6, 1500
+CONNECTIONS, EACH = 20, 450  # the kernel draws lots: with six, one in thirty runs gave all to one member
 KEY = "5e" * 32
 
 

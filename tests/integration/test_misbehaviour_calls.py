@@ -189,7 +189,7 @@ def is_limited(gateway: Gateway, process: psutil.Process, what: str) -> bool:
 
 TAKING: dict[str, tuple[dict[str, Any], int]] = {  # limits, and how far it comes at most
     "forks": ({"pids": 16}, 15),
-    "spin": ({"cpu": 0.5}, 1000),
+    "spin": ({"cpu": 0.1}, 1000),  # so little that it reaches it on a busy machine too
     "descriptors": ({"files": FILES}, FILES - 1),
     "disk": ({"disk_mb": 16}, 32),
 }

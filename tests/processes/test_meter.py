@@ -1,13 +1,17 @@
 """What is done with what processes use: limits without control groups, and metrics."""
 
 import sys
+import threading
 from collections.abc import Iterator
+from typing import Any
 
+import anyio
 import pytest
 
 from app.domain import ProcessLimits
 from app.metrics import Metrics
-from app.processes import measuring
+from app.processes import measuring, meter
+from app.processes.measuring import look
 from app.processes.pipes import PipeLimits
 from app.processes.process import BackendProcess
 from app.sandbox.cgroup_roots import CgroupRoots, open_roots
@@ -87,6 +91,29 @@ async def test_bytes_and_cpu_of_a_backend_are_counted_to_its_end(running: Runnin
     assert running.value("trunkline_backend_received_bytes_total", **labels) == 300
     assert running.value("trunkline_backend_cpu_seconds_total", **labels) == pytest.approx(process.cpu_s)
     assert running.value("trunkline_backend_resident_bytes", **labels) == 0
+    assert running.supervisor.meter._told == {}
+
+
+async def test_a_process_that_ends_while_it_is_looked_at_is_counted_once(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_looking, may_look = threading.Event(), threading.Event()
+
+    def look_late(targets: Any) -> Any:
+        is_looking.set()
+        may_look.wait(10)
+        return look(targets)
+
+    process, listener = await running.start("echo", limits=NO_LIMIT)
+    process.send(b"x" * 99)
+    await listener.line()
+    monkeypatch.setattr(meter, "look", look_late)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(running.supervisor.meter.measure, running.supervisor.processes)
+        await eventually(is_looking.is_set)
+        await running.stop(process)
+        may_look.set()
+    assert running.value("trunkline_backend_sent_bytes_total", tenant="_OTHER", backend="_OTHER") == 100
     assert running.supervisor.meter._told == {}
 
 

@@ -227,7 +227,8 @@ def find_variables(names: "list[str]") -> str:
 def fill_past(directory: str, limit: int, files: int) -> str:
     """One byte over the limit, in so many files."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    paths = [os.path.join(directory, f".trunkline-probe-{number}") for number in range(files)]
+    # Others may probe at the same time, and /dev/shm may be the same for all.
+    paths = [os.path.join(directory, f".trunkline-probe-{os.getpid()}-{number}") for number in range(files)]
     written, part = 0, b"x" * (limit // files + 1)
     try:
         for path in paths:
