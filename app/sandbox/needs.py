@@ -174,7 +174,7 @@ class _Search:
         if not os.path.exists(real):
             raise _refused(f"sandbox.{where}: there is no {path!r} on this node", errno.ENOENT)
         for each in self._forbidden:
-            if _is_within(each, (real,)) and each not in _NEVER:
+            if _is_within(each, (real,)):
                 raise _refused(f"sandbox.{where}: {path!r} contains {each!r}, which no sandbox opens")
         if real in _OWN_IN_EVERY_SANDBOX:
             raise _refused(f"sandbox.{where}: {path!r} is the sandbox's own: name a directory in it")

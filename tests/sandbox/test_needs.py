@@ -214,6 +214,13 @@ def test_secrets_of_the_machine_are_refused_by_name(path):
     assert path in refused("true", path)
 
 
+def test_a_directory_with_secrets_of_the_machine_cannot_be_declared():
+    if not os.path.exists("/etc/shadow"):
+        pytest.skip("there is no /etc/shadow")
+    assert "contains '/etc/" in refused("true", read=("/etc",))
+    assert "contains '/etc/" in refused("true", write=("/etc",))
+
+
 def test_what_is_forbidden_wins(root):
     secret = root / "data"
     (secret / "homes").mkdir(parents=True)

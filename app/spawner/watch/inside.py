@@ -6,6 +6,7 @@ import os
 import struct
 from pathlib import Path
 
+MOST_KNOWN = 4096  # paths that are remembered: a process can name new ones without end
 READ, WRITE, SEARCH = 4, 2, 1  # the bits of a mode
 _SYS_OPENAT2 = 437  # the same number on every architecture
 _RESOLVE_IN_ROOT = 0x10
@@ -47,6 +48,8 @@ class Users:
             if (uid, each) not in self._searchable:
                 if not _permits(pid, each, uid, gid, SEARCH):
                     return each, uid
+                if len(self._searchable) >= MOST_KNOWN:
+                    self._searchable.clear()
                 self._searchable.add((uid, each))
         return None if _permits(pid, path, uid, gid, bits) else (path, uid)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ipaddress import ip_address
 from typing import Literal, NamedTuple
 
-from app.spawner.watch.inside import READ, SEARCH, WRITE, Users, open_inside
+from app.spawner.watch.inside import MOST_KNOWN, READ, SEARCH, WRITE, Users, open_inside
 from app.spawner.wire import Confinement, Missed
 
 Access = Literal["read", "write"]
@@ -117,6 +117,8 @@ class Judge:
             missed = _outside_namespace(pid, path, does, creates=creates)
             missed = missed or self._closed_to_user(pid, path, does, creates=creates)
         if missed is None and does != "write":
+            if len(self._present) >= MOST_KNOWN:
+                self._present.clear()
             self._present.add(path)
         return missed
 
@@ -255,16 +257,19 @@ def _is_within(path: str, directories: Sequence[str]) -> bool:
 
 def _interpreter(pid: int, path: str) -> str | None:
     """What the first line of a script names."""
-    try:
-        file = os.open(f"/proc/{pid}/root{path}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:  # inside only: as seen from here, a symbolic link could lead anywhere, and to open a device can have effects
+        place = open_inside(pid, path)
     except OSError:
         return None
     try:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
+        if not stat.S_ISREG(os.fstat(place).st_mode):
             return None
-        beginning = os.read(file, _SCRIPT_BYTES)
+        with open(f"/proc/self/fd/{place}", "rb", buffering=0) as file:
+            beginning = file.read(_SCRIPT_BYTES)
+    except OSError:
+        return None
     finally:
-        os.close(file)
+        os.close(place)
     words = beginning[2:].partition(b"\n")[0].split() if beginning.startswith(b"#!") else []
     return os.path.normpath(os.fsdecode(words[0])) if words and words[0].startswith(b"/") else None
 

@@ -243,6 +243,8 @@ class _Log:
         self._indices: dict[str, int] = {}
 
     def add(self, missed: Missed) -> None:
+        if not self._left:
+            return
         text = json.dumps(missed)
         index = self._indices.get(text)
         if index is None:

@@ -9,6 +9,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -170,6 +171,8 @@ attempt(open, "/tmp/home/new", "w")
 
 # --- a mount and a network namespace of its own
 
+ONLY_INSIDE = "/only-inside"
+
 
 def wrapped(private: Path, *argv: str, read: Sequence[Path] = (), own_network: bool = True) -> list[str]:
     """The command inside bubblewrap, which shows it its interpreter, these directories and a writable `private`."""
@@ -185,7 +188,8 @@ def wrapped(private: Path, *argv: str, read: Sequence[Path] = (), own_network: b
     ]
     for path in [*OWN, *map(str, read)]:
         command += ["--ro-bind-try", path, path]
-    command += ["--bind", str(private), str(private), "--proc", "/proc", "--dev", "/dev", "--remount-ro", "/"]
+    command += ["--bind", str(private), str(private), "--proc", "/proc", "--dev", "/dev"]
+    command += ["--tmpfs", ONLY_INSIDE, "--remount-ro", "/"]
     if subprocess.run([*command, "--", "/bin/true"], check=False, capture_output=True).returncode != 0:
         pytest.skip("bwrap cannot make a sandbox here")
     program = [SHELL, "-c", f'{TAKES_PIPES}; exec "$@"', "sh", *argv]
@@ -282,6 +286,28 @@ async def test_a_script_whose_interpreter_is_missing_names_the_interpreter(start
     script.chmod(0o755)
     watched = await in_namespace(starter, f'{TRY}\nattempt(os.execv, "{script}", ["script"])')
     assert watched.of("file") == {str(interpreter): "read"}
+
+
+async def test_a_link_of_the_process_leads_the_watcher_to_nothing_outside(starter, tmp_path):
+    interpreter, script, pipe = tmp_path / "interpreter", tmp_path / "script", tmp_path / "pipe"
+    interpreter.touch()
+    script.write_text(f"#!{interpreter}\n")
+    os.mkfifo(pipe)
+    code = TRY
+    for place in (script, pipe):
+        link = f"{ONLY_INSIDE}/{place.name}"
+        code += f'os.symlink("{place}", "{link}")\nattempt(os.execv, "{link}", ["x"])\n'
+    opened = threading.Event()
+
+    def write() -> None:  # succeeds when somebody opens it for reading
+        os.close(os.open(pipe, os.O_WRONLY))
+        opened.set()
+
+    threading.Thread(target=write, daemon=True).start()
+    watched = await in_namespace(starter, code)
+    assert str(interpreter) not in watched.of("file")
+    assert not opened.is_set()
+    os.close(os.open(pipe, os.O_RDONLY))
 
 
 async def test_an_address_outside_the_network_is_named_and_the_process_s_own_listener_is_not(starter):
