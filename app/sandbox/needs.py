@@ -92,7 +92,7 @@ class NeedsFinder:
         """
         now = self._clock()
         known = self._known.get(wanted)
-        if known is not None and now - known[0] < _KEEP_S:
+        if known is not None and now - known[0] < _KEEP_S and _leads_nowhere_else(known[1]):
             return known[1]
         try:
             needs = _Search(wanted, self._forbidden).needs()
@@ -302,6 +302,11 @@ class _Search:
             self._infer(_package_of(real))
         elif real.endswith(".py"):
             self._infer(os.path.dirname(real))
+
+
+def _leads_nowhere_else(needs: Needs) -> bool:
+    """Whether no path has become a symbolic link since it was found: another backend may write where this one reads."""
+    return all(os.path.realpath(each) == each for each in (*needs.read, *needs.write))
 
 
 def is_broad(directory: str) -> bool:

@@ -284,3 +284,16 @@ def test_what_was_found_is_remembered_for_a_while_and_bounded(root):
     for number in range(300):
         finder.find(Wanted(("true", str(number)), "/usr/bin:/bin"))
     assert len(finder._known) <= 256
+
+
+def test_a_directory_that_was_replaced_by_a_link_since_it_was_found_is_looked_up_anew(root):
+    secret, shared = root / "data", root / "shared"
+    (shared / "reports").mkdir(parents=True)
+    secret.mkdir()
+    finder = NeedsFinder((str(secret),))
+    wanted = Wanted(("true",), "/usr/bin:/bin", read=(str(shared / "reports"),))
+    assert str(shared / "reports") in finder.find(wanted).read
+    (shared / "reports").rename(shared / "old")
+    (shared / "reports").symlink_to(secret)
+    with pytest.raises(SpawnFailed, match="which no sandbox opens"):
+        finder.find(wanted)
