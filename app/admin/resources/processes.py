@@ -27,7 +27,7 @@ class ProcessAnswer(UseMembers):
     id: str
     tenant: str
     backend: str
-    pid: int
+    pid: int = Field(description="In tiers 2 and 3 that of bwrap, which wraps the server and ends with it.")
     state: str = Field(description="starting, warm, leased or stopping.")
     started_at: datetime
     age_s: float
