@@ -32,6 +32,7 @@ from typing import Any
 
 CONNECT_S = 0.3  # an address that does not answer was not refused
 LEFT_BEHIND_S = 60
+_RUN = f"-{os.urandom(4).hex()}"  # others probe at the same time, and where nothing is confined, in the same places
 _MORE = 8  # tried beyond a limit
 _CHUNK = 1 << 20
 _MAX_DESCRIPTOR = 256
@@ -72,6 +73,7 @@ def read(path: str) -> str:
 
 
 def create(path: str) -> str:
+    path += _RUN
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     os.unlink(path)
     return "created"
@@ -227,8 +229,7 @@ def find_variables(names: "list[str]") -> str:
 def fill_past(directory: str, limit: int, files: int) -> str:
     """One byte over the limit, in so many files."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    # Others may probe at the same time, and /dev/shm may be the same for all.
-    paths = [os.path.join(directory, f".trunkline-probe-{os.getpid()}-{number}") for number in range(files)]
+    paths = [os.path.join(directory, f".trunkline-probe-{number}{_RUN}") for number in range(files)]
     written, part = 0, b"x" * (limit // files + 1)
     try:
         for path in paths:

@@ -9,7 +9,7 @@ from pathlib import Path
 from app.domain import Network
 from app.sandbox.composer import Composer, Confined, Place
 from app.sandbox.probes.prober import Attempt, Neighbour, TierReport, run, spec_of, started
-from app.sandbox.probes.range import Targets, shooting_range
+from app.sandbox.probes.range import Targets, shooting_range, stand_ins
 from app.sandbox.tiers import Profile, Tier
 from app.spawner.client import SpawnerClient, SpawnFailed
 
@@ -37,6 +37,7 @@ class Probing:
         """At the same time, beside one neighbour. Never raises SpawnFailed: that is a result."""
         neighbour: asyncio.Future[Neighbour] = asyncio.get_running_loop().create_future()
         async with AsyncExitStack() as stack:
+            await asyncio.to_thread(stack.enter_context, stand_ins(self._targets.addresses))
             probes = asyncio.gather(*(self._report(tier, network, neighbour) for network in networks))
             stack.callback(probes.cancel)
             try:

@@ -49,6 +49,16 @@ class Range:
 
 
 @contextmanager
+def stand_ins(addresses: Mapping[str, tuple[str, int]]) -> Iterator[None]:
+    """Listens where nobody does, for all ranges of this time: a range that ends must not take from another one the
+    address at which that one has found somebody."""
+    with ExitStack() as stack:
+        for address in addresses.values():
+            _answers(address) or _listen(stack, address)
+        yield
+
+
+@contextmanager
 def shooting_range(targets: Targets) -> Iterator[Range]:
     """Of the given addresses those that answer, or at which this node can listen meanwhile."""
     with ExitStack() as stack:

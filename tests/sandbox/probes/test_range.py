@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from app.sandbox.probes.range import Targets, identity, shooting_range
+from app.sandbox.probes import attempts
+from app.sandbox.probes.range import Targets, identity, shooting_range, stand_ins
 
 
 def free_port() -> int:
@@ -25,6 +26,23 @@ def test_every_address_answers_and_what_is_not_there_has_a_stand_in():
                 socket.create_connection(each, 5).close()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(address, 5)
+
+
+def test_a_stand_in_stays_for_the_others_when_one_range_ends():
+    addresses = {"the gateway": ("127.0.0.1", free_port())}
+    with stand_ins(addresses), shooting_range(Targets({}, addresses)) as targets:
+        with shooting_range(Targets({}, addresses)):
+            pass
+        socket.create_connection(targets.goals["connect"]["the gateway"], 5).close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(addresses["the gateway"], 5)
+
+
+def test_what_another_probe_has_made_in_the_same_place_is_in_nobodys_way(tmp_path: Path):
+    for name in ("new", *(f".trunkline-probe-{number}" for number in range(3))):
+        (tmp_path / name).touch()
+    assert attempts.create(str(tmp_path / "new")) == "created"
+    assert attempts.fill_past(str(tmp_path), 300, 3) == "303 bytes"
 
 
 def test_a_stand_in_gives_way_to_who_is_bound_there():
