@@ -105,7 +105,7 @@ class Composer:
         environment = environment_of(spec, place.home, place.tmpdir)
         cwd = os.path.join(place.home, spec.cwd or "")
         if profile.tier >= Tier.KERNEL:
-            needs = await self._needs(spec, environment["PATH"], cwd if spec.cwd else None)
+            needs = await self._needs(spec, environment["PATH"])
             confinement["landlock"] = self._landlock(profile.network, needs, place)
             confinement["seccomp"] = list(_ON_THE_MACHINE)
             if profile.network == "none":
@@ -152,7 +152,7 @@ class Composer:
             if home_lasts:
                 await anyio.to_thread.run_sync(give, Path(home), uid)
         return Room(
-            await self._needs(spec, path, cwd if spec.cwd and os.path.isabs(spec.cwd) else None),
+            await self._needs(spec, path),
             cwd,
             home,
             home_lasts,
@@ -162,8 +162,9 @@ class Composer:
             is_filtered=True,
         )
 
-    async def _needs(self, spec: BackendSpec, path: str, cwd: str | None) -> Needs:
+    async def _needs(self, spec: BackendSpec, path: str) -> Needs:
         sandbox = spec.sandbox
+        cwd = spec.cwd if spec.cwd and os.path.isabs(spec.cwd) else None  # what is below the home is in view
         wanted = Wanted((spec.command, *spec.args), path, cwd, sandbox.read, sandbox.write)
         return await anyio.to_thread.run_sync(self._finder.find, wanted)
 

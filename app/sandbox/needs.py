@@ -113,6 +113,7 @@ class _Search:
         self._forbidden = forbidden
         self._read: set[str] = set()
         self._write: set[str] = set()
+        self._named: tuple[str, ...] = ()  # what is declared
         self._links: dict[str, str] = {}
         self._seen: set[str] = set()
 
@@ -121,8 +122,11 @@ class _Search:
             if os.path.exists(path):
                 self._read.add(self._follow(path))
         wanted = self._wanted
-        self._write = {self._declared(path, "write") for path in wanted.write}
-        self._read |= {self._declared(path, "read") for path in wanted.read}
+        self._write = {self._follow(path) for path in wanted.write}
+        declared = {self._declared(path, "write") for path in wanted.write}
+        declared |= {self._declared(path, "read") for path in wanted.read}
+        self._read |= declared - self._write
+        self._named = tuple(declared)
         program = self._resolve(wanted.argv[0])
         self._program(program)
         if wanted.cwd is not None and os.path.isdir(wanted.cwd):
@@ -138,35 +142,28 @@ class _Search:
 
     def _follow(self, path: str) -> str:
         """The path without symbolic links; notes every link on the way."""
-        real, found = "/", 0
-        waiting = path.split("/")[::-1]
-        while waiting:
-            part = waiting.pop()
-            if part in ("", "."):
-                continue
-            if part == "..":
-                real = os.path.dirname(real)
-                continue
-            step = os.path.join(real, part)
-            try:
-                target = os.readlink(step)
-            except OSError:  # no link
-                real = step
-                continue
-            found += 1
-            if found > _MAX_LINKS:
-                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-            self._links[step] = target
-            real = "/" if target.startswith("/") else real
-            waiting += target.split("/")[::-1]
+        real, links = _followed(path)
+        self._links |= links
         return real
 
     def _permitted(self, path: str, what: str) -> str:
-        """The path without links, if nothing forbids it."""
-        real = self._follow(path)
+        """The path without links, if nothing forbids it.
+
+        A link that the process itself may have made, in a directory that it may write, leads to what is declared only.
+        """
+        real, links = _followed(path)
+        self._links |= links
         for each in self._forbidden:
             if _is_within(real, (each,)):
                 raise _refused(f"{what} {path!r} is in {each!r}, which no sandbox opens")
+        if not _is_within(real, self._named):
+            for root in self._write:
+                link = next((each for each in links if _is_within(each, (root,))), None)
+                if link is not None and not _is_within(real, (root,)):
+                    raise _refused(
+                        f"{what} {path!r} is {real!r} by the link {link!r}, which this backend may write: "
+                        "list in sandbox.read what it shall see"
+                    )
         return real
 
     def _declared(self, path: str, where: str) -> str:
@@ -231,13 +228,17 @@ class _Search:
         if not words:
             return None
         try:
-            return self._resolve(words[0])
+            found = self._resolve(words[0])
         except SpawnFailed:  # exec will say so
             return None
+        is_its_own_wish = "/" in words[0] and _is_within(script, self._write)
+        return None if is_its_own_wish and not _is_within(found, (*self._read, *self._write)) else found
 
     def _prefix(self, program: str, depth: int) -> None:
         """Opens what an interpreter or a virtual environment has beside its `bin`."""
         folder = self._follow(os.path.dirname(program))
+        if _is_within(folder, self._write):
+            return  # it is in view, and what its files name could be the process's own wish
         prefix = os.path.dirname(folder)
         for root in (folder, prefix):
             if os.path.isfile(f"{root}/pyvenv.cfg"):
@@ -302,6 +303,33 @@ class _Search:
             self._infer(_package_of(real))
         elif real.endswith(".py"):
             self._infer(os.path.dirname(real))
+
+
+def _followed(path: str) -> tuple[str, dict[str, str]]:
+    """The path without symbolic links; every link on the way, and its target. Raises OSError if there are too many."""
+    links: dict[str, str] = {}
+    real, found = "/", 0
+    waiting = path.split("/")[::-1]
+    while waiting:
+        part = waiting.pop()
+        if part in ("", "."):
+            continue
+        if part == "..":
+            real = os.path.dirname(real)
+            continue
+        step = os.path.join(real, part)
+        try:
+            target = os.readlink(step)
+        except OSError:  # no link
+            real = step
+            continue
+        found += 1
+        if found > _MAX_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+        links[step] = target
+        real = "/" if target.startswith("/") else real
+        waiting += target.split("/")[::-1]
+    return real, links
 
 
 def _leads_nowhere_else(needs: Needs) -> bool:

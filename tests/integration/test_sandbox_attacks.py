@@ -14,7 +14,7 @@ import httpx2
 import psutil
 import pytest
 
-from tests.integration.gateway import ROOT, Gateway, running_gateway, until
+from tests.integration.gateway import ROOT, Gateway, for_backends, running_gateway, until
 from tests.integration.wire import wire
 
 SLEEP_S = 70_000 + os.getpid() % 10_000  # by which the daemons of this run are known
@@ -138,3 +138,26 @@ def test_what_leads_to_the_gateway_s_data_cannot_be_declared(target: Gateway, tm
         check = target.api("POST", f"/tenants/{endpoint.tenant}/backends/{endpoint.name}:check")
         assert check["failure"]["reason"] == "backend_exited", path
         assert "which no sandbox opens" in " ".join(check["failure"]["stderr"]), path
+
+
+async def test_a_link_in_what_a_backend_may_write_leads_to_nothing_else_when_it_starts_again(
+    target: Gateway, tmp_path: Path
+) -> None:
+    mine, note = for_backends(tmp_path), tmp_path / "another" / "note"
+    mine.chmod(0o777)
+    note.parent.mkdir()
+    note.write_text("another tenant's")
+    note.chmod(0o666)
+    (mine / "work").symlink_to(note.parent)
+    work = {"write": [str(mine)], "cwd": str(mine / "work")}
+    nested = {"write": [str(mine), str(mine / "work")], "cwd": None}
+    for fields in (work, nested):
+        endpoint = hostile(target, sandbox={"write": fields["write"]}, cwd=fields["cwd"])
+        check = target.api("POST", f"/tenants/{endpoint.tenant}/backends/{endpoint.name}:check")
+        assert "by the link" in " ".join(check["failure"]["stderr"]), check
+
+
+async def test_a_working_directory_below_the_home_is_made_in_every_tier(target: Gateway) -> None:
+    for state in ("none", "keep"):
+        found = await attempted(target, ("descriptors", None), cwd="work", state=state)
+        assert found == {"descriptors None": ["got", [0, 1, 2]]}

@@ -297,3 +297,57 @@ def test_a_directory_that_was_replaced_by_a_link_since_it_was_found_is_looked_up
     (shared / "reports").symlink_to(secret)
     with pytest.raises(SpawnFailed, match="which no sandbox opens"):
         finder.find(wanted)
+
+
+# --- what a process may write, and what it makes of that
+
+
+@pytest.fixture
+def elsewhere(root: Path) -> Path:
+    (root / "elsewhere" / "bin").mkdir(parents=True)
+    (root / "elsewhere" / "lib").mkdir()
+    program(root / "elsewhere" / "bin" / "tool")
+    (root / "mine").mkdir()
+    return root / "elsewhere"
+
+
+def test_a_link_in_what_a_process_may_write_opens_nothing_else_to_it(root, elsewhere):
+    mine, made = str(root / "mine"), link(root / "mine" / "link", elsewhere)
+    tool = link(root / "mine" / "tool", elsewhere / "bin" / "tool")
+    for argv, wanted in (
+        (("true", made), {"write": (mine,)}),
+        (("true",), {"write": (mine,), "cwd": str(made)}),
+        ((tool,), {"write": (mine,)}),
+        (("true",), {"write": (mine, str(made))}),
+        (("true",), {"write": (mine,), "read": (str(made),)}),
+    ):
+        assert "by the link" in refused(*argv, **wanted), (argv, wanted)
+
+
+def test_a_link_upwards_is_no_way_around(root, elsewhere):
+    made = link(root / "mine" / "up", root)
+    assert "by the link" in refused("true", write=(str(root / "mine"), str(made)))
+
+
+def test_links_to_what_is_declared_and_within_what_is_written_work(root, elsewhere):
+    mine, made = str(root / "mine"), link(root / "mine" / "link", elsewhere)
+    assert own(find("true", made, write=(mine,), read=(str(elsewhere),)), root) == {"elsewhere"}
+    (root / "mine" / "a").mkdir()
+    assert own(find("true", link(root / "mine" / "b", "a"), write=(mine,)), root) == set()
+
+
+def test_files_that_a_process_may_write_name_nothing_else_for_it(root, elsewhere):
+    mine = root / "mine"
+    packages = mine / "venv" / "lib" / "python3.12" / "site-packages"
+    packages.mkdir(parents=True)
+    (packages / "x.pth").write_text(f"{elsewhere}\n")
+    (mine / "venv" / "pyvenv.cfg").write_text(f"home = {elsewhere}/bin\n")
+    link(elsewhere / "bin" / "python3", "tool")
+    link(mine / "bad" / "lib" / "python3.12", elsewhere)
+    (mine / "bad" / ".profile").touch()
+    link(mine / "bad" / "bin" / "python3", "../../python3")
+    program(mine / "python3")
+    programs = [program(mine / "venv" / "bin" / "python3"), mine / "bad" / "bin" / "python3"]
+    programs.append(program(mine / "server", f"#!{elsewhere}/bin/tool\n"))
+    for each in programs:
+        assert own(find(each, write=(str(mine),)), root) == set(), each
