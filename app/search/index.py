@@ -1,0 +1,123 @@
+"""An index of documents by their words: BM25 over weighted fields, with stems and synonyms.
+
+Made anew when the documents change. Nothing in it is changed afterwards but what it remembers of its own arithmetic.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from heapq import nlargest
+from itertools import islice
+from operator import itemgetter
+from typing import NamedTuple
+
+from app.search.documents import Document, Source
+from app.search.synonyms import SYNONYMS
+from app.search.words import split_name, term_of, words_of
+
+# Limits. What is over one is not found, or not by that word; nothing is refused for its size.
+MAX_DOCUMENTS = 10_000  # later ones are not found: `left_out` says how many
+MAX_QUERY = 2_000  # characters; the rest is not read
+MAX_QUERY_TERMS = 32  # different ones; the first count
+MAX_LIMIT = 50
+DOCUMENTS_OF_A_TERM = 300  # that a query looks at: those that the word says most about
+DOCUMENTS_OF_A_SYNONYM = 50
+
+SYNONYM = 0.3  # what a synonym counts, of the word itself
+MAX_COUNT = 12  # of a word in a document: who repeats it gains no more
+SATURATION = 3.0  # BM25's k1: the weight at which a word has half of its effect
+LENGTH = 0.6  # BM25's b: how far long documents count as long
+
+Impacts = list[tuple[int, float]]
+NOTHING: Impacts = []
+
+
+class Hit(NamedTuple):
+    id: str
+    score: float  # comparable within one answer only
+
+
+class ToolIndex:
+    """Which of the documents a query means, by ids, best first."""
+
+    def __init__(self, documents: Sequence[Document]) -> None:
+        """Raises ValueError if two documents have the same id."""
+        self._documents = documents[:MAX_DOCUMENTS]
+        self.left_out = len(documents) - len(self._documents)
+        self._postings: defaultdict[str, list[int]] = defaultdict(list)  # by term: which documents have it
+        self._sources: defaultdict[Source, list[int]] = defaultdict(list)  # which documents are from there
+        self._impacts: dict[str, Impacts] = {}  # of terms that were asked for: at most as many as there are postings
+        for number, each in enumerate(self._documents):
+            self._sources[each.source].append(number)
+            for term in each.counts:
+                self._postings[term].append(number)
+        self._sources_of: defaultdict[str, list[Source]] = defaultdict(list)  # by term
+        for source in self._sources:
+            for term in source.counts:
+                self._sources_of[term].append(source)
+        if len({each.id for each in self._documents}) < len(self._documents):
+            raise ValueError("Two documents have the same id")
+        mean = max(1, sum(each.length for each in self._documents)) / max(1, len(self._documents))
+        self._norms = [SATURATION * (1 - LENGTH + LENGTH * each.length / mean) for each in self._documents]
+
+    def __len__(self) -> int:
+        return len(self._documents)
+
+    def __repr__(self) -> str:
+        return f"<ToolIndex [{len(self)} documents, {len(self._postings)} words, {self.left_out} left out]>"
+
+    def search(self, query: str, limit: int = 5) -> list[Hit]:
+        """At most `limit` (1 to 50; others become the nearest), best first, equal scores in the documents' order.
+
+        Without a word that says something, or that a document has, there are no hits.
+        """
+        return self.best(self.scores(self.terms(query)), limit)
+
+    def terms(self, query: str) -> dict[str, float]:
+        """What a query asks for, with weights."""
+        words = words_of(split_name(query[:MAX_QUERY]))
+        found = dict.fromkeys(islice(dict.fromkeys(filter(None, map(term_of, words))), MAX_QUERY_TERMS), 1.0)
+        for term in list(found):
+            for other in SYNONYMS.get(term, ()):
+                found.setdefault(other, SYNONYM)
+        return found
+
+    def scores(self, terms: dict[str, float]) -> dict[int, float]:
+        """By number of the document."""
+        found: dict[int, float] = {}
+        for term, weight in terms.items():
+            impacts = self._impacts.get(term) or self._weigh(term)
+            if weight == 1.0:
+                for number, impact in impacts:
+                    found[number] = found.get(number, 0.0) + impact
+            else:
+                for number, impact in impacts[:DOCUMENTS_OF_A_SYNONYM]:
+                    found[number] = found.get(number, 0.0) + impact * weight
+        return found
+
+    def best(self, scores: dict[int, float], limit: int) -> list[Hit]:
+        limit = max(1, min(limit, MAX_LIMIT))
+        least = min(nlargest(limit, scores.values()), default=0.0)
+        ranked = sorted((-score, number) for number, score in scores.items() if score >= least)
+        return [Hit(self._documents[number].id, -score) for score, number in ranked[:limit]]
+
+    def _weigh(self, term: str) -> Impacts:
+        """The documents of a term with what it counts in each, highest first. Remembered: they do not change."""
+        documents = self._documents
+        counts = {number: documents[number].counts[term] for number in self._postings.get(term, ())}
+        for source in self._sources_of.get(term, ()):
+            count = source.counts[term]
+            for number in self._sources[source]:
+                counts[number] = counts.get(number, 0) + count
+        if not counts:
+            return NOTHING
+        rarity = math.log(1 + (len(documents) - len(counts) + 0.5) / (len(counts) + 0.5))
+        norms = self._norms
+        impacts = [
+            (number, rarity * count / (norms[number] + count))
+            for number, count in ((number, min(count, MAX_COUNT)) for number, count in counts.items())
+        ]
+        impacts.sort(key=itemgetter(1), reverse=True)
+        del impacts[DOCUMENTS_OF_A_TERM:]
+        self._impacts[term] = impacts
+        return impacts
