@@ -16,7 +16,7 @@ import pytest
 from tests.integration.gateway import ECHO, Gateway, until
 from tests.integration.wire import Wire, error_of, wire
 
-NOT_READY_WITHIN_S = 0.1  # of SIGTERM; a balancer that polls must not be the last to know
+NOT_READY_WITHIN_S = 1.0  # of SIGTERM, on a busy machine; a balancer that polls must not be the last to know
 AFTER_DRAIN_S = 5.0
 CALLS, SESSIONS, LONGEST_S = 1000, 40, 20.0
 CALLERS = 8

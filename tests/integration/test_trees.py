@@ -169,6 +169,7 @@ async def test_trees_are_gone_soon_after_their_sessions_and_leave_nothing(clung:
             await close_all(opened)
         await gone(clung, GONE_S + BUSY_S)
     process = psutil.Process(clung.pid)
+    await until(lambda: not private_homes(clung), SETTLED_S, lambda: private_homes(clung))
     before, opened_before, resident = held(clung), descriptors(clung), process.memory_info().rss
     for number in range((LONG_SESSIONS if full else SESSIONS) // at_once):
         async with sessions(endpoints[number % 2], at_once) as opened:

@@ -291,6 +291,7 @@ async def test_processor_time_is_measured_with_descendants_and_more_often_while_
     monkeypatch.setattr("app.processes.meter.MEASURE_EVERY_S", 1e9)
     monkeypatch.setattr("app.processes.meter.LOOKING_SHARE", 1e-9)
     busy = "import os, time\nif os.fork():\n  time.sleep(60)\nwhile True: pass"
+    await running.supervisor.meter.measure([])  # the first look is at once, whenever the supervisor gets to it
     process, _ = await running.start("echo", command=sys.executable, args=("-I", "-S", "-c", busy))
     quiet, _ = await running.start("echo")
     assert (process.cpu_s, process.cpu_percent) == (0.0, None)
