@@ -5,19 +5,18 @@ Made anew when the documents change. Nothing in it is changed afterwards but wha
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from heapq import nlargest
-from itertools import islice
 from operator import itemgetter
+from types import MappingProxyType
 from typing import NamedTuple
 
 from app.search.documents import Document, Source
 from app.search.synonyms import SYNONYMS
-from app.search.words import split_name, term_of, words_of
+from app.search.words import terms_of
 
 # Limits. What is over one is not found, or not by that word; nothing is refused for its size.
 MAX_DOCUMENTS = 10_000  # later ones are not found: `left_out` says how many
-MAX_QUERY = 2_000  # characters; the rest is not read
 MAX_QUERY_TERMS = 32  # different ones; the first count
 MAX_LIMIT = 50
 DOCUMENTS_OF_A_TERM = 300  # that a query looks at: those that the word says most about
@@ -26,10 +25,13 @@ DOCUMENTS_OF_A_SYNONYM = 50
 SYNONYM = 0.3  # what a synonym counts, of the word itself
 MAX_COUNT = 12  # of a word in a document: who repeats it gains no more
 SATURATION = 3.0  # BM25's k1: the weight at which a word has half of its effect
+MOST_EVIDENCE = 0.3  # what learning can add to a score, of the best score
+NEARLY = 0.8  # of the best score: what learning does not replace by something else
 LENGTH = 0.6  # BM25's b: how far long documents count as long
 
 Impacts = list[tuple[int, float]]
 NOTHING: Impacts = []
+NO_EVIDENCE: Mapping[str, float] = MappingProxyType({})
 
 
 class Hit(NamedTuple):
@@ -55,7 +57,8 @@ class ToolIndex:
         for source in self._sources:
             for term in source.counts:
                 self._sources_of[term].append(source)
-        if len({each.id for each in self._documents}) < len(self._documents):
+        self._numbers = {each.id: number for number, each in enumerate(self._documents)}
+        if len(self._numbers) < len(self._documents):
             raise ValueError("Two documents have the same id")
         mean = max(1, sum(each.length for each in self._documents)) / max(1, len(self._documents))
         self._norms = [SATURATION * (1 - LENGTH + LENGTH * each.length / mean) for each in self._documents]
@@ -66,23 +69,28 @@ class ToolIndex:
     def __repr__(self) -> str:
         return f"<ToolIndex [{len(self)} documents, {len(self._postings)} words, {self.left_out} left out]>"
 
-    def search(self, query: str, limit: int = 5) -> list[Hit]:
+    def search(self, query: str, limit: int = 5, evidence: Mapping[str, float] = NO_EVIDENCE) -> list[Hit]:
         """At most `limit` (1 to 50; others become the nearest), best first, equal scores in the documents' order.
 
-        Without a word that says something, or that a document has, there are no hits.
+        Without a word that says something, or that a document has, there are no hits but those that `evidence` (of
+        `Learned`) speaks for. It reorders what is shown, and replaces at most two fifths of it, the last ones.
         """
-        return self.best(self.scores(self.terms(query)), limit)
+        limit = max(1, min(limit, MAX_LIMIT))
+        scores = self._scores(self._terms(query))
+        shown = self._best(scores, limit)
+        if evidence:
+            shown = self._with(evidence, scores, shown, limit)
+        return [Hit(self._documents[number].id, score) for number, score in shown]
 
-    def terms(self, query: str) -> dict[str, float]:
+    def _terms(self, query: str) -> dict[str, float]:
         """What a query asks for, with weights."""
-        words = words_of(split_name(query[:MAX_QUERY]))
-        found = dict.fromkeys(islice(dict.fromkeys(filter(None, map(term_of, words))), MAX_QUERY_TERMS), 1.0)
+        found = dict.fromkeys(terms_of(query, MAX_QUERY_TERMS), 1.0)
         for term in list(found):
             for other in SYNONYMS.get(term, ()):
                 found.setdefault(other, SYNONYM)
         return found
 
-    def scores(self, terms: dict[str, float]) -> dict[int, float]:
+    def _scores(self, terms: dict[str, float]) -> dict[int, float]:
         """By number of the document."""
         found: dict[int, float] = {}
         for term, weight in terms.items():
@@ -95,11 +103,32 @@ class ToolIndex:
                     found[number] = found.get(number, 0.0) + impact * weight
         return found
 
-    def best(self, scores: dict[int, float], limit: int) -> list[Hit]:
-        limit = max(1, min(limit, MAX_LIMIT))
+    def _best(self, scores: Mapping[int, float], limit: int) -> Impacts:
         least = min(nlargest(limit, scores.values()), default=0.0)
-        ranked = sorted((-score, number) for number, score in scores.items() if score >= least)
-        return [Hit(self._documents[number].id, -score) for score, number in ranked[:limit]]
+        return sorted((each for each in scores.items() if each[1] >= least), key=_rank)[:limit]
+
+    def _with(self, evidence: Mapping[str, float], scores: dict[int, float], shown: Impacts, limit: int) -> Impacts:
+        """The first three fifths of what the words have found stay among what is shown, whatever was learned.
+
+        So does whatever no evidence speaks for, if it is nearly as good as the best: a tool that nobody has called yet
+        must not be harder to find for that.
+        """
+        best = shown[0][1] if shown else 1.0
+        raised = {
+            number: scores.get(number, 0.0) + best * min(MOST_EVIDENCE, weight)
+            for document, weight in evidence.items()
+            if (number := self._numbers.get(document)) is not None and weight > 0
+        }
+        safe = limit - -(-2 * limit // 5)
+        kept: dict[int, float] = {}
+        others = dict(raised)
+        for place, (number, score) in enumerate(shown):
+            if place < safe or (number not in raised and score >= NEARLY * best):
+                kept[number] = others.pop(number, score)
+            else:
+                others.setdefault(number, score)
+        kept.update(self._best(others, limit - len(kept)))
+        return sorted(kept.items(), key=_rank)
 
     def _weigh(self, term: str) -> Impacts:
         """The documents of a term with what it counts in each, highest first. Remembered: they do not change."""
@@ -121,3 +150,7 @@ class ToolIndex:
         del impacts[DOCUMENTS_OF_A_TERM:]
         self._impacts[term] = impacts
         return impacts
+
+
+def _rank(scored: tuple[int, float]) -> tuple[float, int]:
+    return -scored[1], scored[0]

@@ -2,9 +2,11 @@
 
 import re
 import unicodedata
+from itertools import islice
 from operator import add
 
 TERMS_KEPT = 50_000  # words; a catalogue of 3,000 tools has about 10,000. Then all are forgotten and found again
+MAX_QUERY = 2_000  # characters
 MAX_WORD = 40  # characters; what is longer is data (a key, a hash), and is dropped
 
 # What nearly every question and description has, and what every document here is.
@@ -70,6 +72,12 @@ class _Terms(dict[str, str]):
 
 
 term_of = _Terms().__getitem__
+
+
+def terms_of(query: str, most: int) -> list[str]:
+    """What a query asks for: at most so many terms, each once, in order. Its first MAX_QUERY characters are read."""
+    words = words_of(split_name(query[:MAX_QUERY]))
+    return list(islice(dict.fromkeys(filter(None, map(term_of, words))), most))
 
 
 def _term(word: str) -> str:

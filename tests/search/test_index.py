@@ -8,7 +8,8 @@ import pytest
 
 from app.search import index as index_module
 from app.search.documents import Definition, Document, Source
-from app.search.index import MAX_LIMIT, MAX_QUERY, ToolIndex
+from app.search.index import MAX_LIMIT, ToolIndex
+from app.search.words import MAX_QUERY
 
 FILES = Source("filesystem", None, "Reads and writes files on this machine")
 GITHUB = Source("github", "GitHub", "Repositories, issues and pull requests")
