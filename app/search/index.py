@@ -26,7 +26,7 @@ SYNONYM = 0.3  # what a synonym counts, of the word itself
 MAX_COUNT = 12  # of a word in a document: who repeats it gains no more
 SATURATION = 3.0  # BM25's k1: the weight at which a word has half of its effect
 MOST_EVIDENCE = 0.3  # what learning can add to a score, of the best score
-NEARLY = 0.8  # of the best score: what learning does not replace by something else
+NEARLY = 0.9  # of the best score: what learning does not replace by something else
 LENGTH = 0.6  # BM25's b: how far long documents count as long
 
 Impacts = list[tuple[int, float]]
