@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 
 # With these the dynamic loader and the C library run code that somebody else names.
-_of_the_loader = re.compile(r"LD_\w*|GLIBC_TUNABLES|GCONV_PATH|LOCPATH|NLSPATH|MALLOC_\w*", re.ASCII).fullmatch
+_of_the_loader = re.compile(r"LD_\w*|GLIBC_TUNABLES|GCONV_PATH|LOCPATH|LANGUAGE|NLSPATH|MALLOC_\w*", re.ASCII).fullmatch
 _NOBODY = 65534
 
 
