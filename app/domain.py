@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 DEFAULT_TENANT = "default"
@@ -133,6 +134,45 @@ class ProcessLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class Selection:
+    """Which tools of a backend are shown, and how.
+
+    Patterns have `*`, `?` and `[…]`, and mean the backend's own names; without `include` all are meant. `rename` and
+    `describe` give a tool, by its own name, another name and description.
+    """
+
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    rename: Mapping[str, str] = field(default_factory=dict, hash=False)
+    describe: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def shows(self, tool: str) -> bool:
+        """Whether this tool is shown."""
+        if any(fnmatchcase(tool, pattern) for pattern in self.exclude):
+            return False
+        return not self.include or any(fnmatchcase(tool, pattern) for pattern in self.include)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A backend of the same tenant in a toolset, and which of its tools are shown there. `prefix` is that of names of
+    tools and prompts."""
+
+    backend: str
+    prefix: str
+    selection: Selection = field(default_factory=Selection)
+
+
+@dataclass(frozen=True, slots=True)
+class Toolset:
+    """What a toolset has besides what every backend has. Without `instructions` it tells those of its members."""
+
+    title: str = ""
+    instructions: str = ""
+    members: tuple[Member, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class BackendSpec:
     """A registered stdio server: what to start, how many, and for how long.
 
@@ -145,6 +185,8 @@ class BackendSpec:
     `home`, the name of the tenant's home (`home_of`), and `sandbox_exempt`, that of the tenant, are set when the spec
     is read from the database. `keeper`: the identity of the principal whose home a process gets, set when it is started
     (`homes_per_principal`).
+    `selection`: which of its tools are shown. `toolset`: it starts nothing itself, but stands for other backends;
+    `command` is empty.
     `missed_log`: the descriptor of a file in which it is written down what the sandbox keeps from a process, for a
     check; never stored.
     """
@@ -165,6 +207,8 @@ class BackendSpec:
     sandbox: Sandbox = field(default_factory=Sandbox)
     limits: ProcessLimits = field(default_factory=ProcessLimits)
     state: Literal["none", "keep"] = "none"
+    selection: Selection = field(default_factory=Selection)
+    toolset: Toolset | None = None
     enabled: bool = True
     reason: str = ""
     off_by_platform: bool = False

@@ -1,6 +1,6 @@
 """What the endpoints work with, and the permission check that each of them starts with."""
 
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -14,17 +14,20 @@ from app.auth.issuer_check import IssuerCheck
 from app.auth.policy import has_scope, is_platform_admin, is_platform_scope, may_grant, may_see
 from app.auth.sealing import Sealer
 from app.backends.backend_check import CheckResult
+from app.catalog.catalog import Entry
 from app.domain import DEFAULT_TENANT, BackendSpec, Limits, Principal, Scope, Tenant, is_name
 from app.errors import Conflict, Disabled, Forbidden, InvalidRequest, NotFound
 from app.http.dependencies import CurrentPrincipal
 from app.http.request_ids import named
 from app.limits.rate_limiter import RateLimiter
+from app.protocol.toolset.listing import ToolsetListing
 from app.sandbox.report import SandboxView
 from app.storage import ApiKeyRepository, BackendRepository, TenantRepository
 from app.storage.audit import AuditLog
 from app.storage.audit_act import Act, Change
 from app.storage.issuers import IssuerRepository
 from app.storage.switches import SwitchRepository
+from app.storage.tools.toolsets import ToolsetRepository
 from app.this_node.limits_use import LimitsUse
 from app.this_node.listing import Gathered, Listing, Window
 from app.this_node.views import AddressUse, BackendRunning, FailureView, NodeStatus, ProcessView, SessionView, TenantUse
@@ -76,6 +79,26 @@ class NodeView(Protocol):
     async def check(self, spec: BackendSpec, limits: Limits) -> CheckResult: ...
 
 
+class Offered(Protocol):
+    """What toolsets show (`links.toolsets.Toolsets`)."""
+
+    async def listing(self, spec: BackendSpec) -> ToolsetListing:
+        """What this toolset shows now. Members that nobody has asked yet are asked. Raises StorageUnavailable."""
+
+    def problem(self, key: tuple[str, str]) -> str | None:
+        """Why a backend did not say what it offers, in words."""
+
+
+class CatalogView(Protocol):
+    """What backends offer (`catalog.catalog.Catalog`)."""
+
+    async def entries(self, tenant: str, backends: Sequence[str]) -> Mapping[str, Entry]:
+        """What is known of these backends; asks none of them. Raises StorageUnavailable."""
+
+    async def ask(self, key: tuple[str, str]) -> Entry:
+        """Asks a backend now. Raises GatewayError: it does not say what it offers."""
+
+
 ALL = "-"  # instead of a tenant's name in a path: all tenants
 
 
@@ -85,6 +108,9 @@ class AdminContext:
 
     tenants: TenantRepository
     backends: BackendRepository
+    toolsets: ToolsetRepository
+    offered: Offered
+    catalog: CatalogView
     keys: ApiKeyRepository
     key_maker: KeyMaker
     issuers: IssuerRepository

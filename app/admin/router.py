@@ -17,6 +17,7 @@ from app.admin.resources import (
     processes,
     sessions,
     tenants,
+    toolsets,
 )
 from app.http.problems import responses
 
@@ -27,7 +28,7 @@ _bearer = HTTPBearer(
     auto_error=False, scheme_name="key", description="An API key: `tlk_…`, or a JWT of an issuer of the tenant"
 )
 
-_OF_TENANTS = (backends, imports, api_keys, principals, issuers, issuer_checks, sessions, processes)
+_OF_TENANTS = (backends, toolsets, imports, api_keys, principals, issuers, issuer_checks, sessions, processes)
 
 
 def build_router() -> APIRouter:

@@ -19,11 +19,14 @@ from app.this_node.change_effects import ChangeEffects, Identity, Key
 
 COMMAND_LINE = "cli"  # the issuer of acts without a notice, because no node made them
 
-_BACKENDS = {
+_BACKENDS = {  # and toolsets, which are backends to everybody but administrators
     "backend.create": Kind.BACKEND_CHANGED,
     "backend.change": Kind.BACKEND_CHANGED,
     "backend.delete": Kind.BACKEND_REMOVED,
     "backend.restart": Kind.BACKEND_RESTARTED,
+    "toolset.create": Kind.BACKEND_CHANGED,
+    "toolset.change": Kind.BACKEND_CHANGED,
+    "toolset.delete": Kind.BACKEND_REMOVED,
 }
 _TENANTS = {"tenant.change": Kind.TENANT_CHANGED, "tenant.delete": Kind.TENANT_REMOVED}
 _LOOKED_UP = {  # what was removed may have been made again already

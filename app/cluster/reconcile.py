@@ -2,13 +2,13 @@
 
 import logging
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import TypeVar
 
 import anyio
 
-from app.domain import KEY_ISSUER, is_name
+from app.domain import KEY_ISSUER, BackendSpec, is_name
 from app.errors import GatewayError, NotFound
 from app.routing.notice import RESYNC, Kind, Notice
 from app.storage import ApiKeyRepository, BackendRepository, TenantRepository
@@ -29,18 +29,19 @@ log = logging.getLogger(__name__)
 
 class Reconciler:
     """Looks up what is due, each once: first what has changed, then what only may have changed, which can be much.
-    Methods other than `run` neither wait nor raise."""
+    Methods other than `run` neither wait nor raise. `find` looks up a backend or a toolset."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - once, of repositories
         self,
         local: ChangeEffects,
+        find: Callable[[str, str], Awaitable[BackendSpec]],
         backends: BackendRepository,
         tenants: TenantRepository,
         keys: ApiKeyRepository,
         issuers: IssuerRepository,
         switches: SwitchRepository,
     ) -> None:
-        self._switches = switches
+        self._find, self._switches = find, switches
         self._local, self._backends, self._tenants, self._keys, self._issuers = local, backends, tenants, keys, issuers
         self._due: dict[Notice, None] = {}
         self._doubtful: dict[Notice, None] = {}  # what is left of the last RESYNC
@@ -119,7 +120,7 @@ class Reconciler:
                 await self._reconcile_everything()
 
     async def _reconcile_backend(self, notice: Notice, tenant: str, name: str) -> None:
-        spec = await _or_none(self._backends.get(tenant, name))
+        spec = await _or_none(self._find(tenant, name))
         if self._is_superseded:
             self.add(notice)
             return

@@ -1,7 +1,7 @@
 """BridgedLink: a process that speaks 2026-07-28 only, for a session with a handshake."""
 
 import asyncio
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from app.errors import (
     CallCutOff,
@@ -18,6 +18,7 @@ from app.protocol.eras.bridge import Bridge, Out, Pause, ToServer
 from app.protocol.jsonrpc import answered_id, several
 
 
+@runtime_checkable
 class BridgedSession(CallListener, Protocol):
     """A Session."""
 

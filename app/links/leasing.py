@@ -12,14 +12,15 @@ from app.errors import BackendBusy, ShuttingDown
 from app.links.respawning import RespawningLink
 from app.links.shared_processes import SharedProcesses
 from app.links.source import LinkLease
+from app.links.toolsets import Toolsets, is_toolset
 from app.protocol.handshake_record import HandshakeRecord
 
 
 class ProcessLeasing:
     """Fulfils LinkSource. Used as `async with` inside the pool's own block; close all sessions before leaving."""
 
-    def __init__(self, pool: ProcessPool) -> None:
-        self._pool = pool
+    def __init__(self, pool: ProcessPool, toolsets: Toolsets) -> None:
+        self._pool, self._toolsets = pool, toolsets
         self._shared = SharedProcesses(pool)
         self._tasks: anyio.abc.TaskGroup | None = None
 
@@ -41,10 +42,17 @@ class ProcessLeasing:
     async def lease(self, spec: BackendSpec, limits: Limits, principal: Principal) -> LinkLease:
         if self._tasks is None:
             raise ShuttingDown
-        again = partial(self._take, self._tasks, spec, limits, principal)
+        if is_toolset(spec):
+            return await self._toolsets.lease(spec, principal, partial(self._lease_one, self._tasks), self._tasks)
+        return await self._lease_one(self._tasks, spec, limits, principal)
+
+    async def _lease_one(
+        self, tasks: anyio.abc.TaskGroup, spec: BackendSpec, limits: Limits, principal: Principal
+    ) -> LinkLease:
+        again = partial(self._take, tasks, spec, limits, principal)
         if spec.recovery == "end":
             return await again()
-        return RespawningLink(await again(), again, self._tasks, spec.timeouts.initialize_s)
+        return RespawningLink(await again(), again, tasks, spec.timeouts.initialize_s)
 
     def restore(self, spec: BackendSpec, limits: Limits, principal: Principal, record: HandshakeRecord) -> LinkLease:
         """A link for a session whose handshake was on another node; its process starts at once.

@@ -22,7 +22,7 @@ from app.node.parts.credentials import Credentials, flush_for_ever, open_credent
 from app.node.parts.membership import LAST_WORDS_S, Membership, join, node_leaves
 from app.node.parts.opening import Opening
 from app.node.parts.processes import Processes, open_processes
-from app.node.parts.records import Records, open_records
+from app.node.parts.records import Records, find_registered, open_records
 from app.node.parts.routes import Routes, open_routes
 from app.node.parts.sessions import Sessions, open_sessions
 from app.node.readiness import database_words, nodes_words, overload_words, redis_words, routes_words
@@ -130,15 +130,17 @@ async def open_gateway(settings: Settings, node_id: str | None = None) -> AsyncI
         membership = join(opening, routes, sessions)
         local = ChangeEffects(
             credentials.authenticator,
-            sessions.directory,
+            records.directory,
             processes.pool,
+            processes.toolsets,
             sessions.registry,
             sessions.sessionless,
             processes.budgets,
             dict(records.tenants_off),
         )
+        find = partial(find_registered, records.backends, records.toolsets)
         reconciler = Reconciler(
-            local, records.backends, records.tenants, records.keys, records.issuers, records.switches
+            local, find, records.backends, records.tenants, records.keys, records.issuers, records.switches
         )
         leaves = partial(node_leaves, routes=routes, membership=membership)
         effects = ChangePropagation(local, reconciler, records.trail, routes.routing.notices, leaves)
@@ -167,6 +169,7 @@ def _start_tasks(tasks: TaskGroup, gateway: Gateway) -> None:
     tasks.start_soon(membership.heartbeat.run)
     tasks.start_soon(sessions.overload.run)
     tasks.start_soon(gateway.processes.budgets.run)
+    tasks.start_soon(gateway.processes.catalog.run)
     tasks.start_soon(gateway.processes.memory.run)
     tasks.start_soon(gateway.effects.run)
 

@@ -14,10 +14,12 @@ from app.storage.audit_act import Act
 from app.storage.engine import Database
 from app.storage.rows import VersionedTable
 from app.storage.tables import backends, tenants
+from app.storage.tools.names import require_free_name
+from app.storage.tools.toolsets import selection_of
 
 _NESTED = {"timeouts": Timeouts, "sandbox": Sandbox, "limits": ProcessLimits}
 # Members that are columns of the tenant, or derived from one; and one for a check.
-_NOT_STORED = ("home", "keeper", "sandbox_exempt", "missed_log")
+_NOT_STORED = ("home", "keeper", "sandbox_exempt", "missed_log", "toolset")
 _VERSIONED = VersionedTable(backends, ["tenant", "name"], "backend", BackendNotFound)
 
 
@@ -61,12 +63,13 @@ class BackendRepository:
         """Adds the backend.
 
         Raises:
-            Conflict: the name is taken.
+            Conflict: the name is taken, by a backend or a toolset.
             NotFound: there is no such tenant.
         """
         created = replace(spec, tenant=tenant, version=1)
         values = {**_values(created), "created_at": datetime.now(UTC)}
         async with self._database.write(act) as connection:
+            await require_free_name(connection, tenant, spec.name)
             created = await _of_tenant(connection, created)
             await connection.execute(insert(backends).values(values))
         return created
@@ -124,6 +127,7 @@ def _spec(row: Row[Any]) -> BackendSpec:
     values = row._asdict()
     del values["created_at"]
     values["home"] = home_of(row.tenant, values.pop("tenant_created_at"))
+    values["selection"] = selection_of(row.selection)
     nested = {name: _nested(kind, values[name]) for name, kind in _NESTED.items()}
     return BackendSpec(**{**values, **nested, "args": tuple(row.args)})
 

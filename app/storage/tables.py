@@ -69,11 +69,43 @@ backends = sa.Table(
     sa.Column("sandbox", sa.JSON, nullable=False),
     sa.Column("limits", sa.JSON, nullable=False),
     sa.Column("state", sa.String(16), nullable=False, server_default="none"),
+    sa.Column("selection", sa.JSON, nullable=False, server_default="{}"),
     sa.Column("enabled", sa.Boolean, nullable=False),
     sa.Column("reason", sa.String(REASON_LENGTH), nullable=False, server_default=""),
     sa.Column("off_by_platform", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("version", sa.Integer, nullable=False),
     sa.Column("created_at", UtcDateTime, nullable=False),
+)
+
+# Their names and those of backends are one space: `storage.tools.names` keeps it.
+toolsets = sa.Table(
+    "toolsets",
+    metadata,
+    _tenant(primary_key=True),
+    sa.Column("name", sa.String(NAME_LENGTH), primary_key=True),
+    sa.Column("title", sa.String(200), nullable=False),
+    sa.Column("instructions", sa.Text, nullable=False),
+    sa.Column("members", sa.JSON, nullable=False),
+    sa.Column("timeouts", sa.JSON, nullable=False),
+    sa.Column("enabled", sa.Boolean, nullable=False),
+    sa.Column("reason", sa.String(REASON_LENGTH), nullable=False),
+    sa.Column("off_by_platform", sa.Boolean, nullable=False),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+)
+
+# What backends offer. A row goes with its backend.
+catalog = sa.Table(
+    "catalog",
+    metadata,
+    sa.Column("tenant", sa.String(NAME_LENGTH), primary_key=True),
+    sa.Column("backend", sa.String(NAME_LENGTH), primary_key=True),
+    sa.Column("definition", sa.String(64), nullable=False),
+    sa.Column("revision", sa.Integer, nullable=False),
+    sa.Column("offer", sa.LargeBinary, nullable=False),
+    sa.Column("looked_at", UtcDateTime, nullable=False),
+    sa.Column("changed_at", UtcDateTime, nullable=False),
+    sa.ForeignKeyConstraint(["tenant", "backend"], ["backends.tenant", "backends.name"], ondelete="CASCADE"),
 )
 
 api_keys = sa.Table(

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from app.auth.authenticator import Authenticator
 from app.backends.pool import ProcessPool
 from app.domain import BackendSpec, Tenant
-from app.errors import Disabled
+from app.errors import BackendNotFound, BackendUnavailable, Disabled
 from app.limits.tenant_budgets import TenantBudgets
+from app.links.toolsets import Toolsets
 from app.sessionless.requests import SessionlessRequests
 from app.sessions.directory import BackendDirectory
 from app.sessions.registry import SessionRegistry
@@ -28,6 +29,7 @@ class ChangeEffects:
     _authenticator: Authenticator
     _directory: BackendDirectory
     _pool: ProcessPool
+    _toolsets: Toolsets
     _registry: SessionRegistry
     _sessionless: SessionlessRequests
     _budgets: TenantBudgets
@@ -41,7 +43,7 @@ class ChangeEffects:
         self._sessionless.forget(spec.tenant, spec.name)
         if off is not None:
             self._stop_backend(spec.key, "backend_disabled", off)
-        elif not self.is_off(spec.tenant):
+        elif spec.toolset is None and not self.is_off(spec.tenant):
             self._pool.configure(spec)
 
     def backend_removed(self, key: Key) -> None:
@@ -52,6 +54,7 @@ class ChangeEffects:
 
     def backend_restarted(self, key: Key) -> None:
         self._registry.close_where(lambda session: session.spec.key == key, "backend_restarted")
+        self._toolsets.backend_lost(key, BackendUnavailable("the server was restarted"), "backend_restarted")
         self._pool.restart(key)
 
     def tenant_changed(self, tenant: Tenant) -> None:
@@ -128,6 +131,7 @@ class ChangeEffects:
 
     def _stop_backend(self, key: Key, reason: str, off: Disabled | None = None) -> None:
         self._end(lambda session: session.spec.key == key, reason, off)
+        self._toolsets.backend_lost(key, off or BackendNotFound(), reason)
         self._pool.forget(key)
 
     def _end_tenant(self, tenant: str, reason: str, off: Disabled | None = None) -> None:

@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -24,13 +24,17 @@ from app.auth.outbound import Outbound
 from app.auth.sealing import Sealer
 from app.auth.tokens import Tokens
 from app.backends.backend_check import CheckResult
+from app.catalog.catalog import Entry
 from app.domain import ApiKey, BackendSpec, Limits, Network, Tenant
-from app.errors import Disabled
+from app.errors import BackendUnavailable, Disabled
 from app.http import health
 from app.limits.rate_limiter import RateLimiter
+from app.links.toolsets import Toolsets
 from app.metrics import Metrics
 from app.node.application import build_api
+from app.protocol.toolset.offer import Offer
 from app.sandbox.report import ProfileView, SandboxView
+from app.sessions.directory import BackendDirectory
 from app.storage import ApiKeyRepository, BackendRepository, Database, TenantRepository
 from app.storage.audit import AuditLog, Which
 from app.storage.audit_act import Act
@@ -38,6 +42,7 @@ from app.storage.idempotency import IdempotencyRepository
 from app.storage.issuers import IssuerRepository
 from app.storage.migrate import upgrade
 from app.storage.switches import SwitchRepository
+from app.storage.tools.toolsets import ToolsetRepository
 from app.this_node.limits_use import LimitsUse
 from app.this_node.listing import NO_USE, Gathered, Listing, Use, Window
 from app.this_node.views import (
@@ -169,6 +174,38 @@ class Node:
 
 
 @dataclass
+class Offers:
+    """What backends say that they offer, without starting them."""
+
+    known: dict[tuple[str, str], Offer] = field(default_factory=dict)
+    problems: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    async def of_members(self, tenant: str, backends: Sequence[str]) -> Sequence[Offer | None]:
+        return self.cached(tenant, backends)
+
+    def cached(self, tenant: str, backends: Sequence[str]) -> Sequence[Offer | None]:
+        return [self.known.get((tenant, backend)) for backend in backends]
+
+    def problem(self, key: tuple[str, str]) -> str | None:
+        return self.problems.get(key)
+
+    def used(self, spec: BackendSpec) -> None:
+        """Nothing runs."""
+
+    def doubt(self, key: tuple[str, str]) -> None:
+        """Nothing runs."""
+
+    async def entries(self, tenant: str, backends: Sequence[str]) -> dict[str, Entry]:
+        found = {name: self.known.get((tenant, name)) for name in backends}
+        return {name: Entry("d", 1, offer, AT, AT) for name, offer in found.items() if offer is not None}
+
+    async def ask(self, key: tuple[str, str]) -> Entry:
+        if key in self.problems:
+            raise BackendUnavailable(self.problems[key])
+        return Entry("d", 1, self.known[key], AT, AT)
+
+
+@dataclass
 class Ready:
     """A node's parts, as they are set."""
 
@@ -192,6 +229,7 @@ class Rig:
     ready: Ready
     node: Node
     idp: Host  # of every issuer
+    offers: Offers
     root: str = ""
 
     async def key(self, tenant: str, *scopes: str) -> str:
@@ -254,13 +292,17 @@ async def open_rig(url: str) -> AsyncIterator[Rig]:
     keys = ApiKeyRepository(database)
     switches = SwitchRepository(database)
     authenticator = Authenticator(ApiKeys(keys, maker), metrics.auth_failures, switches=switches)
-    tenants, backends = TenantRepository(database), BackendRepository(database)
+    tenants, backends, toolsets = TenantRepository(database), BackendRepository(database), ToolsetRepository(database)
+    directory, offers = BackendDirectory(backends.get, tenants.get), Offers()
     app, ready, node = _own_api(), Ready(), Node()
     issuers, sealer, idp = IssuerRepository(database), Sealer(b"s" * 32), Host()
     check = IssuerCheck(Tokens(issuers, sealer, KeySets(idp.fetch)), idp.fetch, switches.off)
     context = AdminContext(
         tenants=tenants,
         backends=backends,
+        toolsets=toolsets,
+        offered=Toolsets(directory.find, offers, metrics),
+        catalog=offers,
         keys=keys,
         key_maker=maker,
         issuers=issuers,
@@ -281,7 +323,7 @@ async def open_rig(url: str) -> AsyncIterator[Rig]:
     for name in ("acme", "zenith"):
         await tenants.create(Tenant(name))
         await backends.create(name, BackendSpec(name, "echo", "/bin/cat", env={"TOKEN": "s3cret"}))
-    rig = Rig(app, context, effects, ready, node, idp)
+    rig = Rig(app, context, effects, ready, node, idp, offers)
     rig.root = await rig.key("default", "platform:admin")
     try:
         yield rig

@@ -22,6 +22,7 @@ from app.cluster.reconcile import Reconciler
 from app.domain import ApiKey, BackendSpec, Limits, Principal, Tenant
 from app.errors import Disabled, Unauthenticated
 from app.limits.tenant_budgets import TenantBudgets
+from app.links.toolsets import Toolsets
 from app.metrics import Metrics
 from app.redis.connection import RedisConnection
 from app.routing.notice import Kind, Notice
@@ -95,11 +96,14 @@ class Node:
         self.registry = SessionRegistry(self.directory, unused, self.metrics, alone(), max_sessions=100)
         pool: Any = self.pool
         lines: Any = NoLines()
+        toolsets = Toolsets(self.directory.find, unused, self.metrics)
         local = ChangeEffects(
-            self.authenticator, self.directory, pool, self.registry, lines, TenantBudgets(Metrics("test"))
+            self.authenticator, self.directory, pool, toolsets, self.registry, lines, TenantBudgets(Metrics("test"))
         )
         issuers = IssuerRepository(self.database)
-        reconciler = Reconciler(local, self.backends, self.tenants, self.keys, issuers, self.switches)
+        reconciler = Reconciler(
+            local, self.backends.get, self.backends, self.tenants, self.keys, issuers, self.switches
+        )
         errors = self.metrics.route_store_errors
         self.notices = None if connection is None else Notices(connection, Sealer(SECRET), name, errors)
         self.effects = ChangePropagation(local, reconciler, AuditFollower(self.database), self.notices)

@@ -127,7 +127,8 @@ class Rig:
         local: Any = self.node
         self.reconciler = Reconciler(
             local,
-            _Methods(get=stores.backend, list_warm=stores.list_warm),
+            stores.backend,
+            _Methods(list_warm=stores.list_warm),
             _Methods(get=stores.tenant),
             _Methods(standing=stores.standing),
             _Methods(find=stores.issuer),

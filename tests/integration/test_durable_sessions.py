@@ -83,7 +83,8 @@ async def real_node(url: str, directory: Path) -> AsyncIterator[RealNode]:
         pool = await stack.enter_async_context(
             ProcessPool(supervisor, metrics, PoolOptions(), budgets=TenantBudgets(metrics))
         )
-        lender = await stack.enter_async_context(ProcessLeasing(pool))
+        unused: Any = None  # there are no toolsets
+        lender = await stack.enter_async_context(ProcessLeasing(pool, unused))
         writer = JournalWriter(RedisJournalStore(redis), SEALER)
         tasks = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(tasks.cancel_scope.cancel)

@@ -17,6 +17,7 @@ from app.admin.paging import AskedPage, OfBackend, Page, RunningPage, WindowQuer
 from app.admin.route import AdminRoute
 from app.admin.schemas.backends import HIDDEN, BackendAnswer, BackendBody, BackendPatch, StoredBackend
 from app.admin.schemas.sandbox import SandboxAnswer
+from app.admin.schemas.selection import SELECTION, selection_members
 from app.admin.switches import Switch, switched
 from app.auth.policy import has_scope, is_platform_admin
 from app.backends.backend_check import CheckResult
@@ -26,6 +27,8 @@ from app.http.problems import responses
 from app.this_node.views import FailureView
 
 router = APIRouter(route_class=AdminRoute, tags=["backends"])
+
+_OF_TENANT = {"enabled", "reason", *SELECTION}  # what administrators of a tenant may change
 
 BackendName = Annotated[str, Path(description="The backend's name.")]
 
@@ -137,7 +140,7 @@ async def change_backend(
     """Changes a backend: open sessions keep their process, new ones get the new version. Or switches it off or on, as
     administrators of the tenant may do too: off, its sessions end within a second on every node, and its processes
     stop. Only the platform switches on what the platform has switched off."""
-    if patch.model_fields_set - {"enabled", "reason"} and not is_platform_admin(access.principal):
+    if patch.model_fields_set - _OF_TENANT and not is_platform_admin(access.principal):
         raise Forbidden([Scope.PLATFORM_ADMIN])
     spec = await find_backend(access, backend)
     if_match.require(BackendAnswer.of(spec))
@@ -222,7 +225,8 @@ def _patched(spec: BackendSpec, patch: BackendPatch, switch: Switch) -> BackendS
     limits = spec.limits
     if "limits" in changes:  # null as one of them is no limit
         limits = replace(limits, **changes.pop("limits")) if patch.limits else ProcessLimits()
-    members = {name: getattr(spec, name) for name in BackendBody.model_fields}
+    members = {name: getattr(spec, name) for name in BackendBody.model_fields if name not in SELECTION}
+    members |= selection_members(spec.selection)
     members |= {"args": list(spec.args), "env": dict(spec.env), "timeouts": asdict(spec.timeouts)}
     members |= {"sandbox": SandboxAnswer.of(spec.sandbox).model_dump(), "limits": asdict(limits)}
     new = patched(StoredBackend, members, changes).spec(spec.tenant, spec.version)

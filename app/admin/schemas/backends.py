@@ -5,13 +5,15 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from dataclasses import fields
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
 from app.admin.schemas.fields import Answer, Name, Reason, Strict, SwitchPatch, no_nul
 from app.admin.schemas.sandbox import ProcessLimitsBody, SandboxAnswer, SandboxBody, SandboxPatch
+from app.admin.schemas.selection import SELECTION, Described, Patterns, Renamed, selection_members, selection_of
 from app.domain import BackendSpec, Timeouts
 
 HIDDEN = "***"  # shown instead of an env value; in a PATCH it means "unchanged"
@@ -158,6 +160,10 @@ class StoredBackend(Strict):
     sandbox: SandboxBody = Field(default_factory=SandboxBody)
     limits: ProcessLimitsBody = Field(default_factory=ProcessLimitsBody)
     state: State = "none"
+    include: Patterns = Field(default_factory=list)
+    exclude: Patterns = Field(default_factory=list)
+    rename: Renamed = Field(default_factory=dict)
+    describe: Described = Field(default_factory=dict)
     enabled: bool = True
     reason: Reason = ""
 
@@ -190,6 +196,7 @@ class StoredBackend(Strict):
     def spec(self, tenant: str, version: int = 1) -> BackendSpec:
         values = {**dict(self), "args": tuple(self.args), "timeouts": Timeouts(**dict(self.timeouts))}
         values |= {"sandbox": self.sandbox.value(), "limits": self.limits.value()}
+        values["selection"] = selection_of({name: values.pop(name) for name in SELECTION})
         # Only platform administrators register backends; a PATCH sets it to another value afterwards.
         return BackendSpec(tenant=tenant, version=version, off_by_platform=not self.enabled, **values)
 
@@ -228,6 +235,10 @@ class BackendPatch(SwitchPatch):
     sandbox: SandboxPatch | None = None
     limits: ProcessLimitsBody | None = None
     state: State | None = None
+    include: Patterns | None = None
+    exclude: Patterns | None = None
+    rename: dict[str, str | None] | None = None
+    describe: dict[str, str | None] | None = None
 
 
 def _hidden(env: Mapping[str, str]) -> dict[str, str]:
@@ -255,7 +266,20 @@ class BackendAnswer(Answer):
     sandbox: SandboxAnswer
     limits: ProcessLimitsBody
     state: str
+    include: list[str]
+    exclude: list[str]
+    rename: dict[str, str]
+    describe: dict[str, str]
     enabled: bool
     reason: str
     off_by_platform: bool = Field(description="Only a platform administrator can switch it on again.")
     version: int
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_spec(cls, value: Any) -> Any:
+        """Shows the selection's members as the backend's."""
+        if not isinstance(value, BackendSpec):
+            return value
+        shown = {each.name: getattr(value, each.name) for each in fields(value)}
+        return {**shown, "args": list(value.args), **selection_members(value.selection)}

@@ -8,6 +8,7 @@ import anyio.to_thread
 
 from app.backends.failures import FailureLog
 from app.backends.pool import PoolOptions, ProcessPool
+from app.catalog.catalog import Catalog
 from app.config.environment import PREFIX
 from app.config.settings import Settings
 from app.domain import Limits
@@ -16,6 +17,7 @@ from app.limits.tenant_budgets import TenantBudgets
 from app.limits.tenant_memory import TenantMemory
 from app.links.leasing import ProcessLeasing
 from app.links.shared_processes import initialized
+from app.links.toolsets import Toolsets
 from app.node.parts.opening import Opening
 from app.node.parts.records import Records
 from app.node.parts.sandboxing import open_sandboxes
@@ -34,8 +36,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """`supervisor` owns them, `pool` hands them out, `leasing` shares or restarts them for sessions. `budgets`: how
-    many a tenant may start; `memory` ends those that are too much."""
+    """`supervisor` owns them, `pool` hands them out, `leasing` shares or restarts them for sessions. `catalog` knows
+    what they offer, `toolsets` who uses several of them. `budgets`: how many a tenant may start; `memory` ends those
+    that are too much."""
 
     sandboxes: Sandboxes
     supervisor: Supervisor
@@ -44,6 +47,8 @@ class Processes:
     failures: FailureLog
     pool: ProcessPool
     leasing: ProcessLeasing
+    catalog: Catalog
+    toolsets: Toolsets
 
 
 async def open_processes(opening: Opening, records: Records) -> Processes:
@@ -72,8 +77,11 @@ async def open_processes(opening: Opening, records: Records) -> Processes:
         reclaim=Reclaiming(opening.sessions, opening.standstill).reclaim,
     )
     await stack.enter_async_context(pool)
-    leasing = await stack.enter_async_context(ProcessLeasing(pool))
-    return Processes(sandboxes, supervisor, budgets, memory, failures, pool, leasing)
+    catalog = Catalog(records.catalog, records.directory.find, pool)
+    toolsets = Toolsets(records.directory.find, catalog, metrics)
+    catalog.changed.listen(toolsets.offer_changed)
+    leasing = await stack.enter_async_context(ProcessLeasing(pool, toolsets))
+    return Processes(sandboxes, supervisor, budgets, memory, failures, pool, leasing, catalog, toolsets)
 
 
 async def _limits_of(tenants: TenantRepository, tenant: str) -> Limits:

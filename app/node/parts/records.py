@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from app.domain import BackendSpec
-from app.errors import Disabled
+from app.errors import BackendNotFound, Disabled
 from app.node.parts.opening import Opening
+from app.sessions.directory import BackendDirectory
 from app.storage.api_keys import ApiKeyRepository
 from app.storage.audit_follower import AuditFollower
 from app.storage.backends import BackendRepository
@@ -14,16 +16,22 @@ from app.storage.issuers import IssuerRepository
 from app.storage.secret_key import SecretKeyCheck
 from app.storage.switches import SwitchRepository
 from app.storage.tenants import TenantRepository
+from app.storage.tools.catalog import CatalogRepository
+from app.storage.tools.toolsets import ToolsetRepository
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """`watch` knows whether the database answers, `trail` what other processes have changed in it. `tenants_off` and
-    `warm` are as of the start: tenants that are switched off, and backends with warm processes."""
+    """`directory` caches backends, toolsets and tenants. `watch` knows whether the database answers, `trail` what other
+    processes have changed in it. `tenants_off` and `warm` are as of the start: tenants that are switched off, and
+    backends with warm processes."""
 
     database: Database
     tenants: TenantRepository
     backends: BackendRepository
+    toolsets: ToolsetRepository
+    catalog: CatalogRepository
+    directory: BackendDirectory
     keys: ApiKeyRepository
     switches: SwitchRepository
     issuers: IssuerRepository
@@ -31,6 +39,16 @@ class Records:
     trail: AuditFollower
     tenants_off: Mapping[str, Disabled]
     warm: Sequence[BackendSpec]
+
+
+async def find_registered(
+    backends: BackendRepository, toolsets: ToolsetRepository, tenant: str, name: str
+) -> BackendSpec:
+    """The backend or toolset with this name. Raises BackendNotFound: the tenant has neither."""
+    try:
+        return await backends.get(tenant, name)
+    except BackendNotFound:
+        return await toolsets.find(tenant, name)
 
 
 async def open_records(opening: Opening) -> Records:
@@ -44,11 +62,14 @@ async def open_records(opening: Opening) -> Records:
     await database.ping()
     await SecretKeyCheck(database, opening.settings.secret_key).claim()
     tenants, backends = TenantRepository(database), BackendRepository(database)
-    switches = SwitchRepository(database)
+    toolsets, switches = ToolsetRepository(database), SwitchRepository(database)
     return Records(
         database=database,
         tenants=tenants,
         backends=backends,
+        toolsets=toolsets,
+        catalog=CatalogRepository(database),
+        directory=BackendDirectory(partial(find_registered, backends, toolsets), tenants.get),
         keys=ApiKeyRepository(database),
         switches=switches,
         issuers=IssuerRepository(database),

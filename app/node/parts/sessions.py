@@ -19,7 +19,6 @@ from app.sandbox.report import view_of
 from app.sessionless.pooled_session import CallerHomes
 from app.sessionless.requests import SessionlessRequests
 from app.sessionless.suspended_calls import Place
-from app.sessions.directory import BackendDirectory
 from app.sessions.open_sessions import note_timeout
 from app.sessions.registry import SessionRegistry
 from app.this_node.overview import NodeOverview
@@ -29,7 +28,6 @@ from app.this_node.overview import NodeOverview
 class Sessions:
     """Where there are several nodes, `journals` are written, and `take_over` reads those of other nodes."""
 
-    directory: BackendDirectory
     overload: Overload
     journals: JournalWriter
     registry: SessionRegistry
@@ -47,12 +45,11 @@ async def open_sessions(
         metrics,
         Marks(settings.shed_lag_s, settings.shed_sessions_percent / 100, settings.shed_calls_percent / 100),
     )
-    directory = BackendDirectory(records.backends.get, records.tenants.get)
     journals = JournalWriter(routing.journals, credentials.sealer, on_fenced=ownership.doubt)
     durability = Durability(journals, processes.leasing.restore)
     registry = await opening.stack.enter_async_context(
         SessionRegistry(
-            directory,
+            records.directory,
             processes.leasing,
             metrics,
             ownership,
@@ -69,7 +66,7 @@ async def open_sessions(
     homes = CallerHomes(ownership.may_have_pooled_session, lambda caller: ownership.release(caller_key(*caller)))
     here = Place(opening.node_id, routing.url)
     sessionless = SessionlessRequests(registry, credentials.sealer, here=here, homes=homes)
-    take_over = SessionTakeover(ownership, directory, partial(durability.restore, registry.restored), metrics)
+    take_over = SessionTakeover(ownership, records.directory, partial(durability.restore, registry.restored), metrics)
     routes.caller_lost.listen(
         lambda route: sessionless.pooled_sessions.lost((route.identity, route.tenant, route.backend))
     )
@@ -85,7 +82,7 @@ async def open_sessions(
         metrics.connections_open,
         uses,
     )
-    return Sessions(directory, overload, journals, registry, sessionless, take_over, overview)
+    return Sessions(overload, journals, registry, sessionless, take_over, overview)
 
 
 def _show_use(opening: Opening, registry: SessionRegistry, processes: Processes) -> None:

@@ -7,7 +7,7 @@ from app.protocol.running_tasks import task_id_of
 
 RELATED_TASK_KEY = "io.modelcontextprotocol/related-task"
 SUBSCRIPTION_KEY = "io.modelcontextprotocol/subscriptionId"
-_FEEDBACK = frozenset({"tools/call", "prompts/get", "resources/read"})  # may ask and log while they run
+FEEDBACK = frozenset({"tools/call", "prompts/get", "resources/read"})  # may ask and log while they run
 
 
 def stream_for_feedback(running: dict[bytes, Call], params: Params | None, *, listening: bool) -> Stream:
@@ -30,7 +30,7 @@ def stream_for_feedback(running: dict[bytes, Call], params: Params | None, *, li
         return candidates[0].stream
     if not listening:
         for call in candidates:
-            if call.method in _FEEDBACK:
+            if call.method in FEEDBACK:
                 return call.stream
     return Listen.STREAM
 

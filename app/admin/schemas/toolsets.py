@@ -1,0 +1,155 @@
+"""Bodies: toolsets."""
+
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from pydantic_core import PydanticCustomError
+
+from app.admin.schemas.backends import TimeoutsBody
+from app.admin.schemas.fields import Answer, Name, Reason, Strict, SwitchPatch, no_nul, one_line
+from app.admin.schemas.selection import SELECTION, Described, Patterns, Renamed, selection_members, selection_of
+from app.domain import BackendSpec, Member, Timeouts, Toolset
+
+MAX_MEMBERS = 100
+
+Title = Annotated[
+    str,
+    StringConstraints(max_length=200),
+    AfterValidator(one_line),
+    Field(description="What people see instead of the name."),
+]
+Instructions = Annotated[
+    str,
+    StringConstraints(max_length=16 << 10),
+    AfterValidator(no_nul),
+    Field(description="What clients are told to tell their model. Empty: the instructions of all members."),
+]
+Prefix = Annotated[
+    str,
+    StringConstraints(max_length=32, pattern=r"^[A-Za-z0-9_-]*$"),
+    Field(description="Before the names of its tools and prompts, so that those of two members differ."),
+]
+
+
+class MemberBody(Strict):
+    """A backend of the same tenant."""
+
+    backend: Name
+    prefix: Prefix | None = Field(None, description="null: the backend's name and `_`.")
+    include: Patterns = Field(default_factory=list)
+    exclude: Patterns = Field(default_factory=list)
+    rename: Renamed = Field(default_factory=dict)
+    describe: Described = Field(default_factory=dict)
+
+    def value(self) -> Member:
+        """The member."""
+        prefix = f"{self.backend}_"[:32] if self.prefix is None else self.prefix
+        return Member(self.backend, prefix, selection_of({name: getattr(self, name) for name in SELECTION}))
+
+
+class ToolsetBody(Strict):
+    """A new toolset: which backends of the tenant are shown as one."""
+
+    name: Name
+    title: Title = ""
+    instructions: Instructions = ""
+    members: list[MemberBody] = Field(default_factory=list, max_length=MAX_MEMBERS)
+    timeouts: TimeoutsBody = Field(default_factory=TimeoutsBody)
+    enabled: bool = True
+    reason: Reason = ""
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Self:
+        names = [member.backend for member in self.members]
+        if len(set(names)) < len(names):
+            raise PydanticCustomError("member", "a backend is a member only once")
+        if self.reason and self.enabled:
+            raise PydanticCustomError("reason", "a reason goes with `enabled: false`")
+        return self
+
+    def spec(self, tenant: str, version: int = 1) -> BackendSpec:
+        """The toolset, which is a backend to everybody but administrators."""
+        return BackendSpec(
+            tenant=tenant,
+            name=self.name,
+            command="",
+            timeouts=Timeouts(**dict(self.timeouts)),
+            toolset=Toolset(self.title, self.instructions, tuple(member.value() for member in self.members)),
+            enabled=self.enabled,
+            reason=self.reason,
+            version=version,
+        )
+
+
+class ToolsetPatch(SwitchPatch):
+    """A merge patch; `members` is replaced as a whole."""
+
+    title: Title | None = None
+    instructions: Instructions | None = None
+    members: list[MemberBody] | None = Field(None, max_length=MAX_MEMBERS)
+    timeouts: dict[str, Any] | None = None
+
+
+class MemberAnswer(Strict):
+    """A member as it is stored."""
+
+    backend: str
+    prefix: str
+    include: list[str]
+    exclude: list[str]
+    rename: dict[str, str]
+    describe: dict[str, str]
+
+
+class ToolsetAnswer(Answer):
+    """A toolset."""
+
+    tenant: str
+    name: str
+    title: str
+    instructions: str
+    members: list[MemberAnswer]
+    timeouts: TimeoutsBody
+    enabled: bool
+    reason: str
+    off_by_platform: bool = Field(description="Only a platform administrator can switch it on again.")
+    version: int
+
+    @classmethod
+    def of(cls, value: BackendSpec) -> Self:
+        toolset = value.toolset
+        assert toolset is not None
+        members = [
+            MemberAnswer(backend=each.backend, prefix=each.prefix, **selection_members(each.selection))
+            for each in toolset.members
+        ]
+        return cls(
+            tenant=value.tenant,
+            name=value.name,
+            title=toolset.title,
+            instructions=toolset.instructions,
+            members=members,
+            timeouts=TimeoutsBody.model_validate(value.timeouts, from_attributes=True),
+            enabled=value.enabled,
+            reason=value.reason,
+            off_by_platform=value.off_by_platform,
+            version=value.version,
+        )
+
+
+class MemberStatus(Answer):
+    """What is known of a member."""
+
+    backend: str
+    tools: int | None = Field(description="That it offers, shown or not. null: it is not known, for now.")
+    prompts: int | None
+    resources: int | None
+    problem: str | None = Field(description="Why its tools are not shown, or not called.")
+
+
+class ShownToolset(ToolsetAnswer):
+    """A toolset, with what it shows."""
+
+    shown_tools: list[str] = Field(description="The names that clients see.")
+    status: list[MemberStatus]
+    problems: list[str] = Field(description="What is hidden, because another member has something of the same name.")

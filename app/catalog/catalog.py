@@ -1,0 +1,239 @@
+"""Catalog: what each backend offers, without starting it."""
+
+import hashlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Protocol
+
+import anyio
+import msgspec
+
+from app.backends.pool import ProcessPool
+from app.domain import BackendSpec, Limits
+from app.errors import GatewayError, NotFound, StorageUnavailable
+from app.event import Event
+from app.links.inquiry import inquire
+from app.protocol.toolset.offer import Offer
+from app.single_flight import SingleFlight
+from app.storage.tools.catalog import CatalogRow
+
+MAX_AGE_S = 5.0  # of what is cached: another node may have stored something else
+MAX_ENTRIES = 10_000  # that are cached; they hold up to MAX_CACHED_BYTES
+MAX_CACHED_BYTES = 256 << 20
+INQUIRY_S = 60.0  # from the wait for a process to the last list
+FIRST_S = 20.0  # how long a session waits for members that nobody has asked yet
+RETRY_S = 30.0  # between two inquiries that failed, or of a backend that changes all the time
+MAX_DOUBTS = 1000  # backends to ask again; the others are asked at their next change
+AT_ONCE = 2  # inquiries in the background
+SUFFIX = ":catalog"  # of the name under which the pool counts the process: no backend can have this name
+
+Key = tuple[str, str]
+Find = Callable[[str, str], Awaitable[tuple[BackendSpec, Limits]]]
+
+log = logging.getLogger(__name__)
+
+
+class CatalogStore(Protocol):
+    """The catalogue of all nodes (CatalogRepository)."""
+
+    async def get(self, tenant: str, backends: Collection[str]) -> Mapping[str, CatalogRow]: ...
+
+    async def put(self, tenant: str, backend: str, definition: str, offer: bytes, now: datetime) -> CatalogRow: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a backend offers. `definition`: of which version of it; see `definition_of`."""
+
+    definition: str
+    revision: int
+    offer: Offer
+    looked_at: datetime
+    changed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a backend did not say what it offers."""
+
+    words: str
+    until: float  # it is not asked again before
+
+
+def definition_of(spec: BackendSpec) -> str:
+    """The same for versions of a backend that start the same program in the same way."""
+    parts = (spec.command, spec.args, sorted(spec.env.items()), spec.cwd, asdict(spec.sandbox), spec.state)
+    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
+
+
+class Catalog:
+    """Fulfils `links.toolsets.Offers`. `run` has to run; `changed` is told which backend offers something else."""
+
+    def __init__(self, store: CatalogStore, find: Find, pool: ProcessPool) -> None:
+        self._store, self._find, self._pool = store, find, pool
+        self._entries: dict[Key, tuple[Entry, float]] = {}  # and until when they are fresh
+        self._problems: dict[Key, Problem] = {}
+        self._inquiring = SingleFlight[Key]()
+        self._doubts: dict[Key, float] = {}  # and when they are asked
+        self._asked_at: dict[Key, float] = {}
+        self._has_doubts = anyio.Event()
+        self.changed = Event[[Key]]()
+
+    # --- reading
+
+    async def of_members(self, tenant: str, backends: Sequence[str]) -> Sequence[Offer | None]:
+        """What each of these backends offers; None where nobody could find out, for now.
+
+        Those that nobody has asked yet are asked now, for up to FIRST_S; then they are asked on in the background.
+
+        Raises:
+            StorageUnavailable: the database does not answer, and it is not cached.
+        """
+        await self._read(tenant, backends)
+        unknown = [name for name in dict.fromkeys(backends) if self._is_unknown((tenant, name))]
+        if unknown:
+            with anyio.move_on_after(FIRST_S):
+                async with anyio.create_task_group() as tasks:
+                    for name in unknown:
+                        tasks.start_soon(self._try_to_inquire, (tenant, name))
+            for name in unknown:
+                if self._is_unknown((tenant, name)):
+                    self.doubt((tenant, name))
+        return self.cached(tenant, backends)
+
+    def cached(self, tenant: str, backends: Sequence[str]) -> Sequence[Offer | None]:
+        """As `of_members`, from what this node has read; waits for nothing."""
+        found = [self._entries.get((tenant, name)) for name in backends]
+        return [None if entry is None else entry[0].offer for entry in found]
+
+    async def entries(self, tenant: str, backends: Sequence[str]) -> Mapping[str, Entry]:
+        """What is known of these backends; asks none of them. Raises StorageUnavailable: as `of_members`."""
+        await self._read(tenant, backends)
+        found = {name: self._entries.get((tenant, name)) for name in backends}
+        return {name: entry[0] for name, entry in found.items() if entry is not None}
+
+    def problem(self, key: Key) -> str | None:
+        """Why this node could not find out what the backend offers, when it tried last."""
+        problem = self._problems.get(key)
+        return None if problem is None else problem.words
+
+    def _is_unknown(self, key: Key) -> bool:
+        problem = self._problems.get(key)
+        return key not in self._entries and (problem is None or problem.until <= time.monotonic())
+
+    async def _read(self, tenant: str, backends: Sequence[str]) -> None:
+        now = time.monotonic()
+        stale = [name for name in dict.fromkeys(backends) if self._entries.get((tenant, name), (None, 0.0))[1] <= now]
+        if not stale:
+            return
+        try:
+            rows = await self._store.get(tenant, stale)
+        except StorageUnavailable:
+            if any((tenant, name) not in self._entries for name in stale):
+                raise
+            return  # what is cached serves on
+        for name in stale:
+            if name in rows:
+                self._keep((tenant, name), rows[name])
+            else:
+                self._entries.pop((tenant, name), None)
+
+    def _keep(self, key: Key, row: CatalogRow) -> None:
+        kept = self._entries.pop(key, None)
+        if kept is not None and kept[0].revision == row.revision and kept[0].changed_at == row.changed_at:
+            offer = kept[0].offer  # the same object, so that listings need not be made again
+        else:
+            offer = Offer.load(row.offer)
+        entry = Entry(row.definition, row.revision, offer, row.looked_at, row.changed_at)
+        self._entries[key] = (entry, time.monotonic() + MAX_AGE_S)
+        while len(self._entries) > MAX_ENTRIES or self._cached_bytes() > MAX_CACHED_BYTES:
+            del self._entries[next(iter(self._entries))]
+
+    def _cached_bytes(self) -> int:
+        return sum(entry.offer.size for entry, _ in self._entries.values()) if len(self._entries) > 1 else 0
+
+    # --- asking
+
+    def doubt(self, key: Key) -> None:
+        """The backend says that its lists have changed, or was changed: it is asked in the background."""
+        if key in self._doubts or len(self._doubts) >= MAX_DOUBTS:
+            return
+        self._doubts[key] = max(time.monotonic(), self._asked_at.get(key, 0.0) + RETRY_S)
+        self._has_doubts.set()
+
+    def used(self, spec: BackendSpec) -> None:
+        """A session gets a process of this version of the backend: if it starts another program than the one that was
+        asked, it is doubted."""
+        entry = self._entries.get(spec.key)
+        if entry is not None and entry[0].definition != definition_of(spec):
+            self.doubt(spec.key)
+
+    async def note(self, spec: BackendSpec, offer: Offer) -> Entry:
+        """Stores what the backend offers. Raises GatewayError: it could not be stored."""
+        row = await self._store.put(spec.tenant, spec.name, definition_of(spec), offer.dump(), datetime.now(UTC))
+        before = self._entries.get(spec.key)
+        self._problems.pop(spec.key, None)
+        self._keep(spec.key, row)
+        entry = self._entries[spec.key][0]
+        if before is None or before[0].offer is not entry.offer:
+            self.changed.tell(spec.key)
+        return entry
+
+    async def run(self) -> None:
+        """Asks those that are doubted, until cancelled."""
+        while True:
+            await self._has_doubts.wait()
+            due = [key for key, at in self._doubts.items() if at <= time.monotonic()][:AT_ONCE]
+            async with anyio.create_task_group() as tasks:
+                for key in due:
+                    del self._doubts[key]
+                    tasks.start_soon(self._try_to_inquire, key)
+            if not self._doubts:
+                self._has_doubts = anyio.Event()
+            elif not due:
+                await anyio.sleep(1.0)
+
+    async def _try_to_inquire(self, key: Key) -> None:
+        """Notes why, if it does not work. Callers that come together share one inquiry."""
+        asked_at = time.monotonic()
+        async with self._inquiring.turn(key):
+            if self._asked_at.get(key, 0.0) > asked_at:
+                return
+            try:
+                await self._inquire(key)
+            except NotFound:
+                self._problems.pop(key, None)
+            except GatewayError as error:
+                until = time.monotonic() + RETRY_S
+                if len(self._problems) >= MAX_ENTRIES:
+                    del self._problems[next(iter(self._problems))]
+                self._problems[key] = Problem(str(error)[:300], until)
+                log.info("Backend %s of %s did not say what it offers: %s", key[1], key[0], error)
+            except Exception:
+                log.exception("Could not ask backend %s of %s what it offers", key[1], key[0])
+            finally:
+                if len(self._asked_at) >= MAX_ENTRIES:
+                    self._asked_at.clear()
+                self._asked_at[key] = time.monotonic()
+
+    async def ask(self, key: Key) -> Entry:
+        """Asks a backend now.
+
+        Raises:
+            GatewayError: it does not say what it offers, or there is none.
+        """
+        async with self._inquiring.turn(key):
+            return await self._inquire(key)
+
+    async def _inquire(self, key: Key) -> Entry:
+        spec, limits = await self._find(*key)
+        alone = replace(spec, name=spec.name + SUFFIX, isolation="session", recovery="end", warm=0, max_processes=1)
+        try:
+            offer = await inquire(partial(self._pool.lease, alone, limits), INQUIRY_S)
+        finally:
+            self._pool.forget(alone.key)
+        return await self.note(spec, offer)

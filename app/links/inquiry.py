@@ -1,0 +1,58 @@
+"""inquire: starts a process of a backend, asks what it offers, and stops it."""
+
+from collections.abc import Awaitable, Callable, Iterable
+
+import anyio
+import msgspec
+
+from app import __version__
+from app.errors import BackendTimeout, GatewayError
+from app.links.source import LinkLease
+from app.links.toolset_member import ToolsetMember
+from app.processes.link import Exit
+from app.protocol.jsonrpc import Params, encoded
+from app.protocol.revisions import HANDSHAKE
+from app.protocol.toolset.offer import Offer
+
+_HELLO: Params = {
+    "protocolVersion": encoded(HANDSHAKE[-1]),
+    "capabilities": msgspec.Raw(b"{}"),
+    "clientInfo": encoded({"name": "trunkline-catalog", "version": __version__}),
+}
+
+
+class _Nobody:
+    """The side of an inquiry: it wants nothing but answers."""
+
+    hello = _HELLO
+
+    def opened(self, member: int) -> Iterable[bytes]:
+        return [b'{"jsonrpc":"2.0","method":"notifications/initialized"}']
+
+    def member_sent(self, member: int, line: bytes) -> None:
+        pass
+
+    def member_sent_too_much(self, member: int, beginning: bytes, end: bytes) -> None:
+        pass
+
+    def member_failed(self, call: bytes, error: GatewayError) -> None:
+        pass
+
+    def member_lost(self, member: int, error: GatewayError, exit: Exit | None) -> None:
+        pass
+
+
+async def inquire(lease: Callable[[], Awaitable[LinkLease]], within_s: float) -> Offer:
+    """What the process offers that `lease` gives; it is given back afterwards.
+
+    Raises:
+        GatewayError: there is no process, or it does not answer as it should within this time.
+    """
+    member = ToolsetMember(0, _Nobody(), lease, None, within_s)
+    try:
+        with anyio.fail_after(within_s):
+            return await member.inquire()
+    except TimeoutError:
+        raise BackendTimeout(f"the backend did not say what it offers within {within_s:.0f} s") from None
+    finally:
+        member.release("inquired")

@@ -1,0 +1,255 @@
+"""ToolsetLink: a session's link to the members of a toolset, which each have a process of their own, once it is called.
+
+`protocol/toolset/fan_out.py` decides which member gets a message; this carries it out.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import anyio
+import anyio.abc
+import msgspec
+
+from app.errors import GatewayError
+from app.links.bridged import BridgedSession
+from app.links.source import LinkLease
+from app.links.toolset_member import State, ToolsetMember
+from app.metrics import Metrics
+from app.processes.link import BackendListener, Exit
+from app.protocol.toolset.fan_out import FanOut
+from app.protocol.toolset.greeting import About
+from app.protocol.toolset.listing import ToolsetListing
+from app.protocol.toolset.outs import FailCall, ListsChanged, Noise, Out, ToMember, ToSession
+
+LIST_S = 30.0  # how long a member may take to list what has changed
+
+log = logging.getLogger(__name__)
+
+
+class Seat(NamedTuple):
+    """A member's place in a session. `lease` waits for a process, which has to be initialized within `within_s`;
+    `on_changed`: the member says that its lists have changed, so what others see of it may be outdated."""
+
+    lease: Callable[[], Awaitable[LinkLease]]
+    within_s: float
+    on_changed: Callable[[], None]
+
+
+class ToolsetLink:
+    """Fulfils ProcessLink, and is its own lease. `seats` are those of the members of the listing, in its order.
+    `ends_with_member`: the session ends when a process does, as there is only one."""
+
+    def __init__(
+        self,
+        about: About,
+        listing: ToolsetListing,
+        seats: Sequence[Seat],
+        tasks: anyio.abc.TaskGroup,
+        metrics: Metrics,
+        *,
+        ends_with_member: bool = False,
+    ) -> None:
+        self._fan_out = FanOut(about, listing)
+        self._seats, self._tasks, self._metrics = tuple(seats), tasks, metrics
+        self._ends_with_member = ends_with_member
+        self._listener: BridgedSession | None = None
+        self._speaking: ToolsetMember | None = None
+        self._to_list: dict[tuple[int, str], None] = {}
+        self._is_listing = False
+        self._members = [
+            ToolsetMember(index, self, seat.lease, tasks, seat.within_s) for index, seat in enumerate(seats)
+        ]
+
+    # --- LinkLease
+
+    @property
+    def link(self) -> "ToolsetLink":
+        return self
+
+    @property
+    def was_warm(self) -> bool:
+        return True
+
+    def handshake_succeeded(self) -> None:
+        """Does nothing: no process has taken part."""
+
+    def release(self, reason: str) -> None:
+        self._listener = None
+        for member in self._members:
+            member.release(reason)
+
+    # --- ProcessLink
+
+    @property
+    def id(self) -> str:
+        """Of the process that was started first, of those that run; empty if there is none."""
+        return next((each.process for each in self._members if each.process is not None), "")
+
+    @property
+    def processes(self) -> list[str]:
+        """The ids of all its processes."""
+        return [each.process for each in self._members if each.process is not None]
+
+    def attach(self, listener: BackendListener) -> None:
+        assert isinstance(listener, BridgedSession)
+        self._listener = listener
+
+    def send(self, line: bytes) -> None:
+        """As BackendLink.send. What the toolset answers itself comes later, not from within this call."""
+        for out in self._fan_out.from_session(line):
+            if type(out) is ToMember and out.call is not None:
+                self._call(out, out.call)
+            elif type(out) is ToMember:
+                if out.cancels is None or not self._members[out.member].withdraw(out.cancels):
+                    self._tell_member(out)
+            else:
+                asyncio.get_running_loop().call_soon(self._carry_out, out)
+
+    def _call(self, out: ToMember, call: bytes) -> None:
+        try:
+            self._members[out.member].send(out.line, call)
+        except GatewayError:
+            self._fan_out.failed(call, GatewayError())
+            raise
+
+    def pause_reading(self) -> None:
+        for member in self._members:
+            member.pause_reading()
+
+    def resume_reading(self) -> None:
+        for member in self._members:
+            member.resume_reading()
+
+    def asked_for(self, size: int) -> None:
+        if self._speaking is not None:
+            self._speaking.asked_for(size)
+
+    def heard_noise(self, line: bytes) -> None:
+        """Does nothing: noise of members does not reach the session."""
+
+    def answering(self) -> bytes | None:
+        found: bytes | None = None
+        for index, member in enumerate(self._members):
+            named = member.answering()
+            if named and self._fan_out.owns(index, named):
+                return named
+            if named is not None:
+                found = b""
+        return found
+
+    # --- members
+
+    def lose(self, member: int, error: GatewayError, reason: str) -> None:
+        """Ends the member's process: an administrator has removed, changed or restarted the backend."""
+        self._members[member].lose(error, reason)
+
+    def show(self, listing: ToolsetListing) -> None:
+        """The toolset shows this from now on, of the same members."""
+        self._carry_out_all(self._fan_out.show(listing))
+
+    @property
+    def listing(self) -> ToolsetListing:
+        """What it shows."""
+        return self._fan_out.listing
+
+    # --- Side, for its members
+
+    @property
+    def hello(self) -> dict[str, msgspec.Raw]:
+        return self._fan_out.hello
+
+    def opened(self, member: int) -> Iterable[bytes]:
+        return self._fan_out.opened(member)
+
+    def member_sent(self, member: int, line: bytes) -> None:
+        self._speaking = self._members[member]
+        try:
+            self._carry_out_all(self._fan_out.from_member(member, line))
+        finally:
+            self._speaking = None
+
+    def member_sent_too_much(self, member: int, beginning: bytes, end: bytes) -> None:
+        self._carry_out_all(self._fan_out.oversized(member, beginning, end))
+
+    def member_failed(self, call: bytes, error: GatewayError) -> None:
+        self._carry_out_all(self._fan_out.failed(call, error))
+
+    def member_lost(self, member: int, error: GatewayError, exit: Exit | None) -> None:
+        listener = self._listener
+        self._carry_out_all(self._fan_out.lost(member, error))
+        if self._ends_with_member and exit is not None and listener is not None:
+            self._listener = None
+            listener.backend_exited(exit)
+
+    # --- what is to be done
+
+    def _carry_out_all(self, outs: Iterable[Out]) -> None:
+        for out in outs:
+            self._carry_out(out)
+
+    def _carry_out(self, out: Out) -> None:
+        match out:
+            case ToSession():
+                self._tell_session(out)
+            case ToMember():
+                self._tell_member(out)
+            case FailCall():
+                if self._listener is not None:
+                    self._listener.backend_failed(out.id, out.error)
+            case ListsChanged():
+                self._lists_changed(out)
+            case Noise():
+                self._members[out.member].heard_noise(out.line)
+            case _:
+                self._metrics.messages_dropped.labels(out.reason).inc()
+
+    def _tell_session(self, out: ToSession) -> None:
+        if self._listener is None:
+            return
+        if out.related is None:
+            self._listener.backend_sent(out.line)
+        else:
+            self._listener.backend_asked(out.line, out.related)
+
+    def _tell_member(self, out: ToMember) -> None:
+        try:
+            self._members[out.member].send(out.line, None)
+        except GatewayError:
+            self._metrics.messages_dropped.labels("backend_deaf").inc()
+
+    # --- lists that change
+
+    def _lists_changed(self, out: ListsChanged) -> None:
+        """Asks for them again, one after the other: while one is asked for, the same change counts once."""
+        self._seats[out.member].on_changed()
+        self._to_list |= dict.fromkeys((out.member, method) for method in out.methods)
+        if not self._is_listing:
+            self._is_listing = True
+            self._tasks.start_soon(self._list_again, name="list what a member offers now")
+
+    async def _list_again(self) -> None:
+        try:
+            while self._to_list and self._listener is not None:
+                member, method = next(iter(self._to_list))
+                del self._to_list[member, method]
+                await self._list_one(member, method)
+        finally:
+            self._is_listing = False
+
+    async def _list_one(self, index: int, method: str) -> None:
+        offer, member = self.listing.members[index].offer, self._members[index]
+        if offer is None or member.state is not State.OPEN:
+            return
+        try:
+            with anyio.fail_after(LIST_S):
+                offer = await member.listed(method, offer)
+        except (GatewayError, TimeoutError) as error:
+            log.warning("A member of a toolset, %s, did not list what has changed: %s", self._name(index), error)
+            return
+        if self._listener is not None:
+            self.show(self.listing.with_offer(index, offer))
+
+    def _name(self, index: int) -> str:
+        return self.listing.members[index].name

@@ -1,0 +1,333 @@
+"""ToolsetMember: a session's process of one member of a toolset. It starts with the first call for it."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from enum import Enum
+from typing import Protocol
+
+import anyio
+import anyio.abc
+import msgspec
+
+from app.errors import (
+    BackendBusy,
+    BackendError,
+    BackendExited,
+    BackendTimeout,
+    BackendUnavailable,
+    GatewayError,
+    InvalidMessage,
+    InvalidResponse,
+)
+from app.links.bridged import BridgedLink
+from app.links.source import LinkLease
+from app.processes.link import BackendLink, Exit
+from app.protocol.eras.sessionless_envelope import refuses_handshake
+from app.protocol.jsonrpc import METHOD_NOT_FOUND, Response, code_of, dump_request, dump_response, parse_backend
+from app.protocol.toolset.greeting import hello_for
+from app.protocol.toolset.offer import MAX_PAGES, Offer, cursor, page, promised
+
+MAX_WAITING = 256  # calls while the process starts
+MAX_WAITING_BYTES = 4 << 20
+_HELLO_ID = b'"toolset-hello"'
+_LIST_ID = b'"toolset-list-%d"'
+
+log = logging.getLogger(__name__)
+
+
+class State(Enum):
+    """Whether there is a process."""
+
+    IDLE = "idle"
+    STARTING = "starting"
+    OPEN = "open"
+    ENDED = "ended"  # the session has ended
+
+
+class Side(Protocol):
+    """The toolset's link, as its members see it."""
+
+    @property
+    def hello(self) -> dict[str, msgspec.Raw]:
+        """The params of the session's `initialize`."""
+
+    def opened(self, member: int) -> Iterable[bytes]:
+        """The member is initialized: the lines that it gets next."""
+
+    def member_sent(self, member: int, line: bytes) -> None:
+        """A line of the member."""
+
+    def member_sent_too_much(self, member: int, beginning: bytes, end: bytes) -> None:
+        """As BackendListener.backend_sent_too_much."""
+
+    def member_failed(self, call: bytes, error: GatewayError) -> None:
+        """A call that was passed to the member has failed."""
+
+    def member_lost(self, member: int, error: GatewayError, exit: Exit | None) -> None:
+        """The process is gone, or could not be started."""
+
+
+class ToolsetMember:
+    """Fulfils BridgedSession toward its own link. `lease` waits for a process; what it starts runs in `tasks`, and ends
+    with `release`. Without `tasks` it is only asked what it offers (`inquire`)."""
+
+    def __init__(
+        self,
+        index: int,
+        side: Side,
+        lease: Callable[[], Awaitable[LinkLease]],
+        tasks: anyio.abc.TaskGroup | None,
+        within_s: float,
+    ) -> None:
+        self._index, self._side, self._ask, self._tasks, self._within_s = index, side, lease, tasks, within_s
+        self.state = State.IDLE
+        self._lease: LinkLease | None = None
+        self._link: BackendLink | None = None
+        self._waiting: dict[bytes, bytes] = {}  # calls, by id
+        self._answers: dict[bytes, asyncio.Future[Response]] = {}  # to requests of our own
+        self._scope = anyio.CancelScope()
+        self._is_paused = False
+        self._last_list = 0
+
+    @property
+    def process(self) -> str | None:
+        """The id of its process."""
+        return None if self._lease is None or self.state is not State.OPEN else self._lease.link.id
+
+    # --- from the session
+
+    def send(self, line: bytes, call: bytes | None) -> None:
+        """Passes a line on; a call starts the process, and waits for it. Other lines mean nothing without one.
+
+        Raises:
+            BackendBusy: too many calls wait, or too much waits to be read.
+            BackendExited: the process is gone, or the session.
+        """
+        if self.state is State.OPEN:
+            assert self._link is not None
+            self._link.send(line)
+        elif call is not None:
+            self._wait(line, call)
+
+    def withdraw(self, call: bytes) -> bool:
+        """Whether this call had not been sent, and never will be."""
+        return self._waiting.pop(call, None) is not None
+
+    def _wait(self, line: bytes, call: bytes) -> None:
+        if self.state is State.ENDED or self._tasks is None:
+            raise BackendExited
+        size = sum(map(len, self._waiting.values()))
+        if len(self._waiting) >= MAX_WAITING or (size and size + len(line) > MAX_WAITING_BYTES):
+            raise BackendBusy("the server is being started, and too many calls wait for it")
+        self._waiting[call] = line
+        if self.state is State.IDLE:
+            self.state = State.STARTING
+            self._tasks.start_soon(self._start, name="start a member of a toolset")
+
+    def pause_reading(self) -> None:
+        self._is_paused = True
+        if self._link is not None:
+            self._link.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._is_paused = False
+        if self._link is not None:
+            self._link.resume_reading()
+
+    def asked_for(self, size: int) -> None:
+        if self._link is not None:
+            self._link.asked_for(size)
+
+    def heard_noise(self, line: bytes) -> None:
+        if self._link is not None:
+            self._link.heard_noise(line)
+
+    def answering(self) -> bytes | None:
+        return None if self._link is None else self._link.answering()
+
+    def release(self, reason: str) -> None:
+        """Gives the process back. Idempotent."""
+        self.state = State.ENDED
+        self._waiting.clear()
+        self._scope.cancel()
+        self._let_go(reason)
+
+    def lose(self, error: GatewayError, reason: str) -> None:
+        """Ends the process for a reason of the gateway: the next call gets another one, if it may."""
+        if self.state in (State.STARTING, State.OPEN):
+            self._scope.cancel()
+            self._end(error, None, reason)
+
+    # --- starting
+
+    async def _start(self) -> None:
+        with anyio.CancelScope() as self._scope:
+            try:
+                with anyio.fail_after(self._within_s):
+                    await self._open()
+                return
+            except TimeoutError:
+                error: GatewayError = BackendTimeout(f"the server did not start within {self._within_s:.0f} s")
+            except GatewayError as problem:
+                error = problem
+            except Exception:
+                log.exception("Could not start a member of a toolset")
+                error = BackendUnavailable()
+            self._end(error, None, "not_initialized")
+
+    async def _open(self) -> Response:
+        """The answer to `initialize`. Raises GatewayError: there is no process, or its handshake fails."""
+        lease = await self._ask()
+        if self.state is not State.STARTING:  # it was given up while it waited
+            lease.release("session_closed")
+            raise BackendExited
+        self._lease, self._link = lease, lease.link
+        lease.link.attach(self)
+        hello = hello_for(_HELLO_ID, self._side.hello)
+        answer = await self._answer_to(_HELLO_ID, hello)
+        if answer.member == "error" and refuses_handshake(dump_response(answer.id, answer)):
+            self._link = BridgedLink(lease.link, self)
+            answer = await self._answer_to(_HELLO_ID, hello)
+        if answer.member == "error":
+            raise InvalidResponse("the server refused `initialize`")
+        self._opened(lease)
+        return answer
+
+    def _opened(self, lease: LinkLease) -> None:
+        link = self._link
+        if self.state is not State.STARTING or link is None:
+            return
+        self.state = State.OPEN
+        lease.handshake_succeeded()
+        if self._is_paused:
+            link.pause_reading()
+        waiting, self._waiting = self._waiting, {}
+        try:
+            for line in self._side.opened(self._index):
+                link.send(line)
+        except BackendError:
+            pass  # `backend_exited` will be called, and deals with it
+        for call, line in waiting.items():
+            try:
+                link.send(line)
+            except GatewayError as error:
+                self._side.member_failed(call, error)
+
+    async def _answer_to(self, request_id: bytes, line: bytes) -> Response:
+        """Raises BackendError: the process is gone."""
+        assert self._link is not None
+        answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        self._answers[request_id] = answer
+        try:
+            self._link.send(line)
+            return await answer
+        finally:
+            self._answers.pop(request_id, None)
+
+    # --- its lists
+
+    async def inquire(self) -> Offer:
+        """Starts the process, and asks for everything that it promises.
+
+        Raises:
+            GatewayError: as `listed`, or there is no process.
+        """
+        self.state = State.STARTING
+        answer = await self._open()
+        offer = Offer(answer.value, is_sessionless=isinstance(self._link, BridgedLink))
+        for method in promised(offer.capabilities):
+            offer = await self.listed(method, offer)
+        return offer
+
+    async def listed(self, method: str, offer: Offer) -> Offer:
+        """The offer with this list as it is now, which may differ from session to session.
+
+        Raises:
+            GatewayError: the process is gone, or does not answer as it should.
+        """
+        items: list[msgspec.Raw] = []
+        after: str | None = None
+        for _ in range(MAX_PAGES):
+            if self.state is not State.OPEN:
+                raise BackendExited
+            self._last_list += 1
+            request_id = _LIST_ID % self._last_list
+            answer = await self._answer_to(request_id, dump_request(request_id, method, cursor(after)))
+            if answer.member == "error" and code_of(answer) == METHOD_NOT_FOUND:
+                return offer.with_list(method, items)  # who has resources need not have templates
+            if answer.member == "error":
+                raise InvalidResponse(f"the server refused `{method}`")
+            more, after = page(method, answer.value)
+            items += more
+            if after is None:
+                return offer.with_list(method, items)
+        raise InvalidResponse(f"`{method}` has more than {MAX_PAGES} pages")
+
+    # --- BackendListener
+
+    def backend_sent(self, line: bytes) -> None:
+        if self._answers and self._is_our_answer(line):
+            return
+        if self.state is State.OPEN:
+            self._side.member_sent(self._index, line)
+
+    def _is_our_answer(self, line: bytes) -> bool:
+        try:
+            message = parse_backend(line)
+        except InvalidMessage:
+            return False
+        if type(message) is not Response:
+            return False
+        answer = self._answers.get(message.id)
+        if answer is None:
+            return False
+        if not answer.done():
+            answer.set_result(message)
+        return True
+
+    def backend_asked(self, line: bytes, related: bytes) -> None:
+        """A question of a server of 2026-07-28 (BridgedSession)."""
+        self.backend_sent(line)
+
+    def backend_failed(self, call: bytes, error: GatewayError) -> None:
+        answer = self._answers.get(call)
+        if answer is not None and not answer.done():
+            answer.set_exception(error)
+        else:
+            self._side.member_failed(call, error)
+
+    def backend_sent_too_much(self, beginning: bytes, end: bytes = b"") -> None:
+        self._side.member_sent_too_much(self._index, beginning, end)
+
+    def backend_exited(self, exit: Exit) -> None:
+        was_open = self.state is State.OPEN
+        hint = None if was_open else "It ended before it answered `initialize`."
+        error = exit.error(started=was_open, hint=hint)
+        if self.state is State.OPEN:
+            self._end(error, exit, "backend_exited")
+            return
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(error)
+
+    # --- the end
+
+    def _end(self, error: GatewayError, exit: Exit | None, reason: str) -> None:
+        """The calls that waited fail with the others; the next one starts another process."""
+        if self.state is State.ENDED:
+            return
+        self.state = State.IDLE
+        self._waiting.clear()
+        self._let_go(reason)
+        self._side.member_lost(self._index, error, exit)
+
+    def _let_go(self, reason: str) -> None:
+        lease, self._lease = self._lease, None
+        link, self._link = self._link, None
+        for answer in self._answers.values():
+            answer.cancel()
+        if isinstance(link, BridgedLink):
+            link.end()
+        if lease is not None:
+            lease.release(reason)

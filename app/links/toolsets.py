@@ -1,0 +1,151 @@
+"""Toolsets: gives sessions of toolsets their links, and tells them what has changed."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+from weakref import WeakKeyDictionary
+
+import anyio.abc
+
+from app.domain import BackendSpec, Limits, Member, Principal, Selection
+from app.errors import GatewayError
+from app.links.source import LinkLease
+from app.links.toolset_link import Seat, ToolsetLink
+from app.metrics import Metrics
+from app.protocol.toolset.greeting import About
+from app.protocol.toolset.listing import Shown, ToolsetListing
+from app.protocol.toolset.offer import Offer
+
+MAX_LISTINGS = 1000  # kept; the oldest is forgotten
+
+Key = tuple[str, str]
+Find = Callable[[str, str], Awaitable[tuple[BackendSpec, Limits]]]  # as BackendDirectory.find
+LeaseOne = Callable[[BackendSpec, Limits, Principal], Awaitable[LinkLease]]
+
+
+class Offers(Protocol):
+    """What backends offer (the catalogue)."""
+
+    async def of_members(self, tenant: str, backends: Sequence[str]) -> Sequence[Offer | None]:
+        """What each of these offers; None where it is not known, for now."""
+
+    def cached(self, tenant: str, backends: Sequence[str]) -> Sequence[Offer | None]:
+        """As `of_members`, without waiting."""
+
+    def problem(self, key: Key) -> str | None:
+        """Why the backend did not say what it offers, in words."""
+
+    def used(self, spec: BackendSpec) -> None:
+        """A session gets a process of this version of the backend."""
+
+    def doubt(self, key: Key) -> None:
+        """The backend says that it offers something else now."""
+
+
+class Toolsets:
+    """Knows the open links, to end or change them. A backend of which only some tools are shown is a toolset of one."""
+
+    def __init__(self, find: Find, offers: Offers, metrics: Metrics) -> None:
+        self._find, self._offers, self._metrics = find, offers, metrics
+        self._links: WeakKeyDictionary[ToolsetLink, tuple[BackendSpec, tuple[Key, ...]]] = WeakKeyDictionary()
+        self._listings: dict[Key, tuple[BackendSpec, tuple[Offer | None, ...], ToolsetListing]] = {}
+
+    async def lease(
+        self, spec: BackendSpec, principal: Principal, lease_one: LeaseOne, tasks: anyio.abc.TaskGroup
+    ) -> ToolsetLink:
+        """A link for a session of this toolset. Waits only for members that nobody has asked yet what they offer.
+
+        Raises:
+            GatewayError: nobody knows what it offers.
+        """
+        members = members_of(spec)
+        listing = await self.listing(spec)
+        keys = tuple((spec.tenant, member.backend) for member in members)
+        seats = [
+            Seat(
+                partial(self._lease_member, key, spec, principal, lease_one),
+                spec.timeouts.initialize_s,
+                partial(self._offers.doubt, key),
+            )
+            for key in keys
+        ]
+        about = about_of(spec)
+        link = ToolsetLink(about, listing, seats, tasks, self._metrics, ends_with_member=spec.toolset is None)
+        self._links[link] = (spec, keys)
+        return link
+
+    async def listing(self, spec: BackendSpec) -> ToolsetListing:
+        """What this toolset shows now. The same object as long as nothing has changed."""
+        return self._listing(spec, await self._offers.of_members(spec.tenant, _names(spec)))
+
+    def _listing(self, spec: BackendSpec, found: Sequence[Offer | None]) -> ToolsetListing:
+        offers = tuple(found)
+        kept = self._listings.get(spec.key)
+        if kept is not None and kept[0] == spec and all(map(_is, kept[1], offers)):
+            return kept[2]
+        prefixed = spec.toolset is not None
+        listing = ToolsetListing(
+            [
+                Shown(member.backend, offer, member.prefix if prefixed else None, member.selection)
+                for member, offer in zip(members_of(spec), offers, strict=True)
+            ]
+        )
+        self._listings.pop(spec.key, None)
+        if len(self._listings) >= MAX_LISTINGS:
+            del self._listings[next(iter(self._listings))]
+        self._listings[spec.key] = (spec, offers, listing)
+        return listing
+
+    async def _lease_member(self, key: Key, spec: BackendSpec, principal: Principal, lease_one: LeaseOne) -> LinkLease:
+        """Looks the backend up each time: it may have been changed, switched off or removed since."""
+        member, limits = await self._find(*key)
+        self._offers.used(member)
+        return await lease_one(replace(member, selection=Selection()), limits, principal)
+
+    def problem(self, key: Key) -> str | None:
+        """Why a backend did not say what it offers, in words."""
+        return self._offers.problem(key)
+
+    # --- changes
+
+    def backend_lost(self, key: Key, error: GatewayError, reason: str) -> None:
+        """A backend is switched off, removed or restarted: its processes in sessions of toolsets end."""
+        for link, (_, keys) in list(self._links.items()):
+            for member, each in enumerate(keys):
+                if each == key:
+                    link.lose(member, error, reason)
+
+    def offer_changed(self, key: Key) -> None:
+        """Open sessions are told what is shown now."""
+        for link, (spec, keys) in list(self._links.items()):
+            if key in keys:
+                link.show(self._listing(spec, self._offers.cached(spec.tenant, _names(spec))))
+
+
+def is_toolset(spec: BackendSpec) -> bool:
+    """Whether its sessions have members, instead of a process."""
+    return spec.toolset is not None or spec.selection != Selection()
+
+
+def members_of(spec: BackendSpec) -> tuple[Member, ...]:
+    """The members of a toolset; a backend of which some tools are shown is its own."""
+    if spec.toolset is not None:
+        return spec.toolset.members
+    return (Member(spec.name, "", spec.selection),)
+
+
+def _names(spec: BackendSpec) -> list[str]:
+    return [member.backend for member in members_of(spec)]
+
+
+def about_of(spec: BackendSpec) -> About:
+    """What it says of itself."""
+    toolset = spec.toolset
+    if toolset is None:
+        return About(spec.name, str(spec.version), is_backend=True)
+    return About(spec.name, str(spec.version), toolset.title, toolset.instructions)
+
+
+def _is(one: object, other: object) -> bool:
+    return one is other

@@ -1,0 +1,204 @@
+"""ToolsetListing: what a toolset shows of its members, and which member has what. Made anew when something changes."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from app.domain import Selection
+from app.protocol.jsonrpc import Params, encode, encoded, members_of, object_in, string_of
+from app.protocol.toolset.names import shown_prompts, shown_tools
+from app.protocol.toolset.offer import LISTS, Offer
+
+TOOLS, PROMPTS, RESOURCES, TEMPLATES = LISTS
+MAX_PROBLEMS = 20  # that are told
+_VARIABLES = re.compile(r"(?:\{[^{}]*\})+")
+_is_wide = re.compile(r"\{[^A-Za-z0-9_%]").search
+_OLD_UI_KEY = "ui/resourceUri"  # in `_meta` of a tool: the form of MCP Apps before `ui: {resourceUri}`
+
+
+class Shown(NamedTuple):
+    """One member: its name for people, what it offers (None: not known yet), and how that is shown. `prefix` as in
+    `shown_tools`."""
+
+    name: str
+    offer: Offer | None
+    prefix: str | None
+    selection: Selection
+
+
+class Place(NamedTuple):
+    """Something of a member: the member's index, and its own name of it."""
+
+    member: int
+    name: str
+
+
+class ToolsetListing:
+    """Immutable; sessions of one toolset share it. Of two things with one name the first member's is shown: `clashes`
+    says so of tools and prompts, `hidden` of resources."""
+
+    def __init__(self, members: Sequence[Shown]) -> None:
+        self.members = tuple(members)
+        self.clashes: list[str] = []
+        self.hidden: list[str] = []
+        self._tools, self._prompts = dict[str, Place](), dict[str, Place]()
+        self._own_tools: dict[str, list[Place]] = {}
+        self._uris, self._uris_of_apps = dict[str, int](), dict[str, int]()
+        self._templates: dict[str, int] = {}
+        self._results = {method: self._list(method) for method in LISTS}
+
+    def with_offer(self, member: int, offer: Offer) -> "ToolsetListing":
+        """The same, where one member offers something else."""
+        changed = list(self.members)
+        changed[member] = changed[member]._replace(offer=offer)
+        return ToolsetListing(changed)
+
+    # --- for clients
+
+    def result(self, method: str) -> bytes:
+        """The result of a list, as JSON. It has no pages."""
+        return self._results[method]
+
+    @property
+    def tools(self) -> list[str]:
+        """The names of the tools that are shown."""
+        return list(self._tools)
+
+    # --- who has what
+
+    def tool(self, name: str) -> Place | None:
+        """The tool that is shown under this name; or the one that alone has it as its own name: an app of a server
+        does not know the prefix."""
+        place = self._tools.get(name)
+        if place is not None:
+            return place
+        own = self._own_tools.get(name, ())
+        return own[0] if len(own) == 1 else None
+
+    def prompt(self, name: str) -> Place | None:
+        """The prompt that is shown under this name."""
+        return self._prompts.get(name)
+
+    def member_of_uri(self, uri: str) -> int | None:
+        """The member that has this resource: by its list, its tools' apps, or its templates."""
+        found = self._uris.get(uri, self._uris_of_apps.get(uri, self._templates.get(uri)))
+        if found is not None:
+            return found
+        return next((member for template, member in self._templates.items() if matches(template, uri)), None)
+
+    def promise(self, capability: str) -> list[int]:
+        """The members that have this capability."""
+        return [
+            index
+            for index, each in enumerate(self.members)
+            if each.offer is not None and capability in each.offer.capabilities
+        ]
+
+    # --- making it
+
+    def _list(self, method: str) -> bytes:
+        items: list[bytes] = []
+        for index, member in enumerate(self.members):
+            if member.offer is not None:
+                make = {TOOLS: self._show_tools, PROMPTS: self._show_prompts}.get(method, self._show_resources)
+                items += make(method, index, member.offer)
+        return b'{"%b":[%b]}' % (LISTS[method][0].encode(), b",".join(items))
+
+    def _show_tools(self, method: str, index: int, offer: Offer) -> Iterable[bytes]:
+        member = self.members[index]
+        tools = _by_name(offer.items(method))
+        for shown, own in shown_tools(member.selection, member.prefix, tools).items():
+            if self._is_free(self._tools, shown, "tool", index):
+                self._tools[shown] = place = Place(index, own)
+                self._own_tools.setdefault(own, []).append(place)
+                app = _app_of(tools[own])
+                if app is not None:
+                    self._uris_of_apps.setdefault(app, index)
+                yield _renamed(tools[own], own, shown, member.selection.describe.get(own))
+
+    def _show_prompts(self, method: str, index: int, offer: Offer) -> Iterable[bytes]:
+        prompts = _by_name(offer.items(method))
+        for shown, own in shown_prompts(self.members[index].prefix, prompts).items():
+            if self._is_free(self._prompts, shown, "prompt", index):
+                self._prompts[shown] = Place(index, own)
+                yield _renamed(prompts[own], own, shown, None)
+
+    def _show_resources(self, method: str, index: int, offer: Offer) -> Iterable[bytes]:
+        """Resources keep their URIs."""
+        key, taken = ("uri", self._uris) if method == RESOURCES else ("uriTemplate", self._templates)
+        for item in offer.items(method):
+            uri = string_of(members_of(item).get(key))
+            if uri is None:
+                continue
+            if uri not in taken:
+                taken[uri] = index
+                yield bytes(item)
+            elif taken[uri] != index:
+                words = f"{self.members[index].name}: {uri} is hidden: {self._name(taken[uri])} has it too"
+                _note(self.hidden, words)
+
+    def _is_free(self, taken: Mapping[str, Place], shown: str, what: str, index: int) -> bool:
+        if shown not in taken:
+            return True
+        first = self._name(taken[shown].member)
+        words = f"{self.members[index].name}: the {what} {shown} is hidden: {first} has one of this name too"
+        _note(self.clashes, words)
+        return False
+
+    def _name(self, member: int) -> str:
+        return self.members[member].name
+
+
+def _note(problems: list[str], words: str) -> None:
+    if len(problems) < MAX_PROBLEMS:
+        problems.append(words[:300])
+
+
+def _by_name(items: Iterable[msgspec.Raw]) -> dict[str, msgspec.Raw]:
+    """Of two items with one name the first counts."""
+    named: dict[str, msgspec.Raw] = {}
+    for item in items:
+        name = string_of(members_of(item).get("name"))
+        if name is not None:
+            named.setdefault(name, item)
+    return named
+
+
+def _renamed(item: msgspec.Raw, own: str, shown: str, description: str | None) -> bytes:
+    """The item with another name and description; everything else as the member wrote it."""
+    if own == shown and description is None:
+        return bytes(item)
+    members: Params = {**members_of(item), "name": encoded(shown)}
+    if description is not None:
+        members["description"] = encoded(description)
+    return encode(members)
+
+
+def _app_of(tool: msgspec.Raw) -> str | None:
+    """The URI of the tool's user interface, which need not be in a list of resources."""
+    meta = object_in(members_of(tool), "_meta")
+    return string_of(object_in(meta, "ui").get("resourceUri")) or string_of(meta.get(_OLD_UI_KEY))
+
+
+def matches(template: str, uri: str) -> bool:
+    """Whether a URI template of RFC 6570 may have made this URI: its literal parts are there, in order, and between
+    them anything that fits (`{id}` is within one segment, `{+path}`, `{/path}` and the like may have several). Takes
+    time in proportion to the lengths, whatever the template."""
+    literals, variables = _VARIABLES.split(template), _VARIABLES.findall(template)
+    if not variables:
+        return template == uri
+    position, end = len(literals[0]), len(uri) - len(literals[-1])
+    if position > end or not uri.startswith(literals[0]) or not uri.endswith(literals[-1]):
+        return False
+    for variable, literal in zip(variables, literals[1:-1], strict=False):
+        found = uri.find(literal, position, end)
+        if found < 0 or not _fits(variable, uri[position:found]):
+            return False
+        position = found + len(literal)
+    return _fits(variables[-1], uri[position:end])
+
+
+def _fits(variable: str, text: str) -> bool:
+    return "/" not in text or _is_wide(variable) is not None

@@ -1,0 +1,50 @@
+"""The names under which a member's tools and prompts are shown."""
+
+import hashlib
+import re
+from collections.abc import Iterable
+
+from app.domain import Selection
+
+MAX_NAME = 64  # clients refuse longer names of tools, or cut them
+_DIGEST = 6
+
+_is_plain = re.compile(r"[A-Za-z0-9_-]{1,64}").fullmatch
+_other = re.compile(r"[^A-Za-z0-9_-]")
+
+
+def is_accepted(name: str) -> bool:
+    """Whether clients accept a tool of this name."""
+    return _is_plain(name) is not None
+
+
+def accepted(name: str) -> str:
+    """A name that clients accept, the same for the same `name`: other characters become `_`; of a long one the
+    beginning is kept, with a digest of the whole."""
+    plain = _other.sub("_", name)
+    if len(plain) <= MAX_NAME and plain:
+        return plain
+    digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:_DIGEST]
+    return f"{plain[: MAX_NAME - _DIGEST - 1]}_{digest}"
+
+
+def shown_tools(selection: Selection, prefix: str | None, tools: Iterable[str]) -> dict[str, str]:
+    """The member's own name of each shown tool, by the name that is shown: with this prefix, as clients accept it;
+    without one (None) as it is. Of two with one name the first is shown."""
+    shown: dict[str, str] = {}
+    for tool in tools:
+        if selection.shows(tool):
+            shown.setdefault(_shown(selection.rename.get(tool, tool), prefix), tool)
+    return shown
+
+
+def shown_prompts(prefix: str | None, prompts: Iterable[str]) -> dict[str, str]:
+    """As `shown_tools`: all prompts of a member are shown."""
+    shown: dict[str, str] = {}
+    for prompt in prompts:
+        shown.setdefault(_shown(prompt, prefix), prompt)
+    return shown
+
+
+def _shown(name: str, prefix: str | None) -> str:
+    return name if prefix is None else accepted(prefix + name)

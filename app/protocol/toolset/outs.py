@@ -1,0 +1,47 @@
+"""What a FanOut asks its owner to do."""
+
+import msgspec
+
+from app.errors import GatewayError
+from app.protocol.commands import Dropped
+
+
+class ToSession(msgspec.Struct, gc=False):
+    """A line for the session; `related` is its id of the call that a question belongs to."""
+
+    line: bytes
+    related: bytes | None = None
+
+
+class ToMember(msgspec.Struct, gc=False):
+    """A line for a member; if it cannot be written, the `call` fails. Only a call may start the member. `cancels`: a
+    call that need not be sent any more, if it was not."""
+
+    member: int
+    line: bytes
+    call: bytes | None = None
+    cancels: bytes | None = None
+
+
+class FailCall(msgspec.Struct, gc=False):
+    """A call of the session fails."""
+
+    id: bytes
+    error: GatewayError
+
+
+class ListsChanged(msgspec.Struct, gc=False):
+    """A member says that these lists have changed."""
+
+    member: int
+    methods: tuple[str, ...]
+
+
+class Noise(msgspec.Struct, gc=False):
+    """A line of a member that is no JSON."""
+
+    member: int
+    line: bytes
+
+
+Out = ToSession | ToMember | FailCall | ListsChanged | Noise | Dropped

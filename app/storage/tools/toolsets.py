@@ -1,0 +1,135 @@
+"""Toolsets in the database. To everything but administration a toolset is a backend."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Row, Select, insert, select
+
+from app.domain import BackendSpec, Member, Selection, Timeouts, Toolset, home_of
+from app.errors import BackendNotFound, Conflict, NotFound
+from app.storage.audit_act import Act
+from app.storage.engine import Database
+from app.storage.rows import VersionedTable, require_room
+from app.storage.tables import tenants, toolsets
+from app.storage.tools.names import require_free_name
+
+MAX_TOOLSETS_PER_TENANT = 1000
+_VERSIONED = VersionedTable(toolsets, ["tenant", "name"], "toolset", lambda: NotFound("Toolset not found"))
+
+
+class ToolsetRepository:
+    """Finds and changes toolsets, always of one tenant."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def get(self, tenant: str, name: str) -> BackendSpec:
+        """The toolset, enabled or not. Raises NotFound: the tenant has none of this name."""
+        row = await self._database.row(_select().where(_VERSIONED.row(tenant, name)))
+        if row is None:
+            raise NotFound("Toolset not found")
+        return _spec(row)
+
+    async def find(self, tenant: str, name: str) -> BackendSpec:
+        """As `get`, for those who look for a backend. Raises BackendNotFound."""
+        try:
+            return await self.get(tenant, name)
+        except NotFound:
+            raise BackendNotFound from None
+
+    async def list(self, tenant: str, *, after: str = "", limit: int) -> Sequence[BackendSpec]:
+        """Up to `limit` toolsets by name, after the name `after`."""
+        behind = (toolsets.c.tenant == tenant) & (toolsets.c.name > after)
+        query = _select().where(behind).order_by(toolsets.c.name).limit(limit)
+        return [_spec(row) for row in await self._database.rows(query)]
+
+    async def create(self, tenant: str, spec: BackendSpec, *, act: Act | None = None) -> BackendSpec:
+        """Adds the toolset.
+
+        Raises:
+            Conflict: the name is taken, by a toolset or a backend.
+            NotFound: there is no such tenant.
+            QuotaExceeded: it has as many toolsets as it may have.
+        """
+        created = replace(spec, tenant=tenant, version=1)
+        async with self._database.write(act) as connection:
+            made_at = await require_free_name(connection, tenant, spec.name)
+            message = f"a tenant has at most {MAX_TOOLSETS_PER_TENANT} toolsets"
+            await require_room(connection, toolsets.c.tenant == tenant, "toolsets", MAX_TOOLSETS_PER_TENANT, message)
+            await connection.execute(insert(toolsets).values(**_values(created), created_at=datetime.now(UTC)))
+        return replace(created, home=home_of(tenant, made_at))
+
+    async def replace(self, tenant: str, spec: BackendSpec, *, act: Act | None = None) -> BackendSpec:
+        """Writes a toolset that was read before, as its next version.
+
+        Raises:
+            NotFound: it is gone.
+            ConcurrentChange: somebody else has changed it since it was read.
+        """
+        changed = replace(spec, tenant=tenant, version=spec.version + 1)
+        async with self._database.write(act) as connection:
+            await _VERSIONED.update(connection, [tenant, spec.name], spec.version, _values(changed))
+        return changed
+
+    async def delete(self, tenant: str, name: str, *, version: int | None = None, act: Act | None = None) -> None:
+        """Removes the toolset; with a `version`, only that one.
+
+        Raises:
+            NotFound: the tenant has none of this name.
+            ConcurrentChange: it is another version now.
+        """
+        await _VERSIONED.delete(self._database, [tenant, name], version, act)
+
+
+def _select() -> Select[Any]:
+    query = select(toolsets, tenants.c.created_at.label("tenant_created_at"))
+    return query.join(tenants, tenants.c.name == toolsets.c.tenant)
+
+
+def _values(spec: BackendSpec) -> dict[str, Any]:
+    toolset = spec.toolset
+    if toolset is None:
+        raise Conflict("this is a backend, not a toolset")
+    return {
+        "tenant": spec.tenant,
+        "name": spec.name,
+        "title": toolset.title,
+        "instructions": toolset.instructions,
+        "members": [asdict(member) for member in toolset.members],
+        "timeouts": asdict(spec.timeouts),
+        "enabled": spec.enabled,
+        "reason": spec.reason,
+        "off_by_platform": spec.off_by_platform,
+        "version": spec.version,
+    }
+
+
+def _spec(row: Row[Any]) -> BackendSpec:
+    return BackendSpec(
+        tenant=row.tenant,
+        name=row.name,
+        command="",
+        timeouts=Timeouts(**row.timeouts),
+        toolset=Toolset(row.title, row.instructions, tuple(_member(each) for each in row.members)),
+        enabled=row.enabled,
+        reason=row.reason,
+        off_by_platform=row.off_by_platform,
+        version=row.version,
+        home=home_of(row.tenant, row.tenant_created_at),
+    )
+
+
+def _member(stored: Mapping[str, Any]) -> Member:
+    return Member(stored["backend"], stored["prefix"], selection_of(stored.get("selection", {})))
+
+
+def selection_of(stored: Mapping[str, Any]) -> Selection:
+    """A selection as it is stored."""
+    return Selection(
+        tuple(stored.get("include", ())),
+        tuple(stored.get("exclude", ())),
+        stored.get("rename", {}),
+        stored.get("describe", {}),
+    )
