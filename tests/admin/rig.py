@@ -25,7 +25,7 @@ from app.auth.sealing import Sealer
 from app.auth.tokens import Tokens
 from app.backends.backend_check import CheckResult
 from app.catalog.catalog import Entry
-from app.domain import ApiKey, BackendSpec, Limits, Network, Tenant
+from app.domain import ApiKey, BackendSpec, Limits, Member, Network, Tenant, Toolset
 from app.errors import BackendUnavailable, Disabled
 from app.http import health
 from app.limits.rate_limiter import RateLimiter
@@ -287,7 +287,7 @@ def _own_api() -> FastAPI:
 
 @asynccontextmanager
 async def open_rig(url: str) -> AsyncIterator[Rig]:
-    """On an empty database. Tenants acme and zenith, each with a backend `echo`."""
+    """On an empty database. Tenants acme and zenith, each with a backend `echo`, and a toolset `all` that has it."""
     database, metrics, maker, effects = Database(url), Metrics("test"), KeyMaker(b"s" * 32), Effects()
     keys = ApiKeyRepository(database)
     switches = SwitchRepository(database)
@@ -323,6 +323,7 @@ async def open_rig(url: str) -> AsyncIterator[Rig]:
     for name in ("acme", "zenith"):
         await tenants.create(Tenant(name))
         await backends.create(name, BackendSpec(name, "echo", "/bin/cat", env={"TOKEN": "s3cret"}))
+        await toolsets.create(name, BackendSpec(name, "all", "", toolset=Toolset(members=(Member("echo", "echo_"),))))
     rig = Rig(app, context, effects, ready, node, idp, offers)
     rig.root = await rig.key("default", "platform:admin")
     try:

@@ -26,6 +26,7 @@ OF_DEFAULT = [route for route in ROUTES if "{tenant}" not in route[1] and route[
 # One that could exist, for each kind of object.
 UNKNOWN = {
     "backend": "unknown",
+    "toolset": "unknown",
     "key": "AAAAAAAA",
     "issuer": "0123456789abcdef",
     "session": "0123456789ab",
@@ -53,8 +54,8 @@ async def one_of_each(rig: Rig, tenant: str) -> dict[str, str]:
         rig.node.add_session(tenant, "a1b2c3d4e5f6")
         rig.node.add_process(tenant, "a1b2c3d4e5f6a7b8")
     key = key_id(await rig.key(tenant, "mcp:connect")) or ""
-    objects = {"backend": "echo", "issuer": issuer.id, "session": "a1b2c3d4e5f6", "process": "a1b2c3d4e5f6a7b8"}
-    return {**objects, "key": key}
+    running = {"session": "a1b2c3d4e5f6", "process": "a1b2c3d4e5f6a7b8"}
+    return {"backend": "echo", "toolset": "all", "issuer": issuer.id, **running, "key": key}
 
 
 def test_each_kind_of_object_in_a_path_is_known_here():
@@ -90,7 +91,9 @@ async def test_another_tenant_is_answered_like_an_unknown_one_byte_for_byte(unto
 @pytest.mark.parametrize(("method", "path"), OF_AN_OBJECT)
 async def test_an_object_of_another_tenant_is_not_found_under_ones_own_byte_for_byte(untouched, method, path):
     theirs = await one_of_each(untouched, "acme")
-    await untouched.admin.backends.delete("zenith", "echo") if await _has_echo(untouched) else None
+    if await _has_echo(untouched):
+        await untouched.admin.backends.delete("zenith", "echo")
+        await untouched.admin.toolsets.delete("zenith", "all")
     for key in (untouched.root, await untouched.key("zenith", "tenant:admin")):
         other = await untouched.ask(method, address(path, "zenith", **theirs), {}, key=key)
         unknown = await untouched.ask(method, address(path, "zenith"), {}, key=key)

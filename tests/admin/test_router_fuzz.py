@@ -50,7 +50,9 @@ CASES = [
     for mode in (FITTING, UNFITTING)
     if mode is FITTING or "requestBody" in operation or any(p["in"] != "path" for p in operation.get("parameters", ()))
 ]
-KNOWN = {"tenant": "acme", "backend": "echo", "session": "a1b2c3d4e5f6", "process": "a1b2c3d4e5f6a7b8"}
+KNOWN = {
+    "tenant": "acme", "backend": "echo", "toolset": "all", "session": "a1b2c3d4e5f6", "process": "a1b2c3d4e5f6a7b8",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

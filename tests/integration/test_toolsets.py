@@ -77,7 +77,7 @@ async def test_questions_with_equal_ids_come_back_to_those_who_asked(gateway: Ga
         async def call(name: str) -> None:
             async with session.stream("POST", rpc("tools/call", name, {"name": f"{name}_ask"})) as response:
                 async for event in events(response):
-                    message = event.message if event.data else {"method": "primed"}
+                    message: Any = event.message if event.data else {"method": "primed"}
                     if message.get("method") == "roots/list":
                         result = {"roots": [{"uri": f"file:///{name}"}]}
                         posted = await session.post({"jsonrpc": "2.0", "id": message["id"], "result": result})

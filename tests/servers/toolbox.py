@@ -13,7 +13,7 @@ import threading
 NAME = sys.argv[1]
 LOCK = threading.Lock()
 TOOLS = ["say", "slow", "ask", "grow", "die", "count"]
-ANSWERS: dict[int, str] = {}
+ANSWERS: dict[int, object] = {}
 calls = 0
 
 

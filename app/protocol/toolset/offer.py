@@ -43,6 +43,8 @@ class Offer(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def with_list(self, method: str, items: Sequence[msgspec.Raw]) -> Self:
         """Raises InvalidResponse: the offer would be too large."""
+        if len(items) > MAX_ITEMS:
+            raise InvalidResponse(f"`{method}` has more than {MAX_ITEMS} entries")
         changed = msgspec.structs.replace(self, lists={**self.lists, method: tuple(items)})
         if changed.size > MAX_BYTES:
             raise InvalidResponse(f"what the backend offers is more than {MAX_BYTES >> 20} MiB")

@@ -31,6 +31,13 @@ ACTS = {
     ),
     ("POST", "/tenants/{tenant}/backends/{backend}:check"): (None, "backend.check", "backends/echo", ""),
     ("POST", "/tenants/{tenant}/backends/{backend}:restart"): (None, "backend.restart", "backends/echo", ""),
+    ("POST", "/tenants/{tenant}/toolsets"): (
+        {"name": "more", "members": [{"backend": "echo"}]}, "toolset.create", "toolsets/more", "",
+    ),
+    ("PATCH", "/tenants/{tenant}/toolsets/{toolset}"): (
+        {"title": "All", "members": []}, "toolset.change", "toolsets/all", "members title",
+    ),
+    ("DELETE", "/tenants/{tenant}/toolsets/{toolset}"): (None, "toolset.delete", "toolsets/all", ""),
     ("POST", "/tenants/{tenant}/keys"): (
         {"scopes": ["tenant:read", "mcp:connect"]}, "key.create", "keys/{id}", "mcp:connect tenant:read",
     ),
@@ -67,7 +74,8 @@ async def objects(rig: Rig) -> dict[str, str]:
     rig.node.add_session("acme", "s1")
     issuer = await rig.ask("POST", "/api/v1/tenants/acme/issuers", {**ISSUER, "issuer": "https://other"})
     key = key_id(await rig.key("acme", "mcp:connect")) or ""
-    return {"tenant": "acme", "backend": "echo", "session": "s1", "key": key, "issuer": issuer.json()["id"]}
+    known = {"tenant": "acme", "backend": "echo", "toolset": "all", "session": "s1"}
+    return {**known, "key": key, "issuer": issuer.json()["id"]}
 
 
 async def test_every_act_is_written_down_once_with_who_what_and_when_and_no_secret(rig):

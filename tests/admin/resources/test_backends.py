@@ -26,6 +26,10 @@ FULL: dict[str, Any] = {
     },
     "limits": {"memory_mb": 1024, "pids": None, "cpu": 0.5, "files": 256, "disk_mb": 1},
     "state": "none",
+    "include": [],
+    "exclude": [],
+    "rename": {},
+    "describe": {},
     "enabled": False,
     "reason": "not yet",
 }  # fmt: skip

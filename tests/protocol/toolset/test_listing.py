@@ -1,0 +1,96 @@
+"""What a toolset shows, and which member has what."""
+
+import time
+
+import pytest
+
+from app.protocol.toolset.listing import Place, ToolsetListing, matches
+from tests.protocol.toolset.offers import decoded, offer, shown, tool
+
+
+def test_items_are_those_of_the_members_but_for_their_names():
+    odd = {"x-more": [1.0, {"a": None}], "description": "é"}
+    listing = ToolsetListing([shown("red", offer("red", tools=[tool("say", **odd)])), shown("blue", None)])
+    assert decoded(listing.result("tools/list")) == {"tools": [tool("red_say", **odd)]}
+    alone = ToolsetListing([shown("red", offer("red", tools=[tool("say", **odd)]), None)])
+    assert alone.result("tools/list") == b'{"tools":[%b]}' % bytes(alone.members[0].offer.items("tools/list")[0])
+
+
+def test_a_tool_is_described_in_other_words():
+    made = offer("red", tools=[tool("say", description="old"), tool("go", description="same")])
+    listing = ToolsetListing([shown("red", made, describe={"say": "new"})])
+    assert [each["description"] for each in decoded(listing.result("tools/list"))["tools"]] == ["new", "same"]
+
+
+def test_of_two_members_with_one_name_the_first_is_shown_and_the_other_named():
+    made = offer("any", tools=[tool("say")], prompts=[{"name": "p"}], resources=[{"uri": "a://b"}])
+    listing = ToolsetListing([shown("red", made, None), shown("blue", made, None)])
+    assert listing.tool("say") == Place(0, "say")
+    assert listing.prompt("p") == Place(0, "p")
+    assert listing.member_of_uri("a://b") == 0
+    assert len(decoded(listing.result("resources/list"))["resources"]) == 1
+    assert len(listing.clashes) == 2
+    assert all(words.startswith("blue: the ") for words in listing.clashes)
+    assert listing.hidden == ["blue: a://b is hidden: red has it too"]
+
+
+def test_an_app_calls_its_tool_by_the_name_that_its_server_knows():
+    ui = tool("draw", _meta={"ui": {"resourceUri": "ui://red/app"}})
+    old = tool("paint", _meta={"ui/resourceUri": "ui://blue/app"})
+    red, blue = offer("red", tools=[ui, tool("both")]), offer("blue", tools=[old, tool("both")])
+    listing = ToolsetListing([shown("red", red), shown("blue", blue, exclude=("hidden",))])
+    assert listing.member_of_uri("ui://red/app") == 0
+    assert listing.member_of_uri("ui://blue/app") == 1
+    assert listing.tool("draw") == Place(0, "draw")
+    assert listing.tool("both") is None
+
+
+def test_what_is_excluded_has_no_name_at_all():
+    listing = ToolsetListing([shown("red", offer("red", tools=[tool("say"), tool("rm")]), exclude=("rm",))])
+    assert listing.tools == ["red_say"]
+    assert listing.tool("red_rm") is None
+    assert listing.tool("rm") is None
+
+
+def test_items_that_cannot_be_named_are_left_out():
+    made = offer("red", tools=[{"name": 1}, {}, tool("say")], resources=[{"uri": None}, {"uri": "a:b"}])
+    listing = ToolsetListing([shown("red", made)])
+    assert listing.tools == ["red_say"]
+    assert len(decoded(listing.result("resources/list"))["resources"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("template", "uri", "does"),
+    [
+        ("file:///{name}", "file:///a.txt", True),
+        ("file:///{name}", "file:///a/b.txt", False),
+        ("file:///{+path}", "file:///a/b.txt", True),
+        ("db://{table}/rows/{id}", "db://users/rows/7", True),
+        ("db://{table}/rows/{id}", "db://users/cols/7", False),
+        ("db://{table}{?limit,offset}", "db://users?limit=3", True),
+        ("x://{a}{b}", "x://yz", True),
+        ("x://{a}.json", "x://.json", True),
+        ("x://{a}.json", "x://jso", False),
+        ("x://fixed", "x://fixed", True),
+        ("x://fixed", "x://fixed2", False),
+        ("x://{unclosed", "x://{unclosed", True),
+        ("", "", True),
+    ],
+)
+def test_a_template_matches_what_it_may_have_made(template, uri, does):
+    assert matches(template, uri) is does
+
+
+def test_no_template_takes_long():
+    template, uri = "x://" + "{+a}a" * 20_000 + "b", "x://" + "a" * 100_000
+    began_at = time.process_time()
+    assert not matches(template, uri)
+    assert matches("x://" + "{+a}a" * 20_000, uri)
+    assert time.process_time() - began_at < 5
+
+
+def test_a_changed_offer_makes_another_listing():
+    listing = ToolsetListing([shown("red", offer("red", tools=[tool("a")])), shown("blue", None)])
+    later = listing.with_offer(1, offer("blue", tools=[tool("b")]))
+    assert listing.tools == ["red_a"]
+    assert later.tools == ["red_a", "blue_b"]
