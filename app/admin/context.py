@@ -95,8 +95,8 @@ class CatalogView(Protocol):
     async def entries(self, tenant: str, backends: Sequence[str]) -> Mapping[str, Entry]:
         """What is known of these backends; asks none of them. Raises StorageUnavailable."""
 
-    async def ask(self, key: tuple[str, str]) -> Entry:
-        """Asks a backend now. Raises GatewayError: it does not say what it offers."""
+    def doubt(self, key: tuple[str, str]) -> None:
+        """Asks a backend soon."""
 
 
 ALL = "-"  # instead of a tenant's name in a path: all tenants

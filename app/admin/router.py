@@ -9,6 +9,7 @@ from app.admin.resources import (
     api_keys,
     audit,
     backends,
+    catalog,
     imports,
     issuer_checks,
     issuers,
@@ -28,7 +29,7 @@ _bearer = HTTPBearer(
     auto_error=False, scheme_name="key", description="An API key: `tlk_…`, or a JWT of an issuer of the tenant"
 )
 
-_OF_TENANTS = (backends, toolsets, imports, api_keys, principals, issuers, issuer_checks, sessions, processes)
+_OF_TENANTS = (backends, toolsets, catalog, imports, api_keys, principals, issuers, issuer_checks, sessions, processes)
 
 
 def build_router() -> APIRouter:

@@ -220,15 +220,6 @@ class Catalog:
                     self._asked_at.clear()
                 self._asked_at[key] = time.monotonic()
 
-    async def ask(self, key: Key) -> Entry:
-        """Asks a backend now.
-
-        Raises:
-            GatewayError: it does not say what it offers, or there is none.
-        """
-        async with self._inquiring.turn(key):
-            return await self._inquire(key)
-
     async def _inquire(self, key: Key) -> Entry:
         spec, limits = await self._find(*key)
         alone = replace(spec, name=spec.name + SUFFIX, isolation="session", recovery="end", warm=0, max_processes=1)

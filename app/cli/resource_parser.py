@@ -48,6 +48,14 @@ examples:
   trunkline backends set notes --tenant acme state=keep limits.disk_mb=1024
   trunkline backends show time --tenant acme --json
 """
+_TOOLSETS = """
+A toolset is one address for several backends: clients see the tools of all of them, and only what is called runs.
+
+examples:
+  trunkline toolsets create work --tenant acme members='[{"backend": "time"}, {"backend": "notes", "prefix": "n_"}]'
+  trunkline toolsets show work --tenant acme
+  trunkline toolsets set work --tenant acme title="Everything for work"
+"""
 _KEYS = """
 scopes:
   mcp:connect             use every backend of the tenant
@@ -89,7 +97,7 @@ examples:
 
 
 def add_resource_commands(commands: "Commands[argparse.ArgumentParser]") -> None:
-    """Adds `tenants`, `backends`, `keys` and so on, each with its verbs."""
+    """Adds `tenants`, `backends`, `toolsets`, `keys` and so on, each with its verbs."""
     tenants = _Noun(commands, resources.TENANTS, "list, create and change tenants", _TENANTS)
     tenants.add_usual_verbs("its name")
 
@@ -97,6 +105,12 @@ def add_resource_commands(commands: "Commands[argparse.ArgumentParser]") -> None
     backends.add_usual_verbs("its name")
     backends.add_check("its name", "start one process of a backend and show what it offers")
     backends.add("restart", resources.restart_object, "end the sessions and processes of a backend", "its name")
+
+    toolsets = _Noun(commands, resources.TOOLSETS, "several backends behind one address", _TOOLSETS)
+    toolsets.add_usual_verbs("its name")
+    catalog = _Noun(commands, resources.CATALOG, "what the backends offer, without starting them")
+    catalog.add_list("list how many tools, prompts and resources each backend offers")
+    catalog.add("show", resources.show_object, "show the definitions of one backend", "the backend's name")
 
     _add_key_verbs(_Noun(commands, resources.KEYS, "create, list, rotate and revoke API keys", _KEYS))
 

@@ -39,6 +39,10 @@ TENANTS = Resource("tenants", of_tenant=False, id="name", first=("name", "enable
 BACKENDS = Resource(
     "backends", id="name", first=("name", "status", "enabled", "reason", "last_error", "command", "args")
 )
+TOOLSETS = Resource("toolsets", id="name", first=("name", "title", "enabled", "reason"))
+CATALOG = Resource(
+    "catalog", id="backend", first=("backend", "tools", "prompts", "resources", "templates", "problem", "changed_at")
+)
 KEYS = Resource("keys", first=("id", "name", "enabled", "reason", "scopes", "expires_at", "revoked_at", "last_used_at"))
 PRINCIPALS = Resource("principals", first=("issuer", "subject", "enabled", "reason", "at"))
 ISSUERS = Resource("issuers", made_by="issuer", first=("id", "issuer", "enabled", "algorithms", "max_scopes"))

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import anyio.abc
 
 from app.domain import BackendSpec, Limits, Member, Principal, Selection
-from app.errors import GatewayError
+from app.errors import BackendUnavailable, GatewayError
 from app.links.source import LinkLease
 from app.links.toolset_link import Seat, ToolsetLink
 from app.metrics import Metrics
@@ -57,10 +57,13 @@ class Toolsets:
         """A link for a session of this toolset. Waits only for members that nobody has asked yet what they offer.
 
         Raises:
-            GatewayError: nobody knows what it offers.
+            BackendUnavailable: it is one backend, and did not say what it offers.
+            StorageUnavailable: the database does not answer.
         """
         members = members_of(spec)
         listing = await self.listing(spec)
+        if spec.toolset is None and listing.members[0].offer is None:
+            raise BackendUnavailable(self.problem(spec.key) or "the backend has not said what it offers")
         keys = tuple((spec.tenant, member.backend) for member in members)
         seats = [
             Seat(

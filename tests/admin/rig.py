@@ -26,7 +26,7 @@ from app.auth.tokens import Tokens
 from app.backends.backend_check import CheckResult
 from app.catalog.catalog import Entry
 from app.domain import ApiKey, BackendSpec, Limits, Member, Network, Tenant, Toolset
-from app.errors import BackendUnavailable, Disabled
+from app.errors import Disabled
 from app.http import health
 from app.limits.rate_limiter import RateLimiter
 from app.links.toolsets import Toolsets
@@ -179,6 +179,7 @@ class Offers:
 
     known: dict[tuple[str, str], Offer] = field(default_factory=dict)
     problems: dict[tuple[str, str], str] = field(default_factory=dict)
+    doubted: list[tuple[str, str]] = field(default_factory=list)
 
     async def of_members(self, tenant: str, backends: Sequence[str]) -> Sequence[Offer | None]:
         return self.cached(tenant, backends)
@@ -193,16 +194,11 @@ class Offers:
         """Nothing runs."""
 
     def doubt(self, key: tuple[str, str]) -> None:
-        """Nothing runs."""
+        self.doubted.append(key)
 
     async def entries(self, tenant: str, backends: Sequence[str]) -> dict[str, Entry]:
         found = {name: self.known.get((tenant, name)) for name in backends}
         return {name: Entry("d", 1, offer, AT, AT) for name, offer in found.items() if offer is not None}
-
-    async def ask(self, key: tuple[str, str]) -> Entry:
-        if key in self.problems:
-            raise BackendUnavailable(self.problems[key])
-        return Entry("d", 1, self.known[key], AT, AT)
 
 
 @dataclass

@@ -170,14 +170,18 @@ async def delete_backend(access: MayRegister, backend: BackendName, if_match: As
 async def check_backend(access: MayManage, backend: BackendName) -> CheckAnswer:
     """Starts one process of the backend, enabled or not, asks what it offers, and stops it. Takes at most a minute.
 
-    The answer is 200 whether or not the backend works: see `ok`. Only one check of a backend at a time.
+    The answer is 200 whether or not the backend works: see `ok`. Only one check of a backend at a time. If it works,
+    the catalogue asks it soon.
     """
     spec = await find_backend(access, backend)
     limits = (await access.admin.tenants.get(access.tenant)).limits
     target = f"backends/{spec.name}"
     with access.alone(target, "a check of this backend is under way; wait for its end"):
         await access.admin.audit.append(access.act("backend.check", target))
-        return CheckAnswer.of(await access.admin.node.check(spec, limits))
+        found = CheckAnswer.of(await access.admin.node.check(spec, limits))
+    if found.ok:
+        access.admin.catalog.doubt(spec.key)
+    return found
 
 
 @router.post("/backends/{backend}:restart", status_code=204, dependencies=[ONCE], responses=responses(409))

@@ -14,7 +14,7 @@ from app.protocol.toolset.member_questions import MAX_QUESTIONS
 from app.protocol.toolset.outs import FailCall, ListsChanged, Noise, ToMember, ToSession
 from tests.protocol.toolset.offers import offer, shown, tool
 
-CAPABILITIES = {"tools": {}, "resources": {}, "prompts": {}, "logging": {}}
+CAPABILITIES: dict[str, object] = {"tools": {}, "resources": {}, "prompts": {}, "logging": {}}
 
 
 def line(**message) -> bytes:
@@ -242,7 +242,8 @@ def test_of_many_calls_with_hostile_members_each_is_answered_once_by_its_own(see
     """Five members that use the same ids, answer what they were not asked, and die."""
     rand, names = random.Random(seed), [f"m{i}" for i in range(5)]
     fan = FanOut(About("all", "1"), listing(*names))
-    owner, answered, open_calls = {}, {}, {i: set() for i in range(5)}
+    owner, answered = dict[int, int](), dict[int, int]()
+    open_calls: dict[int, set[int]] = {i: set() for i in range(5)}
     for number in range(1, 400):
         member = rand.randrange(5)
         out = call(fan, number, f"m{member}_say")

@@ -26,7 +26,8 @@ def test_a_page_has_objects_and_may_have_another_after_it():
     assert page("tools/list", encoded({"tools": [{"name": "a"}], "nextCursor": "c"}))[1] == "c"
     items, after = page("resources/templates/list", encoded({"resourceTemplates": [], "nextCursor": 7}))
     assert (items, after) == ([], None)
-    for result in ({}, {"tools": 1}, {"tools": [1]}, [], {"tools": None}):
+    results: list[object] = [{}, {"tools": 1}, {"tools": [1]}, [], {"tools": None}]
+    for result in results:
         with pytest.raises(InvalidResponse):
             page("tools/list", encoded(result))
 

@@ -1,0 +1,95 @@
+"""…/catalog, of one tenant: what its backends offer, without starting them."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Any, Self
+
+import msgspec
+from fastapi import APIRouter, Path
+from pydantic import BaseModel, Field
+
+from app.admin.context import Access, MayRead
+from app.admin.paging import AskedPage, Page
+from app.admin.route import AdminRoute
+from app.catalog.catalog import Entry
+from app.domain import is_name
+from app.errors import BackendNotFound
+from app.protocol.jsonrpc import members_of, string_of
+from app.protocol.toolset.offer import LISTS
+
+router = APIRouter(route_class=AdminRoute, tags=["catalog"])
+
+BackendName = Annotated[str, Path(description="The backend's name.")]
+
+
+class CatalogEntry(BaseModel):
+    """What a backend offers, in numbers. All null: it has not said so, for now."""
+
+    backend: str
+    revision: int | None = Field(description="Grows whenever it offers something else.")
+    looked_at: datetime | None = Field(description="When it was asked last.")
+    changed_at: datetime | None = Field(description="Since when it offers this.")
+    protocol_version: str | None
+    tools: int | None
+    prompts: int | None
+    resources: int | None
+    templates: int | None
+    problem: str | None = Field(description="Why it did not say what it offers, when this node asked last.")
+
+    @classmethod
+    def of(cls, access: Access, backend: str, entry: Entry | None) -> Self:
+        counts = (None if entry is None else len(entry.offer.items(method)) for method in LISTS)
+        tools, prompts, resources, templates = counts
+        return cls(
+            backend=backend,
+            revision=entry and entry.revision,
+            looked_at=entry and entry.looked_at,
+            changed_at=entry and entry.changed_at,
+            protocol_version=entry and string_of(members_of(entry.offer.hello).get("protocolVersion")),
+            tools=tools,
+            prompts=prompts,
+            resources=resources,
+            templates=templates,
+            problem=access.admin.offered.problem((access.tenant, backend)),
+        )
+
+
+class ShownOffer(CatalogEntry):
+    """What a backend offers, as it has said it."""
+
+    definitions: dict[str, list[Any]] = Field(
+        description="By list: `tools`, `prompts`, `resources`, `resourceTemplates`.",
+        examples=[{"tools": [{"name": "get_time", "inputSchema": {"type": "object"}}]}],
+    )
+
+
+@router.get("/catalog")
+async def list_catalog(access: MayRead, asked: AskedPage) -> Page[CatalogEntry]:
+    """What each backend of the tenant offers, by the backend's name. Starts none of them: a backend is asked by
+    `:check`, and when a toolset first has it."""
+    found = await access.admin.backends.list(access.tenant, after=asked.after, limit=asked.fetch)
+    names: Sequence[str] = [spec.name for spec in found]
+    entries = await access.admin.catalog.entries(access.tenant, names)
+    return asked.page(names, str, lambda name: CatalogEntry.of(access, name, entries.get(name)))
+
+
+@router.get("/catalog/{backend}")
+async def get_offer(access: MayRead, backend: BackendName) -> ShownOffer:
+    """What one backend offers, with the definitions as it has written them."""
+    if not is_name(backend):
+        raise BackendNotFound
+    await access.admin.backends.get(access.tenant, backend)
+    entry = (await access.admin.catalog.entries(access.tenant, [backend])).get(backend)
+    definitions = {} if entry is None else {member: _plain(entry, method) for method, (member, _) in LISTS.items()}
+    return ShownOffer(**dict(CatalogEntry.of(access, backend, entry)), definitions=definitions)
+
+
+def _plain(entry: Entry, method: str) -> list[Any]:
+    """The items that can be read."""
+    found = []
+    for item in entry.offer.items(method):
+        try:
+            found.append(msgspec.json.decode(item))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            continue
+    return found

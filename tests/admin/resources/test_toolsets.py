@@ -1,0 +1,110 @@
+"""…/toolsets and …/catalog: what is made, shown and refused."""
+
+from typing import Any
+
+import pytest
+
+from tests.protocol.toolset.offers import offer, tool
+
+PATH = "/api/v1/tenants/acme/toolsets"
+
+
+@pytest.fixture
+async def two(rig):
+    """Two backends that offer a tool of one name."""
+    await rig.ask("POST", "/api/v1/tenants/acme/backends", {"name": "other", "command": "cat"})
+    rig.offers.known[("acme", "echo")] = offer("echo", tools=[tool("say")], prompts=[{"name": "p"}])
+    rig.offers.known[("acme", "other")] = offer("other", tools=[tool("say"), tool("rm")], resources=[{"uri": "a:b"}])
+    return rig
+
+
+async def test_a_toolset_is_made_shown_changed_and_removed(two):
+    members = [{"backend": "echo"}, {"backend": "other", "prefix": "o-", "exclude": ["rm"]}]
+    made = await two.ask("POST", PATH, {"name": "work", "title": "Work", "members": members})
+    assert made.status_code == 201
+    assert made.headers["Location"] == PATH + "/work"
+    shown = (await two.ask("GET", PATH + "/work")).json()
+    assert shown == made.json()
+    assert shown["shown_tools"] == ["echo_say", "o-say"]
+    assert shown["members"][0]["prefix"] == "echo_"
+    assert shown["status"][1] == {"backend": "other", "tools": 2, "prompts": 0, "resources": 1, "problem": None}
+    changed = await two.ask("PATCH", PATH + "/work", {"members": members[:1], "title": None})
+    assert (changed.json()["shown_tools"], changed.json()["title"], changed.json()["version"]) == (["echo_say"], "", 2)
+    assert changed.headers["ETag"] != made.headers["ETag"]
+    assert (await two.ask("DELETE", PATH + "/work")).status_code == 204
+    assert [what for what, _ in two.effects.heard[-3:]] == ["backend_changed", "backend_changed", "backend_removed"]
+
+
+async def test_a_clash_is_refused_when_it_is_made_and_both_are_named(two):
+    members: list[dict[str, Any]] = [{"backend": "echo", "prefix": ""}, {"backend": "other", "prefix": ""}]
+    refused = await two.ask("POST", PATH, {"name": "work", "members": members})
+    assert refused.status_code == 409
+    assert "other: the tool say is hidden: echo has one of this name too" in refused.json()["detail"]
+    members[1]["rename"] = {"say": "shout"}
+    assert (await two.ask("POST", PATH, {"name": "work", "members": members})).status_code == 201
+    assert (
+        await two.ask("PATCH", PATH + "/work", {"members": [{**members[1], "rename": {}}, members[0]]})
+    ).status_code == 409
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"name": "echo"}, 409),  # a backend has it
+        ({"name": "all"}, 409),
+        ({"name": "Work"}, 422),
+        ({"name": "work", "members": [{"backend": "unknown"}]}, 422),
+        ({"name": "work", "members": [{"backend": "all"}]}, 422),  # a toolset
+        ({"name": "work", "members": [{"backend": "echo"}, {"backend": "echo", "prefix": "b"}]}, 422),
+        ({"name": "work", "members": [{"backend": "echo", "prefix": "a b"}]}, 422),
+        ({"name": "work", "members": [{"backend": "echo", "rename": {"a": "b.c"}}]}, 422),
+        ({"name": "work", "members": [{"backend": "echo", "rename": {"a": "c", "b": "c"}}]}, 422),
+        ({"name": "work", "members": [{"backend": "echo"}] * 101}, 422),
+        ({"name": "work", "mode": "best"}, 422),
+        ({"name": "work", "reason": "why"}, 422),
+    ],
+)
+async def test_what_cannot_be_a_toolset_is_refused(rig, body, status):
+    answer = await rig.ask("POST", PATH, body)
+    assert answer.status_code == status, answer.text
+    assert rig.effects.heard == []
+
+
+async def test_administrators_of_a_tenant_make_toolsets_and_choose_what_is_shown_but_no_commands(rig):
+    key = await rig.key("acme", "tenant:admin")
+    assert (await rig.ask("POST", PATH, {"name": "w", "members": [{"backend": "echo"}]}, key=key)).status_code == 201
+    path = "/api/v1/tenants/acme/backends/echo"
+    shown = await rig.ask("PATCH", path, {"exclude": ["rm"], "describe": {"say": "Says."}}, key=key)
+    assert (shown.status_code, shown.json()["exclude"], shown.json()["describe"]) == (200, ["rm"], {"say": "Says."})
+    assert (await rig.ask("PATCH", path, {"exclude": [], "command": "sh"}, key=key)).status_code == 403
+    back = await rig.ask("PATCH", path, {"describe": {"say": None}, "exclude": None}, key=key)
+    assert (back.json()["describe"], back.json()["exclude"]) == ({}, [])
+    reader = await rig.key("acme", "tenant:read")
+    assert (await rig.ask("GET", PATH, key=reader)).status_code == 200
+    assert (await rig.ask("PATCH", PATH + "/all", {"title": "x"}, key=reader)).status_code == 403
+
+
+async def test_a_member_that_did_not_answer_hides_nothing_of_the_others(two):
+    del two.offers.known[("acme", "other")]
+    two.offers.problems[("acme", "other")] = "exit status 3"
+    made = await two.ask("POST", PATH, {"name": "work", "members": [{"backend": "echo"}, {"backend": "other"}]})
+    assert made.json()["shown_tools"] == ["echo_say"]
+    assert [each["problem"] for each in made.json()["status"]] == [None, "exit status 3"]
+
+
+async def test_the_catalogue_shows_every_backend_known_or_not(two):
+    two.offers.problems[("acme", "third")] = "no such program"
+    await two.ask("POST", "/api/v1/tenants/acme/backends", {"name": "third", "command": "cat"})
+    listed = (await two.ask("GET", "/api/v1/tenants/acme/catalog")).json()["items"]
+    assert [(each["backend"], each["tools"], each["problem"]) for each in listed] == [
+        ("echo", 1, None), ("other", 2, None), ("third", None, "no such program"),
+    ]  # fmt: skip
+    one = (await two.ask("GET", "/api/v1/tenants/acme/catalog/other")).json()
+    assert one["definitions"]["tools"] == [tool("say"), tool("rm")]
+    assert one["protocol_version"] == "2025-11-25"
+    assert (await two.ask("GET", "/api/v1/tenants/acme/catalog/all")).status_code == 404
+
+
+async def test_a_check_that_works_asks_for_the_catalogue(rig):
+    await rig.ask("POST", "/api/v1/tenants/acme/backends/echo:check")
+    assert rig.offers.doubted == [("acme", "echo")]
