@@ -168,6 +168,16 @@ class Metrics:
             "trunkline_messages_dropped_total", "Messages that could not be delivered, by reason.", "reason"
         )
 
+        self.toolset_members_lost = self._counter(
+            "trunkline_toolset_members_lost_total",
+            "Members of toolsets that ended in a session, or could not be started for one, by the reason that its "
+            "calls got.",
+            "reason",
+        )
+        self.catalog_inquiries = self._counter(
+            "trunkline_catalog_inquiries_total", "Backends that were asked what they offer, by result.", "result"
+        )
+
     def _declare_processes(self) -> None:
         self.processes = self._gauge("trunkline_processes", "Backend processes, by state.", "state")
         self.process_spawns = self._counter(

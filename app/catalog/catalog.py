@@ -17,6 +17,7 @@ from app.domain import BackendSpec, Limits
 from app.errors import GatewayError, NotFound, StorageUnavailable
 from app.event import Event
 from app.links.inquiry import inquire
+from app.metrics import Metrics
 from app.protocol.toolset.offer import Offer
 from app.single_flight import SingleFlight
 from app.storage.tools.catalog import CatalogRow
@@ -73,8 +74,8 @@ def definition_of(spec: BackendSpec) -> str:
 class Catalog:
     """Fulfils `links.toolsets.Offers`. `run` has to run; `changed` is told which backend offers something else."""
 
-    def __init__(self, store: CatalogStore, find: Find, pool: ProcessPool) -> None:
-        self._store, self._find, self._pool = store, find, pool
+    def __init__(self, store: CatalogStore, find: Find, pool: ProcessPool, metrics: Metrics) -> None:
+        self._store, self._find, self._pool, self._metrics = store, find, pool, metrics
         self._entries: dict[Key, tuple[Entry, float]] = {}  # and until when they are fresh
         self._problems: dict[Key, Problem] = {}
         self._inquiring = SingleFlight[Key]()
@@ -220,11 +221,15 @@ class Catalog:
                     self._asked_at.clear()
                 self._asked_at[key] = time.monotonic()
 
-    async def _inquire(self, key: Key) -> Entry:
+    async def _inquire(self, key: Key) -> None:
         spec, limits = await self._find(*key)
         alone = replace(spec, name=spec.name + SUFFIX, isolation="session", recovery="end", warm=0, max_processes=1)
         try:
             offer = await inquire(partial(self._pool.lease, alone, limits), INQUIRY_S)
+        except GatewayError:
+            self._metrics.catalog_inquiries.labels("failed").inc()
+            raise
         finally:
             self._pool.forget(alone.key)
-        return await self.note(spec, offer)
+        self._metrics.catalog_inquiries.labels("ok").inc()
+        await self.note(spec, offer)

@@ -22,8 +22,8 @@ from app.protocol.jsonrpc import answered_id, several
 class BridgedSession(CallListener, Protocol):
     """A Session."""
 
-    def backend_asked(self, line: bytes, related: bytes) -> None:
-        """A question that belongs to the call with the id `related`."""
+    def backend_asked(self, line: bytes, among: tuple[bytes, ...]) -> None:
+        """A question that belongs to one of the calls with these ids."""
 
 
 class BridgedLink:
@@ -121,7 +121,7 @@ class BridgedLink:
         elif out.related is None:
             self._session.backend_sent(out.line)
         else:
-            self._session.backend_asked(out.line, out.related)
+            self._session.backend_asked(out.line, (out.related,))
 
     def _go_on(self, call: bytes) -> None:
         del self._pauses[call]

@@ -29,7 +29,7 @@ class _Nobody:
     def opened(self, member: int) -> Iterable[bytes]:
         return [b'{"jsonrpc":"2.0","method":"notifications/initialized"}']
 
-    def member_sent(self, member: int, line: bytes) -> None:
+    def member_sent(self, member: int, line: bytes, among: tuple[bytes, ...] | None = None) -> None:
         pass
 
     def member_sent_too_much(self, member: int, beginning: bytes, end: bytes) -> None:

@@ -163,10 +163,10 @@ class ToolsetLink:
     def opened(self, member: int) -> Iterable[bytes]:
         return self._fan_out.opened(member)
 
-    def member_sent(self, member: int, line: bytes) -> None:
+    def member_sent(self, member: int, line: bytes, among: tuple[bytes, ...] | None = None) -> None:
         self._speaking = self._members[member]
         try:
-            self._carry_out_all(self._fan_out.from_member(member, line))
+            self._carry_out_all(self._fan_out.from_member(member, line, among))
         finally:
             self._speaking = None
 
@@ -178,6 +178,7 @@ class ToolsetLink:
 
     def member_lost(self, member: int, error: GatewayError, exit: Exit | None) -> None:
         listener = self._listener
+        self._metrics.toolset_members_lost.labels(error.reason).inc()
         self._carry_out_all(self._fan_out.lost(member, error))
         if self._ends_with_member and exit is not None and listener is not None:
             self._listener = None
@@ -208,10 +209,10 @@ class ToolsetLink:
     def _tell_session(self, out: ToSession) -> None:
         if self._listener is None:
             return
-        if out.related is None:
+        if out.among is None:
             self._listener.backend_sent(out.line)
         else:
-            self._listener.backend_asked(out.line, out.related)
+            self._listener.backend_asked(out.line, out.among)
 
     def _tell_member(self, out: ToMember) -> None:
         try:

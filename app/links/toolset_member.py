@@ -55,8 +55,8 @@ class Side(Protocol):
     def opened(self, member: int) -> Iterable[bytes]:
         """The member is initialized: the lines that it gets next."""
 
-    def member_sent(self, member: int, line: bytes) -> None:
-        """A line of the member."""
+    def member_sent(self, member: int, line: bytes, among: tuple[bytes, ...] | None = None) -> None:
+        """A line of the member. With `among` it is a question that belongs to one of these calls."""
 
     def member_sent_too_much(self, member: int, beginning: bytes, end: bytes) -> None:
         """As BackendListener.backend_sent_too_much."""
@@ -286,9 +286,10 @@ class ToolsetMember:
             answer.set_result(message)
         return True
 
-    def backend_asked(self, line: bytes, related: bytes) -> None:
+    def backend_asked(self, line: bytes, among: tuple[bytes, ...]) -> None:
         """A question of a server of 2026-07-28 (BridgedSession)."""
-        self.backend_sent(line)
+        if self.state is State.OPEN:
+            self._side.member_sent(self._index, line, among)
 
     def backend_failed(self, call: bytes, error: GatewayError) -> None:
         answer = self._answers.get(call)

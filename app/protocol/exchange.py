@@ -241,13 +241,13 @@ class Exchange:
             return ToBackend(refused)
         return Dropped(NOISE if isinstance(error, ParseError) else "invalid")
 
-    def receive_question(self, line: bytes, related: bytes, now: float) -> Command:
-        """A question of the call with our id `related`."""
+    def receive_question(self, line: bytes, among: tuple[bytes, ...], now: float) -> Command:
+        """A question that belongs to one of the calls with these ids of ours."""
         message = parse_backend(line)
         assert isinstance(message, Request)
-        return self._receive_question(message, now, self.calls.get(related))
+        return self._receive_question(message, now, among)
 
-    def _receive_question(self, message: Request, now: float, related: Call | None = None) -> Command:
+    def _receive_question(self, message: Request, now: float, among: tuple[bytes, ...] = ()) -> Command:
         if message.method == PING:
             return ToBackend(result_response(message.id, {}))
         refused = self.questions.refusal(message)
@@ -255,11 +255,9 @@ class Exchange:
             return ToBackend(refused)
         self._last_id += 1
         our_id = b"%d" % self._last_id
-        if related is not None and related.may_stream:
-            stream = related.stream
-        else:
-            stream = stream_for_feedback(self.calls, message.params, listening=self.listening)
-        self.questions.add(our_id, message.id, stream, now)
+        calls = {each: self.calls[each] for each in among if each in self.calls} or self.calls
+        stream = stream_for_feedback(calls, message.params, listening=self.listening)
+        self.questions.add(our_id, message.id, stream, now, among)
         return ToStream(stream, dump_request(our_id, message.method, message.params), question=our_id)
 
     def _receive_notification(self, message: Notification, now: float) -> Command:

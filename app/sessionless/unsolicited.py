@@ -48,7 +48,7 @@ class UnsolicitedMessages(EventStream):
 
         With `slower_than` only a call that the process got after that one.
         """
-        calls = self._calls()
+        calls = self._calls_for(question.id)
         after = next((_heard_at(call) for call in calls if call.stream is slower_than), 0.0)
         there = (call for call in calls if call.stream.is_waited_for and call.stream.began_at < since)
         call = self._to_be_asked(call for call in there if _heard_at(call) >= after)
@@ -65,7 +65,7 @@ class UnsolicitedMessages(EventStream):
         """The call for a question: see `_to_be_asked`; for a log message: the oldest that wants it; else none."""
         message = parse_backend(command.payload)
         if isinstance(message, Request):
-            return self._to_be_asked(self._calls())
+            return self._to_be_asked(self._calls_for(message.id))
         if isinstance(message, Notification) and message.method == "notifications/message":
             return next((call for call in self._calls() if call.stream.wants(message.params or {})), None)
         return None
@@ -87,6 +87,11 @@ class UnsolicitedMessages(EventStream):
             return (not asked.is_waited_for, is_slow, bool(asked.questions), times, heard_at)
 
         return min((call for call in calls if call.stream.message.method in MAY_ASK), key=rank, default=None)
+
+    def _calls_for(self, question: bytes) -> list[Call]:
+        """The calls for which this question of ours may have been asked."""
+        questions = self._session.exchange.questions
+        return [call for call in self._calls() if questions.may_belong_to(question, call.gateway_id)]
 
     def _calls(self) -> list[Call]:
         """Calls of clients, oldest first."""

@@ -261,9 +261,9 @@ class Session:
             self.backend_sent(line)
         self.calls.give_turns(time.monotonic())
 
-    def backend_asked(self, line: bytes, related: bytes) -> None:
-        """A question of the backend that belongs to this call (BridgedSession)."""
-        self._carry_out(self.exchange.receive_question(line, related, time.monotonic()))
+    def backend_asked(self, line: bytes, among: tuple[bytes, ...]) -> None:
+        """A question of the backend that belongs to one of these calls (BridgedSession)."""
+        self._carry_out(self.exchange.receive_question(line, among, time.monotonic()))
 
     def _bridges(self, line: bytes) -> bool:
         """Whether this line refuses `initialize`, as the process speaks 2026-07-28 only; puts a bridge before it."""

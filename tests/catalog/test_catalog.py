@@ -40,7 +40,7 @@ class Rig:
     def __init__(self, running, pool) -> None:
         self.running, self.store = running, Store()
         self.specs = {name: toolbox(name) for name in ("red", "blue")}
-        self.catalog = Catalog(self.store, self.find, pool)
+        self.catalog = Catalog(self.store, self.find, pool, running.metrics)
         self.changes: list[tuple[str, str]] = []
         self.catalog.changed.listen(self.changes.append)
 
@@ -85,7 +85,7 @@ async def test_backends_are_asked_once_however_many_want_to_know(rig):
 
 
 async def test_what_another_node_has_stored_is_read_and_nothing_started(rig, monkeypatch):
-    other = Catalog(rig.store, rig.find, None)  # type: ignore[arg-type]
+    other = Catalog(rig.store, rig.find, None, rig.running.metrics)  # type: ignore[arg-type]
     await rig.catalog.of_members("acme", ["red"])
     (offer,) = await other.of_members("acme", ["red"])
     assert offer == rig.catalog.cached("acme", ["red"])[0]

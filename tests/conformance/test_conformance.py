@@ -17,6 +17,7 @@ import pytest
 
 from tests.integration.gateway import Gateway, running_gateway
 from tests.integration.nodes import Nodes, running_nodes
+from tests.integration.toolboxes import among_toolboxes
 
 HERE = Path(__file__).resolve().parent
 SUITE = HERE / "node_modules/@modelcontextprotocol/conformance/dist/index.js"
@@ -30,6 +31,7 @@ EVERY = [(era, revision) for era in ERAS for revision in SCENARIOS]
 HANDSHAKES = [("dual", OLD), ("legacy", OLD), ("legacy", NEW)]
 # In front of two nodes, where each is also asked directly; in front of one the others. All of both under --long.
 IN_TURN_OFTEN = {("legacy", NEW)}
+THROUGH_TOOLSET_OFTEN = {("dual", OLD), ("sessionless", NEW)}
 QUIRKS = {"stdout-noise": EVERY, "silent-discover": HANDSHAKES, "slow-init": HANDSHAKES, "ping-client": HANDSHAKES}
 
 # Scenario -> its checks that fail. This one insists on the key `user_name` for a question; a server of the handshake
@@ -76,10 +78,14 @@ pytestmark = [
 ]
 
 
-def run_suite(gateway: Gateway, leg: Leg, directory: Path, also: Gateway | None = None) -> tuple[dict[str, Any], str]:
+def run_suite(
+    gateway: Gateway, leg: Leg, directory: Path, also: Gateway | None = None, *, through_toolset: bool = False
+) -> tuple[dict[str, Any], str]:
     """The suite's report of this leg, and what it printed. With `also`, every other request goes to that node."""
     backend = [sys.executable, "-I", "-S", str(HERE / "stdio_backend.py"), "--era", leg.era, "--quirks", leg.quirks]
     endpoint = gateway.endpoint(backend, warm=leg.warm)
+    if through_toolset:
+        endpoint = among_toolboxes(endpoint)
     report = directory / "report.json"
     environment = {
         **os.environ,
@@ -129,6 +135,18 @@ def require_score(leg: Leg, result: dict[str, Any], printed: str) -> None:
 )
 def test_every_reachable_scored_scenario_passes(leg: Leg, tmp_path: Path) -> None:
     check(leg, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "leg",
+    [pytest.param(Leg(*each), marks=() if each in THROUGH_TOOLSET_OFTEN else pytest.mark.long) for each in EVERY],
+    ids=str,
+)
+def test_the_same_passes_through_a_toolset(leg: Leg, tmp_path: Path) -> None:
+    """The server is one of three members."""
+    with running_gateway(tmp_path / "data") as gateway:
+        result, printed = run_suite(gateway, leg, tmp_path, through_toolset=True)
+    require_score(leg, result, printed)
 
 
 @pytest.fixture(scope="module")

@@ -1,28 +1,14 @@
 """A toolset is one address for several backends: everything of every member passes, and only what is called runs."""
 
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import anyio
 import pytest
 
-from tests.integration.gateway import ROOT, Endpoint, Gateway, running_gateway
+from tests.integration.gateway import Gateway, running_gateway
+from tests.integration.toolboxes import toolboxes
 from tests.integration.wire import RpcError, Wire, events, rpc, wire
-
-TOOLBOX = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/toolbox.py")]
-
-
-class Toolset(Endpoint):
-    """A toolset of toolboxes, and its tenant's members."""
-
-    def __init__(self, gateway: Gateway, *names: str, **fields: Any) -> None:
-        tenant = gateway.add_tenant()
-        for name in names:
-            gateway.add_backend(tenant, name, TOOLBOX[0], [*TOOLBOX[1:], name], **fields)
-        members = [{"backend": name} for name in names]
-        self.made = gateway.api("POST", f"/tenants/{tenant}/toolsets", {"name": "all", "members": members})
-        super().__init__(gateway, tenant, "all", f"{gateway.url}/t/{tenant}/all", gateway.key(tenant))
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +22,7 @@ async def names(session: Wire, method: str, member: str, key: str = "name") -> l
 
 
 async def test_the_lists_are_those_of_all_members_and_start_nothing(gateway: Gateway) -> None:
-    toolset = Toolset(gateway, "red", "blue")
+    toolset = toolboxes(gateway, "red", "blue")
     assert [each["tools"] for each in toolset.made["status"]] == [6, 6]
     await gateway.wait_for_backends(0)
     async with wire(toolset) as session:
@@ -57,7 +43,7 @@ async def test_the_lists_are_those_of_all_members_and_start_nothing(gateway: Gat
 
 
 async def test_every_kind_of_request_reaches_its_member(gateway: Gateway) -> None:
-    async with wire(Toolset(gateway, "red", "blue")) as session:
+    async with wire(toolboxes(gateway, "red", "blue")) as session:
         for uri, member in (("note://blue/1", "blue"), ("red://7", "red"), ("ui://blue/app", "blue")):
             read = await session.request("resources/read", {"uri": uri})
             assert read["contents"] == [{"uri": uri, "text": member}]
@@ -70,7 +56,7 @@ async def test_every_kind_of_request_reaches_its_member(gateway: Gateway) -> Non
 
 
 async def test_questions_with_equal_ids_come_back_to_those_who_asked(gateway: Gateway) -> None:
-    toolset = Toolset(gateway, "red", "blue")
+    toolset = toolboxes(gateway, "red", "blue")
     async with wire(toolset, capabilities={"roots": {}}) as session:
         asked: dict[str, Any] = {}
 
@@ -93,7 +79,7 @@ async def test_questions_with_equal_ids_come_back_to_those_who_asked(gateway: Ga
 
 
 async def test_a_member_that_dies_fails_only_its_calls_once_each(gateway: Gateway) -> None:
-    async with wire(Toolset(gateway, "red", "blue")) as session:
+    async with wire(toolboxes(gateway, "red", "blue")) as session:
         assert await session.call("red_say", text="a") == "red: a"
         results: dict[str, str] = {}
 
@@ -114,7 +100,7 @@ async def test_a_member_that_dies_fails_only_its_calls_once_each(gateway: Gatewa
 
 
 async def test_a_member_whose_tools_change_changes_the_list(gateway: Gateway) -> None:
-    async with wire(Toolset(gateway, "red", "blue")) as session:
+    async with wire(toolboxes(gateway, "red", "blue")) as session:
         assert await session.call("red_grow") == "red: "
         async with session.stream("GET") as stream:
             async for event in events(stream):

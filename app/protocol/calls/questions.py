@@ -15,6 +15,7 @@ class Question(msgspec.Struct, gc=False, frozen=True):
     backend_id: bytes
     stream: Stream
     deadline: float
+    among: tuple[bytes, ...] = ()
 
 
 class Questions:
@@ -34,9 +35,9 @@ class Questions:
             return error_response(message.id, INTERNAL_ERROR, "too many requests wait for the client")
         return None
 
-    def add(self, our_id: bytes, backend_id: bytes, stream: Stream, now: float) -> None:
-        """The client is asked on this stream."""
-        self.open[our_id] = Question(backend_id, stream, now + QUESTION_S)
+    def add(self, our_id: bytes, backend_id: bytes, stream: Stream, now: float, among: tuple[bytes, ...] = ()) -> None:
+        """The client is asked on this stream. With `among` the question belongs to one of these calls."""
+        self.open[our_id] = Question(backend_id, stream, now + QUESTION_S, among)
         self._ids[backend_id] = our_id
 
     def ask_on(self, our_id: bytes, stream: Stream) -> None:
@@ -44,6 +45,11 @@ class Questions:
         question = self.open.get(our_id)
         if question is not None:
             self.open[our_id] = msgspec.structs.replace(question, stream=stream)
+
+    def may_belong_to(self, our_id: bytes, call: bytes) -> bool:
+        """Whether this call may be the one for which the question was asked."""
+        question = self.open.get(our_id)
+        return question is None or not question.among or call in question.among
 
     def asked_on(self, our_id: bytes) -> Stream | None:
         """The stream of an open question."""

@@ -236,8 +236,8 @@ class FanOut:
 
     # --- from a member
 
-    def from_member(self, member: int, line: bytes) -> list[Out]:
-        """One line of a member that is open."""
+    def from_member(self, member: int, line: bytes, among: tuple[bytes, ...] | None = None) -> list[Out]:
+        """One line of a member that is open; `among`: a question that belongs to one of these calls."""
         try:
             message = parse_backend(line)
         except InvalidMessage as error:
@@ -245,7 +245,7 @@ class FanOut:
         if type(message) is Response:
             return self._answered(member, message, line)
         if type(message) is Request:
-            return self._asks(member, message)
+            return self._asks(member, message, among)
         assert type(message) is Notification
         return self._told(member, message, line)
 
@@ -287,7 +287,7 @@ class FanOut:
         elif call.method == "resources/unsubscribe":
             self._subscribed.pop(call.uri, None)
 
-    def _asks(self, member: int, message: Request) -> list[Out]:
+    def _asks(self, member: int, message: Request, among: tuple[bytes, ...] | None) -> list[Out]:
         if message.method == PING:
             return [ToMember(member, result_response(message.id, {}))]
         if not self._questions.may_open(member, message.id):
@@ -300,7 +300,8 @@ class FanOut:
             except InvalidMessage as error:
                 return [ToMember(member, error_response(message.id, INVALID_PARAMS, str(error)))]
         self._questions.add(our_id, MemberQuestion(member, message.id, token))
-        return [ToSession(dump_request(our_id, message.method, params), self._calls.may_ask(member))]
+        among = self._calls.may_ask(member) if among is None else among
+        return [ToSession(dump_request(our_id, message.method, params), among)]
 
     def _told(self, member: int, message: Notification, line: bytes) -> list[Out]:
         method, params = message.method, message.params or {}

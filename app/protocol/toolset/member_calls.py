@@ -42,11 +42,10 @@ class MemberCalls:
         calls = [call for call in self._running.values() if call.member == member]
         return calls[0] if len(calls) == 1 else None
 
-    def may_ask(self, member: int) -> bytes | None:
-        """The oldest call of the member that may ask something."""
-        return next(
-            (each.id for each in self._running.values() if each.member == member and each.method in FEEDBACK), None
-        )
+    def may_ask(self, member: int) -> tuple[bytes, ...]:
+        """The calls of the member that may ask something, oldest first."""
+        mine = (call for call in self._running.values() if call.member == member)
+        return tuple(call.id for call in mine if call.method in FEEDBACK)
 
     def newest(self, members: list[int]) -> int | None:
         """That of these members which got the newest call."""

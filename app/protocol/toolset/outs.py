@@ -7,10 +7,11 @@ from app.protocol.commands import Dropped
 
 
 class ToSession(msgspec.Struct, gc=False):
-    """A line for the session; `related` is its id of the call that a question belongs to."""
+    """A line for the session. With `among` it is a question that belongs to one of the calls with these ids; empty if
+    the member works on none."""
 
     line: bytes
-    related: bytes | None = None
+    among: tuple[bytes, ...] | None = None
 
 
 class ToMember(msgspec.Struct, gc=False):
