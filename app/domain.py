@@ -165,11 +165,18 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Toolset:
-    """What a toolset has besides what every backend has. Without `instructions` it tells those of its members."""
+    """What a toolset has besides what every backend has. Without `instructions` it tells those of its members.
+
+    `mode`: all tools are listed; or two that find and call the others, besides those whose names match `always`; or one
+    of both, by the client and the number of tools. `learns`: from which tools are called after which searches.
+    """
 
     title: str = ""
     instructions: str = ""
     members: tuple[Member, ...] = ()
+    mode: Literal["list", "search", "auto"] = "list"
+    always: tuple[str, ...] = ()
+    learns: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from app.links.source import LinkLease
 from app.links.toolset_member import State, ToolsetMember
 from app.metrics import Metrics
 from app.processes.link import BackendListener, Exit
-from app.protocol.toolset.fan_out import FanOut
+from app.protocol.toolset.fan_out import FanOut, Search
 from app.protocol.toolset.greeting import About
 from app.protocol.toolset.listing import ToolsetListing
 from app.protocol.toolset.outs import FailCall, ListsChanged, Noise, Out, ToMember, ToSession
@@ -37,21 +37,28 @@ class Seat(NamedTuple):
     on_changed: Callable[[], None]
 
 
+class Front(NamedTuple):
+    """What the session sees."""
+
+    about: About
+    listing: ToolsetListing
+    search: Search
+
+
 class ToolsetLink:
     """Fulfils ProcessLink, and is its own lease. `seats` are those of the members of the listing, in its order.
     `ends_with_member`: the session ends when a process does, as there is only one."""
 
     def __init__(
         self,
-        about: About,
-        listing: ToolsetListing,
+        front: Front,
         seats: Sequence[Seat],
         tasks: anyio.abc.TaskGroup,
         metrics: Metrics,
         *,
         ends_with_member: bool = False,
     ) -> None:
-        self._fan_out = FanOut(about, listing)
+        self._fan_out = FanOut(*front)
         self._seats, self._tasks, self._metrics = tuple(seats), tasks, metrics
         self._ends_with_member = ends_with_member
         self._listener: BridgedSession | None = None

@@ -1,5 +1,6 @@
 """Toolsets: gives sessions of toolsets their links, and tells them what has changed."""
 
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,13 +12,17 @@ import anyio.abc
 from app.domain import BackendSpec, Limits, Member, Principal, Selection
 from app.errors import BackendUnavailable, GatewayError
 from app.links.source import LinkLease
-from app.links.toolset_link import Seat, ToolsetLink
+from app.links.toolset_link import Front, Seat, ToolsetLink
 from app.metrics import Metrics
+from app.protocol.toolset.fan_out import NO_SEARCH, Search
 from app.protocol.toolset.greeting import About
 from app.protocol.toolset.listing import Shown, ToolsetListing
 from app.protocol.toolset.offer import Offer
+from app.protocol.toolset.searching import Terms
+from app.search.learned import Learned
 
 MAX_LISTINGS = 1000  # kept; the oldest is forgotten
+MAX_LEARNED = 256  # toolsets for which it is remembered what callers have found, with 256 KiB each
 
 Key = tuple[str, str]
 Find = Callable[[str, str], Awaitable[tuple[BackendSpec, Limits]]]  # as BackendDirectory.find
@@ -49,6 +54,7 @@ class Toolsets:
     def __init__(self, find: Find, offers: Offers, metrics: Metrics) -> None:
         self._find, self._offers, self._metrics = find, offers, metrics
         self._links: WeakKeyDictionary[ToolsetLink, tuple[BackendSpec, tuple[Key, ...]]] = WeakKeyDictionary()
+        self._learned: dict[Key, Learned] = {}  # of toolsets that are searched, the one opened last at the end
         self._listings: dict[Key, tuple[BackendSpec, tuple[Offer | None, ...], ToolsetListing]] = {}
 
     async def lease(
@@ -73,10 +79,23 @@ class Toolsets:
             )
             for key in keys
         ]
-        about = about_of(spec)
-        link = ToolsetLink(about, listing, seats, tasks, self._metrics, ends_with_member=spec.toolset is None)
+        front = Front(about_of(spec), listing, self._search_of(spec))
+        link = ToolsetLink(front, seats, tasks, self._metrics, ends_with_member=spec.toolset is None)
         self._links[link] = (spec, keys)
         return link
+
+    def _search_of(self, spec: BackendSpec) -> Search:
+        toolset = spec.toolset
+        if toolset is None or toolset.mode == "list":
+            return NO_SEARCH
+        if not toolset.learns:
+            self._learned.pop(spec.key, None)
+            return Search(toolset.mode, Terms(toolset.always, None, time.time))
+        learned = self._learned.pop(spec.key, None) or Learned()
+        if len(self._learned) >= MAX_LEARNED:
+            del self._learned[next(iter(self._learned))]
+        self._learned[spec.key] = learned
+        return Search(toolset.mode, Terms(toolset.always, learned, time.time))
 
     async def listing(self, spec: BackendSpec) -> ToolsetListing:
         """What this toolset shows now. The same object as long as nothing has changed."""
@@ -118,6 +137,11 @@ class Toolsets:
             for member, each in enumerate(keys):
                 if each == key:
                     link.lose(member, error, reason)
+
+    def removed(self, key: Key) -> None:
+        """The toolset is no more: another one of its name begins anew."""
+        self._learned.pop(key, None)
+        self._listings.pop(key, None)
 
     def offer_changed(self, key: Key) -> None:
         """Open sessions are told what is shown now."""

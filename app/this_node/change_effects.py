@@ -50,6 +50,7 @@ class ChangeEffects:
         self._directory.forget(*key)
         self._sessionless.forget(*key)
         self._stop_backend(key, "backend_removed")
+        self._toolsets.removed(key)
         self._pool.failures.forget(key)
 
     def backend_restarted(self, key: Key) -> None:

@@ -19,6 +19,7 @@ from app.errors import Conflict, InvalidRequest, NotFound
 from app.http.problems import responses
 from app.protocol.toolset.listing import ToolsetListing
 from app.protocol.toolset.offer import Offer
+from app.protocol.toolset.searching import CALL, FIND
 
 router = APIRouter(route_class=AdminRoute, tags=["toolsets"])
 
@@ -33,7 +34,7 @@ async def create_toolset(access: MayManage, body: ToolsetBody, response: Respons
     may take 20 seconds."""
     spec = body.spec(access.tenant)
     await _require_members(access, spec)
-    _require_no_clash(await access.admin.offered.listing(spec))
+    _require_no_clash(spec, await access.admin.offered.listing(spec))
     act = access.act("toolset.create", f"toolsets/{spec.name}", changes=changes_of(None, ToolsetAnswer.of(spec)))
     spec = await access.admin.toolsets.create(access.tenant, spec, act=act)
     access.admin.effects.backend_changed(spec)
@@ -68,7 +69,7 @@ async def change_toolset(
     changed = _patched(spec, patch, switch)
     if changed.toolset != spec.toolset:
         await _require_members(access, changed)
-        _require_no_clash(await access.admin.offered.listing(changed))
+        _require_no_clash(changed, await access.admin.offered.listing(changed))
     if changed != spec:
         names = " ".join(sorted(patch.model_fields_set))
         changes = changes_of(ToolsetAnswer.of(spec), ToolsetAnswer.of(changed))
@@ -125,8 +126,12 @@ def _status(access: Access, backend: str, offer: Offer | None) -> MemberStatus:
     return MemberStatus(backend=backend, tools=tools, prompts=prompts, resources=resources, problem=problem)
 
 
-def _require_no_clash(listing: ToolsetListing) -> None:
-    """Raises Conflict: two members have a tool or a prompt of the same name."""
+def _require_no_clash(spec: BackendSpec, listing: ToolsetListing) -> None:
+    """Raises Conflict: two members have a tool or a prompt of one name, or one has that of a tool of the search."""
+    assert spec.toolset is not None
+    own = {FIND, CALL} & set(listing.tools)
+    if spec.toolset.mode != "list" and own:
+        raise Conflict(f"{', '.join(sorted(own))}: a search has a tool of this name: give the member another `prefix`")
     if listing.clashes:
         what = "; ".join(listing.clashes[:3])
         raise Conflict(f"{what}: give one of the members another `prefix`, or `rename` or `exclude` the tool")

@@ -1,6 +1,6 @@
 """Bodies: toolsets."""
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
@@ -9,6 +9,8 @@ from app.admin.schemas.backends import TimeoutsBody
 from app.admin.schemas.fields import Answer, Name, Reason, Strict, SwitchPatch, no_nul, one_line
 from app.admin.schemas.selection import SELECTION, Described, Patterns, Renamed, selection_members, selection_of
 from app.domain import BackendSpec, Member, Timeouts, Toolset
+from app.protocol.toolset.names import MAX_NAME
+from app.protocol.toolset.searching import FEW_TOOLS
 
 MAX_MEMBERS = 100
 
@@ -28,6 +30,27 @@ Prefix = Annotated[
     str,
     StringConstraints(max_length=32, pattern=r"^[A-Za-z0-9_-]*$"),
     Field(description="Before the names of its tools and prompts, so that those of two members differ."),
+]
+
+
+Mode = Annotated[
+    Literal["list", "search", "auto"],
+    Field(
+        description="`list`: clients see all tools. `search`: they see `find_tools`, `call_tool` and the tools of "
+        f"`always`. `auto`: search where there are more than {FEW_TOOLS} tools, but not for clients that search in the "
+        "whole list themselves."
+    ),
+]
+Always = Annotated[
+    list[Annotated[str, StringConstraints(min_length=1, max_length=MAX_NAME)]],
+    Field(max_length=100, description="Patterns of the shown names of tools that are listed in any mode."),
+]
+Learns = Annotated[
+    bool,
+    Field(
+        description="Whether what callers searched for before they called a tool helps later searches in this toolset. "
+        "Kept in the memory of each node."
+    ),
 ]
 
 
@@ -54,6 +77,9 @@ class ToolsetBody(Strict):
     title: Title = ""
     instructions: Instructions = ""
     members: list[MemberBody] = Field(default_factory=list, max_length=MAX_MEMBERS)
+    mode: Mode = "list"
+    always: Always = Field(default_factory=list)
+    learns: Learns = True
     timeouts: TimeoutsBody = Field(default_factory=TimeoutsBody)
     enabled: bool = True
     reason: Reason = ""
@@ -74,7 +100,14 @@ class ToolsetBody(Strict):
             name=self.name,
             command="",
             timeouts=Timeouts(**dict(self.timeouts)),
-            toolset=Toolset(self.title, self.instructions, tuple(member.value() for member in self.members)),
+            toolset=Toolset(
+                self.title,
+                self.instructions,
+                tuple(member.value() for member in self.members),
+                self.mode,
+                tuple(self.always),
+                self.learns,
+            ),
             enabled=self.enabled,
             reason=self.reason,
             version=version,
@@ -87,6 +120,9 @@ class ToolsetPatch(SwitchPatch):
     title: Title | None = None
     instructions: Instructions | None = None
     members: list[MemberBody] | None = Field(None, max_length=MAX_MEMBERS)
+    mode: Mode | None = None
+    always: Always | None = None
+    learns: Learns | None = None
     timeouts: dict[str, Any] | None = None
 
 
@@ -109,6 +145,9 @@ class ToolsetAnswer(Answer):
     title: str
     instructions: str
     members: list[MemberAnswer]
+    mode: str
+    always: list[str]
+    learns: bool
     timeouts: TimeoutsBody
     enabled: bool
     reason: str
@@ -129,6 +168,9 @@ class ToolsetAnswer(Answer):
             title=toolset.title,
             instructions=toolset.instructions,
             members=members,
+            mode=toolset.mode,
+            always=list(toolset.always),
+            learns=toolset.learns,
             timeouts=TimeoutsBody.model_validate(value.timeouts, from_attributes=True),
             enabled=value.enabled,
             reason=value.reason,

@@ -5,6 +5,7 @@ answer what they were asked. Questions of members get ids of ours, as two member
 """
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import msgspec
 
@@ -27,6 +28,8 @@ from app.protocol.jsonrpc import (
     dump_response,
     encoded,
     error_response,
+    members_of,
+    object_in,
     parse_backend,
     refusal,
     result_response,
@@ -40,6 +43,7 @@ from app.protocol.toolset.member_calls import MemberCall, MemberCalls
 from app.protocol.toolset.member_questions import MemberQuestion, MemberQuestions
 from app.protocol.toolset.offer import LISTS
 from app.protocol.toolset.outs import FailCall, ListsChanged, Noise, Out, ToMember, ToSession
+from app.protocol.toolset.searching import CALL, FIND, Searching, Terms, inner_call, is_searched
 
 MAX_TASKS = 1024  # whose member is remembered; the oldest is forgotten
 MAX_URIS = 256  # that a session may subscribe to
@@ -53,11 +57,23 @@ _CHANGES = {
 }
 
 
+class Search(NamedTuple):
+    """Whether sessions search: `list`, `search` or `auto`, and how."""
+
+    mode: str
+    terms: Terms | None
+
+
+NO_SEARCH = Search("list", None)
+
+
 class FanOut:
     """`open` has the members with a process that is initialized. Starts, stops and asks nobody itself."""
 
-    def __init__(self, about: About, listing: ToolsetListing) -> None:
+    def __init__(self, about: About, listing: ToolsetListing, search: Search = NO_SEARCH) -> None:
         self.listing = listing
+        self._search = search
+        self._searching: Searching | None = None  # of this session, from `initialize` on
         self.hello: Params = {}  # the params of the session's `initialize`
         self._about = about
         self._open: set[int] = set()
@@ -112,11 +128,12 @@ class FanOut:
     def show(self, listing: ToolsetListing) -> list[Out]:
         """From now on the toolset shows this; the session is told of the lists that are others now. The members are the
         same as before."""
-        before, self.listing = self.listing, listing
+        before = {method: self._list(method) for method in LISTS}
+        self.listing = listing
         return [
             ToSession(dump_notification(change, None))
             for change, methods in _CHANGES.items()
-            if any(before.result(method) != listing.result(method) for method in methods)
+            if any(before[method] != self._list(method) for method in methods)
         ]
 
     # --- from the session
@@ -134,26 +151,42 @@ class FanOut:
 
     def _request(self, message: Request) -> list[Out]:
         if message.method in LISTS:
-            return [ToSession(_result(message.id, self.listing.result(message.method)))]
+            return [ToSession(_result(message.id, self._list(message.method)))]
         answer = self._answer.get(message.method)
         if answer is None:
             words = f"a toolset has no `{message.method[:100]}`"
             return [ToSession(error_response(message.id, METHOD_NOT_FOUND, words))]
         return answer(message)
 
+    def _list(self, method: str) -> bytes:
+        if self._searching is not None and method == "tools/list":
+            return self._searching.listed(self.listing)
+        return self.listing.result(method)
+
     def _initialize(self, message: Request) -> list[Out]:
         self.hello = message.params or {}
+        client = string_of(object_in(self.hello, "clientInfo").get("name")) or ""
+        if self._search.terms is not None and is_searched(self._search.mode, client, len(self.listing.tools)):
+            self._searching = Searching(self._search.terms)
         return [ToSession(answer_to(message, self._about, self.listing))]
 
     def _call_tool(self, message: Request) -> list[Out]:
-        params = message.params or {}
+        params, query = message.params or {}, ""
         name = string_of(params.get("name")) or ""
+        if self._searching is not None:
+            if name == FIND:
+                return [ToSession(self._searching.find(message, self.listing))]
+            if name == CALL:
+                params = inner_call(params)
+                name = string_of(params["name"]) or ""
+            query = self._searching.called()
         place = self.listing.tool(name)
         if place is None:
             return _invalid(message, f"Unknown tool: {name[:200]}")
-        if place.name != name:
+        if place.name != name or params is not message.params:
             params = {**params, "name": encoded(place.name)}
-        return self._pass_on(message, place.member, params, may_make_task="task" in params)
+        call = MemberCall(message.id, place.member, message.method, "task" in params, "", query, name)
+        return self._pass_on(message, call, params)
 
     def _get_prompt(self, message: Request) -> list[Out]:
         params = message.params or {}
@@ -161,7 +194,8 @@ class FanOut:
         place = self.listing.prompt(name)
         if place is None:
             return _invalid(message, f"Unknown prompt: {name[:200]}")
-        return self._pass_on(message, place.member, {**params, "name": encoded(place.name)})
+        call = MemberCall(message.id, place.member, message.method)
+        return self._pass_on(message, call, {**params, "name": encoded(place.name)})
 
     def _about_resource(self, message: Request) -> list[Out]:
         uri = string_of((message.params or {}).get("uri")) or ""
@@ -173,7 +207,7 @@ class FanOut:
             return [ToSession(error_response(message.id, RESOURCE_NOT_FOUND, words, {"uri": uri[:2000]}))]
         if message.method == "resources/subscribe" and len(self._subscribed) >= MAX_URIS:
             return _invalid(message, f"a session subscribes to at most {MAX_URIS} resources")
-        return self._pass_on(message, member, message.params or {}, uri=uri)
+        return self._pass_on(message, MemberCall(message.id, member, message.method, uri=uri), message.params or {})
 
     def _member_of_uri(self, uri: str) -> int | None:
         """That which lists it; else, as a tool may name resources that are in no list, the member of the newest call
@@ -192,11 +226,12 @@ class FanOut:
         params = message.params or {}
         kind, name = reference_of(params)
         if kind == "prompt" and (place := self.listing.prompt(name)) is not None:
-            return self._pass_on(message, place.member, with_prompt(params, place.name))
+            call = MemberCall(message.id, place.member, message.method)
+            return self._pass_on(message, call, with_prompt(params, place.name))
         member = self.listing.member_of_uri(name) if kind == "resource" else None
         if member is None:
             return _invalid(message, "there is no such prompt or resource template")
-        return self._pass_on(message, member, params)
+        return self._pass_on(message, MemberCall(message.id, member, message.method), params)
 
     def _set_level(self, message: Request) -> list[Out]:
         level = string_of((message.params or {}).get("level"))
@@ -211,13 +246,11 @@ class FanOut:
         member = self._tasks.get(task)
         if member is None:
             return _invalid(message, "there is no such task")
-        return self._pass_on(message, member, message.params or {})
+        return self._pass_on(message, MemberCall(message.id, member, message.method), message.params or {})
 
-    def _pass_on(
-        self, message: Request, member: int, params: Params, *, may_make_task: bool = False, uri: str = ""
-    ) -> list[Out]:
-        self._calls.add(MemberCall(message.id, member, message.method, may_make_task, uri))
-        return [ToMember(member, dump_request(message.id, message.method, params), message.id)]
+    def _pass_on(self, message: Request, call: MemberCall, params: Params) -> list[Out]:
+        self._calls.add(call)
+        return [ToMember(call.member, dump_request(message.id, message.method, params), message.id)]
 
     def _notify(self, message: Notification, line: bytes) -> list[Out]:
         params = message.params or {}
@@ -274,6 +307,8 @@ class FanOut:
         if response.member == "result":
             if call.uri:
                 self._subscription_answered(call)
+            if call.query and self._searching is not None and _is_success(response):
+                self._searching.succeeded(call.query, call.tool)
             task = task_made(response.value) if call.may_make_task else None
             if task is not None:
                 self._tasks.setdefault(task, member)
@@ -342,6 +377,10 @@ class FanOut:
 
     def _level_line(self) -> bytes:
         return dump_request(self._our_id(), "logging/setLevel", {"level": encoded(self._level)})
+
+
+def _is_success(response: Response) -> bool:
+    return bytes(members_of(response.value).get("isError", ABSENT)) != b"true"
 
 
 def _result(request_id: bytes, result: bytes) -> bytes:

@@ -10,6 +10,8 @@ from app.domain import Selection
 from app.protocol.jsonrpc import Params, encode, encoded, members_of, object_in, string_of
 from app.protocol.toolset.names import shown_prompts, shown_tools
 from app.protocol.toolset.offer import LISTS, Offer
+from app.search.documents import Definition, Document, Source
+from app.search.index import ToolIndex
 
 TOOLS, PROMPTS, RESOURCES, TEMPLATES = LISTS
 MAX_PROBLEMS = 20  # that are told
@@ -47,6 +49,8 @@ class ToolsetListing:
         self._own_tools: dict[str, list[Place]] = {}
         self._uris, self._uris_of_apps = dict[str, int](), dict[str, int]()
         self._templates: dict[str, int] = {}
+        self._definitions: dict[str, bytes] = {}
+        self._index: ToolIndex | None = None
         self._results = {method: self._list(method) for method in LISTS}
 
     def with_offer(self, member: int, offer: Offer) -> "ToolsetListing":
@@ -65,6 +69,23 @@ class ToolsetListing:
     def tools(self) -> list[str]:
         """The names of the tools that are shown."""
         return list(self._tools)
+
+    def definition(self, tool: str) -> bytes:
+        """The JSON of a tool that is shown. Raises KeyError: it is not."""
+        return self._definitions[tool]
+
+    @property
+    def index(self) -> ToolIndex:
+        """Finds tools that are shown, by their names. Made when it is first asked for: 50 ms for 3,000 tools."""
+        if self._index is None:
+            sources = [Source(each.name, *_server_of(each.offer)) for each in self.members]
+            self._index = ToolIndex(
+                [
+                    Document(name, sources[place.member], _definition_of(name, self._definitions[name]))
+                    for name, place in self._tools.items()
+                ]
+            )
+        return self._index
 
     # --- who has what
 
@@ -116,7 +137,8 @@ class ToolsetListing:
                 app = _app_of(tools[own])
                 if app is not None:
                     self._uris_of_apps.setdefault(app, index)
-                yield _renamed(tools[own], own, shown, member.selection.describe.get(own))
+                self._definitions[shown] = _renamed(tools[own], own, shown, member.selection.describe.get(own))
+                yield self._definitions[shown]
 
     def _show_prompts(self, method: str, index: int, offer: Offer) -> Iterable[bytes]:
         prompts = _by_name(offer.items(method))
@@ -149,6 +171,21 @@ class ToolsetListing:
 
     def _name(self, member: int) -> str:
         return self.members[member].name
+
+
+def _server_of(offer: Offer | None) -> tuple[object, object]:
+    """Title and instructions of a server."""
+    if offer is None:
+        return None, None
+    return string_of(object_in(members_of(offer.hello), "serverInfo").get("title")), offer.instructions
+
+
+def _definition_of(name: str, definition: bytes) -> Definition:
+    try:
+        members = msgspec.json.decode(definition)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # it is found by its name only
+        return Definition(name)
+    return Definition(name, members.get("title"), members.get("description"), members.get("inputSchema"))
 
 
 def _note(problems: list[str], words: str) -> None:

@@ -9,13 +9,16 @@ MAX_CANCELLED = 256  # calls whose late answers are still passed on
 
 
 class MemberCall(msgspec.Struct, gc=False):
-    """A call that a member works on. `uri`: of a subscription."""
+    """A call that a member works on. `uri`: of a subscription. `query`: what was searched for before this call of the
+    tool that is shown as `tool`."""
 
     id: bytes
     member: int
     method: str
     may_make_task: bool = False
     uri: str = ""
+    query: str = ""
+    tool: str = ""
 
 
 class MemberCalls:

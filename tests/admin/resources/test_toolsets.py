@@ -47,6 +47,16 @@ async def test_a_clash_is_refused_when_it_is_made_and_both_are_named(two):
     ).status_code == 409
 
 
+async def test_a_search_has_its_own_two_tools(two):
+    two.offers.known[("acme", "other")] = offer("other", tools=[tool("find_tools")])
+    body = {"name": "work", "members": [{"backend": "other", "prefix": ""}], "mode": "auto", "always": ["a*"]}
+    assert (await two.ask("POST", PATH, body)).status_code == 409
+    made = await two.ask("POST", PATH, {**body, "members": [{"backend": "other"}]})
+    assert (made.json()["mode"], made.json()["always"], made.json()["learns"]) == ("auto", ["a*"], True)
+    changed = await two.ask("PATCH", PATH + "/work", {"mode": "list", "learns": False})
+    assert (changed.json()["mode"], changed.json()["learns"]) == ("list", False)
+
+
 @pytest.mark.parametrize(
     ("body", "status"),
     [

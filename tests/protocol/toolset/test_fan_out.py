@@ -7,11 +7,14 @@ import pytest
 
 from app.errors import BackendExited
 from app.protocol.commands import Dropped
-from app.protocol.toolset.fan_out import MAX_URIS, FanOut
+from app.protocol.toolset import searching
+from app.protocol.toolset.fan_out import MAX_URIS, FanOut, Search
 from app.protocol.toolset.greeting import About
 from app.protocol.toolset.listing import ToolsetListing
 from app.protocol.toolset.member_questions import MAX_QUESTIONS
 from app.protocol.toolset.outs import FailCall, ListsChanged, Noise, ToMember, ToSession
+from app.protocol.toolset.searching import Terms
+from app.search.learned import Learned
 from tests.protocol.toolset.offers import offer, shown, tool
 
 CAPABILITIES: dict[str, object] = {"tools": {}, "resources": {}, "prompts": {}, "logging": {}}
@@ -235,6 +238,65 @@ def test_changes_of_a_members_lists_are_the_owners_business(fan):
     told = [json.loads(each.line)["method"] for each in fan.show(later)]
     assert told == ["notifications/tools/list_changed", "notifications/resources/list_changed"]
     assert fan.show(later) == []
+
+
+def searched(mode: str = "search", client: str = "any", always: tuple[str, ...] = ()) -> FanOut:
+    now = iter(range(10**6))
+    terms = Terms(always, Learned(), lambda: float(next(now)))
+    made = FanOut(About("all", "1"), listing("red", "blue"), Search(mode, terms))
+    made.from_session(line(id=0, method="initialize", params={"clientInfo": {"name": client}}))
+    return made
+
+
+def tools_of(fan: FanOut) -> list[str]:
+    (out,) = fan.from_session(line(id=1, method="tools/list"))
+    return [each["name"] for each in json.loads(out.line)["result"]["tools"]]
+
+
+def found(fan: FanOut, query: object, **arguments: object) -> list[str]:
+    params = {"name": "find_tools", "arguments": {"query": query, **arguments}}
+    (out,) = fan.from_session(line(id=2, method="tools/call", params=params))
+    result = json.loads(out.line)["result"]
+    tools = result["structuredContent"]["tools"]
+    assert not tools or json.loads(result["content"][0]["text"]) == tools
+    return [each["name"] for each in tools]
+
+
+def test_a_searched_toolset_lists_its_search_and_what_is_always_there():
+    assert tools_of(searched()) == ["find_tools", "call_tool"]
+    assert tools_of(searched(always=("*_say",))) == ["find_tools", "call_tool", "red_say", "blue_say"]
+
+
+@pytest.mark.parametrize(("client", "is_searched"), [("any", True), ("claude-code", False)])
+def test_who_searches_in_the_list_gets_the_list(client, is_searched, monkeypatch):
+    monkeypatch.setattr(searching, "FEW_TOOLS", 3)
+    assert (tools_of(searched("auto", client))[0] == "find_tools") is is_searched
+    monkeypatch.setattr(searching, "FEW_TOOLS", 4)
+    assert len(tools_of(searched("auto", client))) == 4
+
+
+def test_what_is_found_can_be_called_through_the_search_and_directly():
+    fan = searched()
+    assert found(fan, "own blue")[0] == "blue_own-blue"
+    assert len(found(fan, "say", limit=1)) == 1
+    assert found(fan, "", limit="x") == found(fan, 7) == []
+    arguments = {"name": "blue_say", "arguments": {"text": 1.0}}
+    out = call(fan, 3, "call_tool", arguments=arguments, _meta={"progressToken": 3})
+    assert (out.member, out.call) == (1, b"3")
+    assert json.loads(out.line)["params"] == {"name": "say", "arguments": {"text": 1.0}, "_meta": {"progressToken": 3}}
+    assert json.loads(call(fan, 4, "red_say").line)["params"]["name"] == "say"
+    for name in ("nobody_has", "find_tools", "call_tool", None):
+        params = {"name": "call_tool", "arguments": {"name": name}}
+        assert error_of(fan.from_session(line(id=5, method="tools/call", params=params)))["code"] == -32602
+
+
+def test_a_call_that_succeeds_is_learned_for_its_query_and_one_that_fails_is_not():
+    for is_error, learned in ((False, ["blue_say"]), (True, [])):
+        fan = searched()
+        found(fan, "shout loudly")
+        call(fan, 3, "call_tool", arguments={"name": "blue_say"})
+        fan.from_member(1, line(id=3, result={"content": [], "isError": is_error}))
+        assert found(fan, "shout loudly") == learned
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -1,0 +1,114 @@
+"""Searching: a toolset that shows two tools instead of hundreds. `find_tools` returns the definitions of those that a
+query means, `call_tool` calls one of them."""
+
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+import msgspec
+
+from app.protocol.jsonrpc import Params, Request, encode, encoded, members_of, result_response, string_of
+from app.protocol.toolset.listing import ToolsetListing
+from app.search.learned import Learned
+from app.search.recent_query import RecentQuery
+
+FIND, CALL = "find_tools", "call_tool"
+DEFAULT_LIMIT, MAX_LIMIT = 5, 20
+MAX_QUERY = 1000  # characters of a query; what comes after them is not read
+FEW_TOOLS = 20  # with which a list is better than a search
+
+# Clients that show their model only the tools that it needs: they search in the whole list themselves.
+DEFERRING_CLIENTS = frozenset({"claude-code", "claude-ai", "Anthropic/ClaudeAI"})
+
+_FIND_TOOL = {
+    "name": FIND,
+    "title": "Find tools",
+    "description": "Finds tools by what they do, and returns their definitions, best first. Describe in a few words "
+    f"what you want to do. Then use `{CALL}` with a name from the answer.",
+    "inputSchema": {
+        "type": "object",
+        "properties": {
+            "query": {"type": "string", "description": "What you want to do, in a few words."},
+            "limit": {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT},
+        },
+        "required": ["query"],
+    },
+    "annotations": {"readOnlyHint": True, "openWorldHint": False},
+}
+_CALL_TOOL = {
+    "name": CALL,
+    "title": "Call a tool",
+    "description": f"Calls a tool that `{FIND}` has found, with arguments that fit its `inputSchema`. Its answer is "
+    "that of the tool.",
+    "inputSchema": {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "description": f"The name, as `{FIND}` has returned it."},
+            "arguments": {"type": "object", "description": "As its `inputSchema` says."},
+        },
+        "required": ["name"],
+    },
+}
+_OWN = (encode(_FIND_TOOL), encode(_CALL_TOOL))
+
+
+class Terms(NamedTuple):
+    """How a toolset is searched. `always`: patterns of the names of tools that are listed nevertheless. `learned` is
+    shared by all sessions of the toolset; None: nothing is learned. `clock`: in seconds, of all nodes."""
+
+    always: tuple[str, ...]
+    learned: Learned | None
+    clock: Callable[[], float]
+
+
+class Searching:
+    """The search of one session."""
+
+    def __init__(self, terms: Terms) -> None:
+        self._always, self._learned, self._clock = terms
+        self._recent = RecentQuery()
+
+    def listed(self, listing: ToolsetListing) -> bytes:
+        """The result of `tools/list`."""
+        names = (name for name in listing.tools if any(fnmatchcase(name, each) for each in self._always))
+        return b'{"tools":[%b]}' % b",".join((*_OWN, *(listing.definition(name) for name in names)))
+
+    def find(self, message: Request, listing: ToolsetListing) -> bytes:
+        """The answer to a call of `find_tools`."""
+        arguments = members_of((message.params or {}).get("arguments", msgspec.Raw(b"{}")))
+        query = (string_of(arguments.get("query")) or "")[:MAX_QUERY]
+        now = self._clock()
+        self._recent.asked(query, now)
+        evidence = {} if self._learned is None else self._learned.evidence(query, now)
+        hits = listing.index.search(query, _limit(arguments), evidence)
+        found = b"[%b]" % b",".join(listing.definition(hit.id) for hit in hits)
+        words = found.decode() if hits else "No tool was found. Describe in other words what you want to do."
+        content = {"type": "text", "text": words}
+        return result_response(message.id, {"content": [content], "structuredContent": {"tools": msgspec.Raw(found)}})
+
+    def called(self) -> str:
+        """A tool is called: the query that it may answer; empty if there is none."""
+        return self._recent.called(self._clock()) or ""
+
+    def succeeded(self, query: str, tool: str) -> None:
+        """The call that followed this query has succeeded. `tool` is the name that is shown."""
+        if self._learned is not None:
+            self._learned.learn(query, tool, self._clock())
+
+
+def inner_call(params: Params) -> Params:
+    """The params of the call that `call_tool` asks for; the rest of them (progress token, task) is its own."""
+    arguments = members_of(params.get("arguments", msgspec.Raw(b"{}")))
+    return {**params, "name": arguments.get("name", encoded("")), "arguments": arguments.get("arguments", encoded({}))}
+
+
+def is_searched(mode: str, client: str, tools: int) -> bool:
+    """Whether a session of this client (`clientInfo.name`) searches, with so many tools to be shown."""
+    return mode == "search" or (mode == "auto" and tools > FEW_TOOLS and client not in DEFERRING_CLIENTS)
+
+
+def _limit(arguments: Params) -> int:
+    try:
+        return max(1, min(MAX_LIMIT, msgspec.json.decode(arguments["limit"], type=int)))
+    except (KeyError, msgspec.MsgspecError):
+        return DEFAULT_LIMIT
