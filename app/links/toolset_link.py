@@ -63,7 +63,7 @@ class ToolsetLink:
         self._ends_with_member = ends_with_member
         self._listener: BridgedSession | None = None
         self._speaking: ToolsetMember | None = None
-        self._to_list: dict[tuple[int, str], None] = {}
+        self._to_list: dict[tuple[int, str], tuple[str, ...]] = {}  # methods, by member and notification
         self._is_listing = False
         self._members = [
             ToolsetMember(index, self, seat.lease, tasks, seat.within_s) for index, seat in enumerate(seats)
@@ -232,7 +232,7 @@ class ToolsetLink:
     def _lists_changed(self, out: ListsChanged) -> None:
         """Asks for them again, one after the other: while one is asked for, the same change counts once."""
         self._seats[out.member].on_changed()
-        self._to_list |= dict.fromkeys((out.member, method) for method in out.methods)
+        self._to_list[out.member, out.change] = out.methods
         if not self._is_listing:
             self._is_listing = True
             self._tasks.start_soon(self._list_again, name="list what a member offers now")
@@ -240,24 +240,24 @@ class ToolsetLink:
     async def _list_again(self) -> None:
         try:
             while self._to_list and self._listener is not None:
-                member, method = next(iter(self._to_list))
-                del self._to_list[member, method]
-                await self._list_one(member, method)
+                member, change = next(iter(self._to_list))
+                await self._list_one(member, change, self._to_list.pop((member, change)))
         finally:
             self._is_listing = False
 
-    async def _list_one(self, index: int, method: str) -> None:
+    async def _list_one(self, index: int, change: str, methods: Iterable[str]) -> None:
         offer, member = self.listing.members[index].offer, self._members[index]
         if offer is None or member.state is not State.OPEN:
             return
         try:
             with anyio.fail_after(LIST_S):
-                offer = await member.listed(method, offer)
+                for method in methods:
+                    offer = await member.listed(method, offer)
         except (GatewayError, TimeoutError) as error:
             log.warning("A member of a toolset, %s, did not list what has changed: %s", self._name(index), error)
             return
         if self._listener is not None:
-            self.show(self.listing.with_offer(index, offer))
+            self._carry_out_all(self._fan_out.show(self.listing.with_offer(index, offer), change))
 
     def _name(self, index: int) -> str:
         return self.listing.members[index].name

@@ -1,4 +1,4 @@
-"""A toolset of hundreds of tools is found by what somebody wants to do, and a call through the search is the same call."""
+"""A toolset of many tools is searched by what somebody wants to do, and a call through the search is the same call."""
 
 from collections.abc import Iterator
 

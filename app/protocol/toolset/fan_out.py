@@ -125,15 +125,15 @@ class FanOut:
         found = self._calls.forget(call)
         return [] if found is None else [FailCall(call, error)]
 
-    def show(self, listing: ToolsetListing) -> list[Out]:
-        """From now on the toolset shows this; the session is told of the lists that are others now. The members are the
-        same as before."""
+    def show(self, listing: ToolsetListing, change: str = "") -> list[Out]:
+        """From now on the toolset shows this, of the same members. The session is told of the lists that are others
+        now, and of the `change` that a member has told."""
         before = {method: self._list(method) for method in LISTS}
         self.listing = listing
         return [
-            ToSession(dump_notification(change, None))
-            for change, methods in _CHANGES.items()
-            if any(before[method] != self._list(method) for method in methods)
+            ToSession(dump_notification(each, None))
+            for each, methods in _CHANGES.items()
+            if each == change or any(before[method] != self._list(method) for method in methods)
         ]
 
     # --- from the session
@@ -341,7 +341,7 @@ class FanOut:
     def _told(self, member: int, message: Notification, line: bytes) -> list[Out]:
         method, params = message.method, message.params or {}
         if method in _CHANGES:
-            return [ListsChanged(member, _CHANGES[method])]
+            return [ListsChanged(member, method, _CHANGES[method])]
         if method == "notifications/progress":
             token = bytes(params.get("progressToken", ABSENT))
             return [ToSession(line)] if self._calls.of(member, token) else [Dropped("unknown_progress")]

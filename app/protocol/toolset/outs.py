@@ -32,9 +32,10 @@ class FailCall(msgspec.Struct, gc=False):
 
 
 class ListsChanged(msgspec.Struct, gc=False):
-    """A member says that these lists have changed."""
+    """A member says, by this notification, that the lists of these methods have changed."""
 
     member: int
+    change: str
     methods: tuple[str, ...]
 
 

@@ -231,13 +231,15 @@ def test_a_task_is_asked_for_where_it_was_made(fan):
 
 def test_changes_of_a_members_lists_are_the_owners_business(fan):
     (out,) = fan.from_member(1, line(method="notifications/resources/list_changed"))
-    assert out == ListsChanged(1, ("resources/list", "resources/templates/list"))
+    change = "notifications/resources/list_changed"
+    assert out == ListsChanged(1, change, ("resources/list", "resources/templates/list"))
     later = fan.listing.with_offer(
         1, offer("blue", capabilities=CAPABILITIES, tools=[tool("new")], prompts=[{"name": "p"}])
     )
     told = [json.loads(each.line)["method"] for each in fan.show(later)]
     assert told == ["notifications/tools/list_changed", "notifications/resources/list_changed"]
     assert fan.show(later) == []
+    assert fan.show(later, change) == [ToSession(line(method=change))]
 
 
 def searched(mode: str = "search", client: str = "any", always: tuple[str, ...] = ()) -> FanOut:

@@ -1,0 +1,176 @@
+"""Many sessions over toolsets, with equal ids: nothing crosses, is lost or comes twice; on one node and on two.
+
+`--long` opens two hundred sessions with five members each; otherwise twelve.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+
+from tests.integration.gateway import Gateway, running_gateway
+from tests.integration.nodes import Nodes, running_nodes
+from tests.integration.toolboxes import Toolset, toolboxes
+from tests.integration.wire import RpcError, Wire, events, rpc
+
+MEMBERS = ("a", "b", "c", "d", "e")
+SESSIONS, LONG_SESSIONS = 12, 200
+AT_ONCE = 20  # sessions that are open at the same time: a process for each of their members
+ROUNDS = 3
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    with running_gateway(tmp_path_factory.mktemp("at-once") / "data", MAX_PROCESSES="1000") as gateway:
+        yield gateway
+
+
+class Talk:
+    """One session that talks to all members at once, in turn through each of the addresses."""
+
+    def __init__(self, name: str, toolset: Toolset, *urls: str) -> None:
+        self.name, self.toolset = name, toolset
+        self.urls = [url + toolset.mcp.removeprefix(toolset.gateway.url) for url in urls]
+        self.asked: dict[str, list[str]] = {}
+        self.answers: dict[str, list[str]] = {}
+
+    async def run(self) -> None:
+        async with httpx2.AsyncClient(timeout=120) as http:
+            self.session = Wire(http, self.toolset)
+            await self.session.open(capabilities={"roots": {}})
+            for number in range(ROUNDS):
+                self.session.url = self.urls[number % len(self.urls)]
+                async with anyio.create_task_group() as tasks:
+                    for member in MEMBERS:
+                        tasks.start_soon(self.ask, member, f"{number}-ask")
+                        tasks.start_soon(self.say, member, f"{number}-say")
+            self.session.url = self.urls[0]
+            await self.session.close()
+
+    async def ask(self, member: str, number: str) -> None:
+        """The member asks for the roots; these say who is asked, and by whom."""
+        request = rpc("tools/call", f"{member}-{number}", {"name": f"{member}_ask"})
+        async with self.session.stream("POST", request) as response:
+            async for event in events(response):
+                await self._heard(member, request["id"], event.message if event.data else {})
+
+    async def _heard(self, member: str, request_id: str, message: dict[str, Any]) -> None:
+        if message.get("method") == "roots/list":
+            self.asked.setdefault(member, []).append(message["id"])
+            root = {"uri": f"file:///{self.name}/{member}"}
+            posted = await self.session.post({"jsonrpc": "2.0", "id": message["id"], "result": {"roots": [root]}})
+            assert posted.status_code == 202, posted.text
+        elif "id" in message:
+            assert message["id"] == request_id
+            self.answers.setdefault(member, []).append(message["result"]["content"][0]["text"])
+
+    async def say(self, member: str, number: str) -> None:
+        result = await self.session.post(
+            rpc("tools/call", f"{member}-{number}", {"name": f"{member}_say", "arguments": {"text": self.name}})
+        )
+        answer = result.json()
+        assert answer["id"] == f"{member}-{number}"
+        assert answer["result"]["content"][0]["text"] == f"{member}: {self.name}"
+
+    def require_all(self) -> None:
+        """Each question was answered by its own call's client, and each call once."""
+        for member in MEMBERS:
+            roots = json.dumps({"roots": [{"uri": f"file:///{self.name}/{member}"}]})
+            assert self.answers[member] == [f"{member}: {roots}"] * ROUNDS
+            assert len(set(self.asked[member])) == ROUNDS
+
+
+async def talk(toolset: Toolset, sessions: int, *urls: str) -> None:
+    talks = [Talk(f"s{number}", toolset, *urls) for number in range(sessions)]
+    limit = anyio.CapacityLimiter(AT_ONCE)
+
+    async def run(each: Talk) -> None:
+        async with limit:
+            await each.run()
+
+    async with anyio.create_task_group() as tasks:
+        for each in talks:
+            tasks.start_soon(run, each)
+    for each in talks:
+        each.require_all()
+
+
+async def test_nothing_crosses_between_members_and_sessions(gateway: Gateway, *, full: bool) -> None:
+    toolset = toolboxes(gateway, *MEMBERS)
+    await talk(toolset, LONG_SESSIONS if full else SESSIONS, gateway.url)
+    await gateway.wait_for_backends(0, 30)
+
+
+@pytest.fixture(scope="module")
+def two_nodes(tmp_path_factory: pytest.TempPathFactory, postgres_database: str) -> Iterator[Nodes]:
+    with running_nodes(tmp_path_factory.mktemp("nodes"), postgres_database, 2) as nodes:
+        anyio.run(nodes.all_know_each_other)
+        yield nodes
+
+
+async def test_over_two_nodes_likewise(two_nodes: Nodes, *, full: bool) -> None:
+    first, second = two_nodes.all
+    toolset = toolboxes(first, *MEMBERS)
+    await talk(toolset, LONG_SESSIONS // 4 if full else SESSIONS // 2, first.url, second.url)
+    assert sum(node.metrics().get('trunkline_forwards_total{result="ok"}', 0) for node in two_nodes.all) > 0
+
+
+async def test_a_member_killed_in_mid_call_over_two_nodes_fails_its_calls_only_and_once(two_nodes: Nodes) -> None:
+    first, second = two_nodes.all
+    toolset = toolboxes(first, "a", "b")
+    async with httpx2.AsyncClient(timeout=60) as http:
+        session = Wire(http, toolset)
+        await session.open()
+        session.url = second.url + toolset.mcp.removeprefix(first.url)
+        outcomes: list[str] = []
+
+        async def call(tool: str, **arguments: Any) -> None:
+            try:
+                outcomes.append(await session.call(tool, **arguments))
+            except RpcError as error:
+                outcomes.append(f"{tool} {error.reason}")
+
+        assert await session.call("a_say", text="x") == "a: x"
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: call("a_slow", seconds=1))
+            for _ in range(3):
+                tasks.start_soon(lambda: call("b_slow", seconds=60))
+            await anyio.sleep(0.3)
+            tasks.start_soon(call, "b_die")
+        assert sorted(outcomes) == ["a: late", "b_die backend_exited", *["b_slow backend_exited"] * 3]
+        assert await session.call("b_count") == "b: 1"
+        await session.close()
+
+
+async def test_a_backend_that_is_changed_elsewhere_ends_in_open_sessions(two_nodes: Nodes) -> None:
+    """Switched off through one node, while a session on the other uses it as a member."""
+    first, second = two_nodes.all
+    toolset = toolboxes(first, "a", "b")
+    path = f"/tenants/{toolset.tenant}/backends/b"
+    async with httpx2.AsyncClient(timeout=60) as http:
+        session = Wire(http, toolset)
+        await session.open()
+        assert await session.call("b_say", text="x") == "b: x"
+        second.api("PATCH", path, {"enabled": False, "reason": "night"})
+        with anyio.fail_after(20):
+            while (await _outcome(session)).startswith("b: "):
+                await anyio.sleep(0.05)
+        assert "night" in await _outcome(session)
+        assert await session.call("a_say", text="x") == "a: x"
+        second.api("PATCH", path, {"enabled": True})
+        with anyio.fail_after(20):
+            while not (await _outcome(session)).startswith("b: "):
+                await anyio.sleep(0.05)
+        await session.close()
+
+
+async def _outcome(session: Wire) -> str:
+    try:
+        return await session.call("b_count")
+    except RpcError as error:
+        return str(error)
