@@ -74,11 +74,10 @@ def reference(folder: Path) -> Set:
 def catalogue(file: Path) -> Set:
     """Queries for tools that the catalogue does not have any more are left out, and counted in the name."""
     tools = [{**each, "id": f"{each['server']}:{each['name']}"} for each in json.loads(file.read_text())]
-    known = {each["id"] for each in tools}
+    known = frozenset(each["id"] for each in tools)
     cases = []
     for each in (rows := json.loads(QUERIES.read_text())):
-        right = frozenset(f"{each['server']}:{name}" for name in each["tools"]) & known
-        if right:
+        if right := known.intersection(each["right"]):
             cases.append(Case(each["query"], each["query"], right))
     return Set(f"catalogue, {len(tools)} tools ({len(rows) - len(cases)} queries for none)", tools, cases)
 

@@ -1,5 +1,7 @@
 """When a call counts as the answer to a query: soon after it, and among the next few calls."""
 
+from app.search.words import MAX_QUERY
+
 MAX_CALLS = 5  # after a query; later ones may be about something else
 MAX_AGE_S = 120.0  # after a query
 
@@ -13,7 +15,7 @@ class RecentQuery:
         self._calls_left = 0
 
     def asked(self, query: str, now_s: float) -> None:
-        self._query, self._asked_at_s, self._calls_left = query, now_s, MAX_CALLS
+        self._query, self._asked_at_s, self._calls_left = query[:MAX_QUERY], now_s, MAX_CALLS
 
     def called(self, now_s: float) -> str | None:
         """The query that this call followed, to be learned if the call succeeds. None if there is none."""

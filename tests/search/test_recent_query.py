@@ -1,6 +1,7 @@
 """Which call is learned from: one that soon follows a query."""
 
 from app.search.recent_query import MAX_AGE_S, MAX_CALLS, RecentQuery
+from app.search.words import MAX_QUERY
 
 
 def test_the_next_calls_follow_the_query() -> None:
@@ -22,3 +23,9 @@ def test_only_the_last_query_counts() -> None:
     recent.asked("first", 1.0)
     recent.asked("second", 2.0)
     assert recent.called(3.0) == "second"
+
+
+def test_a_long_query_is_kept_as_far_as_it_is_read() -> None:
+    recent = RecentQuery()
+    recent.asked("w " * MAX_QUERY, 0.0)
+    assert recent.called(0.0) == ("w " * MAX_QUERY)[:MAX_QUERY]
