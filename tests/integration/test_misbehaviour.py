@@ -78,6 +78,9 @@ ROWS = {
 }
 
 
+FIELDS = {"stubborn": {"limits": {"pids": None}}}  # more of a family than a backend may have by default
+
+
 @pytest.fixture(scope="module")
 def times(pytestconfig: pytest.Config) -> int:
     return LONG_TIMES if pytestconfig.getoption("--long") else TIMES
@@ -110,7 +113,7 @@ def dropped(arena: Arena, reason: str) -> float:
 
 async def suffer(arena: Arena, mode: str, times: int) -> Cost:
     """One attack, from the opening of its session to its end."""
-    row, endpoint = ROWS[mode], arena.endpoint(mode, times)
+    row, endpoint = ROWS[mode], arena.endpoint(mode, times, **FIELDS.get(mode, {}))
     counted = dropped(arena, row.dropped)
     async with arena.attack() as cost, wire(endpoint) as session:
         assert await attack(session) == ("" if row.error else row.text, row.error)
