@@ -242,6 +242,8 @@ class ToolsetLink:
             while self._to_list and self._listener is not None:
                 member, change = next(iter(self._to_list))
                 await self._list_one(member, change, self._to_list.pop((member, change)))
+        except Exception:  # which would end the tasks of all sessions
+            log.exception("Could not ask a member of a toolset for its lists")
         finally:
             self._is_listing = False
 

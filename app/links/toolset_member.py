@@ -307,10 +307,8 @@ class ToolsetMember:
         error = exit.error(started=was_open, hint=hint)
         if self.state is State.OPEN:
             self._end(error, exit, "backend_exited")
-            return
-        for answer in self._answers.values():
-            if not answer.done():
-                answer.set_exception(error)
+        else:
+            self._give_up_answers(error)
 
     # --- the end
 
@@ -326,9 +324,15 @@ class ToolsetMember:
     def _let_go(self, reason: str) -> None:
         lease, self._lease = self._lease, None
         link, self._link = self._link, None
-        for answer in self._answers.values():
-            answer.cancel()
+        self._give_up_answers(BackendExited())
         if isinstance(link, BridgedLink):
             link.end()
         if lease is not None:
             lease.release(reason)
+
+    def _give_up_answers(self, error: GatewayError) -> None:
+        """Nobody will answer our own requests. They are not cancelled: that would cancel the task group that waits."""
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(error)
+                answer.exception()  # who waits may be gone: that is no error
