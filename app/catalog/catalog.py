@@ -14,7 +14,7 @@ import msgspec
 
 from app.backends.pool import ProcessPool
 from app.domain import BackendSpec, Limits
-from app.errors import GatewayError, NotFound, StorageUnavailable
+from app.errors import BackendTimeout, GatewayError, NotFound, StorageUnavailable
 from app.event import Event
 from app.links.inquiry import inquire
 from app.metrics import Metrics
@@ -29,7 +29,8 @@ INQUIRY_S = 60.0  # from the wait for a process to the last list
 FIRST_S = 20.0  # how long a session waits for members that nobody has asked yet
 RETRY_S = 30.0  # between two inquiries that failed, or of a backend that changes all the time
 MAX_DOUBTS = 1000  # backends to ask again; the others are asked at their next change
-AT_ONCE = 2  # inquiries in the background
+AT_ONCE = 4  # inquiries in the background
+OF_ONE_TENANT = 2  # of them: backends of one that do not answer hold up no other tenant's
 SUFFIX = ":catalog"  # of the name under which the pool counts the process: no backend can have this name
 
 Key = tuple[str, str]
@@ -63,6 +64,7 @@ class Problem:
 
     words: str
     until: float  # it is not asked again before
+    is_slow: bool = False  # nobody waits for it again: it is asked in the background
 
 
 def definition_of(spec: BackendSpec) -> str:
@@ -81,6 +83,7 @@ class Catalog:
         self._inquiring = SingleFlight[Key]()
         self._doubts: dict[Key, float] = {}  # and when they are asked
         self._asked_at: dict[Key, float] = {}
+        self._at_work: list[Key] = []  # doubted, and being asked
         self._has_doubts = anyio.Event()
         self.changed = Event[[Key]]()
 
@@ -96,13 +99,18 @@ class Catalog:
         """
         await self._read(tenant, backends)
         unknown = [name for name in dict.fromkeys(backends) if self._is_unknown((tenant, name))]
+        for name in [each for each in unknown if self._is_slow((tenant, each))]:
+            unknown.remove(name)
+            self.doubt((tenant, name))
         if unknown:
-            with anyio.move_on_after(FIRST_S):
+            with anyio.move_on_after(FIRST_S) as patience:
                 async with anyio.create_task_group() as tasks:
                     for name in unknown:
                         tasks.start_soon(self._try_to_inquire, (tenant, name))
             for name in unknown:
-                if self._is_unknown((tenant, name)):
+                if patience.cancelled_caught and self._is_unknown((tenant, name)):
+                    words = f"the backend did not say what it offers within {FIRST_S:.0f} s: it is asked again"
+                    self._note_problem((tenant, name), words, is_slow=True)
                     self.doubt((tenant, name))
         return self.cached(tenant, backends)
 
@@ -125,6 +133,15 @@ class Catalog:
     def _is_unknown(self, key: Key) -> bool:
         problem = self._problems.get(key)
         return key not in self._entries and (problem is None or problem.until <= time.monotonic())
+
+    def _is_slow(self, key: Key) -> bool:
+        problem = self._problems.get(key)
+        return problem is not None and problem.is_slow
+
+    def _note_problem(self, key: Key, words: str, *, is_slow: bool) -> None:
+        if len(self._problems) >= MAX_ENTRIES:
+            del self._problems[next(iter(self._problems))]
+        self._problems[key] = Problem(words[:300], time.monotonic() + RETRY_S, is_slow)
 
     async def _read(self, tenant: str, backends: Sequence[str]) -> None:
         now = time.monotonic()
@@ -186,17 +203,36 @@ class Catalog:
 
     async def run(self) -> None:
         """Asks those that are doubted, until cancelled."""
-        while True:
-            await self._has_doubts.wait()
-            due = [key for key, at in self._doubts.items() if at <= time.monotonic()][:AT_ONCE]
-            async with anyio.create_task_group() as tasks:
-                for key in due:
+        async with anyio.create_task_group() as tasks:
+            while True:
+                await self._has_doubts.wait()
+                for key in self._next():
                     del self._doubts[key]
-                    tasks.start_soon(self._try_to_inquire, key)
-            if not self._doubts:
+                    self._at_work.append(key)
+                    tasks.start_soon(self._inquire_again, key)
                 self._has_doubts = anyio.Event()
-            elif not due:
-                await anyio.sleep(1.0)
+                if self._doubts:
+                    with anyio.move_on_after(1.0):
+                        await self._has_doubts.wait()
+                    self._has_doubts.set()
+
+    def _next(self) -> list[Key]:
+        """The doubted backends that are asked now."""
+        chosen: list[Key] = []
+        for key, at in self._doubts.items():
+            busy = [*self._at_work, *chosen]
+            if len(busy) >= AT_ONCE:
+                break
+            if at <= time.monotonic() and sum(tenant == key[0] for tenant, _ in busy) < OF_ONE_TENANT:
+                chosen.append(key)
+        return chosen
+
+    async def _inquire_again(self, key: Key) -> None:
+        try:
+            await self._try_to_inquire(key)
+        finally:
+            self._at_work.remove(key)
+            self._has_doubts.set()
 
     async def _try_to_inquire(self, key: Key) -> None:
         """Notes why, if it does not work. Callers that come together share one inquiry."""
@@ -209,10 +245,7 @@ class Catalog:
             except NotFound:
                 self._problems.pop(key, None)
             except GatewayError as error:
-                until = time.monotonic() + RETRY_S
-                if len(self._problems) >= MAX_ENTRIES:
-                    del self._problems[next(iter(self._problems))]
-                self._problems[key] = Problem(str(error)[:300], until)
+                self._note_problem(key, str(error), is_slow=isinstance(error, BackendTimeout))
                 log.info("Backend %s of %s did not say what it offers: %s", key[1], key[0], error)
             except Exception:
                 log.exception("Could not ask backend %s of %s what it offers", key[1], key[0])

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from enum import Enum
 from typing import Protocol
 
@@ -24,7 +25,19 @@ from app.links.bridged import BridgedLink
 from app.links.source import LinkLease
 from app.processes.link import BackendLink, Exit
 from app.protocol.eras.sessionless_envelope import refuses_handshake
-from app.protocol.jsonrpc import METHOD_NOT_FOUND, Response, code_of, dump_request, dump_response, parse_backend
+from app.protocol.exchange import PING
+from app.protocol.jsonrpc import (
+    METHOD_NOT_FOUND,
+    Request,
+    Response,
+    code_of,
+    dump_request,
+    dump_response,
+    error_response,
+    parse_backend,
+    result_response,
+    several,
+)
 from app.protocol.toolset.greeting import hello_for
 from app.protocol.toolset.offer import MAX_PAGES, Offer, cursor, page, promised
 
@@ -89,6 +102,7 @@ class ToolsetMember:
         self._scope = anyio.CancelScope()
         self._is_paused = False
         self._last_list = 0
+        self._attempt = 0  # to start the process; those before it are given up
 
     @property
     def process(self) -> str | None:
@@ -162,6 +176,8 @@ class ToolsetMember:
     # --- starting
 
     async def _start(self) -> None:
+        self._attempt += 1
+        attempt = self._attempt
         with anyio.CancelScope() as self._scope:
             try:
                 with anyio.fail_after(self._within_s):
@@ -174,12 +190,14 @@ class ToolsetMember:
             except Exception:
                 log.exception("Could not start a member of a toolset")
                 error = BackendUnavailable()
-            self._end(error, None, "not_initialized")
+            if attempt == self._attempt:
+                self._end(error, None, "not_initialized")
 
     async def _open(self) -> Response:
         """The answer to `initialize`. Raises GatewayError: there is no process, or its handshake fails."""
+        attempt = self._attempt
         lease = await self._ask()
-        if self.state is not State.STARTING:  # it was given up while it waited
+        if self.state is not State.STARTING or attempt != self._attempt:  # it was given up while it waited
             lease.release("session_closed")
             raise BackendExited
         self._lease, self._link = lease, lease.link
@@ -235,7 +253,7 @@ class ToolsetMember:
         """
         self.state = State.STARTING
         answer = await self._open()
-        offer = Offer(answer.value, is_sessionless=isinstance(self._link, BridgedLink))
+        offer = Offer.begun(answer.value, is_sessionless=isinstance(self._link, BridgedLink))
         for method in promised(offer.capabilities):
             offer = await self.listed(method, offer)
         return offer
@@ -269,8 +287,24 @@ class ToolsetMember:
     def backend_sent(self, line: bytes) -> None:
         if self._answers and self._is_our_answer(line):
             return
-        if self.state is State.OPEN:
+        if self.state is State.OPEN and self._tasks is not None:
             self._side.member_sent(self._index, line)
+        else:
+            self._heard_alone(line)
+
+    def _heard_alone(self, line: bytes) -> None:
+        """There is no client to ask, or not yet: pings are answered, and other questions refused."""
+        try:
+            message = parse_backend(line)
+        except InvalidMessage:
+            for each in several(line):
+                self.backend_sent(each)
+            return
+        if type(message) is not Request or self._link is None:
+            return
+        refusal = error_response(message.id, METHOD_NOT_FOUND, "nobody can be asked before the handshake is over")
+        with suppress(GatewayError):  # it does not read, or has ended: that is noticed elsewhere
+            self._link.send(result_response(message.id, {}) if message.method == PING else refusal)
 
     def _is_our_answer(self, line: bytes) -> bool:
         try:

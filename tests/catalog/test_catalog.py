@@ -113,6 +113,33 @@ async def test_one_that_does_not_start_is_unknown_with_the_reason_and_not_asked_
     assert rig.started == started
 
 
+def mute(name: str, tenant: str = "acme"):
+    return replace(spec_of("trickster", "mute", name=name), tenant=tenant)
+
+
+async def test_one_that_never_answers_is_waited_for_once(rig, monkeypatch):
+    monkeypatch.setattr(catalog_module, "FIRST_S", 0.5)
+    monkeypatch.setattr(catalog_module, "RETRY_S", 0.0)  # it may be asked again at once, but nobody waits for that
+    rig.specs["mute"] = mute("mute")
+    assert (await rig.catalog.of_members("acme", ["mute"])) == [None]
+    assert "within" in rig.catalog.problem(("acme", "mute"))
+    with anyio.fail_after(0.4):
+        assert (await rig.catalog.of_members("acme", ["mute"])) == [None]
+
+
+async def test_backends_that_never_answer_hold_up_no_other_tenant(rig):
+    rig.specs |= {f"mute{number}": mute(f"mute{number}", "evil") for number in range(10)}
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(rig.catalog.run)
+        for number in range(10):
+            rig.catalog.doubt(("evil", f"mute{number}"))
+        await eventually(lambda: rig.started == 2, 10)
+        rig.catalog.doubt(("acme", "red"))
+        await eventually(lambda: rig.catalog.cached("acme", ["red"])[0] is not None, 10)
+        assert rig.started == 3
+        tasks.cancel_scope.cancel()
+
+
 async def test_a_doubt_is_cleared_in_the_background(rig, monkeypatch):
     monkeypatch.setattr(catalog_module, "RETRY_S", 0.0)
     async with anyio.create_task_group() as tasks:

@@ -38,3 +38,17 @@ async def test_a_member_that_is_lost_while_it_is_asked_for_its_lists_takes_nobod
             await anyio.sleep(0.2)
         assert await other.call("blue_say", text="hi") == "blue: hi"
     await gateway.wait_for_backends(0)
+
+
+async def test_a_member_that_asks_before_it_answers_is_listed_and_called(gateway: Gateway) -> None:
+    toolset = beside_a_trickster(gateway, "asks")
+    assert toolset.made["shown_tools"][0] == "bad_say"
+    async with wire(toolset) as session:
+        assert await session.call("bad_say") == "asks"
+
+
+async def test_a_member_of_many_mib_is_named_and_hides_nothing(gateway: Gateway) -> None:
+    toolset = beside_a_trickster(gateway, "boasts")
+    assert "MiB" in toolset.made["status"][0]["problem"]
+    async with wire(toolset) as session:
+        assert await session.call("red_say", text="hi") == "red: hi"

@@ -1,7 +1,7 @@
 """Offer: everything that a backend says it offers, as it said it."""
 
 from collections.abc import Sequence
-from typing import Self
+from typing import Self, TypeVar
 
 import msgspec
 
@@ -20,6 +20,8 @@ LISTS = {  # the list, by its method: the member of the result, and the capabili
 
 _decode_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
+_O = TypeVar("_O", bound="Offer")
+
 
 class Offer(msgspec.Struct, frozen=True, omit_defaults=True):
     """`hello` is the result of `initialize`, or of `server/discover` where `is_sessionless`. `lists` has the items of
@@ -28,6 +30,11 @@ class Offer(msgspec.Struct, frozen=True, omit_defaults=True):
     hello: msgspec.Raw
     lists: dict[str, tuple[msgspec.Raw, ...]] = {}
     is_sessionless: bool = False
+
+    @classmethod
+    def begun(cls, hello: msgspec.Raw, *, is_sessionless: bool) -> Self:
+        """Without lists, so far. Raises InvalidResponse: it would be too large."""
+        return _within_limit(cls(hello, is_sessionless=is_sessionless))
 
     @property
     def capabilities(self) -> Params:
@@ -45,10 +52,7 @@ class Offer(msgspec.Struct, frozen=True, omit_defaults=True):
         """Raises InvalidResponse: the offer would be too large."""
         if len(items) > MAX_ITEMS:
             raise InvalidResponse(f"`{method}` has more than {MAX_ITEMS} entries")
-        changed = msgspec.structs.replace(self, lists={**self.lists, method: tuple(items)})
-        if changed.size > MAX_BYTES:
-            raise InvalidResponse(f"what the backend offers is more than {MAX_BYTES >> 20} MiB")
-        return changed
+        return _within_limit(msgspec.structs.replace(self, lists={**self.lists, method: tuple(items)}))
 
     @property
     def size(self) -> int:
@@ -63,6 +67,12 @@ class Offer(msgspec.Struct, frozen=True, omit_defaults=True):
     def load(cls, data: bytes) -> Self:
         """What `dump` made. Raises msgspec.MsgspecError."""
         return msgspec.json.decode(data, type=cls)
+
+
+def _within_limit(offer: _O) -> _O:
+    if offer.size > MAX_BYTES:
+        raise InvalidResponse(f"what the backend offers is more than {MAX_BYTES >> 20} MiB")
+    return offer
 
 
 def promised(capabilities: Params) -> list[str]:
