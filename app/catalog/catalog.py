@@ -14,7 +14,7 @@ import msgspec
 
 from app.backends.pool import ProcessPool
 from app.domain import BackendSpec, Limits
-from app.errors import BackendTimeout, GatewayError, NotFound, StorageUnavailable
+from app.errors import BackendTimeout, BackendUnavailable, GatewayError, NotFound, StorageUnavailable
 from app.event import Event
 from app.links.inquiry import inquire
 from app.metrics import Metrics
@@ -256,6 +256,8 @@ class Catalog:
 
     async def _inquire(self, key: Key) -> None:
         spec, limits = await self._find(*key)
+        if spec.toolset is not None:
+            raise BackendUnavailable(f"{spec.name} is a toolset, which offers nothing of its own")
         alone = replace(spec, name=spec.name + SUFFIX, isolation="session", recovery="end", warm=0, max_processes=1)
         try:
             offer = await inquire(partial(self._pool.lease, alone, limits), INQUIRY_S)

@@ -24,6 +24,7 @@ from app.protocol.toolset.listing import ToolsetListing
 from app.protocol.toolset.outs import FailCall, ListsChanged, Noise, Out, ToMember, ToSession
 
 LIST_S = 30.0  # how long a member may take to list what has changed
+REST_S = 0.5  # between two such lists: one that changes without end costs no more than this
 
 log = logging.getLogger(__name__)
 
@@ -242,6 +243,7 @@ class ToolsetLink:
             while self._to_list and self._listener is not None:
                 member, change = next(iter(self._to_list))
                 await self._list_one(member, change, self._to_list.pop((member, change)))
+                await anyio.sleep(REST_S)
         except Exception:  # which would end the tasks of all sessions
             log.exception("Could not ask a member of a toolset for its lists")
         finally:

@@ -120,8 +120,10 @@ class Toolsets:
         return listing
 
     async def _lease_member(self, key: Key, spec: BackendSpec, principal: Principal, lease_one: LeaseOne) -> LinkLease:
-        """Looks the backend up each time: it may have been changed, switched off or removed since."""
+        """Looks the backend up each time: it may have been changed, switched off, removed or replaced since."""
         member, limits = await self._find(*key)
+        if member.toolset is not None:
+            raise BackendUnavailable(f"{member.name} is a toolset now, and no toolset has another as a member")
         self._offers.used(member)
         return await lease_one(replace(member, selection=Selection()), limits, principal)
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.gateway import ROOT, Gateway, running_gateway
 from tests.integration.toolboxes import TOOLBOX, Toolset, toolboxes
-from tests.integration.wire import wire
+from tests.integration.wire import RpcError, wire
 
 TRICKSTER = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/trickster.py")]
 
@@ -52,3 +52,50 @@ async def test_a_member_of_many_mib_is_named_and_hides_nothing(gateway: Gateway)
     assert "MiB" in toolset.made["status"][0]["problem"]
     async with wire(toolset) as session:
         assert await session.call("red_say", text="hi") == "red: hi"
+
+
+async def test_a_task_under_the_id_of_another_member_is_refused_and_not_mixed_up(gateway: Gateway) -> None:
+    tenant = gateway.add_tenant()
+    for name in ("a", "b"):
+        gateway.add_backend(tenant, name, TRICKSTER[0], [*TRICKSTER[1:], "claims", name])
+    async with wire(Toolset(gateway, tenant, [{"backend": "a"}, {"backend": "b"}])) as session:
+        made = await session.request("tools/call", {"name": "a_say", "task": {}})
+        with pytest.raises(RpcError, match="another server"):
+            await session.request("tools/call", {"name": "b_say", "task": {}})
+        assert (await session.request("tasks/get", {"taskId": made["task"]["taskId"]}))["x"] == "a"
+
+
+async def test_a_member_that_changes_without_end_leaves_the_others_their_time(gateway: Gateway) -> None:
+    async with wire(beside_a_trickster(gateway, "restless")) as session:
+        await session.call("bad_tool0")
+        with anyio.fail_after(20):
+            for _ in range(200):
+                assert await session.call("red_say", text="hi") == "red: hi"
+
+
+async def test_tools_of_one_member_whose_names_become_equal_are_refused(gateway: Gateway) -> None:
+    with pytest.raises(AssertionError, match=r"409.*say/it is hidden"):
+        beside_a_trickster(gateway, "equal")
+
+
+async def test_a_toolset_in_the_place_of_a_member_is_named_and_started_by_nobody(gateway: Gateway) -> None:
+    toolset = toolboxes(gateway, "red", "blue")
+    gateway.api("DELETE", f"/tenants/{toolset.tenant}/backends/red")
+    inner = {"name": "red", "members": [{"backend": "blue"}]}
+    gateway.api("POST", f"/tenants/{toolset.tenant}/toolsets", inner)
+    async with wire(toolset) as session:
+        with pytest.raises(RpcError, match=r"Unknown tool|is a toolset now"):
+            await session.call("red_say")
+        assert await session.call("blue_say", text="hi") == "blue: hi"
+
+
+async def test_what_is_excluded_is_reached_by_no_name_and_no_search(gateway: Gateway) -> None:
+    toolset = toolboxes(gateway, "red", "blue")
+    members = [{"backend": "red", "exclude": ["die"]}, {"backend": "blue", "include": ["say"]}]
+    gateway.api("PATCH", f"/tenants/{toolset.tenant}/toolsets/all", {"mode": "search", "members": members})
+    async with wire(toolset) as session:
+        for name in ("red_die", "die", "blue_die", "call_tool", "find_tools"):
+            with pytest.raises(RpcError, match="Unknown tool"):
+                await session.call("call_tool", name=name)
+        found = await session.request("tools/call", {"name": "find_tools", "arguments": {"query": "die", "limit": -1}})
+        assert found["structuredContent"]["tools"] == []

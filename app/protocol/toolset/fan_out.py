@@ -50,6 +50,7 @@ MAX_URIS = 256  # that a session may subscribe to
 RESOURCE_NOT_FOUND = -32002
 
 _OURS = b'"toolset-'
+_SAME_TASK = "the server works on it as a task, under an id that is taken by a task of another server of this toolset"
 _CHANGES = {
     "notifications/tools/list_changed": ("tools/list",),
     "notifications/prompts/list_changed": ("prompts/list",),
@@ -311,7 +312,8 @@ class FanOut:
                 self._searching.succeeded(call.query, call.tool)
             task = task_made(response.value) if call.may_make_task else None
             if task is not None:
-                self._tasks.setdefault(task, member)
+                if self._tasks.setdefault(task, member) != member:
+                    return [FailCall(call.id, InvalidResponse(_SAME_TASK))]
                 if len(self._tasks) > MAX_TASKS:
                     del self._tasks[next(iter(self._tasks))]
         return [ToSession(line)]

@@ -130,7 +130,13 @@ class ToolsetListing:
     def _show_tools(self, method: str, index: int, offer: Offer) -> Iterable[bytes]:
         member = self.members[index]
         tools = _by_name(offer.items(method))
-        for shown, own in shown_tools(member.selection, member.prefix, tools).items():
+        named = shown_tools(member.selection, member.prefix, tools)
+        if len(named) < len(tools):
+            first = set(named.values())
+            for own in tools:
+                if own not in first and member.selection.shows(own):
+                    _note(self.clashes, f"{member.name}: {own} is hidden: another tool is shown under its name")
+        for shown, own in named.items():
             if self._is_free(self._tools, shown, "tool", index):
                 self._tools[shown] = place = Place(index, own)
                 self._own_tools.setdefault(own, []).append(place)

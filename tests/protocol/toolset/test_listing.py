@@ -34,6 +34,13 @@ def test_of_two_members_with_one_name_the_first_is_shown_and_the_other_named():
     assert listing.hidden == ["blue: a://b is hidden: red has it too"]
 
 
+def test_of_two_tools_of_one_member_that_would_have_one_name_the_second_is_named():
+    made = offer("any", tools=[tool("a.b"), tool("a/b"), tool("c"), tool("d"), tool("e")])
+    listing = ToolsetListing([shown("red", made, rename={"d": "c"}, exclude=("e",))])
+    assert listing.tools == ["red_a_b", "red_c"]
+    assert [words.split(" is hidden")[0] for words in listing.clashes] == ["red: a/b", "red: d"]
+
+
 def test_an_app_calls_its_tool_by_the_name_that_its_server_knows():
     ui = tool("draw", _meta={"ui": {"resourceUri": "ui://red/app"}})
     old = tool("paint", _meta={"ui/resourceUri": "ui://blue/app"})
