@@ -79,6 +79,8 @@ class Catalog:
     def __init__(self, store: CatalogStore, find: Find, pool: ProcessPool, metrics: Metrics) -> None:
         self._store, self._find, self._pool, self._metrics = store, find, pool, metrics
         self._entries: dict[Key, tuple[Entry, float]] = {}  # and until when they are fresh
+        self._bytes: dict[Key, int] = {}  # of the offer of each
+        self._cached_bytes = 0  # of all
         self._problems: dict[Key, Problem] = {}
         self._inquiring = SingleFlight[Key]()
         self._doubts: dict[Key, float] = {}  # and when they are asked
@@ -158,21 +160,25 @@ class Catalog:
             if name in rows:
                 self._keep((tenant, name), rows[name])
             else:
-                self._entries.pop((tenant, name), None)
+                self._drop((tenant, name))
 
     def _keep(self, key: Key, row: CatalogRow) -> None:
-        kept = self._entries.pop(key, None)
-        if kept is not None and kept[0].revision == row.revision and kept[0].changed_at == row.changed_at:
-            offer = kept[0].offer  # the same object, so that listings need not be made again
+        kept = self._drop(key)
+        if kept is not None and kept.revision == row.revision and kept.changed_at == row.changed_at:
+            offer = kept.offer  # the same object, so that listings need not be made again
         else:
             offer = Offer.load(row.offer)
         entry = Entry(row.definition, row.revision, offer, row.looked_at, row.changed_at)
         self._entries[key] = (entry, time.monotonic() + MAX_AGE_S)
-        while len(self._entries) > MAX_ENTRIES or self._cached_bytes() > MAX_CACHED_BYTES:
-            del self._entries[next(iter(self._entries))]
+        self._bytes[key] = len(row.offer)
+        self._cached_bytes += len(row.offer)
+        while len(self._entries) > MAX_ENTRIES or (self._cached_bytes > MAX_CACHED_BYTES and len(self._entries) > 1):
+            self._drop(next(iter(self._entries)))
 
-    def _cached_bytes(self) -> int:
-        return sum(entry.offer.size for entry, _ in self._entries.values()) if len(self._entries) > 1 else 0
+    def _drop(self, key: Key) -> Entry | None:
+        kept = self._entries.pop(key, None)
+        self._cached_bytes -= self._bytes.pop(key, 0)
+        return None if kept is None else kept[0]
 
     # --- asking
 

@@ -185,6 +185,9 @@ class ToolsetMember:
                 return
             except TimeoutError:
                 error: GatewayError = BackendTimeout(f"the server did not start within {self._within_s:.0f} s")
+                if self._lease is None:
+                    words = f"there was no room for a process of this server within {self._within_s:.0f} s"
+                    error = BackendBusy(f"{words}: the limits of the tenant or of the backend are reached")
             except GatewayError as problem:
                 error = problem
             except Exception:

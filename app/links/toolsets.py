@@ -22,6 +22,7 @@ from app.protocol.toolset.searching import Terms
 from app.search.learned import Learned
 
 MAX_LISTINGS = 1000  # kept; the oldest is forgotten
+MAX_LISTED_BYTES = 256 << 20  # of all lists that are kept, but for the newest
 MAX_LEARNED = 256  # toolsets for which it is remembered what callers have found, with 256 KiB each
 
 Key = tuple[str, str]
@@ -56,6 +57,7 @@ class Toolsets:
         self._links: WeakKeyDictionary[ToolsetLink, tuple[BackendSpec, tuple[Key, ...]]] = WeakKeyDictionary()
         self._learned: dict[Key, Learned] = {}  # of toolsets that are searched, the one opened last at the end
         self._listings: dict[Key, tuple[BackendSpec, tuple[Offer | None, ...], ToolsetListing]] = {}
+        self._listed_bytes = 0
 
     async def lease(
         self, spec: BackendSpec, principal: Principal, lease_one: LeaseOne, tasks: anyio.abc.TaskGroup
@@ -113,11 +115,17 @@ class Toolsets:
                 for member, offer in zip(members_of(spec), offers, strict=True)
             ]
         )
-        self._listings.pop(spec.key, None)
-        if len(self._listings) >= MAX_LISTINGS:
-            del self._listings[next(iter(self._listings))]
+        self._forget(spec.key)
         self._listings[spec.key] = (spec, offers, listing)
+        self._listed_bytes += listing.size
+        while len(self._listings) > MAX_LISTINGS or (self._listed_bytes > MAX_LISTED_BYTES and len(self._listings) > 1):
+            self._forget(next(iter(self._listings)))
         return listing
+
+    def _forget(self, key: Key) -> None:
+        kept = self._listings.pop(key, None)
+        if kept is not None:
+            self._listed_bytes -= kept[2].size
 
     async def _lease_member(self, key: Key, spec: BackendSpec, principal: Principal, lease_one: LeaseOne) -> LinkLease:
         """Looks the backend up each time: it may have been changed, switched off, removed or replaced since."""
@@ -143,7 +151,7 @@ class Toolsets:
     def removed(self, key: Key) -> None:
         """The toolset is no more: another one of its name begins anew."""
         self._learned.pop(key, None)
-        self._listings.pop(key, None)
+        self._forget(key)
 
     def offer_changed(self, key: Key) -> None:
         """Open sessions are told what is shown now."""

@@ -176,3 +176,13 @@ def test_a_definition_is_what_is_started_and_how():
     assert definition_of(replace(spec, version=7, enabled=False, warm=3)) == definition_of(spec)
     for other in (replace(spec, args=()), replace(spec, env={"A": "b"}), replace(spec, sandbox=Sandbox(network="web"))):
         assert definition_of(other) != definition_of(spec)
+
+
+async def test_what_is_cached_has_a_limit_in_bytes(rig, monkeypatch):
+    await rig.catalog.of_members("acme", ["red", "blue"])
+    monkeypatch.setattr(catalog_module, "MAX_CACHED_BYTES", rig.catalog._cached_bytes - 1)
+    (offer,) = rig.catalog.cached("acme", ["red"])
+    await rig.catalog.note(rig.specs["red"], replace_tools(offer))
+    await rig.catalog.note(rig.specs["red"], offer)
+    assert [each is None for each in rig.catalog.cached("acme", ["red", "blue"])] == [False, True]
+    assert rig.catalog._cached_bytes == len(offer.dump())

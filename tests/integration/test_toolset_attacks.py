@@ -99,3 +99,13 @@ async def test_what_is_excluded_is_reached_by_no_name_and_no_search(gateway: Gat
                 await session.call("call_tool", name=name)
         found = await session.request("tools/call", {"name": "find_tools", "arguments": {"query": "die", "limit": -1}})
         assert found["structuredContent"]["tools"] == []
+
+
+async def test_a_member_that_the_limits_leave_no_room_for_says_so(gateway: Gateway) -> None:
+    toolset = toolboxes(gateway, "red", "blue")
+    gateway.api("PATCH", f"/tenants/{toolset.tenant}/toolsets/all", {"timeouts": {"initialize_s": 1}})
+    gateway.api("PATCH", f"/tenants/{toolset.tenant}", {"limits": {"processes": 1}})
+    async with wire(toolset) as session:
+        assert await session.call("red_say", text="hi") == "red: hi"
+        assert "no room" in str(await session.ask("blue_say"))
+        assert await session.call("red_say", text="hi") == "red: hi"

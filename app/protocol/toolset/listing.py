@@ -66,6 +66,11 @@ class ToolsetListing:
         return self._results[method]
 
     @property
+    def size(self) -> int:
+        """Bytes of the lists that it has made."""
+        return sum(map(len, self._results.values()))
+
+    @property
     def tools(self) -> list[str]:
         """The names of the tools that are shown."""
         return list(self._tools)
