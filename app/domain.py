@@ -192,6 +192,8 @@ class BackendSpec:
     `home`, the name of the tenant's home (`home_of`), and `sandbox_exempt`, that of the tenant, are set when the spec
     is read from the database. `keeper`: the identity of the principal whose home a process gets, set when it is started
     (`homes_per_principal`).
+    `pin`: whether tools that nobody has approved as they are offered are shown and called (`warn`: all but those that
+    were rejected); `pin_minor`: whether harmless edits of an approved definition are.
     `selection`: which of its tools are shown. `toolset`: it starts nothing itself, but stands for other backends;
     `command` is empty.
     `missed_log`: the descriptor of a file in which it is written down what the sandbox keeps from a process, for a
@@ -215,6 +217,8 @@ class BackendSpec:
     limits: ProcessLimits = field(default_factory=ProcessLimits)
     state: Literal["none", "keep"] = "none"
     selection: Selection = field(default_factory=Selection)
+    pin: Literal["off", "warn", "block"] = "off"
+    pin_minor: Literal["accept", "ask"] = "accept"
     toolset: Toolset | None = None
     enabled: bool = True
     reason: str = ""

@@ -14,7 +14,7 @@ from app.auth.issuer_check import IssuerCheck
 from app.auth.policy import has_scope, is_platform_admin, is_platform_scope, may_grant, may_see
 from app.auth.sealing import Sealer
 from app.backends.backend_check import CheckResult
-from app.catalog.catalog import Entry
+from app.catalog.entries import Decision, Entry
 from app.domain import DEFAULT_TENANT, BackendSpec, Limits, Principal, Scope, Tenant, is_name
 from app.errors import Conflict, Disabled, Forbidden, InvalidRequest, NotFound
 from app.http.dependencies import CurrentPrincipal
@@ -27,6 +27,7 @@ from app.storage.audit import AuditLog
 from app.storage.audit_act import Act, Change
 from app.storage.issuers import IssuerRepository
 from app.storage.switches import SwitchRepository
+from app.storage.tools.approvals import Approvals
 from app.storage.tools.toolsets import ToolsetRepository
 from app.this_node.limits_use import LimitsUse
 from app.this_node.listing import Gathered, Listing, Window
@@ -95,8 +96,20 @@ class CatalogView(Protocol):
     async def entries(self, tenant: str, backends: Sequence[str]) -> Mapping[str, Entry]:
         """What is known of these backends; asks none of them. Raises StorageUnavailable."""
 
-    def doubt(self, key: tuple[str, str]) -> None:
+    def ask_soon(self, key: tuple[str, str]) -> None:
         """Asks a backend soon."""
+
+    def used(self, spec: BackendSpec) -> None:
+        """Asks this version of a backend soon, if it is known and starts something else than the one that was asked."""
+
+    async def approvals(self, key: tuple[str, str]) -> Approvals:
+        """What persons have said of the backend's tools."""
+
+    async def decide(self, key: tuple[str, str], decision: Decision, *, act: Act | None = None) -> None:
+        """Approves or rejects tools as they are offered. Raises Conflict, InvalidRequest."""
+
+    async def judge_again(self, key: tuple[str, str]) -> None:
+        """The backend's policy has changed."""
 
 
 ALL = "-"  # instead of a tenant's name in a path: all tenants

@@ -18,6 +18,7 @@ from app.admin.resources import (
     processes,
     sessions,
     tenants,
+    tools,
     toolsets,
 )
 from app.http.problems import responses
@@ -29,7 +30,9 @@ _bearer = HTTPBearer(
     auto_error=False, scheme_name="key", description="An API key: `tlk_…`, or a JWT of an issuer of the tenant"
 )
 
-_OF_TENANTS = (backends, toolsets, catalog, imports, api_keys, principals, issuers, issuer_checks, sessions, processes)
+_OF_TENANTS = (
+    backends, tools, toolsets, catalog, imports, api_keys, principals, issuers, issuer_checks, sessions, processes,
+)  # fmt: skip
 
 
 def build_router() -> APIRouter:

@@ -1,25 +1,36 @@
 """Catalog: what each backend offers, without starting it."""
 
-import hashlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Protocol
 
 import anyio
-import msgspec
+import anyio.to_thread
 
 from app.backends.pool import ProcessPool
+from app.catalog.entries import Decision, Entry, Problem, definition_of
+from app.catalog.judging import Found, approved, judge, rejected, tools_of, withheld
+from app.catalog.stores import ApprovalStore, CatalogStore
 from app.domain import BackendSpec, Limits
-from app.errors import BackendTimeout, BackendUnavailable, GatewayError, NotFound, StorageUnavailable
+from app.errors import (
+    BackendTimeout,
+    BackendUnavailable,
+    Conflict,
+    GatewayError,
+    InvalidRequest,
+    NotFound,
+    StorageUnavailable,
+)
 from app.event import Event
 from app.links.inquiry import inquire
 from app.metrics import Metrics
-from app.protocol.toolset.offer import Offer
+from app.protocol.toolset.offer import Known, Offer
 from app.single_flight import SingleFlight
+from app.storage.audit_act import Act
+from app.storage.tools.approvals import Approvals
 from app.storage.tools.catalog import CatalogRow
 
 MAX_AGE_S = 5.0  # of what is cached: another node may have stored something else
@@ -29,6 +40,7 @@ INQUIRY_S = 60.0  # from the wait for a process to the last list
 FIRST_S = 20.0  # how long a session waits for members that nobody has asked yet
 RETRY_S = 30.0  # between two inquiries that failed, or of a backend that changes all the time
 MAX_DOUBTS = 1000  # backends to ask again; the others are asked at their next change
+MAX_JUDGEMENTS = 5  # of one backend that offers something else each time
 AT_ONCE = 4  # inquiries in the background
 OF_ONE_TENANT = 2  # of them: backends of one that do not answer hold up no other tenant's
 SUFFIX = ":catalog"  # of the name under which the pool counts the process: no backend can have this name
@@ -39,45 +51,14 @@ Find = Callable[[str, str], Awaitable[tuple[BackendSpec, Limits]]]
 log = logging.getLogger(__name__)
 
 
-class CatalogStore(Protocol):
-    """The catalogue of all nodes (CatalogRepository)."""
-
-    async def get(self, tenant: str, backends: Collection[str]) -> Mapping[str, CatalogRow]: ...
-
-    async def put(self, tenant: str, backend: str, definition: str, offer: bytes, now: datetime) -> CatalogRow: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """What a backend offers. `definition`: of which version of it; see `definition_of`."""
-
-    definition: str
-    revision: int
-    offer: Offer
-    looked_at: datetime
-    changed_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Why a backend did not say what it offers."""
-
-    words: str
-    until: float  # it is not asked again before
-    is_slow: bool = False  # nobody waits for it again: it is asked in the background
-
-
-def definition_of(spec: BackendSpec) -> str:
-    """The same for versions of a backend that start the same program in the same way."""
-    parts = (spec.command, spec.args, sorted(spec.env.items()), spec.cwd, asdict(spec.sandbox), spec.state)
-    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
-
-
 class Catalog:
     """Fulfils `links.toolsets.Offers`. `run` has to run; `changed` is told which backend offers something else."""
 
-    def __init__(self, store: CatalogStore, find: Find, pool: ProcessPool, metrics: Metrics) -> None:
-        self._store, self._find, self._pool, self._metrics = store, find, pool, metrics
+    def __init__(
+        self, store: CatalogStore, approvals: ApprovalStore, find: Find, pool: ProcessPool, metrics: Metrics
+    ) -> None:
+        self._store, self._approvals = store, approvals
+        self._find, self._pool, self._metrics = find, pool, metrics
         self._entries: dict[Key, tuple[Entry, float]] = {}  # and until when they are fresh
         self._bytes: dict[Key, int] = {}  # of the offer of each
         self._cached_bytes = 0  # of all
@@ -87,11 +68,12 @@ class Catalog:
         self._asked_at: dict[Key, float] = {}
         self._at_work: list[Key] = []  # doubted, and being asked
         self._has_doubts = anyio.Event()
+        self._outdated: dict[Key, None] = {}
         self.changed = Event[[Key]]()
 
     # --- reading
 
-    async def of_members(self, tenant: str, backends: Sequence[str]) -> Sequence[Offer | None]:
+    async def of_members(self, tenant: str, backends: Sequence[str]) -> Sequence[Known | None]:
         """What each of these backends offers; None where nobody could find out, for now.
 
         Those that nobody has asked yet are asked now, for up to FIRST_S; then they are asked on in the background.
@@ -116,10 +98,10 @@ class Catalog:
                     self.doubt((tenant, name))
         return self.cached(tenant, backends)
 
-    def cached(self, tenant: str, backends: Sequence[str]) -> Sequence[Offer | None]:
+    def cached(self, tenant: str, backends: Sequence[str]) -> Sequence[Known | None]:
         """As `of_members`, from what this node has read; waits for nothing."""
         found = [self._entries.get((tenant, name)) for name in backends]
-        return [None if entry is None else entry[0].offer for entry in found]
+        return [None if entry is None else entry[0].known for entry in found]
 
     async def entries(self, tenant: str, backends: Sequence[str]) -> Mapping[str, Entry]:
         """What is known of these backends; asks none of them. Raises StorageUnavailable: as `of_members`."""
@@ -165,10 +147,13 @@ class Catalog:
     def _keep(self, key: Key, row: CatalogRow) -> None:
         kept = self._drop(key)
         if kept is not None and kept.revision == row.revision and kept.changed_at == row.changed_at:
-            offer = kept.offer  # the same object, so that listings need not be made again
+            offer, known = kept.offer, kept.known
         else:
-            offer = Offer.load(row.offer)
-        entry = Entry(row.definition, row.revision, offer, row.looked_at, row.changed_at)
+            offer, known = Offer.load(row.offer), None
+        why = withheld(offer, row.pins, row.policy)
+        if known is None or known.withheld != why:
+            known = Known(offer, why)  # else the same object, so that listings need not be made again
+        entry = Entry(row.definition, row.revision, offer, row.looked_at, row.changed_at, row.pins, known)
         self._entries[key] = (entry, time.monotonic() + MAX_AGE_S)
         self._bytes[key] = len(row.offer)
         self._cached_bytes += len(row.offer)
@@ -183,35 +168,116 @@ class Catalog:
     # --- asking
 
     def doubt(self, key: Key) -> None:
-        """The backend says that its lists have changed, or was changed: it is asked in the background."""
-        if key in self._doubts or len(self._doubts) >= MAX_DOUBTS:
-            return
-        self._doubts[key] = max(time.monotonic(), self._asked_at.get(key, 0.0) + RETRY_S)
-        self._has_doubts.set()
+        """The backend says that its lists have changed: it is asked in the background, at most every RETRY_S."""
+        self._ask_at(key, max(time.monotonic(), self._asked_at.get(key, 0.0) + RETRY_S))
+
+    def ask_soon(self, key: Key) -> None:
+        """An administrator has changed the backend, or seen that it works: it is asked in the background at once."""
+        self._ask_at(key, time.monotonic())
+
+    def _ask_at(self, key: Key, at: float) -> None:
+        if key in self._doubts or len(self._doubts) < MAX_DOUBTS:
+            self._doubts[key] = min(at, self._doubts.get(key, at))
+            self._has_doubts.set()
 
     def used(self, spec: BackendSpec) -> None:
         """A session gets a process of this version of the backend: if it starts another program than the one that was
         asked, it is doubted."""
         entry = self._entries.get(spec.key)
         if entry is not None and entry[0].definition != definition_of(spec):
-            self.doubt(spec.key)
+            self.ask_soon(spec.key)
 
-    async def note(self, spec: BackendSpec, offer: Offer) -> Entry:
+    async def note(self, spec: BackendSpec, offer: Offer) -> None:
         """Stores what the backend offers. Raises GatewayError: it could not be stored."""
-        row = await self._store.put(spec.tenant, spec.name, definition_of(spec), offer.dump(), datetime.now(UTC))
-        before = self._entries.get(spec.key)
         self._problems.pop(spec.key, None)
-        self._keep(spec.key, row)
-        entry = self._entries[spec.key][0]
-        if before is None or before[0].offer is not entry.offer:
-            self.changed.tell(spec.key)
-        return entry
+        await self._store_judged(spec.key, definition_of(spec), offer)
+
+    async def _store_judged(self, key: Key, definition: str, offer: Offer) -> None:
+        pins = await self._judge(key, offer)
+        await self._store.put(*key, definition, offer.dump(), pins, datetime.now(UTC))
+        await self._read_again(key)
+
+    async def _judge(self, key: Key, offer: Offer) -> Mapping[str, Found]:
+        others = [entry.offer for other, (entry, _) in self._entries.items() if other[0] == key[0] and other != key]
+        return await anyio.to_thread.run_sync(judge, offer, await self._approvals.get(*key), others)
+
+    async def _read_again(self, key: Key) -> None:
+        """Tells of it if toolsets see it otherwise now."""
+        before = self._entries.get(key)
+        row = (await self._store.get(key[0], [key[1]])).get(key[1])
+        if row is None:
+            self._drop(key)
+        else:
+            self._keep(key, row)
+        now = self._entries.get(key)
+        if (before and before[0].known) is not (now and now[0].known):
+            self.changed.tell(key)
+
+    # --- approving
+
+    async def decide(self, key: Key, decision: Decision, *, act: Act | None = None) -> None:
+        """Approves or rejects tools as they are offered.
+
+        Raises:
+            Conflict: nobody knows what the backend offers, or it is not the revision that was looked at.
+            InvalidRequest: there is no such tool, or its definition is too large to be looked at.
+            BackendNotFound, StorageUnavailable.
+        """
+        await self._read(key[0], [key[1]])
+        entry = self._entries.get(key)
+        if entry is None:
+            raise Conflict("nobody knows yet what this backend offers: check it first")
+        offer = entry[0].offer
+        if decision.revision is not None and decision.revision != entry[0].revision:
+            raise Conflict(f"the backend offers something else now: revision {entry[0].revision}; look again")
+        said = await self._approvals.get(*key)
+        tools = [*tools_of(offer), *said.tools] if decision.tools is None else decision.tools
+        unknown = [tool for tool in tools if tool not in tools_of(offer) and tool not in said.tools]
+        if unknown:
+            raise InvalidRequest(f"there is no tool {unknown[0][:100]}", field="tools")
+        choose = approved if decision.approves else rejected
+        changed = choose(offer, dict.fromkeys(tools), said, decision.by, datetime.now(UTC))
+        await self._approvals.put(*key, changed, act=act)
+        await self.judge_again(key)
+
+    async def judge_again(self, key: Key) -> None:
+        """The backend's policy has changed, or what is approved. Raises StorageUnavailable, BackendNotFound."""
+        for _ in range(MAX_JUDGEMENTS):
+            row = (await self._store.get(key[0], [key[1]])).get(key[1])
+            if row is None:
+                return
+            pins = await self._judge(key, Offer.load(row.offer))
+            if await self._store.judged(*key, row.revision, pins):
+                break
+        await self._read_again(key)
+
+    async def approvals(self, key: Key) -> Approvals:
+        """What persons have said of the backend's tools. Raises BackendNotFound, StorageUnavailable."""
+        return await self._approvals.get(*key)
+
+    async def withheld(self, key: Key, offer: Offer) -> Mapping[str, str]:
+        """Which tools of what a session's own process offers are neither shown nor called there, and why.
+
+        Raises:
+            BackendNotFound, StorageUnavailable.
+        """
+        said = await self._approvals.get(*key)
+        return {} if said.policy == "off" else withheld(offer, await self._judge(key, offer), said.policy)
+
+    # --- in the background
+
+    def changed_elsewhere(self, key: Key) -> None:
+        """Another node may have stored something: it is read again soon."""
+        if key in self._entries and len(self._outdated) < MAX_DOUBTS:
+            self._outdated[key] = None
+            self._has_doubts.set()
 
     async def run(self) -> None:
         """Asks those that are doubted, until cancelled."""
         async with anyio.create_task_group() as tasks:
             while True:
                 await self._has_doubts.wait()
+                await self._read_outdated()
                 for key in self._next():
                     del self._doubts[key]
                     self._at_work.append(key)
@@ -239,6 +305,14 @@ class Catalog:
         finally:
             self._at_work.remove(key)
             self._has_doubts.set()
+
+    async def _read_outdated(self) -> None:
+        outdated, self._outdated = self._outdated, {}
+        for key in outdated:
+            try:
+                await self._read_again(key)
+            except GatewayError:
+                continue  # it is read when it is needed, after MAX_AGE_S
 
     async def _try_to_inquire(self, key: Key) -> None:
         """Notes why, if it does not work. Callers that come together share one inquiry."""

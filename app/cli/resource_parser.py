@@ -56,6 +56,13 @@ examples:
   trunkline toolsets show work --tenant acme
   trunkline toolsets set work --tenant acme title="Everything for work"
 """
+_CATALOG = """
+examples:
+  trunkline catalog tools notes --tenant acme
+  trunkline catalog approve notes --tenant acme tools[]=add tools[]=list
+  trunkline catalog reject notes --tenant acme tools[]=add
+  trunkline backends set notes --tenant acme pin=block
+"""
 _KEYS = """
 scopes:
   mcp:connect             use every backend of the tenant
@@ -108,9 +115,15 @@ def add_resource_commands(commands: "Commands[argparse.ArgumentParser]") -> None
 
     toolsets = _Noun(commands, resources.TOOLSETS, "several backends behind one address", _TOOLSETS)
     toolsets.add_usual_verbs("its name")
-    catalog = _Noun(commands, resources.CATALOG, "what the backends offer, without starting them")
+    catalog = _Noun(commands, resources.CATALOG, "what the backends offer, and what of it is approved", _CATALOG)
     catalog.add_list("list how many tools, prompts and resources each backend offers")
     catalog.add("show", resources.show_object, "show the definitions of one backend", "the backend's name")
+    tools = catalog.add("tools", resources.list_tools, "show what has changed since it was approved", "its name")
+    tools.set_defaults(limit=MOST_LISTED)
+    for name, done in (("approve", "approved"), ("reject", "rejected")):
+        decide = catalog.add(name, resources.decide_tools, f"{name} tools as a backend offers them now", "its name")
+        decide.set_defaults(done=done)
+        _add_members(decide)
 
     _add_key_verbs(_Noun(commands, resources.KEYS, "create, list, rotate and revoke API keys", _KEYS))
 

@@ -150,6 +150,35 @@ def restart_object(options: argparse.Namespace) -> int:
     return 0
 
 
+# --- what of a backend's tools is approved
+
+
+def list_tools(options: argparse.Namespace) -> int:
+    """`catalog tools`: what was found of each tool, and what has changed."""
+    with open_rest(options) as rest:
+        rows, _ = rest.items(_tools_path(options), query={}, most=options.limit)
+    if options.json:
+        _print_json(rows)
+    elif rows:
+        print_table(rows, ("tool", "status", "reasons", "withheld", "by", "at"), of_tenant=False)
+    else:
+        print("it is not known which tools this backend offers: check it first", file=sys.stderr)
+    return 0
+
+
+def decide_tools(options: argparse.Namespace) -> int:
+    """`catalog approve` and `catalog reject`."""
+    body = _body(options)
+    _ask(options, "POST", f"{_tools_path(options)}:{options.verb}", body)
+    which = "all tools" if body.get("tools") is None else ", ".join(map(str, body["tools"]))
+    print(f"{options.done}, as {options.id} offers them now: {printable(which)}", file=sys.stderr)
+    return 0
+
+
+def _tools_path(options: argparse.Namespace) -> str:
+    return f"/tenants/{segment(options.tenant)}/backends/{segment(options.id)}/tools"
+
+
 # --- keys: the first one is created before anybody could use REST
 
 

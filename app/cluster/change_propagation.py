@@ -24,6 +24,8 @@ _BACKENDS = {  # and toolsets, which are backends to everybody but administrator
     "backend.change": Kind.BACKEND_CHANGED,
     "backend.delete": Kind.BACKEND_REMOVED,
     "backend.restart": Kind.BACKEND_RESTARTED,
+    "tool.approve": Kind.BACKEND_CHANGED,
+    "tool.reject": Kind.BACKEND_CHANGED,
     "toolset.create": Kind.BACKEND_CHANGED,
     "toolset.change": Kind.BACKEND_CHANGED,
     "toolset.delete": Kind.BACKEND_REMOVED,

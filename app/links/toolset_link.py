@@ -5,7 +5,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import anyio
@@ -21,6 +21,7 @@ from app.processes.link import BackendListener, Exit
 from app.protocol.toolset.fan_out import FanOut, Search
 from app.protocol.toolset.greeting import About
 from app.protocol.toolset.listing import ToolsetListing
+from app.protocol.toolset.offer import Known, Offer
 from app.protocol.toolset.outs import FailCall, ListsChanged, Noise, Out, ToMember, ToSession
 
 LIST_S = 30.0  # how long a member may take to list what has changed
@@ -30,12 +31,14 @@ log = logging.getLogger(__name__)
 
 
 class Seat(NamedTuple):
-    """A member's place in a session. `lease` waits for a process, which has to be initialized within `within_s`;
-    `on_changed`: the member says that its lists have changed, so what others see of it may be outdated."""
+    """A member's place in a session. `lease` waits for a process, which has to be initialized within `within_s`.
+    `on_changed`: the member says that its lists have changed, so what others see of it may be outdated; `withheld`:
+    which of the tools that it offers now are not shown, and why."""
 
     lease: Callable[[], Awaitable[LinkLease]]
     within_s: float
     on_changed: Callable[[], None]
+    withheld: Callable[[Offer], Awaitable[Mapping[str, str]]]
 
 
 class Front(NamedTuple):
@@ -257,11 +260,12 @@ class ToolsetLink:
             with anyio.fail_after(LIST_S):
                 for method in methods:
                     offer = await member.listed(method, offer)
+                known = Known(offer, await self._seats[index].withheld(offer))
         except (GatewayError, TimeoutError) as error:
             log.warning("A member of a toolset, %s, did not list what has changed: %s", self._name(index), error)
             return
         if self._listener is not None:
-            self._carry_out_all(self._fan_out.show(self.listing.with_offer(index, offer), change))
+            self._carry_out_all(self._fan_out.show(self.listing.with_offer(index, known), change))
 
     def _name(self, index: int) -> str:
         return self.listing.members[index].name

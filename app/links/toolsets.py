@@ -1,7 +1,7 @@
 """Toolsets: gives sessions of toolsets their links, and tells them what has changed."""
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -17,7 +17,7 @@ from app.metrics import Metrics
 from app.protocol.toolset.fan_out import NO_SEARCH, Search
 from app.protocol.toolset.greeting import About
 from app.protocol.toolset.listing import Shown, ToolsetListing
-from app.protocol.toolset.offer import Offer
+from app.protocol.toolset.offer import Known, Offer
 from app.protocol.toolset.searching import Terms
 from app.search.learned import Learned
 
@@ -33,11 +33,17 @@ LeaseOne = Callable[[BackendSpec, Limits, Principal], Awaitable[LinkLease]]
 class Offers(Protocol):
     """What backends offer (the catalogue)."""
 
-    async def of_members(self, tenant: str, backends: Sequence[str]) -> Sequence[Offer | None]:
+    async def of_members(self, tenant: str, backends: Sequence[str]) -> Sequence[Known | None]:
         """What each of these offers; None where it is not known, for now."""
 
-    def cached(self, tenant: str, backends: Sequence[str]) -> Sequence[Offer | None]:
+    def cached(self, tenant: str, backends: Sequence[str]) -> Sequence[Known | None]:
         """As `of_members`, without waiting."""
+
+    async def withheld(self, key: Key, offer: Offer) -> Mapping[str, str]:
+        """Which tools of what a session's own process offers are neither shown nor called there, and why."""
+
+    def changed_elsewhere(self, key: Key) -> None:
+        """Another node may have stored something about this backend."""
 
     def problem(self, key: Key) -> str | None:
         """Why the backend did not say what it offers, in words."""
@@ -56,7 +62,7 @@ class Toolsets:
         self._find, self._offers, self._metrics = find, offers, metrics
         self._links: WeakKeyDictionary[ToolsetLink, tuple[BackendSpec, tuple[Key, ...]]] = WeakKeyDictionary()
         self._learned: dict[Key, Learned] = {}  # of toolsets that are searched, the one opened last at the end
-        self._listings: dict[Key, tuple[BackendSpec, tuple[Offer | None, ...], ToolsetListing]] = {}
+        self._listings: dict[Key, tuple[BackendSpec, tuple[Known | None, ...], ToolsetListing]] = {}
         self._listed_bytes = 0
 
     async def lease(
@@ -78,6 +84,7 @@ class Toolsets:
                 partial(self._lease_member, key, spec, principal, lease_one),
                 spec.timeouts.initialize_s,
                 partial(self._offers.doubt, key),
+                partial(self._offers.withheld, key),
             )
             for key in keys
         ]
@@ -103,17 +110,14 @@ class Toolsets:
         """What this toolset shows now. The same object as long as nothing has changed."""
         return self._listing(spec, await self._offers.of_members(spec.tenant, _names(spec)))
 
-    def _listing(self, spec: BackendSpec, found: Sequence[Offer | None]) -> ToolsetListing:
+    def _listing(self, spec: BackendSpec, found: Sequence[Known | None]) -> ToolsetListing:
         offers = tuple(found)
         kept = self._listings.get(spec.key)
         if kept is not None and kept[0] == spec and all(map(_is, kept[1], offers)):
             return kept[2]
         prefixed = spec.toolset is not None
         listing = ToolsetListing(
-            [
-                Shown(member.backend, offer, member.prefix if prefixed else None, member.selection)
-                for member, offer in zip(members_of(spec), offers, strict=True)
-            ]
+            [_shown(member, known, prefixed=prefixed) for member, known in zip(members_of(spec), offers, strict=True)]
         )
         self._forget(spec.key)
         self._listings[spec.key] = (spec, offers, listing)
@@ -133,7 +137,7 @@ class Toolsets:
         if member.toolset is not None:
             raise BackendUnavailable(f"{member.name} is a toolset now, and no toolset has another as a member")
         self._offers.used(member)
-        return await lease_one(replace(member, selection=Selection()), limits, principal)
+        return await lease_one(replace(member, selection=Selection(), pin="off"), limits, principal)
 
     def problem(self, key: Key) -> str | None:
         """Why a backend did not say what it offers, in words."""
@@ -147,6 +151,10 @@ class Toolsets:
             for member, each in enumerate(keys):
                 if each == key:
                     link.lose(member, error, reason)
+
+    def changed_elsewhere(self, key: Key) -> None:
+        """Another node may have stored something about this backend."""
+        self._offers.changed_elsewhere(key)
 
     def removed(self, key: Key) -> None:
         """The toolset is no more: another one of its name begins anew."""
@@ -162,7 +170,7 @@ class Toolsets:
 
 def is_toolset(spec: BackendSpec) -> bool:
     """Whether its sessions have members, instead of a process."""
-    return spec.toolset is not None or spec.selection != Selection()
+    return spec.toolset is not None or spec.selection != Selection() or spec.pin != "off"
 
 
 def members_of(spec: BackendSpec) -> tuple[Member, ...]:
@@ -182,6 +190,13 @@ def about_of(spec: BackendSpec) -> About:
     if toolset is None:
         return About(spec.name, str(spec.version), is_backend=True)
     return About(spec.name, str(spec.version), toolset.title, toolset.instructions)
+
+
+def _shown(member: Member, known: Known | None, *, prefixed: bool) -> Shown:
+    prefix = member.prefix if prefixed else None
+    if known is None:
+        return Shown(member.backend, None, prefix, member.selection)
+    return Shown(member.backend, known.offer, prefix, member.selection, known.withheld)
 
 
 def _is(one: object, other: object) -> bool:

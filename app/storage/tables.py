@@ -70,6 +70,8 @@ backends = sa.Table(
     sa.Column("limits", sa.JSON, nullable=False),
     sa.Column("state", sa.String(16), nullable=False, server_default="none"),
     sa.Column("selection", sa.JSON, nullable=False, server_default="{}"),
+    sa.Column("pin", sa.String(8), nullable=False, server_default="off"),
+    sa.Column("pin_minor", sa.String(8), nullable=False, server_default="accept"),
     sa.Column("enabled", sa.Boolean, nullable=False),
     sa.Column("reason", sa.String(REASON_LENGTH), nullable=False, server_default=""),
     sa.Column("off_by_platform", sa.Boolean, nullable=False, server_default=sa.false()),
@@ -106,8 +108,23 @@ catalog = sa.Table(
     sa.Column("definition", sa.String(64), nullable=False),
     sa.Column("revision", sa.Integer, nullable=False),
     sa.Column("offer", sa.LargeBinary, nullable=False),
+    sa.Column("pins", sa.JSON, nullable=False),
     sa.Column("looked_at", UtcDateTime, nullable=False),
     sa.Column("changed_at", UtcDateTime, nullable=False),
+    sa.ForeignKeyConstraint(["tenant", "backend"], ["backends.tenant", "backends.name"], ondelete="CASCADE"),
+)
+
+# What a person has approved of a tool, and rejected. Rows go with their backend.
+approvals = sa.Table(
+    "approvals",
+    metadata,
+    sa.Column("tenant", sa.String(NAME_LENGTH), primary_key=True),
+    sa.Column("backend", sa.String(NAME_LENGTH), primary_key=True),
+    sa.Column("tool", sa.String(256), primary_key=True),
+    sa.Column("approved", sa.LargeBinary),
+    sa.Column("rejected", sa.String(64)),
+    sa.Column("by", sa.Text, nullable=False),
+    sa.Column("at", UtcDateTime, nullable=False),
     sa.ForeignKeyConstraint(["tenant", "backend"], ["backends.tenant", "backends.name"], ondelete="CASCADE"),
 )
 

@@ -95,6 +95,7 @@ class ChangeEffects:
 
     def forget_backend(self, key: Key) -> None:
         self._directory.forget(*key)
+        self._toolsets.changed_elsewhere(key)
 
     def forget_tenant(self, tenant: str) -> None:
         self._directory.forget(tenant)

@@ -1,4 +1,4 @@
-"""Toolsets, which of a backend's tools are shown, and the catalogue of what backends offer.
+"""Toolsets, which of a backend's tools are shown, the catalogue of what backends offer, and what of it is approved.
 
 Revision 0012, after sandboxes. Runs on SQLite and PostgreSQL.
 """
@@ -15,6 +15,8 @@ depends_on = None
 def upgrade() -> None:
     """Forward."""
     op.add_column("backends", sa.Column("selection", sa.JSON(), nullable=False, server_default="{}"))
+    for name, value in (("pin", "off"), ("pin_minor", "accept")):
+        op.add_column("backends", sa.Column(name, sa.String(8), nullable=False, server_default=value))
     tenant = sa.ForeignKey("tenants.name", ondelete="CASCADE", name="fk_toolsets_tenant_tenants")
     op.create_table(
         "toolsets",
@@ -41,6 +43,7 @@ def upgrade() -> None:
         sa.Column("definition", sa.String(64), nullable=False),
         sa.Column("revision", sa.Integer(), nullable=False),
         sa.Column("offer", sa.LargeBinary(), nullable=False),
+        sa.Column("pins", sa.JSON(), nullable=False),
         sa.Column("looked_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("changed_at", sa.DateTime(timezone=True), nullable=False),
         sa.PrimaryKeyConstraint("tenant", "backend", name="pk_catalog"),
@@ -53,8 +56,29 @@ def upgrade() -> None:
     )
 
 
+    op.create_table(
+        "approvals",
+        sa.Column("tenant", sa.String(63), nullable=False),
+        sa.Column("backend", sa.String(63), nullable=False),
+        sa.Column("tool", sa.String(256), nullable=False),
+        sa.Column("approved", sa.LargeBinary()),
+        sa.Column("rejected", sa.String(64)),
+        sa.Column("by", sa.Text(), nullable=False),
+        sa.Column("at", sa.DateTime(timezone=True), nullable=False),
+        sa.PrimaryKeyConstraint("tenant", "backend", "tool", name="pk_approvals"),
+        sa.ForeignKeyConstraint(
+            ["tenant", "backend"],
+            ["backends.tenant", "backends.name"],
+            ondelete="CASCADE",
+            name="fk_approvals_tenant_backend_backends",
+        ),
+    )
+
+
 def downgrade() -> None:
-    """Back."""
+    """Back. What was pinned is no longer withheld."""
+    op.drop_table("approvals")
     op.drop_table("catalog")
     op.drop_table("toolsets")
-    op.drop_column("backends", "selection")
+    for name in ("pin_minor", "pin", "selection"):
+        op.drop_column("backends", name)

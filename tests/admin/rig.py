@@ -24,7 +24,7 @@ from app.auth.outbound import Outbound
 from app.auth.sealing import Sealer
 from app.auth.tokens import Tokens
 from app.backends.backend_check import CheckResult
-from app.catalog.catalog import Entry
+from app.catalog.entries import Decision, Entry
 from app.domain import ApiKey, BackendSpec, Limits, Member, Network, Tenant, Toolset
 from app.errors import Disabled
 from app.http import health
@@ -32,7 +32,7 @@ from app.limits.rate_limiter import RateLimiter
 from app.links.toolsets import Toolsets
 from app.metrics import Metrics
 from app.node.application import build_api
-from app.protocol.toolset.offer import Offer
+from app.protocol.toolset.offer import Known, Offer
 from app.sandbox.report import ProfileView, SandboxView
 from app.sessions.directory import BackendDirectory
 from app.storage import ApiKeyRepository, BackendRepository, Database, TenantRepository
@@ -42,6 +42,7 @@ from app.storage.idempotency import IdempotencyRepository
 from app.storage.issuers import IssuerRepository
 from app.storage.migrate import upgrade
 from app.storage.switches import SwitchRepository
+from app.storage.tools.approvals import Approvals
 from app.storage.tools.toolsets import ToolsetRepository
 from app.this_node.limits_use import LimitsUse
 from app.this_node.listing import NO_USE, Gathered, Listing, Use, Window
@@ -177,15 +178,36 @@ class Node:
 class Offers:
     """What backends say that they offer, without starting them."""
 
+    audit: AuditLog
     known: dict[tuple[str, str], Offer] = field(default_factory=dict)
+    judged: list[tuple[str, str]] = field(default_factory=list)
+    decided: list[Decision] = field(default_factory=list)
     problems: dict[tuple[str, str], str] = field(default_factory=dict)
-    doubted: list[tuple[str, str]] = field(default_factory=list)
+    asked: list[tuple[str, str]] = field(default_factory=list)
 
-    async def of_members(self, tenant: str, backends: Sequence[str]) -> Sequence[Offer | None]:
+    async def of_members(self, tenant: str, backends: Sequence[str]) -> Sequence[Known | None]:
         return self.cached(tenant, backends)
 
-    def cached(self, tenant: str, backends: Sequence[str]) -> Sequence[Offer | None]:
-        return [self.known.get((tenant, backend)) for backend in backends]
+    def cached(self, tenant: str, backends: Sequence[str]) -> Sequence[Known | None]:
+        found = [self.known.get((tenant, backend)) for backend in backends]
+        return [None if offer is None else Known(offer) for offer in found]
+
+    async def withheld(self, key: tuple[str, str], offer: Offer) -> dict[str, str]:
+        return {}
+
+    def changed_elsewhere(self, key: tuple[str, str]) -> None:
+        """There are no others."""
+
+    async def approvals(self, key: tuple[str, str]) -> Approvals:
+        return Approvals("off", "accept", {})
+
+    async def decide(self, key: tuple[str, str], decision: Decision, *, act: Act | None = None) -> None:
+        self.decided.append(decision)
+        assert act is not None
+        await self.audit.append(act)
+
+    async def judge_again(self, key: tuple[str, str]) -> None:
+        self.judged.append(key)
 
     def problem(self, key: tuple[str, str]) -> str | None:
         return self.problems.get(key)
@@ -194,7 +216,10 @@ class Offers:
         """Nothing runs."""
 
     def doubt(self, key: tuple[str, str]) -> None:
-        self.doubted.append(key)
+        """Nothing runs."""
+
+    def ask_soon(self, key: tuple[str, str]) -> None:
+        self.asked.append(key)
 
     async def entries(self, tenant: str, backends: Sequence[str]) -> dict[str, Entry]:
         found = {name: self.known.get((tenant, name)) for name in backends}
@@ -289,7 +314,7 @@ async def open_rig(url: str) -> AsyncIterator[Rig]:
     switches = SwitchRepository(database)
     authenticator = Authenticator(ApiKeys(keys, maker), metrics.auth_failures, switches=switches)
     tenants, backends, toolsets = TenantRepository(database), BackendRepository(database), ToolsetRepository(database)
-    directory, offers = BackendDirectory(backends.get, tenants.get), Offers()
+    directory, offers = BackendDirectory(backends.get, tenants.get), Offers(AuditLog(database))
     app, ready, node = _own_api(), Ready(), Node()
     issuers, sealer, idp = IssuerRepository(database), Sealer(b"s" * 32), Host()
     check = IssuerCheck(Tokens(issuers, sealer, KeySets(idp.fetch)), idp.fetch, switches.off)

@@ -28,7 +28,7 @@ from app.this_node.views import FailureView
 
 router = APIRouter(route_class=AdminRoute, tags=["backends"])
 
-_OF_TENANT = {"enabled", "reason", *SELECTION}  # what administrators of a tenant may change
+_OF_TENANT = {"enabled", "reason", "pin", "pin_minor", *SELECTION}  # what administrators of a tenant may change
 
 BackendName = Annotated[str, Path(description="The backend's name.")]
 
@@ -152,6 +152,9 @@ async def change_backend(
         with if_match.still():
             changed = await access.admin.backends.replace(access.tenant, changed, act=act)
         access.admin.effects.backend_changed(changed)
+        access.admin.catalog.used(changed)
+        if (changed.pin, changed.pin_minor) != (spec.pin, spec.pin_minor):
+            await access.admin.catalog.judge_again(spec.key)
     return tagged(response, BackendAnswer.of(changed))
 
 
@@ -180,7 +183,7 @@ async def check_backend(access: MayManage, backend: BackendName) -> CheckAnswer:
         await access.admin.audit.append(access.act("backend.check", target))
         found = CheckAnswer.of(await access.admin.node.check(spec, limits))
     if found.ok:
-        access.admin.catalog.doubt(spec.key)
+        access.admin.catalog.ask_soon(spec.key)
     return found
 
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from app.admin.context import Access, MayRead
 from app.admin.paging import AskedPage, Page
 from app.admin.route import AdminRoute
-from app.catalog.catalog import Entry
+from app.catalog.entries import Entry
 from app.domain import is_name
 from app.errors import BackendNotFound
 from app.protocol.jsonrpc import members_of, string_of

@@ -132,6 +132,19 @@ State = Annotated[
 ]
 
 
+Pin = Annotated[
+    Literal["off", "warn", "block"],
+    Field(
+        description="Tools that nobody has approved as they are offered now: `off` shows them, `block` neither shows "
+        "nor calls them; `warn` withholds only what was rejected."
+    ),
+]
+PinMinor = Annotated[
+    Literal["accept", "ask"],
+    Field(description="Whether a harmless edit of an approved definition counts as approved."),
+]
+
+
 class TimeoutsBody(Strict):
     """In seconds."""
 
@@ -164,6 +177,8 @@ class StoredBackend(Strict):
     exclude: Patterns = Field(default_factory=list)
     rename: Renamed = Field(default_factory=dict)
     describe: Described = Field(default_factory=dict)
+    pin: Pin = "off"
+    pin_minor: PinMinor = "accept"
     enabled: bool = True
     reason: Reason = ""
 
@@ -239,6 +254,8 @@ class BackendPatch(SwitchPatch):
     exclude: Patterns | None = None
     rename: dict[str, str | None] | None = None
     describe: dict[str, str | None] | None = None
+    pin: Pin | None = None
+    pin_minor: PinMinor | None = None
 
 
 def _hidden(env: Mapping[str, str]) -> dict[str, str]:
@@ -270,6 +287,8 @@ class BackendAnswer(Answer):
     exclude: list[str]
     rename: dict[str, str]
     describe: dict[str, str]
+    pin: str
+    pin_minor: str
     enabled: bool
     reason: str
     off_by_platform: bool = Field(description="Only a platform administrator can switch it on again.")

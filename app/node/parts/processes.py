@@ -77,7 +77,7 @@ async def open_processes(opening: Opening, records: Records) -> Processes:
         reclaim=Reclaiming(opening.sessions, opening.standstill).reclaim,
     )
     await stack.enter_async_context(pool)
-    catalog = Catalog(records.catalog, records.directory.find, pool, metrics)
+    catalog = Catalog(records.catalog, records.approvals, records.directory.find, pool, metrics)
     toolsets = Toolsets(records.directory.find, catalog, metrics)
     catalog.changed.listen(toolsets.offer_changed)
     leasing = await stack.enter_async_context(ProcessLeasing(pool, toolsets))

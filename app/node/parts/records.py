@@ -16,6 +16,7 @@ from app.storage.issuers import IssuerRepository
 from app.storage.secret_key import SecretKeyCheck
 from app.storage.switches import SwitchRepository
 from app.storage.tenants import TenantRepository
+from app.storage.tools.approvals import ApprovalRepository
 from app.storage.tools.catalog import CatalogRepository
 from app.storage.tools.toolsets import ToolsetRepository
 
@@ -31,6 +32,7 @@ class Records:
     backends: BackendRepository
     toolsets: ToolsetRepository
     catalog: CatalogRepository
+    approvals: ApprovalRepository
     directory: BackendDirectory
     keys: ApiKeyRepository
     switches: SwitchRepository
@@ -69,6 +71,7 @@ async def open_records(opening: Opening) -> Records:
         backends=backends,
         toolsets=toolsets,
         catalog=CatalogRepository(database),
+        approvals=ApprovalRepository(database),
         directory=BackendDirectory(partial(find_registered, backends, toolsets), tenants.get),
         keys=ApiKeyRepository(database),
         switches=switches,

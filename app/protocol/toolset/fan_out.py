@@ -28,7 +28,6 @@ from app.protocol.jsonrpc import (
     dump_response,
     encoded,
     error_response,
-    members_of,
     object_in,
     parse_backend,
     refusal,
@@ -37,6 +36,7 @@ from app.protocol.jsonrpc import (
     string_of,
 )
 from app.protocol.running_tasks import task_made
+from app.protocol.toolset.answers import empty, invalid, is_success, no_tool, with_result
 from app.protocol.toolset.greeting import About, answer_to, reference_of, with_prompt
 from app.protocol.toolset.listing import ToolsetListing
 from app.protocol.toolset.member_calls import MemberCall, MemberCalls
@@ -152,7 +152,7 @@ class FanOut:
 
     def _request(self, message: Request) -> list[Out]:
         if message.method in LISTS:
-            return [ToSession(_result(message.id, self._list(message.method)))]
+            return with_result(message, self._list(message.method))
         answer = self._answer.get(message.method)
         if answer is None:
             words = f"a toolset has no `{message.method[:100]}`"
@@ -183,7 +183,7 @@ class FanOut:
             query = self._searching.called()
         place = self.listing.tool(name)
         if place is None:
-            return _invalid(message, f"Unknown tool: {name[:200]}")
+            return no_tool(message, name, self.listing.withheld(name))
         if place.name != name or params is not message.params:
             params = {**params, "name": encoded(place.name)}
         call = MemberCall(message.id, place.member, message.method, "task" in params, "", query, name)
@@ -194,7 +194,7 @@ class FanOut:
         name = string_of(params.get("name")) or ""
         place = self.listing.prompt(name)
         if place is None:
-            return _invalid(message, f"Unknown prompt: {name[:200]}")
+            return invalid(message, f"Unknown prompt: {name[:200]}")
         call = MemberCall(message.id, place.member, message.method)
         return self._pass_on(message, call, {**params, "name": encoded(place.name)})
 
@@ -207,7 +207,7 @@ class FanOut:
             words = f"Resource not found: {uri[:200]}"
             return [ToSession(error_response(message.id, RESOURCE_NOT_FOUND, words, {"uri": uri[:2000]}))]
         if message.method == "resources/subscribe" and len(self._subscribed) >= MAX_URIS:
-            return _invalid(message, f"a session subscribes to at most {MAX_URIS} resources")
+            return invalid(message, f"a session subscribes to at most {MAX_URIS} resources")
         return self._pass_on(message, MemberCall(message.id, member, message.method, uri=uri), message.params or {})
 
     def _member_of_uri(self, uri: str) -> int | None:
@@ -231,22 +231,22 @@ class FanOut:
             return self._pass_on(message, call, with_prompt(params, place.name))
         member = self.listing.member_of_uri(name) if kind == "resource" else None
         if member is None:
-            return _invalid(message, "there is no such prompt or resource template")
+            return invalid(message, "there is no such prompt or resource template")
         return self._pass_on(message, MemberCall(message.id, member, message.method), params)
 
     def _set_level(self, message: Request) -> list[Out]:
         level = string_of((message.params or {}).get("level"))
         if level not in LEVELS:
-            return _invalid(message, "unknown log level")
+            return invalid(message, "unknown log level")
         self._level = level
         told: list[Out] = [ToMember(each, self._level_line()) for each in self.listing.promise("logging")]
-        return [*(out for out in told if isinstance(out, ToMember) and out.member in self._open), _empty(message)]
+        return [*(out for out in told if isinstance(out, ToMember) and out.member in self._open), empty(message)]
 
     def _about_task(self, message: Request) -> list[Out]:
         task = string_of((message.params or {}).get("taskId")) or ""
         member = self._tasks.get(task)
         if member is None:
-            return _invalid(message, "there is no such task")
+            return invalid(message, "there is no such task")
         return self._pass_on(message, MemberCall(message.id, member, message.method), message.params or {})
 
     def _pass_on(self, message: Request, call: MemberCall, params: Params) -> list[Out]:
@@ -308,7 +308,7 @@ class FanOut:
         if response.member == "result":
             if call.uri:
                 self._subscription_answered(call)
-            if call.query and self._searching is not None and _is_success(response):
+            if call.query and self._searching is not None and is_success(response):
                 self._searching.succeeded(call.query, call.tool)
             task = task_made(response.value) if call.may_make_task else None
             if task is not None:
@@ -379,19 +379,3 @@ class FanOut:
 
     def _level_line(self) -> bytes:
         return dump_request(self._our_id(), "logging/setLevel", {"level": encoded(self._level)})
-
-
-def _is_success(response: Response) -> bool:
-    return bytes(members_of(response.value).get("isError", ABSENT)) != b"true"
-
-
-def _result(request_id: bytes, result: bytes) -> bytes:
-    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (request_id, result)
-
-
-def _empty(message: Request) -> Out:
-    return ToSession(result_response(message.id, {}))
-
-
-def _invalid(message: Request, words: str) -> list[Out]:
-    return [ToSession(error_response(message.id, INVALID_PARAMS, words))]

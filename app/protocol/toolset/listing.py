@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -9,7 +10,7 @@ import msgspec
 from app.domain import Selection
 from app.protocol.jsonrpc import Params, encode, encoded, members_of, object_in, string_of
 from app.protocol.toolset.names import shown_prompts, shown_tools
-from app.protocol.toolset.offer import LISTS, Offer
+from app.protocol.toolset.offer import LISTS, Known, Offer
 from app.search.documents import Definition, Document, Source
 from app.search.index import ToolIndex
 
@@ -22,12 +23,13 @@ _OLD_UI_KEY = "ui/resourceUri"  # in `_meta` of a tool: the form of MCP Apps bef
 
 class Shown(NamedTuple):
     """One member: its name for people, what it offers (None: not known yet), and how that is shown. `prefix` as in
-    `shown_tools`."""
+    `shown_tools`; `withheld` as in `Known`."""
 
     name: str
     offer: Offer | None
     prefix: str | None
     selection: Selection
+    withheld: Mapping[str, str] = MappingProxyType({})
 
 
 class Place(NamedTuple):
@@ -50,13 +52,14 @@ class ToolsetListing:
         self._uris, self._uris_of_apps = dict[str, int](), dict[str, int]()
         self._templates: dict[str, int] = {}
         self._definitions: dict[str, bytes] = {}
+        self._withheld: dict[str, str] = {}
         self._index: ToolIndex | None = None
         self._results = {method: self._list(method) for method in LISTS}
 
-    def with_offer(self, member: int, offer: Offer) -> "ToolsetListing":
+    def with_offer(self, member: int, known: Known) -> "ToolsetListing":
         """The same, where one member offers something else."""
         changed = list(self.members)
-        changed[member] = changed[member]._replace(offer=offer)
+        changed[member] = changed[member]._replace(offer=known.offer, withheld=known.withheld)
         return ToolsetListing(changed)
 
     # --- for clients
@@ -103,6 +106,10 @@ class ToolsetListing:
         own = self._own_tools.get(name, ())
         return own[0] if len(own) == 1 else None
 
+    def withheld(self, name: str) -> str | None:
+        """Why the tool of this name, as it would be shown or as its member calls it, is not there."""
+        return self._withheld.get(name)
+
     def prompt(self, name: str) -> Place | None:
         """The prompt that is shown under this name."""
         return self._prompts.get(name)
@@ -142,7 +149,9 @@ class ToolsetListing:
                 if own not in first and member.selection.shows(own):
                     _note(self.clashes, f"{member.name}: {own} is hidden: another tool is shown under its name")
         for shown, own in named.items():
-            if self._is_free(self._tools, shown, "tool", index):
+            if own in member.withheld:
+                self._withheld[shown] = self._withheld[own] = member.withheld[own]
+            elif self._is_free(self._tools, shown, "tool", index):
                 self._tools[shown] = place = Place(index, own)
                 self._own_tools.setdefault(own, []).append(place)
                 app = _app_of(tools[own])

@@ -1,7 +1,8 @@
 """Offer: everything that a backend says it offers, as it said it."""
 
-from collections.abc import Sequence
-from typing import Self, TypeVar
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple, Self, TypeVar
 
 import msgspec
 
@@ -73,6 +74,13 @@ def _within_limit(offer: _O) -> _O:
     if offer.size > MAX_BYTES:
         raise InvalidResponse(f"what the backend offers is more than {MAX_BYTES >> 20} MiB")
     return offer
+
+
+class Known(NamedTuple):
+    """What is known of a backend. `withheld`: tools that are neither shown nor called, by their own names, and why."""
+
+    offer: Offer
+    withheld: Mapping[str, str] = MappingProxyType({})
 
 
 def promised(capabilities: Params) -> list[str]:

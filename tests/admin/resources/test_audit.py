@@ -31,6 +31,10 @@ ACTS = {
     ),
     ("POST", "/tenants/{tenant}/backends/{backend}:check"): (None, "backend.check", "backends/echo", ""),
     ("POST", "/tenants/{tenant}/backends/{backend}:restart"): (None, "backend.restart", "backends/echo", ""),
+    ("POST", "/tenants/{tenant}/backends/{backend}/tools:approve"): (
+        {"tools": ["a", "b"], "revision": 1}, "tool.approve", "backends/echo", "a b",
+    ),
+    ("POST", "/tenants/{tenant}/backends/{backend}/tools:reject"): ({}, "tool.reject", "backends/echo", "all tools"),
     ("POST", "/tenants/{tenant}/toolsets"): (
         {"name": "more", "members": [{"backend": "echo"}]}, "toolset.create", "toolsets/more", "",
     ),

@@ -30,6 +30,8 @@ FULL: dict[str, Any] = {
     "exclude": [],
     "rename": {},
     "describe": {},
+    "pin": "off",
+    "pin_minor": "accept",
     "enabled": False,
     "reason": "not yet",
 }  # fmt: skip

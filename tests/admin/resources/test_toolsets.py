@@ -117,4 +117,4 @@ async def test_the_catalogue_shows_every_backend_known_or_not(two):
 
 async def test_a_check_that_works_asks_for_the_catalogue(rig):
     await rig.ask("POST", "/api/v1/tenants/acme/backends/echo:check")
-    assert rig.offers.doubted == [("acme", "echo")]
+    assert rig.offers.asked == [("acme", "echo")]

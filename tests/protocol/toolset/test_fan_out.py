@@ -12,6 +12,7 @@ from app.protocol.toolset.fan_out import MAX_URIS, FanOut, Search
 from app.protocol.toolset.greeting import About
 from app.protocol.toolset.listing import ToolsetListing
 from app.protocol.toolset.member_questions import MAX_QUESTIONS
+from app.protocol.toolset.offer import Known
 from app.protocol.toolset.outs import FailCall, ListsChanged, Noise, ToMember, ToSession
 from app.protocol.toolset.searching import Terms
 from app.search.learned import Learned
@@ -127,6 +128,13 @@ def test_what_nobody_has_is_an_error(fan, method, params, code):
     assert error_of(fan.from_session(line(id=1, method=method, params=params)))["code"] == code
 
 
+def test_a_withheld_tool_is_an_error_that_says_why():
+    member = shown("red", offer("red", tools=[tool("rm")]))._replace(withheld={"rm": "it has changed"})
+    fan = FanOut(About("all", "1"), ToolsetListing([member]))
+    error = error_of(fan.from_session(line(id=1, method="tools/call", params={"name": "red_rm"})))
+    assert error == {"code": -32602, "message": "it has changed", "data": {"reason": "tool_withheld"}}
+
+
 def test_a_resource_in_no_list_is_that_of_the_newest_call(fan):
     call(fan, 1, "red_say")
     call(fan, 2, "blue_say")
@@ -233,9 +241,8 @@ def test_changes_of_a_members_lists_are_the_owners_business(fan):
     (out,) = fan.from_member(1, line(method="notifications/resources/list_changed"))
     change = "notifications/resources/list_changed"
     assert out == ListsChanged(1, change, ("resources/list", "resources/templates/list"))
-    later = fan.listing.with_offer(
-        1, offer("blue", capabilities=CAPABILITIES, tools=[tool("new")], prompts=[{"name": "p"}])
-    )
+    made = offer("blue", capabilities=CAPABILITIES, tools=[tool("new")], prompts=[{"name": "p"}])
+    later = fan.listing.with_offer(1, Known(made))
     told = [json.loads(each.line)["method"] for each in fan.show(later)]
     assert told == ["notifications/tools/list_changed", "notifications/resources/list_changed"]
     assert fan.show(later) == []

@@ -5,6 +5,7 @@ import time
 import pytest
 
 from app.protocol.toolset.listing import Place, ToolsetListing, matches
+from app.protocol.toolset.offer import Known
 from tests.protocol.toolset.offers import decoded, offer, shown, tool
 
 
@@ -59,6 +60,16 @@ def test_what_is_excluded_has_no_name_at_all():
     assert listing.tool("rm") is None
 
 
+def test_a_withheld_tool_is_not_there_under_any_name_and_says_why():
+    made = offer("red", tools=[tool("say"), tool("rm")])
+    listing = ToolsetListing([shown("red", made)._replace(withheld={"rm": "it has changed"})])
+    assert listing.tools == ["red_say"]
+    assert listing.tool("red_rm") is listing.tool("rm") is None
+    assert listing.withheld("red_rm") == listing.withheld("rm") == "it has changed"
+    assert listing.withheld("red_say") is listing.withheld("unknown") is None
+    assert [hit.id for hit in listing.index.search("rm red")] == ["red_say"]
+
+
 def test_items_that_cannot_be_named_are_left_out():
     made = offer("red", tools=[{"name": 1}, {}, tool("say")], resources=[{"uri": None}, {"uri": "a:b"}])
     listing = ToolsetListing([shown("red", made)])
@@ -98,6 +109,6 @@ def test_no_template_takes_long():
 
 def test_a_changed_offer_makes_another_listing():
     listing = ToolsetListing([shown("red", offer("red", tools=[tool("a")])), shown("blue", None)])
-    later = listing.with_offer(1, offer("blue", tools=[tool("b")]))
+    later = listing.with_offer(1, Known(offer("blue", tools=[tool("b")])))
     assert listing.tools == ["red_a"]
     assert later.tools == ["red_a", "blue_b"]

@@ -1,5 +1,6 @@
 """The catalogue in the database."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -18,19 +19,25 @@ async def catalog(database, backends, spec):
 
 
 async def test_a_revision_counts_changes_of_what_is_offered(catalog):
-    first = await catalog.put("acme", "echo", "d1", b"{}", NOW)
-    assert (first.revision, first.looked_at, first.changed_at) == (1, NOW, NOW)
-    same = await catalog.put("acme", "echo", "d2", b"{}", LATER)
+    await catalog.put("acme", "echo", "d1", b"{}", {}, NOW)
+    first = (await catalog.get("acme", ["echo"]))["echo"]
+    assert (first.revision, first.looked_at, first.changed_at, first.policy) == (1, NOW, NOW, "off")
+    await catalog.put("acme", "echo", "d2", b"{}", {"a": {"status": "new"}}, LATER)
+    same = (await catalog.get("acme", ["echo", "unknown"]))["echo"]
     assert (same.revision, same.definition, same.looked_at, same.changed_at) == (1, "d2", LATER, NOW)
-    other = await catalog.put("acme", "echo", "d2", b"[]", LATER)
+    assert same.pins == {"a": {"status": "new"}}
+    await catalog.put("acme", "echo", "d2", b"[]", {}, LATER)
+    other = (await catalog.get("acme", ["echo"]))["echo"]
     assert (other.revision, other.changed_at) == (2, LATER)
-    assert await catalog.get("acme", ["echo", "unknown"]) == {"echo": other}
     assert await catalog.get("zenith", ["echo"]) == {}
 
 
-async def test_an_entry_goes_with_its_backend_and_needs_one(catalog, backends):
-    await catalog.put("acme", "echo", "d", b"{}", NOW)
+async def test_an_entry_has_the_policy_of_its_backend_and_goes_with_it(catalog, backends):
+    await catalog.put("acme", "echo", "d", b"{}", {}, NOW)
+    spec = await backends.get("acme", "echo")
+    await backends.replace("acme", replace(spec, pin="block", pin_minor="ask"))
+    assert (await catalog.get("acme", ["echo"]))["echo"].policy == "block"
     await backends.delete("acme", "echo")
     assert await catalog.get("acme", ["echo"]) == {}
     with pytest.raises(NotFound):
-        await catalog.put("acme", "echo", "d", b"{}", NOW)
+        await catalog.put("acme", "echo", "d", b"{}", {}, NOW)

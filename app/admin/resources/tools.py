@@ -1,0 +1,124 @@
+"""…/backends/{backend}/tools: what was found of each tool, compared with what a person has approved."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import datetime
+from functools import partial
+from typing import Annotated, Any
+
+import anyio.to_thread
+import msgspec
+from fastapi import APIRouter, Path
+from pydantic import BaseModel, Field, StringConstraints
+
+from app.admin.context import Access, MayManage, MayRead
+from app.admin.idempotency import ONCE
+from app.admin.paging import AskedPage, Page
+from app.admin.route import AdminRoute
+from app.admin.schemas.fields import Strict
+from app.catalog.entries import Decision, Entry
+from app.catalog.judging import tools_of
+from app.domain import is_name
+from app.errors import BackendNotFound
+from app.http.problems import responses
+from app.pins import difference, visible
+from app.storage.tools.approvals import Approval
+
+router = APIRouter(route_class=AdminRoute, tags=["tools"])
+
+BackendName = Annotated[str, Path(description="The backend's name.")]
+MAX_TOOLS = 5000
+
+
+class ToolAnswer(BaseModel):
+    """One tool of a backend, as it is offered now."""
+
+    tool: str
+    status: str = Field(
+        description="`approved`, `accepted` (a harmless edit of what was approved), `changed`, `new`, `rejected`, "
+        "`gone`; `unknown` where nothing is pinned."
+    )
+    reasons: list[str] = Field(description="Why a change is not harmless (docs/pins.md).")
+    withheld: str | None = Field(description="Why it is neither shown nor called; null: it is.")
+    difference: list[dict[str, Any]] = Field(description="`path`, `before`, `after`, and `hunks` of long texts.")
+    by: str | None = Field(description="Who has approved or rejected it last.")
+    at: datetime | None
+
+
+class DecisionBody(Strict):
+    """Which tools, as the backend offers them now."""
+
+    tools: list[Annotated[str, StringConstraints(min_length=1, max_length=256)]] | None = Field(
+        None, max_length=MAX_TOOLS, description="null: all of them."
+    )
+    revision: int | None = Field(
+        None, description="That of the catalogue that was looked at: if it is another one now, nothing happens (409)."
+    )
+
+
+@router.get("/backends/{backend}/tools")
+async def list_tools(access: MayRead, backend: BackendName, asked: AskedPage) -> Page[ToolAnswer]:
+    """The backend's tools by name, with what has changed since they were approved."""
+    key = await _key(access, backend)
+    entry = (await access.admin.catalog.entries(*_one(key))).get(backend)
+    said = (await access.admin.catalog.approvals(key)).tools
+    if entry is None:
+        return Page(items=[], next_cursor=None)
+    offered = tools_of(entry.offer)
+    names = sorted(name for name in {*offered, *said} if name > asked.after)[: asked.fetch]
+    shown = partial(_shown_in, entry, offered, said)
+    answers = await anyio.to_thread.run_sync(lambda: {name: shown(name) for name in names})
+    return asked.page(names, str, answers.__getitem__)
+
+
+@router.post("/backends/{backend}/tools:approve", status_code=204, dependencies=[ONCE], responses=responses(409))
+async def approve_tools(access: MayManage, backend: BackendName, body: DecisionBody) -> None:
+    """Approves tools as they are offered now; clients see and call them again. What is gone is forgotten."""
+    await _decide(access, backend, body, approves=True)
+
+
+@router.post("/backends/{backend}/tools:reject", status_code=204, dependencies=[ONCE], responses=responses(409))
+async def reject_tools(access: MayManage, backend: BackendName, body: DecisionBody) -> None:
+    """Rejects tools as they are offered now: they are withheld until they are offered otherwise, or approved."""
+    await _decide(access, backend, body, approves=False)
+
+
+async def _decide(access: Access, backend: str, body: DecisionBody, *, approves: bool) -> None:
+    key = await _key(access, backend)
+    what = "all tools" if body.tools is None else " ".join(body.tools)
+    act = access.act("tool.approve" if approves else "tool.reject", f"backends/{backend}", visible(what)[:1000])
+    decision = Decision(approves, body.tools, body.revision, access.principal.name)
+    await access.admin.catalog.decide(key, decision, act=act)
+    access.admin.effects.backend_changed(await access.admin.backends.get(*key))
+
+
+async def _key(access: Access, backend: str) -> tuple[str, str]:
+    """Raises BackendNotFound."""
+    if not is_name(backend):
+        raise BackendNotFound
+    await access.admin.backends.get(access.tenant, backend)
+    return (access.tenant, backend)
+
+
+def _one(key: tuple[str, str]) -> tuple[str, list[str]]:
+    return key[0], [key[1]]
+
+
+def _shown_in(
+    entry: Entry, offered: Mapping[str, dict[str, Any]], approvals: Mapping[str, Approval], tool: str
+) -> ToolAnswer:
+    """Long texts are compared word by word, which may take a while."""
+    found, said = entry.pins.get(tool), approvals.get(tool)
+    approved = None if said is None or said.approved is None else msgspec.json.decode(said.approved)
+    is_readable = found is not None and found["fingerprint"] is not None  # else it is too large to be looked at
+    changes = difference(approved, offered[tool]) if approved is not None and tool in offered and is_readable else []
+    withheld = None if entry.known is None else entry.known.withheld.get(tool)
+    return ToolAnswer(
+        tool=tool,
+        status="unknown" if found is None else found["status"],
+        reasons=[] if found is None else found["reasons"],
+        withheld=withheld,
+        difference=[asdict(each) for each in changes],
+        by=None if said is None else said.by,
+        at=None if said is None else said.at,
+    )

@@ -1,0 +1,51 @@
+"""What the catalogue knows of a backend, and what persons say of it."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+
+import msgspec
+
+from app.catalog.judging import Found
+from app.domain import BackendSpec
+from app.protocol.toolset.offer import Known, Offer
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a backend offers. `definition`: of which version of it; see `definition_of`. `known`: what toolsets need of
+    it."""
+
+    definition: str
+    revision: int
+    offer: Offer
+    looked_at: datetime
+    changed_at: datetime
+    pins: Mapping[str, Found] = field(default_factory=dict)
+    known: Known | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a backend did not say what it offers."""
+
+    words: str
+    until: float  # it is not asked again before
+    is_slow: bool = False  # nobody waits for it again: it is asked in the background
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a person says of tools as they are offered; None: of all. With a `revision` only if it is still that."""
+
+    approves: bool
+    tools: Sequence[str] | None
+    revision: int | None
+    by: str
+
+
+def definition_of(spec: BackendSpec) -> str:
+    """The same for versions of a backend that start the same program in the same way."""
+    parts = (spec.command, spec.args, sorted(spec.env.items()), spec.cwd, asdict(spec.sandbox), spec.state)
+    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()

@@ -1,0 +1,109 @@
+"""What is found of each tool that a backend offers, compared with what a person has approved; and what is withheld."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from app.pins import Minor, Policy, Status, ToolNames, fingerprint, is_passed, pin, refusal
+from app.protocol.jsonrpc import members_of, string_of
+from app.protocol.toolset.offer import Offer
+from app.storage.tools.approvals import Approval, Approvals
+
+WHO = "an administrator of the tenant can approve it (`trunkline catalog approve`)"
+_UNKNOWN = "nobody has approved it"
+
+Found = Mapping[str, Any]  # of one tool, as it is stored: `status`, `fingerprint`, `reasons`, `refusal`
+
+
+def tools_of(offer: Offer) -> dict[str, dict[str, Any]]:
+    """The definitions that can be read, by name; of two tools with one name the first counts."""
+    found: dict[str, dict[str, Any]] = {}
+    for item in offer.items("tools/list"):
+        name = string_of(members_of(item).get("name"))
+        if name is not None and name not in found:
+            try:
+                found[name] = msgspec.json.decode(item)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                continue
+    return found
+
+
+def _names_of(offer: Offer) -> list[str]:
+    named = (string_of(members_of(item).get("name")) for item in offer.items("tools/list"))
+    return [name for name in named if name is not None]
+
+
+def judge(offer: Offer, approvals: Approvals, others: Iterable[Offer]) -> dict[str, Found]:
+    """What is found of each tool, offered or approved. `others`: of the tenant's other backends, whose tools clients
+    may see beside these. May take seconds for large hostile definitions: call it in a thread."""
+    if approvals.policy == "off" and not approvals.tools:
+        return {}
+    offered = tools_of(offer)
+    names = ToolNames([*offered, *(name for other in others for name in _names_of(other))])
+    minor: Minor = "accept" if approvals.minor == "accept" else "ask"
+    found: dict[str, Found] = {}
+    for tool in [*offered, *(name for name in approvals.tools if name not in offered)]:
+        said = approvals.tools.get(tool)
+        approved = None if said is None or said.approved is None else msgspec.json.decode(said.approved)
+        if tool not in offered and approved is None:
+            continue  # it was rejected, and is gone
+        result = pin(approved, offered.get(tool), names, minor=minor, rejected=None if said is None else said.rejected)
+        found[tool] = {
+            "status": result.status.value,
+            "fingerprint": result.fingerprint,
+            "reasons": [] if result.change is None else [reason.value for reason in result.change.reasons],
+            "refusal": refusal(tool[:200], result),
+        }
+    return found
+
+
+def withheld(offer: Offer, pins: Mapping[str, Found], policy: str) -> dict[str, str]:
+    """Why each of these tools is neither shown nor called, by the tool's own name."""
+    followed: Policy = "warn" if policy == "warn" else "block" if policy == "block" else "off"
+    if followed == "off":
+        return {}
+    why: dict[str, str] = {}
+    for item in offer.items("tools/list"):
+        name = string_of(members_of(item).get("name"))
+        if name is None:
+            continue
+        found = pins.get(name)
+        status = Status.NEW if found is None else Status(found["status"])  # what nobody has judged nobody has approved
+        if not is_passed(status, followed):
+            words = f"the tool {name[:200]} is withheld: {_UNKNOWN}" if found is None else found["refusal"]
+            why[name] = f"{words}; {WHO}"
+    return why
+
+
+def approved(offer: Offer, tools: Iterable[str], said: Approvals, by: str, now: Any) -> list[Approval]:
+    """What to store so that these tools count as approved as they are offered; of tools that are gone nothing is kept.
+
+    Raises:
+        ClientError: a definition is too large to be looked at.
+    """
+    offered = tools_of(offer)
+    changed = []
+    for tool in tools:
+        if tool in offered:
+            fingerprint(offered[tool])
+            changed.append(Approval(tool, msgspec.json.encode(offered[tool]), None, by, now))
+        elif tool in said.tools:
+            changed.append(Approval(tool, None, None, by, now))
+    return changed
+
+
+def rejected(offer: Offer, tools: Iterable[str], said: Approvals, by: str, now: Any) -> list[Approval]:
+    """What to store so that these tools are withheld as they are offered now, and only so.
+
+    Raises:
+        ClientError: a definition is too large to be looked at.
+    """
+    offered = tools_of(offer)
+    changed = []
+    for tool in tools:
+        if tool in offered:
+            before = said.tools.get(tool)
+            kept = None if before is None else before.approved
+            changed.append(Approval(tool, kept, fingerprint(offered[tool]), by, now))
+    return changed

@@ -1,0 +1,29 @@
+"""Where the catalogue is kept, for all nodes."""
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Protocol
+
+from app.storage.audit_act import Act
+from app.storage.tools.approvals import Approval, Approvals
+from app.storage.tools.catalog import CatalogRow
+
+
+class CatalogStore(Protocol):
+    """The catalogue of all nodes (CatalogRepository)."""
+
+    async def get(self, tenant: str, backends: Collection[str]) -> Mapping[str, CatalogRow]: ...
+
+    async def put(
+        self, tenant: str, backend: str, definition: str, offer: bytes, pins: Mapping[str, Any], now: datetime
+    ) -> None: ...
+
+    async def judged(self, tenant: str, backend: str, revision: int, pins: Mapping[str, Any]) -> bool: ...
+
+
+class ApprovalStore(Protocol):
+    """What persons have approved (ApprovalRepository)."""
+
+    async def get(self, tenant: str, backend: str) -> Approvals: ...
+
+    async def put(self, tenant: str, backend: str, changed: Sequence[Approval], *, act: Act | None = None) -> None: ...
