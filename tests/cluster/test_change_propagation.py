@@ -79,6 +79,13 @@ class NoLines:
         """Has none."""
 
 
+class NoOffers:
+    """For Toolsets."""
+
+    def changed_elsewhere(self, key: tuple[str, str]) -> None:
+        """Knows of no backend."""
+
+
 class Node:
     """What one node has of it all."""
 
@@ -96,7 +103,8 @@ class Node:
         self.registry = SessionRegistry(self.directory, unused, self.metrics, alone(), max_sessions=100)
         pool: Any = self.pool
         lines: Any = NoLines()
-        toolsets = Toolsets(self.directory.find, unused, self.metrics)
+        offers: Any = NoOffers()
+        toolsets = Toolsets(self.directory.find, offers, self.metrics)
         local = ChangeEffects(
             self.authenticator, self.directory, pool, toolsets, self.registry, lines, TenantBudgets(Metrics("test"))
         )
