@@ -52,11 +52,13 @@ async def test_a_process_that_comes_for_a_start_that_was_given_up_is_given_back(
         member.lose(BackendExited(), "restarted")
         member.send(b"two", b"2")
         await anyio.wait_all_tasks_blocked()
-        gates[0].set()
-        await anyio.wait_all_tasks_blocked()
-        assert leases[0].released
-        assert member.state is State.STARTING
-        gates[1].set()
+        try:
+            gates[0].set()
+            await anyio.wait_all_tasks_blocked()
+            assert leases[0].released
+            assert member.state is State.STARTING
+        finally:
+            gates[1].set()
         await anyio.wait_all_tasks_blocked()
         assert not leases[1].released
         member.release("closed")
