@@ -5,6 +5,7 @@ import pytest
 from app.domain import BackendSpec, Member, Toolset
 from app.links import toolsets as module
 from app.links.toolsets import Toolsets
+from app.protocol.toolset.offer import Known
 from tests.protocol.toolset.offers import offer, tool
 
 
@@ -12,10 +13,10 @@ class Offers:
     """Every backend offers the same."""
 
     def __init__(self) -> None:
-        self.offer = offer("any", tools=[tool("say", description="x" * 1000)])
+        self.known = Known(offer("any", tools=[tool("say", description="x" * 1000)]))
 
     async def of_members(self, tenant, backends):
-        return [self.offer for _ in backends]
+        return [self.known for _ in backends]
 
 
 @pytest.fixture
