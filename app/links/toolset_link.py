@@ -122,7 +122,7 @@ class ToolsetLink:
         try:
             self._members[out.member].send(out.line, call)
         except GatewayError:
-            self._fan_out.failed(call, GatewayError())
+            self._fan_out.unsent(call)
             raise
 
     def pause_reading(self) -> None:

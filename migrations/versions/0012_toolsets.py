@@ -55,7 +55,6 @@ def upgrade() -> None:
         ),
     )
 
-
     op.create_table(
         "approvals",
         sa.Column("tenant", sa.String(63), nullable=False),

@@ -121,8 +121,12 @@ class FanOut:
             outs.append(ToSession(dump_notification("notifications/cancelled", params)))
         return outs
 
+    def unsent(self, call: bytes) -> None:
+        """The line of this call could not be written; the session knows."""
+        self._calls.forget(call)
+
     def failed(self, call: bytes, error: GatewayError) -> list[Out]:
-        """A line of this call could not be written, or the member's own link has given it up."""
+        """The member's own link has given this call up."""
         found = self._calls.forget(call)
         return [] if found is None else [FailCall(call, error)]
 

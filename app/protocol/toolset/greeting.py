@@ -98,11 +98,6 @@ def hello_for(request_id: bytes, initialize: Params) -> bytes:
     return dump_request(request_id, "initialize", wanted)
 
 
-def sampling_level(params: Params | None) -> str | None:
-    """The level of `logging/setLevel`."""
-    return string_of((params or {}).get("level"))
-
-
 def reference_of(params: Params) -> tuple[str, str]:
     """What `completion/complete` is about: `prompt` and its name, or `resource` and its URI template; else empty."""
     reference = object_in(params, "ref")
