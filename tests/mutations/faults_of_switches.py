@@ -24,7 +24,7 @@ FAULTS_OF_SWITCHES = (
     Fault(
         "an administrator of the tenant changes a command",
         "app/admin/resources/backends.py",
-        'if patch.model_fields_set - {"enabled", "reason"} and not is_platform_admin(access.principal):',
+        "if patch.model_fields_set - _OF_TENANT and not is_platform_admin(access.principal):",
         "if False:",
         SWITCHES,
     ),
@@ -52,7 +52,7 @@ FAULTS_OF_SWITCHES = (
     Fault(
         "a changed backend of a tenant that is off is started",
         "app/this_node/change_effects.py",
-        "elif not self.is_off(spec.tenant):",
+        "elif spec.toolset is None and not self.is_off(spec.tenant):",
         "else:",
         ("tests/cluster/test_change_propagation.py::test_a_changed_backend_of_a_tenant_that_is_off_is_not_started",),
     ),
