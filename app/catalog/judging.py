@@ -60,7 +60,9 @@ def judge(offer: Offer, approvals: Approvals, others: Iterable[Offer]) -> dict[s
 
 def withheld(offer: Offer, pins: Mapping[str, Found], policy: str) -> dict[str, str]:
     """Why each of these tools is neither shown nor called, by the tool's own name."""
-    followed: Policy = "warn" if policy == "warn" else "block" if policy == "block" else "off"
+    followed: Policy = (
+        "warn" if policy == "warn" else "off" if policy == "off" else "block"
+    )  # also one of later versions
     if followed == "off":
         return {}
     why: dict[str, str] = {}

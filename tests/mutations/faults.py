@@ -22,6 +22,7 @@ from tests.mutations.faults_of_the_home import FAULTS_OF_THE_HOME
 from tests.mutations.faults_of_the_kernel import FAULTS_OF_THE_KERNEL
 from tests.mutations.faults_of_the_log import FAULTS_OF_THE_LOG
 from tests.mutations.faults_of_the_sandbox import FAULTS_OF_THE_SANDBOX
+from tests.mutations.faults_of_toolsets import FAULTS_OF_TOOLSETS
 
 PROTOCOL = ("tests/protocol/test_exchange.py",)
 TOKENS = ("tests/auth/test_tokens.py", "tests/auth/test_tokens_refused.py")
@@ -551,6 +552,7 @@ FAULTS = (
     *FAULTS_OF_THE_KERNEL,
     *FAULTS_OF_THE_LOG,
     *FAULTS_OF_THE_SANDBOX,
+    *FAULTS_OF_TOOLSETS,
     *FAULTS_OF_THE_ERAS,
     *FAULTS_OF_THE_EDGE,
     *FAULTS_OF_EGRESS,
