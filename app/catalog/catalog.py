@@ -12,7 +12,7 @@ import anyio.to_thread
 
 from app.backends.pool import ProcessPool
 from app.catalog.entries import Decision, Entry, Problem, definition_of
-from app.catalog.judging import Found, approved, judge, rejected, tools_of, withheld
+from app.catalog.judging import Decided, Found, decided, judge, withheld
 from app.catalog.stores import ApprovalStore, CatalogStore
 from app.domain import BackendSpec, Limits
 from app.errors import (
@@ -20,7 +20,6 @@ from app.errors import (
     BackendUnavailable,
     Conflict,
     GatewayError,
-    InvalidRequest,
     NotFound,
     StorageUnavailable,
 )
@@ -220,7 +219,7 @@ class Catalog:
 
         Raises:
             Conflict: nobody knows what the backend offers, or it is not the revision that was looked at.
-            InvalidRequest: there is no such tool, or its definition is too large to be looked at.
+            InvalidRequest: there is no such tool, or nobody can decide on it.
             BackendNotFound, StorageUnavailable.
         """
         await self._read(key[0], [key[1]])
@@ -231,12 +230,8 @@ class Catalog:
         if decision.revision is not None and decision.revision != entry[0].revision:
             raise Conflict(f"the backend offers something else now: revision {entry[0].revision}; look again")
         said = await self._approvals.get(*key)
-        tools = [*tools_of(offer), *said.tools] if decision.tools is None else decision.tools
-        unknown = [tool for tool in tools if tool not in tools_of(offer) and tool not in said.tools]
-        if unknown:
-            raise InvalidRequest(f"there is no tool {unknown[0][:100]}", field="tools")
-        choose = approved if decision.approves else rejected
-        changed = choose(offer, dict.fromkeys(tools), said, decision.by, datetime.now(UTC))
+        said_now = Decided(decision.approves, decision.by, datetime.now(UTC))
+        changed = await anyio.to_thread.run_sync(decided, offer, decision.tools, said, said_now)
         await self._approvals.put(*key, changed, act=act)
         await self.judge_again(key)
 
@@ -313,6 +308,8 @@ class Catalog:
                 await self._read_again(key)
             except GatewayError:
                 continue  # it is read when it is needed, after MAX_AGE_S
+            except Exception:  # which would end the tasks of the node
+                log.exception("Could not read again what backend %s of %s offers", key[1], key[0])
 
     async def _try_to_inquire(self, key: Key) -> None:
         """Notes why, if it does not work. Callers that come together share one inquiry."""

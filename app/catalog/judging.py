@@ -1,16 +1,19 @@
 """What is found of each tool that a backend offers, compared with what a person has approved; and what is withheld."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
 
 import msgspec
 
-from app.pins import Minor, Policy, Status, ToolNames, fingerprint, is_passed, pin, refusal
+from app.errors import InvalidRequest
+from app.pins import DefinitionTooLarge, Minor, Policy, Status, ToolNames, fingerprint, is_passed, pin, refusal
 from app.protocol.jsonrpc import members_of, string_of
 from app.protocol.toolset.offer import Offer
 from app.storage.tools.approvals import Approval, Approvals
 
 WHO = "an administrator of the tenant can approve it (`trunkline catalog approve`)"
+MAX_TOOL_NAME = 256  # characters that are stored
 _UNKNOWN = "nobody has approved it"
 
 Found = Mapping[str, Any]  # of one tool, as it is stored: `status`, `fingerprint`, `reasons`, `refusal`
@@ -71,41 +74,59 @@ def withheld(offer: Offer, pins: Mapping[str, Found], policy: str) -> dict[str, 
         if name is None:
             continue
         found = pins.get(name)
-        status = Status.NEW if found is None else Status(found["status"])  # what nobody has judged nobody has approved
+        status = Status.NEW if found is None else _status(found["status"])  # what nobody has judged nobody has approved
         if not is_passed(status, followed):
             words = f"the tool {name[:200]} is withheld: {_UNKNOWN}" if found is None else found["refusal"]
             why[name] = f"{words}; {WHO}"
     return why
 
 
-def approved(offer: Offer, tools: Iterable[str], said: Approvals, by: str, now: Any) -> list[Approval]:
-    """What to store so that these tools count as approved as they are offered; of tools that are gone nothing is kept.
+def _status(stored: str) -> Status:
+    """One of a later version counts as a change that a person has to look at."""
+    try:
+        return Status(stored)
+    except ValueError:
+        return Status.CHANGED
+
+
+class Decided(NamedTuple):
+    """What a person has said, and when."""
+
+    approves: bool
+    by: str
+    at: datetime
+
+
+def decided(offer: Offer, tools: Sequence[str] | None, said: Approvals, decision: Decided) -> list[Approval]:
+    """What to store so that these tools (None: all) count as approved, or as rejected, as they are offered. Of approved
+    ones that are gone nothing is kept. May take a second for large offers: call it in a thread.
 
     Raises:
-        ClientError: a definition is too large to be looked at.
+        InvalidRequest: there is no such tool, or nobody can decide on it.
     """
     offered = tools_of(offer)
     changed = []
-    for tool in tools:
+    for tool in dict.fromkeys([*offered, *said.tools] if tools is None else tools):
+        before = said.tools.get(tool)
         if tool in offered:
-            fingerprint(offered[tool])
-            changed.append(Approval(tool, msgspec.json.encode(offered[tool]), None, by, now))
-        elif tool in said.tools:
-            changed.append(Approval(tool, None, None, by, now))
-    return changed
-
-
-def rejected(offer: Offer, tools: Iterable[str], said: Approvals, by: str, now: Any) -> list[Approval]:
-    """What to store so that these tools are withheld as they are offered now, and only so.
-
-    Raises:
-        ClientError: a definition is too large to be looked at.
-    """
-    offered = tools_of(offer)
-    changed = []
-    for tool in tools:
-        if tool in offered:
-            before = said.tools.get(tool)
+            found = _require_decidable(tool, offered[tool])
             kept = None if before is None else before.approved
-            changed.append(Approval(tool, kept, fingerprint(offered[tool]), by, now))
+            if decision.approves:
+                changed.append(Approval(tool, msgspec.json.encode(offered[tool]), None, decision.by, decision.at))
+            else:
+                changed.append(Approval(tool, kept, found, decision.by, decision.at))
+        elif before is None:
+            raise InvalidRequest(f"there is no tool {tool[:100]}", field="tools")
+        elif decision.approves:
+            changed.append(Approval(tool, None, None, decision.by, decision.at))
     return changed
+
+
+def _require_decidable(tool: str, definition: Mapping[str, Any]) -> str:
+    """The fingerprint. Raises InvalidRequest: it is too large to be looked at, or has a name that cannot be stored."""
+    if len(tool) > MAX_TOOL_NAME or "\0" in tool:
+        raise InvalidRequest(f"nobody can decide on the tool {tool[:100]!a}: its name cannot be stored", field="tools")
+    try:
+        return fingerprint(definition)
+    except DefinitionTooLarge as error:
+        raise InvalidRequest(f"nobody can decide on the tool {tool[:100]}: {error}", field="tools") from None

@@ -1,13 +1,16 @@
 """What follows from what was found of a tool; where nothing was found, the tool counts as new."""
 
+from datetime import UTC, datetime
+
 import pytest
 
-from app.catalog.judging import judge, rejected, tools_of, withheld
-from app.errors import ClientError
-from app.storage.tools.approvals import Approvals
+from app.catalog.judging import Decided, decided, judge, tools_of, withheld
+from app.errors import InvalidRequest
+from app.storage.tools.approvals import Approval, Approvals
 from tests.protocol.toolset.offers import offer, tool
 
 OFFER = offer("red", tools=[tool("say"), tool("rm"), {"name": 7}, tool("say", description="again")])
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NOTHING = Approvals("block", "accept", {})
 
 
@@ -39,8 +42,38 @@ def test_without_a_policy_nothing_is_judged():
     assert judge(OFFER, Approvals("off", "accept", {}), []) == {}
 
 
-def test_a_definition_that_is_too_large_cannot_be_decided_on():
-    large = offer("red", tools=[tool("say", description="x" * 200_000)])
-    assert judge(large, NOTHING, [])["say"]["fingerprint"] is None
-    with pytest.raises(ClientError):
-        rejected(large, ["say"], NOTHING, "me", None)
+@pytest.mark.parametrize(
+    ("odd", "why"),
+    [
+        (tool("say", description="x" * 200_000), "too large"),
+        (tool("x" * 257), "its name cannot be stored"),
+        (tool("a\0b"), "its name cannot be stored"),
+    ],
+)
+def test_what_cannot_be_looked_at_or_stored_cannot_be_decided_on_and_is_named(odd, why):
+    offered = offer("red", tools=[tool("fine"), odd])
+    judged = judge(offered, NOTHING, [])[odd["name"]]
+    assert judged["status"] == "new"
+    assert odd["name"] in withheld(offered, {}, "block")
+    for approves in (True, False):
+        with pytest.raises(InvalidRequest, match=why):
+            decided(offered, None, NOTHING, Decided(approves, "me", NOW))
+        (one,) = decided(offered, ["fine"], NOTHING, Decided(approves, "me", NOW))
+        assert (one.approved is not None, one.rejected is not None) == (approves, not approves)
+
+
+def test_a_rejection_keeps_what_was_approved_and_an_approval_forgets_what_is_gone():
+    said = {"say": Approval("say", b"{}", None, "you", NOW), "gone": Approval("gone", b"{}", None, "you", NOW)}
+    known = Approvals("block", "accept", said)
+    (say,) = decided(OFFER, ["say"], known, Decided(False, "me", NOW))
+    assert (say.approved, say.by) == (b"{}", "me")
+    assert say.rejected is not None
+    (gone,) = decided(OFFER, ["gone"], known, Decided(True, "me", NOW))
+    assert gone == Approval("gone", None, None, "me", NOW)
+    assert decided(OFFER, ["gone"], known, Decided(False, "me", NOW)) == []
+
+
+def test_a_status_of_a_later_version_is_a_change():
+    pins = {name: {"status": "of a later version", "refusal": "look"} for name in ("say", "rm")}
+    assert sorted(withheld(OFFER, pins, "block")) == ["rm", "say"]
+    assert withheld(OFFER, pins, "warn") == {}

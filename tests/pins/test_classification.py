@@ -228,6 +228,6 @@ HOSTILE = [
 def test_hostile_text_takes_no_time(piece: str) -> None:
     room = 120_000 // len(ascii(piece).strip("'"))
     after = with_change(description=piece * room)
-    began_at = time.perf_counter()
+    began_at = time.process_time()
     assert classify(TOOL, after, OTHERS).kind is Kind.SUSPICIOUS
-    assert time.perf_counter() - began_at < 20  # it takes two, on a machine with nothing else to do
+    assert time.process_time() - began_at < 20  # it takes two, on a machine with nothing else to do

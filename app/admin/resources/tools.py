@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
-from functools import partial
 from typing import Annotated, Any
 
 import anyio.to_thread
@@ -64,11 +63,8 @@ async def list_tools(access: MayRead, backend: BackendName, asked: AskedPage) ->
     said = (await access.admin.catalog.approvals(key)).tools
     if entry is None:
         return Page(items=[], next_cursor=None)
-    offered = tools_of(entry.offer)
-    names = sorted(name for name in {*offered, *said} if name > asked.after)[: asked.fetch]
-    shown = partial(_shown_in, entry, offered, said)
-    answers = await anyio.to_thread.run_sync(lambda: {name: shown(name) for name in names})
-    return asked.page(names, str, answers.__getitem__)
+    answers = await anyio.to_thread.run_sync(_answers, entry, said, asked)
+    return asked.page(list(answers), str, answers.__getitem__)
 
 
 @router.post("/backends/{backend}/tools:approve", status_code=204, dependencies=[ONCE], responses=responses(409))
@@ -104,10 +100,16 @@ def _one(key: tuple[str, str]) -> tuple[str, list[str]]:
     return key[0], [key[1]]
 
 
+def _answers(entry: Entry, approvals: Mapping[str, Approval], asked: AskedPage) -> dict[str, ToolAnswer]:
+    """Of the page, by tool. Reads the whole offer, and compares long texts word by word: that may take a while."""
+    offered = tools_of(entry.offer)
+    names = sorted(name for name in {*offered, *approvals} if name > asked.after)[: asked.fetch]
+    return {name: _shown_in(entry, offered, approvals, name) for name in names}
+
+
 def _shown_in(
     entry: Entry, offered: Mapping[str, dict[str, Any]], approvals: Mapping[str, Approval], tool: str
 ) -> ToolAnswer:
-    """Long texts are compared word by word, which may take a while."""
     found, said = entry.pins.get(tool), approvals.get(tool)
     approved = None if said is None or said.approved is None else msgspec.json.decode(said.approved)
     is_readable = found is not None and found["fingerprint"] is not None  # else it is too large to be looked at
