@@ -19,6 +19,7 @@ from app.cluster.journal_writer import JournalWriter
 from app.domain import BackendSpec, Limits, Principal
 from app.errors import NodeLost, RoutesUnavailable
 from app.links.source import LinkLease
+from app.links.toolsets import is_toolset
 from app.protocol.calls.questions import MAX_QUESTIONS
 from app.protocol.commands import Failed, Listen, ToStream
 from app.protocol.event_ids import listen_name
@@ -41,8 +42,10 @@ log = logging.getLogger(__name__)
 
 
 def is_durable(spec: BackendSpec, transport: str) -> bool:
-    """Whether such a session can go on at another node: its server keeps no state, and its client reconnects."""
-    return spec.recovery == "respawn" and transport == DURABLE
+    """Whether such a session can go on at another node: its server keeps no state, and its client reconnects. One that
+    is shown only some of the tools cannot: what is restored is the line to the process, without what stands before it.
+    """
+    return spec.recovery == "respawn" and transport == DURABLE and not is_toolset(spec)
 
 
 AddSession = Callable[[str, Principal, BackendSpec, Limits, str], Session]

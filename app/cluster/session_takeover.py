@@ -9,6 +9,7 @@ import anyio
 from app.cluster.durability import is_durable
 from app.domain import BackendSpec, Limits, public_id
 from app.errors import Disabled, NotFound, SessionNotFound
+from app.links.toolsets import is_toolset
 from app.metrics import Metrics
 from app.routing.routes import Route
 from app.sessionless.pooled_sessions import Caller
@@ -79,7 +80,8 @@ class SessionTakeover:
         except (NotFound, Disabled):
             raise self._end(names, "its backend is gone or switched off") from None
         if not is_durable(spec, route.transport):
-            raise self._end(names, f"its transport is {route.transport}, its backend's recovery {spec.recovery}")
+            what = f"its transport is {route.transport}, its backend's recovery {spec.recovery}"
+            raise self._end(names, what + (", and not all tools are shown" if is_toolset(spec) else ""))
         session = await self._rebuild(session_id, route, spec, limits)
         if session is None:
             raise self._end(names, "it has no journal")

@@ -3,13 +3,14 @@
 import json
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import anyio
 import pytest
 
-from app.cluster.durability import LEAP
-from app.domain import BackendSpec, Limits
+from app.cluster.durability import DURABLE, LEAP, is_durable
+from app.domain import BackendSpec, Limits, Selection
 from app.errors import BackendExited, QuotaExceeded, RoutesUnavailable
 from app.protocol.lifecycle import SessionState
 from app.routing.routes import session_key
@@ -400,3 +401,11 @@ async def test_a_session_on_a_sessionless_server_is_not_durable(pair: tuple[Node
     assert session.journal.is_over
     with pytest.raises(NotDurable):
         await node.flush(session)
+
+
+def test_a_session_that_is_shown_only_some_of_the_tools_does_not_go_on_elsewhere_without_what_hides_the_others() -> (
+    None
+):
+    assert is_durable(SPEC, DURABLE)
+    for spec in (replace(SPEC, pin="block"), replace(SPEC, pin="warn"), replace(SPEC, selection=Selection(("a",)))):
+        assert not is_durable(spec, DURABLE)
