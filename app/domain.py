@@ -169,6 +169,7 @@ class Toolset:
 
     `mode`: all tools are listed; or two that find and call the others, besides those whose names match `always`; or one
     of both, by the client and the number of tools. `learns`: from which tools are called after which searches.
+    `guides`: patterns of the names of the tenant's guides that it shows.
     """
 
     title: str = ""
@@ -177,6 +178,19 @@ class Toolset:
     mode: Literal["list", "search", "auto"] = "list"
     always: tuple[str, ...] = ()
     learns: bool = True
+    guides: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Guide:
+    """What an administrator has written down for those who use tools. `text` is Markdown."""
+
+    name: str
+    title: str
+    description: str
+    text: str
+    changed_at: datetime
+    version: int = 1
 
 
 @dataclass(frozen=True, slots=True)

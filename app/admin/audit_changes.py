@@ -10,7 +10,7 @@ from app.domain import BackendSpec, Issuer
 from app.storage.audit_act import Change, between
 
 # What the act's target says already, and what changes without an act.
-_LEFT_OUT = {"id", "tenant", "version", "created_at", "last_used_at", "key"}
+_LEFT_OUT = {"id", "tenant", "version", "created_at", "changed_at", "last_used_at", "key"}
 
 
 def changes_of(old: BaseModel | None, new: BaseModel | None) -> tuple[Change, ...]:

@@ -28,6 +28,7 @@ from app.storage.audit_act import Act, Change
 from app.storage.issuers import IssuerRepository
 from app.storage.switches import SwitchRepository
 from app.storage.tools.approvals import Approvals
+from app.storage.tools.guides import GuideRepository
 from app.storage.tools.toolsets import ToolsetRepository
 from app.this_node.limits_use import LimitsUse
 from app.this_node.listing import Gathered, Listing, Window
@@ -51,6 +52,9 @@ class NodeEffects(Protocol):
 
     def backend_restarted(self, key: tuple[str, str]) -> None:
         """Nothing was stored: end its sessions and replace its warm processes."""
+
+    def writings_changed(self, tenant: str) -> None:
+        """A guide of the tenant was written, changed or removed: open sessions of its toolsets follow."""
 
     def key_revoked(self, identity: tuple[str, str, str]) -> None:
         """End the sessions of the key. The authenticator has forgotten it already."""
@@ -122,6 +126,7 @@ class AdminContext:
     tenants: TenantRepository
     backends: BackendRepository
     toolsets: ToolsetRepository
+    guides: GuideRepository
     offered: Offered
     catalog: CatalogView
     keys: ApiKeyRepository

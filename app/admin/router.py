@@ -9,7 +9,6 @@ from app.admin.resources import (
     api_keys,
     audit,
     backends,
-    catalog,
     imports,
     issuer_checks,
     issuers,
@@ -18,9 +17,8 @@ from app.admin.resources import (
     processes,
     sessions,
     tenants,
-    tools,
-    toolsets,
 )
+from app.admin.resources.tools import approvals, catalog, guides, toolsets
 from app.http.problems import responses
 
 PREFIX = "/api/v1"
@@ -31,7 +29,8 @@ _bearer = HTTPBearer(
 )
 
 _OF_TENANTS = (
-    backends, tools, toolsets, catalog, imports, api_keys, principals, issuers, issuer_checks, sessions, processes,
+    backends, approvals, toolsets, guides, catalog, imports, api_keys, principals, issuers, issuer_checks, sessions,
+    processes,
 )  # fmt: skip
 
 

@@ -56,6 +56,14 @@ examples:
   trunkline toolsets show work --tenant acme
   trunkline toolsets set work --tenant acme title="Everything for work"
 """
+_GUIDES = """
+A guide is a text in Markdown for those who use tools: a prompt and a resource of each toolset that names it.
+
+examples:
+  trunkline guides create refunds --tenant acme description="Who may get money back, and how" text=@refunds.md
+  trunkline toolsets set work --tenant acme guides[]=refunds guides[]=style-*
+  trunkline guides set refunds --tenant acme text=@refunds.md
+"""
 _CATALOG = """
 examples:
   trunkline catalog tools notes --tenant acme
@@ -115,6 +123,8 @@ def add_resource_commands(commands: "Commands[argparse.ArgumentParser]") -> None
 
     toolsets = _Noun(commands, resources.TOOLSETS, "several backends behind one address", _TOOLSETS)
     toolsets.add_usual_verbs("its name")
+    guides = _Noun(commands, resources.GUIDES, "texts for those who use the tools of a toolset", _GUIDES)
+    guides.add_usual_verbs("its name")
     catalog = _Noun(commands, resources.CATALOG, "what the backends offer, and what of it is approved", _CATALOG)
     catalog.add_list("list how many tools, prompts and resources each backend offers")
     catalog.add("show", resources.show_object, "show the definitions of one backend", "the backend's name")
@@ -226,7 +236,12 @@ class _Noun:
         _add_members(
             self.add("set", resources.change_object, f"change one {one}", id_help, epilog=epilog), can_unset=True
         )
-        delete = self.add("delete", resources.delete_object, f"delete one {one} and end its sessions", id_help)
+        delete = self.add(
+            "delete",
+            resources.delete_object,
+            f"delete one {one}" + ("" if one == "guide" else " and end its sessions"),
+            id_help,
+        )
         delete.set_defaults(done="deleted")
 
     def add_list(self, text: str = "") -> None:

@@ -40,6 +40,7 @@ BACKENDS = Resource(
     "backends", id="name", first=("name", "status", "enabled", "reason", "last_error", "command", "args")
 )
 TOOLSETS = Resource("toolsets", id="name", first=("name", "title", "enabled", "reason"))
+GUIDES = Resource("guides", id="name", first=("name", "title", "description", "changed_at"))
 CATALOG = Resource(
     "catalog", id="backend", first=("backend", "tools", "prompts", "resources", "templates", "problem", "changed_at")
 )

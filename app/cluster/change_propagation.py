@@ -38,6 +38,7 @@ _LOOKED_UP = {  # what was removed may have been made again already
     Kind.TENANT_REMOVED: Kind.TENANT_CHANGED,
     Kind.PRINCIPAL_CHANGED: Kind.PRINCIPAL_CHANGED,
 }
+_WRITINGS = {"guide.create", "guide.change", "guide.delete"}
 _ISSUERS = {"issuer.create", "issuer.change", "issuer.delete"}
 
 
@@ -48,6 +49,8 @@ def notice_of(act: Act) -> Notice | None:
         return Notice(_BACKENDS[act.action], (act.tenant, name))
     if act.action in _TENANTS:
         return Notice(_TENANTS[act.action], (act.tenant,))
+    if act.action in _WRITINGS:
+        return Notice(Kind.WRITINGS_CHANGED, (act.tenant,))
     if act.action in _ISSUERS:
         return Notice(Kind.ISSUER_CHANGED, (act.tenant, act.detail))
     if act.action == "key.change":
@@ -107,6 +110,10 @@ class ChangePropagation:
     def backend_restarted(self, key: Key) -> None:
         self._local.backend_restarted(key)
         self._done_here(Notice(Kind.BACKEND_RESTARTED, key))
+
+    def writings_changed(self, tenant: str) -> None:
+        self._local.writings_changed(tenant)
+        self._done_here(Notice(Kind.WRITINGS_CHANGED, (tenant,)))
 
     def key_revoked(self, identity: Identity) -> None:
         self._local.key_revoked(identity)
@@ -177,12 +184,18 @@ class ChangePropagation:
                 self._local.backend_removed((tenant, name))
             case Notice(Kind.BACKEND_CHANGED, (tenant, name)):
                 self._local.forget_backend((tenant, name))
-            case Notice(Kind.TENANT_REMOVED, (tenant,)):
-                self._local.tenant_removed(tenant)
-            case Notice(Kind.TENANT_CHANGED, (tenant,)):
-                self._local.forget_tenant(tenant)
+            case Notice(kind, (tenant,)):
+                self._carry_out_of_tenant(kind, tenant)
         if (look_up := _to_look_up(notice)) is not None:
             self._reconciler.add(look_up)
+
+    def _carry_out_of_tenant(self, kind: Kind, tenant: str) -> None:
+        if kind is Kind.TENANT_REMOVED:
+            self._local.tenant_removed(tenant)
+        elif kind is Kind.TENANT_CHANGED:
+            self._local.forget_tenant(tenant)
+        elif kind is Kind.WRITINGS_CHANGED:
+            self._local.writings_changed(tenant)
 
 
 def _to_look_up(notice: Notice) -> Notice | None:

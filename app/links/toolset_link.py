@@ -18,11 +18,12 @@ from app.links.source import LinkLease
 from app.links.toolset_member import State, ToolsetMember
 from app.metrics import Metrics
 from app.processes.link import BackendListener, Exit
-from app.protocol.toolset.fan_out import FanOut, Search
+from app.protocol.toolset.fan_out import FanOut
 from app.protocol.toolset.greeting import About
 from app.protocol.toolset.listing import ToolsetListing
 from app.protocol.toolset.offer import Known, Offer
 from app.protocol.toolset.outs import FailCall, ListsChanged, Noise, Out, ToMember, ToSession
+from app.protocol.toolset.searching import Search
 
 LIST_S = 30.0  # how long a member may take to list what has changed
 REST_S = 0.5  # between two such lists: one that changes without end costs no more than this

@@ -9,16 +9,16 @@ from weakref import WeakKeyDictionary
 
 import anyio.abc
 
-from app.domain import BackendSpec, Limits, Member, Principal, Selection
+from app.domain import BackendSpec, Guide, Limits, Member, Principal, Selection
 from app.errors import BackendUnavailable, GatewayError
 from app.links.source import LinkLease
 from app.links.toolset_link import Front, Seat, ToolsetLink
 from app.metrics import Metrics
-from app.protocol.toolset.fan_out import NO_SEARCH, Search
 from app.protocol.toolset.greeting import About
 from app.protocol.toolset.listing import Shown, ToolsetListing
 from app.protocol.toolset.offer import Known, Offer
-from app.protocol.toolset.searching import Terms
+from app.protocol.toolset.own import Own
+from app.protocol.toolset.searching import NO_SEARCH, Search, Terms
 from app.search.learned import Learned
 
 MAX_LISTINGS = 1000  # kept; the oldest is forgotten
@@ -55,14 +55,31 @@ class Offers(Protocol):
         """The backend says that it offers something else now."""
 
 
+class Written(Protocol):
+    """What administrators of a tenant have written."""
+
+    @property
+    def guides(self) -> Sequence[Guide]: ...
+
+
+class Writings(Protocol):
+    """Of all tenants (`catalog.knowledge.Knowledge`)."""
+
+    async def of(self, tenant: str) -> Written:
+        """What the tenant has: the same object as long as nothing has changed. Raises StorageUnavailable."""
+
+    def cached(self, tenant: str) -> Written:
+        """As `of`, without waiting."""
+
+
 class Toolsets:
     """Knows the open links, to end or change them. A backend of which only some tools are shown is a toolset of one."""
 
-    def __init__(self, find: Find, offers: Offers, metrics: Metrics) -> None:
-        self._find, self._offers, self._metrics = find, offers, metrics
+    def __init__(self, find: Find, offers: Offers, writings: Writings, metrics: Metrics) -> None:
+        self._find, self._offers, self._writings, self._metrics = find, offers, writings, metrics
         self._links: WeakKeyDictionary[ToolsetLink, tuple[BackendSpec, tuple[Key, ...]]] = WeakKeyDictionary()
         self._learned: dict[Key, Learned] = {}  # of toolsets that are searched, the one opened last at the end
-        self._listings: dict[Key, tuple[BackendSpec, tuple[Known | None, ...], ToolsetListing]] = {}
+        self._listings: dict[Key, tuple[BackendSpec, tuple[object, ...], ToolsetListing]] = {}
         self._listed_bytes = 0
 
     async def lease(
@@ -108,19 +125,23 @@ class Toolsets:
 
     async def listing(self, spec: BackendSpec) -> ToolsetListing:
         """What this toolset shows now. The same object as long as nothing has changed."""
+        if spec.toolset is not None:
+            await self._writings.of(spec.tenant)
         return self._listing(spec, await self._offers.of_members(spec.tenant, _names(spec)))
 
-    def _listing(self, spec: BackendSpec, found: Sequence[Known | None]) -> ToolsetListing:
-        offers = tuple(found)
+    def _listing(self, spec: BackendSpec, offers: Sequence[Known | None]) -> ToolsetListing:
+        written = self._writings.cached(spec.tenant)
+        made_of = (written, *offers)
         kept = self._listings.get(spec.key)
-        if kept is not None and kept[0] == spec and all(map(_is, kept[1], offers)):
+        if kept is not None and kept[0] == spec and all(map(_is, kept[1], made_of)):
             return kept[2]
         prefixed = spec.toolset is not None
         listing = ToolsetListing(
-            [_shown(member, known, prefixed=prefixed) for member, known in zip(members_of(spec), offers, strict=True)]
+            [_shown(member, known, prefixed=prefixed) for member, known in zip(members_of(spec), offers, strict=True)],
+            None if spec.toolset is None else Own.chosen(written.guides, spec.toolset.guides),
         )
         self._forget(spec.key)
-        self._listings[spec.key] = (spec, offers, listing)
+        self._listings[spec.key] = (spec, made_of, listing)
         self._listed_bytes += listing.size
         while len(self._listings) > MAX_LISTINGS or (self._listed_bytes > MAX_LISTED_BYTES and len(self._listings) > 1):
             self._forget(next(iter(self._listings)))
@@ -165,7 +186,16 @@ class Toolsets:
         """Open sessions are told what is shown now."""
         for link, (spec, keys) in list(self._links.items()):
             if key in keys:
-                link.show(self._listing(spec, self._offers.cached(spec.tenant, _names(spec))))
+                self._show(link, spec)
+
+    def writings_changed(self, tenant: str) -> None:
+        """As `offer_changed`: a guide has been written, changed or removed."""
+        for link, (spec, _) in list(self._links.items()):
+            if spec.tenant == tenant and spec.toolset is not None:
+                self._show(link, spec)
+
+    def _show(self, link: ToolsetLink, spec: BackendSpec) -> None:
+        link.show(self._listing(spec, self._offers.cached(spec.tenant, _names(spec))))
 
 
 def is_toolset(spec: BackendSpec) -> bool:

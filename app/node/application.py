@@ -60,6 +60,7 @@ def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Front:
         tenants=records.tenants,
         backends=records.backends,
         toolsets=records.toolsets,
+        guides=records.guides,
         offered=gateway.processes.toolsets,
         catalog=gateway.processes.catalog,
         keys=records.keys,

@@ -136,6 +136,7 @@ async def open_gateway(settings: Settings, node_id: str | None = None) -> AsyncI
             sessions.registry,
             sessions.sessionless,
             processes.budgets,
+            processes.knowledge,
             dict(records.tenants_off),
         )
         find = partial(find_registered, records.backends, records.toolsets)
@@ -170,6 +171,7 @@ def _start_tasks(tasks: TaskGroup, gateway: Gateway) -> None:
     tasks.start_soon(sessions.overload.run)
     tasks.start_soon(gateway.processes.budgets.run)
     tasks.start_soon(gateway.processes.catalog.run)
+    tasks.start_soon(gateway.processes.knowledge.run)
     tasks.start_soon(gateway.processes.memory.run)
     tasks.start_soon(gateway.effects.run)
 

@@ -22,6 +22,7 @@ class Kind(StrEnum):
     KEY_REVOKED = "key_revoked"
     PRINCIPAL_CHANGED = "principal_changed"
     ISSUER_CHANGED = "issuer_changed"
+    WRITINGS_CHANGED = "writings_changed"
     NODE_LEAVING = "node_leaving"
     RESYNC = "resync"  # notices may have been missed: nothing that is cached may be trusted
 
@@ -35,6 +36,7 @@ WORDS = {
     Kind.KEY_REVOKED: 3,  # tenant, issuer, subject
     Kind.PRINCIPAL_CHANGED: 3,
     Kind.ISSUER_CHANGED: 2,  # tenant, issuer
+    Kind.WRITINGS_CHANGED: 1,  # tenant
     Kind.NODE_LEAVING: 1,  # node
     Kind.RESYNC: 0,
 }

@@ -91,12 +91,25 @@ toolsets = sa.Table(
     sa.Column("mode", sa.String(16), nullable=False),
     sa.Column("always", sa.JSON, nullable=False),
     sa.Column("learns", sa.Boolean, nullable=False),
+    sa.Column("guides", sa.JSON, nullable=False, server_default="[]"),
     sa.Column("timeouts", sa.JSON, nullable=False),
     sa.Column("enabled", sa.Boolean, nullable=False),
     sa.Column("reason", sa.String(REASON_LENGTH), nullable=False),
     sa.Column("off_by_platform", sa.Boolean, nullable=False),
     sa.Column("version", sa.Integer, nullable=False),
     sa.Column("created_at", UtcDateTime, nullable=False),
+)
+
+guides = sa.Table(
+    "guides",
+    metadata,
+    _tenant(primary_key=True),
+    sa.Column("name", sa.String(NAME_LENGTH), primary_key=True),
+    sa.Column("title", sa.String(200), nullable=False),
+    sa.Column("description", sa.Text, nullable=False),
+    sa.Column("text", sa.Text, nullable=False),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("changed_at", UtcDateTime, nullable=False),
 )
 
 # What backends offer. A row goes with its backend.

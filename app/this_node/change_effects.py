@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from app.auth.authenticator import Authenticator
 from app.backends.pool import ProcessPool
+from app.catalog.knowledge import Knowledge
 from app.domain import BackendSpec, Tenant
 from app.errors import BackendNotFound, BackendUnavailable, Disabled
 from app.limits.tenant_budgets import TenantBudgets
@@ -33,6 +34,7 @@ class ChangeEffects:
     _registry: SessionRegistry
     _sessionless: SessionlessRequests
     _budgets: TenantBudgets
+    _knowledge: Knowledge
     tenants_off: dict[str, Disabled] = field(default_factory=dict)
 
     # --- changes
@@ -77,6 +79,9 @@ class ChangeEffects:
             if key[0] == tenant:
                 self._pool.failures.forget(key)
 
+    def writings_changed(self, tenant: str) -> None:
+        self._knowledge.changed_somewhere(tenant)
+
     def key_revoked(self, identity: Identity) -> None:
         self._authenticator.forget(identity)
         self._registry.close_where(lambda session: session.principal.identity == identity, "key_revoked")
@@ -107,6 +112,7 @@ class ChangeEffects:
     def forget_everything(self) -> None:
         self._authenticator.forget_everything()
         self._directory.forget_everything()
+        self._knowledge.anything_may_have_changed()
         self._budgets.limits_may_have_changed()
 
     # --- what is known here

@@ -25,7 +25,8 @@ from app.auth.sealing import Sealer
 from app.auth.tokens import Tokens
 from app.backends.backend_check import CheckResult
 from app.catalog.entries import Decision, Entry
-from app.domain import ApiKey, BackendSpec, Limits, Member, Network, Tenant, Toolset
+from app.catalog.knowledge import Knowledge
+from app.domain import ApiKey, BackendSpec, Guide, Limits, Member, Network, Tenant, Toolset
 from app.errors import Disabled
 from app.http import health
 from app.limits.rate_limiter import RateLimiter
@@ -43,6 +44,7 @@ from app.storage.issuers import IssuerRepository
 from app.storage.migrate import upgrade
 from app.storage.switches import SwitchRepository
 from app.storage.tools.approvals import Approvals
+from app.storage.tools.guides import GuideRepository
 from app.storage.tools.toolsets import ToolsetRepository
 from app.this_node.limits_use import LimitsUse
 from app.this_node.listing import NO_USE, Gathered, Listing, Use, Window
@@ -79,6 +81,9 @@ class Effects:
 
     def backend_restarted(self, key: tuple[str, str]) -> None:
         self.heard.append(("backend_restarted", key))
+
+    def writings_changed(self, tenant: str) -> None:
+        self.heard.append(("writings_changed", tenant))
 
     def key_revoked(self, identity: tuple[str, str, str]) -> None:
         self.heard.append(("key_revoked", identity))
@@ -314,6 +319,7 @@ async def open_rig(url: str) -> AsyncIterator[Rig]:
     switches = SwitchRepository(database)
     authenticator = Authenticator(ApiKeys(keys, maker), metrics.auth_failures, switches=switches)
     tenants, backends, toolsets = TenantRepository(database), BackendRepository(database), ToolsetRepository(database)
+    guides = GuideRepository(database)
     directory, offers = BackendDirectory(backends.get, tenants.get), Offers(AuditLog(database))
     app, ready, node = _own_api(), Ready(), Node()
     issuers, sealer, idp = IssuerRepository(database), Sealer(b"s" * 32), Host()
@@ -322,7 +328,8 @@ async def open_rig(url: str) -> AsyncIterator[Rig]:
         tenants=tenants,
         backends=backends,
         toolsets=toolsets,
-        offered=Toolsets(directory.find, offers, metrics),
+        guides=guides,
+        offered=Toolsets(directory.find, offers, Knowledge(guides), metrics),
         catalog=offers,
         keys=keys,
         key_maker=maker,
@@ -345,6 +352,7 @@ async def open_rig(url: str) -> AsyncIterator[Rig]:
         await tenants.create(Tenant(name))
         await backends.create(name, BackendSpec(name, "echo", "/bin/cat", env={"TOKEN": "s3cret"}))
         await toolsets.create(name, BackendSpec(name, "all", "", toolset=Toolset(members=(Member("echo", "echo_"),))))
+        await guides.create(name, Guide("style", "Style", "How to write", f"Of {name}.", _now()))
     rig = Rig(app, context, effects, ready, node, idp, offers)
     rig.root = await rig.key("default", "platform:admin")
     try:

@@ -27,6 +27,7 @@ OF_DEFAULT = [route for route in ROUTES if "{tenant}" not in route[1] and route[
 UNKNOWN = {
     "backend": "unknown",
     "toolset": "unknown",
+    "guide": "unknown",
     "key": "AAAAAAAA",
     "issuer": "0123456789abcdef",
     "session": "0123456789ab",
@@ -55,7 +56,7 @@ async def one_of_each(rig: Rig, tenant: str) -> dict[str, str]:
         rig.node.add_process(tenant, "a1b2c3d4e5f6a7b8")
     key = key_id(await rig.key(tenant, "mcp:connect")) or ""
     running = {"session": "a1b2c3d4e5f6", "process": "a1b2c3d4e5f6a7b8"}
-    return {"backend": "echo", "toolset": "all", "issuer": issuer.id, **running, "key": key}
+    return {"backend": "echo", "toolset": "all", "guide": "style", "issuer": issuer.id, **running, "key": key}
 
 
 def test_each_kind_of_object_in_a_path_is_known_here():
@@ -94,6 +95,7 @@ async def test_an_object_of_another_tenant_is_not_found_under_ones_own_byte_for_
     if await _has_echo(untouched):
         await untouched.admin.backends.delete("zenith", "echo")
         await untouched.admin.toolsets.delete("zenith", "all")
+        await untouched.admin.guides.delete("zenith", "style")
     for key in (untouched.root, await untouched.key("zenith", "tenant:admin")):
         other = await untouched.ask(method, address(path, "zenith", **theirs), {}, key=key)
         unknown = await untouched.ask(method, address(path, "zenith"), {}, key=key)

@@ -68,8 +68,8 @@ def test_the_guide_has_a_command_for_every_route():
 
 
 def test_every_route_authenticates_first_and_every_post_can_be_repeated():
-    names = [found.name for found in pkgutil.iter_modules(resources.__path__)]
-    modules = [importlib.import_module(f"app.admin.resources.{name}") for name in names]
+    found = pkgutil.walk_packages(resources.__path__, "app.admin.resources.")
+    modules = [importlib.import_module(each.name) for each in found]
     routes = [route for module in modules if hasattr(module, "router") for route in module.router.routes]
     assert len(routes) >= len({path for _, path in ROUTES}) / 2
     for route in routes:

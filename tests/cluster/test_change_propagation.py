@@ -17,9 +17,10 @@ from app import cli
 from app.auth import ApiKeys, Authenticator, KeyMaker
 from app.auth.sealing import Sealer
 from app.backends.failures import FailureLog
+from app.catalog.knowledge import Knowledge
 from app.cluster.change_propagation import ChangePropagation, notice_of
 from app.cluster.reconcile import Reconciler
-from app.domain import ApiKey, BackendSpec, Limits, Principal, Tenant
+from app.domain import ApiKey, BackendSpec, Guide, Limits, Principal, Tenant
 from app.errors import Disabled, Unauthenticated
 from app.limits.tenant_budgets import TenantBudgets
 from app.links.toolsets import Toolsets
@@ -36,6 +37,7 @@ from app.storage.audit_act import Act
 from app.storage.audit_follower import POLL_S, AuditFollower
 from app.storage.issuers import IssuerRepository
 from app.storage.switches import PrincipalOff, SwitchRepository
+from app.storage.tools.guides import GuideRepository
 from app.this_node.change_effects import ChangeEffects
 from tests.admin.rig import migrated_file
 from tests.redis_servers import RedisServer
@@ -104,9 +106,12 @@ class Node:
         pool: Any = self.pool
         lines: Any = NoLines()
         offers: Any = NoOffers()
-        toolsets = Toolsets(self.directory.find, offers, self.metrics)
+        self.guides = GuideRepository(self.database)
+        self.knowledge = Knowledge(self.guides)
+        toolsets = Toolsets(self.directory.find, offers, self.knowledge, self.metrics)
+        budgets = TenantBudgets(Metrics("test"))
         local = ChangeEffects(
-            self.authenticator, self.directory, pool, toolsets, self.registry, lines, TenantBudgets(Metrics("test"))
+            self.authenticator, self.directory, pool, toolsets, self.registry, lines, budgets, self.knowledge
         )
         issuers = IssuerRepository(self.database)
         reconciler = Reconciler(
@@ -166,6 +171,7 @@ async def nodes(url: str, redis_url: str | None, count: int = 2) -> AsyncIterato
         await made[0].backends.create("acme", BackendSpec("acme", "echo", "/bin/cat", warm=1))
         for node in made:
             tasks.start_soon(node.effects.run)
+            tasks.start_soon(node.knowledge.run)
         for node in made:
             await until(lambda node=node: bool(node.pool.specs) and (node.notices is None or node.notices.is_connected))
         yield made
@@ -282,6 +288,22 @@ async def test_changed_and_removed_backends_and_tenants_are_so_on_every_node(url
 
 
 @pytest.mark.parametrize("has_redis", [True, False], ids=["by notice", "by the trail"])
+async def test_a_guide_that_was_written_is_known_to_every_node_that_has_read_guides(url, empty_redis, has_redis):
+    async with nodes(url, empty_redis if has_redis else None) as (one, two):
+        told = list[str]()
+        two.knowledge.changed.listen(told.append)
+        assert (await two.knowledge.of("acme")).guides == ()
+        guide = Guide("style", "", "", "x", datetime.now(UTC))
+        await one.guides.create("acme", guide, act=act("guide.create", "guides/style"))
+        one.effects.writings_changed("acme")
+        await until(lambda: told)
+        assert [each.text for each in two.knowledge.cached("acme").guides] == ["x"]
+        await one.guides.delete("acme", "style")  # and no act is written, no notice sent
+        two.knowledge.anything_may_have_changed()
+        await until(lambda: not two.knowledge.cached("acme").guides)
+
+
+@pytest.mark.parametrize("has_redis", [True, False], ids=["by notice", "by the trail"])
 async def test_what_is_switched_off_and_on_is_so_on_every_node(url, empty_redis, has_redis, caplog):
     caplog.set_level("INFO")
     async with nodes(url, empty_redis if has_redis else None) as (one, two):
@@ -376,6 +398,7 @@ async def test_a_node_that_leaves_says_so(url, empty_redis):
         (act("tenant.delete", ""), Notice(Kind.TENANT_REMOVED, ("acme",))),
         (act("issuer.create", "issuers/1", "https://i"), Notice(Kind.ISSUER_CHANGED, ("acme", "https://i"))),
         (act("issuer.delete", "issuers/1", "https://i"), Notice(Kind.ISSUER_CHANGED, ("acme", "https://i"))),
+        (act("guide.delete", "guides/g"), Notice(Kind.WRITINGS_CHANGED, ("acme",))),
         (act("key.change", "keys/k"), Notice(Kind.PRINCIPAL_CHANGED, ("acme", "key", "k"))),
         (
             act("principal.change", "principals/1", "https://i a l/ice"),

@@ -2,6 +2,7 @@
 
 import pytest
 
+from app.catalog.knowledge import NOTHING
 from app.domain import BackendSpec, Member, Toolset
 from app.links import toolsets as module
 from app.links.toolsets import Toolsets
@@ -19,9 +20,19 @@ class Offers:
         return [self.known for _ in backends]
 
 
+class Writings:
+    """Nothing is written."""
+
+    async def of(self, tenant):
+        return NOTHING
+
+    def cached(self, tenant):
+        return NOTHING
+
+
 @pytest.fixture
 def toolsets():
-    return Toolsets(None, Offers(), None)  # type: ignore[arg-type]
+    return Toolsets(None, Offers(), Writings(), None)  # type: ignore[arg-type]
 
 
 def of(name: str) -> BackendSpec:

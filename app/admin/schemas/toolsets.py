@@ -52,6 +52,10 @@ Learns = Annotated[
         "Kept in the memory of each node."
     ),
 ]
+Guides = Annotated[
+    list[Annotated[str, StringConstraints(min_length=1, max_length=63)]],
+    Field(max_length=100, description="Names of guides that it shows, or patterns of names with `*`, `?` and `[…]`."),
+]
 
 
 class MemberBody(Strict):
@@ -80,6 +84,7 @@ class ToolsetBody(Strict):
     mode: Mode = "list"
     always: Always = Field(default_factory=list)
     learns: Learns = True
+    guides: Guides = Field(default_factory=list)
     timeouts: TimeoutsBody = Field(default_factory=TimeoutsBody)
     enabled: bool = True
     reason: Reason = ""
@@ -107,6 +112,7 @@ class ToolsetBody(Strict):
                 self.mode,
                 tuple(self.always),
                 self.learns,
+                tuple(self.guides),
             ),
             enabled=self.enabled,
             reason=self.reason,
@@ -123,6 +129,7 @@ class ToolsetPatch(SwitchPatch):
     mode: Mode | None = None
     always: Always | None = None
     learns: Learns | None = None
+    guides: Guides | None = None
     timeouts: dict[str, Any] | None = None
 
 
@@ -148,6 +155,7 @@ class ToolsetAnswer(Answer):
     mode: str
     always: list[str]
     learns: bool
+    guides: list[str]
     timeouts: TimeoutsBody
     enabled: bool
     reason: str
@@ -171,6 +179,7 @@ class ToolsetAnswer(Answer):
             mode=toolset.mode,
             always=list(toolset.always),
             learns=toolset.learns,
+            guides=list(toolset.guides),
             timeouts=TimeoutsBody.model_validate(value.timeouts, from_attributes=True),
             enabled=value.enabled,
             reason=value.reason,
@@ -193,5 +202,6 @@ class ShownToolset(ToolsetAnswer):
     """A toolset, with what it shows."""
 
     shown_tools: list[str] = Field(description="The names that clients see.")
+    shown_guides: list[str]
     status: list[MemberStatus]
     problems: list[str] = Field(description="What is hidden, because another member has something of the same name.")

@@ -9,6 +9,7 @@ import anyio.to_thread
 from app.backends.failures import FailureLog
 from app.backends.pool import PoolOptions, ProcessPool
 from app.catalog.catalog import Catalog
+from app.catalog.knowledge import Knowledge
 from app.config.environment import PREFIX
 from app.config.settings import Settings
 from app.domain import Limits
@@ -37,8 +38,8 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Processes:
     """`supervisor` owns them, `pool` hands them out, `leasing` shares or restarts them for sessions. `catalog` knows
-    what they offer, `toolsets` who uses several of them. `budgets`: how many a tenant may start; `memory` ends those
-    that are too much."""
+    what they offer, `knowledge` what administrators have written for their users, `toolsets` who uses several of them.
+    `budgets`: how many a tenant may start; `memory` ends those that are too much."""
 
     sandboxes: Sandboxes
     supervisor: Supervisor
@@ -48,6 +49,7 @@ class Processes:
     pool: ProcessPool
     leasing: ProcessLeasing
     catalog: Catalog
+    knowledge: Knowledge
     toolsets: Toolsets
 
 
@@ -78,10 +80,12 @@ async def open_processes(opening: Opening, records: Records) -> Processes:
     )
     await stack.enter_async_context(pool)
     catalog = Catalog(records.catalog, records.approvals, records.directory.find, pool, metrics)
-    toolsets = Toolsets(records.directory.find, catalog, metrics)
+    knowledge = Knowledge(records.guides)
+    toolsets = Toolsets(records.directory.find, catalog, knowledge, metrics)
     catalog.changed.listen(toolsets.offer_changed)
+    knowledge.changed.listen(toolsets.writings_changed)
     leasing = await stack.enter_async_context(ProcessLeasing(pool, toolsets))
-    return Processes(sandboxes, supervisor, budgets, memory, failures, pool, leasing, catalog, toolsets)
+    return Processes(sandboxes, supervisor, budgets, memory, failures, pool, leasing, catalog, knowledge, toolsets)
 
 
 async def _limits_of(tenants: TenantRepository, tenant: str) -> Limits:

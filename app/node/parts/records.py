@@ -18,6 +18,7 @@ from app.storage.switches import SwitchRepository
 from app.storage.tenants import TenantRepository
 from app.storage.tools.approvals import ApprovalRepository
 from app.storage.tools.catalog import CatalogRepository
+from app.storage.tools.guides import GuideRepository
 from app.storage.tools.toolsets import ToolsetRepository
 
 
@@ -31,6 +32,7 @@ class Records:
     tenants: TenantRepository
     backends: BackendRepository
     toolsets: ToolsetRepository
+    guides: GuideRepository
     catalog: CatalogRepository
     approvals: ApprovalRepository
     directory: BackendDirectory
@@ -70,6 +72,7 @@ async def open_records(opening: Opening) -> Records:
         tenants=tenants,
         backends=backends,
         toolsets=toolsets,
+        guides=GuideRepository(database),
         catalog=CatalogRepository(database),
         approvals=ApprovalRepository(database),
         directory=BackendDirectory(partial(find_registered, backends, toolsets), tenants.get),

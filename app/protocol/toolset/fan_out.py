@@ -5,7 +5,6 @@ answer what they were asked. Questions of members get ids of ours, as two member
 """
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import msgspec
 
@@ -43,29 +42,22 @@ from app.protocol.toolset.member_calls import MemberCall, MemberCalls
 from app.protocol.toolset.member_questions import MemberQuestion, MemberQuestions
 from app.protocol.toolset.offer import LISTS
 from app.protocol.toolset.outs import FailCall, ListsChanged, Noise, Out, ToMember, ToSession
-from app.protocol.toolset.searching import CALL, FIND, Searching, Terms, inner_call, is_searched
+from app.protocol.toolset.searching import CALL, FIND, NO_SEARCH, Search, Searching, inner_call, is_searched
 
 MAX_TASKS = 1024  # whose member is remembered; the oldest is forgotten
 MAX_URIS = 256  # that a session may subscribe to
 RESOURCE_NOT_FOUND = -32002
 
 _OURS = b'"toolset-'
+_ABOUT_RESOURCES = ("read", "subscribe", "unsubscribe")
+_ABOUT_TASKS = ("get", "result", "cancel", "update")
+_UPDATED = "notifications/resources/updated"
 _SAME_TASK = "the server works on it as a task, under an id that is taken by a task of another server of this toolset"
 _CHANGES = {
     "notifications/tools/list_changed": ("tools/list",),
     "notifications/prompts/list_changed": ("prompts/list",),
     "notifications/resources/list_changed": ("resources/list", "resources/templates/list"),
 }
-
-
-class Search(NamedTuple):
-    """Whether sessions search: `list`, `search` or `auto`, and how."""
-
-    mode: str
-    terms: Terms | None
-
-
-NO_SEARCH = Search("list", None)
 
 
 class FanOut:
@@ -88,15 +80,10 @@ class FanOut:
             PING: lambda message: [ToSession(result_response(message.id, {}))],
             "tools/call": self._call_tool,
             "prompts/get": self._get_prompt,
-            "resources/read": self._about_resource,
-            "resources/subscribe": self._about_resource,
-            "resources/unsubscribe": self._about_resource,
+            **dict.fromkeys((f"resources/{verb}" for verb in _ABOUT_RESOURCES), self._about_resource),
             "completion/complete": self._complete,
             "logging/setLevel": self._set_level,
-            "tasks/get": self._about_task,
-            "tasks/result": self._about_task,
-            "tasks/cancel": self._about_task,
-            "tasks/update": self._about_task,
+            **dict.fromkeys((f"tasks/{verb}" for verb in _ABOUT_TASKS), self._about_task),
         }
 
     # --- what the owner tells
@@ -133,13 +120,15 @@ class FanOut:
     def show(self, listing: ToolsetListing, change: str = "") -> list[Out]:
         """From now on the toolset shows this, of the same members. The session is told of the lists that are others
         now, and of the `change` that a member has told."""
-        before = {method: self._list(method) for method in LISTS}
+        before, had = {method: self._list(method) for method in LISTS}, self.listing.own
         self.listing = listing
-        return [
+        told = [
             ToSession(dump_notification(each, None))
             for each, methods in _CHANGES.items()
             if each == change or any(before[method] != self._list(method) for method in methods)
         ]
+        changed = [uri for uri in listing.own.changed(had) if listing.is_own(self._subscribed.get(uri, -1))]
+        return [*told, *(ToSession(dump_notification(_UPDATED, {"uri": encoded(uri)})) for uri in changed)]
 
     # --- from the session
 
@@ -199,6 +188,8 @@ class FanOut:
         place = self.listing.prompt(name)
         if place is None:
             return invalid(message, f"Unknown prompt: {name[:200]}")
+        if self.listing.is_own(place.member):
+            return with_result(message, self.listing.own.prompt(place.name))
         call = MemberCall(message.id, place.member, message.method)
         return self._pass_on(message, call, {**params, "name": encoded(place.name)})
 
@@ -212,13 +203,24 @@ class FanOut:
             return [ToSession(error_response(message.id, RESOURCE_NOT_FOUND, words, {"uri": uri[:2000]}))]
         if message.method == "resources/subscribe" and len(self._subscribed) >= MAX_URIS:
             return invalid(message, f"a session subscribes to at most {MAX_URIS} resources")
+        if self.listing.is_own(member):
+            return self._about_own(message, uri, member)
         return self._pass_on(message, MemberCall(message.id, member, message.method, uri=uri), message.params or {})
+
+    def _about_own(self, message: Request, uri: str, own: int) -> list[Out]:
+        if message.method == "resources/read":
+            return with_result(message, self.listing.own.resource(uri))
+        if message.method == "resources/subscribe":
+            self._subscribed[uri] = own
+        else:
+            self._subscribed.pop(uri, None)
+        return [empty(message)]
 
     def _member_of_uri(self, uri: str) -> int | None:
         """That which lists it; else, as a tool may name resources that are in no list, the member of the newest call
         that has resources, or the only one that has any."""
         found = self.listing.member_of_uri(uri)
-        if found is not None:
+        if found is not None or self.listing.own.had(uri):
             return found
         candidates = self.listing.promise("resources")
         recent = self._calls.newest(candidates)
@@ -231,6 +233,8 @@ class FanOut:
         params = message.params or {}
         kind, name = reference_of(params)
         if kind == "prompt" and (place := self.listing.prompt(name)) is not None:
+            if self.listing.is_own(place.member):
+                return with_result(message, b'{"completion":{"values":[]}}')
             call = MemberCall(message.id, place.member, message.method)
             return self._pass_on(message, call, with_prompt(params, place.name))
         member = self.listing.member_of_uri(name) if kind == "resource" else None

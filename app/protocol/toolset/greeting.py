@@ -55,9 +55,8 @@ def answer_to(initialize: Request, about: About, listing: ToolsetListing) -> byt
 def capabilities_of(listing: ToolsetListing) -> dict[str, Any]:
     """What any member can, and changes of lists. A list of tasks would be that of one member: it is not offered."""
     merged: dict[str, Any] = {}
-    for member in listing.members:
-        if member.offer is not None:
-            _merge(merged, _plain(member.offer.capabilities), _DEPTH)
+    for offer in listing.offers:
+        _merge(merged, _plain(offer.capabilities), _DEPTH)
     for name in _WITH_CHANGES:
         if isinstance(merged.get(name), dict):
             merged[name]["listChanged"] = True

@@ -1,17 +1,18 @@
 """ToolsetListing: what a toolset shows of its members, and which member has what. Made anew when something changes."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
 
-from app.domain import Selection
+from app.domain import Guide, Selection
 from app.protocol.jsonrpc import Params, encode, encoded, members_of, object_in, string_of
 from app.protocol.toolset.names import shown_prompts, shown_tools
 from app.protocol.toolset.offer import LISTS, Known, Offer
-from app.search.documents import Definition, Document, Source
+from app.protocol.toolset.own import NAME, Own
+from app.search.documents import MAX_DESCRIPTION, Definition, Document, Source
 from app.search.index import ToolIndex
 
 TOOLS, PROMPTS, RESOURCES, TEMPLATES = LISTS
@@ -41,10 +42,13 @@ class Place(NamedTuple):
 
 class ToolsetListing:
     """Immutable; sessions of one toolset share it. Of two things with one name the first member's is shown: `clashes`
-    says so of tools and prompts, `hidden` of resources."""
+    says so of tools and prompts, `hidden` of resources. What is the toolset's `own` comes before all members', so that
+    none can take its place; it has the number after the last member's."""
 
-    def __init__(self, members: Sequence[Shown]) -> None:
+    def __init__(self, members: Sequence[Shown], own: Own | None = None) -> None:
         self.members = tuple(members)
+        self.own = own or Own()
+        self._all = (*self.members, Shown(NAME, self.own.offer, None, Selection()))
         self.clashes: list[str] = []
         self.hidden: list[str] = []
         self._tools, self._prompts = dict[str, Place](), dict[str, Place]()
@@ -60,7 +64,7 @@ class ToolsetListing:
         """The same, where one member offers something else."""
         changed = list(self.members)
         changed[member] = changed[member]._replace(offer=known.offer, withheld=known.withheld)
-        return ToolsetListing(changed)
+        return ToolsetListing(changed, self.own)
 
     # --- for clients
 
@@ -83,19 +87,33 @@ class ToolsetListing:
         return self._definitions[tool]
 
     @property
+    def offers(self) -> Iterator[Offer]:
+        """Of the members that are known, and its own."""
+        return (each.offer for each in self._all if each.offer is not None)
+
+    @property
     def index(self) -> ToolIndex:
-        """Finds tools that are shown, by their names. Made when it is first asked for: 50 ms for 3,000 tools."""
+        """Finds tools that are shown, by their names, and guides, by their URIs. Made when it is first asked for: 50 ms
+        for 3,000 tools."""
         if self._index is None:
             sources = [Source(each.name, *_server_of(each.offer)) for each in self.members]
-            self._index = ToolIndex(
-                [
-                    Document(name, sources[place.member], _definition_of(name, self._definitions[name]))
-                    for name, place in self._tools.items()
-                ]
-            )
+            sources.append(Source(""))
+            tools = [
+                Document(name, sources[place.member], _definition_of(name, self._definitions[name]))
+                for name, place in self._tools.items()
+            ]
+            guides = [
+                Document(uri, sources[-1], Definition(each.name, each.title, _words_of(each), kind="guide"))
+                for uri, each in self.own.guides.items()
+            ]
+            self._index = ToolIndex([*tools, *guides])
         return self._index
 
     # --- who has what
+
+    def is_own(self, member: int) -> bool:
+        """Whether this is the number of the toolset itself."""
+        return member == len(self.members)
 
     def tool(self, name: str) -> Place | None:
         """The tool that is shown under this name; or the one that alone has it as its own name: an app of a server
@@ -133,14 +151,15 @@ class ToolsetListing:
 
     def _list(self, method: str) -> bytes:
         items: list[bytes] = []
-        for index, member in enumerate(self.members):
+        for index in (len(self.members), *range(len(self.members))):
+            member = self._all[index]
             if member.offer is not None:
                 make = {TOOLS: self._show_tools, PROMPTS: self._show_prompts}.get(method, self._show_resources)
                 items += make(method, index, member.offer)
         return b'{"%b":[%b]}' % (LISTS[method][0].encode(), b",".join(items))
 
     def _show_tools(self, method: str, index: int, offer: Offer) -> Iterable[bytes]:
-        member = self.members[index]
+        member = self._all[index]
         tools = _by_name(offer.items(method))
         named = shown_tools(member.selection, member.prefix, tools)
         if len(named) < len(tools):
@@ -162,7 +181,7 @@ class ToolsetListing:
 
     def _show_prompts(self, method: str, index: int, offer: Offer) -> Iterable[bytes]:
         prompts = _by_name(offer.items(method))
-        for shown, own in shown_prompts(self.members[index].prefix, prompts).items():
+        for shown, own in shown_prompts(self._all[index].prefix, prompts).items():
             if self._is_free(self._prompts, shown, "prompt", index):
                 self._prompts[shown] = Place(index, own)
                 yield _renamed(prompts[own], own, shown, None)
@@ -178,19 +197,19 @@ class ToolsetListing:
                 taken[uri] = index
                 yield bytes(item)
             elif taken[uri] != index:
-                words = f"{self.members[index].name}: {uri} is hidden: {self._name(taken[uri])} has it too"
+                words = f"{self._name(index)}: {uri} is hidden: {self._name(taken[uri])} has it too"
                 _note(self.hidden, words)
 
     def _is_free(self, taken: Mapping[str, Place], shown: str, what: str, index: int) -> bool:
         if shown not in taken:
             return True
         first = self._name(taken[shown].member)
-        words = f"{self.members[index].name}: the {what} {shown} is hidden: {first} has one of this name too"
+        words = f"{self._name(index)}: the {what} {shown} is hidden: {first} has one of this name too"
         _note(self.clashes, words)
         return False
 
     def _name(self, member: int) -> str:
-        return self.members[member].name
+        return self._all[member].name
 
 
 def _server_of(offer: Offer | None) -> tuple[object, object]:
@@ -206,6 +225,11 @@ def _definition_of(name: str, definition: bytes) -> Definition:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # it is found by its name only
         return Definition(name)
     return Definition(name, members.get("title"), members.get("description"), members.get("inputSchema"))
+
+
+def _words_of(guide: Guide) -> str:
+    """Its description, and the beginning of its text."""
+    return f"{guide.description}\n{guide.text[:MAX_DESCRIPTION]}"
 
 
 def _note(problems: list[str], words: str) -> None:

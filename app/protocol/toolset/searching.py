@@ -3,7 +3,7 @@ query means, `call_tool` calls one of them."""
 
 from collections.abc import Callable
 from fnmatch import fnmatchcase
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -50,6 +50,8 @@ _CALL_TOOL = {
     },
 }
 _OWN = (encode(_FIND_TOOL), encode(_CALL_TOOL))
+_GUIDES = " Finds guides as well, which say how things are done here: read those first."
+_OWN_WITH_GUIDES = (encode({**_FIND_TOOL, "description": f"{_FIND_TOOL['description']}{_GUIDES}"}), _OWN[1])
 
 
 class Terms(NamedTuple):
@@ -59,6 +61,16 @@ class Terms(NamedTuple):
     always: tuple[str, ...]
     learned: Learned | None
     clock: Callable[[], float]
+
+
+class Search(NamedTuple):
+    """Whether sessions search: `list`, `search` or `auto`, and how."""
+
+    mode: str
+    terms: Terms | None
+
+
+NO_SEARCH = Search("list", None)
 
 
 class Searching:
@@ -71,7 +83,8 @@ class Searching:
     def listed(self, listing: ToolsetListing) -> bytes:
         """The result of `tools/list`."""
         names = (name for name in listing.tools if any(fnmatchcase(name, each) for each in self._always))
-        return b'{"tools":[%b]}' % b",".join((*_OWN, *(listing.definition(name) for name in names)))
+        own = _OWN_WITH_GUIDES if listing.own.guides else _OWN
+        return b'{"tools":[%b]}' % b",".join((*own, *(listing.definition(name) for name in names)))
 
     def find(self, message: Request, listing: ToolsetListing) -> bytes:
         """The answer to a call of `find_tools`."""
@@ -81,10 +94,15 @@ class Searching:
         self._recent.asked(query, now)
         evidence = {} if self._learned is None else self._learned.evidence(query, now)
         hits = listing.index.search(query, _limit(arguments), evidence)
-        found = b"[%b]" % b",".join(listing.definition(hit.id) for hit in hits)
-        words = found.decode() if hits else "No tool was found. Describe in other words what you want to do."
-        content = {"type": "text", "text": words}
-        return result_response(message.id, {"content": [content], "structuredContent": {"tools": msgspec.Raw(found)}})
+        guides = [listing.own.found(hit.id) for hit in hits if hit.id in listing.own.guides]
+        found = b"[%b]" % b",".join(listing.definition(hit.id) for hit in hits if hit.id not in listing.own.guides)
+        structured: dict[str, Any] = {"tools": msgspec.Raw(found)}
+        texts = [found.decode() if hits else "No tool was found. Describe in other words what you want to do."]
+        if guides:
+            structured["guides"] = guides
+            texts.append(encode({"guides": guides}).decode())
+        content = [{"type": "text", "text": each} for each in texts]
+        return result_response(message.id, {"content": content, "structuredContent": structured})
 
     def called(self) -> str:
         """A tool is called: the query that it may answer; empty if there is none."""

@@ -1,1 +1,1 @@
-"""Toolsets and the catalogue in the database, and the names that toolsets share with backends."""
+"""Toolsets, guides and the catalogue in the database, and the names that toolsets share with backends."""

@@ -42,6 +42,11 @@ ACTS = {
         {"title": "All", "members": []}, "toolset.change", "toolsets/all", "members title",
     ),
     ("DELETE", "/tenants/{tenant}/toolsets/{toolset}"): (None, "toolset.delete", "toolsets/all", ""),
+    ("POST", "/tenants/{tenant}/guides"): ({"name": "g", "text": "x"}, "guide.create", "guides/g", ""),
+    ("PATCH", "/tenants/{tenant}/guides/{guide}"): (
+        {"title": "New", "text": "y"}, "guide.change", "guides/style", "text title",
+    ),
+    ("DELETE", "/tenants/{tenant}/guides/{guide}"): (None, "guide.delete", "guides/style", ""),
     ("POST", "/tenants/{tenant}/keys"): (
         {"scopes": ["tenant:read", "mcp:connect"]}, "key.create", "keys/{id}", "mcp:connect tenant:read",
     ),
@@ -78,7 +83,7 @@ async def objects(rig: Rig) -> dict[str, str]:
     rig.node.add_session("acme", "s1")
     issuer = await rig.ask("POST", "/api/v1/tenants/acme/issuers", {**ISSUER, "issuer": "https://other"})
     key = key_id(await rig.key("acme", "mcp:connect")) or ""
-    known = {"tenant": "acme", "backend": "echo", "toolset": "all", "session": "s1"}
+    known = {"tenant": "acme", "backend": "echo", "toolset": "all", "guide": "style", "session": "s1"}
     return {**known, "key": key, "issuer": issuer.json()["id"]}
 
 

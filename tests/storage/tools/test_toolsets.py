@@ -12,7 +12,11 @@ from app.storage.tools.toolsets import ToolsetRepository
 SELECTION = Selection(("a*",), ("b",), {"c": "d"}, {"e": "f"})
 MEMBERS = (Member("echo", "e_", SELECTION), Member("gone", ""))
 TOOLSET = BackendSpec(
-    "acme", "all", "", timeouts=Timeouts(call_s=7), toolset=Toolset("All", "Use it.", MEMBERS, "search", ("a*",), False)
+    "acme",
+    "all",
+    "",
+    timeouts=Timeouts(call_s=7),
+    toolset=Toolset("All", "Use it.", MEMBERS, "search", ("a*",), False, ("g*",)),
 )
 
 

@@ -116,7 +116,11 @@ async def _shown(access: Access, spec: BackendSpec) -> ShownToolset:
     status = [_status(access, each.name, each.offer) for each in listing.members]
     answer = ToolsetAnswer.of(spec)
     return ShownToolset(
-        **dict(answer), shown_tools=listing.tools, status=status, problems=[*listing.clashes, *listing.hidden]
+        **dict(answer),
+        shown_tools=listing.tools,
+        shown_guides=[each.name for each in listing.own.guides.values()],
+        status=status,
+        problems=[*listing.clashes, *listing.hidden],
     )
 
 

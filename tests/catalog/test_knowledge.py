@@ -1,0 +1,91 @@
+"""Knowledge: what administrators have written is read when it has changed, and only then."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import anyio
+import pytest
+
+from app.catalog import knowledge as module
+from app.catalog.knowledge import Knowledge
+from app.domain import Guide
+from app.errors import StorageUnavailable
+
+
+def guide(name: str, text: str = "x") -> Guide:
+    return Guide(name, "", "", text, datetime(2026, 1, 1, tzinfo=UTC))
+
+
+class Store:
+    """Guides by tenant; may be away."""
+
+    def __init__(self) -> None:
+        self.guides: dict[str, list[Guide]] = {"acme": [guide("a")]}
+        self.lists, self.is_away = 0, False
+
+    async def state(self, tenant: str) -> object:
+        if self.is_away:
+            raise StorageUnavailable
+        return list(self.guides.get(tenant, []))
+
+    async def list(self, tenant: str) -> Any:
+        self.lists += 1
+        return list(self.guides.get(tenant, []))
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+@pytest.fixture
+def knowledge(store: Store, monkeypatch: pytest.MonkeyPatch) -> Knowledge:
+    monkeypatch.setattr(module, "MAX_AGE_S", 0.0)
+    return Knowledge(store)
+
+
+async def test_what_has_not_changed_is_the_same_object_and_not_read_again(store: Store, knowledge: Knowledge) -> None:
+    first = await knowledge.of("acme")
+    assert [each.name for each in first.guides] == ["a"]
+    assert await knowledge.of("acme") is first is knowledge.cached("acme")
+    assert store.lists == 1
+    assert knowledge.cached("zenith").guides == () == (await knowledge.of("zenith")).guides
+
+
+async def test_a_change_is_told_once_it_has_been_read(store: Store, knowledge: Knowledge) -> None:
+    told: list[str] = []
+    heard = anyio.Event()
+    knowledge.changed.listen(told.append)
+    knowledge.changed.listen(lambda tenant: heard.set())
+    knowledge.changed_somewhere("acme")  # nobody has read it: nobody has to be told
+    await knowledge.of("acme")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(knowledge.run)
+        store.guides["acme"].append(guide("b"))
+        knowledge.anything_may_have_changed()
+        with anyio.fail_after(5):
+            await heard.wait()
+        tasks.cancel_scope.cancel()
+    assert told == ["acme"]
+    assert [each.name for each in knowledge.cached("acme").guides] == ["a", "b"]
+
+
+async def test_without_the_database_what_is_cached_serves_on(store: Store, knowledge: Knowledge) -> None:
+    first = await knowledge.of("acme")
+    store.is_away = True
+    assert await knowledge.of("acme") is first
+    with pytest.raises(StorageUnavailable):
+        await knowledge.of("zenith")
+
+
+async def test_what_is_cached_has_a_limit_in_bytes_and_in_tenants(
+    store: Store, knowledge: Knowledge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.guides |= {"b": [guide("b", "x" * 60)], "c": [guide("c", "x" * 60)]}
+    monkeypatch.setattr(module, "MAX_BYTES", 100)
+    for tenant in ("acme", "b", "c"):
+        await knowledge.of(tenant)
+    assert [bool(knowledge.cached(tenant).guides) for tenant in ("acme", "b", "c")] == [False, False, True]
+    monkeypatch.setattr(module, "MAX_TENANTS", 1)
+    await knowledge.of("zenith")
+    assert not knowledge.cached("c").guides
