@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Callable, Sequence
 
 from app.cli import keys, resources
+from app.cli import tools as tools_commands
 from app.cli.resources import Resource, here_or_there
 from app.domain import DEFAULT_TENANT, is_name
 
@@ -66,7 +67,9 @@ examples:
 """
 _CATALOG = """
 examples:
+  trunkline catalog search --tenant acme convert a time to another zone
   trunkline catalog tools notes --tenant acme
+  trunkline catalog diff notes --tenant acme
   trunkline catalog approve notes --tenant acme tools[]=add tools[]=list
   trunkline catalog reject notes --tenant acme tools[]=add
   trunkline backends set notes --tenant acme pin=block
@@ -125,15 +128,9 @@ def add_resource_commands(commands: "Commands[argparse.ArgumentParser]") -> None
     toolsets.add_usual_verbs("its name")
     guides = _Noun(commands, resources.GUIDES, "texts for those who use the tools of a toolset", _GUIDES)
     guides.add_usual_verbs("its name")
-    catalog = _Noun(commands, resources.CATALOG, "what the backends offer, and what of it is approved", _CATALOG)
-    catalog.add_list("list how many tools, prompts and resources each backend offers")
-    catalog.add("show", resources.show_object, "show the definitions of one backend", "the backend's name")
-    tools = catalog.add("tools", resources.list_tools, "show what has changed since it was approved", "its name")
-    tools.set_defaults(limit=MOST_LISTED)
-    for name, done in (("approve", "approved"), ("reject", "rejected")):
-        decide = catalog.add(name, resources.decide_tools, f"{name} tools as a backend offers them now", "its name")
-        decide.set_defaults(done=done)
-        _add_members(decide)
+    _add_catalog_verbs(
+        _Noun(commands, resources.CATALOG, "what the backends offer, and what of it is approved", _CATALOG)
+    )
 
     _add_key_verbs(_Noun(commands, resources.KEYS, "create, list, rotate and revoke API keys", _KEYS))
 
@@ -265,6 +262,26 @@ def _add_members(verb: argparse.ArgumentParser, *, can_unset: bool = False) -> N
         verb.add_argument(
             "--unset", action="append", metavar="NAME", help="set this member to its default, or remove it"
         )
+
+
+def _add_catalog_verbs(catalog: _Noun) -> None:
+    catalog.add_list("list how many tools, prompts and resources each backend offers")
+    catalog.add("show", resources.show_object, "show the definitions of one backend", "the backend's name")
+    tools = catalog.add("tools", tools_commands.list_tools, "show what has changed since it was approved", "its name")
+    tools.set_defaults(limit=MOST_LISTED)
+    diff = catalog.add("diff", tools_commands.show_differences, "show what exactly has changed", "the backend's name")
+    diff.add_argument("tools", nargs="*", metavar="TOOL", help="only these")
+    diff.set_defaults(limit=MOST_LISTED)
+    search = catalog.add("search", tools_commands.search_tools, "find tools by what they do")
+    search.add_argument("query", nargs="+", metavar="WORD", help="what somebody wants to do, in a few words")
+    search.add_argument("--toolset", type=name_of("toolset"), help="only what this one shows, by the names it shows")
+    search.add_argument("--limit", type=whole_number(50), default=5, metavar="N", help="at most this many; default 5")
+    for name, done in (("approve", "approved"), ("reject", "rejected")):
+        decide = catalog.add(
+            name, tools_commands.decide_tools, f"{name} tools as a backend offers them now", "its name"
+        )
+        decide.set_defaults(done=done)
+        _add_members(decide)
 
 
 def _add_key_verbs(noun: _Noun) -> None:

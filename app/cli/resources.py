@@ -75,7 +75,7 @@ def list_objects(options: argparse.Namespace) -> int:
     with open_rest(options) as rest:
         rows, page = rest.items(_path(options), query=query, most=options.limit)
     if options.json:
-        _print_json(rows)
+        print_json(rows)
     elif rows:
         print_table(rows, options.resource.first, of_tenant=options.resource.of_tenant and options.tenant != ALL)
     else:
@@ -93,7 +93,7 @@ def list_objects(options: argparse.Namespace) -> int:
 
 def show_object(options: argparse.Namespace) -> int:
     """`show`: every member of one object."""
-    return _print_object(options, _ask(options, "GET", _path(options, options.id)))
+    return _print_object(options, ask(options, "GET", _path(options, options.id)))
 
 
 def show_listed(options: argparse.Namespace) -> int:
@@ -109,75 +109,46 @@ def show_listed(options: argparse.Namespace) -> int:
 
 def create_object(options: argparse.Namespace) -> int:
     """`create`: prints the new object."""
-    body = _body(options)
+    body = body_of(options)
     body.setdefault(options.resource.made_by, options.id)
     if options.command_line:
         body |= {"command": options.command_line[0], "args": options.command_line[1:]}
-    return _print_object(options, _ask(options, "POST", _path(options), body))
+    return _print_object(options, ask(options, "POST", _path(options), body))
 
 
 def change_object(options: argparse.Namespace) -> int:
     """`set`: sends a merge patch, and prints the changed object."""
-    body = _body(options)
+    body = body_of(options)
     if not body:
         raise InvalidRequest("set what? Give name=value, or --unset name")
-    return _print_object(options, _ask(options, "PATCH", _path(options, options.id), body))
+    return _print_object(options, ask(options, "PATCH", _path(options, options.id), body))
 
 
 def change_principal(options: argparse.Namespace) -> int:
     """`principals set`: issuer and subject are in the body, not in the path."""
-    body = {**_body(options), "issuer": options.issuer, "subject": options.subject}
-    return _print_object(options, _ask(options, "PATCH", _path(options), body))
+    body = {**body_of(options), "issuer": options.issuer, "subject": options.subject}
+    return _print_object(options, ask(options, "PATCH", _path(options), body))
 
 
 def delete_object(options: argparse.Namespace) -> int:
     """`delete`, `close` and `revoke`."""
-    _ask(options, "DELETE", _path(options, options.id))
+    ask(options, "DELETE", _path(options, options.id))
     print(f"{options.done} {options.id}", file=sys.stderr)
     return 0
 
 
 def check_object(options: argparse.Namespace) -> int:
     """`check`: prints the findings; exit code 1 if it does not work."""
-    found = _ask(options, "POST", _path(options, options.id, action="check"), _body(options) or None)
+    found = ask(options, "POST", _path(options, options.id, action="check"), body_of(options) or None)
     _print_object(options, found)
     return 0 if found.get("ok", True) else 1
 
 
 def restart_object(options: argparse.Namespace) -> int:
     """`restart`."""
-    _ask(options, "POST", _path(options, options.id, action="restart"))
+    ask(options, "POST", _path(options, options.id, action="restart"))
     print(f"restarted {options.id}; clients can open new sessions", file=sys.stderr)
     return 0
-
-
-# --- what of a backend's tools is approved
-
-
-def list_tools(options: argparse.Namespace) -> int:
-    """`catalog tools`: what was found of each tool, and what has changed."""
-    with open_rest(options) as rest:
-        rows, _ = rest.items(_tools_path(options), query={}, most=options.limit)
-    if options.json:
-        _print_json(rows)
-    elif rows:
-        print_table(rows, ("tool", "status", "reasons", "withheld", "by", "at"), of_tenant=False)
-    else:
-        print("it is not known which tools this backend offers: check it first", file=sys.stderr)
-    return 0
-
-
-def decide_tools(options: argparse.Namespace) -> int:
-    """`catalog approve` and `catalog reject`."""
-    body = _body(options)
-    _ask(options, "POST", f"{_tools_path(options)}:{options.verb}", body)
-    which = "all tools" if body.get("tools") is None else ", ".join(map(str, body["tools"]))
-    print(f"{options.done}, as {options.id} offers them now: {printable(which)}", file=sys.stderr)
-    return 0
-
-
-def _tools_path(options: argparse.Namespace) -> str:
-    return f"/tenants/{segment(options.tenant)}/backends/{segment(options.id)}/tools"
 
 
 # --- keys: the first one is created before anybody could use REST
@@ -195,7 +166,7 @@ def create_key(options: argparse.Namespace) -> int:
     body = {"name": options.name, "scopes": sorted(set(options.scope))}
     if options.expires_days is not None:
         body["expires_at"] = _moment(datetime.now(UTC) + timedelta(days=options.expires_days))
-    made = _ask(options, "POST", _path(options), body)
+    made = ask(options, "POST", _path(options), body)
     return _print_key(options, made, f"This key of tenant {options.tenant} is shown once. {_facts_of(made)}.")
 
 
@@ -235,7 +206,7 @@ def _moment(at: datetime) -> str:
 
 def _print_key(options: argparse.Namespace, made: Mapping[str, Any], note: str) -> int:
     if options.json:
-        _print_json(made)
+        print_json(made)
     else:
         print(printable(str(made.get("key", ""))))
         print(f"{printable(note)} Send it as: Authorization: Bearer <key>", file=sys.stderr)
@@ -253,7 +224,7 @@ def only_there(options: argparse.Namespace) -> int:
 # --- requests and output
 
 
-def _ask(options: argparse.Namespace, method: str, path: str, body: object = None) -> dict[str, Any]:
+def ask(options: argparse.Namespace, method: str, path: str, body: object = None) -> dict[str, Any]:
     with open_rest(options) as rest:
         return rest.ask(method, path, body)
 
@@ -265,7 +236,7 @@ def _path(options: argparse.Namespace, identifier: str | None = None, *, action:
     return f"{above}/{resource.name}{below}" + (f":{action}" if action else "")
 
 
-def _body(options: argparse.Namespace) -> dict[str, Any]:
+def body_of(options: argparse.Namespace) -> dict[str, Any]:
     for name in secrets_given_openly(options.members):
         print(
             f"trunkline: the value of {name} is in the list of processes and in the shell's history: use "
@@ -281,15 +252,15 @@ def _query_text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _print_json(value: object) -> None:
+def print_json(value: object) -> None:
     print(json.dumps(value, indent=2))
 
 
 def _print_object(options: argparse.Namespace, found: Mapping[str, Any]) -> int:
     if options.json:
-        _print_json(found)
+        print_json(found)
     else:
-        print(record(found, width=_width()))
+        print(record(found, width=terminal_width()))
     return 0
 
 
@@ -297,12 +268,12 @@ def print_table(rows: list[dict[str, Any]], first: tuple[str, ...], *, of_tenant
     """Prints a list; with `of_tenant` without the column of the tenant, which is the same in each row."""
     if of_tenant and len({row.get("tenant") for row in rows}) == 1:
         rows = [{name: value for name, value in row.items() if name != "tenant"} for row in rows]
-    text, left_out = table(rows, first=first, width=_width())
+    text, left_out = table(rows, first=first, width=terminal_width())
     print(text)
     if left_out:
         print(f"trunkline: no room for {', '.join(left_out)}; use `show` or --json to see all", file=sys.stderr)
 
 
-def _width() -> int | None:
+def terminal_width() -> int | None:
     """The terminal's width; None if stdout is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() or "COLUMNS" in os.environ else None

@@ -89,12 +89,23 @@ async def test_a_changed_definition_is_withheld_shown_and_approved_again(gateway
             await session.call("red_count")
 
 
-def test_the_command_line_approves(gateway: Gateway) -> None:
+async def test_the_command_line_shows_what_has_changed_and_finds_tools(gateway: Gateway) -> None:
     pinned = Pinned(gateway, pin="block")
     gateway.environment["TRUNKLINE_URL"], gateway.environment["TRUNKLINE_KEY"] = gateway.url, gateway.admin_key
     try:
         Toolset(gateway, pinned.tenant, [{"backend": "red"}])  # it is asked now
         shown = gateway.cli("catalog", "tools", "red", "--tenant", pinned.tenant)
         assert {each["status"] for each in shown} == {"new"}
+        assert gateway.cli("catalog", "diff", "red", "--tenant", pinned.tenant) == []
+        pinned.approve()
+        pinned.begin_to_poison()
+        gateway.api("POST", pinned.path + ":check")
+        with anyio.fail_after(WHEN_ASKED):
+            while pinned.statuses()["count"] != "changed":
+                await anyio.sleep(0.05)
+        (changed,) = gateway.cli("catalog", "diff", "red", "count", "--tenant", pinned.tenant)
+        assert changed["difference"][0]["path"] == "/description"
+        found = gateway.cli("catalog", "search", "count", "--limit", "1", "--tenant", pinned.tenant)
+        assert [each["tool"] for each in found] == ["count"]
     finally:
         del gateway.environment["TRUNKLINE_URL"], gateway.environment["TRUNKLINE_KEY"]

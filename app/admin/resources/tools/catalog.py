@@ -4,22 +4,28 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Self
 
+import anyio.to_thread
 import msgspec
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, Field
 
 from app.admin.context import Access, MayRead
 from app.admin.paging import AskedPage, Page
+from app.admin.resources.tools.toolsets import find_toolset
 from app.admin.route import AdminRoute
 from app.catalog.entries import Entry
-from app.domain import is_name
+from app.domain import Selection, is_name
 from app.errors import BackendNotFound
 from app.protocol.jsonrpc import members_of, string_of
+from app.protocol.toolset.listing import Shown, ToolsetListing
 from app.protocol.toolset.offer import LISTS
+from app.protocol.toolset.searching import MAX_QUERY
+from app.search.index import MAX_LIMIT
 
 router = APIRouter(route_class=AdminRoute, tags=["catalog"])
 
 BackendName = Annotated[str, Path(description="The backend's name.")]
+MAX_SEARCHED = 1000  # backends
 
 
 class CatalogEntry(BaseModel):
@@ -60,6 +66,65 @@ class ShownOffer(CatalogEntry):
     definitions: dict[str, list[Any]] = Field(
         description="By list: `tools`, `prompts`, `resources`, `resourceTemplates`.",
         examples=[{"tools": [{"name": "get_time", "inputSchema": {"type": "object"}}]}],
+    )
+
+
+class FoundTool(BaseModel):
+    """A tool that a query means."""
+
+    backend: str
+    tool: str = Field(description="As its backend calls it.")
+    shown_as: str = Field(description="As the toolset calls it; without one, as a toolset would by default.")
+    title: str | None
+    description: str | None
+
+
+class FoundTools(BaseModel):
+    """Best first."""
+
+    items: list[FoundTool]
+    next_cursor: None = None
+
+
+@router.get("/catalog:search")
+async def search_catalog(
+    access: MayRead,
+    query: Annotated[str, Query(min_length=1, max_length=MAX_QUERY, description="What somebody wants to do.")],
+    toolset: Annotated[
+        str | None, Query(description="Only what this one shows; without it, all that the backends offer.")
+    ] = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 5,
+) -> FoundTools:
+    """Finds tools by words, as `find_tools` of a toolset does, but without what callers have taught it."""
+    if toolset is None:
+        listing = await _everything(access)
+    else:
+        listing = await access.admin.offered.listing(await find_toolset(access, toolset))
+    return FoundTools(items=await anyio.to_thread.run_sync(_found, listing, query, limit))
+
+
+async def _everything(access: Access) -> ToolsetListing:
+    """What the backends of the tenant have said that they offer, whatever is shown of it. None is asked now."""
+    backends = await access.admin.backends.list(access.tenant, after="", limit=MAX_SEARCHED)
+    entries = await access.admin.catalog.entries(access.tenant, [spec.name for spec in backends])
+    members = [Shown(name, entry.offer, f"{name}_"[:32], Selection()) for name, entry in sorted(entries.items())]
+    return await anyio.to_thread.run_sync(ToolsetListing, members)
+
+
+def _found(listing: ToolsetListing, query: str, limit: int) -> list[FoundTool]:
+    """Reads and indexes the definitions, if nobody has searched in them yet."""
+    return [_of_hit(listing, hit.id) for hit in listing.index.search(query, limit)]
+
+
+def _of_hit(listing: ToolsetListing, shown: str) -> FoundTool:
+    place, definition = listing.tool(shown), members_of(msgspec.Raw(listing.definition(shown)))
+    assert place is not None
+    return FoundTool(
+        backend=listing.members[place.member].name,
+        tool=place.name,
+        shown_as=shown,
+        title=string_of(definition.get("title")),
+        description=string_of(definition.get("description")),
     )
 
 

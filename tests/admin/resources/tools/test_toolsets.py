@@ -115,6 +115,28 @@ async def test_the_catalogue_shows_every_backend_known_or_not(two):
     assert (await two.ask("GET", "/api/v1/tenants/acme/catalog/all")).status_code == 404
 
 
+async def test_a_search_finds_what_all_backends_offer_or_only_what_a_toolset_shows(two):
+    two.offers.known[("acme", "other")] = offer(
+        "other", tools=[tool("add_note", description="Writes down a thought.\nMore."), tool("rm", title="Remove")]
+    )
+    members = [{"backend": "other", "prefix": "o-", "exclude": ["rm"]}]
+    await two.ask("POST", PATH, {"name": "work", "members": members})
+    path = "/api/v1/tenants/acme/catalog:search"
+    for query, expected in (
+        ("remove", [("other", "rm", "other_rm", "Remove")]),
+        ("thought&toolset=work", [("other", "add_note", "o-add_note", None)]),
+        ("remove&toolset=work", []),
+    ):
+        found = await two.ask("GET", f"{path}?query={query}")
+        assert [(each["backend"], each["tool"], each["shown_as"], each["title"]) for each in found.json()["items"]] == (
+            expected
+        )
+    assert (await two.ask("GET", f"{path}?query=x&toolset=other")).status_code == 404
+    assert (await two.ask("GET", path)).status_code == 422
+    stranger = await two.key("acme", "mcp:connect")
+    assert (await two.ask("GET", f"{path}?query=x", key=stranger)).status_code == 403
+
+
 async def test_a_check_that_works_asks_for_the_catalogue(rig):
     await rig.ask("POST", "/api/v1/tenants/acme/backends/echo:check")
     assert rig.offers.asked == [("acme", "echo")]
