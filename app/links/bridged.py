@@ -29,9 +29,9 @@ class BridgedSession(CallListener, Protocol):
 class BridgedLink:
     """Stands between a Session and its link, and translates both ways. The session's lease owns the link."""
 
-    def __init__(self, link: BackendLink, session: BridgedSession) -> None:
+    def __init__(self, link: BackendLink, session: BridgedSession, *, for_sessionless: bool = False) -> None:
         self._link, self._session = link, session
-        self._bridge = Bridge()
+        self._bridge = Bridge(for_sessionless=for_sessionless)
         self._pauses: dict[bytes, asyncio.TimerHandle] = {}
         link.attach(self)
 

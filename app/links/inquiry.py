@@ -7,6 +7,7 @@ import msgspec
 
 from app import __version__
 from app.errors import BackendTimeout, GatewayError
+from app.links.era import Era
 from app.links.source import LinkLease
 from app.links.toolset_member import ToolsetMember
 from app.processes.link import Exit
@@ -48,7 +49,7 @@ async def inquire(lease: Callable[[], Awaitable[LinkLease]], within_s: float) ->
     Raises:
         GatewayError: there is no process, or it does not answer as it should within this time.
     """
-    member = ToolsetMember(0, _Nobody(), lease, None, within_s)
+    member = ToolsetMember(0, _Nobody(), lease, None, within_s, Era())
     try:
         with anyio.fail_after(within_s):
             return await member.inquire()

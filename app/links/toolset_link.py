@@ -14,6 +14,7 @@ import msgspec
 
 from app.errors import GatewayError
 from app.links.bridged import BridgedSession
+from app.links.era import Era
 from app.links.source import LinkLease
 from app.links.toolset_member import State, ToolsetMember
 from app.metrics import Metrics
@@ -34,12 +35,13 @@ log = logging.getLogger(__name__)
 class Seat(NamedTuple):
     """A member's place in a session. `lease` waits for a process, which has to be initialized within `within_s`.
     `on_changed`: the member says that its lists have changed, so what others see of it may be outdated; `withheld`:
-    which of the tools that it offers now are not shown, and why."""
+    which of the tools that it offers now are not shown, and why. `era` is shared by all sessions with this backend."""
 
     lease: Callable[[], Awaitable[LinkLease]]
     within_s: float
     on_changed: Callable[[], None]
     withheld: Callable[[Offer], Awaitable[Mapping[str, str]]]
+    era: Era
 
 
 class Front(NamedTuple):
@@ -71,7 +73,7 @@ class ToolsetLink:
         self._to_list: dict[tuple[int, str], tuple[str, ...]] = {}  # methods, by member and notification
         self._is_listing = False
         self._members = [
-            ToolsetMember(index, self, seat.lease, tasks, seat.within_s) for index, seat in enumerate(seats)
+            ToolsetMember(index, self, seat.lease, tasks, seat.within_s, seat.era) for index, seat in enumerate(seats)
         ]
 
     # --- LinkLease

@@ -22,6 +22,7 @@ from app.errors import (
     InvalidResponse,
 )
 from app.links.bridged import BridgedLink
+from app.links.era import Era, probe_s
 from app.links.source import LinkLease
 from app.processes.link import BackendLink, Exit
 from app.protocol.eras.sessionless_envelope import refuses_handshake
@@ -38,12 +39,13 @@ from app.protocol.jsonrpc import (
     result_response,
     several,
 )
-from app.protocol.toolset.greeting import hello_for
+from app.protocol.toolset.greeting import hello_for, speaks_sessionless
 from app.protocol.toolset.offer import MAX_PAGES, Offer, cursor, page, promised
 
 MAX_WAITING = 256  # calls while the process starts
 MAX_WAITING_BYTES = 4 << 20
 _HELLO_ID = b'"toolset-hello"'
+_PROBE_ID = b'"toolset-probe"'
 _LIST_ID = b'"toolset-list-%d"'
 
 log = logging.getLogger(__name__)
@@ -92,8 +94,10 @@ class ToolsetMember:
         lease: Callable[[], Awaitable[LinkLease]],
         tasks: anyio.abc.TaskGroup | None,
         within_s: float,
+        era: Era,
     ) -> None:
-        self._index, self._side, self._ask, self._tasks, self._within_s = index, side, lease, tasks, within_s
+        self._index, self._side, self._ask, self._tasks = index, side, lease, tasks
+        self._within_s, self._era = within_s, era
         self.state = State.IDLE
         self._lease: LinkLease | None = None
         self._link: BackendLink | None = None
@@ -204,16 +208,37 @@ class ToolsetMember:
             lease.release("session_closed")
             raise BackendExited
         self._lease, self._link = lease, lease.link
-        lease.link.attach(self)
-        hello = hello_for(_HELLO_ID, self._side.hello)
-        answer = await self._answer_to(_HELLO_ID, hello)
-        if answer.member == "error" and refuses_handshake(dump_response(answer.id, answer)):
-            self._link = BridgedLink(lease.link, self)
-            answer = await self._answer_to(_HELLO_ID, hello)
-        if answer.member == "error":
-            raise InvalidResponse("the server refused `initialize`")
+        answer = await self._discover(lease) or await self._shake_hands(lease)
         self._opened(lease)
         return answer
+
+    async def _shake_hands(self, lease: LinkLease) -> Response:
+        self._link = lease.link
+        lease.link.attach(self)
+        hello, for_sessionless = hello_for(_HELLO_ID, self._side.hello), speaks_sessionless(self._side.hello)
+        answer = await self._answer_to(_HELLO_ID, hello)
+        if answer.member == "error" and refuses_handshake(dump_response(answer.id, answer)):
+            self._era.learn(is_sessionless=True)
+            self._link = BridgedLink(lease.link, self, for_sessionless=for_sessionless)
+            answer = await self._answer_to(_HELLO_ID, hello)
+        elif for_sessionless and answer.member == "result":
+            self._era.learn(is_sessionless=False)
+        if answer.member == "error":
+            raise InvalidResponse("the server refused `initialize`")
+        return answer
+
+    async def _discover(self, lease: LinkLease) -> Response | None:
+        """What the server says of itself if it speaks 2026-07-28 as the client does; None: one of them does not, or it
+        does not say so in time, as it is slow to start, or never answers what it does not know."""
+        if not speaks_sessionless(self._side.hello) or self._era.is_sessionless is False:
+            return None
+        self._link = link = BridgedLink(lease.link, self, for_sessionless=True)
+        with anyio.move_on_after(self._within_s if self._era.is_sessionless else probe_s(self._within_s)):
+            if (answer := await self._answer_to(_PROBE_ID, hello_for(_PROBE_ID, self._side.hello))).member == "result":
+                self._era.learn(is_sessionless=True)
+                return answer
+        link.end()
+        return None
 
     def _opened(self, lease: LinkLease) -> None:
         link = self._link

@@ -11,6 +11,7 @@ import anyio.abc
 
 from app.domain import BackendSpec, Guide, Limits, Member, Principal, Selection
 from app.errors import BackendUnavailable, GatewayError
+from app.links.era import Era
 from app.links.source import LinkLease
 from app.links.toolset_link import Front, Seat, ToolsetLink
 from app.metrics import Metrics
@@ -23,6 +24,7 @@ from app.search.learned import Learned
 
 MAX_LISTINGS = 1000  # kept; the oldest is forgotten
 MAX_LISTED_BYTES = 256 << 20  # of all lists that are kept, but for the newest
+MAX_ERAS = 10_000  # backends
 MAX_LEARNED = 256  # toolsets for which it is remembered what callers have found, with 256 KiB each
 
 Key = tuple[str, str]
@@ -78,6 +80,7 @@ class Toolsets:
     def __init__(self, find: Find, offers: Offers, writings: Writings, metrics: Metrics) -> None:
         self._find, self._offers, self._writings, self._metrics = find, offers, writings, metrics
         self._links: WeakKeyDictionary[ToolsetLink, tuple[BackendSpec, tuple[Key, ...]]] = WeakKeyDictionary()
+        self._eras: dict[Key, Era] = {}
         self._learned: dict[Key, Learned] = {}  # of toolsets that are searched, the one opened last at the end
         self._listings: dict[Key, tuple[BackendSpec, tuple[object, ...], ToolsetListing]] = {}
         self._listed_bytes = 0
@@ -102,6 +105,7 @@ class Toolsets:
                 spec.timeouts.initialize_s,
                 partial(self._offers.doubt, key),
                 partial(self._offers.withheld, key),
+                self._era_of(key),
             )
             for key in keys
         ]
@@ -109,6 +113,12 @@ class Toolsets:
         link = ToolsetLink(front, seats, tasks, self._metrics, ends_with_member=spec.toolset is None)
         self._links[link] = (spec, keys)
         return link
+
+    def _era_of(self, key: Key) -> Era:
+        """Forgets the one that was learned first, where there are too many: it is asked again."""
+        if key not in self._eras and len(self._eras) >= MAX_ERAS:
+            del self._eras[next(iter(self._eras))]
+        return self._eras.setdefault(key, Era())
 
     def _search_of(self, spec: BackendSpec) -> Search:
         toolset = spec.toolset
@@ -158,6 +168,7 @@ class Toolsets:
         if member.toolset is not None:
             raise BackendUnavailable(f"{member.name} is a toolset now, and no toolset has another as a member")
         self._offers.used(member)
+        self._era_of(key).of(member.version)
         return await lease_one(replace(member, selection=Selection(), pin="off"), limits, principal)
 
     def problem(self, key: Key) -> str | None:

@@ -232,8 +232,10 @@ class SessionlessCall:
             self._lacking = lacking or self._lacking
             self.session.refuse_question(question.id, "the client does not support this", METHOD_NOT_FOUND)
             return
-        key = f"{need}-{question.id.decode()}"
-        self.questions[key] = as_input_request(question)
+        asked, key = as_input_request(question)
+        if key in self.questions:  # two members of a toolset may use one
+            key = f"{key}-{question.id.decode()}"
+        self.questions[key] = asked
         if self._reply is not None:
             self._ask_soon()
 

@@ -15,9 +15,11 @@ from typing import NamedTuple
 import anyio
 import msgspec
 
-from app.domain import Principal, Timeouts
+from app.domain import Principal
 from app.errors import BackendExited, BackendTimeout, GatewayError, InvalidResponse, NodeUnavailable, SessionNotFound
 from app.event import Event
+from app.links.era import probe_s
+from app.links.toolsets import is_toolset
 from app.protocol.commands import Answer, Failed, ToStream
 from app.protocol.eras.sessionless_envelope import (
     SESSIONLESS,
@@ -205,7 +207,7 @@ class PooledSessions:
         if was_sessionless is not False:
             probe = self.send(session, "server/discover", {"_meta": own_envelope(envelope)})
             timeouts = session.spec.timeouts
-            with anyio.move_on_after(timeouts.initialize_s if was_sessionless else probe_s(timeouts)):
+            with anyio.move_on_after(timeouts.initialize_s if was_sessionless else probe_s(timeouts.initialize_s)):
                 await probe.outcome
             about = _discovered(probe)
             if session.state is SessionState.CLOSED:
@@ -235,6 +237,7 @@ class PooledSessions:
             "protocolVersion": msgspec.Raw(encode(Revision.R2025_11_25.value)),
             "capabilities": msgspec.Raw(encode(offered)),
             "clientInfo": envelope.client_info or msgspec.Raw(b'{"name":"trunkline","version":"1"}'),
+            **({"_meta": own_envelope(envelope)} if is_toolset(session.spec) else {}),
         })  # fmt: skip
         if response.member == "error":
             if refuses_handshake(dump_response(response.id, response)):
@@ -393,8 +396,3 @@ def _discovered(probe: Reply) -> Params | None:
         return None
     about = members_of(outcome.response.value)
     return about if SESSIONLESS.encode() in bytes(about.get("supportedVersions", msgspec.Raw())) else None
-
-
-def probe_s(timeouts: Timeouts) -> float:
-    """How long to wait for `server/discover`: some handshake-era servers never answer it, others start slowly."""
-    return max(3.0, timeouts.initialize_s / 10)

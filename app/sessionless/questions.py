@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from app.protocol.commands import Listen, ToStream
-from app.protocol.eras.input_required import NEEDS
+from app.protocol.eras.input_required import NEEDS, without_key
 from app.protocol.eras.sessionless_envelope import Envelope, takes_mode
 from app.protocol.jsonrpc import Params, Request, dump_request, string_of
 
@@ -38,10 +38,11 @@ def lacking_mode(envelope: Envelope, mode: str) -> dict[str, Any]:
     return {} if takes_mode(mode, modes) else {"elicitation": {mode: {}}}
 
 
-def as_input_request(question: Request) -> Question:
-    """With the params of 2026-07-28: elicitation has a mode, and no id."""
-    params = dict(question.params or {})
+def as_input_request(question: Request) -> tuple[Question, str]:
+    """With the params of 2026-07-28: elicitation has a mode, and no id. And the key under which to ask it: the
+    server's own, where it is one of that revision among the members of a toolset."""
+    params, key = without_key(dict(question.params or {}))
     if question.method == "elicitation/create":
         params.setdefault("mode", msgspec.Raw(b'"form"'))
         params.pop("elicitationId", None)
-    return Question(question.id, question.method, params)
+    return Question(question.id, question.method, params), key or f"{NEEDS.get(question.method)}-{question.id.decode()}"

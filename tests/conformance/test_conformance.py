@@ -31,14 +31,6 @@ EVERY = [(era, revision) for era in ERAS for revision in SCENARIOS]
 HANDSHAKES = [("dual", OLD), ("legacy", OLD), ("legacy", NEW)]
 # In front of two nodes, where each is also asked directly; in front of one the others. All of both under --long.
 IN_TURN_OFTEN = {("legacy", NEW)}
-# Through a toolset every server is asked as one of the handshake era would be: the others may be no other.
-HANDSHAKE_ONLY = {"input-required-result-basic-elicitation": {"sep-2322-elicitation-incomplete"}}
-UNDECLARED = {"sep-2575-server-rejects-undeclared-capability", "sep-2575-missing-capability-http-400"}
-THROUGH_TOOLSET = {
-    ("legacy", NEW): HANDSHAKE_ONLY,
-    ("dual", NEW): HANDSHAKE_ONLY,
-    ("sessionless", NEW): {**HANDSHAKE_ONLY, "server-stateless": UNDECLARED},
-}
 THROUGH_TOOLSET_OFTEN = {("dual", OLD), ("sessionless", NEW)}
 QUIRKS = {"stdout-noise": EVERY, "silent-discover": HANDSHAKES, "slow-init": HANDSHAKES, "ping-client": HANDSHAKES}
 
@@ -156,7 +148,7 @@ def test_the_same_passes_through_a_toolset(leg: Leg, tmp_path: Path) -> None:
     """The server is one of three members."""
     with running_gateway(tmp_path / "data") as gateway:
         result, printed = run_suite(gateway, leg, tmp_path, through_toolset=True)
-    require_score(leg, result, printed, THROUGH_TOOLSET.get((leg.era, leg.revision), {}))
+    require_score(leg, result, printed)
 
 
 @pytest.fixture(scope="module")

@@ -1,13 +1,19 @@
-"""A member of a toolset whose start is given up, and started again before that has come to its end."""
+"""A member of a toolset: its start in each era, and one that is given up."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+import pytest
 from anyio.lowlevel import checkpoint
 
 from app.errors import BackendExited, GatewayError
+from app.links import toolset_member
+from app.links.era import Era
 from app.links.toolset_member import State, ToolsetMember
 from app.processes.link import Exit
+from app.protocol.eras.sessionless_envelope import SESSIONLESS
 from app.protocol.jsonrpc import encoded
 from tests.sessions.fakes import FakeLease, FakeLink
 
@@ -46,7 +52,7 @@ async def test_a_process_that_comes_for_a_start_that_was_given_up_is_given_back(
 
     side = Side()
     async with anyio.create_task_group() as tasks:
-        member = ToolsetMember(0, side, lease, tasks, 5.0)
+        member = ToolsetMember(0, side, lease, tasks, 5.0, Era())
         member.send(b"one", b"1")
         await checkpoint()
         member.lose(BackendExited(), "restarted")
@@ -64,3 +70,67 @@ async def test_a_process_that_comes_for_a_start_that_was_given_up_is_given_back(
         member.release("closed")
         assert leases[1].released
     assert len(side.lost) == 1
+
+
+ABOUT = {"supportedVersions": ["2026-07-28"], "capabilities": {}}
+OURS = {
+    "protocolVersion": encoded("2025-11-25"),
+    "_meta": encoded({"io.modelcontextprotocol/protocolVersion": SESSIONLESS}),
+}
+
+
+@asynccontextmanager
+async def starting(era: Era) -> AsyncIterator[tuple[ToolsetMember, FakeLink]]:
+    """A member that is called, of a session for a client of 2026-07-28."""
+    link, side = FakeLink(), Side()
+    side.hello = OURS
+
+    async def lease() -> Any:
+        return FakeLease(link)
+
+    async with anyio.create_task_group() as tasks:
+        member = ToolsetMember(0, side, lease, tasks, 5.0, era)
+        member.send(b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a"}}', b"1")
+        await anyio.wait_all_tasks_blocked()
+        yield member, link
+        member.release("closed")
+
+
+async def test_a_server_of_2026_07_28_is_spoken_to_in_it_for_a_client_that_speaks_it():
+    era = Era()
+    async with starting(era) as (member, link):
+        assert [each["method"] for each in link.sent] == ["server/discover"]
+        link.say(id=link.sent[0]["id"], result=ABOUT)
+        await anyio.wait_all_tasks_blocked()
+        assert (member.state, era.is_sessionless) == (State.OPEN, True)
+        assert link.sent[-1]["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] == SESSIONLESS
+
+
+@pytest.mark.parametrize("answer", [{"error": {"code": -32601, "message": "?"}}, {"result": {}}])
+async def test_a_server_that_knows_only_handshakes_gets_one_and_is_not_asked_again(answer):
+    era = Era()
+    for is_known in (False, True):
+        async with starting(era) as (member, link):
+            if not is_known:
+                link.say(id=link.sent[0]["id"], **answer)
+                await anyio.wait_all_tasks_blocked()
+            hello = link.sent[-1]
+            assert [each["method"] for each in link.sent] == ["server/discover", "initialize"][is_known:]
+            assert "_meta" not in hello["params"]
+            link.say(id=hello["id"], result={"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {}})
+            await anyio.wait_all_tasks_blocked()
+            assert (member.state, era.is_sessionless) == (State.OPEN, False)
+            assert link.sent[-1]["method"] == "tools/call"
+
+
+async def test_a_server_that_never_answers_what_it_does_not_know_gets_a_handshake(monkeypatch):
+    monkeypatch.setattr(toolset_member, "probe_s", lambda initialize_s: 0.01)
+    async with starting(Era()) as (member, link):
+        while len(link.sent) < 2:
+            await anyio.sleep(0.01)
+        assert link.sent[-1]["method"] == "initialize"
+        link.say(id=link.sent[0]["id"], result=ABOUT)  # too late
+        link.say(id=link.sent[-1]["id"], result={"protocolVersion": "2025-11-25", "capabilities": {}})
+        await anyio.wait_all_tasks_blocked()
+        assert member.state is State.OPEN
+        assert "_meta" not in link.sent[-1]["params"]

@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from app.domain import Principal, Timeouts
+from app.domain import Principal
 from app.errors import BackendExited, BackendNotFound, BackendUnavailable, Disabled, InvalidResponse
 from app.sessionless import pooled_sessions
 from app.sessionless.requests import SessionlessRequests
@@ -46,7 +46,7 @@ async def test_a_backend_that_refuses_discover_is_opened_with_a_handshake(client
 async def test_a_backend_that_never_answers_discover_is_opened_with_a_handshake(
     client: Client, pool: ServerPool, registry: SessionRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pooled_sessions, "probe_s", lambda timeouts: 0.01)
+    monkeypatch.setattr(pooled_sessions, "probe_s", lambda initialize_s: 0.01)
     pool.make = silent_server
     server = await run(client, pool)
     methods = [message.get("method") for message in server.sent]
@@ -66,7 +66,7 @@ async def test_a_backend_that_answers_discover_is_spoken_to_in_its_own_words(cli
 async def test_a_sessionless_backend_that_starts_slowly_is_not_taken_for_a_silent_one(
     client: Client, pool: ServerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pooled_sessions, "probe_s", lambda timeouts: 0.01)
+    monkeypatch.setattr(pooled_sessions, "probe_s", lambda initialize_s: 0.01)
 
     class Slow(FakeServer):
         """Answers `server/discover` once it reads `initialize`, and refuses that."""
@@ -156,11 +156,6 @@ async def test_a_backend_that_dies_before_it_answers_initialize_has_not_run_the_
         await client.send(name="x")
     assert not raised.value.started
     assert not registry
-
-
-@pytest.mark.parametrize(("initialize_s", "expected"), [(5, 3.0), (30, 3.0), (300, 30.0)])
-def test_a_backend_that_may_start_slowly_has_longer_to_answer_discover(initialize_s: float, expected: float) -> None:
-    assert pooled_sessions.probe_s(Timeouts(initialize_s=initialize_s)) == pytest.approx(expected)
 
 
 async def test_a_backend_that_dies_with_its_greeting_leaves_no_line(

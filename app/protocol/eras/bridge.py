@@ -13,12 +13,13 @@ import msgspec
 
 from app.protocol.calls.stream_choice import SUBSCRIPTION_KEY
 from app.protocol.eras.answers import as_handshake_era
-from app.protocol.eras.input_required import NEEDS, as_client_knows, why_not_asked
+from app.protocol.eras.input_required import NEEDS, as_client_knows, why_not_asked, with_key
 from app.protocol.eras.sessionless_envelope import (
     CAPABILITIES_KEY,
     CLIENT_INFO_KEY,
     LEVELS,
     LOG_LEVEL_KEY,
+    MISSING_CAPABILITY,
     SERVER_INFO_KEY,
     SESSIONLESS,
     VERSION_KEY,
@@ -33,6 +34,7 @@ from app.protocol.jsonrpc import (
     Params,
     Request,
     Response,
+    code_of,
     dump_notification,
     dump_request,
     dump_response,
@@ -117,7 +119,11 @@ class _Call(msgspec.Struct):
 class Bridge:
     """Translates one session; pass it lines from either side, and carry out what it returns, in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, for_sessionless: bool = False) -> None:
+        """`for_sessionless`: a client of 2026-07-28 is behind the session, whose requests become those of a handshake
+        on their way. So it gets the errors of that revision, and questions under the server's own keys; and the server
+        must say that it speaks it, as those of the handshake era may answer whatever they do not know."""
+        self._for_sessionless = for_sessionless
         self._client: Params = {}
         self._version = Revision.R2025_11_25.value
         self._client_capabilities: Params = {}
@@ -301,12 +307,16 @@ class Bridge:
             yield from self._input_required(call, result)
             return
         del self._calls[call.inner_id]
-        yield ToSession(dump_response(call.id, as_handshake_era(response)))
+        if not (self._for_sessionless and code_of(response) == MISSING_CAPABILITY):
+            response = as_handshake_era(response)
+        yield ToSession(dump_response(call.id, response))
 
     def _initialized(self, response: Response) -> Out:
         if response.member == "error":
             return ToSession(dump_response(response.id, response))
         about = members_of(response.value)
+        if self._for_sessionless and SESSIONLESS.encode() not in bytes(about.get("supportedVersions", ABSENT)):
+            return ToSession(error_response(response.id, INTERNAL_ERROR, f"the server does not speak {SESSIONLESS}"))
         self._server_capabilities = object_in(about, "capabilities")
         meta = object_in(about, "_meta")
         result: dict[str, Any] = {
@@ -334,6 +344,8 @@ class Bridge:
             question_id = encode(f"ask-{self._serial}")
             call.waiting[question_id] = key
             params = as_client_knows(question, self._version, self._serial)
+            if self._for_sessionless:
+                params = with_key(params, key)
             yield ToSession(dump_request(question_id, method, params), related=call.id)
         if not asked:
             yield Pause(call.inner_id, call.pause())

@@ -6,6 +6,8 @@ from app.protocol.revisions import Revision
 
 MAX_ROUNDS = 10  # of questions in one call; then it fails
 MAX_ASKED = 16  # questions of one round
+MAX_KEY = 256  # characters of a question's key
+INPUT_KEY = "trunkline/inputKey"  # in `_meta` of a question: the key under which a client of 2026-07-28 is asked it
 NEEDS = {"sampling/createMessage": "sampling", "elicitation/create": "elicitation", "roots/list": "roots"}
 
 
@@ -43,3 +45,20 @@ def as_client_knows(question: Params, version: str, serial: int) -> Params:
         elif string_of(params.get("mode")) == "url":
             params.setdefault("elicitationId", encoded(f"elicitation-{serial}"))
     return params
+
+
+def with_key(params: Params, key: str) -> Params:
+    """A question's params with the key that its server has given it."""
+    return {**params, "_meta": encoded({**object_in(params, "_meta"), INPUT_KEY: key})}
+
+
+def without_key(params: Params) -> tuple[Params, str | None]:
+    """The params as the client gets them, and the key; None if there is none that could be one."""
+    meta = object_in(params, "_meta")
+    if INPUT_KEY not in meta:
+        return params, None
+    key = string_of(meta.pop(INPUT_KEY))
+    rest = {name: value for name, value in params.items() if name != "_meta"}
+    if meta:
+        rest["_meta"] = encoded(meta)
+    return rest, key if key and len(key) <= MAX_KEY else None

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from app.protocol.eras.sessionless_envelope import SESSIONLESS, VERSION_KEY
 from app.protocol.jsonrpc import (
     Params,
     Request,
@@ -95,6 +96,11 @@ def hello_for(request_id: bytes, initialize: Params) -> bytes:
     """The `initialize` for a member: what the client has sent to the toolset."""
     wanted = {name: value for name, value in initialize.items() if name != "_meta"}
     return dump_request(request_id, "initialize", wanted)
+
+
+def speaks_sessionless(initialize: Params) -> bool:
+    """Whether the client speaks 2026-07-28, and this is the handshake that the gateway makes for it."""
+    return string_of(object_in(initialize, "_meta").get(VERSION_KEY)) == SESSIONLESS
 
 
 def reference_of(params: Params) -> tuple[str, str]:
