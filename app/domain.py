@@ -193,9 +193,12 @@ class Guide:
     version: int = 1
 
 
+Transport = Literal["auto", "streamable-http", "sse"]  # of a server that is reached by URL
+
+
 @dataclass(frozen=True, slots=True)
 class BackendSpec:
-    """A registered stdio server: what to start, how many, and for how long.
+    """A registered server: what to start, how many, and for how long; or where it is.
 
     `cwd`: its working directory, absolute or below the tenant's home; None is the home itself.
     `broadcast`: messages of a shared process that belong to no session go to all of its sessions, instead of none.
@@ -210,6 +213,8 @@ class BackendSpec:
     were rejected); `pin_minor`: whether harmless edits of an approved definition are.
     `selection`: which of its tools are shown. `toolset`: it starts nothing itself, but stands for other backends;
     `command` is empty.
+    `url`: where the server is, instead of a `command`, which is empty; nothing is started then. `headers` are sent with
+    each request to it; the values are sealed (`upstreams.sealed_headers`).
     `missed_log`: the descriptor of a file in which it is written down what the sandbox keeps from a process, for a
     check; never stored.
     """
@@ -234,6 +239,9 @@ class BackendSpec:
     pin: Literal["off", "warn", "block"] = "off"
     pin_minor: Literal["accept", "ask"] = "accept"
     toolset: Toolset | None = None
+    url: str | None = None
+    transport: Transport = "auto"
+    headers: Mapping[str, str] = field(default_factory=dict, hash=False)
     enabled: bool = True
     reason: str = ""
     off_by_platform: bool = False

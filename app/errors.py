@@ -284,6 +284,14 @@ class InvalidResponse(BackendError, reason="invalid_response"):
     """The backend's answer is not a JSON-RPC response."""
 
 
+class UpstreamRefused(BackendError, reason="upstream_refused"):
+    """The server does not accept the gateway's credentials."""
+
+
+class UpstreamFailed(BackendError, reason="upstream_failed"):
+    """The server answered with an HTTP status that is no answer."""
+
+
 class CallCutOff(BackendError, reason="call_cut_off"):
     """The call was cut off while it was under way; whether it was carried out is not known."""
 

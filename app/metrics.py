@@ -135,6 +135,7 @@ class Metrics:
         self._declare_limits()
         self._declare_node(version)
         self._declare_egress()
+        self._declare_upstreams()
         self._begin_at_zero()
 
     def _counter(self, name: str, documentation: str, *labels: str) -> Counter:
@@ -307,6 +308,16 @@ class Metrics:
         self.egress_refusals = self._counter(
             "trunkline_egress_refusals_total", "Connections that the egress proxy refused or could not make.", "reason"
         )
+
+    def _declare_upstreams(self) -> None:
+        self.upstream_requests = self._counter(
+            "trunkline_upstream_requests_total", "Requests to servers that are reached by URL, by result.", "result"
+        )
+        self.upstream_seconds = self._seconds(
+            "trunkline_upstream_request_seconds", "Time from a request to such a server to its answer."
+        )
+        self.upstream_sessions = self._gauge("trunkline_upstream_sessions", "Open sessions with such servers.")
+        self.upstream_connections = self._gauge("trunkline_upstream_connections", "Open connections to such servers.")
 
     def _begin_at_zero(self) -> None:
         """Alerts over `increase` do not see the first event of a series that begins with it: so it begins at 0."""

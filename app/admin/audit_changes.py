@@ -19,10 +19,14 @@ def changes_of(old: BaseModel | None, new: BaseModel | None) -> tuple[Change, ..
 
 
 def changes_of_backend(old: BackendSpec | None, new: BackendSpec | None) -> tuple[Change, ...]:
-    """With the names of variables that have another value now, but not their values."""
+    """With the names of variables and headers that have another value now, but not their values."""
     before, after = ({} if spec is None else _members(BackendAnswer.of(spec)) for spec in (old, new))
-    env = {} if old is None or new is None else {name: (old.env[name], new.env.get(name)) for name in old.env}
-    return between(before, after, [f"env.{name}" for name, (was, now) in env.items() if was != now])
+    if old is None or new is None:
+        return between(before, after)
+    secret = (("env", old.env, new.env), ("headers", old.headers, new.headers))
+    return between(
+        before, after, [f"{kind}.{name}" for kind, was, now in secret for name in was if was[name] != now.get(name)]
+    )
 
 
 def changes_of_issuer(old: Issuer | None, new: Issuer | None) -> tuple[Change, ...]:

@@ -134,6 +134,7 @@ class AdminContext:
     issuers: IssuerRepository
     sealer: Sealer
     check_url: Callable[[str], object]  # raises UrlRefused for a URL that would not be fetched
+    check_upstream: Callable[[str], object]  # likewise, for the URL of a backend
     issuer_check: IssuerCheck
     authenticator: Authenticator
     effects: NodeEffects

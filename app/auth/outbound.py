@@ -59,28 +59,57 @@ class OutboundUrl:
             return None
 
 
-class Outbound:
-    """Fetches from public addresses by https; in the networks `allow` from all addresses, and by http too."""
+class Policy:
+    """Which URLs may be reached: public addresses by https; in the networks `allow` all addresses, and http too.
 
-    def __init__(
-        self, allow: Iterable[Network] = (), *, resolve: Resolve | None = None, tls: ssl.SSLContext | None = None
-    ) -> None:
-        self._allow = tuple(allow)
-        self._resolve = resolve or _resolve
-        self._tls = tls
+    `setting` is the one that lists those networks.
+    """
+
+    def __init__(self, allow: Iterable[Network] = (), setting: str = ALLOW_SETTING) -> None:
+        self.allow, self._setting = tuple(allow), setting
 
     def check(self, text: str) -> OutboundUrl:
-        """The URL's parts, if it may be fetched; names are not resolved here.
+        """The URL's parts, if it may be reached; names are not resolved here.
 
         Raises:
             UrlRefused: it may not.
         """
         url = parse_url(text)
-        if url.scheme != "https" and not self._allow:
-            raise _not_listed("http is")
+        if url.scheme != "https" and not self.allow:
+            raise self._not_listed("http is")
         if url.literal is not None:
-            self._require_allowed(url.literal, url)
+            self.require(url.literal, url)
         return url
+
+    def require(self, address: Address, url: OutboundUrl) -> None:
+        """Raises UrlRefused unless the URL may be reached at this address."""
+        if any(address in network for network in self.allow):
+            return
+        if url.scheme != "https":
+            raise self._not_listed("http is")
+        if not is_public(address):
+            raise self._not_listed(f"{url.host} is at an address that is not public, which is")
+        if url.port not in PORTS:
+            raise self._not_listed(f"ports other than {sorted(PORTS)} are")
+
+    def _not_listed(self, what: str) -> UrlRefused:
+        words = f"{what} allowed only in a network that is listed in {self._setting}"
+        return UrlRefused(words, setting=self._setting)
+
+
+class Outbound:
+    """Fetches what its policy allows, from public addresses by https unless networks are listed."""
+
+    def __init__(
+        self, allow: Iterable[Network] = (), *, resolve: Resolve | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self._policy = Policy(allow)
+        self._resolve = resolve or _resolve
+        self._tls = tls
+
+    def check(self, text: str) -> OutboundUrl:
+        """As `Policy.check`."""
+        return self._policy.check(text)
 
     async def get(self, text: str) -> bytes:
         """The document.
@@ -111,18 +140,8 @@ class Outbound:
             raise FetchFailed(f"the name {url.host} has no address")
         # All of them: a name that also points into a private network is not to be trusted.
         for address in addresses:
-            self._require_allowed(address, url)
+            self._policy.require(address, url)
         return addresses
-
-    def _require_allowed(self, address: Address, url: OutboundUrl) -> None:
-        if any(address in network for network in self._allow):
-            return
-        if url.scheme != "https":
-            raise _not_listed("http is")
-        if not is_public(address):
-            raise _not_listed(f"{url.host} is at an address that is not public, which is")
-        if url.port not in PORTS:
-            raise _not_listed(f"ports other than {sorted(PORTS)} are")
 
     async def _get_from_one_of(self, addresses: Sequence[Address], url: OutboundUrl) -> bytes:
         *others, last = addresses[:MAX_ADDRESSES]
@@ -150,10 +169,6 @@ class Outbound:
             ) as response,
         ):
             return await _document(response)
-
-
-def _not_listed(what: str) -> UrlRefused:
-    return UrlRefused(f"{what} allowed only in a network that is listed in {ALLOW_SETTING}", setting=ALLOW_SETTING)
 
 
 def parse_url(text: str) -> OutboundUrl:

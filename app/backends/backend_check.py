@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,7 +15,7 @@ import msgspec
 from app import __version__
 from app.backends.missed import Findings, Missed, findings, reaching_out
 from app.backends.pool import ProcessPool
-from app.domain import BackendSpec, Limits
+from app.domain import BackendSpec, Limits, Timeouts
 from app.errors import (
     BackendError,
     BackendTimeout,
@@ -81,7 +81,7 @@ class CheckResult:
 
 
 @contextmanager
-def _timed(steps: list[Step], name: str) -> Iterator[None]:
+def timed(steps: list[Step], name: str) -> Iterator[None]:
     """Adds a step, also if it fails."""
     started = time.monotonic()
     try:
@@ -98,47 +98,63 @@ async def check_backend(pool: ProcessPool, spec: BackendSpec, limits: Limits) ->
     """
     # Under a name of its own it takes no session's place, and its failures do not count for the backend's breaker.
     alone = replace(spec, name=spec.name + SUFFIX, isolation="session", warm=0, max_processes=1, enabled=True)
-    steps, result, failure = list[Step](), CheckResult(), None
-    counts, reaching = dict(result.counts), list[str]()
+    talk, failure = Talk(), None
     process: BackendProcess | None = None
     missed_log = os.memfd_create("missed")
     if spec.sandbox.mode != "off":
         alone = replace(alone, missed_log=missed_log)
     try:
         with anyio.fail_after(DEADLINE_S):
-            with _timed(steps, "start"):
+            with timed(talk.steps, "start"):
                 lease = await pool.lease(alone, limits)
             process = lease.link
             try:
-                conversation = _Conversation(process)
-                process.attach(conversation)
-                with anyio.fail_after(spec.timeouts.initialize_s), _timed(steps, "initialize"):
-                    result = await _initialize(conversation)
-                lease.handshake_succeeded()
-                for kind in _LISTS:
-                    if kind in result.capabilities:
-                        with anyio.fail_after(spec.timeouts.call_s), _timed(steps, f"{kind}/list"):
-                            counts[kind] = await _count(conversation, kind, reaching)
+                await talk.about(process, spec.timeouts, lease.handshake_succeeded)
             finally:
                 lease.release("checked")
     except ShuttingDown:
         raise
     except (GatewayError, TimeoutError) as error:
-        failure = _failure(steps[-1].name, error, process)
+        failure = failure_of(talk.steps[-1].name, error, process)
     finally:
         pool.forget(alone.key)
         missed = os.pread(missed_log, MISSED_BYTES, 0)
         os.close(missed_log)
     stderr = [] if process is None else process.stderr.last_lines()
-    found = findings(missed, spec, stderr, reaching[:MAX_REACHING], has_failed=failure is not None)
+    found = findings(missed, spec, stderr, talk.reaching[:MAX_REACHING], has_failed=failure is not None)
     if failure is not None and found.missed:
         failure = replace(failure, hint=_missed_hint(found.missed[0]))
-    capabilities = _bounded(result.capabilities)
-    return replace(result, capabilities=capabilities, counts=counts, steps=steps, failure=failure, findings=found)
+    return replace(talk.result(), failure=failure, findings=found)
+
+
+class Talk:
+    """What a server says when it is asked what it offers; as far as it has got, if it fails."""
+
+    def __init__(self) -> None:
+        self.steps = list[Step]()
+        self.reaching = list[str]()
+        self._result = CheckResult()
+        self._counts = dict(self._result.counts)
+
+    async def about(self, link: BackendLink, timeouts: Timeouts, has_begun: Callable[[], None]) -> None:
+        """Raises BackendError, TimeoutError: the last step has failed."""
+        conversation = _Conversation(link)
+        link.attach(conversation)
+        with anyio.fail_after(timeouts.initialize_s), timed(self.steps, "initialize"):
+            self._result = await _initialize(conversation)
+        has_begun()
+        for kind in _LISTS:
+            if kind in self._result.capabilities:
+                with anyio.fail_after(timeouts.call_s), timed(self.steps, f"{kind}/list"):
+                    self._counts[kind] = await _count(conversation, kind, self.reaching)
+
+    def result(self) -> CheckResult:
+        capabilities = _bounded(self._result.capabilities)
+        return replace(self._result, capabilities=capabilities, counts=self._counts, steps=self.steps)
 
 
 class _Conversation:
-    """One request at a time. Fulfils BackendListener."""
+    """One request at a time. Fulfils CallListener."""
 
     def __init__(self, link: BackendLink) -> None:
         self._link = link
@@ -183,11 +199,15 @@ class _Conversation:
     def backend_sent_too_much(self, beginning: bytes, end: bytes = b"") -> None:
         self._fail(ResponseTooLarge())  # most likely our answer
 
+    def backend_failed(self, call: bytes, error: GatewayError) -> None:
+        if call == b"%d" % self._last_id:
+            self._fail(error)
+
     def backend_exited(self, exit: Exit) -> None:
         self._end = exit.error()
         self._fail(self._end)
 
-    def _fail(self, error: BackendError) -> None:
+    def _fail(self, error: GatewayError) -> None:
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(error)
 
@@ -263,7 +283,8 @@ def _bounded(capabilities: dict[str, Any]) -> dict[str, Any]:
     return {name[:MAX_TEXT]: {} for name in list(capabilities)[:50]}
 
 
-def _failure(step: str, error: Exception, process: BackendProcess | None) -> Failure:
+def failure_of(step: str, error: Exception, process: BackendProcess | None = None) -> Failure:
+    """Why the check ended at this step."""
     if not isinstance(error, GatewayError):
         error = BackendTimeout()
     stderr = list(getattr(error, "stderr", ())) or ([] if process is None else process.stderr.last_lines())

@@ -25,12 +25,14 @@ from app.errors import (
 )
 from app.event import Event
 from app.links.inquiry import inquire
+from app.links.source import LinkLease
 from app.metrics import Metrics
 from app.protocol.toolset.offer import Known, Offer
 from app.single_flight import SingleFlight
 from app.storage.audit_act import Act
 from app.storage.tools.approvals import Approvals
 from app.storage.tools.catalog import CatalogRow
+from app.upstreams.upstreams import Upstreams
 
 MAX_AGE_S = 5.0  # of what is cached: another node may have stored something else
 MAX_ENTRIES = 10_000  # that are cached; they hold up to MAX_CACHED_BYTES
@@ -54,10 +56,16 @@ class Catalog:
     """Fulfils `links.toolsets.Offers`. `run` has to run; `changed` is told which backend offers something else."""
 
     def __init__(
-        self, store: CatalogStore, approvals: ApprovalStore, find: Find, pool: ProcessPool, metrics: Metrics
+        self,
+        store: CatalogStore,
+        approvals: ApprovalStore,
+        find: Find,
+        pool: ProcessPool,
+        upstreams: Upstreams,
+        metrics: Metrics,
     ) -> None:
         self._store, self._approvals = store, approvals
-        self._find, self._pool, self._metrics = find, pool, metrics
+        self._find, self._pool, self._upstreams, self._metrics = find, pool, upstreams, metrics
         self._entries: dict[Key, tuple[Entry, float]] = {}  # and until when they are fresh
         self._bytes: dict[Key, int] = {}  # of the offer of each
         self._cached_bytes = 0  # of all
@@ -337,11 +345,20 @@ class Catalog:
             raise BackendUnavailable(f"{spec.name} is a toolset, which offers nothing of its own")
         alone = replace(spec, name=spec.name + SUFFIX, isolation="session", recovery="end", warm=0, max_processes=1)
         try:
-            offer = await inquire(partial(self._pool.lease, alone, limits), INQUIRY_S)
+            offer = await inquire(self._lease_of(alone, limits), INQUIRY_S)
         except GatewayError:
             self._metrics.catalog_inquiries.labels("failed").inc()
             raise
         finally:
-            self._pool.forget(alone.key)
+            self._forget(alone)
         self._metrics.catalog_inquiries.labels("ok").inc()
         await self.note(spec, offer)
+
+    def _lease_of(self, alone: BackendSpec, limits: Limits) -> Callable[[], Awaitable[LinkLease]]:
+        if alone.url is not None:
+            return partial(self._upstreams.lease, alone)
+        return partial(self._pool.lease, alone, limits)
+
+    def _forget(self, alone: BackendSpec) -> None:
+        self._pool.forget(alone.key)
+        self._upstreams.forget(alone.key)

@@ -46,6 +46,10 @@ class Decision:
 
 
 def definition_of(spec: BackendSpec) -> str:
-    """The same for versions of a backend that start the same program in the same way."""
-    parts = (spec.command, spec.args, sorted(spec.env.items()), spec.cwd, asdict(spec.sandbox), spec.state)
+    """The same for versions of a backend that start the same program in the same way, or ask the same server."""
+    parts: tuple[object, ...] = (
+        spec.command, spec.args, sorted(spec.env.items()), spec.cwd, asdict(spec.sandbox), spec.state,
+    )  # fmt: skip
+    if spec.url is not None:
+        parts = (spec.url, spec.transport, sorted(spec.headers.items()))
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()

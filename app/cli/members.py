@@ -12,7 +12,7 @@ MAX_DEPTH = 8
 # Members that are text even if they look like JSON; the value of any other one may need quotes: note='"2026"'.
 TEXTS = frozenset({
     "command", "cwd", "description", "discovery_url", "expires_at", "isolation", "issuer", "jwks_url", "name", "reason",
-    "recovery", "secret", "title", "token",
+    "recovery", "secret", "title", "token", "transport", "url",
 })  # fmt: skip
 SECRET = frozenset({"secret", "token"})
 
@@ -39,7 +39,7 @@ def members_of(words: Sequence[str], *, unset: Iterable[str] = (), file: str | N
         if is_list:
             _append(body, name, value, is_first=name not in seen)
         else:
-            is_text = name in TEXTS or name.startswith("env.") or text.startswith("@")
+            is_text = name in TEXTS or name.startswith(("env.", "headers.")) or text.startswith("@")
             _put(body, name, value if is_text else _decoded(value))
         seen.add(name)
     for name in unset:
@@ -50,7 +50,11 @@ def members_of(words: Sequence[str], *, unset: Iterable[str] = (), file: str | N
 def secrets_given_openly(words: Sequence[str]) -> list[str]:
     """Members that may be secret and are given on the command line, where every user of the machine can read them."""
     pairs = (word.partition("=") for word in words)
-    return [name for name, _, text in pairs if (name.startswith("env.") or name in SECRET) and text and text[0] != "@"]
+    return [
+        name
+        for name, _, text in pairs
+        if (name.startswith(("env.", "headers.")) or name in SECRET) and text and text[0] != "@"
+    ]
 
 
 def _content(text: str) -> str:

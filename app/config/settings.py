@@ -58,6 +58,7 @@ class Settings:
     allowed_origins: tuple[str, ...] = _setting(parsers.list_of(_ORIGIN, "https://HOST"), default=())
     trusted_proxies: tuple[hosts.IpNetwork, ...] = _setting(hosts.networks, default=())
     outbound_allow: tuple[hosts.IpNetwork, ...] = _setting(hosts.networks, default=())
+    upstream_allow: tuple[hosts.IpNetwork, ...] = _setting(hosts.networks, default=())
     database_url: str = _setting(urls.database_url, default=_default_database, secret=True)
     redis_url: str | None = _setting(urls.redis_url, secret=True)
     node_url: str | None = _setting(urls.node_url)

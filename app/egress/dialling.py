@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from ipaddress import ip_address
 
 from app.egress.names import Names
@@ -13,6 +13,10 @@ from app.public_addresses import Address, Network, is_public
 
 DEADLINE_S = 10.0
 MAX_ADDRESSES = 4  # of one name that are tried
+
+
+def _nothing_else(address: Address) -> None:
+    """What else may be required of an address."""
 
 
 class Dialler:
@@ -40,13 +44,16 @@ class Dialler:
         self._own_addresses = frozenset(found)
         self._knows_own.set()
 
-    async def connect(self, outgoing: Outgoing) -> socket.socket:
+    async def connect(self, outgoing: Outgoing, also: Callable[[Address], None] = _nothing_else) -> socket.socket:
         """A connection to one of the host's addresses.
 
         Raises:
-            Refused: one of its addresses is not allowed, or none answers.
+            Refused: one of its addresses is not allowed, or none answers. `also` may raise another error for one.
         """
-        addresses = await self._checked_addresses(outgoing)
+        return await self.dial(await self.addresses(outgoing, also), outgoing)
+
+    async def dial(self, addresses: Sequence[Address], outgoing: Outgoing) -> socket.socket:
+        """A connection to the first of these addresses that answers. Raises Refused: none does."""
         until = time.monotonic() + DEADLINE_S
         *others, last = addresses[:MAX_ADDRESSES]
         for tried, address in enumerate(others):
@@ -56,8 +63,13 @@ class Dialler:
                 continue
         return await _dial(last, outgoing, until - time.monotonic())
 
-    async def _checked_addresses(self, outgoing: Outgoing) -> Sequence[Address]:
-        """All are checked: a name that also points into a private network is not to be trusted."""
+    async def addresses(self, outgoing: Outgoing, also: Callable[[Address], None] = _nothing_else) -> Sequence[Address]:
+        """The host's addresses, which may be connected to. All are checked, also by `also`: a name that also points
+        into a private network is not to be trusted.
+
+        Raises:
+            Refused: one of them is not allowed, or there is none.
+        """
         host = outgoing.host
         await self._knows_own.wait()
         if host in self._own_hosts:
@@ -71,6 +83,7 @@ class Dialler:
         else:
             addresses = [host]
         for address in addresses:
+            also(address)
             if not self._is_allowed(address, outgoing.port):
                 raise _not_public(outgoing)
         return addresses

@@ -63,6 +63,8 @@ _TABLE: dict[type, tuple[int, int]] = {
     errors.BackendExited: (200, BACKEND_EXITED),
     errors.NodeLost: (200, BACKEND_EXITED),
     errors.CallCutOff: (200, BACKEND_EXITED),
+    errors.UpstreamRefused: (502, BACKEND_UNAVAILABLE),
+    errors.UpstreamFailed: (502, BACKEND_UNAVAILABLE),
     errors.BackendUnavailable: (503, BACKEND_UNAVAILABLE),
     errors.BackendBusy: (503, BACKEND_BUSY),
     errors.ResponseTooLarge: (200, RESPONSE_TOO_LARGE),

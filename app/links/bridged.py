@@ -11,8 +11,7 @@ from app.errors import (
     ResponseTooLarge,
     is_refusal,
 )
-from app.links.source import CallListener
-from app.processes.link import BackendLink, BackendListener, Exit
+from app.processes.link import BackendLink, BackendListener, CallListener, Exit
 from app.protocol import tolerant
 from app.protocol.eras.bridge import Bridge, Out, Pause, ToServer
 from app.protocol.jsonrpc import answered_id, several

@@ -1,4 +1,4 @@
-"""ProcessLeasing: leases each session its link, by `isolation` and `recovery` of its backend."""
+"""ProcessLeasing: leases each session its link, by `isolation`, `recovery` and `url` of its backend."""
 
 from functools import partial
 from typing import Self
@@ -14,13 +14,14 @@ from app.links.shared_processes import SharedProcesses
 from app.links.source import LinkLease
 from app.links.toolsets import Toolsets, is_toolset
 from app.protocol.handshake_record import HandshakeRecord
+from app.upstreams.upstreams import Upstreams
 
 
 class ProcessLeasing:
     """Fulfils LinkSource. Used as `async with` inside the pool's own block; close all sessions before leaving."""
 
-    def __init__(self, pool: ProcessPool, toolsets: Toolsets) -> None:
-        self._pool, self._toolsets = pool, toolsets
+    def __init__(self, pool: ProcessPool, toolsets: Toolsets, upstreams: Upstreams) -> None:
+        self._pool, self._toolsets, self._upstreams = pool, toolsets, upstreams
         self._shared = SharedProcesses(pool)
         self._tasks: anyio.abc.TaskGroup | None = None
 
@@ -68,6 +69,8 @@ class ProcessLeasing:
     async def _take(
         self, tasks: anyio.abc.TaskGroup, spec: BackendSpec, limits: Limits, principal: Principal
     ) -> LinkLease:
+        if spec.url is not None:
+            return await self._upstreams.lease(spec)
         if spec.isolation == "shared":
             return await self._shared.lease(spec, limits, principal, tasks)
         lease = await self._pool.lease(spec, limits, principal.identity)

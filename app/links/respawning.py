@@ -14,8 +14,8 @@ import anyio
 import anyio.abc
 
 from app.errors import BackendBusy, BackendError, BackendExited, GatewayError, InvalidMessage, InvalidResponse
-from app.links.source import CallListener, LinkLease
-from app.processes.link import BackendListener, Exit
+from app.links.source import LinkLease
+from app.processes.link import BackendListener, CallListener, Exit
 from app.protocol.handshake_record import HandshakeRecord
 from app.protocol.jsonrpc import ABSENT, Notification, Request, Response, parse_backend, several
 
@@ -183,7 +183,9 @@ class RespawningLink:
             self._listener.backend_sent(line)
 
     def backend_failed(self, call: bytes, error: GatewayError) -> None:
-        if self._listener is not None:
+        if self._greeted is not None and not self._greeted.done() and call == self.record.hello_id:
+            self._greeted.set_result(None)
+        elif self._listener is not None:
             self._listener.backend_failed(call, error)
 
     def backend_sent_too_much(self, beginning: bytes, end: bytes = b"") -> None:

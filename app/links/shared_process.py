@@ -15,9 +15,8 @@ import anyio
 from app.backends.lease import Lease
 from app.domain import Principal
 from app.errors import BackendError, BackendTimeout, GatewayError, InvalidResponse
-from app.links.source import CallListener
 from app.metrics import Metrics
-from app.processes.link import BackendListener, Exit
+from app.processes.link import BackendListener, CallListener, Exit
 from app.processes.process import BackendProcess
 from app.protocol.commands import NOISE, Dropped
 from app.protocol.shared.cached_handshake import INITIALIZED

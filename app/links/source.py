@@ -1,10 +1,9 @@
 """What a session sees of its process: where the link to it comes from, and what it reports."""
 
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from app.domain import BackendSpec, Limits, Principal
-from app.errors import GatewayError
-from app.processes.link import BackendLink, BackendListener
+from app.processes.link import BackendLink
 
 
 class ProcessLink(BackendLink, Protocol):
@@ -40,11 +39,3 @@ class LinkSource(Protocol):
         Raises:
             BackendError, ShuttingDown: no process is available.
         """
-
-
-@runtime_checkable
-class CallListener(BackendListener, Protocol):
-    """A listener that can be told of the failure of one call: a Session, or a link before it."""
-
-    def backend_failed(self, call: bytes, error: GatewayError) -> None:
-        """The call with this id has failed; the session goes on."""

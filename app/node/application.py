@@ -15,6 +15,7 @@ from app.http.hosts import HostPolicy
 from app.http.pages import pages
 from app.limits.rate_limiter import RateLimiter
 from app.node.gateway import Gateway
+from app.node.parts.upstreams import policy_of
 from app.storage.audit import AuditLog
 from app.storage.idempotency import IdempotencyRepository
 from app.transports.access_lines import AccessLines
@@ -68,6 +69,7 @@ def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Front:
         issuers=records.issuers,
         sealer=credentials.sealer,
         check_url=credentials.outbound.check,
+        check_upstream=policy_of(settings).check,
         issuer_check=credentials.issuer_check,
         authenticator=credentials.authenticator,
         effects=gateway.effects,

@@ -124,7 +124,7 @@ async def open_gateway(settings: Settings, node_id: str | None = None) -> AsyncI
         opening = Opening(stack, settings, metrics, node_id, OpenSessions(), StandstillDetector())
         records = await open_records(opening)
         credentials = await open_credentials(opening, records)
-        processes = await open_processes(opening, records)
+        processes = await open_processes(opening, records, credentials)
         routes = await open_routes(opening, credentials.sealer)
         sessions = await open_sessions(opening, records, credentials, processes, routes)
         membership = join(opening, routes, sessions)
@@ -132,6 +132,7 @@ async def open_gateway(settings: Settings, node_id: str | None = None) -> AsyncI
             credentials.authenticator,
             records.directory,
             processes.pool,
+            processes.upstreams,
             processes.toolsets,
             sessions.registry,
             sessions.sessionless,

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from app.errors import BackendExited
+from app.errors import BackendExited, GatewayError
 
 RAISING = {
     "memory": "A platform administrator can raise `limits.memory_mb` of the backend.",
@@ -47,6 +47,14 @@ class BackendListener(Protocol):
 
     def backend_exited(self, exit: Exit) -> None:
         """The process is gone. Called exactly once, after everything else."""
+
+
+@runtime_checkable
+class CallListener(BackendListener, Protocol):
+    """A listener that can be told of the failure of one call: a Session, or a link before it."""
+
+    def backend_failed(self, call: bytes, error: GatewayError) -> None:
+        """The call with this id has failed; the session goes on."""
 
 
 class BackendLink(Protocol):

@@ -118,6 +118,7 @@ def _select() -> Select[Any]:
 
 def _values(spec: BackendSpec) -> dict[str, Any]:
     values = {**asdict(spec), "args": list(spec.args), "env": dict(spec.env)}
+    values["headers"] = dict(spec.headers)
     for name in _NOT_STORED:
         del values[name]
     return values

@@ -15,6 +15,7 @@ from app.sessionless.requests import SessionlessRequests
 from app.sessions.directory import BackendDirectory
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
+from app.upstreams.upstreams import Upstreams
 
 Key = tuple[str, str]
 Identity = tuple[str, str, str]
@@ -30,6 +31,7 @@ class ChangeEffects:
     _authenticator: Authenticator
     _directory: BackendDirectory
     _pool: ProcessPool
+    _upstreams: Upstreams
     _toolsets: Toolsets
     _registry: SessionRegistry
     _sessionless: SessionlessRequests
@@ -45,6 +47,8 @@ class ChangeEffects:
         self._sessionless.forget(spec.tenant, spec.name)
         if off is not None:
             self._stop_backend(spec.key, "backend_disabled", off)
+        elif spec.url is not None:
+            self._upstreams.configure(spec)
         elif spec.toolset is None and not self.is_off(spec.tenant):
             self._pool.configure(spec)
 
@@ -59,6 +63,7 @@ class ChangeEffects:
         self._registry.close_where(lambda session: session.spec.key == key, "backend_restarted")
         self._toolsets.backend_lost(key, BackendUnavailable("the server was restarted"), "backend_restarted")
         self._pool.restart(key)
+        self._upstreams.restart(key)
 
     def tenant_changed(self, tenant: Tenant) -> None:
         self._directory.forget(tenant.name)
@@ -119,7 +124,7 @@ class ChangeEffects:
 
     def current(self, key: Key) -> BackendSpec | None:
         """The version of a backend that new processes are started from."""
-        return self._pool.spec_of(key)
+        return self._pool.spec_of(key) or self._upstreams.spec_of(key)
 
     def running(self, key: Key) -> list[BackendSpec]:
         """The versions of a backend that sessions use."""
@@ -128,7 +133,7 @@ class ChangeEffects:
     def backends(self) -> set[Key]:
         """Backends that have run or failed here."""
         running = (session.spec.key for session in self._registry)
-        return {*self._pool.backends(), *self._pool.failures.backends(), *running}
+        return {*self._pool.backends(), *self._upstreams.backends(), *self._pool.failures.backends(), *running}
 
     def identities(self) -> set[Identity]:
         """Principals with sessions here."""
@@ -141,6 +146,7 @@ class ChangeEffects:
         self._end(lambda session: session.spec.key == key, reason, off)
         self._toolsets.backend_lost(key, off or BackendNotFound(), reason)
         self._pool.forget(key)
+        self._upstreams.forget(key)
 
     def _end_tenant(self, tenant: str, reason: str, off: Disabled | None = None) -> None:
         """Ends the sessions of its backends and of its principals, and its processes."""
@@ -150,6 +156,9 @@ class ChangeEffects:
         for key in self._pool.backends():
             if key[0] == tenant:
                 self._pool.forget(key)
+        for key in self._upstreams.backends():
+            if key[0] == tenant:
+                self._upstreams.forget(key)
 
     def _end(self, matches: Callable[[Session], bool], reason: str, off: Disabled | None) -> None:
         ended = self._registry.close_where(matches, reason, off)

@@ -34,6 +34,8 @@ from app.this_node.views import (
     SessionView,
     TenantUse,
 )
+from app.upstreams.upstream_check import check_upstream
+from app.upstreams.upstreams import Upstreams
 
 MAX_NAMED = 100  # sessions that a process is shown with
 MAX_TENANTS = 2000  # whose use one node reports
@@ -53,7 +55,9 @@ class NodeOverview:
         sandbox: SandboxView,
         connections: Callable[[], int] = lambda: 0,
         uses: CredentialUses | None = None,
+        upstreams: Upstreams | None = None,
     ) -> None:
+        self._upstreams = upstreams
         self._registry, self._pool, self._supervisor, self._budgets = registry, pool, supervisor, budgets
         self._id, self._version, self._started_at = node, version, datetime.now(UTC)
         self._sandbox = sandbox
@@ -169,7 +173,8 @@ class NodeOverview:
     def backends(self, tenant: str, first: str, last: str) -> Sequence[BackendRunning]:
         """The tenant's backends from name `first` to `last` that run or have failed here. A single one has all its
         failures, several have the last one each, without details."""
-        pool, failures = self._pool.snapshot(), self._pool.failures
+        elsewhere = {} if self._upstreams is None else self._upstreams.snapshot()
+        pool, failures = {**elsewhere, **self._pool.snapshot()}, self._pool.failures
         names = {key[1] for key in {*pool, *failures.backends()} if key[0] == tenant and first <= key[1] <= last}
         found = []
         for name in sorted(names):
@@ -195,6 +200,8 @@ class NodeOverview:
         return Listing(window.first(found, lambda view: view.position(window.sort)), len(found))
 
     async def check(self, spec: BackendSpec, limits: Limits) -> CheckResult:
+        if spec.url is not None and self._upstreams is not None:
+            return await check_upstream(self._upstreams, spec)
         return await check_backend(self._pool, spec, limits)
 
 

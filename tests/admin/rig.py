@@ -20,7 +20,7 @@ from app.admin.idempotency import AnsweredOnce
 from app.auth import ApiKeys, Authenticator, KeyMaker
 from app.auth.issuer_check import IssuerCheck
 from app.auth.jwks import KeySets
-from app.auth.outbound import Outbound
+from app.auth.outbound import Outbound, Policy
 from app.auth.sealing import Sealer
 from app.auth.tokens import Tokens
 from app.backends.backend_check import CheckResult
@@ -336,6 +336,7 @@ async def open_rig(url: str) -> AsyncIterator[Rig]:
         issuers=issuers,
         sealer=sealer,
         check_url=Outbound(()).check,
+        check_upstream=Policy((), "TRUNKLINE_UPSTREAM_ALLOW").check,
         issuer_check=check,
         authenticator=authenticator,
         effects=effects,

@@ -17,6 +17,7 @@ from app.storage.tools.approvals import Approval, Approvals
 from app.storage.tools.catalog import CatalogRow
 from tests.backends.rig import NO_LIMITS
 from tests.processes.rig import eventually, spec_of
+from tests.upstreams.rig import make_upstreams
 
 
 class Store:
@@ -67,7 +68,7 @@ class Rig:
     def __init__(self, running, pool) -> None:
         self.running, self.store = running, Store()
         self.specs = {name: toolbox(name) for name in ("red", "blue")}
-        self.catalog = Catalog(self.store, self.store.said, self.find, pool, running.metrics)
+        self.catalog = Catalog(self.store, self.store.said, self.find, pool, make_upstreams(), running.metrics)
         self.changes: list[tuple[str, str]] = []
         self.catalog.changed.listen(self.changes.append)
 
@@ -112,7 +113,7 @@ async def test_backends_are_asked_once_however_many_want_to_know(rig):
 
 
 async def test_what_another_node_has_stored_is_read_and_nothing_started(rig, monkeypatch):
-    other = Catalog(rig.store, rig.store.said, rig.find, None, rig.running.metrics)  # type: ignore[arg-type]
+    other = Catalog(rig.store, rig.store.said, rig.find, None, None, rig.running.metrics)  # type: ignore[arg-type]
     await rig.catalog.of_members("acme", ["red"])
     (known,) = await other.of_members("acme", ["red"])
     assert known == rig.catalog.cached("acme", ["red"])[0]

@@ -42,6 +42,7 @@ from app.this_node.change_effects import ChangeEffects
 from tests.admin.rig import migrated_file
 from tests.redis_servers import RedisServer
 from tests.sessions.fakes import alone
+from tests.upstreams.rig import make_upstreams
 
 SECRET = b"s" * 32
 ADMINISTRATOR = ("default", "key", "root")
@@ -111,7 +112,15 @@ class Node:
         toolsets = Toolsets(self.directory.find, offers, self.knowledge, self.metrics)
         budgets = TenantBudgets(Metrics("test"))
         local = ChangeEffects(
-            self.authenticator, self.directory, pool, toolsets, self.registry, lines, budgets, self.knowledge
+            self.authenticator,
+            self.directory,
+            pool,
+            make_upstreams(),
+            toolsets,
+            self.registry,
+            lines,
+            budgets,
+            self.knowledge,
         )
         issuers = IssuerRepository(self.database)
         reconciler = Reconciler(

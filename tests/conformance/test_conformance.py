@@ -17,6 +17,7 @@ import pytest
 
 from tests.integration.gateway import Gateway, running_gateway
 from tests.integration.nodes import Nodes, running_nodes
+from tests.integration.remote import LOOPBACK, behind
 from tests.integration.toolboxes import among_toolboxes
 
 HERE = Path(__file__).resolve().parent
@@ -32,6 +33,7 @@ HANDSHAKES = [("dual", OLD), ("legacy", OLD), ("legacy", NEW)]
 # In front of two nodes, where each is also asked directly; in front of one the others. All of both under --long.
 IN_TURN_OFTEN = {("legacy", NEW)}
 THROUGH_TOOLSET_OFTEN = {("dual", OLD), ("sessionless", NEW)}
+BEHIND_ANOTHER_OFTEN = {("legacy", OLD), ("dual", NEW)}
 QUIRKS = {"stdout-noise": EVERY, "silent-discover": HANDSHAKES, "slow-init": HANDSHAKES, "ping-client": HANDSHAKES}
 
 # Scenario -> its checks that fail. This one insists on the key `user_name` for a question; a server of the handshake
@@ -79,13 +81,22 @@ pytestmark = [
 
 
 def run_suite(
-    gateway: Gateway, leg: Leg, directory: Path, also: Gateway | None = None, *, through_toolset: bool = False
+    gateway: Gateway,
+    leg: Leg,
+    directory: Path,
+    also: Gateway | None = None,
+    *,
+    through_toolset: bool = False,
+    front: Gateway | None = None,
 ) -> tuple[dict[str, Any], str]:
-    """The suite's report of this leg, and what it printed. With `also`, every other request goes to that node."""
+    """The suite's report of this leg, and what it printed. With `also`, every other request goes to that node; with
+    `front`, all go to that gateway, which has the backend by its URL."""
     backend = [sys.executable, "-I", "-S", str(HERE / "stdio_backend.py"), "--era", leg.era, "--quirks", leg.quirks]
     endpoint = gateway.endpoint(backend, warm=leg.warm)
     if through_toolset:
         endpoint = among_toolboxes(endpoint)
+    if front is not None:
+        endpoint = behind(front, endpoint)
     report = directory / "report.json"
     environment = {
         **os.environ,
@@ -148,6 +159,18 @@ def test_the_same_passes_through_a_toolset(leg: Leg, tmp_path: Path) -> None:
     """The server is one of three members."""
     with running_gateway(tmp_path / "data") as gateway:
         result, printed = run_suite(gateway, leg, tmp_path, through_toolset=True)
+    require_score(leg, result, printed)
+
+
+@pytest.mark.parametrize(
+    "leg",
+    [pytest.param(Leg(*each), marks=() if each in BEHIND_ANOTHER_OFTEN else pytest.mark.long) for each in EVERY],
+    ids=str,
+)
+def test_the_same_passes_through_two_gateways(leg: Leg, tmp_path: Path) -> None:
+    """The server is reached by URL: behind another gateway."""
+    with running_gateway(tmp_path / "data") as gateway, running_gateway(tmp_path / "front", **LOOPBACK) as front:
+        result, printed = run_suite(gateway, leg, tmp_path, front=front)
     require_score(leg, result, printed)
 
 

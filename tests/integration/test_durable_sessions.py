@@ -84,7 +84,7 @@ async def real_node(url: str, directory: Path) -> AsyncIterator[RealNode]:
             ProcessPool(supervisor, metrics, PoolOptions(), budgets=TenantBudgets(metrics))
         )
         unused: Any = None  # there are no toolsets
-        lender = await stack.enter_async_context(ProcessLeasing(pool, unused))
+        lender = await stack.enter_async_context(ProcessLeasing(pool, unused, unused))
         writer = JournalWriter(RedisJournalStore(redis), SEALER)
         tasks = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(tasks.cancel_scope.cancel)

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from app.admin.audit_changes import changes_of_backend
 from app.admin.backend_state import KeptFailure, ListedBackend, RunningBackends, ShownBackend, shown_failure
 from app.admin.conditions import AskedState, tagged
-from app.admin.context import Access, MayManage, MayRead, MayReadOfAll, MayRegister
+from app.admin.context import Access, MayManage, MayRead, MayReadOfAll
 from app.admin.idempotency import ONCE
 from app.admin.merge_patch import patched
 from app.admin.paging import AskedPage, OfBackend, Page, RunningPage, WindowQuery
@@ -19,16 +19,20 @@ from app.admin.schemas.backends import HIDDEN, BackendAnswer, BackendBody, Backe
 from app.admin.schemas.sandbox import SandboxAnswer
 from app.admin.schemas.selection import SELECTION, selection_members
 from app.admin.switches import Switch, switched
+from app.auth.outbound import UrlRefused
 from app.auth.policy import has_scope, is_platform_admin
 from app.backends.backend_check import CheckResult
 from app.domain import BackendSpec, ProcessLimits, Scope, is_name
-from app.errors import BackendNotFound, Forbidden
+from app.errors import BackendNotFound, Forbidden, InvalidRequest
 from app.http.problems import responses
 from app.this_node.views import FailureView
+from app.upstreams.sealed_headers import origin_of, sealed
 
 router = APIRouter(route_class=AdminRoute, tags=["backends"])
 
 _OF_TENANT = {"enabled", "reason", "pin", "pin_minor", *SELECTION}  # what administrators of a tenant may change
+# And of a backend that is reached by URL: of another one these are a matter of the platform.
+_OF_URL = _OF_TENANT | {"url", "transport", "headers", "recovery", "calls_per_session", "timeouts"}
 
 BackendName = Annotated[str, Path(description="The backend's name.")]
 
@@ -105,8 +109,9 @@ class ListedFailure(KeptFailure):
 
 
 @router.post("/backends", status_code=201, dependencies=[ONCE], responses=responses(409))
-async def create_backend(access: MayRegister, body: BackendBody, response: Response) -> BackendAnswer:
-    """Registers a command, which permits the tenant to run it: only for platform administrators."""
+async def create_backend(access: MayManage, body: BackendBody, response: Response) -> BackendAnswer:
+    """Registers a command, which permits the tenant to run it: only for platform administrators. Or the `url` of a
+    server, for which nothing is started here: administrators of the tenant may do that too."""
     spec = await register(access, body)
     response.headers["Location"] = f"/api/v1/tenants/{spec.tenant}/backends/{spec.name}"
     return tagged(response, BackendAnswer.of(spec))
@@ -140,12 +145,14 @@ async def change_backend(
     """Changes a backend: open sessions keep their process, new ones get the new version. Or switches it off or on, as
     administrators of the tenant may do too: off, its sessions end within a second on every node, and its processes
     stop. Only the platform switches on what the platform has switched off."""
-    if patch.model_fields_set - _OF_TENANT and not is_platform_admin(access.principal):
+    if patch.model_fields_set - _OF_URL and not is_platform_admin(access.principal):
         raise Forbidden([Scope.PLATFORM_ADMIN])
     spec = await find_backend(access, backend)
+    if patch.model_fields_set - _OF_TENANT:
+        _require_may_register(access, spec.url)
     if_match.require(BackendAnswer.of(spec))
     switch = switched(access, Switch(spec.enabled, spec.reason, spec.off_by_platform), patch)
-    changed = _patched(spec, patch, switch)
+    changed = _patched(access, spec, patch, switch)
     if changed != spec:
         names, changes = " ".join(sorted(patch.model_fields_set)), changes_of_backend(spec, changed)
         act = access.act("backend.change", f"backends/{spec.name}", names, changes=changes)
@@ -159,8 +166,10 @@ async def change_backend(
 
 
 @router.delete("/backends/{backend}", status_code=204, responses=responses(409, 412))
-async def delete_backend(access: MayRegister, backend: BackendName, if_match: AskedState) -> None:
-    """Removes a backend and ends its sessions."""
+async def delete_backend(access: MayManage, backend: BackendName, if_match: AskedState) -> None:
+    """Removes a backend and ends its sessions. One that is started by a command only the platform removes."""
+    if not is_platform_admin(access.principal):
+        _require_may_register(access, await _url_if_there(access, backend))
     spec = await find_backend(access, backend)
     if_match.require(BackendAnswer.of(spec))
     act = access.act("backend.delete", f"backends/{spec.name}", changes=changes_of_backend(spec, None))
@@ -210,8 +219,13 @@ async def register(access: Access, body: BackendBody) -> BackendSpec:
 
     Raises:
         Conflict: the name is taken.
+        Forbidden: only the platform registers commands.
+        InvalidRequest: its URL may not be reached.
     """
-    spec = body.spec(access.tenant)
+    _require_may_register(access, body.url)
+    by_platform = is_platform_admin(access.principal)
+    spec = replace(body.spec(access.tenant), off_by_platform=by_platform and not body.enabled)
+    spec = _sealed(access, spec)
     act = access.act("backend.create", f"backends/{spec.name}", changes=changes_of_backend(None, spec))
     spec = await access.admin.backends.create(access.tenant, spec, act=act)
     access.admin.effects.backend_changed(spec)
@@ -225,16 +239,58 @@ async def find_backend(access: Access, name: str) -> BackendSpec:
     return await access.admin.backends.get(access.tenant, name)
 
 
-def _patched(spec: BackendSpec, patch: BackendPatch, switch: Switch) -> BackendSpec:
+def _require_may_register(access: Access, url: str | None) -> None:
+    """A command is permission to execute code. Raises Forbidden."""
+    if url is None and not is_platform_admin(access.principal):
+        raise Forbidden([Scope.PLATFORM_ADMIN], held=access.principal.scopes)
+
+
+async def _url_if_there(access: Access, name: str) -> str | None:
+    try:
+        return (await find_backend(access, name)).url
+    except BackendNotFound:
+        return None  # the answer is that for a command, as the caller may not remove those
+
+
+def _sealed(access: Access, spec: BackendSpec, known: BackendSpec | None = None) -> BackendSpec:
+    """With its headers sealed; those that are the same as the `known` ones are sealed already.
+
+    Raises:
+        InvalidRequest: the URL may not be reached; or it is of another host than the headers were given for.
+    """
+    if spec.url is None:
+        return spec
+    try:
+        access.admin.check_upstream(spec.url)
+    except UrlRefused as problem:
+        raise InvalidRequest(str(problem), field="url") from None
+    kept = {name: value for name, value in spec.headers.items() if known and known.headers.get(name) == value}
+    if kept and known is not None and origin_of(known.url or "") != origin_of(spec.url):
+        names = ", ".join(f"`headers.{name}`" for name in kept)
+        words = f"{names}: the value was given for another scheme, host or port; give it again, or remove it"
+        raise InvalidRequest(words, field="headers")
+    new = {name: value for name, value in spec.headers.items() if name not in kept}
+    return replace(spec, headers={**kept, **sealed(access.admin.sealer, spec.tenant, spec.name, spec.url, new)})
+
+
+def _patched(access: Access, spec: BackendSpec, patch: BackendPatch, switch: Switch) -> BackendSpec:
     changes = {**patch.model_dump(exclude_unset=True), "enabled": switch.enabled, "reason": switch.reason}
     if env := changes.get("env"):  # HIDDEN stands for the value that is there
         changes["env"] = {name: value for name, value in env.items() if value != HIDDEN or name not in spec.env}
+    if headers := changes.get("headers"):
+        kept = {name for name, value in headers.items() if value == HIDDEN and name in spec.headers}
+        changes["headers"] = {name: value for name, value in headers.items() if name not in kept}
     limits = spec.limits
     if "limits" in changes:  # null as one of them is no limit
         limits = replace(limits, **changes.pop("limits")) if patch.limits else ProcessLimits()
     members = {name: getattr(spec, name) for name in BackendBody.model_fields if name not in SELECTION}
     members |= selection_members(spec.selection)
+    members |= {"command": spec.command or None, "headers": dict(spec.headers)}
     members |= {"args": list(spec.args), "env": dict(spec.env), "timeouts": asdict(spec.timeouts)}
     members |= {"sandbox": SandboxAnswer.of(spec.sandbox).model_dump(), "limits": asdict(limits)}
     new = patched(StoredBackend, members, changes).spec(spec.tenant, spec.version)
+    if (new.url is None) != (spec.url is None):
+        words = "a backend with `command` cannot become one with `url`, nor the reverse: register another"
+        raise InvalidRequest(words, field="url")
+    new = _sealed(access, new, spec)
     return replace(new, home=spec.home, sandbox_exempt=spec.sandbox_exempt, off_by_platform=switch.off_by_platform)

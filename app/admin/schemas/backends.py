@@ -14,6 +14,7 @@ from pydantic_core import PydanticCustomError
 from app.admin.schemas.fields import Answer, Name, Reason, Strict, SwitchPatch, no_nul
 from app.admin.schemas.sandbox import ProcessLimitsBody, SandboxAnswer, SandboxBody, SandboxPatch
 from app.admin.schemas.selection import SELECTION, Described, Patterns, Renamed, selection_members, selection_of
+from app.admin.schemas.upstream import HeaderName, Headers, HeaderValue, StoredHeaders, Transport, Url, require_one_kind
 from app.domain import BackendSpec, Timeouts
 
 HIDDEN = "***"  # shown instead of an env value; in a PATCH it means "unchanged"
@@ -159,7 +160,10 @@ class StoredBackend(Strict):
     """A backend that may have been registered before `command` was checked."""
 
     name: Name
-    command: StoredCommand
+    command: StoredCommand | None = None
+    url: Url | None = None
+    transport: Transport = "auto"
+    headers: StoredHeaders = Field(default_factory=dict)
     args: Arguments = Field(default_factory=list)
     env: Env = Field(default_factory=dict)
     cwd: Cwd | None = None
@@ -189,6 +193,12 @@ class StoredBackend(Strict):
         return self
 
     @model_validator(mode="after")
+    def _is_of_one_kind(self) -> Self:
+        is_own = self.sandbox != SandboxBody() or self.limits != ProcessLimitsBody()
+        require_one_kind(self.command, self.url, dict(self), is_own)
+        return self
+
+    @model_validator(mode="after")
     def _knows_whose_home(self) -> Self:
         if self.state == "keep" and self.isolation == "shared":
             message = "`state: keep` is a home for each principal, and with `isolation: shared` a process has several"
@@ -204,22 +214,25 @@ class StoredBackend(Strict):
             raise PydanticCustomError("too_long", "the args are more than 64 KiB in all")
         if sum(len(each.encode()) for pair in self.env.items() for each in pair) > MAX_ENV_BYTES:
             raise PydanticCustomError("too_long", "the env is more than 64 KiB in all")
+        if HIDDEN in self.headers.values():
+            raise PydanticCustomError("hidden", "`***` stands for a header's value that is already set, but none is")
         if HIDDEN in self.env.values():
             raise PydanticCustomError("hidden", "`***` stands for an env value that is already set, but none is")
         return self
 
     def spec(self, tenant: str, version: int = 1) -> BackendSpec:
         values = {**dict(self), "args": tuple(self.args), "timeouts": Timeouts(**dict(self.timeouts))}
-        values |= {"sandbox": self.sandbox.value(), "limits": self.limits.value()}
+        values |= {"command": self.command or "", "sandbox": self.sandbox.value(), "limits": self.limits.value()}
         values["selection"] = selection_of({name: values.pop(name) for name in SELECTION})
-        # Only platform administrators register backends; a PATCH sets it to another value afterwards.
+        # As if a platform administrator had registered it; who else does, and a PATCH, set it to another value.
         return BackendSpec(tenant=tenant, version=version, off_by_platform=not self.enabled, **values)
 
 
 class BackendBody(StoredBackend):
-    """A new backend: which command to start, how many processes, and for how long."""
+    """A new backend: which command to start, how many processes, and for how long; or the URL of a server."""
 
-    command: Command
+    command: Command | None = None
+    headers: Headers = Field(default_factory=dict)
 
 
 class TimeoutsPatch(Strict):
@@ -237,6 +250,9 @@ class BackendPatch(SwitchPatch):
     becomes "no limit"."""
 
     command: Command | None = None
+    url: Url | None = None
+    transport: Transport | None = None
+    headers: dict[HeaderName, HeaderValue | None] | None = None
     args: Arguments | None = None
     env: dict[EnvName, EnvValue | None] | None = None
     cwd: Cwd | None = None
@@ -267,7 +283,12 @@ class BackendAnswer(Answer):
 
     tenant: str
     name: str
-    command: str
+    command: str | None = Field(description="null: it is reached by `url`.")
+    url: str | None
+    transport: str
+    headers: Annotated[dict[str, str], BeforeValidator(_hidden)] = Field(
+        description=f"Names only: every value is `{HIDDEN}`."
+    )
     args: list[str]
     env: Annotated[dict[str, str], BeforeValidator(_hidden)] = Field(
         description=f"Names only: every value is `{HIDDEN}`."
@@ -301,4 +322,9 @@ class BackendAnswer(Answer):
         if not isinstance(value, BackendSpec):
             return value
         shown = {each.name: getattr(value, each.name) for each in fields(value)}
-        return {**shown, "args": list(value.args), **selection_members(value.selection)}
+        return {
+            **shown,
+            "command": value.command or None,
+            "args": list(value.args),
+            **selection_members(value.selection),
+        }

@@ -19,9 +19,11 @@ from app.limits.tenant_memory import TenantMemory
 from app.links.leasing import ProcessLeasing
 from app.links.shared_processes import initialized
 from app.links.toolsets import Toolsets
+from app.node.parts.credentials import Credentials
 from app.node.parts.opening import Opening
 from app.node.parts.records import Records
 from app.node.parts.sandboxing import open_sandboxes
+from app.node.parts.upstreams import open_upstreams
 from app.processes import homes, own_homes
 from app.processes.pipes import PipeLimits
 from app.processes.supervisor import Supervisor, SupervisorOptions
@@ -29,6 +31,7 @@ from app.sandbox.sandboxes import Sandboxes
 from app.sessions.reclaiming import Reclaiming
 from app.storage.backends import BackendRepository
 from app.storage.tenants import TenantRepository
+from app.upstreams.upstreams import Upstreams
 
 _MOVE = "move what is still needed (docs/operations.md, Homes), then remove it"
 
@@ -37,9 +40,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """`supervisor` owns them, `pool` hands them out, `leasing` shares or restarts them for sessions. `catalog` knows
-    what they offer, `knowledge` what administrators have written for their users, `toolsets` who uses several of them.
-    `budgets`: how many a tenant may start; `memory` ends those that are too much."""
+    """`supervisor` owns them, `pool` hands them out, `leasing` shares or restarts them for sessions; `upstreams` has
+    the sessions with servers elsewhere. `catalog` knows what all of them offer, `knowledge` what administrators have
+    written for their users, `toolsets` who uses several of them. `budgets`: how many processes a tenant may start;
+    `memory` ends those that are too much."""
 
     sandboxes: Sandboxes
     supervisor: Supervisor
@@ -47,13 +51,14 @@ class Processes:
     memory: TenantMemory
     failures: FailureLog
     pool: ProcessPool
+    upstreams: Upstreams
     leasing: ProcessLeasing
     catalog: Catalog
     knowledge: Knowledge
     toolsets: Toolsets
 
 
-async def open_processes(opening: Opening, records: Records) -> Processes:
+async def open_processes(opening: Opening, records: Records, credentials: Credentials) -> Processes:
     """Starts no process yet. Raises SettingsError: the directory of homes cannot be made."""
     settings, metrics, stack = opening.settings, opening.metrics, opening.stack
     budgets = TenantBudgets(metrics, partial(_limits_of, records.tenants))
@@ -79,13 +84,16 @@ async def open_processes(opening: Opening, records: Records) -> Processes:
         reclaim=Reclaiming(opening.sessions, opening.standstill).reclaim,
     )
     await stack.enter_async_context(pool)
-    catalog = Catalog(records.catalog, records.approvals, records.directory.find, pool, metrics)
+    upstreams = await open_upstreams(opening, credentials, failures)
+    catalog = Catalog(records.catalog, records.approvals, records.directory.find, pool, upstreams, metrics)
     knowledge = Knowledge(records.guides)
     toolsets = Toolsets(records.directory.find, catalog, knowledge, metrics)
     catalog.changed.listen(toolsets.offer_changed)
     knowledge.changed.listen(toolsets.writings_changed)
-    leasing = await stack.enter_async_context(ProcessLeasing(pool, toolsets))
-    return Processes(sandboxes, supervisor, budgets, memory, failures, pool, leasing, catalog, knowledge, toolsets)
+    leasing = await stack.enter_async_context(ProcessLeasing(pool, toolsets, upstreams))
+    return Processes(
+        sandboxes, supervisor, budgets, memory, failures, pool, upstreams, leasing, catalog, knowledge, toolsets
+    )
 
 
 async def _limits_of(tenants: TenantRepository, tenant: str) -> Limits:

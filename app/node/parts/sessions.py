@@ -81,6 +81,7 @@ async def open_sessions(
         view_of(opening.node_id, processes.sandboxes),
         metrics.connections_open,
         uses,
+        processes.upstreams,
     )
     return Sessions(overload, journals, registry, sessionless, take_over, overview)
 

@@ -1,0 +1,39 @@
+"""Sessions with servers that are reached by URL, and which of them may be reached."""
+
+from urllib.parse import urlsplit
+
+from app.auth.outbound import Policy
+from app.backends.failures import FailureLog
+from app.config.environment import PREFIX
+from app.config.settings import Settings
+from app.egress.dialling import Dialler
+from app.egress.names import Names
+from app.node.parts.credentials import Credentials
+from app.node.parts.opening import Opening
+from app.upstreams.connecting import Connector
+from app.upstreams.sealed_headers import HeaderOpener
+from app.upstreams.upstreams import Parts, Upstreams
+
+ALLOW_SETTING = PREFIX + "UPSTREAM_ALLOW"
+
+
+def policy_of(settings: Settings) -> Policy:
+    """Which URLs a backend may have."""
+    return Policy(settings.upstream_allow, ALLOW_SETTING)
+
+
+async def open_upstreams(opening: Opening, credentials: Credentials, failures: FailureLog) -> Upstreams:
+    """Connects to nothing yet."""
+    settings = opening.settings
+    policy = policy_of(settings)
+    dialler = Dialler(Names(), policy.allow, _own_hosts(settings))
+    parts = Parts(
+        Connector(dialler, policy), dialler, HeaderOpener(credentials.sealer), failures, settings.max_line_bytes
+    )
+    return await opening.stack.enter_async_context(Upstreams(parts, opening.metrics))
+
+
+def _own_hosts(settings: Settings) -> tuple[str, ...]:
+    """The gateway would be its own server, and that one's, and so on."""
+    urls = (settings.node_url, settings.public_url)
+    return tuple(host for url in urls if url and (host := urlsplit(url).hostname))

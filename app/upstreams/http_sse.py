@@ -1,0 +1,113 @@
+"""OldStream: the transport HTTP+SSE (2024-11-05). One stream has everything that the server says; its first event names
+where to post."""
+
+import asyncio
+from contextlib import suppress
+from urllib.parse import urljoin
+
+from app.auth.outbound import UrlRefused, parse_url
+from app.errors import BackendTimeout, CallCutOff, GatewayError, InvalidResponse, ResponseTooLarge
+from app.protocol.jsonrpc import Message, Request
+from app.upstreams.calls import Call
+from app.upstreams.channel import Channel, Exchanged, StreamCut
+from app.upstreams.events import EventReader, ServerEvent
+from app.upstreams.requests import GET, POST
+from app.upstreams.statuses import Body, failure
+from app.upstreams.wire import ACCEPT_S, SessionLost, Side
+
+ENDPOINT_S = 30.0
+CUT = "the server has ended its event stream"
+
+
+class OldStream:
+    """Fulfils Wire."""
+
+    def __init__(self, channel: Channel, side: Side) -> None:
+        self._channel, self._side = channel, side
+        self._target: asyncio.Future[str] | None = None  # where to post
+
+    async def call(self, call: Call, request: Request, line: bytes) -> None:
+        """As Wire.call: the answer comes on the stream."""
+        await self.post(request, line)
+        await call.answered.wait()
+
+    async def post(self, message: Message, line: bytes) -> None:
+        """As Wire.post."""
+        target = await self._endpoint()
+        try:
+            async with (
+                asyncio.timeout(ACCEPT_S),
+                self._channel.request("POST", POST, line, target=target) as exchanged,
+            ):
+                if exchanged.answer.status in (404, 410):
+                    raise SessionLost(f"the server does not know the session any more (HTTP {exchanged.answer.status})")
+                if not exchanged.answer.is_good:
+                    raise failure(exchanged.answer, self._channel.host)
+                await exchanged.finish()
+        except TimeoutError:
+            raise BackendTimeout(f"{self._channel.host} did not accept a message within {ACCEPT_S:.0f} s") from None
+
+    async def listen(self) -> None:
+        """The stream is read already."""
+
+    async def goodbye(self) -> None:
+        """The end of the stream says it."""
+
+    # --- the stream
+
+    async def _endpoint(self) -> str:
+        """Opens the stream, with the first message. Raises GatewayError: it names no place to post to."""
+        if self._target is None:
+            self._target = asyncio.get_running_loop().create_future()
+            self._side.run(self._follow(self._target), "read an upstream's events")
+        try:
+            async with asyncio.timeout(ENDPOINT_S):
+                return await asyncio.shield(self._target)
+        except TimeoutError:
+            raise BackendTimeout(f"{self._channel.host} named no endpoint within {ENDPOINT_S:.0f} s") from None
+
+    async def _follow(self, target: asyncio.Future[str]) -> None:
+        """Reads the stream to its end, which is the end of the session.
+
+        Raises:
+            SessionLost: always, once the server has named where to post.
+        """
+        try:
+            await self._read(target)
+            error: GatewayError = CallCutOff(CUT)
+        except StreamCut:
+            error = CallCutOff(CUT)
+        except ResponseTooLarge as problem:
+            error = problem
+        except GatewayError as problem:
+            error = problem
+        if not target.done():
+            target.set_exception(error)
+            target.exception()  # perhaps nobody waits any more
+            return
+        raise SessionLost(str(error))
+
+    async def _read(self, target: asyncio.Future[str]) -> None:
+        async with self._channel.request("GET", GET) as exchanged:
+            answer = exchanged.answer
+            if not answer.is_good or answer.body is not Body.EVENTS:
+                raise failure(answer, self._channel.host)
+            await self._pass_on(exchanged, target)
+
+    async def _pass_on(self, exchanged: Exchanged, target: asyncio.Future[str]) -> None:
+        reader = EventReader(self._side.limit_bytes)
+        while (events := await exchanged.events(reader)) is not None:
+            for event in events:
+                if event.kind == b"endpoint" and not target.done():
+                    target.set_result(self._checked(event))
+                elif event.kind == b"message":
+                    self._side.calls.received(event.data)
+
+    def _checked(self, event: ServerEvent) -> str:
+        """The path, on the same host: another one was not allowed by anybody. Raises InvalidResponse."""
+        url = self._channel.url
+        with suppress(ValueError, UrlRefused, UnicodeDecodeError):
+            named = parse_url(urljoin(f"{url.scheme}://{url.authority}{url.target}", event.data.decode("ascii")))
+            if (named.scheme, named.host, named.port) == (url.scheme, url.host, url.port):
+                return named.target
+        raise InvalidResponse(f"{self._channel.host} names an endpoint that is not on the same host")

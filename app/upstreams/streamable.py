@@ -1,0 +1,203 @@
+"""Streamable: the transport Streamable HTTP of all revisions, those with a handshake and 2026-07-28."""
+
+import asyncio
+import logging
+from contextlib import suppress
+
+from app.errors import BackendTimeout, CallCutOff, GatewayError, InvalidMessage, InvalidResponse, ResponseTooLarge
+from app.protocol.jsonrpc import METHOD_NOT_FOUND, Message, Request, Response, error_response, parse_backend
+from app.upstreams.calls import Call
+from app.upstreams.channel import MAX_ERROR_BYTES, Channel, Exchanged, NotReached, StreamCut
+from app.upstreams.events import EventReader, Reconnecting
+from app.upstreams.requests import (
+    GET,
+    POST,
+    Headers,
+    RoutingHeaders,
+    checked_session_id,
+    is_sessionless,
+    session_headers,
+)
+from app.upstreams.statuses import Answer, Body, failure
+from app.upstreams.wire import ACCEPT_S, OlderServer, SessionLost, Side
+
+GOODBYE_S = 3.0
+ENDED = "the server has ended the session"
+
+log = logging.getLogger(__name__)
+
+
+class Streamable:
+    """Fulfils Wire. `version`: as negotiated, once the link knows it."""
+
+    def __init__(self, channel: Channel, side: Side, routing: RoutingHeaders) -> None:
+        self._channel, self._side, self._routing = channel, side, routing
+        self._session_id: bytes | None = None
+        self.version: str | None = None
+
+    # --- calls
+
+    async def call(self, call: Call, request: Request, line: bytes) -> None:
+        """As Wire.call. A stream that is cut is resumed, if its events had ids."""
+        reader = EventReader(self._side.limit_bytes)
+        try:
+            async with self._channel.request("POST", [*POST, *self._headers(request)], line) as exchanged:
+                await self._answer(call, exchanged, reader)
+        except StreamCut:
+            pass
+        if call.is_open:
+            await self._resume(call, reader)
+
+    def _headers(self, message: Message) -> Headers:
+        if not isinstance(message, Response) and is_sessionless(message):
+            return self._routing.of(message)
+        return session_headers(self._session_id, self.version)
+
+    async def _answer(self, call: Call, exchanged: Exchanged, reader: EventReader) -> None:
+        answer = exchanged.answer
+        if not answer.is_good:
+            await self._refused(call, exchanged)
+            return
+        if call.method == "initialize" and not call.is_sessionless:
+            self._session_id = checked_session_id(answer.session_ids)
+        if answer.body is Body.EVENTS:
+            await self._read(exchanged, reader, call)
+        elif answer.body is Body.JSON:
+            await self._whole(call, exchanged)
+        else:
+            raise failure(answer, self._channel.host)
+
+    async def _whole(self, call: Call, exchanged: Exchanged) -> None:
+        try:
+            body = await exchanged.body()
+        except StreamCut:
+            raise CallCutOff(f"{self._channel.host} closed the connection within its answer") from None
+        self._side.calls.received(body, call)
+        if call.is_open:
+            raise InvalidResponse(f"{self._channel.host} did not answer the call: what it sent is no answer to it")
+
+    async def _read(self, exchanged: Exchanged, reader: EventReader, call: Call) -> None:
+        while (events := await exchanged.events(reader)) is not None:
+            for event in events:
+                self._side.calls.received(event.data, call)
+            if not call.is_open:
+                await exchanged.finish()
+                return
+
+    async def _refused(self, call: Call, exchanged: Exchanged) -> None:
+        """Four cases: the session is gone; the body has the error of JSON-RPC; a server of an older revision does not
+        know what it was asked; or it is an error."""
+        answer = exchanged.answer
+        self._require_session(answer, call)
+        error = failure(answer, self._channel.host)
+        if answer.status in (401, 403):
+            raise error
+        if answer.body is Body.JSON and await self._says_why(call, exchanged):
+            return
+        if call.method == "server/discover" and answer.may_be_older:
+            words = f"{self._channel.host} answered HTTP {answer.status}"
+            self._side.calls.received(error_response(call.id, METHOD_NOT_FOUND, words))
+            return
+        if call.method == "initialize" and answer.may_be_older:
+            raise OlderServer(error)
+        raise error
+
+    async def _says_why(self, call: Call, exchanged: Exchanged) -> bool:
+        try:
+            body = await exchanged.body(MAX_ERROR_BYTES)
+            message = parse_backend(body)
+        except (StreamCut, ResponseTooLarge, InvalidMessage):
+            return False
+        if not isinstance(message, Response) or message.member != "error" or message.id not in (call.id, b"null"):
+            return False
+        self._side.calls.received(body, call)
+        return True
+
+    def _require_session(self, answer: Answer, call: Call | None = None) -> None:
+        if answer.status == 404 and self._session_id is not None and not (call is not None and call.is_sessionless):
+            raise SessionLost(f"{ENDED} (HTTP 404)")
+
+    # --- streams that go on
+
+    async def _resume(self, call: Call, reader: EventReader) -> None:
+        """Asks for the rest of a call's stream until it is answered."""
+        host, attempts = self._channel.host, Reconnecting(self._side.chance)
+        while call.is_open:
+            if not reader.last_id or call.is_sessionless or attempts.is_hopeless:
+                raise CallCutOff(f"{host} ended the stream before it had answered")
+            await asyncio.sleep(attempts.delay_s(reader.retry_ms))
+            before, refused = reader.last_id, None
+            reader = EventReader(self._side.limit_bytes, before, reader.retry_ms)
+            with suppress(StreamCut, NotReached, CallCutOff):
+                async with self._channel.request("GET", self._resuming(reader.last_id)) as exchanged:
+                    self._require_session(exchanged.answer)
+                    if exchanged.answer.is_good and exchanged.answer.body is Body.EVENTS:
+                        await self._read(exchanged, reader, call)
+                    elif exchanged.answer.status < 500:
+                        refused = exchanged.answer.status
+            if refused is not None:
+                raise CallCutOff(f"{host} ended the stream before it had answered, and does not resume it: {refused}")
+            if reader.last_id != before:
+                attempts.heard()
+
+    def _resuming(self, last_id: bytes) -> Headers:
+        named = [(b"Last-Event-ID", last_id)] if last_id else []
+        return [*GET, *session_headers(self._session_id, self.version), *named]
+
+    async def listen(self) -> None:
+        """The GET stream. A server that offers none says so with 405, or anything else that is not an event stream."""
+        attempts, last_id, has_worked = Reconnecting(self._side.chance), b"", False
+        while True:
+            reader = EventReader(self._side.limit_bytes, last_id)
+            try:
+                async with self._channel.request("GET", self._resuming(last_id)) as exchanged:
+                    answer = exchanged.answer
+                    if has_worked:
+                        self._require_session(answer)
+                    if answer.is_good and answer.body is Body.EVENTS:
+                        has_worked = True
+                        await self._pass_on(exchanged, reader, attempts)
+                    elif answer.status < 500 and answer.status not in (408, 409, 429):
+                        return
+                last_id = reader.last_id
+            except ResponseTooLarge:
+                log.warning(
+                    "An event of a server has too many bytes: it is skipped", extra={"host": self._channel.host}
+                )
+                last_id = b""
+            except (StreamCut, GatewayError):
+                last_id = reader.last_id
+            await asyncio.sleep(attempts.delay_s(reader.retry_ms))
+
+    async def _pass_on(self, exchanged: Exchanged, reader: EventReader, attempts: Reconnecting) -> None:
+        while (events := await exchanged.events(reader)) is not None:
+            for event in events:
+                attempts.heard()
+                self._side.calls.received(event.data)
+
+    # --- other messages
+
+    async def post(self, message: Message, line: bytes) -> None:
+        """As Wire.post."""
+        try:
+            async with (
+                asyncio.timeout(ACCEPT_S),
+                self._channel.request("POST", [*POST, *self._headers(message)], line) as exchanged,
+            ):
+                self._require_session(exchanged.answer)
+                if not exchanged.answer.is_good:
+                    raise failure(exchanged.answer, self._channel.host)
+                await exchanged.finish()
+        except TimeoutError:
+            raise BackendTimeout(f"{self._channel.host} did not accept a message within {ACCEPT_S:.0f} s") from None
+
+    async def goodbye(self) -> None:
+        """DELETE, where the server has named the session."""
+        if self._session_id is None:
+            return
+        with suppress(TimeoutError, GatewayError):
+            async with (
+                asyncio.timeout(GOODBYE_S),
+                self._channel.request("DELETE", session_headers(self._session_id, self.version)) as exchanged,
+            ):
+                await exchanged.finish()

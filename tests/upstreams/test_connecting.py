@@ -1,0 +1,172 @@
+"""Connections: which addresses are dialled, TLS for the name, limits."""
+
+import asyncio
+import socket
+import ssl
+from ipaddress import ip_network
+
+import pytest
+
+from app.auth.outbound import Policy, parse_url
+from app.egress.dialling import Dialler
+from app.egress.names import Names
+from app.metrics import Metrics
+from app.upstreams import connecting
+from app.upstreams.connecting import CannotConnect, Connector, Place, Steps
+from tests.certificates import self_signed
+from tests.upstreams.rig import LOOPBACK, Heard, line, make_upstreams, opened, polite, serving, spec_at
+
+
+async def good(asked):
+    await asked.result({})
+
+
+def names(**found):
+    def lookup(name):
+        addresses = found.get(name.split(".")[0])
+        if addresses is None:
+            raise socket.gaierror(-2, "Name or service not known")
+        return addresses.pop(0) if isinstance(addresses[0], list) else addresses
+
+    return lookup
+
+
+async def refused(url, **options) -> CannotConnect:
+    async with make_upstreams(Metrics("test"), **options) as upstreams:
+        connector = upstreams._parts.connector
+        with pytest.raises(CannotConnect) as caught:
+            await connector.connect(Place(parse_url(url), "acme", "far"))
+        assert connector.open == 0
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("http://127.0.0.1/mcp", "http is"),
+        ("https://127.0.0.1/mcp", "not public"),
+        ("https://[::1]/mcp", "not public"),
+        ("https://169.254.169.254/latest", "not public"),
+        ("https://[::ffff:10.0.0.1]/", "not public"),
+        ("https://[64:ff9b::a00:1]/", "not public"),
+        ("https://private.example/mcp", "not public"),
+        ("https://mixed.example/mcp", "not public"),
+        ("https://public.example:6379/", "ports other than"),
+        ("http://public.example/", "http is"),
+        ("https://unknown.example/", "cannot be resolved"),
+    ],
+)
+async def test_nothing_but_public_addresses_by_https(url, words):
+    lookup = names(private=["10.1.2.3"], mixed=["8.8.8.8", "192.168.0.1"], public=["8.8.8.8"])
+    error = await refused(url, allow=(), lookup=lookup)
+    assert words in str(error)
+    if "public" in words or "http is" in words:
+        assert "TRUNKLINE_UPSTREAM_ALLOW" in str(error)
+
+
+async def test_a_listed_network_is_reached_and_no_other():
+    error = await refused("http://10.0.0.1/", allow=(LOOPBACK,))
+    assert "http is" in str(error)
+
+
+async def test_a_name_that_changes_after_the_look_gains_nothing():
+    """Every connection looks and checks anew, and dials what it has checked: the second one of this session fails."""
+    lookup = names(turning=[["127.0.0.1"], ["10.0.0.1"]])
+
+    async def whole(asked):
+        await polite(good)(asked)
+        asked.writer.close()
+
+    async with serving(whole) as server, make_upstreams(Metrics("test"), lookup=lookup) as upstreams:
+        link, heard = await upstreams.lease(spec_at(server.url.replace("127.0.0.1", "turning.example"))), Heard()
+        link.attach(heard)
+        link.send(line(1, "initialize"))
+        await heard.answer(1)
+        link.send(line(2, "tools/list"))
+        error = await heard.failure(2)
+        assert "http is allowed only in a network that is listed" in str(error)
+        link.release("done")
+    assert len(server.asked) == 1
+
+
+async def test_tls_is_verified_for_the_name(tmp_path):
+    certificate, key = self_signed(tmp_path, "far.example")
+    server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server_side.load_cert_chain(certificate, key)
+    client_side = ssl.create_default_context(cafile=str(certificate))
+    lookup = names(far=["127.0.0.1"], other=["127.0.0.1"])
+    async with (
+        serving(polite(good), server_side) as server,
+        make_upstreams(Metrics("test"), lookup=lookup, tls=client_side) as upstreams,
+    ):
+        link, _ = await opened(upstreams, spec_at(server.url.replace("127.0.0.1", "far.example")))
+        assert server.asked[0].headers["host"].startswith("far.example:")
+        link.release("done")
+        steps, url = Steps(), server.url.replace("127.0.0.1", "other.example")
+        with pytest.raises(CannotConnect, match=r"certificate of other\.example is not accepted"):
+            await upstreams._parts.connector.connect(Place(parse_url(url), "acme", "far"), steps)
+        assert steps.resolve >= 0
+        assert steps.connect >= 0
+        assert steps.tls < 0
+
+
+async def test_a_server_that_is_silent_in_the_handshake_is_given_up(monkeypatch):
+    monkeypatch.setattr(connecting, "TLS_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        error = await refused(f"https://127.0.0.1:{silent.getsockname()[1]}/", allow=(LOOPBACK,))
+    assert "did not answer the TLS handshake" in str(error)
+
+
+async def test_connections_of_a_tenant_and_of_the_node_are_limited(monkeypatch):
+    monkeypatch.setattr(connecting, "MAX_OF_TENANT", 2)
+    monkeypatch.setattr(connecting, "MAX_OF_NODE", 3)
+    async with serving(polite(good)) as server, make_upstreams(Metrics("test")) as upstreams:
+        connector = upstreams._parts.connector
+        acme, zenith = (Place(parse_url(server.url), tenant, "far") for tenant in ("acme", "zenith"))
+        made = [await connector.connect(acme), await connector.connect(acme)]
+        with pytest.raises(CannotConnect, match="for this tenant") as caught:
+            await connector.connect(acme)
+        assert caught.value.is_full
+        made.append(await connector.connect(zenith))
+        with pytest.raises(CannotConnect, match="on this node"):
+            await connector.connect(zenith)
+        for each in made:
+            await each.aclose()
+            await each.aclose()
+        assert connector.open == 0
+        await (await connector.connect(acme)).aclose()
+
+
+async def test_the_gateway_itself_is_no_upstream():
+    """Whatever its address: it would be its own server, and that one's, and so on."""
+    policy = Policy((), "TRUNKLINE_UPSTREAM_ALLOW")
+    dialler = Dialler(Names(names(gw=["8.8.8.8"], alias=["8.8.8.8"])), (), ("gw.example",))
+    await dialler.look_up_own_hosts()
+    for host in ("gw.example", "alias.example"):
+        with pytest.raises(CannotConnect, match="of the gateway itself"):
+            await Connector(dialler, policy).connect(Place(parse_url(f"https://{host}/t/a/b/mcp"), "acme", "far"))
+
+
+async def test_a_connection_that_is_given_up_half_way_is_closed():
+    gone = asyncio.Event()
+
+    async def never(reader, writer):
+        await reader.read()
+        writer.close()
+        gone.set()
+
+    listener = await asyncio.start_server(never, "127.0.0.1", 0)
+    url = f"https://127.0.0.1:{listener.sockets[0].getsockname()[1]}/"
+    async with make_upstreams(Metrics("test"), allow=(ip_network("127.0.0.0/8"),)) as upstreams:
+        connector = upstreams._parts.connector
+        task = asyncio.create_task(connector.connect(Place(parse_url(url), "acme", "far")))
+        while not connector.open:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.3)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert connector.open == 0
+        async with asyncio.timeout(5):
+            await gone.wait()
+    listener.close()
