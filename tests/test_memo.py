@@ -84,6 +84,7 @@ PARSED_AT_START = {
     "cli/rest.py",
     "peers/pool.py",
     "node/parts/sandboxing.py",
+    "node/parts/upstreams.py",
     "sandbox/probes/targets.py",
 }  # settings, words of a user
 BOUNDED = {"auth/outbound.py"}  # looks at the length first

@@ -24,9 +24,8 @@ def changes_of_backend(old: BackendSpec | None, new: BackendSpec | None) -> tupl
     if old is None or new is None:
         return between(before, after)
     secret = (("env", old.env, new.env), ("headers", old.headers, new.headers))
-    return between(
-        before, after, [f"{kind}.{name}" for kind, was, now in secret for name in was if was[name] != now.get(name)]
-    )
+    other = [f"{kind}.{name}" for kind, was, now in secret for name in was if was[name] != now.get(name)]
+    return between(before, after, other)
 
 
 def changes_of_issuer(old: Issuer | None, new: Issuer | None) -> tuple[Change, ...]:

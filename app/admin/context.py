@@ -202,8 +202,11 @@ def _access(tenant: str, principal: Principal, request: Request) -> Access:
     return Access(tenant, principal, request.app.state.admin_context, named(request.scope).request)
 
 
-def _needs(scope: Scope, *, or_all: bool = False) -> Callable[[Request, Principal], Awaitable[Access]]:
-    """With `or_all`, platform administrators may name all tenants, as `-`; nobody else has a tenant of that name."""
+def _needs(
+    scope: Scope, *, or_all: bool = False, named: Scope | None = None
+) -> Callable[[Request, Principal], Awaitable[Access]]:
+    """A refusal names this scope, or another one that always helps (`named`). With `or_all`, platform administrators
+    may name all tenants, as `-`; nobody else has a tenant of that name."""
 
     async def check(request: Request, principal: CurrentPrincipal) -> Access:
         tenant = request.path_params.get("tenant", DEFAULT_TENANT)
@@ -214,7 +217,7 @@ def _needs(scope: Scope, *, or_all: bool = False) -> Callable[[Request, Principa
             raise NotFound("Tenant not found")
         # Within one's own tenant, the answer says which scope is missing.
         if not has_scope(principal, tenant, scope):
-            raise Forbidden([scope], held=principal.scopes)
+            raise Forbidden([named or scope], held=principal.scopes)
         access = _access(tenant, principal, request)
         await access.admin.tenants.get(tenant)  # a deleted tenant's keys may still be remembered
         return access
@@ -233,5 +236,7 @@ MayRead = Annotated[Access, Depends(_needs(Scope.TENANT_READ))]
 MayReadOfAll = Annotated[Access, Depends(_needs(Scope.TENANT_READ, or_all=True))]
 MayAudit = Annotated[Access, Depends(_needs(Scope.AUDIT_READ))]
 MayManage = Annotated[Access, Depends(_needs(Scope.TENANT_ADMIN))]
+# What platform administrators may always do, and administrators of the tenant with some objects.
+MayPerhapsManage = Annotated[Access, Depends(_needs(Scope.TENANT_ADMIN, named=Scope.PLATFORM_ADMIN))]
 # Registering a command is permission to execute code: for platform administrators only.
 MayRegister = Annotated[Access, Depends(_needs(Scope.PLATFORM_ADMIN))]

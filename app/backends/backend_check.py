@@ -136,6 +136,10 @@ class Talk:
         self._result = CheckResult()
         self._counts = dict(self._result.counts)
 
+    def took(self, steps: Sequence[Step]) -> None:
+        """Steps before the first question."""
+        self.steps += steps
+
     async def about(self, link: BackendLink, timeouts: Timeouts, has_begun: Callable[[], None]) -> None:
         """Raises BackendError, TimeoutError: the last step has failed."""
         conversation = _Conversation(link)

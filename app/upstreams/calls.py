@@ -19,6 +19,10 @@ class Call:
     task: asyncio.Task[None] | None = None
     answered: asyncio.Event = field(default_factory=asyncio.Event)
 
+    def runs_in(self, task: asyncio.Task[None]) -> None:
+        """The task that sends it, and reads its answer."""
+        self.task = task
+
     @property
     def is_open(self) -> bool:
         return not self.answered.is_set()

@@ -47,13 +47,7 @@ class Place:
     backend: str
 
 
-@dataclass(slots=True)
-class Steps:
-    """How long the steps to a connection took, in seconds; negative: not taken."""
-
-    resolve: float = -1.0
-    connect: float = -1.0
-    tls: float = -1.0
+Steps = dict[str, float]  # how long those to a connection took, in seconds: `resolve`, `connect`, `tls`
 
 
 class Connector:
@@ -80,7 +74,7 @@ class Connector:
         self._require_room(place.tenant)
         self._open[place.tenant] += 1
         try:
-            return await self._connect(place, steps or Steps())
+            return await self._connect(place, {} if steps is None else steps)
         except BaseException as error:
             self._closed(place.tenant)
             if isinstance(error, UrlRefused):
@@ -106,10 +100,10 @@ class Connector:
         started = time.monotonic()
         addresses = await self._dialler.addresses(outgoing, lambda address: self._policy.require(address, url))
         resolved = time.monotonic()
-        steps.resolve = resolved - started
+        steps["resolve"] = resolved - started
         dialled = await self._dialler.dial(addresses, outgoing)
         connected = time.monotonic()
-        steps.connect = connected - resolved
+        steps["connect"] = connected - resolved
         try:
             keep_alive(dialled)
             tls = await self.tls_context() if url.scheme == "https" else None
@@ -118,7 +112,7 @@ class Connector:
             dialled.close()
             raise
         if tls is not None:
-            steps.tls = time.monotonic() - connected
+            steps["tls"] = time.monotonic() - connected
         return Connection(reader, writer, lambda: self._closed(place.tenant))
 
     async def _opened(

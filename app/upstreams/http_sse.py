@@ -5,7 +5,7 @@ import asyncio
 from contextlib import suppress
 from urllib.parse import urljoin
 
-from app.auth.outbound import UrlRefused, parse_url
+from app.auth.outbound import MAX_URL, UrlRefused, parse_url
 from app.errors import BackendTimeout, CallCutOff, GatewayError, InvalidResponse, ResponseTooLarge
 from app.protocol.jsonrpc import Message, Request
 from app.upstreams.calls import Call
@@ -46,6 +46,9 @@ class OldStream:
                 await exchanged.finish()
         except TimeoutError:
             raise BackendTimeout(f"{self._channel.host} did not accept a message within {ACCEPT_S:.0f} s") from None
+
+    def negotiated(self, version: str | None) -> None:
+        """There is only one."""
 
     async def listen(self) -> None:
         """The stream is read already."""
@@ -106,6 +109,8 @@ class OldStream:
     def _checked(self, event: ServerEvent) -> str:
         """The path, on the same host: another one was not allowed by anybody. Raises InvalidResponse."""
         url = self._channel.url
+        if len(event.data) > MAX_URL:
+            raise InvalidResponse(f"{self._channel.host} names an endpoint that is too long")
         with suppress(ValueError, UrlRefused, UnicodeDecodeError):
             named = parse_url(urljoin(f"{url.scheme}://{url.authority}{url.target}", event.data.decode("ascii")))
             if (named.scheme, named.host, named.port) == (url.scheme, url.host, url.port):

@@ -13,8 +13,6 @@ import time
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
-import msgspec
-
 from app.domain import BackendSpec
 from app.errors import BackendBusy, BackendExited, GatewayError
 from app.processes.link import BackendListener, CallListener, Exit
@@ -133,7 +131,7 @@ class UpstreamLink:
         if isinstance(message, Request):
             call = self._calls.begin(message)
             work = self._call(call, message, line, self._last_post)
-            call.task = self._run(work, "call an upstream", len(line))
+            call.runs_in(self._run(work, "call an upstream", len(line)))
         elif isinstance(message, Notification) and message.method == "notifications/cancelled":
             self._cancel(message, line)
         else:
@@ -236,8 +234,8 @@ class UpstreamLink:
     def _saw_answer(self, call: Call, response: Response) -> None:
         if call.method == "tools/list":
             self._routing.saw(response)
-        if call.method == "initialize" and isinstance(self._wire, Streamable) and response.member == "result":
-            self._wire.version = string_of(members_of(response.value).get("protocolVersion", msgspec.Raw(b"null")))
+        if call.method == "initialize" and response.member == "result":
+            self._wire.negotiated(string_of(members_of(response.value).get("protocolVersion", ABSENT)))
 
     # --- tasks and the end
 

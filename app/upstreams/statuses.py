@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from enum import Enum
 
-from app.errors import UNKNOWN, BackendBusy, BackendError, InvalidResponse, UpstreamFailed, UpstreamRefused
+from app.errors import BackendBusy, BackendError, InvalidResponse, UpstreamFailed, UpstreamRefused
 from app.protocol.headers import EVENTS, is_json
 
 MAX_RETRY_AFTER_S = 60.0
@@ -90,6 +90,4 @@ def failure(answer: Answer, host: str) -> BackendError:
         words = "with a Content-Encoding that was not asked for" if answer.encoding else f"with {answer.shown_type}"
         return InvalidResponse(f"{host} answered {words}, which is neither JSON nor an event stream")
     failed = UpstreamFailed(f"{host} answered HTTP {status}")
-    if status >= 500:
-        failed.outcome = UNKNOWN  # whether it was carried out is not known
-    return failed
+    return failed.after_sending() if status >= 500 else failed

@@ -16,6 +16,7 @@ from app.upstreams.requests import (
     RoutingHeaders,
     checked_session_id,
     is_sessionless,
+    is_value,
     session_headers,
 )
 from app.upstreams.statuses import Answer, Body, failure
@@ -28,12 +29,12 @@ log = logging.getLogger(__name__)
 
 
 class Streamable:
-    """Fulfils Wire. `version`: as negotiated, once the link knows it."""
+    """Fulfils Wire."""
 
     def __init__(self, channel: Channel, side: Side, routing: RoutingHeaders) -> None:
         self._channel, self._side, self._routing = channel, side, routing
         self._session_id: bytes | None = None
-        self.version: str | None = None
+        self._version: str | None = None
 
     # --- calls
 
@@ -51,7 +52,7 @@ class Streamable:
     def _headers(self, message: Message) -> Headers:
         if not isinstance(message, Response) and is_sessionless(message):
             return self._routing.of(message)
-        return session_headers(self._session_id, self.version)
+        return session_headers(self._session_id, self._version)
 
     async def _answer(self, call: Call, exchanged: Exchanged, reader: EventReader) -> None:
         answer = exchanged.answer
@@ -117,6 +118,10 @@ class Streamable:
         if answer.status == 404 and self._session_id is not None and not (call is not None and call.is_sessionless):
             raise SessionLost(f"{ENDED} (HTTP 404)")
 
+    def negotiated(self, version: str | None) -> None:
+        """As Wire.negotiated: later requests repeat it, if it can be."""
+        self._version = version if version is not None and is_value(version) else None
+
     # --- streams that go on
 
     async def _resume(self, call: Call, reader: EventReader) -> None:
@@ -142,7 +147,7 @@ class Streamable:
 
     def _resuming(self, last_id: bytes) -> Headers:
         named = [(b"Last-Event-ID", last_id)] if last_id else []
-        return [*GET, *session_headers(self._session_id, self.version), *named]
+        return [*GET, *session_headers(self._session_id, self._version), *named]
 
     async def listen(self) -> None:
         """The GET stream. A server that offers none says so with 405, or anything else that is not an event stream."""
@@ -198,6 +203,6 @@ class Streamable:
         with suppress(TimeoutError, GatewayError):
             async with (
                 asyncio.timeout(GOODBYE_S),
-                self._channel.request("DELETE", session_headers(self._session_id, self.version)) as exchanged,
+                self._channel.request("DELETE", session_headers(self._session_id, self._version)) as exchanged,
             ):
                 await exchanged.finish()

@@ -45,12 +45,11 @@ async def _connected(upstreams: Upstreams, alone: BackendSpec, talk: Talk) -> Up
         taken = _taken(steps)
         left_s = time.monotonic() - started - sum(step.ms for step in taken) / 1000
         names = [name for name in ("resolve", "connect", "tls") if name not in {step.name for step in taken}]
-        talk.steps += [*taken, Step((names or ["tls"])[0], round(max(0.0, left_s) * 1000, 1))]
+        talk.took([*taken, Step((names or ["tls"])[0], round(max(0.0, left_s) * 1000, 1))])
         raise
-    talk.steps += _taken(steps)
+    talk.took(_taken(steps))
     return link
 
 
 def _taken(steps: Steps) -> list[Step]:
-    pairs = (("resolve", steps.resolve), ("connect", steps.connect), ("tls", steps.tls))
-    return [Step(name, round(seconds * 1000, 1)) for name, seconds in pairs if seconds >= 0]
+    return [Step(name, round(seconds * 1000, 1)) for name, seconds in steps.items()]

@@ -46,6 +46,9 @@ class _Known:
     routing: RoutingHeaders = field(default_factory=RoutingHeaders)
     links: set[UpstreamLink] = field(default_factory=set)
 
+    def begin_anew(self) -> None:
+        self.breaker = Breaker(random.random)
+
 
 @dataclass(frozen=True, slots=True)
 class Parts:
@@ -201,7 +204,7 @@ class Upstreams:
         known = self._known.get(key)
         if known is not None:
             self._forget(known)
-            known.breaker = Breaker(random.random)
+            known.begin_anew()
 
     def forget(self, key: Key) -> None:
         """For a backend that is removed, or switched off. Leases go on."""

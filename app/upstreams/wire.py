@@ -46,6 +46,9 @@ class Wire(Protocol):
     async def post(self, message: Message, line: bytes) -> None:
         """Sends another message. Raises as `call`."""
 
+    def negotiated(self, version: str | None) -> None:
+        """The revision that the two have agreed on."""
+
     async def listen(self) -> None:
         """Passes on what belongs to no call, as long as the server offers it. Raises SessionLost."""
 

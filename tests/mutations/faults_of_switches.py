@@ -24,9 +24,9 @@ FAULTS_OF_SWITCHES = (
     Fault(
         "an administrator of the tenant changes a command",
         "app/admin/resources/backends.py",
-        "if patch.model_fields_set - _OF_TENANT and not is_platform_admin(access.principal):",
+        "if url is None and not is_platform_admin(access.principal):",
         "if False:",
-        SWITCHES,
+        ("tests/admin/resources/test_backends_url.py",),
     ),
     Fault(
         "a platform administrator switches off the key that he uses",
@@ -73,8 +73,8 @@ FAULTS_OF_SWITCHES = (
     Fault(
         "the audit trail shows no variable whose value has changed",
         "app/admin/audit_changes.py",
-        "if was != now])",
-        "if False])",
+        "for name in was if was[name] != now.get(name)]",
+        "for name in was if False]",
         ("tests/admin/resources/test_audit.py",),
     ),
 )

@@ -105,9 +105,7 @@ async def test_tls_is_verified_for_the_name(tmp_path):
         steps, url = Steps(), server.url.replace("127.0.0.1", "other.example")
         with pytest.raises(CannotConnect, match=r"certificate of other\.example is not accepted"):
             await upstreams._parts.connector.connect(Place(parse_url(url), "acme", "far"), steps)
-        assert steps.resolve >= 0
-        assert steps.connect >= 0
-        assert steps.tls < 0
+        assert list(steps) == ["resolve", "connect"]
 
 
 async def test_a_server_that_is_silent_in_the_handshake_is_given_up(monkeypatch):

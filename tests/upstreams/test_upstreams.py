@@ -7,7 +7,7 @@ import pytest
 from app.errors import BackendBusy, BackendUnavailable, ShuttingDown
 from app.metrics import Metrics
 from app.upstreams import connecting
-from tests.upstreams.rig import Heard, line, make_upstreams, opened, polite, serving, spec_at, unused_port
+from tests.upstreams.rig import Answer, Heard, line, make_upstreams, opened, polite, serving, spec_at, unused_port
 
 
 async def good(asked):
@@ -44,7 +44,8 @@ async def test_a_server_that_cannot_be_reached_is_not_asked_for_ever():
 
 
 async def test_handshakes_that_fail_open_the_breaker_and_one_that_succeeds_closes_it():
-    answer, metrics = broken, Metrics("test")
+    answer: Answer = broken
+    metrics = Metrics("test")
 
     async def changing(asked):
         await answer(asked)

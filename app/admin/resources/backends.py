@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from app.admin.audit_changes import changes_of_backend
 from app.admin.backend_state import KeptFailure, ListedBackend, RunningBackends, ShownBackend, shown_failure
 from app.admin.conditions import AskedState, tagged
-from app.admin.context import Access, MayManage, MayRead, MayReadOfAll
+from app.admin.context import Access, MayManage, MayPerhapsManage, MayRead, MayReadOfAll
 from app.admin.idempotency import ONCE
 from app.admin.merge_patch import patched
 from app.admin.paging import AskedPage, OfBackend, Page, RunningPage, WindowQuery
@@ -166,7 +166,7 @@ async def change_backend(
 
 
 @router.delete("/backends/{backend}", status_code=204, responses=responses(409, 412))
-async def delete_backend(access: MayManage, backend: BackendName, if_match: AskedState) -> None:
+async def delete_backend(access: MayPerhapsManage, backend: BackendName, if_match: AskedState) -> None:
     """Removes a backend and ends its sessions. One that is started by a command only the platform removes."""
     if not is_platform_admin(access.principal):
         _require_may_register(access, await _url_if_there(access, backend))

@@ -26,6 +26,9 @@ FULL: dict[str, Any] = {
     },
     "limits": {"memory_mb": 1024, "pids": None, "cpu": 0.5, "files": 256, "disk_mb": 1},
     "state": "none",
+    "url": None,
+    "transport": "auto",
+    "headers": {},
     "include": [],
     "exclude": [],
     "rename": {},
@@ -82,7 +85,7 @@ async def test_a_taken_name_is_409_and_an_unknown_tenant_404(rig):
         ({"command": "a\0b"}, "#/command"),
         ({"command": "\ud800"}, "#/command"),
         ({"command": ["cat"]}, "#/command"),
-        ({"command": None}, "#/command"),
+        ({"command": None}, "#"),
         ({"args": ["a\0"]}, "#/args/0"),
         ({"args": ["ok", 1]}, "#/args/1"),
         ({"args": [""] * 257}, "#/args"),
@@ -228,7 +231,7 @@ async def test_a_patch_that_changes_nothing_makes_no_new_version(rig):
 @pytest.mark.parametrize(
     ("patch", "pointer"),
     [
-        ({"command": None}, "#/command"),
+        ({"command": None}, "#"),
         ({"name": "other"}, "#/name"),
         ({"env": {"UNKNOWN": "***"}}, "#"),
         ({"env": {"BIG": "x" * 65_536}}, "#"),
