@@ -7,6 +7,8 @@ be what a client of either era is told and asked through the gateway. What varie
 - the name of the process in the environment that `get-env` shows (TRUNKLINE_PROCESS);
 - the level of a simulated log message, which the server draws at random;
 - ids of tasks and of URL elicitations, which the server draws at random, and the times of tasks;
+- within a toolset, what the other members offer; and the tools that the server adds once it knows its client's
+  capabilities are there after the first call, as a member starts with that;
 - what the revisions write differently: 2026-07-28 has no `elicitationId`, and before it a form need not say its `mode`.
 """
 
@@ -30,6 +32,7 @@ from mcp.shared.message import SessionMessage
 
 from tests.integration.gateway import Endpoint, Gateway, marked, name_of, until
 from tests.integration.servers import EVERYTHING, python_client
+from tests.integration.toolboxes import among_toolboxes
 
 pytestmark = [pytest.mark.node, pytest.mark.filterwarnings("ignore::mcp.MCPDeprecationWarning")]
 
@@ -73,6 +76,9 @@ COMPLETIONS: list[tuple[Any, str, str]] = [
     (types.PromptReference(name="resource-prompt"), "resourceId", "7"),
     (types.ResourceTemplateReference(uri="demo://resource/dynamic/text/{resourceId}"), "resourceId", "7"),
 ]
+OTHERS = ("red_", "blue_", "note://", "red://", "blue://")  # what the toolboxes beside it in a toolset offer
+TOOLS = 17  # for a client with all capabilities
+MADE = "demo://resource/session/b.txt.gz"  # by AGAIN
 FORM = {"name": "Ada Lovelace", "check": True, "integer": 7}
 _CLOCK = re.compile(r"\d{1,2}:\d\d:\d\d(?:\s?[AP]M)?")
 _PROCESS = re.compile(r'(?<=TRUNKLINE_PROCESS\\": \\")\w+')
@@ -88,6 +94,16 @@ def plain(result: Any) -> Any:
         if "blob" in content and content["mimeType"] == "text/plain":
             content["blob"] = base64.b64decode(content["blob"]).decode()
     return json.loads(_PROCESS.sub("PROCESS", _CLOCK.sub("TIME", json.dumps(found))))
+
+
+def without_others(listed: Any) -> Any:
+    """A list without what other members of a toolset offer."""
+    found = plain(listed)
+    for member, items in found.items():
+        if isinstance(items, list):
+            names = [each.get("uri") or each.get("uriTemplate") or each["name"] for each in items]
+            found[member] = [each for each, name in zip(items, names, strict=True) if not name.startswith(OTHERS)]
+    return found
 
 
 class Person:
@@ -165,7 +181,8 @@ class Conversation:
 
     async def tools(self) -> None:
         listed = (await self.client.list_tools()).tools
-        self.said["tools"] = {tool.name: tool.model_dump(mode="json", exclude_none=True) for tool in listed}
+        mine = [tool for tool in listed if not tool.name.startswith(OTHERS)]
+        self.said["tools"] = {tool.name: tool.model_dump(mode="json", exclude_none=True) for tool in mine}
         for name in sorted(self.said["tools"].keys() - {"toggle-subscriber-updates", "get-roots-list"}):
             self.said[f"tool {name}"] = await self.call(name, ARGUMENTS.get(name, {}))
             if name in AGAIN:
@@ -202,20 +219,20 @@ class Conversation:
             tasks.cancel_scope.cancel()
 
     async def resources(self) -> None:
-        resources = await self.client.list_resources()
-        self.said["resources"] = plain(resources)
-        self.said["templates"] = plain(await self.client.list_resource_templates())
-        uris = [str(resource.uri) for resource in resources.resources]
+        with anyio.fail_after(20):  # a toolset lists what a tool has made when it was told so
+            while MADE not in str(resources := without_others(await self.client.list_resources())):
+                await anyio.sleep(0.05)
+        self.said["resources"] = resources
+        self.said["templates"] = without_others(await self.client.list_resource_templates())
+        uris = [resource["uri"] for resource in resources["resources"]]
         for uri in [*uris, "demo://resource/dynamic/text/1", "demo://resource/dynamic/blob/2"]:
             self.said[f"resource {uri}"] = plain(await self.client.read_resource(uri))
 
     async def prompts(self) -> None:
-        prompts = await self.client.list_prompts()
-        self.said["prompts"] = plain(prompts)
-        for prompt in prompts.prompts:
-            self.said[f"prompt {prompt.name}"] = plain(
-                await self.client.get_prompt(prompt.name, PROMPTS.get(prompt.name, {}))
-            )
+        prompts = without_others(await self.client.list_prompts())
+        self.said["prompts"] = prompts
+        for name in [prompt["name"] for prompt in prompts["prompts"]]:
+            self.said[f"prompt {name}"] = plain(await self.client.get_prompt(name, PROMPTS.get(name, {})))
 
     async def completions(self) -> None:
         for reference, name, value in COMPLETIONS:
@@ -254,19 +271,33 @@ async def both(gateway: Gateway) -> AsyncIterator[tuple[Endpoint, StdioServerPar
     yield endpoint, alone
 
 
-async def test_server_everything_says_and_asks_the_same_through_the_gateway_as_without(gateway: Gateway) -> None:
-    async with both(gateway) as (endpoint, alone):
+async def started(client: Client) -> None:
+    """Has the server's process started by its first call, and told the client of its further tools."""
+    await client.call_tool("echo", ARGUMENTS["echo"])
+    with anyio.fail_after(20):
+        while sum(not each.name.startswith(OTHERS) for each in (await client.list_tools()).tools) < TOOLS:
+            await anyio.sleep(0.05)
+
+
+@pytest.mark.parametrize("is_member", [False, True], ids=["alone", "in a toolset"])
+async def test_server_everything_says_and_asks_the_same_through_the_gateway_as_without(
+    gateway: Gateway, *, is_member: bool
+) -> None:
+    async with both(gateway) as (behind_gateway, alone):
+        endpoint = among_toolboxes(behind_gateway) if is_member else behind_gateway
         person = Person()
         async with Client(stdio_client(alone), mode="legacy", **person.callbacks) as direct:
             expected = await Conversation(direct, person).everything()
         assert {f"tool {name}" for name in expected["tools"]} <= expected.keys(), "no tool is left out"
-        assert len(expected["tools"]) == 17
+        assert len(expected["tools"]) == TOOLS
         assert len(expected["asked"]) == 5, "a sample, a form, three URLs"
         for mode in ("legacy", "auto"):
             person = Person()
             options = {"mode": mode, "log_level": "debug", **person.callbacks}
             async with python_client(endpoint, "streamable", **options) as client:
                 assert (client.protocol_version == SESSIONLESS) == (mode == "auto")
+                if is_member:
+                    await started(client)
                 found = await Conversation(client, person).everything()
             for what in expected.keys() | found.keys():
                 assert found.get(what) == expected.get(what), f"{mode}: {what}"
@@ -371,7 +402,11 @@ class TaskPeer:
         about = {"protocolVersion": "2025-11-25", "clientInfo": {"name": "tasks", "version": "1"}}
         await self.request("initialize", {**about, "capabilities": TASK_CAPABILITIES})
         await self._send(method="notifications/initialized")
-        listed = (await self.request("tools/list", {}))["tools"]
+        await self.request("tools/call", {"name": "echo", "arguments": ARGUMENTS["echo"]})
+        listed: list[Any] = []
+        while not WITH_TASKS.keys() <= {tool["name"] for tool in listed}:
+            listed = (await self.request("tools/list", {}))["tools"]
+        listed = [tool for tool in listed if not tool["name"].startswith(OTHERS)]
         said: dict[str, Any] = {"tools": listed}
         for name, arguments in WITH_TASKS.items():
             (tool,) = (tool for tool in listed if tool["name"] == name)
@@ -392,8 +427,12 @@ def _without_ids(value: Any) -> Any:
     return {name: "…" if name in varying else _without_ids(member) for name, member in value.items()}
 
 
-async def test_the_tools_that_run_as_tasks_say_and_ask_the_same_through_the_gateway(gateway: Gateway) -> None:
-    async with both(gateway) as (endpoint, alone):
+@pytest.mark.parametrize("is_member", [False, True], ids=["alone", "in a toolset"])
+async def test_the_tools_that_run_as_tasks_say_and_ask_the_same_through_the_gateway(
+    gateway: Gateway, *, is_member: bool
+) -> None:
+    async with both(gateway) as (behind_gateway, alone):
+        endpoint = among_toolboxes(behind_gateway) if is_member else behind_gateway
         talks: dict[str, dict[str, Any]] = {}
 
         async def talk(name: str, transport: Any) -> None:
