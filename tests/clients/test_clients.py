@@ -21,6 +21,7 @@ import pytest
 from tests.clients import environments
 from tests.clients.environments import HERE, Unavailable
 from tests.integration.gateway import ROOT, Endpoint, Gateway, running_gateway
+from tests.integration.toolboxes import among_toolboxes
 
 RUN_S = 60
 TRIAL_S = 300  # a client that waits twenty seconds, or starts a process fifty times
@@ -37,6 +38,7 @@ TEXT_RESOURCES_PROGRESS = {
 }
 ALL = {**TEXT_RESOURCES_PROGRESS, "elicitation": "Hello, Ada!"}
 MISSING_CAPABILITY = -32021
+IN_FRONT_OF = pytest.mark.parametrize("is_member", [False, True], ids=["a server", "a toolset"])
 # `mcp` 2.3 takes 1 MiB of one event (`max_sse_event_size` of its transport), and any size of a JSON body. After 15 s of
 # silence the answer is an event; these clients have no option for it, or one that nobody sets.
 LARGE_EVENT = {"large": "Server-sent event exceeded the 1048576 byte limit"}
@@ -150,11 +152,17 @@ def answered(gateway: Gateway) -> Counter[str]:
 @pytest.mark.clients
 @pytest.mark.real
 @pytest.mark.timeout(3 * environments.INSTALL_S)  # the first run installs
+@IN_FRONT_OF
 @pytest.mark.parametrize("era", ["legacy", "dual", "sessionless"])
 @pytest.mark.parametrize("name", CLIENTS)
-def test_a_client_works_with_its_defaults(gateway: Gateway, name: str, era: str, tmp_path: Path) -> None:
+def test_a_client_works_with_its_defaults(
+    gateway: Gateway, name: str, era: str, tmp_path: Path, *, is_member: bool
+) -> None:
     client, before = CLIENTS[name], answered(gateway)
-    found = run(client, gateway.endpoint([*BACKEND, era]), tmp_path)
+    endpoint = gateway.endpoint([*BACKEND, era])
+    found = run(client, among_toolboxes(endpoint) if is_member else endpoint, tmp_path)
+    if is_member and "resources" in found:
+        found["resources"] = [uri for uri in found["resources"] if not uri.startswith("note://")]
     assert found == client.finds
     assert set(answered(gateway) - before) == {client.speaks}
 
@@ -191,16 +199,17 @@ CALLS_NOTHING = {"mcp-remote-client"}  # it connects and lists, and has no other
 @pytest.mark.clients
 @pytest.mark.real
 @pytest.mark.timeout(3 * environments.INSTALL_S)
+@IN_FRONT_OF
 @pytest.mark.parametrize("trial", TRIALS)
 @pytest.mark.parametrize("name", [name for name in CLIENTS if name not in CALLS_NOTHING])
 def test_a_client_bears_what_agents_meet(
-    gateway: Gateway, name: str, trial: str, tmp_path: Path, pytestconfig: pytest.Config
+    gateway: Gateway, name: str, trial: str, tmp_path: Path, pytestconfig: pytest.Config, *, is_member: bool
 ) -> None:
     wanted, client = TRIALS[trial], CLIENTS[name]
     times = wanted.long if wanted.long and pytestconfig.getoption("long") else wanted.times
     given = {"TRIAL": trial, "TIMES": str(times), "TRIALS": str(HERE / "trials.mjs")}
     endpoint = gateway.endpoint(LEDGER, warm=5)
-    found = run(client, endpoint, tmp_path, TRIAL_S, **given)
+    found = run(client, among_toolboxes(endpoint) if is_member else endpoint, tmp_path, TRIAL_S, **given)
     # Some end no session: its process would stay, and the node has so many.
     gateway.api("DELETE", f"/tenants/{endpoint.tenant}/backends/{endpoint.name}")
     if trial in client.limits:
