@@ -1,10 +1,11 @@
-"""An MCP server with as many tools as its argument says, each of an ordinary size. Standard library only."""
+"""An MCP server with as many tools as its argument says, each of an ordinary size; or with those of a JSON file that it
+names. Standard library only."""
 
 import json
 import sys
 from typing import Any
 
-COUNT = int(sys.argv[1])
+COUNT = int(sys.argv[1]) if sys.argv[1].isdigit() else 0
 TOOLS = [
     {
         "name": f"tool_{number}",
@@ -22,6 +23,9 @@ TOOLS = [
     }
     for number in range(COUNT)
 ]
+if not COUNT:
+    with open(sys.argv[1], encoding="utf-8") as file:
+        TOOLS = json.load(file)
 
 
 def answer(message: dict[str, Any]) -> object:

@@ -1,10 +1,11 @@
 """What a toolset costs: a call through it, and its lists, against the same of its member alone, on one gateway.
 
-    .venv/bin/python bench/toolset.py [--members 20] [--tools 16] [--rounds 5] [--calls 2000]
+    .venv/bin/python bench/toolset.py [--members 20] [--tools 16] [--rounds 5] [--calls 2000] [--real DIR]
 
-Starts a gateway of its own with so many servers (bench/echo_backend.py with more tools) and a toolset of all. Prints
-medians over the rounds, and ratios: CPU time of the gateway for a call and for `initialize` with `tools/list`. The
-list of the toolset is as long as those of all members together; it is compared with one server that has as many tools.
+Starts a gateway of its own with so many servers (bench/many_tools.py) and a toolset of all. With `--real` these are the
+servers of bench/catalogue.json named in REAL, which it installs into DIR from the registries (no install script runs).
+Prints medians over the rounds, and ratios: CPU time of the gateway for a call, and for `initialize` with `tools/list`.
+The list of the toolset is as long as those of all members together; it is compared with one server that has the same.
 """
 
 import argparse
@@ -21,9 +22,19 @@ from typing import Any
 
 import httpx2
 import psutil
+from catalogue_corpus import LIST, installed
 
 ROOT = Path(__file__).resolve().parents[1]
 SERVER = ROOT / "bench/many_tools.py"
+REAL = (  # of bench/catalogue.json: 20 servers; the first is called
+    "mcp-server-time", "mcp-server-git", "mcp-server-sqlite", "mcp-obsidian", "wikipedia-mcp",
+    "@modelcontextprotocol/server-everything", "@modelcontextprotocol/server-filesystem",
+    "@modelcontextprotocol/server-memory", "@modelcontextprotocol/server-github",
+    "@modelcontextprotocol/server-gitlab", "@modelcontextprotocol/server-slack",
+    "@modelcontextprotocol/server-google-maps", "@playwright/mcp", "@notionhq/notion-mcp-server",
+    "chrome-devtools-mcp", "firecrawl-mcp", "tavily-mcp", "mcp-server-kubernetes", "@antv/mcp-server-chart",
+    "@wonderwhy-er/desktop-commander",
+)  # fmt: skip
 HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
 READY_S = 60
 
@@ -74,6 +85,11 @@ class Gateway:
         limits = dict.fromkeys(("requests_per_second", "burst", "sessions", "processes"))
         self._admin.patch("/tenants/default", json={"limits": limits}).raise_for_status()
 
+    def find(self, path: str) -> Any:
+        answer = self._admin.get("/tenants/default" + path)
+        answer.raise_for_status()
+        return answer.json()
+
     @property
     def cpu_s(self) -> float:
         used = self._process.cpu_times()
@@ -110,19 +126,48 @@ def cost_ms(gateway: Gateway, times: int, act: Callable[[], object]) -> float:
     return (gateway.cpu_s - began) * 1e3 / times
 
 
-def register(gateway: Gateway, name: str, tools: int) -> None:
-    gateway.make("/backends", {"name": name, "command": sys.executable, "args": ["-I", "-S", str(SERVER), str(tools)]})
+def register(gateway: Gateway, name: str, tools: int | Path) -> None:
+    """One server with so many tools, or with those in this file."""
+    where = {"sandbox": {"read": [str(tools.parent)]}} if isinstance(tools, Path) else {}
+    words = ["-I", "-S", str(SERVER), str(tools)]
+    gateway.make("/backends", {"name": name, "command": sys.executable, "args": words, **where})
+
+
+def register_real(gateway: Gateway, directory: Path) -> list[str]:
+    """The names of the backends that were registered."""
+    entries = {each["package"]: each for each in json.loads(LIST.read_text())}
+    names = []
+    for number, package in enumerate(REAL):
+        entry, folder = entries[package], directory / package.replace("/", "+")
+        kept = folder / "command.json"
+        if not kept.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            _, command, environment = installed(entry, folder)
+            kept.write_text(json.dumps([command, {**environment, **entry.get("env", {})}]))
+        command, environment = json.loads(kept.read_text())
+        names.append(f"m{number}")
+        words = [*command[1:], *entry.get("args", [])]
+        about = {"name": names[-1], "command": command[0], "args": words, "env": environment}
+        gateway.make("/backends", {**about, "sandbox": {"read": [str(folder)]}})
+    return names
+
+
+def definitions(gateway: Gateway, names: list[str], file: Path) -> Path:
+    """Writes all tools of these backends, under the names that a toolset gives them, into a file."""
+    found = [
+        {**tool, "name": f"{name}_{tool['name']}"[:64]}
+        for name in names
+        for tool in gateway.find(f"/catalog/{name}")["definitions"]["tools"]
+    ]
+    file.write_text(json.dumps(found))
+    file.parent.chmod(0o755)  # the server runs as the tenant's user
+    return file
 
 
 def measure(options: argparse.Namespace) -> None:
-    with running() as gateway:
+    with running() as gateway, tempfile.TemporaryDirectory() as scratch:
         gateway.lift_limits()
-        members = [f"m{number}" for number in range(options.members)]
-        for name in members:
-            register(gateway, name, options.tools)
-        register(gateway, "one", options.members * options.tools)
-        shown = gateway.make("/toolsets", {"name": "all", "members": [{"backend": name} for name in members]})
-        assert len(shown["shown_tools"]) == options.members * options.tools
+        shown = make_toolset(gateway, options, Path(scratch))
         alone, whole, one = gateway.endpoint("m0"), gateway.endpoint("all"), gateway.endpoint("one")
         time.sleep(2)  # until the processes that were asked have been reaped
         before = gateway.processes
@@ -130,8 +175,28 @@ def measure(options: argparse.Namespace) -> None:
         size = len(whole.ask("tools/list", {}, **session).content)
         started = gateway.processes - before
         print(f"{len(shown['shown_tools'])} tools, {size} bytes; processes started by the lists: {started}")
-        show("call", *calls(gateway, options, (alone, "tool_0"), (whole, "m0_tool_0")))
+        tool = "get_current_time" if options.real else "tool_0"
+        show("call", *calls(gateway, options, (alone, tool), (whole, f"m0_{tool}")))
         show("tools/list", *lists(gateway, options, one, whole))
+
+
+def make_toolset(gateway: Gateway, options: argparse.Namespace, scratch: Path) -> Any:
+    """The toolset `all`, and the backend `one` that offers the same."""
+    names = [f"m{number}" for number in range(options.members)]
+    if options.real:
+        names = register_real(gateway, options.real.resolve())
+    for name in () if options.real else names:
+        register(gateway, name, options.tools)
+    shown = gateway.make("/toolsets", {"name": "all", "members": [{"backend": name} for name in names]})
+    give_up_at = time.monotonic() + READY_S
+    while wrong := [each for each in shown["status"] if each["tools"] is None]:  # that start slowly are asked again
+        assert time.monotonic() < give_up_at, wrong
+        time.sleep(1)
+        shown = gateway.find("/toolsets/all")
+    register(gateway, "one", definitions(gateway, names, scratch / "tools.json"))
+    found = gateway.make("/backends/one:check", None)
+    assert found["ok"], found
+    return shown
 
 
 def calls(
@@ -141,7 +206,7 @@ def calls(
     sessions = [(endpoint, tool, endpoint.open()) for endpoint, tool in targets]
     for round_ in range(options.rounds + 1):
         for costs, (endpoint, tool, session) in zip(found, sessions, strict=True):
-            params = {"name": tool, "arguments": {"text": "x" * 100}}
+            params = {"name": tool, "arguments": {"timezone": "UTC"} if options.real else {"text": "x" * 100}}
             spent = cost_ms(gateway, options.calls, lambda: endpoint.ask("tools/call", params, **session))  # noqa: B023
             if round_:  # the first one warms up
                 costs.append(spent)
@@ -169,6 +234,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--members", type=int, default=20)
     parser.add_argument("--tools", type=int, default=16, help="of each member")
+    parser.add_argument("--real", type=Path, metavar="DIR", help="20 real servers, installed there; else made ones")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--calls", type=int, default=2000, help="in each round")
     measure(parser.parse_args())
