@@ -8,6 +8,7 @@ from typing import Protocol
 from weakref import WeakKeyDictionary
 
 import anyio.abc
+import anyio.to_thread
 
 from app.domain import BackendSpec, Guide, Limits, Member, Principal, Selection
 from app.errors import BackendUnavailable, GatewayError
@@ -96,6 +97,9 @@ class Toolsets:
         """
         members = members_of(spec)
         listing = await self.listing(spec)
+        search = self._search_of(spec)
+        if search.terms is not None:
+            await anyio.to_thread.run_sync(listing.prepare_search)
         if spec.toolset is None and listing.members[0].offer is None:
             raise BackendUnavailable(self.problem(spec.key) or "the backend has not said what it offers")
         keys = tuple((spec.tenant, member.backend) for member in members)
@@ -109,7 +113,7 @@ class Toolsets:
             )
             for key in keys
         ]
-        front = Front(about_of(spec), listing, self._search_of(spec))
+        front = Front(about_of(spec), listing, search)
         link = ToolsetLink(front, seats, tasks, self._metrics, ends_with_member=spec.toolset is None)
         self._links[link] = (spec, keys)
         return link
@@ -149,6 +153,7 @@ class Toolsets:
         listing = ToolsetListing(
             [_shown(member, known, prefixed=prefixed) for member, known in zip(members_of(spec), offers, strict=True)],
             None if spec.toolset is None else Own.chosen(written.guides, spec.toolset.guides),
+            None if kept is None else kept[2],
         )
         self._forget(spec.key)
         self._listings[spec.key] = (spec, made_of, listing)

@@ -112,3 +112,14 @@ def test_a_changed_offer_makes_another_listing():
     later = listing.with_offer(1, Known(offer("blue", tools=[tool("b")])))
     assert listing.tools == ["red_a"]
     assert later.tools == ["red_a", "blue_b"]
+
+
+def test_a_search_after_a_change_finds_what_is_there_now():
+    before = ToolsetListing(
+        [shown("red", offer("red", tools=[tool("say")])), shown("blue", offer("blue", tools=[tool("rm")]))]
+    )
+    before.prepare_search()
+    after = before.with_offer(1, Known(offer("blue", tools=[tool("fly")]), {}))
+    assert [hit.id for hit in after.index.search("fly")] == ["blue_fly"]
+    assert after.index.search("rm") == []
+    assert [hit.id for hit in after.index.search("say")] == ["red_say"]
