@@ -175,6 +175,15 @@ class Metrics:
             "calls got.",
             "reason",
         )
+        self.recipe_runs = self._counter(
+            "trunkline_recipe_runs_total",
+            "Runs of recipes, by outcome: `ok`, `failed`, `declined` or `dismissed` by the user, `cancelled` by the "
+            "caller, `timeout`, `session_ended`.",
+            "outcome",
+        )
+        self.recipe_steps = self._counter(
+            "trunkline_recipe_steps_total", "Steps of recipes that have an outcome, by outcome.", "outcome"
+        )
         self.catalog_inquiries = self._counter(
             "trunkline_catalog_inquiries_total", "Backends that were asked what they offer, by result.", "result"
         )

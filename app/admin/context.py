@@ -29,6 +29,7 @@ from app.storage.issuers import IssuerRepository
 from app.storage.switches import SwitchRepository
 from app.storage.tools.approvals import Approvals
 from app.storage.tools.guides import GuideRepository
+from app.storage.tools.recipes import RecipeRepository
 from app.storage.tools.toolsets import ToolsetRepository
 from app.this_node.limits_use import LimitsUse
 from app.this_node.listing import Gathered, Listing, Window
@@ -54,7 +55,7 @@ class NodeEffects(Protocol):
         """Nothing was stored: end its sessions and replace its warm processes."""
 
     def writings_changed(self, tenant: str) -> None:
-        """A guide of the tenant was written, changed or removed: open sessions of its toolsets follow."""
+        """A guide or a recipe of the tenant was written, changed or removed: open sessions of its toolsets follow."""
 
     def key_revoked(self, identity: tuple[str, str, str]) -> None:
         """End the sessions of the key. The authenticator has forgotten it already."""
@@ -127,6 +128,7 @@ class AdminContext:
     backends: BackendRepository
     toolsets: ToolsetRepository
     guides: GuideRepository
+    recipes: RecipeRepository
     offered: Offered
     catalog: CatalogView
     keys: ApiKeyRepository

@@ -18,7 +18,7 @@ from app.admin.resources import (
     sessions,
     tenants,
 )
-from app.admin.resources.tools import approvals, catalog, guides, toolsets
+from app.admin.resources.tools import approvals, catalog, guides, recipes, toolsets
 from app.http.problems import responses
 
 PREFIX = "/api/v1"
@@ -29,8 +29,8 @@ _bearer = HTTPBearer(
 )
 
 _OF_TENANTS = (
-    backends, approvals, toolsets, guides, catalog, imports, api_keys, principals, issuers, issuer_checks, sessions,
-    processes,
+    backends, approvals, toolsets, guides, recipes, catalog, imports, api_keys, principals, issuers, issuer_checks,
+    sessions, processes,
 )  # fmt: skip
 
 

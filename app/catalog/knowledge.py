@@ -6,10 +6,12 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import anyio
+import msgspec
 
 from app.domain import Guide
 from app.errors import GatewayError, StorageUnavailable
 from app.event import Event
+from app.protocol.recipes.recipe import Recipe
 
 MAX_AGE_S = 5.0  # of what is cached: another node may have stored something else
 MAX_TENANTS = 1000  # that are cached
@@ -27,14 +29,22 @@ class GuideStore(Protocol):
     async def state(self, tenant: str) -> object: ...
 
 
+class RecipeStore(Protocol):
+    """The recipes of all tenants (RecipeRepository)."""
+
+    async def list(self, tenant: str) -> Sequence[Recipe]: ...
+
+    async def state(self, tenant: str) -> object: ...
+
+
 class Written:
-    """What one tenant has. The same object as long as nothing has changed. `size`: bytes of texts, about."""
+    """What one tenant has. The same object as long as nothing has changed. `size`: bytes, about."""
 
-    __slots__ = ("guides", "size")
+    __slots__ = ("guides", "recipes", "size")
 
-    def __init__(self, guides: Sequence[Guide] = ()) -> None:
-        self.guides = tuple(guides)
-        self.size = sum(len(each.text.encode()) for each in self.guides)
+    def __init__(self, guides: Sequence[Guide] = (), recipes: Sequence[Recipe] = ()) -> None:
+        self.guides, self.recipes = tuple(guides), tuple(recipes)
+        self.size = sum(len(each.text.encode()) for each in self.guides) + len(msgspec.json.encode(self.recipes))
 
 
 NOTHING = Written()
@@ -43,8 +53,8 @@ NOTHING = Written()
 class Knowledge:
     """Fulfils `links.toolsets.Writings`. `run` has to run; `changed` is told which tenant has something else now."""
 
-    def __init__(self, guides: GuideStore) -> None:
-        self._guides = guides
+    def __init__(self, guides: GuideStore, recipes: RecipeStore) -> None:
+        self._guides, self._recipes = guides, recipes
         self._cached: dict[str, tuple[Written, object, float]] = {}  # and its state, and until when it is fresh
         self._bytes = 0
         self._outdated: dict[str, None] = {}
@@ -68,8 +78,12 @@ class Knowledge:
         return NOTHING if cached is None else cached[0]
 
     def changed_somewhere(self, tenant: str) -> None:
-        """Something was written: it is read again soon, if somebody here has read it."""
-        if tenant in self._cached and len(self._outdated) < MAX_OUTDATED:
+        """Something was written: it is read again soon, if somebody here has read it, or before it is used next."""
+        cached = self._cached.get(tenant)
+        if cached is None:
+            return
+        self._cached[tenant] = (cached[0], cached[1], 0.0)
+        if len(self._outdated) < MAX_OUTDATED:
             self._outdated[tenant] = None
             self._has_outdated.set()
 
@@ -97,11 +111,13 @@ class Knowledge:
 
     async def _read(self, tenant: str) -> None:
         before = self._cached.get(tenant)
-        state = await self._guides.state(tenant)
-        is_same = before is not None and before[1] == state
-        written = before[0] if is_same and before else Written(await self._guides.list(tenant))
+        state = (await self._guides.state(tenant), await self._recipes.state(tenant))
+        if before is not None and before[1] == state:
+            self._keep(tenant, before[0], state)
+            return
+        written = Written(await self._guides.list(tenant), await self._recipes.list(tenant))
         self._keep(tenant, written, state)
-        if before is not None and before[0] is not written:
+        if before is not None:
             self.changed.tell(tenant)
 
     def _keep(self, tenant: str, written: Written, state: object) -> None:

@@ -65,6 +65,15 @@ examples:
   trunkline toolsets set work --tenant acme guides[]=refunds guides[]=style-*
   trunkline guides set refunds --tenant acme text=@refunds.md
 """
+_RECIPES = """
+A recipe is a tool of a toolset that is made of calls of its other tools (docs/guides-and-recipes.md). It is checked
+when it is made or changed: the error names the step. `show` checks it again.
+
+examples:
+  trunkline recipes create refund --tenant acme --file refund.json
+  trunkline recipes show refund --tenant acme
+  trunkline recipes set refund --tenant acme deadline_s=30
+"""
 _CATALOG = """
 examples:
   trunkline catalog search --tenant acme convert a time to another zone
@@ -128,6 +137,8 @@ def add_resource_commands(commands: "Commands[argparse.ArgumentParser]") -> None
     toolsets.add_usual_verbs("its name")
     guides = _Noun(commands, resources.GUIDES, "texts for those who use the tools of a toolset", _GUIDES)
     guides.add_usual_verbs("its name")
+    recipes = _Noun(commands, resources.RECIPES, "tools that are made of calls of other tools", _RECIPES)
+    recipes.add_usual_verbs("its name")
     _add_catalog_verbs(
         _Noun(commands, resources.CATALOG, "what the backends offer, and what of it is approved", _CATALOG)
     )
@@ -236,7 +247,7 @@ class _Noun:
         delete = self.add(
             "delete",
             resources.delete_object,
-            f"delete one {one}" + ("" if one == "guide" else " and end its sessions"),
+            f"delete one {one}" + ("" if one in ("guide", "recipe") else " and end its sessions"),
             id_help,
         )
         delete.set_defaults(done="deleted")

@@ -41,6 +41,7 @@ BACKENDS = Resource(
 )
 TOOLSETS = Resource("toolsets", id="name", first=("name", "title", "enabled", "reason"))
 GUIDES = Resource("guides", id="name", first=("name", "title", "description", "changed_at"))
+RECIPES = Resource("recipes", id="name", first=("name", "toolset", "title", "description", "changed_at"))
 CATALOG = Resource(
     "catalog", id="backend", first=("backend", "tools", "prompts", "resources", "templates", "problem", "changed_at")
 )

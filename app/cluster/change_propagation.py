@@ -38,7 +38,7 @@ _LOOKED_UP = {  # what was removed may have been made again already
     Kind.TENANT_REMOVED: Kind.TENANT_CHANGED,
     Kind.PRINCIPAL_CHANGED: Kind.PRINCIPAL_CHANGED,
 }
-_WRITINGS = {"guide.create", "guide.change", "guide.delete"}
+_WRITINGS = {f"{what}.{verb}" for what in ("guide", "recipe") for verb in ("create", "change", "delete")}
 _ISSUERS = {"issuer.create", "issuer.change", "issuer.delete"}
 
 

@@ -1,6 +1,6 @@
 """What a session sees of its process: where the link to it comes from, and what it reports."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from app.domain import BackendSpec, Limits, Principal
 from app.processes.link import BackendLink
@@ -39,3 +39,19 @@ class LinkSource(Protocol):
         Raises:
             BackendError, ShuttingDown: no process is available.
         """
+
+
+@runtime_checkable
+class StepGate(Protocol):
+    """A listener whose tenant's limits hold for the calls of recipes too: a Session."""
+
+    def step_begins(self, call: bytes) -> None:
+        """A recipe that works on this call is about to call a tool; counted until `step_ends`.
+
+        Raises:
+            QuotaExceeded, Overloaded, RateLimited: as for a call of the client.
+            CredentialExpired, RoutesUnavailable: it may not go on.
+        """
+
+    def step_ends(self) -> None:
+        """Undoes `step_begins`."""

@@ -15,6 +15,7 @@ import msgspec
 from app.errors import GatewayError
 from app.links.bridged import BridgedSession
 from app.links.era import Era
+from app.links.linked_recipes import LinkedRecipes
 from app.links.source import LinkLease
 from app.links.toolset_member import State, ToolsetMember
 from app.metrics import Metrics
@@ -23,7 +24,21 @@ from app.protocol.toolset.fan_out import FanOut
 from app.protocol.toolset.greeting import About
 from app.protocol.toolset.listing import ToolsetListing
 from app.protocol.toolset.offer import Known, Offer
-from app.protocol.toolset.outs import FailCall, ListsChanged, Noise, Out, ToMember, ToSession
+from app.protocol.toolset.outs import (
+    INNER,
+    FailCall,
+    InnerCall,
+    InnerCallAnswered,
+    InnerCallOver,
+    ListsChanged,
+    Noise,
+    Out,
+    RunBegins,
+    RunEnds,
+    RunRecipe,
+    ToMember,
+    ToSession,
+)
 from app.protocol.toolset.searching import Search
 
 LIST_S = 30.0  # how long a member may take to list what has changed
@@ -66,6 +81,7 @@ class ToolsetLink:
         ends_with_member: bool = False,
     ) -> None:
         self._fan_out = FanOut(*front)
+        self._recipes = LinkedRecipes(self._fan_out, self._carry_out_all, metrics)
         self._seats, self._tasks, self._metrics = tuple(seats), tasks, metrics
         self._ends_with_member = ends_with_member
         self._listener: BridgedSession | None = None
@@ -90,6 +106,7 @@ class ToolsetLink:
         """Does nothing: no process has taken part."""
 
     def release(self, reason: str) -> None:
+        self._recipes.end()
         self._listener = None
         for member in self._members:
             member.release(reason)
@@ -109,15 +126,16 @@ class ToolsetLink:
     def attach(self, listener: BackendListener) -> None:
         assert isinstance(listener, BridgedSession)
         self._listener = listener
+        self._recipes.attach(listener)
 
     def send(self, line: bytes) -> None:
         """As BackendLink.send. What the toolset answers itself comes later, not from within this call."""
-        for out in self._fan_out.from_session(line):
+        of_recipes = self._recipes.runs.from_session(line)
+        for out in self._fan_out.from_session(line) if of_recipes is None else of_recipes:
             if type(out) is ToMember and out.call is not None:
                 self._call(out, out.call)
             elif type(out) is ToMember:
-                if out.cancels is None or not self._members[out.member].withdraw(out.cancels):
-                    self._tell_member(out)
+                self._tell_member(out)
             else:
                 asyncio.get_running_loop().call_soon(self._carry_out, out)
 
@@ -127,6 +145,12 @@ class ToolsetLink:
         except GatewayError:
             self._fan_out.unsent(call)
             raise
+
+    def _call_for_recipe(self, out: ToMember, call: bytes) -> None:
+        try:
+            self._call(out, call)
+        except GatewayError as error:
+            self._carry_out_all(self._recipes.runs.failed(call, error))
 
     def pause_reading(self) -> None:
         for member in self._members:
@@ -148,7 +172,7 @@ class ToolsetLink:
         for index, member in enumerate(self._members):
             named = member.answering()
             if named and self._fan_out.owns(index, named):
-                return named
+                return self._recipes.runs.outer(named)
             if named is not None:
                 found = b""
         return found
@@ -208,11 +232,17 @@ class ToolsetLink:
         match out:
             case ToSession():
                 self._tell_session(out)
+            case ToMember(call=bytes() as call):
+                self._call_for_recipe(out, call)
             case ToMember():
                 self._tell_member(out)
+            case FailCall() if out.id.startswith(INNER):
+                self._carry_out_all(self._recipes.runs.failed(out.id, out.error))
             case FailCall():
                 if self._listener is not None:
                     self._listener.backend_failed(out.id, out.error)
+            case RunRecipe() | InnerCall() | InnerCallAnswered() | InnerCallOver() | RunBegins() | RunEnds():
+                self._recipes.carry_out(out)
             case ListsChanged():
                 self._lists_changed(out)
             case Noise():
@@ -226,9 +256,11 @@ class ToolsetLink:
         if out.among is None:
             self._listener.backend_sent(out.line)
         else:
-            self._listener.backend_asked(out.line, out.among)
+            self._listener.backend_asked(out.line, self._recipes.runs.among(out.among))
 
     def _tell_member(self, out: ToMember) -> None:
+        if out.cancels is not None and self._members[out.member].withdraw(out.cancels):
+            return
         try:
             self._members[out.member].send(out.line, None)
         except GatewayError:

@@ -16,6 +16,7 @@ from app.links.era import Era
 from app.links.source import LinkLease
 from app.links.toolset_link import Front, Seat, ToolsetLink
 from app.metrics import Metrics
+from app.protocol.recipes.recipe import Recipe
 from app.protocol.toolset.greeting import About
 from app.protocol.toolset.listing import Shown, ToolsetListing
 from app.protocol.toolset.offer import Known, Offer
@@ -63,6 +64,9 @@ class Written(Protocol):
 
     @property
     def guides(self) -> Sequence[Guide]: ...
+
+    @property
+    def recipes(self) -> Sequence[Recipe]: ...
 
 
 class Writings(Protocol):
@@ -152,7 +156,7 @@ class Toolsets:
         prefixed = spec.toolset is not None
         listing = ToolsetListing(
             [_shown(member, known, prefixed=prefixed) for member, known in zip(members_of(spec), offers, strict=True)],
-            None if spec.toolset is None else Own.chosen(written.guides, spec.toolset.guides),
+            _own(spec, written),
             None if kept is None else kept[2],
         )
         self._forget(spec.key)
@@ -205,7 +209,7 @@ class Toolsets:
                 self._show(link, spec)
 
     def writings_changed(self, tenant: str) -> None:
-        """As `offer_changed`: a guide has been written, changed or removed."""
+        """As `offer_changed`: a guide or a recipe has been written, changed or removed."""
         for link, (spec, _) in list(self._links.items()):
             if spec.tenant == tenant and spec.toolset is not None:
                 self._show(link, spec)
@@ -243,6 +247,13 @@ def _shown(member: Member, known: Known | None, *, prefixed: bool) -> Shown:
     if known is None:
         return Shown(member.backend, None, prefix, member.selection)
     return Shown(member.backend, known.offer, prefix, member.selection, known.withheld)
+
+
+def _own(spec: BackendSpec, written: Written) -> Own | None:
+    if spec.toolset is None:
+        return None
+    recipes = [each for each in written.recipes if each.toolset == spec.name]
+    return Own.chosen(written.guides, spec.toolset.guides, recipes)
 
 
 def _is(one: object, other: object) -> bool:

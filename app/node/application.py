@@ -62,6 +62,7 @@ def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Front:
         backends=records.backends,
         toolsets=records.toolsets,
         guides=records.guides,
+        recipes=records.recipes,
         offered=gateway.processes.toolsets,
         catalog=gateway.processes.catalog,
         keys=records.keys,

@@ -109,6 +109,16 @@ class SessionCalls:
             self._exchange.abandon(call)
             self.fail(Failed(call, error, was_sent=False))
 
+    def begin_step(self, call: Call | None, now: float) -> None:
+        """Counts a call that a recipe makes for this call. Raises as `StepGate.step_begins`."""
+        if call is not None and call.stream is not Listen.STREAM and is_past(call.stream.expires_at):
+            raise CredentialExpired
+        try:
+            self._gate.begin_call(now)
+        except GatewayError as error:
+            self._note_limit(error)
+            raise
+
     def fail(self, failed: Failed) -> None:
         """Ends a call with an error, and answers it."""
         call, error = failed.call, failed.error.after_sending() if failed.was_sent else failed.error

@@ -292,6 +292,14 @@ class Session:
             self.exchange.abandon(failed)
             self._carry_out(Failed(failed, error))
 
+    def step_begins(self, call: bytes) -> None:
+        if self._standstill.is_detected():
+            raise RoutesUnavailable
+        self.calls.begin_step(self.exchange.calls.get(call), time.monotonic())
+
+    def step_ends(self) -> None:
+        self.gate.end_call()
+
     def _answered(self, answer: Answer, now: float) -> None:
         call, response = answer.call, answer.response
         if call.method == "initialize":

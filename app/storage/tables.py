@@ -115,6 +115,22 @@ guides = sa.Table(
     sa.Column("changed_at", UtcDateTime, nullable=False),
 )
 
+# Tools that are made of calls of the others of a toolset. A row goes with its toolset.
+recipes = sa.Table(
+    "recipes",
+    metadata,
+    sa.Column("tenant", sa.String(NAME_LENGTH), primary_key=True),
+    sa.Column("name", sa.String(NAME_LENGTH), primary_key=True),
+    sa.Column("toolset", sa.String(NAME_LENGTH), nullable=False),
+    sa.Column("title", sa.String(200), nullable=False),
+    sa.Column("description", sa.Text, nullable=False),
+    sa.Column("input_schema", sa.JSON, nullable=False),
+    sa.Column("method", sa.JSON, nullable=False),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("changed_at", UtcDateTime, nullable=False),
+    sa.ForeignKeyConstraint(["tenant", "toolset"], ["toolsets.tenant", "toolsets.name"], ondelete="CASCADE"),
+)
+
 # What backends offer. A row goes with its backend.
 catalog = sa.Table(
     "catalog",

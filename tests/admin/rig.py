@@ -33,6 +33,7 @@ from app.limits.rate_limiter import RateLimiter
 from app.links.toolsets import Toolsets
 from app.metrics import Metrics
 from app.node.application import build_api
+from app.protocol.recipes.recipe import Method, Recipe, Step
 from app.protocol.toolset.offer import Known, Offer
 from app.sandbox.report import ProfileView, SandboxView
 from app.sessions.directory import BackendDirectory
@@ -45,6 +46,7 @@ from app.storage.migrate import upgrade
 from app.storage.switches import SwitchRepository
 from app.storage.tools.approvals import Approvals
 from app.storage.tools.guides import GuideRepository
+from app.storage.tools.recipes import RecipeRepository
 from app.storage.tools.toolsets import ToolsetRepository
 from app.this_node.limits_use import LimitsUse
 from app.this_node.listing import NO_USE, Gathered, Listing, Use, Window
@@ -96,6 +98,7 @@ class Effects:
 
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
+TWICE = Method(((Step("one", "echo_say"),), (Step("two", "echo_say"),)))
 
 
 @dataclass
@@ -319,7 +322,7 @@ async def open_rig(url: str) -> AsyncIterator[Rig]:
     switches = SwitchRepository(database)
     authenticator = Authenticator(ApiKeys(keys, maker), metrics.auth_failures, switches=switches)
     tenants, backends, toolsets = TenantRepository(database), BackendRepository(database), ToolsetRepository(database)
-    guides = GuideRepository(database)
+    guides, recipes = GuideRepository(database), RecipeRepository(database)
     directory, offers = BackendDirectory(backends.get, tenants.get), Offers(AuditLog(database))
     app, ready, node = _own_api(), Ready(), Node()
     issuers, sealer, idp = IssuerRepository(database), Sealer(b"s" * 32), Host()
@@ -329,7 +332,8 @@ async def open_rig(url: str) -> AsyncIterator[Rig]:
         backends=backends,
         toolsets=toolsets,
         guides=guides,
-        offered=Toolsets(directory.find, offers, Knowledge(guides), metrics),
+        recipes=recipes,
+        offered=Toolsets(directory.find, offers, Knowledge(guides, recipes), metrics),
         catalog=offers,
         keys=keys,
         key_maker=maker,
@@ -353,6 +357,7 @@ async def open_rig(url: str) -> AsyncIterator[Rig]:
         await tenants.create(Tenant(name))
         await backends.create(name, BackendSpec(name, "echo", "/bin/cat", env={"TOKEN": "s3cret"}))
         await toolsets.create(name, BackendSpec(name, "all", "", toolset=Toolset(members=(Member("echo", "echo_"),))))
+        await recipes.create(name, Recipe("twice", "all", "", "", {"type": "object"}, TWICE, _now()))
         await guides.create(name, Guide("style", "Style", "How to write", f"Of {name}.", _now()))
     rig = Rig(app, context, effects, ready, node, idp, offers)
     rig.root = await rig.key("default", "platform:admin")

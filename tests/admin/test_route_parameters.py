@@ -11,7 +11,9 @@ OPERATIONS = {
     for method, operation in methods.items()
     if path.startswith(PREFIX)
 }
-NAMES = dict.fromkeys(("tenant", "backend", "toolset", "guide", "session", "process", "key", "issuer"), "acme")
+NAMES = dict.fromkeys(
+    ("tenant", "backend", "toolset", "guide", "recipe", "session", "process", "key", "issuer"), "acme"
+)
 
 
 @pytest.mark.parametrize(("method", "path"), OPERATIONS, ids=" ".join)

@@ -28,6 +28,7 @@ UNKNOWN = {
     "backend": "unknown",
     "toolset": "unknown",
     "guide": "unknown",
+    "recipe": "unknown",
     "key": "AAAAAAAA",
     "issuer": "0123456789abcdef",
     "session": "0123456789ab",
@@ -56,7 +57,15 @@ async def one_of_each(rig: Rig, tenant: str) -> dict[str, str]:
         rig.node.add_process(tenant, "a1b2c3d4e5f6a7b8")
     key = key_id(await rig.key(tenant, "mcp:connect")) or ""
     running = {"session": "a1b2c3d4e5f6", "process": "a1b2c3d4e5f6a7b8"}
-    return {"backend": "echo", "toolset": "all", "guide": "style", "issuer": issuer.id, **running, "key": key}
+    return {
+        "backend": "echo",
+        "toolset": "all",
+        "guide": "style",
+        "recipe": "twice",
+        "issuer": issuer.id,
+        **running,
+        "key": key,
+    }
 
 
 def test_each_kind_of_object_in_a_path_is_known_here():

@@ -14,6 +14,7 @@ from app.admin.idempotency import ONCE
 from app.admin.route import AdminRoute
 from app.admin.router import PREFIX
 from tests.admin.rig import shared_api
+from tests.protocol.toolset.offers import offer, tool
 
 ROOT = Path(app.__file__).parents[1]
 GUIDE = (ROOT / "docs/admin-api.md").read_text()
@@ -81,6 +82,7 @@ async def test_the_commands_of_the_guide_work_in_their_order(rig):
     await rig.ask("DELETE", "/api/v1/tenants/acme")
     rig.node.add_session("acme", "s1")
     rig.node.add_process("acme", "p1")
+    rig.offers.known["acme", "time"] = offer("time", tools=[tool("get_current_time")])
     known = {"SESSION_ID": "s1", "PROCESS_ID": "p1"}
     for command in COMMANDS:
         method, path, body, headers = request_of(command)

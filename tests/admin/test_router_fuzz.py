@@ -51,8 +51,8 @@ CASES = [
     if mode is FITTING or "requestBody" in operation or any(p["in"] != "path" for p in operation.get("parameters", ()))
 ]
 KNOWN = {
-    "tenant": "acme", "backend": "echo", "toolset": "all", "guide": "style", "session": "a1b2c3d4e5f6",
-    "process": "a1b2c3d4e5f6a7b8",
+    "tenant": "acme", "backend": "echo", "toolset": "all", "guide": "style", "recipe": "twice",
+    "session": "a1b2c3d4e5f6", "process": "a1b2c3d4e5f6a7b8",
 }  # fmt: skip
 
 

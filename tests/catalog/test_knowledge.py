@@ -33,6 +33,14 @@ class Store:
         return list(self.guides.get(tenant, []))
 
 
+class NoRecipes:
+    async def state(self, tenant: str) -> object:
+        return []
+
+    async def list(self, tenant: str) -> Any:
+        return []
+
+
 @pytest.fixture
 def store() -> Store:
     return Store()
@@ -41,7 +49,7 @@ def store() -> Store:
 @pytest.fixture
 def knowledge(store: Store, monkeypatch: pytest.MonkeyPatch) -> Knowledge:
     monkeypatch.setattr(module, "MAX_AGE_S", 0.0)
-    return Knowledge(store)
+    return Knowledge(store, NoRecipes())
 
 
 async def test_what_has_not_changed_is_the_same_object_and_not_read_again(store: Store, knowledge: Knowledge) -> None:
@@ -68,6 +76,16 @@ async def test_a_change_is_told_once_it_has_been_read(store: Store, knowledge: K
         tasks.cancel_scope.cancel()
     assert told == ["acme"]
     assert [each.name for each in knowledge.cached("acme").guides] == ["a", "b"]
+
+
+async def test_who_asks_after_a_change_gets_what_is_stored_now(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_AGE_S", 60.0)
+    knowledge = Knowledge(store, NoRecipes())
+    await knowledge.of("acme")
+    store.guides["acme"].append(guide("b"))
+    assert len((await knowledge.of("acme")).guides) == 1  # nobody has said that it has changed
+    knowledge.changed_somewhere("acme")
+    assert len((await knowledge.of("acme")).guides) == 2
 
 
 async def test_without_the_database_what_is_cached_serves_on(store: Store, knowledge: Knowledge) -> None:

@@ -38,6 +38,7 @@ from app.storage.audit_follower import POLL_S, AuditFollower
 from app.storage.issuers import IssuerRepository
 from app.storage.switches import PrincipalOff, SwitchRepository
 from app.storage.tools.guides import GuideRepository
+from app.storage.tools.recipes import RecipeRepository
 from app.this_node.change_effects import ChangeEffects
 from tests.admin.rig import migrated_file
 from tests.redis_servers import RedisServer
@@ -108,7 +109,7 @@ class Node:
         lines: Any = NoLines()
         offers: Any = NoOffers()
         self.guides = GuideRepository(self.database)
-        self.knowledge = Knowledge(self.guides)
+        self.knowledge = Knowledge(self.guides, RecipeRepository(self.database))
         toolsets = Toolsets(self.directory.find, offers, self.knowledge, self.metrics)
         budgets = TenantBudgets(Metrics("test"))
         local = ChangeEffects(
@@ -408,6 +409,7 @@ async def test_a_node_that_leaves_says_so(url, empty_redis):
         (act("issuer.create", "issuers/1", "https://i"), Notice(Kind.ISSUER_CHANGED, ("acme", "https://i"))),
         (act("issuer.delete", "issuers/1", "https://i"), Notice(Kind.ISSUER_CHANGED, ("acme", "https://i"))),
         (act("guide.delete", "guides/g"), Notice(Kind.WRITINGS_CHANGED, ("acme",))),
+        (act("recipe.create", "recipes/r"), Notice(Kind.WRITINGS_CHANGED, ("acme",))),
         (act("key.change", "keys/k"), Notice(Kind.PRINCIPAL_CHANGED, ("acme", "key", "k"))),
         (
             act("principal.change", "principals/1", "https://i a l/ice"),

@@ -203,5 +203,6 @@ class ShownToolset(ToolsetAnswer):
 
     shown_tools: list[str] = Field(description="The names that clients see.")
     shown_guides: list[str]
+    recipes: list[str] = Field(description="Of this toolset: they are among its tools.")
     status: list[MemberStatus]
     problems: list[str] = Field(description="What is hidden, because another member has something of the same name.")

@@ -86,7 +86,7 @@ async def open_processes(opening: Opening, records: Records, credentials: Creden
     await stack.enter_async_context(pool)
     upstreams = await open_upstreams(opening, credentials, failures)
     catalog = Catalog(records.catalog, records.approvals, records.directory.find, pool, upstreams, metrics)
-    knowledge = Knowledge(records.guides)
+    knowledge = Knowledge(records.guides, records.recipes)
     toolsets = Toolsets(records.directory.find, catalog, knowledge, metrics)
     catalog.changed.listen(toolsets.offer_changed)
     knowledge.changed.listen(toolsets.writings_changed)

@@ -19,6 +19,7 @@ from app.storage.tenants import TenantRepository
 from app.storage.tools.approvals import ApprovalRepository
 from app.storage.tools.catalog import CatalogRepository
 from app.storage.tools.guides import GuideRepository
+from app.storage.tools.recipes import RecipeRepository
 from app.storage.tools.toolsets import ToolsetRepository
 
 
@@ -33,6 +34,7 @@ class Records:
     backends: BackendRepository
     toolsets: ToolsetRepository
     guides: GuideRepository
+    recipes: RecipeRepository
     catalog: CatalogRepository
     approvals: ApprovalRepository
     directory: BackendDirectory
@@ -73,6 +75,7 @@ async def open_records(opening: Opening) -> Records:
         backends=backends,
         toolsets=toolsets,
         guides=GuideRepository(database),
+        recipes=RecipeRepository(database),
         catalog=CatalogRepository(database),
         approvals=ApprovalRepository(database),
         directory=BackendDirectory(partial(find_registered, backends, toolsets), tenants.get),

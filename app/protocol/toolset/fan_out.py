@@ -41,7 +41,17 @@ from app.protocol.toolset.listing import ToolsetListing
 from app.protocol.toolset.member_calls import MemberCall, MemberCalls
 from app.protocol.toolset.member_questions import MemberQuestion, MemberQuestions
 from app.protocol.toolset.offer import LISTS
-from app.protocol.toolset.outs import FailCall, ListsChanged, Noise, Out, ToMember, ToSession
+from app.protocol.toolset.outs import (
+    INNER,
+    FailCall,
+    InnerCallAnswered,
+    ListsChanged,
+    Noise,
+    Out,
+    RunRecipe,
+    ToMember,
+    ToSession,
+)
 from app.protocol.toolset.searching import CALL, FIND, NO_SEARCH, Search, Searching, inner_call, is_searched
 
 MAX_TASKS = 1024  # whose member is remembered; the oldest is forgotten
@@ -114,8 +124,7 @@ class FanOut:
 
     def failed(self, call: bytes, error: GatewayError) -> list[Out]:
         """The member's own link has given this call up."""
-        found = self._calls.forget(call)
-        return [] if found is None else [FailCall(call, error)]
+        return [] if self._calls.forget(call) is None else [FailCall(call, error)]
 
     def show(self, listing: ToolsetListing, change: str = "") -> list[Out]:
         """From now on the toolset shows this, of the same members. The session is told of the lists that are others
@@ -165,9 +174,9 @@ class FanOut:
         return [ToSession(answer_to(message, self._about, self.listing))]
 
     def _call_tool(self, message: Request) -> list[Out]:
-        params, query = message.params or {}, ""
+        params, query, is_inner = message.params or {}, "", message.id.startswith(INNER)
         name = string_of(params.get("name")) or ""
-        if self._searching is not None:
+        if self._searching is not None and not is_inner:
             if name == FIND:
                 return [ToSession(self._searching.find(message, self.listing))]
             if name == CALL:
@@ -175,8 +184,10 @@ class FanOut:
                 name = string_of(params["name"]) or ""
             query = self._searching.called()
         place = self.listing.tool(name)
-        if place is None:
+        if place is None or (is_inner and self.listing.is_own(place.member)):
             return no_tool(message, name, self.listing.withheld(name))
+        if self.listing.is_own(place.member):
+            return [RunRecipe(message.id, self.listing.own.recipes[place.name], params)]
         if place.name != name or params is not message.params:
             params = {**params, "name": encoded(place.name)}
         call = MemberCall(message.id, place.member, message.method, "task" in params, "", query, name)
@@ -195,9 +206,8 @@ class FanOut:
 
     def _about_resource(self, message: Request) -> list[Out]:
         uri = string_of((message.params or {}).get("uri")) or ""
-        member = self._subscribed.get(uri) if message.method == "resources/unsubscribe" else None
-        if member is None:
-            member = self._member_of_uri(uri)
+        was = self._subscribed.get(uri) if message.method == "resources/unsubscribe" else None
+        member = self._member_of_uri(uri) if was is None else was
         if member is None:
             words = f"Resource not found: {uri[:200]}"
             return [ToSession(error_response(message.id, RESOURCE_NOT_FOUND, words, {"uri": uri[:2000]}))]
@@ -210,10 +220,9 @@ class FanOut:
     def _about_own(self, message: Request, uri: str, own: int) -> list[Out]:
         if message.method == "resources/read":
             return with_result(message, self.listing.own.resource(uri))
+        self._subscribed.pop(uri, None)
         if message.method == "resources/subscribe":
             self._subscribed[uri] = own
-        else:
-            self._subscribed.pop(uri, None)
         return [empty(message)]
 
     def _member_of_uri(self, uri: str) -> int | None:
@@ -247,8 +256,8 @@ class FanOut:
         if level not in LEVELS:
             return invalid(message, "unknown log level")
         self._level = level
-        told: list[Out] = [ToMember(each, self._level_line()) for each in self.listing.promise("logging")]
-        return [*(out for out in told if isinstance(out, ToMember) and out.member in self._open), empty(message)]
+        open_ones = (each for each in self.listing.promise("logging") if each in self._open)
+        return [*(ToMember(each, self._level_line()) for each in open_ones), empty(message)]
 
     def _about_task(self, message: Request) -> list[Out]:
         task = string_of((message.params or {}).get("taskId")) or ""
@@ -313,6 +322,8 @@ class FanOut:
         if call is None:
             return [] if response.id.startswith(_OURS) else [Dropped("unknown_answer")]
         self._calls.forget(call.id)
+        if call.id.startswith(INNER):
+            return [InnerCallAnswered(call.id, response)]
         if response.member == "result":
             if call.uri:
                 self._subscription_answered(call)

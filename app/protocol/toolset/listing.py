@@ -4,16 +4,17 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from app.domain import Guide, Selection
 from app.protocol.jsonrpc import Params, encode, encoded, members_of, object_in, string_of
+from app.protocol.recipes.recipe import definition
 from app.protocol.toolset.names import shown_prompts, shown_tools
 from app.protocol.toolset.offer import LISTS, Known, Offer
 from app.protocol.toolset.own import NAME, Own
-from app.search.documents import MAX_DESCRIPTION, Definition, Document, Source
+from app.search.documents import MAX_DESCRIPTION, Definition, Document
 from app.search.index import ToolIndex
 from app.search.reading import Reading
 
@@ -56,7 +57,8 @@ class ToolsetListing:
         self._all = (*self.members, Shown(NAME, self.own.offer, None, Selection()))
         self.clashes: list[str] = []
         self.hidden: list[str] = []
-        self._tools, self._prompts = dict[str, Place](), dict[str, Place]()
+        self._tools = {name: Place(len(self.members), name) for name in self.own.recipes}
+        self._prompts = dict[str, Place]()
         self._own_tools: dict[str, list[Place]] = {}
         self._uris, self._uris_of_apps = dict[str, int](), dict[str, int]()
         self._templates: dict[str, int] = {}
@@ -104,7 +106,7 @@ class ToolsetListing:
         if self._index is None:
             reading = Reading(self._reading)
             sources = [reading.source(each.name, *_server_of(each.offer)) for each in self.members]
-            sources.append(Source(""))
+            sources.append(reading.source("", None, None))
             tools = [
                 reading.document(name, sources[place.member], text, partial(_definition_of, name, text))
                 for name, place in self._tools.items()
@@ -126,6 +128,18 @@ class ToolsetListing:
     def reading(self) -> Reading | None:
         """What was read for the index, if there is one, else for that of what was shown before."""
         return self._reading
+
+    def schema(self, tool: str) -> dict[str, Any] | str:
+        """The input schema of a member's tool that is shown under this name; or why there is none."""
+        if tool in self.own.recipes:
+            return f"{tool} is a recipe, and a recipe has no other as a step"
+        if tool not in self._tools:
+            return self._withheld.get(tool) or f"the toolset shows no tool {tool[:100]}"
+        try:
+            found = msgspec.json.decode(self._definitions[tool]).get("inputSchema")
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return f"the definition of {tool} cannot be read"
+        return found if isinstance(found, dict) else {}
 
     # --- who has what
 
@@ -174,7 +188,19 @@ class ToolsetListing:
             if member.offer is not None:
                 make = {TOOLS: self._show_tools, PROMPTS: self._show_prompts}.get(method, self._show_resources)
                 items += make(method, index, member.offer)
+        if method == TOOLS:
+            items = [*self._show_recipes(), *items]
         return b'{"%b":[%b]}' % (LISTS[method][0].encode(), b",".join(items))
+
+    def _show_recipes(self) -> list[bytes]:
+        """After the tools that they call. Their names are taken before those of all members' tools."""
+        if not self.own.recipes:
+            return []
+        called = {step.tool for each in self.own.recipes.values() for step in each.method.steps}
+        hints = {name: _hints_of(each) for name, each in self._definitions.items() if name in called}
+        made = {name: encode(definition(each, hints)) for name, each in self.own.recipes.items()}
+        self._definitions |= made
+        return list(made.values())
 
     def _show_tools(self, method: str, index: int, offer: Offer) -> Iterable[bytes]:
         member = self._all[index]
@@ -248,6 +274,15 @@ def _definition_of(name: str, definition: bytes) -> Definition:
 def _words_of(guide: Guide) -> str:
     """Its description, and the beginning of its text."""
     return f"{guide.description}\n{guide.text[:MAX_DESCRIPTION]}"
+
+
+def _hints_of(definition: bytes) -> dict[str, Any]:
+    """A tool's annotations."""
+    try:
+        found = msgspec.json.decode(definition).get("annotations")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _note(problems: list[str], words: str) -> None:

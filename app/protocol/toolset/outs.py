@@ -1,9 +1,11 @@
-"""What a FanOut asks its owner to do."""
+"""What a FanOut asks its owner to do, and the recipes that run in front of it."""
 
 import msgspec
 
 from app.errors import GatewayError
 from app.protocol.commands import Dropped
+from app.protocol.jsonrpc import Params, Response
+from app.protocol.recipes.recipe import Recipe
 
 
 class ToSession(msgspec.Struct, gc=False):
@@ -46,4 +48,55 @@ class Noise(msgspec.Struct, gc=False):
     line: bytes
 
 
-Out = ToSession | ToMember | FailCall | ListsChanged | Noise | Dropped
+# --- recipes
+
+INNER = b'"recipe-'  # with which ids begin of calls that recipes make
+
+
+class RunRecipe(msgspec.Struct, gc=False):
+    """A call of the session, with this id, is that of a recipe."""
+
+    id: bytes
+    recipe: Recipe
+    params: Params
+
+
+class InnerCall(msgspec.Struct, gc=False):
+    """A step of a recipe: a call under an id of ours, for a `call` of the session. It may be refused first."""
+
+    call: bytes
+    id: bytes
+    line: bytes
+
+
+class InnerCallAnswered(msgspec.Struct, gc=False):
+    """A member has answered it."""
+
+    id: bytes
+    response: Response
+
+
+class InnerCallOver(msgspec.Struct, gc=False):
+    """It has its outcome, or is given up."""
+
+    id: bytes
+
+
+class RunBegins(msgspec.Struct, gc=False):
+    """A recipe runs for this call of the session, for so long at most."""
+
+    call: bytes
+    deadline_s: float
+
+
+class RunEnds(msgspec.Struct, gc=False):
+    """It is over. `steps` are the outcomes of its steps."""
+
+    call: bytes
+    recipe: str
+    outcome: str
+    steps: tuple[str, ...]
+
+
+OfRecipes = RunRecipe | InnerCall | InnerCallAnswered | InnerCallOver | RunBegins | RunEnds
+Out = ToSession | ToMember | FailCall | ListsChanged | Noise | Dropped | OfRecipes

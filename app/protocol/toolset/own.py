@@ -1,4 +1,4 @@
-"""Own: what a toolset has of its own, besides what its members offer: guides."""
+"""Own: what a toolset has of its own, besides what its members offer: guides and recipes."""
 
 from collections.abc import Sequence
 from datetime import UTC
@@ -9,6 +9,7 @@ import msgspec
 
 from app.domain import Guide
 from app.protocol.jsonrpc import encode, encoded
+from app.protocol.recipes.recipe import Recipe
 from app.protocol.toolset.offer import Offer
 
 NAME = "the toolset itself"  # where members have names
@@ -23,17 +24,21 @@ def uri_of(guide: str) -> str:
 
 
 class Own:
-    """Immutable. Guides are shown as prompts and as resources; their URIs are `guide://` and the name."""
+    """Immutable. Guides are shown as prompts and as resources; their URIs are `guide://` and the name. Recipes are
+    tools."""
 
-    def __init__(self, guides: Sequence[Guide] = (), *, may_have_guides: bool = False) -> None:
+    def __init__(
+        self, guides: Sequence[Guide] = (), recipes: Sequence[Recipe] = (), *, may_have_guides: bool = False
+    ) -> None:
         self.guides = {uri_of(each.name): each for each in guides}
-        self.offer = _offer(guides, may_have_guides=may_have_guides or bool(guides))
+        self.recipes = {each.name: each for each in recipes}
+        self.offer = _offer(guides, may_have_guides=may_have_guides or bool(guides), has_recipes=bool(recipes))
 
     @classmethod
-    def chosen(cls, guides: Sequence[Guide], patterns: Sequence[str]) -> "Own":
+    def chosen(cls, guides: Sequence[Guide], patterns: Sequence[str], recipes: Sequence[Recipe] = ()) -> "Own":
         """With the guides whose names match one of these patterns."""
         chosen = [each for each in guides if any(fnmatchcase(each.name, pattern) for pattern in patterns)]
-        return cls(chosen, may_have_guides=bool(patterns))
+        return cls(chosen, recipes, may_have_guides=bool(patterns))
 
     def prompt(self, name: str) -> bytes:
         """The result of `prompts/get`. Raises KeyError: there is no such guide."""
@@ -60,8 +65,11 @@ class Own:
         return [uri for uri, guide in before.guides.items() if self.guides.get(uri) != guide]
 
 
-def _offer(guides: Sequence[Guide], *, may_have_guides: bool) -> Offer:
-    capabilities = {"prompts": {}, "resources": {"subscribe": True}} if may_have_guides else {}
+def _offer(guides: Sequence[Guide], *, may_have_guides: bool, has_recipes: bool) -> Offer:
+    """Without recipes: their definitions depend on what members offer."""
+    capabilities: dict[str, Any] = {"prompts": {}, "resources": {"subscribe": True}} if may_have_guides else {}
+    if has_recipes:
+        capabilities["tools"] = {}
     lists = {
         "prompts/list": tuple(encoded(_as_prompt(each)) for each in guides),
         "resources/list": tuple(encoded(_as_resource(each)) for each in guides),

@@ -11,6 +11,7 @@ from app.auth.api_keys import key_id
 from app.errors import StorageUnavailable
 from app.storage import engine
 from tests.admin.rig import Rig, shared_api
+from tests.protocol.toolset.offers import offer, tool
 
 SECRET = "a secret that is at least 32 bytes long"
 ISSUER = {"issuer": "https://idp.example", "algorithms": ["HS256"], "secret": SECRET}
@@ -35,6 +36,13 @@ ACTS = {
         {"tools": ["a", "b"], "revision": 1}, "tool.approve", "backends/echo", "a b",
     ),
     ("POST", "/tenants/{tenant}/backends/{backend}/tools:reject"): ({}, "tool.reject", "backends/echo", "all tools"),
+    ("POST", "/tenants/{tenant}/recipes"): (
+        {"name": "r", "toolset": "all", "steps": [{"id": "a", "tool": "echo_say"}]}, "recipe.create", "recipes/r", "",
+    ),
+    ("PATCH", "/tenants/{tenant}/recipes/{recipe}"): (
+        {"title": "New", "deadline_s": 10.0}, "recipe.change", "recipes/twice", "deadline_s title",
+    ),
+    ("DELETE", "/tenants/{tenant}/recipes/{recipe}"): (None, "recipe.delete", "recipes/twice", ""),
     ("POST", "/tenants/{tenant}/toolsets"): (
         {"name": "more", "members": [{"backend": "echo"}]}, "toolset.create", "toolsets/more", "",
     ),
@@ -81,9 +89,17 @@ def test_every_route_that_changes_something_is_listed_here():
 
 async def objects(rig: Rig) -> dict[str, str]:
     rig.node.add_session("acme", "s1")
+    rig.offers.known["acme", "echo"] = offer("echo", tools=[tool("say")])
     issuer = await rig.ask("POST", "/api/v1/tenants/acme/issuers", {**ISSUER, "issuer": "https://other"})
     key = key_id(await rig.key("acme", "mcp:connect")) or ""
-    known = {"tenant": "acme", "backend": "echo", "toolset": "all", "guide": "style", "session": "s1"}
+    known = {
+        "tenant": "acme",
+        "backend": "echo",
+        "toolset": "all",
+        "guide": "style",
+        "recipe": "twice",
+        "session": "s1",
+    }
     return {**known, "key": key, "issuer": issuer.json()["id"]}
 
 

@@ -1,1 +1,1 @@
-"""The endpoints of toolsets and of what they are made of: definitions, approvals, guides."""
+"""The endpoints of toolsets and of what they are made of: definitions, approvals, guides, recipes."""

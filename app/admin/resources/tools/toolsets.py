@@ -119,6 +119,7 @@ async def _shown(access: Access, spec: BackendSpec) -> ShownToolset:
         **dict(answer),
         shown_tools=listing.tools,
         shown_guides=[each.name for each in listing.own.guides.values()],
+        recipes=list(listing.own.recipes),
         status=status,
         problems=[*listing.clashes, *listing.hidden],
     )

@@ -1,0 +1,140 @@
+"""Bodies: recipes."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal, Self
+
+import msgspec
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from pydantic_core import PydanticCustomError
+
+from app.admin.schemas.fields import Answer, Name, Strict, no_nul
+from app.admin.schemas.guides import GuideTitle
+from app.protocol.recipes.expressions import MAX_EXPRESSION
+from app.protocol.recipes.recipe import MAX_AT_ONCE, MAX_DEADLINE_S, MAX_STEPS, STEP_ID, Method, Question, Recipe, Step
+
+MAX_BYTES = 64 << 10  # of a whole recipe, as JSON
+MAX_MEMBERS = 200
+
+Expression = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=MAX_EXPRESSION),
+    AfterValidator(no_nul),
+    Field(description="JMESPath over `input` and `steps`."),
+]
+Object = Annotated[dict[str, Any], Field(max_length=MAX_MEMBERS)]
+Otherwise = Literal["stop", "skip"]
+_EMPTY_FORM = {"type": "object", "properties": {}}
+
+
+class QuestionBody(Strict):
+    """What the user is asked before the step."""
+
+    message: Expression
+    requested_schema: Object = Field(default_factory=lambda: dict(_EMPTY_FORM), description="A flat JSON Schema.")
+    if_declined: Otherwise = "stop"
+    if_cancelled: Otherwise = "stop"
+
+
+class StepBody(Strict):
+    """A call of a tool."""
+
+    id: Annotated[str, StringConstraints(pattern=STEP_ID)]
+    tool: Annotated[str, StringConstraints(min_length=1, max_length=64)]
+    arguments: Object = Field(default_factory=dict, description="Strings are expressions, at any depth.")
+    condition: Expression | None = None
+    question: QuestionBody | None = None
+
+    def value(self) -> Step:
+        """The step."""
+        question = None if self.question is None else Question(**dict(self.question))
+        return Step(self.id, self.tool, self.arguments, self.condition, question)
+
+
+AtOnce = Annotated[list[StepBody], Field(min_length=1, max_length=MAX_AT_ONCE)]
+
+
+class RecipeBody(Strict):
+    """A new recipe."""
+
+    name: Name
+    toolset: Name
+    title: GuideTitle = ""
+    description: Annotated[str, StringConstraints(max_length=4000), AfterValidator(no_nul)] = ""
+    input_schema: Object = Field(default_factory=lambda: {"type": "object", "properties": {}})
+    steps: Annotated[list[StepBody | AtOnce], Field(min_length=1, max_length=MAX_STEPS)] = Field(
+        description="In order; those of a list within the list at once."
+    )
+    output: Any = Field(None, description="The result; strings are expressions. null: the result of the last step.")
+    deadline_s: float = Field(50.0, ge=1, le=MAX_DEADLINE_S, description="For all steps and questions together.")
+
+    @model_validator(mode="after")
+    def _is_stored_whole(self) -> Self:
+        if self.input_schema.get("type") != "object":
+            raise PydanticCustomError("input_schema", 'an `input_schema` is `{"type": "object", …}`')
+        try:
+            size = len(msgspec.json.encode(self.model_dump()))
+        except (RecursionError, ValueError):
+            size = MAX_BYTES + 1
+        if size > MAX_BYTES:
+            raise PydanticCustomError("bytes", "a recipe has at most {most} bytes", {"most": MAX_BYTES})
+        return self
+
+    def value(self, changed_at: datetime, version: int = 1) -> Recipe:
+        """The recipe."""
+        groups = tuple(tuple(step.value() for step in _group(each)) for each in self.steps)
+        method = Method(groups, self.output, self.deadline_s)
+        return Recipe(
+            self.name, self.toolset, self.title, self.description, self.input_schema, method, changed_at, version
+        )
+
+
+class RecipePatch(Strict):
+    """A merge patch; `steps` is replaced as a whole."""
+
+    title: GuideTitle | None = None
+    description: Annotated[str, StringConstraints(max_length=4000), AfterValidator(no_nul)] | None = None
+    input_schema: Object | None = None
+    steps: Annotated[list[StepBody | AtOnce], Field(min_length=1, max_length=MAX_STEPS)] | None = None
+    output: Any = None
+    deadline_s: float | None = Field(None, ge=1, le=MAX_DEADLINE_S)
+
+
+class RecipeAnswer(Answer):
+    """A recipe."""
+
+    name: str
+    toolset: str
+    title: str
+    description: str
+    input_schema: dict[str, Any]
+    steps: list[Any]
+    output: Any
+    deadline_s: float
+    changed_at: datetime
+    version: int
+
+    @classmethod
+    def of(cls, value: Recipe) -> Self:
+        groups = [[msgspec.to_builtins(step) for step in group] for group in value.method.groups]
+        return cls(
+            name=value.name,
+            toolset=value.toolset,
+            title=value.title,
+            description=value.description,
+            input_schema=value.input_schema,
+            steps=[group[0] if len(group) == 1 else group for group in groups],
+            output=value.method.output,
+            deadline_s=value.method.deadline_s,
+            changed_at=value.changed_at,
+            version=value.version,
+        )
+
+
+class CheckedRecipe(RecipeAnswer):
+    """A recipe, with what is wrong with it now."""
+
+    problems: list[str] = Field(description="Why it cannot work with what its toolset shows now.")
+
+
+def _group(each: StepBody | list[StepBody]) -> list[StepBody]:
+    return [each] if isinstance(each, StepBody) else each

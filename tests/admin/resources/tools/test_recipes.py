@@ -1,0 +1,122 @@
+"""…/recipes: what is written, checked, shown and refused."""
+
+from typing import Any
+
+import pytest
+
+from app.catalog import knowledge
+from tests.protocol.toolset.offers import offer, tool
+
+PATH = "/api/v1/tenants/acme/recipes"
+SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+
+
+@pytest.fixture
+async def kitchen(rig, monkeypatch):
+    """The toolset `all` shows the tool `echo_say`. What is written is read again each time."""
+    monkeypatch.setattr(knowledge, "MAX_AGE_S", 0.0)
+    rig.offers.known["acme", "echo"] = offer("echo", tools=[tool("say", inputSchema=SCHEMA)])
+    return rig
+
+
+def body(*steps: Any, **members: Any) -> dict[str, Any]:
+    return {"name": "cook", "toolset": "all", "steps": list(steps or (SAID,)), **members}
+
+
+SAID: dict[str, Any] = {"id": "a", "tool": "echo_say", "arguments": {"text": "'x'"}}
+
+
+async def test_a_recipe_is_written_shown_changed_and_removed(kitchen):
+    form = {"type": "object", "properties": {"why": {"type": "string"}}}
+    question = {"message": "'Sure?'", "requested_schema": form}
+    asked = {**SAID, "id": "b", "question": question, "condition": "steps.a.text"}
+    made = await kitchen.ask(
+        "POST", PATH, body(SAID, [asked, {**SAID, "id": "c"}], title="Cook", output="steps.b.text")
+    )
+    assert made.status_code == 201, made.text
+    assert made.headers["Location"] == PATH + "/cook"
+    shown = await kitchen.ask("GET", PATH + "/cook")
+    assert shown.json() == made.json()
+    assert shown.json()["steps"] == [SAID, [asked, {**SAID, "id": "c"}]]
+    assert shown.json()["problems"] == []
+    assert [each["name"] for each in (await kitchen.ask("GET", PATH)).json()["items"]] == ["cook", "twice"]
+    toolset = (await kitchen.ask("GET", "/api/v1/tenants/acme/toolsets/all")).json()
+    assert toolset["recipes"] == ["cook", "twice"]
+    assert toolset["shown_tools"] == ["cook", "twice", "echo_say"]
+    changed = await kitchen.ask("PATCH", PATH + "/cook", {"steps": [SAID], "output": None, "deadline_s": 3.0})
+    assert (changed.json()["steps"], changed.json()["output"], changed.json()["version"]) == ([SAID], None, 2)
+    stale = await kitchen.ask("PATCH", PATH + "/cook", {"title": "x"}, headers={"If-Match": made.headers["ETag"]})
+    assert stale.status_code == 412
+    assert (await kitchen.ask("DELETE", PATH + "/cook")).status_code == 204
+    assert (await kitchen.ask("GET", PATH + "/cook")).status_code == 404
+    assert kitchen.effects.heard == [("writings_changed", "acme")] * 3
+
+
+@pytest.mark.parametrize(
+    ("wrong", "pointer", "words"),
+    [
+        (body({**SAID, "tool": "echo_gone"}), "#/steps/0/tool", "step a: the toolset shows no tool echo_gone"),
+        (body({**SAID, "tool": "twice"}), "#/steps/0/tool", "step a: twice is a recipe"),
+        (
+            body(SAID, {"id": "b", "tool": "echo_say"}),
+            "#/steps/1/arguments",
+            "step b: its tool needs the argument text",
+        ),
+        (body(output="steps.b.text"), "#/output", "output: there is no step b"),
+        (body(deadline_s=60.0), "#/deadline_s", "the toolset gives up a call after its `timeouts.call_s`, 60 s"),
+        (body(toolset="other"), "#/toolset", "there is no toolset other"),
+    ],
+)
+async def test_what_cannot_work_is_refused_and_the_step_named(kitchen, wrong, pointer, words):
+    refused = await kitchen.ask("POST", PATH, wrong)
+    assert refused.status_code == 422
+    (error,) = refused.json()["errors"]
+    assert error["pointer"] == pointer
+    assert error["detail"].startswith(words)
+    assert kitchen.effects.heard == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        body({"id": "a b", "tool": "x"}),
+        body({"id": "a", "tool": ""}),
+        body([]),
+        {"name": "cook", "toolset": "all", "steps": []},
+        body(*[{**SAID, "id": f"s{number}"} for number in range(33)]),
+        body([{**SAID, "id": f"s{number}"} for number in range(9)]),
+        body({**SAID, "condition": "x" * 1001}),
+        body({**SAID, "more": 1}),
+        body(input_schema={"type": "string"}),
+        body(deadline_s=0.5),
+        body({**SAID, "arguments": {"text": "x" * 70_000}}),
+        body({**SAID, "question": {"message": "'?'", "if_declined": "shout"}}),
+    ],
+    ids=range(12),
+)
+async def test_what_cannot_be_a_recipe_is_refused(kitchen, wrong):
+    assert (await kitchen.ask("POST", PATH, wrong)).status_code == 422
+
+
+async def test_a_recipe_cannot_have_the_name_of_a_tool_that_is_shown(kitchen):
+    kitchen.offers.known["acme", "echo"] = offer("echo", tools=[tool("say", inputSchema=SCHEMA)])
+    members = [{"backend": "echo", "prefix": "", "rename": {"say": "cook"}}]
+    await kitchen.ask("POST", "/api/v1/tenants/acme/toolsets", {"name": "work", "members": members})
+    refused = await kitchen.ask("POST", PATH, body({**SAID, "tool": "cook"}, toolset="work"))
+    assert refused.status_code == 409
+    assert "shows a tool of the name cook" in refused.json()["detail"]
+
+
+async def test_what_breaks_later_is_shown(kitchen):
+    await kitchen.ask("POST", PATH, body())
+    kitchen.offers.known["acme", "echo"] = offer("echo", tools=[tool("other")])
+    shown = (await kitchen.ask("GET", PATH + "/cook")).json()
+    assert shown["problems"] == ["step a: the toolset shows no tool echo_say"]
+
+
+async def test_administrators_of_a_tenant_write_recipes_and_readers_read_them(kitchen):
+    admin, reader = await kitchen.key("acme", "tenant:admin"), await kitchen.key("acme", "tenant:read")
+    assert (await kitchen.ask("POST", PATH, body(), key=reader)).status_code == 403
+    assert (await kitchen.ask("POST", PATH, body(), key=admin)).status_code == 201
+    assert (await kitchen.ask("GET", PATH + "/cook", key=reader)).status_code == 200
+    assert (await kitchen.ask("POST", PATH, body(), key=admin)).status_code == 409
