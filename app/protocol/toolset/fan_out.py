@@ -52,7 +52,7 @@ from app.protocol.toolset.outs import (
     ToMember,
     ToSession,
 )
-from app.protocol.toolset.searching import CALL, FIND, NO_SEARCH, Search, Searching, inner_call, is_searched
+from app.protocol.toolset.searching import CALL, FIND, NO_SEARCH, Search, inner_call, listed_for
 
 MAX_TASKS = 1024  # whose member is remembered; the oldest is forgotten
 MAX_URIS = 256  # that a session may subscribe to
@@ -76,7 +76,7 @@ class FanOut:
     def __init__(self, about: About, listing: ToolsetListing, search: Search = NO_SEARCH) -> None:
         self.listing = listing
         self._search = search
-        self._searching: Searching | None = None  # of this session, from `initialize` on
+        self._searching, self._tools_listed = listed_for(NO_SEARCH, "", 0)  # until `initialize`
         self.hello: Params = {}  # the params of the session's `initialize`
         self._about = about
         self._open: set[int] = set()
@@ -162,15 +162,14 @@ class FanOut:
         return answer(message)
 
     def _list(self, method: str) -> bytes:
-        if self._searching is not None and method == "tools/list":
-            return self._searching.listed(self.listing)
+        if method == "tools/list":
+            return self._tools_listed(self.listing)
         return self.listing.result(method)
 
     def _initialize(self, message: Request) -> list[Out]:
         self.hello = message.params or {}
         client = string_of(object_in(self.hello, "clientInfo").get("name")) or ""
-        if self._search.terms is not None and is_searched(self._search.mode, client, len(self.listing.tools)):
-            self._searching = Searching(self._search.terms)
+        self._searching, self._tools_listed = listed_for(self._search, client, len(self.listing.tools))
         return [ToSession(answer_to(message, self._about, self.listing))]
 
     def _call_tool(self, message: Request) -> list[Out]:

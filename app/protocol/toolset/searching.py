@@ -1,13 +1,14 @@
 """Searching: a toolset that shows two tools instead of hundreds. `find_tools` returns the definitions of those that a
 query means, `call_tool` calls one of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
 
-from app.protocol.jsonrpc import Params, Request, encode, encoded, members_of, result_response, string_of
+from app.protocol.jsonrpc import Params, Request, encode, encoded, members_of, object_in, result_response, string_of
 from app.protocol.toolset.listing import ToolsetListing
 from app.search.learned import Learned
 from app.search.recent_query import RecentQuery
@@ -17,8 +18,10 @@ DEFAULT_LIMIT, MAX_LIMIT = 5, 20
 MAX_QUERY = 1000  # characters of a query; what comes after them is not read
 FEW_TOOLS = 20  # with which a list is better than a search
 
-# Clients that show their model only the tools that it needs: they search in the whole list themselves.
-DEFERRING_CLIENTS = frozenset({"claude-code", "claude-ai", "Anthropic/ClaudeAI"})
+# Clients that show their model only the tools that it needs: they search in the whole list themselves. With what they
+# read in `_meta` of a tool that is to be shown from the beginning.
+_ALWAYS = {"anthropic/alwaysLoad": True}
+DEFERRING_CLIENTS = {"claude-code": _ALWAYS, "claude-ai": _ALWAYS, "Anthropic/ClaudeAI": _ALWAYS}
 
 _FIND_TOOL = {
     "name": FIND,
@@ -71,6 +74,7 @@ class Search(NamedTuple):
 
 
 NO_SEARCH = Search("list", None)
+Listed = Callable[[ToolsetListing], bytes]  # the result of `tools/list`
 
 
 class Searching:
@@ -82,7 +86,7 @@ class Searching:
 
     def listed(self, listing: ToolsetListing) -> bytes:
         """The result of `tools/list`."""
-        names = (name for name in listing.tools if any(fnmatchcase(name, each) for each in self._always))
+        names = (name for name in listing.tools if _matches(name, self._always))
         own = _OWN_WITH_GUIDES if listing.own.guides else _OWN
         return b'{"tools":[%b]}' % b",".join((*own, *(listing.definition(name) for name in names)))
 
@@ -120,9 +124,37 @@ def inner_call(params: Params) -> Params:
     return {**params, "name": arguments.get("name", encoded("")), "arguments": arguments.get("arguments", encoded({}))}
 
 
-def is_searched(mode: str, client: str, tools: int) -> bool:
-    """Whether a session of this client (`clientInfo.name`) searches, with so many tools to be shown."""
-    return mode == "search" or (mode == "auto" and tools > FEW_TOOLS and client not in DEFERRING_CLIENTS)
+def listed_for(search: Search, client: str, tools: int) -> tuple[Searching | None, Listed]:
+    """Whether and how a session of this client (`clientInfo.name`) searches, with so many tools to be shown; and its
+    list."""
+    mode, terms = search
+    if terms is not None and mode == "auto" and client in DEFERRING_CLIENTS:
+        return None, partial(_hinted, always=terms.always, hints=DEFERRING_CLIENTS[client])
+    if terms is None or (mode == "auto" and tools <= FEW_TOOLS):
+        return None, whole
+    searching = Searching(terms)
+    return searching, searching.listed
+
+
+def whole(listing: ToolsetListing) -> bytes:
+    """Every tool as it is."""
+    return listing.result("tools/list")
+
+
+def _hinted(listing: ToolsetListing, always: tuple[str, ...], hints: Mapping[str, object]) -> bytes:
+    """Every tool, those of `always` with the hints."""
+    tools = [(name, listing.definition(name)) for name in listing.tools]
+    marked = (_marked(tool, hints) if _matches(name, always) else tool for name, tool in tools)
+    return b'{"tools":[%b]}' % b",".join(marked)
+
+
+def _marked(definition: bytes, hints: Mapping[str, object]) -> bytes:
+    members = members_of(msgspec.Raw(definition))
+    return encode({**members, "_meta": encoded({**object_in(members, "_meta"), **hints})})
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, each) for each in patterns)
 
 
 def _limit(arguments: Params) -> int:

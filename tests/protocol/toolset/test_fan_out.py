@@ -284,6 +284,15 @@ def test_who_searches_in_the_list_gets_the_list(client, is_searched, monkeypatch
     assert len(tools_of(searched("auto", client))) == 4
 
 
+def test_a_client_that_searches_itself_is_told_which_tools_are_to_be_there_from_the_beginning():
+    (out,) = searched("auto", "claude-code", always=("*_say",)).from_session(line(id=1, method="tools/list"))
+    listed = json.loads(out.line)["result"]["tools"]
+    marked = [each["name"] for each in listed if each.get("_meta") == {"anthropic/alwaysLoad": True}]
+    assert (marked, len(listed)) == (["red_say", "blue_say"], 4)
+    (out,) = searched("list", "claude-code", always=("*_say",)).from_session(line(id=1, method="tools/list"))
+    assert b"alwaysLoad" not in out.line
+
+
 def test_what_is_found_can_be_called_through_the_search_and_directly():
     fan = searched()
     assert found(fan, "own blue")[0] == "blue_own-blue"
