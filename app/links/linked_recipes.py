@@ -26,10 +26,13 @@ log = logging.getLogger(__name__)
 
 
 class LinkedRecipes:
-    """Of one link; `carry_out_all` is the link's. Each call of a step is counted by the session's gate, like a call of
-    the client, until it is over."""
+    """Of one link; `carry_out_all` is the link's, `where` its toolset in words. Each call of a step is counted by the
+    session's gate, like a call of the client, until it is over."""
 
-    def __init__(self, fan_out: FanOut, carry_out_all: Callable[[Iterable[Out]], None], metrics: Metrics) -> None:
+    def __init__(
+        self, where: str, fan_out: FanOut, carry_out_all: Callable[[Iterable[Out]], None], metrics: Metrics
+    ) -> None:
+        self._where = where
         self.runs = RecipeRuns(fan_out, time.monotonic)
         self._carry_out_all, self._metrics = carry_out_all, metrics
         self._gate: StepGate | None = None
@@ -97,8 +100,5 @@ class LinkedRecipes:
         for outcome in ended.steps:
             self._metrics.recipe_steps.labels(outcome).inc()
         if ended.outcome != "ok":
-            log.info("A run of the recipe %s ended as %s; its steps: %s", ended.recipe, ended.outcome, _listed(ended))
-
-
-def _listed(ended: RunEnds) -> str:
-    return ", ".join(ended.steps) or "none"
+            steps = ", ".join(ended.steps) or "none has an outcome"
+            log.info("The recipe %s of %s ended: %s; its steps: %s", ended.recipe, self._where, ended.outcome, steps)

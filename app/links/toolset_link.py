@@ -60,11 +60,12 @@ class Seat(NamedTuple):
 
 
 class Front(NamedTuple):
-    """What the session sees."""
+    """What the session sees. `tenant` is for the log."""
 
     about: About
     listing: ToolsetListing
     search: Search
+    tenant: str
 
 
 class ToolsetLink:
@@ -80,8 +81,9 @@ class ToolsetLink:
         *,
         ends_with_member: bool = False,
     ) -> None:
-        self._fan_out = FanOut(*front)
-        self._recipes = LinkedRecipes(self._fan_out, self._carry_out_all, metrics)
+        self._fan_out = FanOut(front.about, front.listing, front.search)
+        where = f"the toolset {front.about.name} of {front.tenant}"
+        self._recipes = LinkedRecipes(where, self._fan_out, self._carry_out_all, metrics)
         self._seats, self._tasks, self._metrics = tuple(seats), tasks, metrics
         self._ends_with_member = ends_with_member
         self._listener: BridgedSession | None = None

@@ -117,7 +117,7 @@ class Toolsets:
             )
             for key in keys
         ]
-        front = Front(about_of(spec), listing, search)
+        front = Front(about_of(spec), listing, search, spec.tenant)
         link = ToolsetLink(front, seats, tasks, self._metrics, ends_with_member=spec.toolset is None)
         self._links[link] = (spec, keys)
         return link

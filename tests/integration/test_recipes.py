@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
-from mcp.types import ElicitResult
+from mcp.types import ElicitResult, ListRootsResult, Root
 
 from tests.integration.gateway import Gateway, running_gateway
 from tests.integration.nodes import running_nodes
@@ -303,3 +303,16 @@ async def test_runs_on_two_nodes(tmp_path: Path, postgres_database: str) -> None
             with anyio.fail_after(10):
                 while (await talk(session, accepted))[-1]["result"]["content"][0]["text"] != "changed":
                     await anyio.sleep(0.05)
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_a_question_of_a_member_in_a_step_reaches_the_client_in_either_era(gateway: Gateway, mode: str) -> None:
+    toolset = cook(gateway, [step("a", "red_ask"), step("b", "blue_ask")], output="[steps.a.text, steps.b.text]")
+
+    async def roots(context: Any) -> ListRootsResult:
+        return ListRootsResult(roots=[Root(uri="file:///here")])  # type: ignore[arg-type]
+
+    async with python_client(toolset, "streamable", mode=mode, list_roots_callback=roots) as client:
+        result = await client.call_tool("cook", {})
+        assert [each[:4] for each in result.structured_content["result"]] == ["red:", "blue"]
+        assert all("file:///here" in each for each in result.structured_content["result"])

@@ -6,6 +6,7 @@ FAN_OUT = ("tests/protocol/toolset/test_fan_out.py",)
 LISTING = ("tests/protocol/toolset/test_listing.py",)
 CATALOG = ("tests/catalog/test_catalog.py",)
 JUDGING = ("tests/catalog/test_judging.py",)
+RUNS = ("tests/protocol/toolset/test_recipe_runs.py",)
 STORED = ("tests/storage/tools/test_toolsets.py",)
 
 FAULTS_OF_TOOLSETS = (
@@ -64,5 +65,61 @@ FAULTS_OF_TOOLSETS = (
         "await require_free_name(connection, tenant, spec.name)",
         "pass",
         STORED,
+    ),
+    Fault(
+        "a member takes the place of a guide",
+        "app/protocol/toolset/listing.py",
+        "for index in (len(self.members), *range(len(self.members))):",
+        "for index in (*range(len(self.members)), len(self.members)):",
+        ("tests/protocol/toolset/test_own.py",),
+    ),
+    Fault(
+        "a guide that is gone is asked of a member",
+        "app/protocol/toolset/fan_out.py",
+        "if found is not None or self.listing.own.had(uri):",
+        "if found is not None:",
+        ("tests/protocol/toolset/test_own.py",),
+    ),
+    Fault(
+        "a recipe calls a recipe",
+        "app/protocol/toolset/fan_out.py",
+        "if place is None or (is_inner and self.listing.is_own(place.member)):",
+        "if place is None:",
+        RUNS,
+    ),
+    Fault(
+        "the expressions of a step work without end",
+        "app/protocol/recipes/expressions.py",
+        "        if self._left < 0:",
+        "        if False:",
+        ("tests/protocol/recipes/test_expressions.py::test_what_burns_as_much_as_there_is_works",),
+    ),
+    Fault(
+        "after a step that has failed the next one begins",
+        "app/protocol/recipes/run.py",
+        "            if not self._why:\n                started",
+        "            if True:\n                started",
+        ("tests/protocol/recipes/test_run.py",),
+    ),
+    Fault(
+        "a recipe goes on without the question that it was to ask",
+        "app/protocol/toolset/recipe_runs.py",
+        'if "elicitation" not in object_in(self._fan_out.hello, "capabilities"):',
+        "if False:",
+        RUNS,
+    ),
+    Fault(
+        "a recipe that is cancelled leaves its calls running",
+        "app/protocol/toolset/recipe_runs.py",
+        "outs += [*self._fan_out.from_session(line), InnerCallOver(ours)]",
+        "outs += [InnerCallOver(ours)]",
+        RUNS,
+    ),
+    Fault(
+        "calls of recipes do not count",
+        "app/links/linked_recipes.py",
+        "self._gate.step_begins(inner.call)",
+        "pass",
+        ("tests/links/test_linked_recipes.py",),
     ),
 )

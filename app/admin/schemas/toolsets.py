@@ -205,4 +205,7 @@ class ShownToolset(ToolsetAnswer):
     shown_guides: list[str]
     recipes: list[str] = Field(description="Of this toolset: they are among its tools.")
     status: list[MemberStatus]
-    problems: list[str] = Field(description="What is hidden, because another member has something of the same name.")
+    problems: list[str] = Field(
+        description="What is hidden, because another member has something of the same name; and recipes that cannot "
+        "work with what is shown."
+    )

@@ -155,6 +155,11 @@ def test_an_expression_without_a_value_fails_its_step(where):
     assert words(then).endswith("Not done: a, b.")
 
 
+def test_after_an_expression_without_a_value_no_other_step_of_its_group_begins():
+    _, then = begun(recipe((step("a", condition="abs('a')"), step("b")), step("c")))
+    assert words(then).endswith("Not done: a, b, c.")
+
+
 def test_an_expression_that_fails_after_the_answer_ends_the_run():
     run, _ = begun(recipe(step("a", question=question(), arguments={"x": "abs('a')"})))
     assert over(run.user_said("a", "accept", {}, 0.0)).outcome == "failed"

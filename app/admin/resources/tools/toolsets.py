@@ -17,6 +17,7 @@ from app.admin.switches import Switch, switched
 from app.domain import BackendSpec, is_name
 from app.errors import Conflict, InvalidRequest, NotFound
 from app.http.problems import responses
+from app.protocol.recipes.checking import problems_of
 from app.protocol.toolset.listing import ToolsetListing
 from app.protocol.toolset.offer import Offer
 from app.protocol.toolset.searching import CALL, FIND
@@ -121,8 +122,14 @@ async def _shown(access: Access, spec: BackendSpec) -> ShownToolset:
         shown_guides=[each.name for each in listing.own.guides.values()],
         recipes=list(listing.own.recipes),
         status=status,
-        problems=[*listing.clashes, *listing.hidden],
+        problems=[*listing.clashes, *listing.hidden, *_of_recipes(listing)],
     )
+
+
+def _of_recipes(listing: ToolsetListing) -> list[str]:
+    """The first problem of each recipe that cannot work with what is shown now."""
+    found = ((each.name, next(problems_of(each, listing.schema), None)) for each in listing.own.recipes.values())
+    return [f"recipe {name}: {problem.words}" for name, problem in found if problem is not None]
 
 
 def _status(access: Access, backend: str, offer: Offer | None) -> MemberStatus:

@@ -112,6 +112,8 @@ async def test_what_breaks_later_is_shown(kitchen):
     kitchen.offers.known["acme", "echo"] = offer("echo", tools=[tool("other")])
     shown = (await kitchen.ask("GET", PATH + "/cook")).json()
     assert shown["problems"] == ["step a: the toolset shows no tool echo_say"]
+    toolset = (await kitchen.ask("GET", "/api/v1/tenants/acme/toolsets/all")).json()
+    assert "recipe cook: step a: the toolset shows no tool echo_say" in toolset["problems"]
 
 
 async def test_administrators_of_a_tenant_write_recipes_and_readers_read_them(kitchen):
