@@ -2,14 +2,12 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterable
 
 from app.errors import GatewayError
 from app.links.source import StepGate
 from app.metrics import Metrics
 from app.processes.link import CallListener
-from app.protocol.toolset.fan_out import FanOut
 from app.protocol.toolset.outs import (
     InnerCall,
     InnerCallAnswered,
@@ -30,11 +28,10 @@ class LinkedRecipes:
     session's gate, like a call of the client, until it is over."""
 
     def __init__(
-        self, where: str, fan_out: FanOut, carry_out_all: Callable[[Iterable[Out]], None], metrics: Metrics
+        self, where: str, runs: RecipeRuns, carry_out_all: Callable[[Iterable[Out]], None], metrics: Metrics
     ) -> None:
-        self._where = where
-        self.runs = RecipeRuns(fan_out, time.monotonic)
-        self._carry_out_all, self._metrics = carry_out_all, metrics
+        self.runs = runs
+        self._where, self._carry_out_all, self._metrics = where, carry_out_all, metrics
         self._gate: StepGate | None = None
         self._has_ended = False
         self._admitted: set[bytes] = set()  # calls of steps
@@ -70,6 +67,7 @@ class LinkedRecipes:
             self._metrics.recipe_runs.labels("session_ended").inc()
         self._deadlines.clear()
         self._has_ended = True
+        self.runs.end()
         for inner in list(self._admitted):
             self._over(inner)
         self._gate = None

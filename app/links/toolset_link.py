@@ -5,6 +5,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -39,6 +40,7 @@ from app.protocol.toolset.outs import (
     ToMember,
     ToSession,
 )
+from app.protocol.toolset.recipe_runs import RecipeRuns, Room
 from app.protocol.toolset.searching import Search
 
 LIST_S = 30.0  # how long a member may take to list what has changed
@@ -60,12 +62,13 @@ class Seat(NamedTuple):
 
 
 class Front(NamedTuple):
-    """What the session sees. `tenant` is for the log."""
+    """What the session sees. `tenant` is for the log, `room` for the results of recipes, shared by all sessions."""
 
     about: About
     listing: ToolsetListing
     search: Search
     tenant: str
+    room: Room
 
 
 class ToolsetLink:
@@ -83,7 +86,8 @@ class ToolsetLink:
     ) -> None:
         self._fan_out = FanOut(front.about, front.listing, front.search)
         where = f"the toolset {front.about.name} of {front.tenant}"
-        self._recipes = LinkedRecipes(where, self._fan_out, self._carry_out_all, metrics)
+        runs = RecipeRuns(self._fan_out, time.monotonic, front.room)
+        self._recipes = LinkedRecipes(where, runs, self._carry_out_all, metrics)
         self._seats, self._tasks, self._metrics = tuple(seats), tasks, metrics
         self._ends_with_member = ends_with_member
         self._listener: BridgedSession | None = None

@@ -21,6 +21,7 @@ from app.protocol.toolset.greeting import About
 from app.protocol.toolset.listing import Shown, ToolsetListing
 from app.protocol.toolset.offer import Known, Offer
 from app.protocol.toolset.own import Own
+from app.protocol.toolset.recipe_runs import Room
 from app.protocol.toolset.searching import NO_SEARCH, Search, Terms
 from app.search.learned import Learned
 
@@ -89,6 +90,7 @@ class Toolsets:
         self._learned: dict[Key, Learned] = {}  # of toolsets that are searched, the one opened last at the end
         self._listings: dict[Key, tuple[BackendSpec, tuple[object, ...], ToolsetListing]] = {}
         self._listed_bytes = 0
+        self._room = Room()
 
     async def lease(
         self, spec: BackendSpec, principal: Principal, lease_one: LeaseOne, tasks: anyio.abc.TaskGroup
@@ -117,7 +119,7 @@ class Toolsets:
             )
             for key in keys
         ]
-        front = Front(about_of(spec), listing, search, spec.tenant)
+        front = Front(about_of(spec), listing, search, spec.tenant, self._room)
         link = ToolsetLink(front, seats, tasks, self._metrics, ends_with_member=spec.toolset is None)
         self._links[link] = (spec, keys)
         return link

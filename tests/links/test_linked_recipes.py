@@ -11,6 +11,7 @@ from app.protocol.toolset.greeting import About
 from app.protocol.toolset.listing import ToolsetListing
 from app.protocol.toolset.outs import Out, RunRecipe, ToMember, ToSession
 from app.protocol.toolset.own import Own
+from app.protocol.toolset.recipe_runs import RecipeRuns, Room
 from tests.protocol.recipes.dishes import recipe, step
 from tests.protocol.toolset.offers import offer, shown, tool
 
@@ -46,7 +47,8 @@ class Link:
         self.gate, self.metrics = Gate(most), Metrics("test")
         self.outs: list[Out] = []
         fan_out = FanOut(About("all", "1"), listing)
-        self.recipes = LinkedRecipes("the toolset all of acme", fan_out, self.carry_out, self.metrics)
+        runs = RecipeRuns(fan_out, lambda: 0.0, Room())
+        self.recipes = LinkedRecipes("the toolset all of acme", runs, self.carry_out, self.metrics)
         self.recipes.attach(self.gate)
 
     def carry_out(self, outs: Iterable[Out]) -> None:

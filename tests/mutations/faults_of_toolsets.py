@@ -104,7 +104,7 @@ FAULTS_OF_TOOLSETS = (
     Fault(
         "a recipe goes on without the question that it was to ask",
         "app/protocol/toolset/recipe_runs.py",
-        'if "elicitation" not in object_in(self._fan_out.hello, "capabilities"):',
+        'if not _takes_forms(object_in(self._fan_out.hello, "capabilities")):',
         "if False:",
         RUNS,
     ),

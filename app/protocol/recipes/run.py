@@ -76,11 +76,6 @@ class Run:
         self._outcome: Outcome = "ok"
         self._is_over = False
 
-    @property
-    def steps_begun(self) -> int:
-        """How many steps have an outcome."""
-        return len(self.trace)
-
     def begin(self, now: float) -> list[Next]:
         """The first steps; or the end, if the arguments cannot be meant."""
         why = _misfit(self._scope["input"], self.recipe.input_schema)

@@ -5,6 +5,7 @@ answer what they were asked. Questions of members get ids of ours, as two member
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import msgspec
 
@@ -113,10 +114,8 @@ class FanOut:
         self._open.discard(member)
         self._tasks = {task: owner for task, owner in self._tasks.items() if owner != member}
         outs: list[Out] = [FailCall(call, error) for call in self._calls.lose(member)]
-        for our_id in self._questions.lose(member):
-            params = {"requestId": msgspec.Raw(our_id)}
-            outs.append(ToSession(dump_notification("notifications/cancelled", params)))
-        return outs
+        withdrawn = ({"requestId": msgspec.Raw(our_id)} for our_id in self._questions.lose(member))
+        return [*outs, *(ToSession(dump_notification("notifications/cancelled", each)) for each in withdrawn)]
 
     def unsent(self, call: bytes) -> None:
         """The line of this call could not be written; the session knows."""
@@ -186,7 +185,8 @@ class FanOut:
         if place is None or (is_inner and self.listing.is_own(place.member)):
             return no_tool(message, name, self.listing.withheld(name))
         if self.listing.is_own(place.member):
-            return [RunRecipe(message.id, self.listing.own.recipes[place.name], params)]
+            learn = partial(self._searching.succeeded, query, name) if query and self._searching is not None else None
+            return [RunRecipe(message.id, self.listing.own.recipes[place.name], params, learn)]
         if place.name != name or params is not message.params:
             params = {**params, "name": encoded(place.name)}
         call = MemberCall(message.id, place.member, message.method, "task" in params, "", query, name)

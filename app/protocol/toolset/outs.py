@@ -1,5 +1,7 @@
 """What a FanOut asks its owner to do, and the recipes that run in front of it."""
 
+from collections.abc import Callable
+
 import msgspec
 
 from app.errors import GatewayError
@@ -54,11 +56,12 @@ INNER = b'"recipe-'  # with which ids begin of calls that recipes make
 
 
 class RunRecipe(msgspec.Struct, gc=False):
-    """A call of the session, with this id, is that of a recipe."""
+    """A call of the session, with this id, is that of a recipe. `succeeded` is to be called if it succeeds."""
 
     id: bytes
     recipe: Recipe
     params: Params
+    succeeded: Callable[[], None] | None = None
 
 
 class InnerCall(msgspec.Struct, gc=False):

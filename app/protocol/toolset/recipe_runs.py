@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from app.errors import ClientError, GatewayError, is_refusal
+from app.protocol.eras.sessionless_envelope import takes_mode
 from app.protocol.jsonrpc import (
     ABSENT,
     Notification,
@@ -36,18 +37,50 @@ from app.protocol.toolset.outs import (
 )
 
 MAX_RUNS = 8  # of one session at once
+MAX_KEPT = 64 << 20  # bytes of results that all runs of a node keep, before they are read
 TRACE = "trunkline/trace"  # in `_meta` of the result
 _BUSY = f"a session runs at most {MAX_RUNS} recipes at once: wait for one of them"
+_NO_ROOM = "this node has no room for the results of more recipes"
 _NOBODY = "the user has to be asked before it, and this client cannot ask"
 
 
-class _Running(msgspec.Struct, eq=False):
-    """A run, the call of the session that it answers, and that call's progress token. `told`: of how many steps."""
+class Room:
+    """What the runs of all sessions may keep of results, in bytes."""
 
-    id: bytes
+    def __init__(self, most: int = MAX_KEPT) -> None:
+        self._most, self._taken = most, 0
+
+    def take(self, size: int) -> bool:
+        """Whether there was so much room; it is taken until `give`."""
+        if self._taken + size > self._most:
+            return False
+        self._taken += size
+        return True
+
+    def give(self, size: int) -> None:
+        self._taken -= size
+
+
+class _Running(msgspec.Struct, eq=False):
+    """A run, the call of the session that it answers, and that call's progress token. `told`: of how many steps.
+    `kept`: bytes of results."""
+
+    asked: RunRecipe
     run: Run
     token: msgspec.Raw | None
     told: int = 0
+    kept: int = 0
+
+    @property
+    def id(self) -> bytes:
+        return self.asked.id
+
+    def keep(self, size: int, room: Room) -> bool:
+        """Whether there is room for a result of this size."""
+        if not room.take(size):
+            return False
+        self.kept += size
+        return True
 
     def progress(self) -> int | None:
         """How many steps have an outcome, if the client wants to know and does not."""
@@ -68,8 +101,8 @@ class _Asked(NamedTuple):
 class RecipeRuns:
     """`clock` is in seconds. Carry out what it returns."""
 
-    def __init__(self, fan_out: FanOut, clock: Callable[[], float]) -> None:
-        self._fan_out, self._clock = fan_out, clock
+    def __init__(self, fan_out: FanOut, clock: Callable[[], float], room: Room) -> None:
+        self._fan_out, self._clock, self._room = fan_out, clock, room
         self._runs: dict[bytes, _Running] = {}  # by the call of the session
         self._steps: dict[bytes, _Asked] = {}  # by our id of a call or a question
         self._last_id = 0
@@ -94,7 +127,7 @@ class RecipeRuns:
             return [ToSession(result_response(asked.id, _refusal(_BUSY)))]
         arguments = _plain(asked.params.get("arguments", msgspec.Raw(b"{}")))
         token = object_in(asked.params, "_meta").get("progressToken")
-        running = _Running(asked.id, Run(asked.recipe, arguments), token)
+        running = _Running(asked, Run(asked.recipe, arguments), token)
         self._runs[asked.id] = running
         begins = RunBegins(asked.id, asked.recipe.method.deadline_s)
         return [begins, *self._carry_out(running, running.run.begin(self._clock()))]
@@ -145,6 +178,8 @@ class RecipeRuns:
         if response.member == "error":
             words = text_of_error(response.value)[:2000]
             then = running.run.failed(step, words, self._clock(), may_be_done=may_be_done)
+        elif not running.keep(len(response.value), self._room):
+            then = running.run.failed(step, _NO_ROOM, self._clock(), may_be_done=True)
         else:
             then = running.run.answered(step, response.value, self._clock())
         return [InnerCallOver(inner), *self._carry_out(running, then)]
@@ -168,10 +203,12 @@ class RecipeRuns:
         found = self._steps.get(call)
         return call if found is None else found.running.id
 
-    @property
-    def running(self) -> list[bytes]:
-        """The calls of the session that recipes work on."""
-        return list(self._runs)
+    def end(self) -> None:
+        """The session has ended."""
+        for running in self._runs.values():
+            self._room.give(running.kept)
+        self._runs.clear()
+        self._steps.clear()
 
     # --- what comes next
 
@@ -204,7 +241,7 @@ class RecipeRuns:
         return [ToSession(dump_notification("notifications/progress", params))]
 
     def _ask(self, running: _Running, asked: AskUser) -> list[Out]:
-        if "elicitation" not in object_in(self._fan_out.hello, "capabilities"):
+        if not _takes_forms(object_in(self._fan_out.hello, "capabilities")):
             return self._carry_out(running, running.run.failed(asked.step, _NOBODY, self._clock()))
         ours = self._our_id(_Asked(running, asked.step, is_question=True))
         params: Params = {"message": encoded(asked.message), "requestedSchema": encoded(asked.requested_schema)}
@@ -223,6 +260,9 @@ class RecipeRuns:
 
     def _over(self, running: _Running, over: Over) -> list[Out]:
         del self._runs[running.id]
+        self._room.give(running.kept)
+        if over.outcome == "ok" and running.asked.succeeded is not None:
+            running.asked.succeeded()
         trace = [msgspec.to_builtins(each) for each in running.run.trace]
         ends = RunEnds(
             running.id, running.run.recipe.name, over.outcome, tuple(each.outcome for each in running.run.trace)
@@ -236,6 +276,11 @@ class RecipeRuns:
         ours = b'%b%d"' % (INNER, self._last_id)
         self._steps[ours] = asked
         return ours
+
+
+def _takes_forms(capabilities: Params) -> bool:
+    """Whether a client with these can be asked for a form."""
+    return "elicitation" in capabilities and takes_mode("form", members_of(capabilities["elicitation"]))
 
 
 def _plain(value: msgspec.Raw) -> Any:

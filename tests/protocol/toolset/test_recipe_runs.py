@@ -23,7 +23,9 @@ from app.protocol.toolset.outs import (
     ToSession,
 )
 from app.protocol.toolset.own import Own
-from app.protocol.toolset.recipe_runs import MAX_RUNS, RecipeRuns
+from app.protocol.toolset.recipe_runs import MAX_RUNS, RecipeRuns, Room
+from app.protocol.toolset.searching import NO_SEARCH, Search, Terms
+from app.search.learned import Learned
 from tests.protocol.recipes.dishes import question, recipe, step
 from tests.protocol.toolset.offers import offer, shown, tool
 
@@ -33,14 +35,15 @@ SAY = "red_say"
 class Rig:
     """A session over two members; `outs` are carried out as its link does, without permission and without processes."""
 
-    def __init__(self, made: Recipe, **capabilities: Any) -> None:
+    def __init__(self, made: Recipe, search: Search = NO_SEARCH, **capabilities: Any) -> None:
         members = [shown(name, offer(name, tools=[tool("say"), tool("do")])) for name in ("red", "blue")]
-        self.fan = FanOut(About("all", "1"), ToolsetListing(members, Own((), [made])))
+        self.fan = FanOut(About("all", "1"), ToolsetListing(members, Own((), [made])), search)
         self.fan.from_session(self.line("initialize", 0, capabilities=capabilities))
         for member in (0, 1):
             list(self.fan.opened(member))
         self.now = 0.0
-        self.runs = RecipeRuns(self.fan, lambda: self.now)
+        self.room = Room(2000)
+        self.runs = RecipeRuns(self.fan, lambda: self.now, self.room)
         self.to_session: list[Any] = []
         self.to_member: list[tuple[int, Any]] = []
         self.ended: list[tuple[str, tuple[str, ...]]] = []
@@ -225,3 +228,39 @@ def test_arguments_that_are_no_json_begin_nothing():
     rig = Rig(recipe(step("a", SAY)))
     rig.send(b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"cook","arguments":5}}')
     assert rig.words().startswith("the arguments are no object")
+
+
+def test_a_client_that_only_opens_urls_is_not_asked_for_a_form():
+    rig = Rig(recipe(step("a", SAY, question=question())), elicitation={"url": {}})
+    rig.call()
+    assert "this client cannot ask" in rig.words()
+    rig = Rig(recipe(step("a", SAY, question=question())), elicitation={"form": {}, "url": {}})
+    rig.call()
+    assert rig.to_session[-1]["method"] == "elicitation/create"
+
+
+def test_what_all_runs_keep_has_a_limit_and_is_given_back():
+    rig = Rig(recipe(step("a", SAY), step("b", SAY)))
+    rig.call(1)
+    rig.call(2)
+    rig.answer(0, "recipe-1", "x" * 1200)
+    rig.answer(0, "recipe-2", "x" * 1200)
+    assert rig.to_session[-1]["id"] == 2
+    assert "no room for the results of more recipes" in rig.words()
+    rig.answer(0, "recipe-3")
+    assert rig.words() == ""
+    rig.call(3)
+    rig.answer(0, "recipe-4", "x" * 1200)
+    rig.runs.end()
+    assert rig.room.take(2000)
+
+
+def test_a_recipe_that_was_found_and_has_succeeded_is_learned():
+    learned = Learned()
+    rig = Rig(recipe(step("a", SAY)), Search("search", Terms((), learned, lambda: 0.0)))
+    for number, fails in ((1, True), (2, False)):
+        rig.send(rig.line("tools/call", 0, name="find_tools", arguments={"query": "zebra soup"}))
+        rig.send(rig.line("tools/call", number, name="call_tool", arguments={"name": "cook", "arguments": {}}))
+        assert learned.evidence("zebra soup", 0.0) == {}
+        rig.answer(0, f"recipe-{number}", isError=fails)
+    assert set(learned.evidence("zebra soup", 0.0)) == {"cook"}
