@@ -42,6 +42,9 @@ def _create_stored(options: argparse.Namespace, bodies: Mapping[str, BackendBody
     async def create(database: Database) -> dict[str, str]:
         repository, failed = BackendRepository(database), dict[str, str]()
         for name, body in bodies.items():
+            if body.url is not None:  # which addresses are allowed, and what seals its headers, a gateway knows
+                failed[name] = "is reached by URL: import it at a gateway, with --url or TRUNKLINE_URL"
+                continue
             try:
                 spec = body.spec(options.tenant)
                 changes = changes_of_backend(None, spec)

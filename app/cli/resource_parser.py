@@ -42,6 +42,7 @@ _BACKENDS = """
 examples:
   trunkline backends create time --tenant acme warm=1 -- mcp-server-time --local-timezone UTC
   trunkline backends create notes --tenant acme sandbox.network=web env.TOKEN=@token.txt -- npx -y notes-mcp
+  trunkline backends create far --tenant acme url=https://far.example/mcp headers.Authorization=@token.txt
   trunkline backends check time --tenant acme
   trunkline backends set time --tenant acme timeouts.call_s=30 --unset warm
   trunkline backends set time --tenant acme sandbox.network=web sandbox.read[]=/srv/zones limits.memory_mb=1024

@@ -37,7 +37,7 @@ class Resource:
 
 TENANTS = Resource("tenants", of_tenant=False, id="name", first=("name", "enabled", "reason"))
 BACKENDS = Resource(
-    "backends", id="name", first=("name", "status", "enabled", "reason", "last_error", "command", "args")
+    "backends", id="name", first=("name", "status", "enabled", "reason", "last_error", "command", "url", "args")
 )
 TOOLSETS = Resource("toolsets", id="name", first=("name", "title", "enabled", "reason"))
 GUIDES = Resource("guides", id="name", first=("name", "title", "description", "changed_at"))

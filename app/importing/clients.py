@@ -10,19 +10,25 @@ from app.importing.placeholders import ASK, Values, environment
 _URLS = ("url", "serverUrl", "httpUrl")
 _REMOTE_TYPES = ("http", "streamableHttp", "streamable-http", "sse", "remote")
 _UNDERSTOOD = {"command", "args", "env", "environment", "env_vars", "cwd", "envFile", "disabled", "enabled", "type"}
+_OF_URL = {
+    *_URLS, "headers", "http_headers", "env_http_headers", "bearer_token_env_var", "type", "transport", "disabled",
+    "enabled",
+}  # fmt: skip
+_TRANSPORTS = {"sse": "sse"} | dict.fromkeys(
+    ("http", "streamableHttp", "streamable-http", "streamable_http"), "streamable-http"
+)
 
 
 def from_client(source: str, entry: Any, supplied: Mapping[str, str]) -> Entry:
     empty, notes = named(source, normalised(source))
     if not isinstance(entry, dict):
         return empty.refused("is not an object")
-    if any(entry.get(key) for key in _URLS) or entry.get("type") in _REMOTE_TYPES:
-        return empty.refused("is a remote server already: only stdio servers can be imported")
-    if not entry.get("command"):
+    is_remote = any(entry.get(key) for key in _URLS) or entry.get("type") in _REMOTE_TYPES
+    if not is_remote and not entry.get("command"):
         return empty.refused("has no command")
     values = Values(supplied)
-    members, problems = _members(entry, values)
-    if ignored := sorted(str(key) for key in entry if key not in _UNDERSTOOD):
+    members, problems = _remote(entry, values) if is_remote else _members(entry, values)
+    if ignored := sorted(str(key) for key in entry if key not in (_OF_URL if is_remote else _UNDERSTOOD)):
         notes.append("ignored: " + ascii(", ".join(ignored))[1:-1])
     if (cwd := members.get("cwd")) and isinstance(cwd, str) and not cwd.startswith("/"):
         notes.append("`cwd` is below the tenant's home")
@@ -30,6 +36,28 @@ def from_client(source: str, entry: Any, supplied: Mapping[str, str]) -> Entry:
         notes.append("disabled")
     found = (*empty.problems, *problems, *values.problems())
     return replace(empty, members={"name": empty.name, **members}, problems=found, notes=(*notes, *values.notes))
+
+
+def _remote(entry: dict[str, Any], values: Values) -> tuple[dict[str, Any], list[str]]:
+    """Of a server that is reached by URL. Codex names variables of its own environment."""
+    url = next((entry[key] for key in _URLS if entry.get(key)), None)
+    if url is None:
+        return {"enabled": True}, ["has no URL"]
+    kind = entry.get("type") or entry.get("transport") or ("http" if entry.get("httpUrl") else "")
+    headers: dict[str, Any] = {}
+    problems = list[str]()
+    for member in ("headers", "http_headers", "env_http_headers"):
+        found = entry.get(member) or {}
+        if not isinstance(found, dict):
+            problems.append(f"`{member}` is not an object")
+            continue
+        is_named = member == "env_http_headers"
+        headers |= {str(name): values.fill(f"${{{value}}}" if is_named else value) for name, value in found.items()}
+    if token := entry.get("bearer_token_env_var"):
+        headers["Authorization"] = "Bearer " + str(values.fill(f"${{{token}}}"))
+    is_enabled = entry.get("enabled", True) is not False and entry.get("disabled", False) is not True
+    transport = _TRANSPORTS.get(str(kind), "auto")
+    return {"url": values.fill(url), "transport": transport, "headers": headers, "enabled": is_enabled}, problems
 
 
 def _members(entry: dict[str, Any], values: Values) -> tuple[dict[str, Any], list[str]]:

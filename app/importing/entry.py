@@ -29,7 +29,9 @@ class Entry:
 
     @property
     def command_line(self) -> str:
-        """The command to be started, for people: quoted for a shell, in printable ASCII."""
+        """The command to be started, for people: quoted for a shell, in printable ASCII; or the URL."""
+        if self.members.get("url"):
+            return ascii(self.members["url"])[1:-1]
         words = [self.members.get("command"), *self.members.get("args", ())]
         where = f" (in {self.members['cwd']})" if self.members.get("cwd") else ""
         return ascii(shlex.join(map(str, words)) + where)[1:-1] if words[0] else ""

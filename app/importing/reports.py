@@ -27,6 +27,8 @@ def report_json(entries: Sequence[Entry], *, applied: bool) -> str:
             "args": entry.members.get("args", []),
             "cwd": entry.members.get("cwd"),
             "env": sorted(entry.members.get("env") or ()),
+            "url": entry.members.get("url"),
+            "headers": sorted(entry.members.get("headers") or ()),
             "enabled": entry.members.get("enabled"),
             "problems": entry.problems,
             "notes": entry.notes,

@@ -1,4 +1,5 @@
-"""One server from the MCP registry (`server.json`): its package becomes a command that downloads and runs it."""
+"""One server from the MCP registry (`server.json`): its package becomes a command that downloads and runs it,
+a remote a URL."""
 
 import re
 from collections.abc import Mapping
@@ -25,7 +26,7 @@ def from_registry(server: Any, supplied: Mapping[str, str]) -> Entry:
     empty, notes = named(source, normalised(source.rpartition("/")[2]))
     packages = [each for each in _objects(server.get("packages")) if _is_stdio(each)]
     if not packages:
-        return empty.refused("has no stdio package: only stdio servers can be imported")
+        return _remote(empty, _objects(server.get("remotes")), Values(supplied), notes)
     package = next((each for each in packages if str(each.get("registryType")) in _RUNNERS), None)
     if package is None:
         kinds = ", ".join(sorted({ascii(str(each.get("registryType")))[1:-1] for each in packages}))
@@ -42,6 +43,21 @@ def from_registry(server: Any, supplied: Mapping[str, str]) -> Entry:
         notes.append("downloaded from the package index that is configured here, not from the one it names")
     members = {"name": empty.name, "command": command, "args": args, "env": env, "enabled": True}
     found = (*empty.problems, *problems, *values.problems())
+    return replace(empty, members=members, problems=found, notes=(*notes, *values.notes))
+
+
+def _remote(empty: Entry, remotes: list[dict[str, Any]], values: Values, notes: list[str]) -> Entry:
+    """The entry of the first remote; it is reached by URL."""
+    known = [each for each in remotes if each.get("type") in ("streamable-http", "sse") and each.get("url")]
+    if not known:
+        return empty.refused("has neither a stdio package nor a remote that can be reached by URL")
+    remote = known[0]
+    headers = _inputs(remote.get("headers"), values)
+    members = {
+        "name": empty.name, "url": values.fill(remote["url"]), "transport": remote["type"], "headers": headers,
+        "enabled": True,
+    }  # fmt: skip
+    found = (*empty.problems, *values.problems())
     return replace(empty, members=members, problems=found, notes=(*notes, *values.notes))
 
 

@@ -9,7 +9,7 @@ import anyio.abc
 from app.backends.pool import ProcessPool
 from app.domain import BackendSpec, Limits, Principal
 from app.errors import BackendBusy, ShuttingDown
-from app.links.respawning import RespawningLink
+from app.links.respawning import Again, RespawningLink
 from app.links.shared_processes import SharedProcesses
 from app.links.source import LinkLease
 from app.links.toolsets import Toolsets, is_toolset
@@ -50,10 +50,15 @@ class ProcessLeasing:
     async def _lease_one(
         self, tasks: anyio.abc.TaskGroup, spec: BackendSpec, limits: Limits, principal: Principal
     ) -> LinkLease:
-        again = partial(self._take, tasks, spec, limits, principal)
+        first = await self._take(tasks, spec, limits, principal)
         if spec.recovery == "end":
-            return await again()
-        return RespawningLink(await again(), again, tasks, spec.timeouts.initialize_s)
+            return first
+        return RespawningLink(first, self._again(tasks, spec, limits, principal), tasks, spec.timeouts.initialize_s)
+
+    def _again(self, tasks: anyio.abc.TaskGroup, spec: BackendSpec, limits: Limits, principal: Principal) -> Again:
+        if spec.url is not None:
+            return partial(self._upstreams.lease_again, spec)
+        return partial(self._take, tasks, spec, limits, principal)
 
     def restore(self, spec: BackendSpec, limits: Limits, principal: Principal, record: HandshakeRecord) -> LinkLease:
         """A link for a session whose handshake was on another node; its process starts at once.
@@ -63,7 +68,7 @@ class ProcessLeasing:
         """
         if self._tasks is None:
             raise ShuttingDown
-        again = partial(self._take, self._tasks, spec, limits, principal)
+        again = self._again(self._tasks, spec, limits, principal)
         return RespawningLink.restored(record, again, self._tasks, spec.timeouts.initialize_s)
 
     async def _take(

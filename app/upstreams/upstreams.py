@@ -23,6 +23,7 @@ from app.errors import BackendBusy, BackendUnavailable, GatewayError, ShuttingDo
 from app.metrics import Metrics
 from app.upstreams.channel import Channel, not_reached
 from app.upstreams.connecting import CannotConnect, Connector, Network, Place, Steps
+from app.upstreams.events import Reconnecting
 from app.upstreams.flow import Flow
 from app.upstreams.link import UpstreamLink
 from app.upstreams.requests import RoutingHeaders, base_headers
@@ -126,6 +127,19 @@ class Upstreams:
         self._links[link] = known
         known.links.add(link)
         return link
+
+    async def lease_again(self, spec: BackendSpec) -> UpstreamLink:
+        """As `lease`, for a session that goes on: a server that restarts is waited for, until this is cancelled.
+
+        Raises:
+            BackendBusy, ShuttingDown: as `lease`.
+        """
+        attempts = Reconnecting(random.random)
+        while True:
+            try:
+                return await self.lease(spec)
+            except BackendUnavailable:
+                await anyio.sleep(attempts.delay_s(-1))
 
     async def _connected(self, spec: BackendSpec, steps: Steps | None) -> tuple[Channel, Flow]:
         try:

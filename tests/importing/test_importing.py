@@ -103,7 +103,9 @@ def test_claude_cursor_windsurf_and_cline():
 def test_vscode_with_comments_and_trailing_commas():
     github, docs = parse(VSCODE)
     assert github.problems == ("needs token: give it with --env NAME=VALUE",)
-    assert docs.problems == ("is a remote server already: only stdio servers can be imported",)
+    assert docs.problems == ()
+    assert (docs.members["url"], docs.members["transport"]) == ("https://docs.example.com/mcp", "streamable-http")
+    assert docs.command_line == "https://docs.example.com/mcp"
     github, _ = parse(VSCODE, supplied={"token": "s3cret"})
     assert (github.problems, github.members["env"]) == ((), {"GITHUB_TOKEN": "s3cret"})
 
@@ -115,7 +117,9 @@ def test_opencode(wrap):
     local, away = parse(json.dumps(document), supplied={"A_KEY": "k"})
     assert (local.members["command"], local.members["args"]) == ("bun", ["x", "mcp-l"])
     assert (local.members["env"], local.members["enabled"]) == ({"A": "k"}, False)
-    assert "remote" in away.problems[0]
+    assert away.members == {
+        "name": "away", "url": "https://mcp.example.com", "transport": "auto", "headers": {}, "enabled": True,
+    }  # fmt: skip
 
 
 def test_codex_toml():
@@ -123,7 +127,7 @@ def test_codex_toml():
     assert docs.name == "docs-search"
     assert docs.problems == ("needs DOCS_TOKEN: give it with --env NAME=VALUE",)
     assert "ignored: startup_timeout_sec" in docs.notes
-    assert "remote" in remote.problems[0]
+    assert (remote.problems, remote.members["url"]) == ((), "https://mcp.example.com")
     docs, _ = parse(CODEX, is_toml=True, supplied={"DOCS_TOKEN": "k"})
     assert docs.members["env"] == {"DOCS_TOKEN": "k", "LANG": "de"}
 
@@ -154,7 +158,7 @@ def test_a_server_json_becomes_a_command(wrap):
         ({"registryType": "npm", "identifier": "https://evil.example/x.tgz"}, "is not the name of a package"),
         ({"registryType": "npm", "identifier": "--call=evil"}, "is not the name of a package"),
         ({"registryType": "npm", "identifier": "x", "version": "1 --call evil"}, "is not a version"),
-        ({"registryType": "npm", "identifier": "x", "transport": {"type": "sse"}}, "has no stdio package"),
+        ({"registryType": "npm", "identifier": "x", "transport": {"type": "sse"}}, "has neither a stdio package"),
     ],
 )
 def test_packages_of_the_registry(package, expected):
@@ -166,9 +170,36 @@ def test_packages_of_the_registry(package, expected):
         assert expected in entry.problems[0]
 
 
-def test_a_server_with_remotes_only_is_reported():
-    document = {"name": "io.x/y", "remotes": [{"type": "streamable-http", "url": "https://mcp.example.com"}]}
-    assert "only stdio servers" in one(json.dumps(document)).problems[0]
+def test_a_server_with_remotes_only_is_reached_by_url():
+    headers = [{"name": "Authorization", "value": "Bearer {token}", "variables": {"token": {"isRequired": True}}}]
+    remote = {"type": "sse", "url": "https://mcp.example.com/sse", "headers": headers}
+    document = json.dumps({"name": "io.x/y", "remotes": [{"type": "carrier-pigeon"}, remote]})
+    assert one(document).problems == ("needs token: give it with --env NAME=VALUE",)
+    found = one(document, supplied={"token": "s3cret"})
+    assert found.problems == ()
+    assert found.members["headers"] == {"Authorization": "Bearer s3cret"}
+    assert (found.members["url"], found.members["transport"]) == ("https://mcp.example.com/sse", "sse")
+    assert "neither a stdio package nor a remote" in one(json.dumps({"name": "io.x/y", "remotes": [{}]})).problems[0]
+
+
+@pytest.mark.parametrize(
+    ("members", "transport", "headers"),
+    [
+        ({"url": "https://x.example"}, "auto", {}),
+        ({"serverUrl": "https://x.example", "headers": {"X-Key": "${KEY}"}}, "auto", {"X-Key": "k"}),
+        ({"httpUrl": "https://x.example"}, "streamable-http", {}),
+        ({"url": "https://x.example", "type": "sse"}, "sse", {}),
+        ({"url": "https://x.example", "transport": "streamable_http"}, "streamable-http", {}),
+        ({"url": "https://x.example", "bearer_token_env_var": "KEY"}, "auto", {"Authorization": "Bearer k"}),
+        ({"url": "https://x.example", "env_http_headers": {"X-Key": "KEY"}, "http_headers": {"X": "y"}}, "auto",
+         {"X-Key": "k", "X": "y"}),
+    ],
+)  # fmt: skip
+def test_a_server_that_is_reached_by_url(members, transport, headers):
+    found = one(json.dumps({"mcpServers": {"far": members}}), supplied={"KEY": "k"})
+    assert (found.problems, found.notes) == ((), ())
+    assert found.members["url"] == "https://x.example"
+    assert (found.members["transport"], found.members["headers"]) == (transport, headers)
 
 
 @pytest.mark.parametrize(
@@ -242,10 +273,9 @@ def test_a_variable_that_changes_what_is_loaded_must_be_confirmed(name):
         ({"envFile": ".env"}, "`envFile` is not supported"),
         ({"command": ""}, "has no command"),
         ({"command": None}, "has no command"),
-        ({"url": "https://x.example"}, "is a remote server"),
-        ({"serverUrl": "https://x.example"}, "is a remote server"),
-        ({"httpUrl": "https://x.example"}, "is a remote server"),
-        ({"type": "streamableHttp"}, "is a remote server"),
+        ({"type": "streamableHttp"}, "has no URL"),
+        ({"url": "https://x.example", "headers": ["x"]}, "`headers` is not an object"),
+        ({"url": "https://x.example", "headers": {"X": "${NOWHERE}"}}, "needs NOWHERE"),
     ],
 )
 def test_what_cannot_be_imported_says_why(members, problem):

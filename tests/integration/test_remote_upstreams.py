@@ -1,19 +1,50 @@
-"""A server that is reached by URL: Trunkline behind Trunkline."""
+"""Servers that are reached by URL: Trunkline behind Trunkline, and servers of the official SDKs."""
 
-from collections.abc import Iterator
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
+import anyio
+import httpx2
 import pytest
+from mcp import types
 
-from tests.integration.gateway import Endpoint, Gateway, running_gateway
-from tests.integration.remote import LOOPBACK, behind
-from tests.integration.wire import wire
+from tests.integration.gateway import ECHO, Endpoint, Gateway, running_gateway, until
+from tests.integration.remote import EVERYTHING_REMOTE, LOOPBACK, SDK, behind, free_port, listening, reached
+from tests.integration.servers import python_client, text_of
+from tests.integration.wire import RpcError, Wire, rpc, wire
+
+SDK_KEY = {"Authorization": "Bearer sdk"}
+pytestmark = pytest.mark.filterwarnings("ignore::mcp.MCPDeprecationWarning")
 
 
 @pytest.fixture(scope="module")
 def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """The gateway before the shared one."""
+    """The gateway before others."""
     with running_gateway(tmp_path_factory.mktemp("front") / "data", **LOOPBACK) as gateway:
         yield gateway
+
+
+@contextmanager
+def sdk(front: Gateway, kind: str, port: int | None = None, **fields) -> Iterator[Endpoint]:
+    """A server of the Python SDK, by its URL."""
+    port = port or free_port()
+    path, transport = ("/sse", "sse") if kind == "sse" else ("/mcp", "streamable-http")
+    with listening([*SDK, kind, str(port)], port):
+        fields = {"transport": transport, "headers": SDK_KEY, **fields}
+        yield reached(front, f"http://127.0.0.1:{port}{path}", **fields)
+
+
+def value(gateway: Gateway, name: str) -> float:
+    return gateway.metrics().get(name, 0.0)
+
+
+async def no_upstream_is_left(front: Gateway) -> None:
+    def left() -> float:
+        return value(front, "trunkline_upstream_sessions") + value(front, "trunkline_upstream_connections")
+
+    await until(lambda: left() == 0, 10.0, left)
 
 
 async def test_a_session_goes_through_both(front: Gateway, echo: Endpoint):
@@ -21,3 +52,173 @@ async def test_a_session_goes_through_both(front: Gateway, echo: Endpoint):
     async with wire(remote) as session:
         assert await session.call("echo", text="hello") == "hello"
         assert {tool["name"] for tool in (await session.request("tools/list"))["tools"]}
+        (shown,) = front.api("GET", f"/tenants/{remote.tenant}/sessions")["items"]
+        assert shown["process"].startswith("u-")
+        backend = front.api("GET", f"/tenants/{remote.tenant}/backends/{remote.name}")
+        assert (backend["status"], backend["processes"]["leased"]) == ("running", 1)
+        assert value(front, "trunkline_upstream_sessions") == 1
+    await no_upstream_is_left(front)
+    assert echo.gateway.api("GET", f"/tenants/{echo.tenant}/sessions")["items"] == []
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+@pytest.mark.parametrize("kind", ["streamable", "json", "stateless", "sse"])
+async def test_the_official_client_reaches_a_server_of_the_official_sdk(front: Gateway, kind: str, mode: str):
+    heard: list[float] = []
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        heard.append(progress)
+
+    async def answer(context: object, params: types.ElicitRequestParams) -> types.ElicitResult:
+        return types.ElicitResult(action="accept", content={"name": "Ada"})
+
+    with sdk(front, kind) as remote:
+        async with python_client(remote, "streamable", mode=mode, elicitation_callback=answer) as client:
+            assert text_of(await client.call_tool("echo", {"text": "hé\n"})) == "hé\n"
+            assert len((await client.list_tools()).tools) == 6
+            if kind in ("streamable", "sse") and mode == "legacy":  # else it has no way to ask
+                assert text_of(await client.call_tool("ask", {})) == "Ada"
+            if kind in ("streamable", "sse"):
+                done = await client.call_tool("count", {"until": 5}, progress_callback=on_progress)
+                assert text_of(done) == "done"
+                assert heard[-1] == 5
+            got = json.loads(text_of(await client.call_tool("headers", {})))
+            assert got["authorization"] == "Bearer sdk"
+            assert remote.key not in str(got)
+        checked = front.api("POST", f"/tenants/{remote.tenant}/backends/{remote.name}:check")
+        assert checked["ok"], checked
+        assert {step["step"] for step in checked["steps"]} >= {"resolve", "connect", "initialize", "tools/list"}
+        # Sessions of 2026-07-28 are the gateway's, and are kept for the client's next request.
+        front.api("DELETE", f"/tenants/{remote.tenant}/backends/{remote.name}")
+    await no_upstream_is_left(front)
+
+
+@pytest.mark.node
+async def test_a_server_of_the_typescript_sdk(front: Gateway):
+    port = free_port()
+    with listening(EVERYTHING_REMOTE, port, PORT=str(port)):
+        remote = reached(front, f"http://127.0.0.1:{port}/mcp")
+        async with python_client(remote, "streamable") as client:
+            assert text_of(await client.call_tool("echo", {"message": "hi"})) == "Echo: hi"
+            assert len((await client.list_tools()).tools) > 5
+    await no_upstream_is_left(front)
+
+
+async def test_it_falls_back_to_the_older_transport(front: Gateway):
+    """A URL of HTTP+SSE, with `transport: auto`."""
+    with sdk(front, "sse", transport="auto") as remote:
+        async with wire(remote) as session:
+            assert await session.call("echo", text="hello") == "hello"
+
+
+async def test_wrong_headers_are_said_to_be_wrong(front: Gateway):
+    with sdk(front, "streamable", headers={"Authorization": "Bearer wr0ng"}) as remote:
+        async with httpx2.AsyncClient(timeout=30) as http:
+            with pytest.raises(RpcError) as caught:
+                await Wire(http, remote).open()
+    assert caught.value.reason == "upstream_refused"
+    assert "does not accept the `headers`" in str(caught.value)
+    assert "wr0ng" not in str(caught.value) + front.log.read_text()
+
+
+async def test_a_server_that_dies_in_a_call(front: Gateway):
+    """Its caller is told that nobody knows; the next session is refused in words."""
+    with sdk(front, "streamable") as remote:
+        async with wire(remote) as session:
+            error = await session.ask("die")
+            assert (error.reason, error.data["outcome"]) == ("call_cut_off", "unknown")
+            error = await session.ask("echo", text="x")
+            assert error.reason == "backend_unavailable"
+    await no_upstream_is_left(front)
+
+
+async def test_a_server_that_has_forgotten_the_session_gets_a_new_one(front: Gateway):
+    """It was restarted meanwhile: with `respawn` the session goes on, else it ends."""
+    port = free_port()
+    with sdk(front, "streamable", port, recovery="respawn") as remote:
+        async with wire(remote) as session:
+            assert await session.call("echo", text="one") == "one"
+            with listening([sys.executable, "-c", "pass"], port):
+                pass
+            await _restarted(front, remote, port, session)
+
+
+async def _restarted(front: Gateway, remote: Endpoint, port: int, session: Wire) -> None:
+    await session.ask("die")
+    with listening([*SDK, "streamable", str(port)], port):
+        error = await session.ask("echo", text="two")
+        assert error.reason == "backend_exited"
+        assert await session.call("echo", text="three") == "three"
+
+
+@pytest.mark.parametrize("how", ["delete", "disable", "restart"])
+async def test_a_change_ends_the_sessions(front: Gateway, echo: Endpoint, how: str):
+    remote = behind(front, echo)
+    path = f"/tenants/{remote.tenant}/backends/{remote.name}"
+    async with wire(remote) as session:
+        await session.call("echo", text="x")
+        if how == "delete":
+            front.api("DELETE", path)
+        elif how == "disable":
+            front.api("PATCH", path, {"enabled": False, "reason": "enough"})
+        else:
+            front.api("POST", path + ":restart")
+        response = await session.post(rpc("tools/call", 9, {"name": "echo", "arguments": {"text": "y"}}))
+        assert response.status_code in (403, 404)
+    await no_upstream_is_left(front)
+
+
+async def test_nobody_there_is_503_and_soon_at_once(front: Gateway):
+    remote = reached(front, f"http://127.0.0.1:{free_port()}/mcp")
+    async with httpx2.AsyncClient(timeout=30) as http:
+        for _ in range(6):
+            with pytest.raises(RpcError) as caught:
+                await Wire(http, remote).open()
+            assert caught.value.reason == "backend_unavailable"
+    assert "several times in a row" in str(caught.value)
+    backend = front.api("GET", f"/tenants/{remote.tenant}/backends/{remote.name}")
+    assert backend["status"] == "breaker_open"
+    assert "refuses connections" in backend["last_error"]
+
+
+async def test_it_is_a_member_of_a_toolset(front: Gateway, echo: Endpoint):
+    with sdk(front, "streamable") as remote:
+        local = front.add_backend(remote.tenant, "local", ECHO[0], ECHO[1:])
+        assert local
+        members = [{"backend": remote.name, "prefix": "far_"}, {"backend": "local", "prefix": "near_"}]
+        front.api("POST", f"/tenants/{remote.tenant}/toolsets", {"name": "all", "members": members})
+        toolset = Endpoint(front, remote.tenant, "all", f"{front.url}/t/{remote.tenant}/all", remote.key)
+        async with wire(toolset) as session:
+            tools = [each["name"] for each in (await session.request("tools/list"))["tools"]]
+            assert {"far_echo", "near_echo"} <= {*tools}
+            assert value(front, "trunkline_upstream_sessions") == 0
+            assert await session.call("far_echo", text="far") == "far"
+            assert await session.call("near_echo", text="near") == "near"
+    await no_upstream_is_left(front)
+
+
+async def test_many_sessions_stay_apart(front: Gateway):
+    """Equal ids in all of them, calls at once."""
+    with sdk(front, "streamable") as remote:
+
+        async def one(number: int) -> None:
+            async with wire(remote) as session:
+                for turn in range(5):
+                    text = f"{number}-{turn}"
+                    assert await session.call("echo", text=text) == text
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(40):
+                tasks.start_soon(one, number)
+    await no_upstream_is_left(front)
+
+
+async def test_a_node_that_stops_ends_its_sessions_at_the_server(start_gateway: Callable[..., Gateway], echo: Endpoint):
+    front = start_gateway(DRAIN_S="2", **LOOPBACK)
+    remote = behind(front, echo)
+    async with httpx2.AsyncClient(timeout=30) as http:
+        session = Wire(http, remote)
+        await session.open()
+        assert len(echo.gateway.api("GET", f"/tenants/{echo.tenant}/sessions")["items"]) == 1
+        await anyio.to_thread.run_sync(front.stop)
+    assert echo.gateway.api("GET", f"/tenants/{echo.tenant}/sessions")["items"] == []

@@ -28,11 +28,11 @@ async def names(rig: Rig) -> list[str]:
     [
         (CLAUDE, {}, {"weather-server": "npx", "files": "uvx"}),
         (json.loads(CLAUDE), {}, {"weather-server": "npx", "files": "uvx"}),
-        ("\ufeff\n" + VSCODE, {"token": "t"}, {"github": "gh-mcp"}),
-        ("// by hand\n" + VSCODE, {"token": "t"}, {"github": "gh-mcp"}),
+        ("\ufeff\n" + VSCODE, {"token": "t"}, {"github": "gh-mcp", "docs": "https://docs.example.com/mcp"}),
+        ("// by hand\n" + VSCODE, {"token": "t"}, {"github": "gh-mcp", "docs": "https://docs.example.com/mcp"}),
         ({"mcp": {"servers": {"a": {"command": "cat"}}}}, {}, {"a": "cat"}),
-        (OPENCODE, {"A_KEY": "k"}, {"local": "bun"}),
-        (CODEX, {"DOCS_TOKEN": "k"}, {"docs-search": "npx"}),
+        (OPENCODE, {"A_KEY": "k"}, {"local": "bun", "away": "https://mcp.example.com"}),
+        (CODEX, {"DOCS_TOKEN": "k"}, {"docs-search": "npx", "remote": "https://mcp.example.com"}),
         (SERVER, {"WEATHER_KEY": "k"}, {"weather-mcp": "npx"}),
         (json.dumps({"server": SERVER}), {"WEATHER_KEY": "k"}, {"weather-mcp": "npx"}),
     ],
@@ -51,7 +51,7 @@ async def test_every_format_first_looked_at_then_made(rig, document, env, found)
     assert [(each["name"], each["problems"]) for each in created] == [(name, []) for name in found]
     assert all(each["problems"] for each in answer["entries"] if each["outcome"] == "skipped")
     specs = [await rig.admin.backends.get("acme", name) for name in found]
-    assert [spec.command for spec in specs] == [*found.values()]
+    assert [spec.command or spec.url for spec in specs] == [*found.values()]
     assert rig.effects.heard == [("backend_changed", spec) for spec in specs]
     acts = [(act.tenant, act.action, act.target) for act in await rig.trail("acme")]
     assert acts == [("acme", "backend.create", f"backends/{name}") for name in found]
@@ -89,14 +89,15 @@ async def test_what_cannot_be_made_is_skipped_and_the_others_are_made(rig):
             ("\\ud800x", "x", done),
             ("X", "x", "skipped"),
             ("number", "number", "skipped"),
-            ("away", "away", "skipped"),
+            ("away", "away", done),
             ("good", "good", done),
         ]
         assert answer.json()["entries"][0]["problems"] == [EXISTS]
         assert answer.json()["entries"][4]["problems"] == ["args.0: Input should be a valid string"]
         assert "hunter2" not in answer.text
     assert await rig.admin.backends.get("acme", "echo") == before
-    assert await names(rig) == ["echo", "good", "x"]
+    assert await names(rig) == ["away", "echo", "good", "x"]
+    assert (await rig.admin.backends.get("acme", "away")).url == "https://mcp.example.com"
 
 
 async def test_a_placeholder_is_filled_or_its_server_skipped(rig):
