@@ -12,7 +12,7 @@ import anyio.to_thread
 
 from app.backends.pool import ProcessPool
 from app.catalog.entries import Decision, Entry, Problem, definition_of
-from app.catalog.judging import Decided, Found, decided, judge, withheld
+from app.catalog.judging import Decided, Found, decided, judge, names_of, withheld
 from app.catalog.stores import ApprovalStore, CatalogStore
 from app.domain import BackendSpec, Limits
 from app.errors import (
@@ -27,6 +27,7 @@ from app.event import Event
 from app.links.inquiry import inquire
 from app.links.source import LinkLease
 from app.metrics import Metrics
+from app.pins import MAX_NAMES
 from app.protocol.toolset.offer import Known, Offer
 from app.single_flight import SingleFlight
 from app.storage.audit_act import Act
@@ -146,10 +147,18 @@ class Catalog:
                 raise
             return  # what is cached serves on
         for name in stale:
-            if name in rows:
-                self._keep((tenant, name), rows[name])
-            else:
-                self._drop((tenant, name))
+            self._replace((tenant, name), rows.get(name))
+
+    def _replace(self, key: Key, row: CatalogRow | None) -> None:
+        """Whoever has read it tells of it, if toolsets see it otherwise now: nobody else would notice afterwards."""
+        before = self._entries.get(key)
+        if row is None:
+            self._drop(key)
+        else:
+            self._keep(key, row)
+        now = self._entries.get(key)
+        if (before and before[0].known) is not (now and now[0].known):
+            self.changed.tell(key)
 
     def _keep(self, key: Key, row: CatalogRow) -> None:
         kept = self._drop(key)
@@ -200,25 +209,41 @@ class Catalog:
         await self._store_judged(spec.key, definition_of(spec), offer)
 
     async def _store_judged(self, key: Key, definition: str, offer: Offer) -> None:
-        pins = await self._judge(key, offer)
+        pins, said = await self._judge(key, offer)
         await self._store.put(*key, definition, offer.dump(), pins, datetime.now(UTC))
-        await self._read_again(key)
+        if await self._approvals.get(*key) != said:
+            await self.judge_again(key)
+        else:
+            await self._read_again(key)
 
-    async def _judge(self, key: Key, offer: Offer) -> Mapping[str, Found]:
-        others = [entry.offer for other, (entry, _) in self._entries.items() if other[0] == key[0] and other != key]
-        return await anyio.to_thread.run_sync(judge, offer, await self._approvals.get(*key), others)
+    async def _judge(self, key: Key, offer: Offer) -> tuple[Mapping[str, Found], Approvals]:
+        """What is found of the tools, and compared with what: a person may have said something else meanwhile."""
+        said = await self._approvals.get(*key)
+        if said.policy == "off" and not said.tools:
+            return {}, said
+        beside = await self._names_beside(key)
+        for _ in range(MAX_JUDGEMENTS):
+            pins = await anyio.to_thread.run_sync(judge, offer, said, beside)
+            before, said = said, await self._approvals.get(*key)
+            if said == before:
+                break
+        return pins, before
+
+    async def _names_beside(self, key: Key) -> Sequence[str]:
+        """Of the tools of the tenant's other backends; the same on every node, whatever it has read before."""
+        names: list[str] = []
+        for backend in await self._store.backends(key[0]):
+            if backend == key[1] or len(names) >= MAX_NAMES:
+                continue
+            if (key[0], backend) not in self._entries:
+                await self._read(key[0], [backend])
+            entry = self._entries.get((key[0], backend))
+            if entry is not None:
+                names += await anyio.to_thread.run_sync(names_of, entry[0].offer)
+        return names
 
     async def _read_again(self, key: Key) -> None:
-        """Tells of it if toolsets see it otherwise now."""
-        before = self._entries.get(key)
-        row = (await self._store.get(key[0], [key[1]])).get(key[1])
-        if row is None:
-            self._drop(key)
-        else:
-            self._keep(key, row)
-        now = self._entries.get(key)
-        if (before and before[0].known) is not (now and now[0].known):
-            self.changed.tell(key)
+        self._replace(key, (await self._store.get(key[0], [key[1]])).get(key[1]))
 
     # --- approving
 
@@ -249,8 +274,9 @@ class Catalog:
             row = (await self._store.get(key[0], [key[1]])).get(key[1])
             if row is None:
                 return
-            pins = await self._judge(key, Offer.load(row.offer))
-            if await self._store.judged(*key, row.revision, pins):
+            pins, said = await self._judge(key, Offer.load(row.offer))
+            is_stored = await self._store.judged(*key, row.revision, pins)
+            if is_stored and await self._approvals.get(*key) == said:
                 break
         await self._read_again(key)
 
@@ -264,8 +290,10 @@ class Catalog:
         Raises:
             BackendNotFound, StorageUnavailable.
         """
-        said = await self._approvals.get(*key)
-        return {} if said.policy == "off" else withheld(offer, await self._judge(key, offer), said.policy)
+        if (await self._approvals.get(*key)).policy == "off":
+            return {}
+        pins, said = await self._judge(key, offer)
+        return withheld(offer, pins, said.policy)
 
     # --- in the background
 

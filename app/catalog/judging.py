@@ -1,5 +1,6 @@
 """What is found of each tool that a backend offers, compared with what a person has approved; and what is withheld."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -20,30 +21,45 @@ Found = Mapping[str, Any]  # of one tool, as it is stored: `status`, `fingerprin
 
 
 def tools_of(offer: Offer) -> dict[str, dict[str, Any]]:
-    """The definitions that can be read, by name; of two tools with one name the first counts."""
-    found: dict[str, dict[str, Any]] = {}
+    """The definitions that can be read, by name; of two tools with one name the first counts, as in lists: if that one
+    cannot be read, none does."""
+    found: dict[str, dict[str, Any] | None] = {}
     for item in offer.items("tools/list"):
         name = string_of(members_of(item).get("name"))
         if name is not None and name not in found:
-            try:
-                found[name] = msgspec.json.decode(item)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                continue
+            found[name] = _read(item)
+    return {name: definition for name, definition in found.items() if definition is not None}
+
+
+def _read(item: msgspec.Raw) -> dict[str, Any] | None:
+    """None where clients may read something else than the gateway does: of two members with one name some take the
+    first, and some know larger numbers."""
+    try:
+        json.loads(bytes(item), object_pairs_hook=_each_once)
+        found: dict[str, Any] = msgspec.json.decode(item)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return None
     return found
 
 
-def _names_of(offer: Offer) -> list[str]:
+def _each_once(members: list[tuple[str, Any]]) -> None:
+    if len({name for name, _ in members}) < len(members):
+        raise ValueError
+
+
+def names_of(offer: Offer) -> list[str]:
+    """Of all tools that have one."""
     named = (string_of(members_of(item).get("name")) for item in offer.items("tools/list"))
     return [name for name in named if name is not None]
 
 
-def judge(offer: Offer, approvals: Approvals, others: Iterable[Offer]) -> dict[str, Found]:
-    """What is found of each tool, offered or approved. `others`: of the tenant's other backends, whose tools clients
-    may see beside these. May take seconds for large hostile definitions: call it in a thread."""
+def judge(offer: Offer, approvals: Approvals, others: Iterable[str]) -> dict[str, Found]:
+    """What is found of each tool, offered or approved. `others`: the names of the tools of the tenant's other backends,
+    which clients may see beside these. May take seconds for large hostile definitions: call it in a thread."""
     if approvals.policy == "off" and not approvals.tools:
         return {}
     offered = tools_of(offer)
-    names = ToolNames([*offered, *(name for other in others for name in _names_of(other))])
+    names = ToolNames([*offered, *others])
     minor: Minor = "accept" if approvals.minor == "accept" else "ask"
     found: dict[str, Found] = {}
     for tool in [*offered, *(name for name in approvals.tools if name not in offered)]:

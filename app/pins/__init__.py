@@ -9,11 +9,11 @@ from app.pins.change import SENTENCES, Change, Finding, Kind, Reason
 from app.pins.classification import classify
 from app.pins.differences import Difference, Hunk, difference
 from app.pins.hidden import visible
-from app.pins.names import ToolNames
+from app.pins.names import MAX_NAMES, ToolNames
 from app.pins.statuses import Minor, Pin, Policy, Status, is_passed, needs_person, pin, refusal
 
 __all__ = [
-    "MAX_BYTES", "MAX_DEPTH", "SENTENCES", "Change", "DefinitionTooLarge", "Difference", "Finding", "Hunk", "Kind",
-    "Minor", "Pin", "Policy", "Reason", "Status", "ToolNames", "canonical", "classify", "difference", "fingerprint",
-    "is_passed", "needs_person", "pin", "refusal", "visible",
+    "MAX_BYTES", "MAX_DEPTH", "MAX_NAMES", "SENTENCES", "Change", "DefinitionTooLarge", "Difference", "Finding", "Hunk",
+    "Kind", "Minor", "Pin", "Policy", "Reason", "Status", "ToolNames", "canonical", "classify", "difference",
+    "fingerprint", "is_passed", "needs_person", "pin", "refusal", "visible",
 ]  # fmt: skip

@@ -12,6 +12,7 @@ from app.catalog.catalog import Catalog
 from app.catalog.entries import Decision, definition_of
 from app.domain import Sandbox
 from app.errors import Conflict, InvalidRequest, NotFound, StorageUnavailable
+from app.pins import fingerprint
 from app.protocol.jsonrpc import encoded
 from app.storage.tools.approvals import Approval, Approvals
 from app.storage.tools.catalog import CatalogRow
@@ -34,6 +35,9 @@ class Store:
         if self.is_away:
             raise StorageUnavailable
         return {name: self.rows[tenant, name] for name in backends if (tenant, name) in self.rows}
+
+    async def backends(self, tenant):
+        return sorted(name for of, name in self.rows if of == tenant)
 
     async def put(self, tenant, backend, definition, offer, pins, now):
         before = self.rows.get((tenant, backend))
@@ -270,3 +274,78 @@ async def test_what_was_not_looked_at_cannot_be_approved(rig):
     with pytest.raises(InvalidRequest, match="no tool fly"):
         await rig.catalog.decide(key, Decision(False, ["fly"], 1, "me"))
     assert rig.store.said.tools == {}
+
+
+KEY = ("acme", "red")
+
+
+def described(offer, words: str):
+    """The offer, whose first tool says this besides."""
+    edited = [msgspec.json.decode(item) for item in offer.items("tools/list")]
+    edited[0]["description"] += words
+    return offer.with_list("tools/list", [encoded(each) for each in edited])
+
+
+async def test_whoever_reads_a_change_first_tells_open_sessions_of_it(rig):
+    rig.store.said.policy = "block"
+    await rig.catalog.of_members("acme", ["red"])
+    await rig.catalog.decide(KEY, Decision(True, None, None, "me"))
+    rig.store.said.tools.clear()
+    elsewhere = Catalog(rig.store, rig.store.said, rig.find, None, None, rig.running.metrics)  # type: ignore[arg-type]
+    await elsewhere.judge_again(KEY)
+    rig.changes.clear()
+    rig.catalog._entries = {key: (entry, 0.0) for key, (entry, _) in rig.catalog._entries.items()}
+    (known,) = await rig.catalog.of_members("acme", ["red"])  # a session that opens, before this node hears of it
+    assert len(known.withheld) == 6
+    assert rig.changes == [KEY]
+
+
+async def test_a_tool_of_another_backend_is_known_on_a_node_that_has_read_nothing(rig):
+    rig.store.said.policy = "block"
+    await rig.catalog.of_members("acme", ["red", "blue"])
+    blue = rig.catalog._entries["acme", "blue"][0].offer
+    named = msgspec.json.decode(blue.items("tools/list")[0]) | {"name": "make_rows"}
+    await rig.catalog.note(rig.specs["blue"], blue.with_list("tools/list", [encoded(named)]))
+    await rig.catalog.decide(KEY, Decision(True, None, None, "me"))
+    edited = described(rig.catalog._entries[KEY][0].offer, ", like make_rows")
+    for catalog in (rig.catalog, Catalog(rig.store, rig.store.said, rig.find, None, None, rig.running.metrics)):  # type: ignore[arg-type]
+        assert list(await catalog.withheld(KEY, edited)) == ["say"]
+
+
+class Meanwhile:
+    """Approvals of which something else is said after they were read `at` times."""
+
+    def __init__(self, said: Said, at: int) -> None:
+        self._said, self._at = said, at
+
+    async def get(self, tenant, backend):
+        found = await self._said.get(tenant, backend)
+        self._at -= 1
+        if self._at == 0:
+            rejected = fingerprint(msgspec.json.decode(self._said.tools["say"].approved or b""))
+            self._said.tools["say"] = replace(self._said.tools["say"], rejected=rejected)
+        return found
+
+    async def put(self, tenant, backend, changed, *, act=None):
+        raise AssertionError
+
+
+@pytest.mark.parametrize("at", [1, 2])
+async def test_a_rejection_while_tools_are_judged_holds(rig, at):
+    rig.store.said.policy = "block"
+    await rig.catalog.of_members("acme", ["red"])
+    await rig.catalog.decide(KEY, Decision(True, None, None, "me"))
+    offer = rig.catalog._entries[KEY][0].offer
+    said = Meanwhile(rig.store.said, at)
+    catalog = Catalog(rig.store, said, rig.find, None, None, rig.running.metrics)  # type: ignore[arg-type]
+    await catalog.note(rig.specs["red"], offer)
+    assert list(catalog.cached("acme", ["red"])[0].withheld) == ["say"]
+
+
+async def test_a_rejection_while_a_session_asks_what_is_withheld_holds_there(rig):
+    rig.store.said.policy = "block"
+    await rig.catalog.of_members("acme", ["red"])
+    await rig.catalog.decide(KEY, Decision(True, None, None, "me"))
+    said = Meanwhile(rig.store.said, 2)
+    catalog = Catalog(rig.store, said, rig.find, None, None, rig.running.metrics)  # type: ignore[arg-type]
+    assert list(await catalog.withheld(KEY, rig.catalog._entries[KEY][0].offer)) == ["say"]

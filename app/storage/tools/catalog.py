@@ -1,6 +1,6 @@
 """The catalogue in the database: what backends offer, as bytes that only `catalog` understands."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -42,6 +42,11 @@ class CatalogRepository:
         query = select(catalog, registered.c.pin.label("policy")).join(registered, same)
         query = query.where(catalog.c.tenant == tenant, catalog.c.backend.in_(list(backends)))
         return {row.backend: _row(row) for row in await self._database.rows(query)}
+
+    async def backends(self, tenant: str) -> Sequence[str]:
+        """Those that have been asked, by name."""
+        query = select(catalog.c.backend).where(catalog.c.tenant == tenant).order_by(catalog.c.backend)
+        return [row.backend for row in await self._database.rows(query)]
 
     async def put(
         self, tenant: str, backend: str, definition: str, offer: bytes, pins: Mapping[str, Any], now: datetime

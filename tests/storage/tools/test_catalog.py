@@ -30,6 +30,7 @@ async def test_a_revision_counts_changes_of_what_is_offered(catalog):
     other = (await catalog.get("acme", ["echo"]))["echo"]
     assert (other.revision, other.changed_at) == (2, LATER)
     assert await catalog.get("zenith", ["echo"]) == {}
+    assert (await catalog.backends("acme"), await catalog.backends("zenith")) == (["echo"], [])
 
 
 async def test_an_entry_has_the_policy_of_its_backend_and_goes_with_it(catalog, backends):
