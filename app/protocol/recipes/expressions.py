@@ -15,6 +15,7 @@ from jmespath.visitor import TreeInterpreter
 
 MAX_EXPRESSION = 1000  # characters
 FUEL = 20_000  # of one step, or of the output: at most some 20 ms
+FUEL_OF_RUN = 40_000  # of all steps together: those that are skipped follow each other without a pause
 BYTES_OF_FUEL = 256  # of values that are made, compared or passed to a function
 MAX_DEPTH = 20  # of templates
 
@@ -29,18 +30,20 @@ class BadExpression(ValueError):
 
 
 class Fuel:
-    """What the expressions of one step may still burn."""
+    """What the expressions of one step may still burn, as long as there is some left of the whole run."""
 
-    __slots__ = ("_left",)
+    __slots__ = ("_left", "_whole")
 
-    def __init__(self, left: int = FUEL) -> None:
-        self._left = left
+    def __init__(self, left: int = FUEL, whole: "Fuel | None" = None) -> None:
+        self._left, self._whole = left, whole
 
     def burn(self, units: int) -> None:
         """Raises BadExpression: there is not so much left."""
         self._left -= units
         if self._left < 0:
-            raise BadExpression("the expressions of a step do too much work")
+            raise BadExpression("the expressions do too much work")
+        if self._whole is not None:
+            self._whole.burn(units)
 
     def weigh(self, value: Any) -> None:
         """Burns what the size of a value costs."""

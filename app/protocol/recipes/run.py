@@ -6,7 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from app.protocol.jsonrpc import members_of, string_of
-from app.protocol.recipes.expressions import BadExpression, Fuel, filled, is_true, value_of
+from app.protocol.recipes.expressions import FUEL, FUEL_OF_RUN, BadExpression, Fuel, filled, is_true, value_of
 from app.protocol.recipes.recipe import Recipe, Step
 
 MAX_RESULT = 1 << 20  # bytes of one step's result
@@ -66,6 +66,7 @@ class Run:
         self.recipe = recipe
         self.trace: list[Ran] = []
         self._scope: dict[str, Any] = {"input": arguments, "steps": {}}
+        self._fuel = Fuel(FUEL_OF_RUN)
         self._group = 0
         self._asking: dict[str, Step] = {}
         self._calling: dict[str, Step] = {}
@@ -158,7 +159,7 @@ class Run:
     def _begin_step(self, step: Step, now: float) -> list[Next]:
         self._began[step.id] = now
         try:
-            fuel = Fuel()
+            fuel = Fuel(FUEL, self._fuel)
             if step.condition is not None and not is_true(value_of(step.condition, self._scope, fuel)):
                 self._see(step, skipped=True)
                 self._note(step, "skipped", now)
@@ -174,7 +175,7 @@ class Run:
 
     def _call(self, step: Step, now: float) -> list[Next]:
         try:
-            arguments = msgspec.json.encode(filled(step.arguments, self._scope, Fuel()))
+            arguments = msgspec.json.encode(filled(step.arguments, self._scope, Fuel(FUEL, self._fuel)))
         except BadExpression as error:
             return self._fail_step(step, str(error), now)
         self._calling[step.id] = step
@@ -228,7 +229,7 @@ class Run:
         """Without `output` the results of the last group."""
         method, steps = self.recipe.method, self._scope["steps"]
         if method.output is not None:
-            made = filled(method.output, self._scope, Fuel())
+            made = filled(method.output, self._scope, Fuel(FUEL, self._fuel))
             if len(msgspec.json.encode(made)) > MAX_RESULT:
                 raise BadExpression(f"it exceeds {MAX_RESULT >> 20} MiB")
             return made

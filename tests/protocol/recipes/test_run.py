@@ -1,6 +1,7 @@
 """Run: which calls come next, and what is said at the end."""
 
 import json
+import time
 from typing import Any
 
 import msgspec
@@ -158,6 +159,15 @@ def test_an_expression_without_a_value_fails_its_step(where):
 def test_after_an_expression_without_a_value_no_other_step_of_its_group_begins():
     _, then = begun(recipe((step("a", condition="abs('a')"), step("b")), step("c")))
     assert words(then).endswith("Not done: a, b, c.")
+
+
+def test_all_expressions_of_a_run_together_have_a_limit():
+    heavy = [step(f"s{number}", condition="input.many[?@ > `9`]") for number in range(32)]
+    began = time.perf_counter()
+    _, then = begun(recipe(*heavy), many=list(range(9)) * 200)
+    assert "the expressions do too much work" in words(then)
+    assert time.perf_counter() - began < 1.0  # some 40 ms, on a machine with nothing else to do
+    assert isinstance(begun(recipe(*heavy[:2], step("end")), many=list(range(9)) * 200)[1][0], CallTool)
 
 
 def test_an_expression_that_fails_after_the_answer_ends_the_run():
