@@ -42,7 +42,8 @@ TIERS = ("none", "base", "kernel", "namespaces", "assisted")
 
 # Reasons of refusals that are not the caller's.
 FAULTS = (
-    "backend_error", "backend_exited", "backend_unavailable", "backend_busy", "overloaded", "routes_unavailable",
+    "backend_error", "backend_exited", "backend_unavailable", "backend_busy", "upstream_refused", "upstream_failed",
+    "overloaded", "routes_unavailable",
     "node_unavailable", "storage_unavailable", "storage_read_only", "internal_error",
 )  # fmt: skip
 

@@ -29,13 +29,14 @@ class ServerEvent(NamedTuple):
 class EventReader:
     """Reads one stream, in any pieces. Events without data are left out.
 
-    `last_id`: of the last event that had one, whether it had data or not; `retry_ms`: when the server wants to be asked
-    again.
+    `count`: of events so far. `last_id`: of the last event that had one, whether it had data or not; `retry_ms`: when
+    the server wants to be asked again.
     """
 
     def __init__(self, limit_bytes: int, last_id: bytes = b"", retry_ms: int = -1) -> None:
         self._limit = limit_bytes
         self.last_id, self.retry_ms = last_id, retry_ms
+        self.count = 0
         self._next_id = last_id
         self._partial: list[bytes] = []  # of a line
         self._kind, self._data = b"", list[bytes]()
@@ -57,6 +58,7 @@ class EventReader:
                 self._field(line)
             elif (event := self._dispatch()) is not None:
                 found.append(event)
+                self.count += 1
         if rest:
             self._partial.append(rest)
             self._size += len(rest)

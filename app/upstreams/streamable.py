@@ -23,6 +23,7 @@ from app.upstreams.statuses import Answer, Body, failure
 from app.upstreams.wire import ACCEPT_S, OlderServer, SessionLost, Side
 
 GOODBYE_S = 3.0
+LISTEN, ACKNOWLEDGED = "subscriptions/listen", b'"notifications/subscriptions/acknowledged"'
 ENDED = "the server has ended the session"
 
 log = logging.getLogger(__name__)
@@ -39,7 +40,11 @@ class Streamable:
     # --- calls
 
     async def call(self, call: Call, request: Request, line: bytes) -> None:
-        """As Wire.call. A stream that is cut is resumed, if its events had ids."""
+        """As Wire.call. A stream that is cut is resumed, if its events had ids; a subscription of 2026-07-28 is made
+        again."""
+        if call.is_sessionless and call.method == LISTEN:
+            await self._subscribe(call, request, line)
+            return
         reader = EventReader(self._side.limit_bytes)
         try:
             async with self._channel.request("POST", [*POST, *self._headers(request)], line) as exchanged:
@@ -54,7 +59,7 @@ class Streamable:
             return self._routing.of(message)
         return session_headers(self._session_id, self._version)
 
-    async def _answer(self, call: Call, exchanged: Exchanged, reader: EventReader) -> None:
+    async def _answer(self, call: Call, exchanged: Exchanged, reader: EventReader, *, is_again: bool = False) -> None:
         answer = exchanged.answer
         if not answer.is_good:
             await self._refused(call, exchanged)
@@ -62,7 +67,7 @@ class Streamable:
         if call.method == "initialize" and not call.is_sessionless:
             self._session_id = checked_session_id(answer.session_ids)
         if answer.body is Body.EVENTS:
-            await self._read(exchanged, reader, call)
+            await self._read(exchanged, reader, call, is_again=is_again)
         elif answer.body is Body.JSON:
             await self._whole(call, exchanged)
         else:
@@ -77,10 +82,12 @@ class Streamable:
         if call.is_open:
             raise InvalidResponse(f"{self._channel.host} did not answer the call: what it sent is no answer to it")
 
-    async def _read(self, exchanged: Exchanged, reader: EventReader, call: Call) -> None:
+    async def _read(self, exchanged: Exchanged, reader: EventReader, call: Call, *, is_again: bool = False) -> None:
+        """`is_again`: a subscription that is made again; that it is acknowledged is known already."""
         while (events := await exchanged.events(reader)) is not None:
             for event in events:
-                self._side.calls.received(event.data, call)
+                if not (is_again and ACKNOWLEDGED in event.data):
+                    self._side.calls.received(event.data, call)
             if not call.is_open:
                 await exchanged.finish()
                 return
@@ -123,6 +130,26 @@ class Streamable:
         self._version = version if version is not None and is_value(version) else None
 
     # --- streams that go on
+
+    async def _subscribe(self, call: Call, request: Request, line: bytes) -> None:
+        """Until it is answered or cancelled. What happens between two streams is not told."""
+        host, attempts, is_acknowledged = self._channel.host, Reconnecting(self._side.chance), False
+        while True:
+            reader = EventReader(self._side.limit_bytes)
+            try:
+                async with self._channel.request("POST", [*POST, *self._headers(request)], line) as exchanged:
+                    await self._answer(call, exchanged, reader, is_again=is_acknowledged)
+            except (StreamCut, NotReached, CallCutOff) as error:
+                if not is_acknowledged and not isinstance(error, StreamCut):
+                    raise
+            if not call.is_open:
+                return
+            if reader.count:
+                is_acknowledged = True
+                attempts.heard()
+            if not is_acknowledged or attempts.is_hopeless:
+                raise CallCutOff(f"{host} has ended the subscription")
+            await asyncio.sleep(attempts.delay_s(reader.retry_ms))
 
     async def _resume(self, call: Call, reader: EventReader) -> None:
         """Asks for the rest of a call's stream until it is answered."""

@@ -23,6 +23,7 @@ from tests.mutations.faults_of_the_kernel import FAULTS_OF_THE_KERNEL
 from tests.mutations.faults_of_the_log import FAULTS_OF_THE_LOG
 from tests.mutations.faults_of_the_sandbox import FAULTS_OF_THE_SANDBOX
 from tests.mutations.faults_of_toolsets import FAULTS_OF_TOOLSETS
+from tests.mutations.faults_of_upstreams import FAULTS_OF_UPSTREAMS
 
 PROTOCOL = ("tests/protocol/test_exchange.py",)
 TOKENS = ("tests/auth/test_tokens.py", "tests/auth/test_tokens_refused.py")
@@ -553,6 +554,7 @@ FAULTS = (
     *FAULTS_OF_THE_LOG,
     *FAULTS_OF_THE_SANDBOX,
     *FAULTS_OF_TOOLSETS,
+    *FAULTS_OF_UPSTREAMS,
     *FAULTS_OF_THE_ERAS,
     *FAULTS_OF_THE_EDGE,
     *FAULTS_OF_EGRESS,

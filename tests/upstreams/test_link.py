@@ -16,8 +16,8 @@ from app.errors import (
     UpstreamRefused,
 )
 from app.metrics import Metrics
+from app.upstreams import events, streamable
 from app.upstreams import link as link_module
-from app.upstreams import streamable
 from tests.upstreams.rig import HELLO, Heard, line, make_upstreams, opened, polite, serving, spec_at
 
 CALL = line(7, "tools/call", name="add", arguments={})
@@ -551,3 +551,45 @@ async def test_a_goodbye_does_not_take_for_ever(monkeypatch):
             await opened(upstreams, spec_at(server.url))
         await server.until_quiet()
     assert len(server.of("DELETE")) == 1
+
+
+META = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
+
+
+async def test_a_subscription_that_is_cut_is_made_again(monkeypatch):
+    monkeypatch.setattr(events, "FIRST_S", 0.01)
+
+    async def answer(asked):
+        await asked.events()
+        await asked.event({"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged", "params": {}})
+        await asked.event({"jsonrpc": "2.0", "method": "notifications/tools/list_changed", "params": {}})
+        if asked.number == 0:
+            asked.cut()
+        await asked.gone()
+
+    async with serving(answer) as server, make_upstreams() as upstreams:
+        link, heard = await upstreams.lease(spec_at(server.url)), Heard()
+        link.attach(heard)
+        link.send(line(5, "subscriptions/listen", _meta=META, notifications={"toolsListChanged": True}))
+        await heard.until(lambda: len(heard.lines) == 3)
+        methods = [each["method"].rpartition("/")[2] for each in heard.lines]
+        assert methods == ["acknowledged", "list_changed", "list_changed"]
+        link.send(line(None, "notifications/cancelled", requestId=5))
+        await server.asked[1].gone()
+        assert not heard.failed
+        link.release("done")
+    await server.until_quiet()
+
+
+async def test_a_subscription_that_was_never_made_fails():
+    async def answer(asked):
+        await asked.events()
+        await asked.end()
+
+    async with serving(answer) as server, make_upstreams() as upstreams:
+        link, heard = await upstreams.lease(spec_at(server.url)), Heard()
+        link.attach(heard)
+        link.send(line(5, "subscriptions/listen", _meta=META))
+        assert isinstance(await heard.failure(5), CallCutOff)
+        link.release("done")
+    assert len(server.asked) == 1

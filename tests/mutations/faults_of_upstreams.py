@@ -1,0 +1,73 @@
+"""Faults of sessions with servers that are reached by URL."""
+
+from tests.mutations.fault import Fault
+
+LINK = ("tests/upstreams/test_link.py",)
+CONNECTING = ("tests/upstreams/test_connecting.py",)
+REGISTERED = ("tests/admin/resources/test_backends_url.py",)
+
+FAULTS_OF_UPSTREAMS = (
+    Fault(
+        "an address of an upstream is not checked",
+        "app/upstreams/connecting.py",
+        "lambda address: self._policy.require(address, url)",
+        "lambda address: None",
+        CONNECTING,
+    ),
+    Fault(
+        "a connection that could not be made counts for ever",
+        "app/upstreams/connecting.py",
+        "            self._closed(place.tenant)\n            if isinstance(error, UrlRefused):",
+        "            if isinstance(error, UrlRefused):",
+        CONNECTING,
+    ),
+    Fault(
+        "an answer to a call that was never made is passed on",
+        "app/upstreams/calls.py",
+        'self._dropped("upstream_unasked")\n            return',
+        'self._dropped("upstream_unasked")\n            self._deliver(line)\n            return',
+        LINK,
+    ),
+    Fault(
+        "a header's value goes to another host",
+        "app/admin/resources/backends.py",
+        'if kept and known is not None and origin_of(known.url or "") != origin_of(spec.url):',
+        "if False:",
+        REGISTERED,
+    ),
+    Fault(
+        "an old server sends the client's messages elsewhere",
+        "app/upstreams/http_sse.py",
+        "if (named.scheme, named.host, named.port) == (url.scheme, url.host, url.port):",
+        "if named.target:",
+        LINK,
+    ),
+    Fault(
+        "a call overtakes a notification",
+        "app/upstreams/link.py",
+        "            await _over(before)\n            async with self._turns:",
+        "            async with self._turns:",
+        LINK,
+    ),
+    Fault(
+        "a server is read although its session is held up",
+        "app/upstreams/channel.py",
+        "        await self._flow.turn()\n",
+        "",
+        LINK,
+    ),
+    Fault(
+        "a session that is over is not ended at the server",
+        "app/upstreams/link.py",
+        "await self._wire.goodbye()",
+        "pass",
+        LINK,
+    ),
+    Fault(
+        "a released link goes on reading",
+        "app/upstreams/link.py",
+        "        self._is_released, self._listener = True, None\n        self._cancel_tasks()\n",
+        "        self._is_released, self._listener = True, None\n",
+        LINK,
+    ),
+)
