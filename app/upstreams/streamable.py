@@ -3,9 +3,20 @@
 import asyncio
 import logging
 from contextlib import suppress
+from typing import TypeGuard
 
 from app.errors import BackendTimeout, CallCutOff, GatewayError, InvalidMessage, InvalidResponse, ResponseTooLarge
-from app.protocol.jsonrpc import METHOD_NOT_FOUND, Message, Request, Response, error_response, parse_backend
+from app.protocol.eras.sessionless_envelope import CAPABILITIES_KEY, SESSIONLESS, VERSION_KEY, refuses_handshake
+from app.protocol.jsonrpc import (
+    METHOD_NOT_FOUND,
+    UNSUPPORTED_PROTOCOL_VERSION,
+    Message,
+    Request,
+    Response,
+    error_response,
+    members_of,
+    parse_backend,
+)
 from app.upstreams.calls import Call
 from app.upstreams.channel import MAX_ERROR_BYTES, Channel, Exchanged, NotReached, StreamCut
 from app.upstreams.events import EventReader, Reconnecting
@@ -25,6 +36,12 @@ from app.upstreams.wire import ACCEPT_S, OlderServer, SessionLost, Side
 GOODBYE_S = 3.0
 LISTEN, ACKNOWLEDGED = "subscriptions/listen", b'"notifications/subscriptions/acknowledged"'
 ENDED = "the server has ended the session"
+
+_PROBE = b'{"jsonrpc":"2.0","id":"discover","method":"server/discover","params":{"_meta":{"%b":"%b","%b":{}}}}' % (
+    VERSION_KEY.encode(),
+    SESSIONLESS.encode(),
+    CAPABILITIES_KEY.encode(),
+)
 
 log = logging.getLogger(__name__)
 
@@ -95,31 +112,50 @@ class Streamable:
     async def _refused(self, call: Call, exchanged: Exchanged) -> None:
         """Four cases: the session is gone; the body has the error of JSON-RPC; a server of an older revision does not
         know what it was asked; or it is an error."""
-        answer = exchanged.answer
+        answer, is_first = exchanged.answer, call.method == "initialize" and not call.is_sessionless
         self._require_session(answer, call)
         error = failure(answer, self._channel.host)
         if answer.status in (401, 403):
             raise error
-        if answer.body is Body.JSON and await self._says_why(call, exchanged):
+        if answer.body is Body.JSON and (refusal := await self._refusal(call, exchanged)) is not None:
+            if is_first and answer.may_be_older and await self._speaks_sessionless_only(refusal):
+                words, data = "the server speaks 2026-07-28 only", {"supported": [SESSIONLESS]}
+                refusal = error_response(call.id, UNSUPPORTED_PROTOCOL_VERSION, words, data)
+            self._side.calls.received(refusal, call)
             return
         if call.method == "server/discover" and answer.may_be_older:
             words = f"{self._channel.host} answered HTTP {answer.status}"
             self._side.calls.received(error_response(call.id, METHOD_NOT_FOUND, words))
             return
-        if call.method == "initialize" and answer.may_be_older:
+        if is_first and answer.may_be_older:
             raise OlderServer(error)
         raise error
 
-    async def _says_why(self, call: Call, exchanged: Exchanged) -> bool:
+    async def _refusal(self, call: Call, exchanged: Exchanged) -> bytes | None:
+        """The error of JSON-RPC in the body."""
         try:
             body = await exchanged.body(MAX_ERROR_BYTES)
             message = parse_backend(body)
         except (StreamCut, ResponseTooLarge, InvalidMessage):
+            return None
+        is_error = isinstance(message, Response) and message.member == "error" and message.id in (call.id, b"null")
+        return body if is_error else None
+
+    async def _speaks_sessionless_only(self, refusal: bytes) -> bool:
+        """Whether a server that has refused `initialize`, but not by saying so, answers `server/discover`."""
+        if refuses_handshake(refusal):
             return False
-        if not isinstance(message, Response) or message.member != "error" or message.id not in (call.id, b"null"):
-            return False
-        self._side.calls.received(body, call)
-        return True
+        probe = parse_backend(_PROBE)
+        with suppress(GatewayError, StreamCut, TimeoutError):
+            async with (
+                asyncio.timeout(ACCEPT_S),
+                self._channel.request("POST", [*POST, *self._headers(probe)], _PROBE) as exchanged,
+            ):
+                if exchanged.answer.is_good and exchanged.answer.body is Body.JSON:
+                    found = parse_backend(await exchanged.body(MAX_ERROR_BYTES))
+                    versions = members_of(found.value).get("supportedVersions") if _is_result(found) else None
+                    return versions is not None and SESSIONLESS.encode() in bytes(versions)
+        return False
 
     def _require_session(self, answer: Answer, call: Call | None = None) -> None:
         if answer.status == 404 and self._session_id is not None and not (call is not None and call.is_sessionless):
@@ -233,3 +269,7 @@ class Streamable:
                 self._channel.request("DELETE", session_headers(self._session_id, self._version)) as exchanged,
             ):
                 await exchanged.finish()
+
+
+def _is_result(message: Message) -> TypeGuard[Response]:
+    return isinstance(message, Response) and message.member == "result"

@@ -16,6 +16,7 @@ from app.errors import (
     UpstreamRefused,
 )
 from app.metrics import Metrics
+from app.protocol.eras.sessionless_envelope import refuses_handshake
 from app.upstreams import events, streamable
 from app.upstreams import link as link_module
 from tests.upstreams.rig import HELLO, Heard, line, make_upstreams, opened, polite, serving, spec_at
@@ -593,3 +594,25 @@ async def test_a_subscription_that_was_never_made_fails():
         assert isinstance(await heard.failure(5), CallCutOff)
         link.release("done")
     assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("speaks", [True, False])
+async def test_a_server_of_2026_only_is_found_out_however_it_refuses_the_handshake(speaks):
+    """Then a bridge is put before it; else its refusal is passed on."""
+
+    async def answer(asked):
+        if asked.message["method"] == "server/discover" and speaks:
+            assert asked.headers["mcp-method"] == "server/discover"
+            await asked.result({"supportedVersions": ["2026-07-28"], "capabilities": {}})
+        else:
+            await asked.whole('{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"no _meta"}}', 400)
+
+    async with serving(answer) as server, make_upstreams() as upstreams:
+        link, heard = await upstreams.lease(spec_at(server.url)), Heard()
+        link.attach(heard)
+        link.send(line(1, "initialize"))
+        error = (await heard.answer(1))["error"]
+        assert refuses_handshake(json.dumps({"jsonrpc": "2.0", "id": 1, "error": error}).encode()) is speaks
+        assert error["code"] == (-32022 if speaks else -32602)
+        link.release("done")
+    assert len(server.asked) == 2
