@@ -220,6 +220,13 @@ class StoredBackend(Strict):
             raise PydanticCustomError("hidden", "`***` stands for an env value that is already set, but none is")
         return self
 
+    @model_validator(mode="after")
+    def _starts_in_a_shell(self) -> Self:
+        if not self.env.get("OPTIND", "1").isdecimal():
+            message = "the variable OPTIND has to be a number: the shell in the sandbox would not start"
+            raise PydanticCustomError("optind", message)
+        return self
+
     def spec(self, tenant: str, version: int = 1) -> BackendSpec:
         values = {**dict(self), "args": tuple(self.args), "timeouts": Timeouts(**dict(self.timeouts))}
         values |= {"command": self.command or "", "sandbox": self.sandbox.value(), "limits": self.limits.value()}

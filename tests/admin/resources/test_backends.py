@@ -100,6 +100,7 @@ async def test_a_taken_name_is_409_and_an_unknown_tenant_404(rig):
         ({"env": {f"A{number}": "" for number in range(129)}}, "#/env"),
         ({"env": {"A": "x" * 60_000, "B": "x" * 6_000}}, "#"),
         ({"env": {"A": "***"}}, "#"),
+        ({"env": {"OPTIND": "x"}}, "#"),
         ({"cwd": ""}, "#/cwd"),
         ({"cwd": "a\0"}, "#/cwd"),
         ({"cwd": "~/notes"}, "#/cwd"),
