@@ -14,6 +14,7 @@ from tests.integration.gateway import ECHO, Endpoint, Gateway, running_gateway, 
 from tests.integration.remote import EVERYTHING_REMOTE, LOOPBACK, SDK, behind, free_port, listening, reached
 from tests.integration.servers import python_client, text_of
 from tests.integration.wire import RpcError, Wire, rpc, wire
+from tests.upstreams.rig import Asked, polite, serving
 
 SDK_KEY = {"Authorization": "Bearer sdk"}
 pytestmark = pytest.mark.filterwarnings("ignore::mcp.MCPDeprecationWarning")
@@ -222,3 +223,34 @@ async def test_a_node_that_stops_ends_its_sessions_at_the_server(start_gateway: 
         assert len(echo.gateway.api("GET", f"/tenants/{echo.tenant}/sessions")["items"]) == 1
         await anyio.to_thread.run_sync(front.stop)
     assert echo.gateway.api("GET", f"/tenants/{echo.tenant}/sessions")["items"] == []
+
+
+async def test_a_server_that_stalls_floods_or_sends_elsewhere(front: Gateway):
+    """Each is an error to its caller alone; the session goes on, and afterwards nothing is left."""
+
+    async def answer(asked: Asked) -> None:
+        what = asked.message.get("params", {}).get("name")
+        if what == "stall":
+            await asked.events()
+            await asked.gone()
+        elif what == "flood":
+            await asked.events()
+            for _ in range(20_000):
+                await asked.event({"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": "x" * 900}})
+            await asked.event({"jsonrpc": "2.0", "id": asked.message["id"], "result": {"content": []}})
+        elif what == "elsewhere":
+            await asked.whole("", 302, "Location: http://169.254.169.254/latest/meta-data\r\n")
+        else:
+            await asked.result({"content": [{"type": "text", "text": "well"}]})
+
+    async with serving(polite(answer)) as server:
+        remote = reached(front, server.url, timeouts={"call_s": 1.0})
+        async with wire(remote) as session:
+            assert (await session.ask("stall")).reason == "timeout"
+            error = await session.ask("elsewhere")
+            assert (error.reason, "redirects are not followed" in str(error)) == ("invalid_response", True)
+            assert await session.call("echo") == "well"
+            assert (await session.request("tools/call", {"name": "flood"}))["content"] == []
+            assert await session.call("echo") == "well"
+        await no_upstream_is_left(front)
+        await server.until_quiet()
