@@ -209,6 +209,7 @@ def collect(release: Release, scratch: Path) -> None:
 
 WORDING = {Reason.INSTRUCTION, Reason.SENSITIVE, Reason.OTHER_TOOL, Reason.IMITATION, Reason.LANGUAGE, Reason.GROWTH}
 WORDING |= {Reason.ADDRESS, Reason.HIDDEN}
+NEVER = {Reason.NEW_PARAMETER, Reason.LOOSENED}  # whatever rules for wording say: they are facts
 
 
 class Figures(Counter[str]):
@@ -227,6 +228,7 @@ class Figures(Counter[str]):
         self.update(str(each.kind) for each in changes)
         for each in suspicious:
             self["wording_only"] += set(each.reasons) <= WORDING
+            self["never"] += bool(NEVER.intersection(each.reasons))
             self.update(f"because {reason}" for reason in each.reasons)
             if len(each.reasons) == 1:
                 self[f"only because {each.reasons[0]}"] += 1
@@ -237,6 +239,7 @@ class Figures(Counter[str]):
         return {
             "of compared tools": self["suspicious"] / max(1, compared),
             "of compared tools, for their wording alone": self["wording_only"] / max(1, compared),
+            "of compared tools, for a new parameter or a looser schema": self["never"] / max(1, compared),
             "of changed tools": self["suspicious"] / max(1, self["harmless"] + self["suspicious"]),
             "of tools whose wording alone changed": self["wording_only"] / max(1, wording),
             "of releases": self["releases_for_a_person"] / max(1, self["releases"]),
