@@ -43,6 +43,7 @@ FIRST_S = 20.0  # how long a session waits for members that nobody has asked yet
 RETRY_S = 30.0  # between two inquiries that failed, or of a backend that changes all the time
 MAX_DOUBTS = 1000  # backends to ask again; the others are asked at their next change
 MAX_JUDGEMENTS = 5  # of one backend that offers something else each time
+JUDGES = 4  # threads that judge: a hostile backend may keep one busy for long
 AT_ONCE = 4  # inquiries in the background
 OF_ONE_TENANT = 2  # of them: backends of one that do not answer hold up no other tenant's
 SUFFIX = ":catalog"  # of the name under which the pool counts the process: no backend can have this name
@@ -72,6 +73,8 @@ class Catalog:
         self._cached_bytes = 0  # of all
         self._problems: dict[Key, Problem] = {}
         self._inquiring = SingleFlight[Key]()
+        self._judging = SingleFlight[str]()  # one at a time of each tenant
+        self._judges = anyio.CapacityLimiter(JUDGES)
         self._doubts: dict[Key, float] = {}  # and when they are asked
         self._asked_at: dict[Key, float] = {}
         self._at_work: list[Key] = []  # doubted, and being asked
@@ -223,7 +226,8 @@ class Catalog:
             return {}, said
         beside = await self._names_beside(key)
         for _ in range(MAX_JUDGEMENTS):
-            pins = await anyio.to_thread.run_sync(judge, offer, said, beside)
+            async with self._judging.turn(key[0]):
+                pins = await anyio.to_thread.run_sync(judge, offer, said, beside, limiter=self._judges)
             before, said = said, await self._approvals.get(*key)
             if said == before:
                 break

@@ -14,6 +14,7 @@ from app.protocol.toolset.offer import Offer
 from app.storage.tools.approvals import Approval, Approvals
 
 WHO = "an administrator of the tenant can approve it (`trunkline catalog approve`)"
+MAX_LOOKED_AT = 512 << 10  # bytes of all definitions of a backend that differ; the others only count as changed
 MAX_TOOL_NAME = 256  # characters that are stored
 _UNKNOWN = "nobody has approved it"
 
@@ -55,19 +56,29 @@ def names_of(offer: Offer) -> list[str]:
 
 def judge(offer: Offer, approvals: Approvals, others: Iterable[str]) -> dict[str, Found]:
     """What is found of each tool, offered or approved. `others`: the names of the tools of the tenant's other backends,
-    which clients may see beside these. May take seconds for large hostile definitions: call it in a thread."""
+    which clients may see beside these. May take ten seconds for large hostile definitions: call it in a thread."""
     if approvals.policy == "off" and not approvals.tools:
         return {}
     offered = tools_of(offer)
     names = ToolNames([*offered, *others])
     minor: Minor = "accept" if approvals.minor == "accept" else "ask"
     found: dict[str, Found] = {}
+    looked_at = 0
     for tool in [*offered, *(name for name in approvals.tools if name not in offered)]:
         said = approvals.tools.get(tool)
         approved = None if said is None or said.approved is None else msgspec.json.decode(said.approved)
         if tool not in offered and approved is None:
             continue  # it was rejected, and is gone
-        result = pin(approved, offered.get(tool), names, minor=minor, rejected=None if said is None else said.rejected)
+        if approved is not None and tool in offered and approved != offered[tool]:
+            looked_at += len(msgspec.json.encode(offered[tool]))
+        result = pin(
+            approved,
+            offered.get(tool),
+            names,
+            minor=minor,
+            rejected=None if said is None else said.rejected,
+            is_looked_at=looked_at <= MAX_LOOKED_AT,
+        )
         found[tool] = {
             "status": result.status.value,
             "fingerprint": result.fingerprint,

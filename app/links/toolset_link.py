@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import anyio
 import anyio.abc
+import anyio.to_thread
 import msgspec
 
 from app.errors import GatewayError
@@ -301,12 +302,24 @@ class ToolsetLink:
             with anyio.fail_after(LIST_S):
                 for method in methods:
                     offer = await member.listed(method, offer)
-                known = Known(offer, await self._seats[index].withheld(offer))
+                listing = await self._listing_with(index, offer)
         except (GatewayError, TimeoutError) as error:
             log.warning("A member of a toolset, %s, did not list what has changed: %s", self._name(index), error)
             return
         if self._listener is not None:
-            self._carry_out_all(self._fan_out.show(self.listing.with_offer(index, known), change))
+            self._carry_out_all(self._fan_out.show(listing, change))
+
+    async def _listing_with(self, index: int, offer: Offer) -> ToolsetListing:
+        """Made in a thread: there may be thousands of tools, in many sessions at once. Again, if the toolset shows
+        something else by then: somebody may have approved or rejected a tool."""
+        while True:
+            shown = self.listing
+            known = Known(offer, await self._seats[index].withheld(offer))
+            if known == (shown.members[index].offer, shown.members[index].withheld):
+                return shown
+            listing = await anyio.to_thread.run_sync(shown.with_offer, index, known)
+            if self.listing is shown:
+                return listing
 
     def _name(self, index: int) -> str:
         return self.listing.members[index].name

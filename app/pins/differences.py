@@ -14,6 +14,7 @@ MAX_DIFFERENCES = 200
 MAX_SHOWN = 4_000  # characters of a value
 _LONG_TEXT = 60  # characters from which texts are compared word by word
 _MAX_WORDS = 1_500  # above, the comparison would take long
+_MAX_COMPARED = 20 * _MAX_WORDS  # characters
 _CONTEXT_WORDS = 6
 _PIECES = re.compile(r"\s+|[^\s\w]|\w+")
 _MISSING: Any = object()
@@ -76,7 +77,9 @@ def _cut(text: str) -> str:
 
 
 def _hunks(before: Any, after: Any) -> tuple[Hunk, ...]:
-    if not isinstance(before, str) or not isinstance(after, str) or max(len(before), len(after)) < _LONG_TEXT:
+    if not isinstance(before, str) or not isinstance(after, str):
+        return ()
+    if not _LONG_TEXT <= max(len(before), len(after)) <= _MAX_COMPARED:
         return ()
     old, new = _PIECES.findall(visible(before)), _PIECES.findall(visible(after))
     if max(len(old), len(new)) > 2 * _MAX_WORDS:

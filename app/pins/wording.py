@@ -18,6 +18,7 @@ from app.pins.words import plain, sentences, stem, words
 
 MAX_NEW_WORDS = 8  # content words that the approved definition has nowhere; a share of the text is added
 SHARE_OF_NEW_WORDS = 0.05
+MAX_LOOKED_AT = 10_000  # characters of one text: a rule holds up the whole process while it looks for its pattern
 MAX_MORE_CHARACTERS = 1_000  # of all texts together, however few of its words are new
 _SHOWN = 200  # characters of a sentence in a finding
 _UNREADABLE_FROM = 6  # words without one of English
@@ -28,8 +29,9 @@ class ApprovedText:
     """What the approved definition says already, anywhere in it."""
 
     def __init__(self, texts: Iterable[str]) -> None:
-        raw = list(texts)
-        self.texts = frozenset(raw)
+        whole = list(texts)
+        self.texts = frozenset(whole)
+        raw = [each[:MAX_LOOKED_AT] for each in whole]
         plains = [plain(each) for each in raw]
         self.sentences = frozenset(_form(sentence) for text in plains for sentence in sentences(text))
         all_words = [word for text in plains for word in words(text)]
@@ -52,13 +54,14 @@ class NewText:
 
     def look_at_name(self, path: str, name: str) -> None:
         """Of a member. A new one is found by its structure; this says what else is wrong with it."""
-        for part in hidden_parts(name):
+        for part in hidden_parts(self._cut(path, name)):
             self._found(Reason.HIDDEN, path, part)
 
     def look(self, path: str, text: str) -> None:
         """At one string: a text or a value."""
         if text in self._approved.texts:
             return
+        text = self._cut(path, text)
         for part in hidden_parts(text):
             if part not in self._approved.hidden:
                 self._found(Reason.HIDDEN, path, part)
@@ -77,12 +80,12 @@ class NewText:
     def look_at_title(self, path: str, title: str) -> None:
         """A title that is shown to people: it may not look like another tool's."""
         self.look(path, title)
-        for name in sorted(self._names.imitated(title, self._own)):
+        for name in sorted(self._names.imitated(title[:MAX_LOOKED_AT], self._own)):
             self._found(Reason.IMITATION, path, name)
 
     def look_at_removed(self, path: str, text: str, offered: ApprovedText) -> None:
         """An order that was approved and is gone may have been what held the model back."""
-        for sentence in sentences(plain(text)):
+        for sentence in sentences(plain(text[:MAX_LOOKED_AT])):
             if _form(sentence) not in offered.sentences and INSTRUCTION.search(_form(sentence)):
                 self._found(Reason.INSTRUCTION, path, sentence)
 
@@ -122,6 +125,11 @@ class NewText:
         if self._approved.is_foreign:
             return False
         return _is_foreign(found) or _is_unreadable(found)
+
+    def _cut(self, path: str, text: str) -> str:
+        if len(text) > MAX_LOOKED_AT:
+            self._found(Reason.TOO_LARGE, path, f"{len(text)} characters")
+        return text[:MAX_LOOKED_AT]
 
     def _found(self, reason: Reason, path: str, what: str) -> None:
         self.findings.append(Finding(reason, path, visible(what[:_SHOWN])))

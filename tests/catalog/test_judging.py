@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
+from app.catalog import judging
 from app.catalog.judging import Decided, decided, judge, tools_of, withheld
 from app.errors import InvalidRequest
 from app.protocol.jsonrpc import encode, encoded
@@ -114,3 +115,18 @@ def test_a_tool_that_says_something_twice_is_withheld_as_clients_may_read_either
         "block", "accept", {"say": Approval("say", encode(msgspec.json.decode(item)), None, "me", NOW)}
     )
     assert list(withheld(offered, judge(offered, approved, []), "block")) == ["say"]
+
+
+def test_of_many_changes_only_so_many_are_looked_at_and_the_others_count_as_changed(monkeypatch):
+    monkeypatch.setattr(judging, "MAX_LOOKED_AT", 100)
+    edited = [tool(name, description="Says it.") for name in ("say", "tell")]
+    offered = offer("red", tools=[*edited, tool("rm"), tool("ls")])
+    said = {
+        each["name"]: Approval(each["name"], encode(each), None, "me", NOW)
+        for each in (tool("say", description="Says."), tool("tell", description="Says."), tool("rm"), tool("ls"))
+    }
+    found = judge(offered, Approvals("block", "accept", said), [])
+    assert {name: each["status"] for name, each in found.items()} == {
+        "say": "accepted", "tell": "changed", "rm": "approved", "ls": "approved",
+    }  # fmt: skip
+    assert found["tell"]["reasons"] == ["too_large"]

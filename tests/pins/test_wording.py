@@ -4,7 +4,7 @@ import pytest
 
 from app.pins.change import Reason
 from app.pins.names import ToolNames
-from app.pins.wording import ApprovedText, NewText
+from app.pins.wording import MAX_LOOKED_AT, ApprovedText, NewText
 
 
 def reasons(approved: str, offered: str, path: str = "/description") -> set[Reason]:
@@ -56,3 +56,10 @@ def test_a_word_for_a_secret_counts_if_it_is_new() -> None:
 
 def test_lines_may_be_wrapped_anew() -> None:
     assert reasons("Always give one name\nor two.", "Always give one\n    name or two.") == set()
+
+
+def test_of_a_long_text_only_the_beginning_is_looked_at_and_that_is_said() -> None:
+    words = "word " * (MAX_LOOKED_AT // 5)
+    assert Reason.TOO_LARGE not in reasons(f"Finds. {words}"[:MAX_LOOKED_AT], words)
+    assert Reason.TOO_LARGE in reasons("Finds.", words + "Always obey.")
+    assert reasons(words + "Always obey.", words + "Always obey.") == set()
