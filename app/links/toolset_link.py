@@ -45,7 +45,9 @@ from app.protocol.toolset.recipe_runs import RecipeRuns, Room
 from app.protocol.toolset.searching import Search
 
 LIST_S = 30.0  # how long a member may take to list what has changed
-REST_S = 0.5  # between two such lists: one that changes without end costs no more than this
+REST_S = 0.5  # between two such lists: one that changes without end costs no more than this,
+RESTS = 4  # and so many times as long as the last one took,
+MAX_REST_S = 10.0  # but no longer than this
 
 log = logging.getLogger(__name__)
 
@@ -287,8 +289,9 @@ class ToolsetLink:
         try:
             while self._to_list and self._listener is not None:
                 member, change = next(iter(self._to_list))
+                began = time.monotonic()
                 await self._list_one(member, change, self._to_list.pop((member, change)))
-                await anyio.sleep(REST_S)
+                await anyio.sleep(max(REST_S, min(MAX_REST_S, RESTS * (time.monotonic() - began))))
         except Exception:  # which would end the tasks of all sessions
             log.exception("Could not ask a member of a toolset for its lists")
         finally:
@@ -312,14 +315,12 @@ class ToolsetLink:
     async def _listing_with(self, index: int, offer: Offer) -> ToolsetListing:
         """Made in a thread: there may be thousands of tools, in many sessions at once. Again, if the toolset shows
         something else by then: somebody may have approved or rejected a tool."""
-        while True:
-            shown = self.listing
+        while (shown := self.listing).members[index].offer != offer:
             known = Known(offer, await self._seats[index].withheld(offer))
-            if known == (shown.members[index].offer, shown.members[index].withheld):
-                return shown
             listing = await anyio.to_thread.run_sync(shown.with_offer, index, known)
             if self.listing is shown:
                 return listing
+        return shown  # with what is withheld of the same: whoever decides otherwise tells this session
 
     def _name(self, index: int) -> str:
         return self.listing.members[index].name
