@@ -151,7 +151,7 @@ def decided(offer: Offer, tools: Sequence[str] | None, said: Approvals, decision
 
 def _require_decidable(tool: str, definition: Mapping[str, Any]) -> str:
     """The fingerprint. Raises InvalidRequest: it is too large to be looked at, or has a name that cannot be stored."""
-    if len(tool) > MAX_TOOL_NAME or "\0" in tool:
+    if not tool or len(tool) > MAX_TOOL_NAME or "\0" in tool:  # without a name it is not on the list of tools
         raise InvalidRequest(f"nobody can decide on the tool {tool[:100]!a}: its name cannot be stored", field="tools")
     try:
         return fingerprint(definition)

@@ -51,6 +51,7 @@ def test_without_a_policy_nothing_is_judged():
         (tool("say", description="x" * 200_000), "too large"),
         (tool("x" * 257), "its name cannot be stored"),
         (tool("a\0b"), "its name cannot be stored"),
+        (tool(""), "its name cannot be stored"),
     ],
 )
 def test_what_cannot_be_looked_at_or_stored_cannot_be_decided_on_and_is_named(odd, why):
