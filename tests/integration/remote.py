@@ -41,20 +41,24 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
+def is_listened_to(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True
+
+
 @contextmanager
 def listening(command: Sequence[str], port: int, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
     """A server that listens on this port; ended with the block."""
     process = subprocess.Popen(command, env={**os.environ, **environment}, stdout=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + READY_S
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except OSError:
-                assert process.poll() is None, "the server ended"
-                assert time.monotonic() < deadline, "the server does not listen"
-                time.sleep(0.05)
+        while not is_listened_to(port):
+            assert process.poll() is None, "the server ended"
+            assert time.monotonic() < deadline, "the server does not listen"
+            time.sleep(0.05)
         yield process
     finally:
         process.kill()
