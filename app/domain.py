@@ -237,7 +237,7 @@ class BackendSpec:
     state: Literal["none", "keep"] = "none"
     selection: Selection = field(default_factory=Selection)
     pin: Literal["off", "warn", "block"] = "off"
-    pin_minor: Literal["accept", "ask"] = "accept"
+    pin_minor: Literal["accept", "ask"] = "ask"
     toolset: Toolset | None = None
     url: str | None = None
     transport: Transport = "auto"

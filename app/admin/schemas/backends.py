@@ -182,7 +182,7 @@ class StoredBackend(Strict):
     rename: Renamed = Field(default_factory=dict)
     describe: Described = Field(default_factory=dict)
     pin: Pin = "off"
-    pin_minor: PinMinor = "accept"
+    pin_minor: PinMinor = "ask"
     enabled: bool = True
     reason: Reason = ""
 

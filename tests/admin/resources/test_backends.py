@@ -34,7 +34,7 @@ FULL: dict[str, Any] = {
     "rename": {},
     "describe": {},
     "pin": "off",
-    "pin_minor": "accept",
+    "pin_minor": "ask",
     "enabled": False,
     "reason": "not yet",
 }  # fmt: skip
