@@ -57,14 +57,16 @@ async def no_upstream_is_left(front: Gateway) -> None:
     await until(lambda: left() == 0, 10.0, left)
 
 
-async def test_a_session_goes_through_both(front: Gateway, echo: Endpoint):
-    def at_the_server() -> set[str]:  # those of other tests are there as well
-        return {one["id"] for one in echo.gateway.api("GET", f"/tenants/{echo.tenant}/sessions")["items"]}
+def at_the_server(server: Endpoint) -> set[str]:
+    """The ids of its sessions. Other tests have sessions there as well."""
+    return {one["id"] for one in server.gateway.api("GET", f"/tenants/{server.tenant}/sessions")["items"]}
 
-    remote, before = behind(front, echo), at_the_server()
+
+async def test_a_session_goes_through_both(front: Gateway, echo: Endpoint):
+    remote, before = behind(front, echo), at_the_server(echo)
     async with wire(remote) as session:
         assert await session.call("echo", text="hello") == "hello"
-        (behind_it,) = at_the_server() - before
+        (behind_it,) = at_the_server(echo) - before
         assert {tool["name"] for tool in (await session.request("tools/list"))["tools"]}
         (shown,) = front.api("GET", f"/tenants/{remote.tenant}/sessions")["items"]
         assert shown["process"].startswith("u-")
@@ -72,7 +74,7 @@ async def test_a_session_goes_through_both(front: Gateway, echo: Endpoint):
         assert (backend["status"], backend["processes"]["leased"]) == ("running", 1)
         assert value(front, "trunkline_upstream_sessions") == 1
     await no_upstream_is_left(front)
-    assert behind_it not in at_the_server()
+    assert behind_it not in at_the_server(echo)
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
@@ -230,13 +232,13 @@ async def test_many_sessions_stay_apart(front: Gateway):
 
 async def test_a_node_that_stops_ends_its_sessions_at_the_server(start_gateway: Callable[..., Gateway], echo: Endpoint):
     front = start_gateway(DRAIN_S="2", **LOOPBACK)
-    remote = behind(front, echo)
+    remote, before = behind(front, echo), at_the_server(echo)
     async with httpx2.AsyncClient(timeout=30) as http:
         session = Wire(http, remote)
         await session.open()
-        assert len(echo.gateway.api("GET", f"/tenants/{echo.tenant}/sessions")["items"]) == 1
+        (behind_it,) = at_the_server(echo) - before
         await anyio.to_thread.run_sync(front.stop)
-    assert echo.gateway.api("GET", f"/tenants/{echo.tenant}/sessions")["items"] == []
+    assert behind_it not in at_the_server(echo)
 
 
 async def test_a_server_that_stalls_floods_or_sends_elsewhere(front: Gateway):
@@ -258,9 +260,11 @@ async def test_a_server_that_stalls_floods_or_sends_elsewhere(front: Gateway):
             await asked.result({"content": [{"type": "text", "text": "well"}]})
 
     async with serving(polite(answer)) as server:
-        remote = reached(front, server.url, timeouts={"call_s": 1.0})
-        async with wire(remote) as session:
+        hurried = reached(front, server.url, timeouts={"call_s": 1.0})
+        async with wire(hurried) as session:
             assert (await session.ask("stall")).reason == "timeout"
+            assert await session.call("echo") == "well"
+        async with wire(reached(front, server.url)) as session:
             error = await session.ask("elsewhere")
             assert (error.reason, "redirects are not followed" in str(error)) == ("invalid_response", True)
             assert await session.call("echo") == "well"

@@ -131,6 +131,11 @@ def groups(pid: int) -> list[Path]:
     return sorted(Path(path) for path, _, _ in walked if f"/trunkline-{pid}-" in path)
 
 
+def of_processes(gateway: Gateway) -> list[Path]:
+    """The control groups of this node's processes. Those of tenants stay."""
+    return [each for each in groups(gateway.pid) if each.parent.name.startswith("tenant-")]
+
+
 def private_homes(gateway: Gateway) -> list[Path]:
     """Homes of single processes. The data directory has those of all tenants."""
     return list(gateway.data_dir.glob("homes/*/private/*"))
@@ -170,6 +175,7 @@ async def test_trees_are_gone_soon_after_their_sessions_and_leave_nothing(clung:
         await gone(clung, GONE_S + BUSY_S)
     process = psutil.Process(clung.pid)
     await until(lambda: not private_homes(clung), SETTLED_S, lambda: private_homes(clung))
+    await until(lambda: not of_processes(clung), SETTLED_S, lambda: of_processes(clung))
     before, opened_before, resident = held(clung), descriptors(clung), process.memory_info().rss
     for number in range((LONG_SESSIONS if full else SESSIONS) // at_once):
         async with sessions(endpoints[number % 2], at_once) as opened:
