@@ -23,10 +23,10 @@ from app.limits.rate_limiter import RateLimiter
 from app.protocol.toolset.listing import ToolsetListing
 from app.sandbox.report import SandboxView
 from app.storage import ApiKeyRepository, BackendRepository, TenantRepository
+from app.storage.access.issuers import IssuerRepository
+from app.storage.access.switches import SwitchRepository
 from app.storage.audit import AuditLog
 from app.storage.audit_act import Act, Change
-from app.storage.issuers import IssuerRepository
-from app.storage.switches import SwitchRepository
 from app.storage.tools.approvals import Approvals
 from app.storage.tools.guides import GuideRepository
 from app.storage.tools.recipes import RecipeRepository
@@ -233,6 +233,15 @@ async def _platform(request: Request, principal: CurrentPrincipal) -> Access:
     return _access(DEFAULT_TENANT, principal, request)
 
 
+async def _anybody(request: Request, principal: CurrentPrincipal) -> Principal:
+    """In its own tenant, or where it may see the tenant; without one in the path, wherever it is from."""
+    tenant = request.path_params.get("tenant", principal.tenant)
+    if not may_see(principal, tenant) or not is_name(tenant):
+        raise NotFound("Tenant not found")
+    return principal
+
+
+WhoAsks = Annotated[Principal, Depends(_anybody)]  # no permission is needed to know oneself
 Platform = Annotated[Access, Depends(_platform)]  # for what belongs to no tenant
 MayRead = Annotated[Access, Depends(_needs(Scope.TENANT_READ))]
 MayReadOfAll = Annotated[Access, Depends(_needs(Scope.TENANT_READ, or_all=True))]

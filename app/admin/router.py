@@ -12,6 +12,7 @@ from app.admin.resources import (
     imports,
     issuer_checks,
     issuers,
+    me,
     nodes,
     principals,
     processes,
@@ -29,7 +30,7 @@ _bearer = HTTPBearer(
 )
 
 _OF_TENANTS = (
-    backends, approvals, toolsets, guides, recipes, catalog, imports, api_keys, principals, issuers, issuer_checks,
+    backends, approvals, toolsets, guides, recipes, catalog, imports, api_keys, me, principals, issuers, issuer_checks,
     sessions, processes,
 )  # fmt: skip
 

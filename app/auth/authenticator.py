@@ -84,7 +84,7 @@ class Storage(NamedTuple):
 
 
 class Switches(Protocol):
-    """What administrators have switched off (`storage.switches.SwitchRepository`)."""
+    """What administrators have switched off (`storage.access.switches.SwitchRepository`)."""
 
     async def require_on(self, principal: Principal) -> None:
         """Raises Disabled: the principal, its key or its tenant is switched off."""

@@ -23,7 +23,7 @@ _OF_CLAIMS = ("required", "audience", "lifetime", "expiry", "not before", "subje
 _LAST = "switched on"
 
 Off = Callable[[tuple[str, str, str]], Awaitable[Disabled | None]]
-"""What is switched off for an identity (`storage.switches.SwitchRepository.off`)."""
+"""What is switched off for an identity (`storage.access.switches.SwitchRepository.off`)."""
 
 
 @dataclass(frozen=True, slots=True)

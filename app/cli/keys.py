@@ -17,7 +17,7 @@ from app.cli.resources import KEYS, print_table
 from app.domain import DEFAULT_TENANT, ApiKey
 from app.errors import InvalidRequest
 from app.storage import ApiKeyRepository, Database, TenantRepository
-from app.storage.api_keys import MAX_KEYS_PER_TENANT
+from app.storage.access.api_keys import MAX_KEYS_PER_TENANT
 from app.storage.secret_key import SecretKeyCheck
 
 DEFAULT_EXPIRY_DAYS = 90

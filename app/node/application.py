@@ -10,12 +10,16 @@ from app.admin.context import AdminContext
 from app.admin.idempotency import AnsweredOnce
 from app.admin.router import build_router
 from app.cluster.all_nodes import answer_for
+from app.console.passage import Passage
+from app.console.sessions import ConsoleSessions
+from app.console.site import Site
 from app.http import health, problems, resource_metadata
 from app.http.hosts import HostPolicy
 from app.http.pages import pages
 from app.limits.rate_limiter import RateLimiter
 from app.node.gateway import Gateway
 from app.node.parts.upstreams import policy_of
+from app.storage.access.console_sessions import ConsoleSessionRepository
 from app.storage.audit import AuditLog
 from app.storage.idempotency import IdempotencyRepository
 from app.transports.access_lines import AccessLines
@@ -49,9 +53,9 @@ def build_api() -> FastAPI:
     return app
 
 
-def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Front:
-    """The Front, with the MCP endpoints in it and the FastAPI application behind it. `lines` gets the lines of
-    ACCESS_LOG=all; the caller closes it."""
+def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Passage:
+    """The Front, with the MCP endpoints in it, and the console and the FastAPI application behind it. `lines` gets the
+    lines of ACCESS_LOG=all; the caller closes it."""
     settings, metrics, records, credentials = gateway.settings, gateway.metrics, gateway.records, gateway.credentials
     registry, guard, router = gateway.sessions.registry, gateway.membership.guard, gateway.membership.router
     ownership = gateway.routes.ownership
@@ -98,8 +102,13 @@ def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Front:
         settings.public_url,
         _inside(gateway),
     )
-    rest = Rest(app, door, pages(app, own_health), max_body_bytes=body)
-    return Front(rest, credentials.authenticator, streamable, sse, registry, guard)
+    visitors = ConsoleSessions(
+        ConsoleSessionRepository(records.database), credentials.sealer, settings.secret_key, _now
+    )
+    site = Site(app, visitors, settings.public_url)
+    rest = Rest(site, door, pages(app, own_health), max_body_bytes=body)
+    front = Front(rest, credentials.authenticator, streamable, sse, registry, guard)
+    return Passage(front, visitors, settings.public_url)
 
 
 def _inside(gateway: Gateway) -> PeerRequests | None:

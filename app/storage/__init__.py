@@ -1,6 +1,6 @@
 """The database: tenants, backends, credentials, the audit trail. The only package that uses SQLAlchemy."""
 
-from app.storage.api_keys import ApiKeyRepository
+from app.storage.access.api_keys import ApiKeyRepository
 from app.storage.backends import BackendRepository
 from app.storage.engine import Database
 from app.storage.tenants import TenantRepository

@@ -256,6 +256,16 @@ idempotency = sa.Table(
     sa.Column("created_at", UtcDateTime, nullable=False, index=True),
 )
 
+console_sessions = sa.Table(
+    "console_sessions",
+    metadata,
+    sa.Column("digest", sa.LargeBinary(32), primary_key=True),
+    sa.Column("caller", sa.LargeBinary(32), nullable=False, index=True),
+    sa.Column("sealed", sa.LargeBinary, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("ends_at", UtcDateTime, nullable=False, index=True),
+)
+
 secret_key_check = sa.Table(
     "secret_key_check",
     metadata,

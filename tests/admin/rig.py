@@ -38,12 +38,12 @@ from app.protocol.toolset.offer import Known, Offer
 from app.sandbox.report import ProfileView, SandboxView
 from app.sessions.directory import BackendDirectory
 from app.storage import ApiKeyRepository, BackendRepository, Database, TenantRepository
+from app.storage.access.issuers import IssuerRepository
+from app.storage.access.switches import SwitchRepository
 from app.storage.audit import AuditLog, Which
 from app.storage.audit_act import Act
 from app.storage.idempotency import IdempotencyRepository
-from app.storage.issuers import IssuerRepository
 from app.storage.migrate import upgrade
-from app.storage.switches import SwitchRepository
 from app.storage.tools.approvals import Approvals
 from app.storage.tools.guides import GuideRepository
 from app.storage.tools.recipes import RecipeRepository

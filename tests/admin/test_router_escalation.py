@@ -7,7 +7,7 @@ import pytest
 
 from app.auth.policy import has_scope
 from app.domain import Issuer, Principal, Scope
-from app.storage.issuers import IssuerRepository
+from app.storage.access.issuers import IssuerRepository
 from tests.admin.rig import Rig
 
 SCOPES = [*Scope, "mcp:connect:echo"]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from app.auth.api_keys import key_id
-from app.storage import switches
+from app.storage.access import switches
 from tests.admin.rig import Rig
 
 ACME = "/api/v1/tenants/acme"

@@ -32,11 +32,11 @@ from app.sessions.directory import BackendDirectory
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
 from app.storage import ApiKeyRepository, BackendRepository, Database, TenantRepository
+from app.storage.access.issuers import IssuerRepository
+from app.storage.access.switches import PrincipalOff, SwitchRepository
 from app.storage.audit import AuditEntry, AuditLog
 from app.storage.audit_act import Act
 from app.storage.audit_follower import POLL_S, AuditFollower
-from app.storage.issuers import IssuerRepository
-from app.storage.switches import PrincipalOff, SwitchRepository
 from app.storage.tools.guides import GuideRepository
 from app.storage.tools.recipes import RecipeRepository
 from app.this_node.change_effects import ChangeEffects

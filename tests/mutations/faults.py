@@ -28,7 +28,7 @@ from tests.mutations.faults_of_upstreams import FAULTS_OF_UPSTREAMS
 PROTOCOL = ("tests/protocol/test_exchange.py",)
 TOKENS = ("tests/auth/test_tokens.py", "tests/auth/test_tokens_refused.py")
 PLATFORM = ("tests/auth/test_tokens_of_the_platform.py",)
-PLATFORM_STORED = ("tests/storage/test_issuers_of_the_platform.py",)
+PLATFORM_STORED = ("tests/storage/access/test_issuers_of_the_platform.py",)
 KEYS = ("tests/auth/test_api_keys.py",)
 POLICY = ("tests/auth/test_policy.py",)
 GATES = ("tests/limits/test_gates.py", "tests/limits/test_bucket.py")
@@ -317,14 +317,14 @@ FAULTS = (
     ),
     Fault(
         "a tenant's own issuer goes before the platform's",
-        "app/storage/issuers.py",
+        "app/storage/access/issuers.py",
         "query.order_by(issuers.c.tenants_claim.is_(None))",
         "query.order_by(issuers.c.tenants_claim.is_not(None))",
         PLATFORM_STORED,
     ),
     Fault(
         "an issuer of the platform opens the tenant that it stands in",
-        "app/storage/issuers.py",
+        "app/storage/access/issuers.py",
         "own = and_(issuers.c.tenant == tenant, issuers.c.tenants_claim.is_(None))",
         "own = issuers.c.tenant == tenant",
         PLATFORM_STORED,

@@ -23,7 +23,7 @@ from app.auth.tokens import MAX_ISSUER, is_issuer
 from app.domain import DEFAULT_TENANT, KEY_ISSUER, Scope
 from app.errors import Conflict, Disabled, Forbidden, InvalidRequest
 from app.http.problems import responses
-from app.storage.switches import PrincipalOff, principal_id
+from app.storage.access.switches import PrincipalOff, principal_id
 
 router = APIRouter(route_class=AdminRoute, tags=["principals"])
 

@@ -8,13 +8,13 @@ from app.domain import BackendSpec
 from app.errors import BackendNotFound, Disabled
 from app.node.parts.opening import Opening
 from app.sessions.directory import BackendDirectory
-from app.storage.api_keys import ApiKeyRepository
+from app.storage.access.api_keys import ApiKeyRepository
+from app.storage.access.issuers import IssuerRepository
+from app.storage.access.switches import SwitchRepository
 from app.storage.audit_follower import AuditFollower
 from app.storage.backends import BackendRepository
 from app.storage.engine import Database, DatabaseWatch
-from app.storage.issuers import IssuerRepository
 from app.storage.secret_key import SecretKeyCheck
-from app.storage.switches import SwitchRepository
 from app.storage.tenants import TenantRepository
 from app.storage.tools.approvals import ApprovalRepository
 from app.storage.tools.catalog import CatalogRepository

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from app.errors import Conflict, NotFound, QuotaExceeded
-from app.storage import api_keys
+from app.storage.access import api_keys
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 

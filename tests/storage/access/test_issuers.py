@@ -9,8 +9,9 @@ import pytest
 
 from app.domain import Issuer
 from app.errors import Conflict, NotFound, QuotaExceeded
-from app.storage import Database, TenantRepository, issuers
-from app.storage.issuers import IssuerRepository
+from app.storage import Database, TenantRepository
+from app.storage.access import issuers
+from app.storage.access.issuers import IssuerRepository
 
 ISS = "https://idp.example.com"
 

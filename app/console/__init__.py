@@ -1,0 +1,1 @@
+"""The console: pages for people at /console, which show what REST answers to whoever has signed in."""

@@ -1,0 +1,77 @@
+"""Passage: what the pages' scripts ask of this gateway, with the cookie instead of a key.
+
+`/console/-/api/v1/…` and `/console/-/t/…` are the REST API and the MCP endpoints. The request goes on to them with the
+credential of whoever has signed in, and is checked there like any other: the console can do what REST allows it.
+"""
+
+import hmac
+from collections.abc import Mapping
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from app.console.sessions import ConsoleSessions, SignedIn, cookie_of
+from app.errors import StorageUnavailable
+from app.http.problems import ProblemResponse
+
+PREFIX = "/console/-"
+CSRF = b"x-csrf-token"
+_TO = ("/api/v1/", "/t/")
+_FOREIGN = "The request did not come from a page of the console"
+_READING = frozenset({"GET", "HEAD"})
+_DROPPED = frozenset({b"cookie", b"authorization", CSRF})
+
+
+class Passage:
+    """In front of everything; hands on what is not for it as it is."""
+
+    def __init__(self, gateway: ASGIApp, sessions: ConsoleSessions, public_url: str | None) -> None:
+        self._gateway, self._sessions = gateway, sessions
+        self._is_https = None if public_url is None else public_url.startswith("https:")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Changes the request into one with an Authorization header, or refuses it."""
+        if scope["type"] != "http" or not scope["path"].startswith(PREFIX + "/"):
+            await self._gateway(scope, receive, send)
+            return
+        answer = await self._changed(scope)
+        if isinstance(answer, ProblemResponse):
+            await answer(scope, receive, send)
+        else:
+            await self._gateway(answer, receive, send)
+
+    async def _changed(self, scope: Scope) -> Scope | ProblemResponse:
+        path, raw = scope["path"].removeprefix(PREFIX), scope.get("raw_path") or scope["path"].encode()
+        if not path.startswith(_TO) or not raw.startswith(PREFIX.encode()):
+            return ProblemResponse(404, "not_found")
+        try:
+            signed_in = await self._signed_in(scope)
+        except StorageUnavailable as error:
+            return ProblemResponse(503, error.reason, detail=str(error))
+        if signed_in is None:
+            return ProblemResponse(401, "signed_out", detail="You are signed out. Sign in again.")
+        if scope["method"] not in _READING and not is_ours(dict(scope["headers"]), signed_in):
+            return ProblemResponse(403, "not_from_the_console", detail=_FOREIGN)
+        kept = [(name, value) for name, value in scope["headers"] if name not in _DROPPED]
+        headers = [*kept, (b"authorization", signed_in.authorization)]
+        return {**scope, "path": path, "raw_path": raw.removeprefix(PREFIX.encode()), "headers": headers}
+
+    async def _signed_in(self, scope: Scope) -> SignedIn | None:
+        cookie = cookie_of(scope["headers"], is_https=self.is_https(scope))
+        return None if cookie is None else await self._sessions.find(cookie)
+
+    def is_https(self, scope: Scope) -> bool:
+        """Whether browsers reach us by https."""
+        return bool(scope.get("scheme") == "https" if self._is_https is None else self._is_https)
+
+
+def is_ours(headers: Mapping[bytes, bytes], signed_in: SignedIn) -> bool:
+    """Whether a change was asked for by a page of this session."""
+    return is_same_origin(headers) and hmac.compare_digest(headers.get(CSRF, b""), signed_in.csrf.encode())
+
+
+def is_same_origin(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a browser says that the request comes from a page of ours. The scheme is not compared: behind a proxy
+    that terminates TLS it may differ."""
+    origin = headers.get(b"origin", b"").lower().partition(b"://")[2]
+    site = headers.get(b"sec-fetch-site", b"same-origin")
+    return bool(origin) and origin == headers.get(b"host", b"").lower() and site == b"same-origin"

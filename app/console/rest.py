@@ -1,0 +1,84 @@
+"""Rest: the REST API, asked within this process as the person who has signed in."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from starlette.types import ASGIApp, Message, Scope
+
+from app.console.sessions import SignedIn
+from app.http.dependencies import BASE_URL
+from app.http.request_ids import IDS, named
+
+MAX_ANSWER_BYTES = 32 << 20
+_KEPT = frozenset({b"host", b"x-request-id", b"traceparent"})
+
+
+class Refused(Exception):
+    """REST has refused. `problem`: its answer (RFC 9457), of which the words are kept."""
+
+    def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
+        super().__init__(problem.get("detail") or problem.get("title") or f"HTTP {status}")
+        self.status = status
+        self.title = str(problem.get("title") or f"HTTP {status}")
+        self.hint, self.request_id = problem.get("hint"), problem.get("request_id")
+
+
+class Rest:
+    """GET requests to `api`, the ASGI application of REST, with a credential."""
+
+    def __init__(self, api: ASGIApp) -> None:
+        self._api = api
+
+    async def get(self, scope: Scope, signed_in: SignedIn, path: str, query: Mapping[str, object] | None = None) -> Any:
+        """The JSON that REST answers; `scope` is the request of the page. Raises Refused."""
+        status, body = await self._ask(_scope(scope, signed_in.authorization, path, query or {}))
+        try:
+            answer = json.loads(body) if body else {}
+        except ValueError:
+            answer = {}
+        if status >= 400:
+            raise Refused(status, answer if isinstance(answer, dict) else {})
+        return answer
+
+    async def _ask(self, scope: Scope) -> tuple[int, bytes]:
+        status, body = 500, bytearray()
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            else:
+                body.extend(message.get("body", b""))
+                if len(body) > MAX_ANSWER_BYTES:
+                    raise Refused(500, {"title": "The answer is too large for a page"})
+
+        await self._api(scope, receive, send)
+        return status, bytes(body)
+
+
+def _scope(outer: Scope, authorization: bytes, path: str, query: Mapping[str, object]) -> Scope:
+    """Of a GET by the same client, under the same ids."""
+    whole = "/api/v1" + path
+    headers = [(name, value) for name, value in outer["headers"] if name in _KEPT]
+    given = {name: value for name, value in query.items() if value not in (None, "")}
+    return {
+        "type": "http",
+        "asgi": outer["asgi"],
+        "http_version": "1.1",
+        "method": "GET",
+        "scheme": outer.get("scheme", "http"),
+        "path": whole,
+        "raw_path": quote(whole, safe="/:-._~").encode(),
+        "query_string": urlencode(given).encode(),
+        "root_path": "",
+        "headers": [*headers, (b"authorization", authorization)],
+        "client": outer.get("client"),
+        "server": outer.get("server"),
+        BASE_URL: outer.get(BASE_URL),
+        IDS: named(outer),
+    }

@@ -1,0 +1,89 @@
+"""Site: the pages of the console by their address."""
+
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from app.console.assets import Assets
+from app.console.rest import Refused, Rest
+from app.console.sessions import ConsoleSessions
+from app.console.signing import HOME, Signing
+from app.console.views import PAGES
+from app.console.visit import Page, Templates, Visit
+from app.errors import StorageUnavailable
+
+log = logging.getLogger(__name__)
+
+_Answer = Callable[[Request], Awaitable[Response]]
+
+
+class Site:
+    """The console at /console, before `api`, which answers everything else, and which the pages ask."""
+
+    def __init__(self, api: ASGIApp, sessions: ConsoleSessions, public_url: str | None) -> None:
+        assets = Assets()
+        self._api, self._rest, self._templates = api, Rest(api), Templates(assets)
+        self._signing = Signing(sessions, self._rest, self._templates, public_url)
+        signing = self._signing
+        self._router = Router(
+            [
+                Route(f"{HOME}/assets/{{version}}/{{name}}", assets.answer, methods=["GET"]),
+                Route(f"{HOME}/sign-in", self._guarded(signing.show), methods=["GET"]),
+                Route(f"{HOME}/sign-in", self._guarded(signing.sign_in), methods=["POST"]),
+                Route(f"{HOME}/sign-out", self._guarded(signing.sign_out), methods=["POST"]),
+                *(
+                    Route(HOME + path, self._guarded(partial(self._page, page)), methods=["GET"])
+                    for path, page in PAGES
+                ),
+                Route(f"{HOME}/{{rest:path}}", self._guarded(partial(self._page, _nothing))),
+            ],
+            redirect_slashes=False,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a page, or hands the request on to REST."""
+        path: str = scope["path"]
+        is_ours = path == HOME or path.startswith(HOME + "/")
+        await (self._router if is_ours else self._api)(scope, receive, send)
+
+    async def _page(self, page: Page, request: Request) -> Response:
+        signed_in = await self._signing.who(request)
+        if signed_in is None:
+            return self._signing.sign_in_first(request)
+        try:
+            me = await self._rest.get(request.scope, signed_in, f"/tenants/{signed_in.tenant}/me")
+            visit = Visit(request, signed_in, me, self._rest, self._templates)
+        except Refused as refused:
+            if refused.status in (401, 403, 404):  # the key was revoked, or the tenant is gone
+                return self._signing.sign_in_first(request)
+            return self._failed(refused)
+        try:
+            return await page(visit)
+        except Refused as refused:
+            if refused.status == 401:
+                return self._signing.sign_in_first(request)
+            return visit.show("refused.html", refused.status, refused=refused)
+
+    def _failed(self, refused: Refused) -> Response:
+        return self._templates.response("failed.html", {"words": str(refused)}, refused.status)
+
+    def _guarded(self, answer: _Answer) -> _Answer:
+        async def guarded(request: Request) -> Response:
+            try:
+                return await answer(request)
+            except StorageUnavailable as error:
+                return self._failed(Refused(503, {"detail": str(error)}))
+            except Exception:
+                log.exception("A page of the console failed: a bug in the gateway", extra={"path": request.url.path})
+                return self._failed(Refused(500, {"detail": "This page failed; the node's log says why."}))
+
+        return guarded
+
+
+async def _nothing(visit: Visit) -> HTMLResponse:
+    raise Refused(404, {"title": "There is no such page"})

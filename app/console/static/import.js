@@ -1,0 +1,30 @@
+// A pasted configuration: what it would add, and adding it.
+
+import { make } from "./dom.js";
+import { rest, wordsOf } from "./rest.js";
+
+const form = document.getElementById("paste");
+const shown = document.getElementById("imported");
+
+form?.addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const apply = event.submitter?.value === "yes";
+  shown.replaceChildren(make("progress", { "aria-label": "Import" }));
+  try {
+    const answer = await rest("POST", form.dataset.path, { document: form.elements.document.value, apply });
+    show(answer, apply);
+  } catch (error) {
+    shown.replaceChildren(make("p", { class: "error", role: "alert" }, wordsOf(error)));
+  }
+});
+
+function show(answer, apply) {
+  const rows = answer.entries.map((entry) => make("tr", {},
+    make("th", { scope: "row" }, entry.name ?? entry.source),
+    make("td", {}, entry.outcome),
+    make("td", { class: "long" }, entry.problems.map((each) => (typeof each === "string" ? each : each.detail ?? JSON.stringify(each))).join(" "))));
+  const head = make("thead", {}, make("tr", {}, ...["Server", "Outcome", "Problems"].map((words) => make("th", { scope: "col" }, words))));
+  shown.replaceChildren(
+    make("p", { class: apply ? "told" : "notice warn" }, apply ? "Done." : "Nothing was changed yet."),
+    make("table", {}, head, make("tbody", {}, ...rows)));
+}

@@ -1,0 +1,36 @@
+// A new key, shown once, with what to paste into clients.
+
+import { make } from "./dom.js";
+
+const form = document.getElementById("new-key");
+const made = document.getElementById("made");
+
+form?.addEventListener("answered", (event) => {
+  event.preventDefault();
+  document.getElementById("secret").textContent = event.detail.key;
+  made.hidden = false;
+  show(event.detail.key);
+  made.querySelector("h2").setAttribute("tabindex", "-1");
+  made.querySelector("h2").focus();
+});
+
+const choice = document.getElementById("for");
+choice?.addEventListener("change", () => show(document.getElementById("secret").textContent));
+
+function show(key) {
+  if (!choice) return;
+  const name = choice.value;
+  const url = `${location.origin}/t/${made.dataset.tenant}/${name}/mcp`;
+  const headers = { Authorization: `Bearer ${key}` };
+  const cursor = btoa(JSON.stringify({ url, headers }));
+  const code = encodeURIComponent(JSON.stringify({ name, type: "http", url, headers }));
+  const snippets = [
+    ["Claude Code", `claude mcp add --transport http ${name} ${url} --header "Authorization: Bearer ${key}"`],
+    ["Cursor, ~/.cursor/mcp.json", JSON.stringify({ mcpServers: { [name]: { url, headers } } }, null, 2)],
+    ["VS Code, .vscode/mcp.json", JSON.stringify({ servers: { [name]: { type: "http", url, headers } } }, null, 2)],
+  ];
+  const links = make("p", { class: "row" },
+    make("a", { class: "button quiet", href: `cursor://anysphere.cursor-deeplink/mcp/install?name=${encodeURIComponent(name)}&config=${encodeURIComponent(cursor)}` }, "Add to Cursor"),
+    make("a", { class: "button quiet", href: `vscode:mcp/install?${code}` }, "Add to VS Code"));
+  document.getElementById("snippets").replaceChildren(links, ...snippets.flatMap(([client, text]) => [make("h3", {}, client), make("pre", { tabindex: 0, "aria-label": client }, text)]));
+}

@@ -1,0 +1,164 @@
+// What every page has: buttons and forms that are requests to REST, and parts that renew themselves.
+//
+//   <button data-method="DELETE" data-path="/tenants/…" data-ask="Really?" data-done="/console/…" data-body="{…}">
+//   <form data-method="POST" data-path="/tenants/…" data-done="/console/…">   fields: see `bodyOf`
+//   <section data-live="5" id="…">                                            every five seconds, while it is looked at
+
+import { confirmed, make, tell } from "./dom.js";
+import { rest, wordsOf } from "./rest.js";
+
+const parser = new DOMParser();
+// The only markup that is ever parsed is our own page, which is escaped where it was made; its scripts do not run.
+const ours = window.trustedTypes?.createPolicy("console", { createHTML: (text) => text }) ?? { createHTML: (text) => text };
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("button[data-method]");
+  if (button === null || button.form?.dataset.method) return;
+  const { method, path, ask, done, body } = button.dataset;
+  if (ask && !(await confirmed(ask, button.textContent.trim()))) return;
+  await busy(button, async () => {
+    await rest(method, path, body === undefined ? undefined : JSON.parse(body));
+    go(done, `${button.textContent.trim()}: done`);
+  });
+});
+
+document.addEventListener("submit", async (event) => {
+  const form = event.target.closest("form[data-method]");
+  if (form === null) return;
+  event.preventDefault();
+  for (const field of form.querySelectorAll("[aria-invalid]")) field.removeAttribute("aria-invalid");
+  form.querySelector(".error")?.remove();
+  let body;
+  try {
+    body = bodyOf(form);
+  } catch (error) {
+    complain(form, error.message, error.fields ?? []);
+    return;
+  }
+  await busy(event.submitter ?? form.querySelector("button"), async () => {
+    const answer = await rest(form.dataset.method, form.dataset.path, body);
+    const then = new CustomEvent("answered", { detail: answer, cancelable: true, bubbles: true });
+    if (form.dispatchEvent(then)) go((form.dataset.done ?? "").replace("{name}", encodeURIComponent(answer.name ?? "")), "Saved");
+  }, (error) => {
+    const named = (error.body?.errors ?? []).map((each) => (each.pointer ?? "").replace(/^#?\//, "").split("/")[0]);
+    const details = (error.body?.errors ?? []).map((each) => `${each.pointer ?? each.parameter ?? ""} ${each.detail}`.trim());
+    complain(form, [wordsOf(error), ...details].join(" – "), named);
+  });
+});
+
+async function busy(button, work, failed = (error) => tell(wordsOf(error), "error")) {
+  button.disabled = true;
+  try {
+    await work();
+  } catch (error) {
+    failed(error);
+  } finally {
+    button.disabled = false;
+  }
+}
+
+function go(done, words) {
+  if (done) location.assign(done);
+  else renew().then(() => tell(words));
+}
+
+function complain(form, words, fields) {
+  const alert = make("p", { class: "error", role: "alert", tabindex: "-1" }, words);
+  form.prepend(alert);
+  for (const name of fields) form.elements.namedItem(name)?.setAttribute?.("aria-invalid", "true");
+  alert.focus();
+}
+
+// The body of a form. A field is a string, or what its data-as says: number, lines (an array), json, pairs (NAME=value, an
+// object), flag. Empty fields are left out, unless data-empty says what they mean ("null", "[]"). `a.b` is a member of `a`.
+export function bodyOf(form) {
+  const body = {};
+  for (const field of form.elements) {
+    if (!field.name || field.disabled || (field.type === "radio" && !field.checked)) continue;
+    const value = valueOf(field);
+    if (value === undefined) continue;
+    const names = field.name.split(".");
+    const last = names.pop();
+    let into = body;
+    for (const name of names) into = into[name] ??= {};
+    if (field.type === "checkbox" && field.value !== "on") (into[last] ??= []).push(...(field.checked ? [field.value] : []));
+    else into[last] = value;
+  }
+  return body;
+}
+
+function valueOf(field) {
+  if (field.type === "checkbox") return field.checked;
+  const text = field.value;
+  const empty = field.dataset.empty;
+  if (text.trim() === "") return empty === undefined ? undefined : JSON.parse(empty);
+  const lines = () => text.split("\n").map((line) => line.trim()).filter(Boolean);
+  switch (field.dataset.as) {
+    case "number": return Number(text);
+    case "flag": return text === "true";
+    case "lines": return lines();
+    case "json":
+      try {
+        return JSON.parse(text);
+      } catch (error) {
+        throw Object.assign(new Error(`${field.name}: ${error.message}`), { fields: [field.name] });
+      }
+    case "pairs":
+      return Object.fromEntries(lines().map((line) => {
+        const at = line.indexOf("=");
+        if (at < 1) throw Object.assign(new Error(`${field.name}: write NAME=value in each line`), { fields: [field.name] });
+        return [line.slice(0, at), line.slice(at + 1)];
+      }));
+    default: return text;
+  }
+}
+
+// --- parts that renew themselves
+
+async function renew() {
+  const parts = [...document.querySelectorAll("[data-live]")];
+  let response;
+  try {
+    response = await fetch(location.href, { credentials: "same-origin" });
+  } catch {
+    for (const part of parts) part.dataset.stale = "yes";
+    return;
+  }
+  if (response.redirected) location.reload(); // signed out
+  if (!response.ok) return;
+  const fresh = parser.parseFromString(ours.createHTML(await response.text()), "text/html");
+  const targets = parts.length ? parts : [document.getElementById("main")];
+  for (const part of targets) {
+    const other = fresh.getElementById(part.id);
+    if (other === null || part.contains(document.activeElement) && document.activeElement.matches("input, textarea, select")) continue;
+    const held = part.contains(document.activeElement) ? place(part, document.activeElement) : null;
+    const open = new Set([...part.querySelectorAll("details[open][id]")].map((each) => each.id));
+    part.replaceChildren(...other.childNodes);
+    for (const id of open) document.getElementById(id)?.setAttribute("open", "");
+    if (held !== null) [...part.querySelectorAll(held.kind)][held.number]?.focus();
+  }
+}
+
+// Where the focus is, so that it stays there.
+function place(part, element) {
+  const kind = element.tagName.toLowerCase();
+  return { kind, number: [...part.querySelectorAll(kind)].indexOf(element) };
+}
+
+const every = Math.min(...[...document.querySelectorAll("[data-live]")].map((part) => Number(part.dataset.live)));
+if (Number.isFinite(every)) {
+  const again = async () => {
+    if (!document.hidden && document.querySelector("dialog[open]") === null) await renew();
+    setTimeout(again, every * 1000);
+  };
+  setTimeout(again, every * 1000);
+}
+
+for (const field of document.querySelectorAll("[data-copy]")) {
+  const button = make("button", { type: "button", class: "quiet" }, "Copy");
+  button.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(document.getElementById(field.dataset.copy).textContent);
+    tell("Copied");
+  });
+  field.append(button);
+}

@@ -1,0 +1,8 @@
+"""The pages, by their address below /console."""
+
+from collections.abc import Sequence
+
+from app.console.views import access, offers, overview, running
+from app.console.visit import Page
+
+PAGES: Sequence[tuple[str, Page]] = (*overview.PAGES, *offers.PAGES, *running.PAGES, *access.PAGES)

@@ -1,0 +1,40 @@
+"""What is going on: of the platform, and of one tenant."""
+
+from starlette.responses import HTMLResponse
+
+from app.console.visit import Visit
+
+# limit of a tenant -> how it is called, and its unit
+LIMITS = {
+    "sessions": ("Sessions", ""),
+    "processes": ("Processes", ""),
+    "in_flight": ("Calls in flight", ""),
+    "memory_mb": ("Memory of processes", " MiB"),
+    "spawns_per_minute": ("Starts in this minute", ""),
+}
+
+
+async def home(visit: Visit) -> HTMLResponse:
+    """All tenants for administrators of the platform, else one's own."""
+    if not visit.me["is_platform_admin"]:
+        return await tenant(visit)
+    found = await visit.all(nodes=visit.get("/nodes"), use=visit.get("/use", limit=50), tenants=visit.get("/tenants"))
+    return visit.show("platform.html", **found)
+
+
+async def tenant(visit: Visit) -> HTMLResponse:
+    """One tenant: its limits, its backends, its last failures."""
+    found = await visit.all(
+        about=visit.of_tenant(""),
+        backends=visit.of_tenant("/backends", limit=100),
+        failures=visit.of_tenant("/failures", limit=5),
+    )
+    return visit.show("tenant.html", limits=LIMITS, **found)
+
+
+async def nodes(visit: Visit) -> HTMLResponse:
+    """The nodes, their load, and how they confine backends."""
+    return visit.show("nodes.html", nodes=await visit.get("/nodes", limit=100))
+
+
+PAGES = (("", home), ("/tenants/{tenant}", tenant), ("/nodes", nodes))

@@ -1,0 +1,62 @@
+"""How values are written on pages."""
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+
+_NOTHING = "\N{EN DASH}"
+_STEPS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+def size(count: float | None) -> str:
+    """`12.3 MiB`."""
+    if count is None:
+        return _NOTHING
+    value, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while abs(value) >= 1024 and len(units) > 1:
+        value /= 1024
+        units.pop(0)
+    return f"{value:.0f} {units[0]}" if units[0] == "B" or value >= 100 else f"{value:.1f} {units[0]}"
+
+
+def span(seconds: float | None) -> str:
+    """`3 h 12 min`; below a second `120 ms`."""
+    if seconds is None:
+        return _NOTHING
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    left, words = round(seconds), list[str]()
+    for step, unit in _STEPS:
+        if left >= step and len(words) < 2:
+            words.append(f"{left // step} {unit}")
+            left %= step
+        elif words:
+            break
+    return " ".join(words)
+
+
+def moment(text: str | None) -> str:
+    """A time of REST for people: to the second, in UTC."""
+    if not text:
+        return _NOTHING
+    return datetime.fromisoformat(text).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def number(value: float | None) -> str:
+    """`12,345`."""
+    if value is None:
+        return _NOTHING
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.2f}"
+
+
+def short(text: str, most: int = 80) -> str:
+    """The beginning of a long text."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+FILTERS: Mapping[str, Callable[..., str]] = {
+    "size": size,
+    "span": span,
+    "moment": moment,
+    "number": number,
+    "short": short,
+}
