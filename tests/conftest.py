@@ -25,7 +25,7 @@ OPTIONAL = {
     "fuzz": "generated input: pass --fuzz",
     "e2e": "a browser: pass --e2e",
 }
-REAL = ("integration", "differential", "conformance", "chaos", "packaging", "documents/test_wire.py")
+REAL = ("integration", "differential", "conformance", "chaos", "packaging", "documents/test_wire.py", "e2e")
 QUICK = (
     "auth",
     "cluster",
@@ -50,6 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         group.addoption(f"--{name}", action="store_true", help=f"also run tests marked {name} ({meaning})")
     group.addoption("--chaos", type=float, metavar="MINUTES", help="tests/chaos for so long instead of ten seconds")
     group.addoption("--chaos-seed", type=int, metavar="N", help="which faults, and when; another one each time")
+    group.addoption("--pictures", metavar="DIRECTORY", help="with --e2e: keeps pictures of the console there")
     group.addoption("--quick", action="store_true", help="only tests without a socket, a process or a database server")
 
 

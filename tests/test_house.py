@@ -77,8 +77,8 @@ def test_every_file_that_a_document_of_the_house_names_is_there(document: str) -
 
 # Folders of tests/ without a package of app/ (tests/README.md says what is in them), and those without tests.
 OF_THE_WHOLE = {
-    "chaos", "clients", "conformance", "deploy", "differential", "documents", "incidents", "integration", "mutations",
-    "packaging",
+    "chaos", "clients", "conformance", "deploy", "differential", "documents", "e2e", "incidents", "integration",
+    "mutations", "packaging",
 }  # fmt: skip
 
 # Files that are of no one module beside them, and why they stand there all the same.

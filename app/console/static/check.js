@@ -4,10 +4,11 @@ import { make } from "./dom.js";
 import { rest, wordsOf } from "./rest.js";
 
 const STEPS = ["start", "initialize", "tools/list", "resources/list", "prompts/list"];
-const button = document.getElementById("check");
-const shown = document.getElementById("checked");
 
-button?.addEventListener("click", async () => {
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("[data-check]");
+  if (button === null) return;
+  const shown = document.getElementById("checked");
   button.disabled = true;
   const bar = make("progress", { "aria-label": "Check" });
   const words = make("p", {}, "It is being started…");
@@ -17,7 +18,7 @@ button?.addEventListener("click", async () => {
     words.textContent = `It is being asked what it offers: ${((performance.now() - began) / 1000).toFixed(0)} s`;
   }, 1000);
   try {
-    show(await rest("POST", button.dataset.check, {}));
+    show(shown, await rest("POST", button.dataset.check, {}));
   } catch (error) {
     shown.replaceChildren(make("p", { class: "error", role: "alert" }, wordsOf(error)));
   } finally {
@@ -26,7 +27,7 @@ button?.addEventListener("click", async () => {
   }
 });
 
-function show(found) {
+function show(shown, found) {
   const whole = found.steps.reduce((sum, step) => sum + step.ms, 0) || 1;
   const rows = found.steps.map((step) => make("tr", {},
     make("th", { scope: "row" }, step.step),

@@ -3,22 +3,22 @@
 import { make } from "./dom.js";
 import { rest, wordsOf } from "./rest.js";
 
-const form = document.getElementById("paste");
-const shown = document.getElementById("imported");
-
-form?.addEventListener("submit", async (event) => {
+document.addEventListener("submit", async (event) => {
+  const form = event.target.closest("#paste");
+  if (form === null) return;
   event.preventDefault();
+  const shown = document.getElementById("imported");
   const apply = event.submitter?.value === "yes";
   shown.replaceChildren(make("progress", { "aria-label": "Import" }));
   try {
     const answer = await rest("POST", form.dataset.path, { document: form.elements.document.value, apply });
-    show(answer, apply);
+    show(shown, answer, apply);
   } catch (error) {
     shown.replaceChildren(make("p", { class: "error", role: "alert" }, wordsOf(error)));
   }
 });
 
-function show(answer, apply) {
+function show(shown, answer, apply) {
   const rows = answer.entries.map((entry) => make("tr", {},
     make("th", { scope: "row" }, entry.name ?? entry.source),
     make("td", {}, entry.outcome),

@@ -2,11 +2,10 @@
 
 import { make } from "./dom.js";
 
-const form = document.getElementById("new-key");
-const made = document.getElementById("made");
-
-form?.addEventListener("answered", (event) => {
+document.addEventListener("answered", (event) => {
+  if (event.target.id !== "new-key") return;
   event.preventDefault();
+  const made = document.getElementById("made");
   document.getElementById("secret").textContent = event.detail.key;
   made.hidden = false;
   show(event.detail.key);
@@ -14,12 +13,14 @@ form?.addEventListener("answered", (event) => {
   made.querySelector("h2").focus();
 });
 
-const choice = document.getElementById("for");
-choice?.addEventListener("change", () => show(document.getElementById("secret").textContent));
+document.addEventListener("change", (event) => {
+  if (event.target.id === "for") show(document.getElementById("secret").textContent);
+});
 
 function show(key) {
-  if (!choice) return;
-  const name = choice.value;
+  const made = document.getElementById("made");
+  const name = document.getElementById("for")?.value;
+  if (name === undefined) return;
   const url = `${location.origin}/t/${made.dataset.tenant}/${name}/mcp`;
   const headers = { Authorization: `Bearer ${key}` };
   const cursor = btoa(JSON.stringify({ url, headers }));

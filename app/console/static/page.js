@@ -59,7 +59,7 @@ async function busy(button, work, failed = (error) => tell(wordsOf(error), "erro
 
 function go(done, words) {
   if (done) location.assign(done);
-  else renew().then(() => tell(words));
+  else renew([document.getElementById("main")]).then(() => tell(words));
 }
 
 function complain(form, words, fields) {
@@ -115,8 +115,8 @@ function valueOf(field) {
 
 // --- parts that renew themselves
 
-async function renew() {
-  const parts = [...document.querySelectorAll("[data-live]")];
+// Scripts of single pages listen at the document, since their elements may be replaced here.
+async function renew(parts = [...document.querySelectorAll("[data-live]")]) {
   let response;
   try {
     response = await fetch(location.href, { credentials: "same-origin" });
@@ -127,8 +127,7 @@ async function renew() {
   if (response.redirected) location.reload(); // signed out
   if (!response.ok) return;
   const fresh = parser.parseFromString(ours.createHTML(await response.text()), "text/html");
-  const targets = parts.length ? parts : [document.getElementById("main")];
-  for (const part of targets) {
+  for (const part of parts) {
     const other = fresh.getElementById(part.id);
     if (other === null || part.contains(document.activeElement) && document.activeElement.matches("input, textarea, select")) continue;
     const held = part.contains(document.activeElement) ? place(part, document.activeElement) : null;

@@ -1,0 +1,184 @@
+"""What an administrator does in a day, in the browser."""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.e2e.conftest import CLOCK, NO_PLAYWRIGHT, Fleet
+from tests.integration.gateway import ECHO
+
+expect = pytest.importorskip("playwright.sync_api", reason=NO_PLAYWRIGHT).expect
+pytestmark = pytest.mark.e2e
+_SEND = """([url, body, headers]) =>
+  fetch(url, {method: "POST", body, headers, credentials: "include"}).catch(() => 0)"""
+Sit = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def patience() -> None:
+    expect.set_options(timeout=20_000)
+
+
+def open_session(fleet: Fleet, tenant: str, name: str = "echo") -> str:
+    """The id of a session as its client knows it."""
+    endpoint = fleet.endpoint(tenant, name, node=1)
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "<b>cli</b>", "version": "1"}}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
+    accept = {"Accept": "application/json, text/event-stream"}
+    answer = httpx2.post(endpoint.mcp, json=body, headers={**endpoint.headers, **accept}, timeout=60)
+    return answer.headers["mcp-session-id"]
+
+
+def test_a_backend_is_pasted_checked_and_removed(sit_down: Sit, fleet: Fleet) -> None:
+    page = sit_down("platform").open("/tenants/acme/backends:new")
+    pasted = {"mcpServers": {"pasted": {"command": CLOCK[0], "args": CLOCK[1:]}}}
+    page.get_by_label("An mcpServers block").fill(json.dumps(pasted))
+    page.get_by_role("button", name="See what it would add").click()
+    expect(page.locator("#imported")).to_contain_text("Nothing was changed yet")
+    page.get_by_role("button", name="Add them").click()
+    expect(page.locator("#imported")).to_contain_text("Done")
+    page.goto(fleet.gateway.url + "/console/tenants/acme/backends/pasted")
+    page.get_by_role("button", name="Check it").click()
+    expect(page.locator("#checked")).to_contain_text("answers: 2 tools")
+    expect(page.locator("#checked meter")).not_to_have_count(0)
+    page.reload()
+    expect(page.get_by_text("get_current_time").first).to_be_visible()
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    page.wait_for_url("**/backends")
+    assert all(each["name"] != "pasted" for each in fleet.gateway.api("GET", "/tenants/acme/backends")["items"])
+
+
+def test_a_backend_is_made_by_form_and_what_is_wrong_is_said(sit_down: Sit, fleet: Fleet) -> None:
+    page = sit_down("platform").open("/tenants/acme/backends:new")
+    form = page.locator("form[data-path$='/backends']")
+    form.get_by_label("Name lower-case").fill("formed")
+    form.get_by_label("Command").fill(ECHO[0])
+    form.get_by_label("Arguments").fill("\n".join(ECHO[1:]))
+    form.get_by_label("Environment").fill("no equals sign")
+    form.get_by_role("button", name="Add").click()
+    expect(form.get_by_role("alert")).to_contain_text("NAME=value")
+    form.get_by_label("Environment").fill("A=1")
+    form.get_by_role("button", name="Add").click()
+    page.wait_for_url("**/backends/formed")
+    made = fleet.gateway.api("GET", "/tenants/acme/backends/formed")
+    assert (made["command"], made["args"], list(made["env"])) == (ECHO[0], ECHO[1:], ["A"])
+    page.get_by_role("button", name="Disable").click()
+    page.get_by_role("dialog").get_by_role("button", name="No").click()
+    page.get_by_role("button", name="Disable").click()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    page.get_by_role("button", name="Disable").click()
+    page.get_by_role("dialog").get_by_role("button", name="Disable").click()
+    expect(page.get_by_role("button", name="Enable")).to_be_visible()
+    fleet.gateway.api("DELETE", "/tenants/acme/backends/formed")
+
+
+def test_a_session_is_seen_and_closed_on_whatever_node_it_is(sit_down: Sit, fleet: Fleet) -> None:
+    session = open_session(fleet, "acme")
+    page = sit_down("admin").open("/tenants/acme/sessions")
+    row = page.get_by_role("row").filter(has_text="<b>cli</b>")
+    expect(row).to_have_count(1)
+    row.get_by_role("button", name="Close").click()
+    page.get_by_role("dialog").get_by_role("button", name="Close").click()
+    expect(row).to_have_count(0)
+    endpoint = fleet.endpoint("acme")
+    gone = httpx2.delete(endpoint.mcp, headers={**endpoint.headers, "Mcp-Session-Id": session})
+    assert gone.status_code == 404
+
+
+def test_a_key_is_made_used_and_revoked(sit_down: Sit, fleet: Fleet) -> None:
+    page = sit_down("admin").open("/tenants/acme/keys")
+    page.get_by_text("Make a key").click()
+    page.get_by_label("Name whose it is").fill("made in the browser")
+    page.get_by_role("button", name="Make it").click()
+    secret = page.locator("#secret")
+    expect(secret).to_have_text(re.compile(r"^tlk_"))
+    key = secret.inner_text()
+    expect(page.locator("#snippets")).to_contain_text("claude mcp add")
+    assert page.get_by_role("link", name="Add to VS Code").get_attribute("href").startswith("vscode:mcp/install?")
+    headers = {"Authorization": f"Bearer {key}"}
+    assert httpx2.get(fleet.gateway.url + "/api/v1/tenants/acme/me", headers=headers).status_code == 200
+    page.reload()
+    assert key not in page.content()
+    row = page.get_by_role("row").filter(has_text="made in the browser")
+    row.get_by_role("button", name="Revoke").click()
+    page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
+    expect(row.get_by_text("revoked")).to_be_visible()
+    assert httpx2.get(fleet.gateway.url + "/api/v1/tenants/acme/me", headers=headers).status_code == 401
+
+
+def test_a_toolset_is_made(sit_down: Sit, fleet: Fleet) -> None:
+    page = sit_down("admin").open("/tenants/acme/toolsets:new")
+    page.get_by_label("Name").fill("made")
+    page.get_by_label("echo", exact=True).check()
+    page.get_by_label("Prefix of the tools of echo").fill("x_")
+    page.get_by_role("button", name="Make it").click()
+    page.wait_for_url("**/toolsets/made")
+    expect(page.get_by_text("x_echo", exact=True)).to_be_visible()
+    fleet.gateway.api("DELETE", "/tenants/acme/toolsets/made")
+
+
+def test_tools_are_approved_and_the_policy_is_set(sit_down: Sit, fleet: Fleet) -> None:
+    fleet.gateway.api("POST", "/tenants/zenith/backends/clock:check", {})
+    page = sit_down("admin", "zenith").open("/tenants/zenith/backends/clock")
+    page.get_by_role("button", name="Approve all").click()
+    page.get_by_role("dialog").get_by_role("button", name="Approve all").click()
+    expect(page.locator("#offer .state.approved")).to_have_count(2)
+    page.get_by_label("Policy").select_option("block")
+    page.get_by_role("button", name="Set").click()
+    expect(page.get_by_role("status")).to_contain_text("Saved")
+    assert fleet.gateway.api("GET", "/tenants/zenith/backends/clock")["pin"] == "block"
+    page.goto(fleet.gateway.url + "/console/tenants/zenith/audit?action=tool.approve")
+    expect(page.get_by_role("cell", name="tool.approve").first).to_be_visible()
+
+
+def test_somebody_whose_key_is_revoked_is_asked_to_sign_in_again(sit_down: Sit, fleet: Fleet) -> None:
+    made = fleet.gateway.api("POST", "/tenants/acme/keys", {"scopes": ["tenant:read"], "name": "short-lived"})
+    desk = sit_down("member")
+    desk.context.clear_cookies()
+    desk.sign_in(made["key"])
+    page = desk.open("/tenants/acme/sessions")
+    fleet.gateway.api("DELETE", f"/tenants/acme/keys/{made['id']}")
+    expect(page.get_by_label("API key or token")).to_be_visible()
+
+
+def test_signing_out_by_keyboard(sit_down: Sit) -> None:
+    page = sit_down("member").open("/tenants/acme/backends")
+    page.get_by_role("button", name="Sign out").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("API key or token")).to_be_focused()
+
+
+def test_skipping_to_the_content(sit_down: Sit) -> None:
+    page = sit_down("member").open("/tenants/acme/backends")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("#main")).to_be_focused()
+
+
+def test_a_page_of_another_site_can_neither_frame_nor_change_anything(sit_down: Sit, fleet: Fleet) -> None:
+    """The other node stands for it: another origin, to which the browser sends the cookie of this host all the same."""
+    desk = sit_down("admin")
+    before = len(fleet.gateway.api("GET", "/tenants/acme/keys?limit=200")["items"])
+    other = desk.context.new_page()
+    other.goto(fleet.nodes.all[1].url + "/livez")
+    target = fleet.gateway.url + "/console/-/api/v1/tenants/acme/keys"
+    body = json.dumps({"scopes": ["mcp:connect"]})
+    for headers in ({}, {"X-CSRF-Token": "0" * 64, "Content-Type": "application/json"}):
+        other.evaluate(
+            _SEND,
+            [target, body, headers],
+        )
+    assert len(fleet.gateway.api("GET", "/tenants/acme/keys?limit=200")["items"]) == before
+    other.evaluate(
+        "(url) => { const frame = document.createElement('iframe'); frame.src = url; document.body.append(frame); }",
+        fleet.gateway.url + "/console",
+    )
+    other.wait_for_timeout(500)
+    assert all("Trunkline" not in frame.title() for frame in other.frames[1:])
