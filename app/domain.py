@@ -321,12 +321,22 @@ class ServedTenants:
 
 
 @dataclass(frozen=True, slots=True)
+class SignInClient:
+    """The gateway as a client of an issuer (OpenID Connect, authorization code with PKCE, no secret). `token`: which of
+    the tokens that it gets is the credential."""
+
+    client_id: str
+    scope: str
+    token: Literal["access_token", "id_token"]
+
+
+@dataclass(frozen=True, slots=True)
 class Issuer:
     """One token issuer of one tenant, with exactly one of `sealed_secret`, `jwks_url` and `discovery_url`.
 
     If `audience` is empty, a token must be for the endpoint that it is sent to. `claims` has the names of the claims of
     subject, scopes, tenant and groups, and the scopes of groups (`map`). Its tokens confer `max_scopes` at most. With
-    `tenants` it is an issuer of the platform.
+    `tenants` it is an issuer of the platform. `sign_in`: how people sign in to the console with it, if they may.
     """
 
     id: str
@@ -342,6 +352,7 @@ class Issuer:
     discovery_url: str | None = None
     version: int = 1
     tenants: ServedTenants | None = None
+    sign_in: SignInClient | None = None
 
     def opens(self) -> frozenset[str]:
         """The tenants that its tokens give access to."""

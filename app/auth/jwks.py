@@ -7,7 +7,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -163,14 +163,28 @@ async def key_url(source: KeySource, fetch: Fetch) -> str:
     """
     if source.jwks_url is not None:
         return source.jwks_url
+    return named_url(await discovered(source, fetch), "jwks_uri")
+
+
+async def discovered(source: KeySource, fetch: Fetch) -> Mapping[str, Any]:
+    """The discovery document of an issuer that has one (OpenID Connect Discovery 1.0).
+
+    Raises:
+        FetchFailed: there is no such document, or it is another issuer's.
+    """
     document = _object(await fetch(source.discovery_url or ""))
-    # OpenID Connect Discovery 1.0, section 4.3: they must be exactly the same.
+    # Section 4.3: they must be exactly the same.
     if document.get("issuer") != source.issuer:
         named = repr(document.get("issuer"))[:MAX_ISSUER_SHOWN]
         raise FetchFailed(f"the discovery document names the issuer {named}, not {source.issuer!r}")
-    url = document.get("jwks_uri")
+    return document
+
+
+def named_url(document: Mapping[str, Any], name: str) -> str:
+    """A URL of a discovery document. Raises FetchFailed: it has none of this name."""
+    url = document.get(name)
     if not isinstance(url, str):
-        raise FetchFailed("the discovery document has no jwks_uri")
+        raise FetchFailed(f"the discovery document has no {name}")
     return url
 
 

@@ -5,11 +5,11 @@ Host and SNI: a second look-up cannot change it. No redirects, no proxies.
 """
 
 import ssl
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from socket import SOCK_STREAM
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import anyio
 import httpx2
@@ -118,10 +118,17 @@ class Outbound:
             UrlRefused: the URL, or an address of its host, is not allowed.
             FetchFailed: no answer in time, or not a document of at most `MAX_BYTES`.
         """
+        return await self._ask(text, None)
+
+    async def post(self, text: str, form: Mapping[str, str]) -> bytes:
+        """The answer to a form. Raises as `get`."""
+        return await self._ask(text, urlencode(form).encode())
+
+    async def _ask(self, text: str, form: bytes | None) -> bytes:
         url = self.check(text)
         try:
             with anyio.fail_after(DEADLINE_S):
-                return await self._get_from_one_of(await self._checked_addresses(url), url)
+                return await self._ask_one_of(await self._checked_addresses(url), url, form)
         except TimeoutError:
             raise FetchFailed(f"no answer within {DEADLINE_S:.0f} s") from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
@@ -143,18 +150,20 @@ class Outbound:
             self._policy.require(address, url)
         return addresses
 
-    async def _get_from_one_of(self, addresses: Sequence[Address], url: OutboundUrl) -> bytes:
+    async def _ask_one_of(self, addresses: Sequence[Address], url: OutboundUrl, form: bytes | None) -> bytes:
         *others, last = addresses[:MAX_ADDRESSES]
         for address in others:
             try:
-                return await self._get_from(address, url)
-            except (httpx2.ConnectError, httpx2.ConnectTimeout):
+                return await self._ask_at(address, url, form)
+            except (httpx2.ConnectError, httpx2.ConnectTimeout):  # so it was not sent
                 continue
-        return await self._get_from(last, url)
+        return await self._ask_at(last, url, form)
 
-    async def _get_from(self, address: Address, url: OutboundUrl) -> bytes:
+    async def _ask_at(self, address: Address, url: OutboundUrl, form: bytes | None) -> bytes:
         host = f"[{address}]" if address.version == 6 else str(address)
         headers = {"Host": url.authority, "Accept": "application/json", "Accept-Encoding": "identity"}
+        if form is not None:
+            headers["Content-Type"] = "application/x-www-form-urlencoded"
         if self._tls is None:  # reading the certificate authorities takes 90 ms, too long for the event loop
             self._tls = await anyio.to_thread.run_sync(httpx2.create_ssl_context)
         transport = httpx2.AsyncHTTPTransport(verify=self._tls, trust_env=False)
@@ -162,9 +171,10 @@ class Outbound:
         async with (
             httpx2.AsyncClient(transport=transport, trust_env=False, follow_redirects=False, timeout=timeout) as client,
             client.stream(
-                "GET",
+                "GET" if form is None else "POST",
                 f"{url.scheme}://{host}:{url.port}{url.target}",
                 headers=headers,
+                content=form,
                 extensions={"sni_hostname": url.host},  # also the name that the certificate must have
             ) as response,
         ):

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.console.sessions import ConsoleSessions, SignedIn, cookie_of
+from app.console.cookies import SESSION
+from app.console.sessions import ConsoleSessions, SignedIn
 from app.errors import StorageUnavailable
 from app.http.problems import ProblemResponse
 
@@ -56,7 +57,7 @@ class Passage:
         return {**scope, "path": path, "raw_path": raw.removeprefix(PREFIX.encode()), "headers": headers}
 
     async def _signed_in(self, scope: Scope) -> SignedIn | None:
-        cookie = cookie_of(scope["headers"], is_https=self.is_https(scope))
+        cookie = SESSION.of(scope["headers"], is_https=self.is_https(scope))
         return None if cookie is None else await self._sessions.find(cookie)
 
     def is_https(self, scope: Scope) -> bool:

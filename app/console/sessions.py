@@ -8,7 +8,7 @@ when it is signed out, on every node at once.
 import base64
 import hmac
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -17,8 +17,6 @@ from app.auth.sealing import SealBroken, Sealer
 from app.storage.access.console_sessions import ConsoleSessionRepository
 
 ENDS_AFTER = timedelta(hours=12)
-COOKIE = b"trunkline-console"
-_SECURE = b"__Host-"  # browsers take such a cookie over https only, and for this host only
 _LABEL = b"trunkline console cookies 1"
 _NUMBER_BYTES, _MAC_BYTES = 32, 16
 
@@ -85,25 +83,6 @@ class ConsoleSessions:
 
     def _mac(self, number: bytes) -> bytes:
         return hmac.digest(self._key, b"cookie" + number, "sha256")[:_MAC_BYTES]
-
-
-def cookie_of(headers: Iterable[tuple[bytes, bytes]], *, is_https: bool) -> bytes | None:
-    """The cookie of the console. Of several none counts: another site of the same domain may have set one."""
-    name = _name(is_https=is_https)
-    pairs = [pair.strip().partition(b"=") for key, value in headers if key == b"cookie" for pair in value.split(b";")]
-    found = [value for each, _, value in pairs if each == name]
-    return found[0] if len(found) == 1 else None
-
-
-def set_cookie(cookie: bytes, *, is_https: bool) -> bytes:
-    """The value of Set-Cookie; an empty cookie removes it."""
-    last = b"; Secure" if is_https else b""
-    until = b"" if cookie else b"; Max-Age=0"
-    return _name(is_https=is_https) + b"=" + cookie + b"; Path=/; HttpOnly; SameSite=Strict" + until + last
-
-
-def _name(*, is_https: bool) -> bytes:
-    return _SECURE + COOKIE if is_https else COOKIE
 
 
 def _place(digest: bytes) -> str:

@@ -1,6 +1,7 @@
 """Signing in and out."""
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qs, urlencode
@@ -8,24 +9,40 @@ from urllib.parse import parse_qs, urlencode
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from app.console.cookies import SESSION, SIGNING_IN
+from app.console.issuer_sign_in import IssuerSignIn, NotSignedIn
 from app.console.passage import is_same_origin
 from app.console.rest import Refused, Rest
-from app.console.sessions import ConsoleSessions, SignedIn, cookie_of, set_cookie
+from app.console.sessions import ConsoleSessions, SignedIn
 from app.console.visit import HEADERS, Templates
-from app.domain import is_name
+from app.domain import Issuer, is_name
+from app.http.client_address import client_address, limited_address
+from app.http.dependencies import BASE_URL
+from app.limits.rate_limiter import RateLimiter
 
 MAX_FORM_BYTES = 64 << 10  # a token may be long
+HOME, SIGN_IN = "/console", "/console/sign-in"
 _NO_KEY = "Enter an API key, as `trunkline keys create` shows it."
+_NO_TENANT = "This is no name of a tenant."
+_FOREIGN = "Please send the form from a page of the console."
 _NEVER = datetime.max.replace(tzinfo=UTC)
 _is_page = re.compile(r"/console(?:[/?][\w/?=&%.:~+-]*)?", re.ASCII).fullmatch
-HOME, SIGN_IN = "/console", "/console/sign-in"
 
 
 class Signing:
     """The pages of people who have not signed in, and their cookies."""
 
-    def __init__(self, sessions: ConsoleSessions, rest: Rest, templates: Templates, public_url: str | None) -> None:
-        self._sessions, self._rest, self._templates, self._public_url = sessions, rest, templates, public_url
+    def __init__(
+        self,
+        sessions: ConsoleSessions,
+        by_issuer: IssuerSignIn,
+        attempts: RateLimiter,
+        rest: Rest,
+        templates: Templates,
+        public_url: str | None,
+    ) -> None:
+        self._sessions, self._by_issuer, self._attempts = sessions, by_issuer, attempts
+        self._rest, self._templates, self._public_url = rest, templates, public_url
 
     def is_https(self, request: Request) -> bool:
         """Whether browsers reach us by https."""
@@ -33,12 +50,20 @@ class Signing:
 
     async def who(self, request: Request) -> SignedIn | None:
         """Whose cookie it is. Raises StorageUnavailable."""
-        cookie = cookie_of(request.scope["headers"], is_https=self.is_https(request))
+        cookie = SESSION.of(request.scope["headers"], is_https=self.is_https(request))
         return None if cookie is None else await self._sessions.find(cookie)
 
     async def show(self, request: Request) -> Response:
-        """The form."""
-        return self._form(to=_target(request.query_params.get("to")))
+        """The form; with a tenant also the providers with which one can sign in to it."""
+        tenant, to = request.query_params.get("tenant", "").strip(), _target(request.query_params.get("to"))
+        if not tenant:
+            return self._form(to=to)
+        if not is_name(tenant):
+            return self._form(to=to, status=422, error=_NO_TENANT)
+        self._spend(request)
+        issuers = await self._by_issuer.choices(tenant)
+        error = "" if issuers else "Nobody can sign in to this tenant with an identity provider: use a key or a token."
+        return self._form(to=to, tenant=tenant, issuers=issuers, error=error)
 
     def sign_in_first(self, request: Request) -> Response:
         """For a page that needs it; the page comes afterwards. A link on another site brings no cookie: the
@@ -54,42 +79,83 @@ class Signing:
         form = await _form(request)
         to = _target(form.get("to"))
         if not is_same_origin(dict(request.scope["headers"])):
-            return self._form(to=to, status=403, error="Please send the form from this page.")
+            return self._form(to=to, status=403, error=_FOREIGN)
         key, tenant = form.get("key", "").strip(), form.get("tenant", "").strip()
         if not key or not key.isascii() or not key.isprintable() or " " in key:
             return self._form(to=to, status=422, error=_NO_KEY)
         if tenant and not is_name(tenant):
-            return self._form(to=to, status=422, error="This is no name of a tenant.")
-        return await self._signed_in(request, tenant, b"Bearer " + key.encode(), to)
-
-    async def _signed_in(self, request: Request, tenant: str, authorization: bytes, to: str) -> Response:
+            return self._form(to=to, status=422, error=_NO_TENANT)
         try:
-            me = await self._me(request, tenant, authorization)
+            header = await self._session(request, tenant, key)
         except Refused as refused:
             return self._form(to=to, status=refused.status, error=str(refused))
-        until = None if me["expires_at"] is None else datetime.fromisoformat(me["expires_at"])
-        cookie = await self._sessions.begin(me["tenant"], authorization, until)
-        answer = RedirectResponse(to, 303, headers=HEADERS)
-        answer.raw_headers.append((b"set-cookie", set_cookie(cookie, is_https=self.is_https(request))))
+        return _redirected(to, header)
+
+    async def with_issuer(self, request: Request) -> Response:
+        """Sends somebody to an identity provider."""
+        asked = request.query_params
+        tenant, to = asked.get("tenant", ""), _target(asked.get("to"))
+        self._spend(request)
+        try:
+            if not is_name(tenant):
+                raise NotSignedIn(_NO_TENANT)
+            url, cookie = await self._by_issuer.begin(tenant, asked.get("issuer", ""), to, request.scope[BASE_URL])
+        except NotSignedIn as error:
+            return self._form(to=to, status=422, error=str(error))
+        return _redirected(url, SIGNING_IN.header(cookie, is_https=self.is_https(request)))
+
+    async def back(self, request: Request) -> Response:
+        """Somebody comes back from the provider. The cookie of the session does not go with a request that another site
+        has caused, so a page of ours goes on."""
+        is_https = self.is_https(request)
+        cookie = SIGNING_IN.of(request.scope["headers"], is_https=is_https)
+        self._spend(request)
+        try:
+            found = await self._by_issuer.finish(cookie, dict(request.query_params), request.scope[BASE_URL])
+            tenant, token, to = found
+            header = await self._session(request, tenant, token)
+        except (NotSignedIn, Refused) as error:
+            return self._form(to=HOME, status=403, error=str(error))
+        answer = self._templates.response("again.html", {"to": _target(to)})
+        answer.raw_headers += [header, SIGNING_IN.header(b"", is_https=is_https)]
         return answer
+
+    async def sign_out(self, request: Request) -> Response:
+        """Ends the session, here and everywhere."""
+        signed_in, form = await self.who(request), await _form(request)
+        is_ours = is_same_origin(dict(request.scope["headers"]))
+        if not is_ours or signed_in is None or form.get("csrf") != signed_in.csrf:
+            return self._form(to=HOME, status=403, error=_FOREIGN)
+        await self._sessions.end(signed_in)
+        return _redirected(SIGN_IN, SESSION.header(b"", is_https=self.is_https(request)))
+
+    async def _session(self, request: Request, tenant: str, credential: str) -> tuple[bytes, bytes]:
+        """The header with the cookie of a new session. Raises Refused: REST does not accept the credential."""
+        authorization = b"Bearer " + credential.encode()
+        me = await self._me(request, tenant, authorization)
+        until = None if me["expires_at"] is None else datetime.fromisoformat(me["expires_at"])
+        cookie = await self._sessions.begin(tenant or me["tenant"], authorization, until)
+        return SESSION.header(cookie, is_https=self.is_https(request))
 
     async def _me(self, request: Request, tenant: str, authorization: bytes) -> Any:
         nobody = SignedIn(tenant, authorization, "", b"", _NEVER)
         return await self._rest.get(request.scope, nobody, f"/tenants/{tenant}/me" if tenant else "/me")
 
-    async def sign_out(self, request: Request) -> Response:
-        """Ends the session, here and everywhere."""
-        signed_in, form = await self.who(request), await _form(request)
-        is_asked = is_same_origin(dict(request.scope["headers"])) and signed_in is not None
-        if not is_asked or signed_in is None or form.get("csrf") != signed_in.csrf:
-            return self._form(to=HOME, status=403, error="Please send the form from a page of the console.")
-        await self._sessions.end(signed_in)
-        answer = RedirectResponse(SIGN_IN, 303, headers=HEADERS)
-        answer.raw_headers.append((b"set-cookie", set_cookie(b"", is_https=self.is_https(request))))
-        return answer
+    def _spend(self, request: Request) -> None:
+        """Raises RateLimited."""
+        self._attempts.spend(limited_address(client_address(request.scope)))
 
-    def _form(self, *, to: str, status: int = 200, error: str = "") -> HTMLResponse:
-        return self._templates.response("sign_in.html", {"to": to, "error": error}, status)
+    def _form(
+        self, *, to: str, status: int = 200, error: str = "", tenant: str = "", issuers: Sequence[Issuer] = ()
+    ) -> HTMLResponse:
+        values = {"to": to, "error": error, "tenant": tenant, "issuers": issuers}
+        return self._templates.response("sign_in.html", values, status)
+
+
+def _redirected(to: str, header: tuple[bytes, bytes]) -> Response:
+    answer = RedirectResponse(to, 303, headers=HEADERS)
+    answer.raw_headers.append(header)
+    return answer
 
 
 def _here(request: Request) -> str:

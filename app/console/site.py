@@ -10,12 +10,15 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.console.assets import Assets
+from app.console.issuer_sign_in import DONE, IssuerSignIn
 from app.console.rest import Refused, Rest
 from app.console.sessions import ConsoleSessions
 from app.console.signing import HOME, Signing
 from app.console.views import PAGES
 from app.console.visit import Page, Templates, Visit
-from app.errors import StorageUnavailable
+from app.errors import GatewayError
+from app.http.errors import http_status
+from app.limits.rate_limiter import RateLimiter
 
 log = logging.getLogger(__name__)
 
@@ -25,16 +28,25 @@ _Answer = Callable[[Request], Awaitable[Response]]
 class Site:
     """The console at /console, before `api`, which answers everything else, and which the pages ask."""
 
-    def __init__(self, api: ASGIApp, sessions: ConsoleSessions, public_url: str | None) -> None:
+    def __init__(
+        self,
+        api: ASGIApp,
+        sessions: ConsoleSessions,
+        by_issuer: IssuerSignIn,
+        attempts: RateLimiter,
+        public_url: str | None,
+    ) -> None:
         assets = Assets()
         self._api, self._rest, self._templates = api, Rest(api), Templates(assets)
-        self._signing = Signing(sessions, self._rest, self._templates, public_url)
+        self._signing = Signing(sessions, by_issuer, attempts, self._rest, self._templates, public_url)
         signing = self._signing
         self._router = Router(
             [
                 Route(f"{HOME}/assets/{{version}}/{{name}}", assets.answer, methods=["GET"]),
                 Route(f"{HOME}/sign-in", self._guarded(signing.show), methods=["GET"]),
                 Route(f"{HOME}/sign-in", self._guarded(signing.sign_in), methods=["POST"]),
+                Route(f"{HOME}/sign-in/with", self._guarded(signing.with_issuer), methods=["GET"]),
+                Route(DONE, self._guarded(signing.back), methods=["GET"]),
                 Route(f"{HOME}/sign-out", self._guarded(signing.sign_out), methods=["POST"]),
                 *(
                     Route(HOME + path, self._guarded(partial(self._page, page)), methods=["GET"])
@@ -76,8 +88,8 @@ class Site:
         async def guarded(request: Request) -> Response:
             try:
                 return await answer(request)
-            except StorageUnavailable as error:
-                return self._failed(Refused(503, {"detail": str(error)}))
+            except GatewayError as error:  # RateLimited, StorageUnavailable
+                return self._failed(Refused(http_status(error), {"detail": str(error)}))
             except Exception:
                 log.exception("A page of the console failed: a bug in the gateway", extra={"path": request.url.path})
                 return self._failed(Refused(500, {"detail": "This page failed; the node's log says why."}))

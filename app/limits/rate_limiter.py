@@ -34,6 +34,8 @@ _LIMITS: dict[str, tuple[float, float, Whose, str]] = {
         "address",
         "too many requests for the metadata of tenants come from this address",
     ),
+    # The identity providers of a tenant: each sign-in that is begun asks one of them.
+    "console_sign_in": (2.0, 60.0, "address", "too many sign-ins to the console are begun from this address"),
     "rest": (50.0, 1000.0, "principal", "this credential sends too many requests to the API"),
 }
 LIMITS = frozenset(_LIMITS)

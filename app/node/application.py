@@ -10,6 +10,7 @@ from app.admin.context import AdminContext
 from app.admin.idempotency import AnsweredOnce
 from app.admin.router import build_router
 from app.cluster.all_nodes import answer_for
+from app.console.issuer_sign_in import IssuerSignIn
 from app.console.passage import Passage
 from app.console.sessions import ConsoleSessions
 from app.console.site import Site
@@ -105,7 +106,9 @@ def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Passage:
     visitors = ConsoleSessions(
         ConsoleSessionRepository(records.database), credentials.sealer, settings.secret_key, _now
     )
-    site = Site(app, visitors, settings.public_url)
+    by_issuer = IssuerSignIn(records.issuers, credentials.outbound, credentials.sealer, _now)
+    attempts = RateLimiter("console_sign_in", metrics.rate_limited)
+    site = Site(app, visitors, by_issuer, attempts, settings.public_url)
     rest = Rest(site, door, pages(app, own_health), max_body_bytes=body)
     front = Front(rest, credentials.authenticator, streamable, sse, registry, guard)
     return Passage(front, visitors, settings.public_url)

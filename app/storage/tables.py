@@ -205,6 +205,7 @@ issuers = sa.Table(
     sa.Column("sealed_secret", sa.LargeBinary),
     sa.Column("jwks_url", sa.Text),
     sa.Column("discovery_url", sa.Text),
+    sa.Column("sign_in", sa.JSON(none_as_null=True)),
     sa.Column("version", sa.Integer, nullable=False),
     sa.Column(
         "tenants_claim", sa.String(256)

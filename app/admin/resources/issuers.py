@@ -19,7 +19,7 @@ from app.admin.schemas.issuers import IssuerAnswer, IssuerBody, IssuerMade, Issu
 from app.auth.outbound import UrlRefused
 from app.auth.policy import is_platform_admin, may_revoke
 from app.auth.tokens import place_of, source_of
-from app.domain import DEFAULT_TENANT, Issuer, Scope
+from app.domain import DEFAULT_TENANT, Issuer, Scope, SignInClient
 from app.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from app.http.problems import responses
 from app.storage.audit_act import Act
@@ -194,6 +194,7 @@ def _record(access: Access, body: IssuerBody, issuer_id: str) -> Issuer:
         jwks_url=body.jwks_url,
         discovery_url=body.discovery_url,
         tenants=None if body.tenants is None else body.tenants.served(),
+        sign_in=None if body.sign_in is None else SignInClient(**body.sign_in.model_dump()),
     )
 
 

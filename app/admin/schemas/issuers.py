@@ -2,7 +2,7 @@
 
 import json
 from datetime import datetime
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 from app.admin.schemas.fields import Answer, KnownScope, Name, SortedTexts, Strict, one_line
 from app.auth.jwks import ALGORITHMS
 from app.auth.tokens import HMAC, MAX_ISSUER, capped, is_issuer, is_secret
-from app.domain import DEFAULT_TENANT, Scope, ServedTenants, TenantGrant, is_own_mark
+from app.domain import DEFAULT_TENANT, Scope, ServedTenants, SignInClient, TenantGrant, is_own_mark
 
 
 def _issuer_name(text: str) -> str:
@@ -111,6 +111,28 @@ class TenantsBody(Strict):
         return ServedTenants(self.claim, grants)
 
 
+class SignInBody(Strict):
+    """How people sign in to the console with this issuer: authorization code with PKCE, as a public client."""
+
+    client_id: Annotated[str, StringConstraints(min_length=1, max_length=256), AfterValidator(one_line)]
+    scope: Annotated[str, StringConstraints(min_length=1, max_length=512), AfterValidator(one_line)] = "openid"
+    token: Literal["access_token", "id_token"] = Field(
+        default="access_token", description="Which token is the credential; it is checked like any other."
+    )
+
+    @classmethod
+    def of(cls, client: SignInClient) -> Self:
+        return cls(client_id=client.client_id, scope=client.scope, token=client.token)
+
+
+class SignInPatch(Strict):
+    """A merge patch."""
+
+    client_id: str | None = None
+    scope: str | None = None
+    token: Literal["access_token", "id_token"] | None = None
+
+
 class IssuerBody(Strict):
     """A new issuer: only HS256 with a `secret`, or other algorithms with a `jwks_url` or a `discovery_url`.
 
@@ -126,6 +148,13 @@ class IssuerBody(Strict):
     claims: ClaimsBody = Field(default_factory=ClaimsBody)
     max_scopes: MaxScopes = Field(default_factory=lambda: [str(Scope.CONNECT)])
     tenants: TenantsBody | None = None
+    sign_in: SignInBody | None = None
+
+    @model_validator(mode="after")
+    def _can_sign_in(self) -> Self:
+        if self.sign_in is not None and self.discovery_url is None:
+            raise PydanticCustomError("sign_in", "`sign_in` needs a `discovery_url`: it names where people sign in")
+        return self
 
     @model_validator(mode="after")
     def _one_family(self) -> Self:
@@ -199,10 +228,15 @@ class IssuerPatch(Strict):
     claims: ClaimsPatch | None = None
     max_scopes: MaxScopes | None = None
     tenants: TenantsPatch | None = None
+    sign_in: SignInPatch | None = None
 
 
 def _tenants(served: object) -> object:
     return TenantsBody.of(served) if isinstance(served, ServedTenants) else served
+
+
+def _sign_in(client: object) -> object:
+    return SignInBody.of(client) if isinstance(client, SignInClient) else client
 
 
 class IssuerAnswer(Answer):
@@ -218,6 +252,7 @@ class IssuerAnswer(Answer):
     claims: ClaimsBody
     max_scopes: SortedTexts
     tenants: Annotated[TenantsBody | None, BeforeValidator(_tenants)]
+    sign_in: Annotated[SignInBody | None, BeforeValidator(_sign_in)]
     created_at: datetime
     version: int
 

@@ -26,7 +26,7 @@ async def test_an_issuer_is_made_shown_listed_changed_and_removed_and_the_node_h
     assert shown == {
         **RS, "id": shown["id"], "tenant": "acme", "discovery_url": None, "audience": [], "version": 1,
         "claims": {"subject": "sub", "scopes": "scope", "tenant": None, "groups": None, "map": None},
-        "max_scopes": ["mcp:connect"], "tenants": None, "created_at": shown["created_at"],
+        "max_scopes": ["mcp:connect"], "tenants": None, "sign_in": None, "created_at": shown["created_at"],
     }  # fmt: skip
     path = made.headers["Location"]
     assert (await rig.ask("GET", path)).json() == shown
@@ -264,3 +264,10 @@ async def test_an_issuer_of_another_tenant_is_not_found_under_ones_own(rig):
     for method in ("GET", "PATCH", "DELETE"):
         answers = [await rig.ask(method, f"{PATH}/{each}", {}, key=mine) for each in (theirs, "0" * 16, "%00", "ü")]
         assert {(answer.status_code, answer.content) for answer in answers} == {(404, answers[0].content)}
+
+
+async def test_people_sign_in_where_a_discovery_document_names_the_place(rig):
+    client = {"client_id": "console"}
+    refused = await rig.ask("POST", PATH, {**RS, "sign_in": client})
+    assert refused.status_code == 422
+    assert "discovery_url" in refused.text
