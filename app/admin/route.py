@@ -21,6 +21,7 @@ from app.limits.rate_limiter import RateLimiter
 
 MAX_SHOWN = 100  # characters of an unknown name
 READ_COST, WRITE_COST, ACTION_COST = 1.0, 2.0, 25.0  # an action is `:check`, `:restart`, `:import`
+COMPARISON_COST = 5.0  # ten a second: files have many secrets, and a guess is not worth so few
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
@@ -109,6 +110,8 @@ def _require_utf8(body: bytes) -> None:
 
 def _cost(method: str, path: str) -> float:
     """What a request takes from its principal's rate: changes and actions cost more, as the audit trail keeps them."""
+    if path.endswith(":compare"):
+        return COMPARISON_COST
     if ":" in path.rpartition("/")[2]:
         return ACTION_COST
     return READ_COST if method == "GET" else WRITE_COST

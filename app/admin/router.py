@@ -9,6 +9,7 @@ from app.admin.resources import (
     api_keys,
     audit,
     backends,
+    comparisons,
     imports,
     issuer_checks,
     issuers,
@@ -31,7 +32,7 @@ _bearer = HTTPBearer(
 
 _OF_TENANTS = (
     backends, approvals, toolsets, guides, recipes, catalog, imports, api_keys, me, principals, issuers, issuer_checks,
-    sessions, processes,
+    comparisons, sessions, processes,
 )  # fmt: skip
 
 

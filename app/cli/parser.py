@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from app import __version__
 from app.cli.connect import configure_client
+from app.cli.files.parser import add_file_commands
 from app.cli.homes import show_homes
 from app.cli.importing import import_servers
 from app.cli.keys import accept_secret_key, check_secret_key
@@ -24,6 +25,7 @@ from app.cli.top.top import MAX_ROWS, SORTS, VIEWS, show_top
 from app.client_config import CLIENTS, DEFAULT_KEY_ENV
 from app.domain import DEFAULT_TENANT
 
+WRONG_USAGE = 2
 MAX_NODES = 64  # of one command: more than the cores of most machines
 
 _EXAMPLES = """
@@ -38,6 +40,7 @@ examples:
   trunkline backends list --tenant acme            over REST: set TRUNKLINE_URL and TRUNKLINE_KEY
   trunkline connect cursor --backend time          the configuration for an MCP client
   trunkline import ~/.cursor/mcp.json              a dry run; --apply registers the backends
+  trunkline apply -f gateway.yaml                  make a gateway what a file says; see also plan and export
   trunkline top                                    memory, CPU and calls by process, live
   trunkline doctor                                 what works on this machine
 
@@ -107,6 +110,7 @@ def make_parser() -> argparse.ArgumentParser:
     _command(verbs, "accept", accept_secret_key, "record that SECRET_KEY was changed on purpose")
 
     add_resource_commands(commands)
+    add_file_commands(commands)
     _add_top_command(commands)
     _add_connect_command(commands)
     _add_import_command(commands)
@@ -125,6 +129,15 @@ def make_parser() -> argparse.ArgumentParser:
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """The options of a command line. Wrong usage ends the process."""
+    try:
+        return _parsed(words)
+    except SystemExit as ended:
+        if ended.code == WRONG_USAGE and words[:1] == ["apply"] and "--check" in words:
+            raise SystemExit(1) from None  # 2 would say that something differs
+        raise
+
+
+def _parsed(words: Sequence[str]) -> argparse.Namespace:
     parser = make_parser()
     words, command_line = split_command(words)
     options, left = parser.parse_known_args(words)

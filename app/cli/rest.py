@@ -24,6 +24,7 @@ TIMEOUT = httpx2.Timeout(30.0, connect=5.0, read=100.0)  # a check takes a minut
 ATTEMPTS = 3
 DEEPEST = 64  # levels of an answer; no gateway nests more than a handful
 LONGEST_PAUSE_S = 5.0  # if a gateway asks for a longer pause, its refusal is shown instead
+TOO_MANY, MOST_WAITS = 429, 100  # of one request
 PAGE = 200
 MAX_KEY_FILE = 64 * 1024
 _KNOWN = frozenset({"type", "title", "status", "detail", "reason", "instance", "errors", "hint", "request_id"})
@@ -50,7 +51,7 @@ def is_remote(options: argparse.Namespace) -> bool:
 
 
 @contextmanager
-def open_rest(options: argparse.Namespace, *, say: bool = True) -> Iterator["Rest"]:
+def open_rest(options: argparse.Namespace, *, say: bool = True, is_patient: bool = False) -> Iterator["Rest"]:
     """The REST API of the gateway that the options name. With `say` its address is printed on stderr first.
 
     Raises:
@@ -68,7 +69,7 @@ def open_rest(options: argparse.Namespace, *, say: bool = True) -> Iterator["Res
     named = getattr(options, "key_env", None)
     key = _checked(os.environ.get(named, "").strip(), named) if named else _key(options.key_file)
     with _client(url, key) as client:
-        yield Rest(url, client)
+        yield Rest(url, client, is_patient)
 
 
 def _client(url: str, key: str) -> httpx2.Client:
@@ -138,9 +139,16 @@ class Rest:
 
     url: str
     client: httpx2.Client
+    is_patient: bool = False  # for commands of many requests: waits for as long as there are too many of them
 
     def ask(
-        self, method: str, path: str, body: object = None, *, query: Mapping[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         """The gateway's answer; an empty object if it has no body.
 
@@ -151,13 +159,33 @@ class Rest:
             Refused: the gateway answered with an error.
             GatewayError: it does not answer.
         """
+        return self._exchange(method, path, body, query or {}, headers or {})[0]
+
+    def tagged(self, path: str) -> tuple[dict[str, Any], str]:
+        """One object, and its `ETag`. Raises like `ask`."""
+        return self._exchange("GET", path, None, {}, {})
+
+    def compare(self, path: str, body: object) -> list[str]:
+        """The members of the body whose values the gateway does not have. Raises like `ask`."""
+        # Nothing is changed, so it may be repeated without an idempotency key, of which a day has a limited number.
+        found = self._exchange("POST", f"{path}:compare", body, {}, {"Idempotency-Key": ""})[0].get("different")
+        if not (isinstance(found, list) and all(isinstance(each, str) for each in found)):
+            raise GatewayError(f"{self.url} does not answer a comparison with a list of members")
+        return found
+
+    def _exchange(
+        self, method: str, path: str, body: object, query: Mapping[str, str], more: Mapping[str, str]
+    ) -> tuple[dict[str, Any], str]:
         headers = {"X-Request-Id": secrets.token_hex(8)}
         if method == "POST":
             headers["Idempotency-Key"] = secrets.token_hex(16)
-        for attempt in range(1, ATTEMPTS + 1):
+        headers = {name: value for name, value in {**headers, **more}.items() if value}
+        attempt = waited = 0
+        while True:
+            attempt += 1
             try:
                 response = self.client.request(
-                    method, f"{self.url}/api/v1{path}", json=body, params=dict(query or {}), headers=headers
+                    method, f"{self.url}/api/v1{path}", json=body, params=dict(query), headers=headers
                 )
             except (httpx2.HTTPError, httpx2.InvalidURL) as error:
                 if attempt == ATTEMPTS or isinstance(error, _NOT_SENT):
@@ -167,13 +195,16 @@ class Rest:
                     ) from None
                 continue
             pause_s = _pause(response)
-            if attempt < ATTEMPTS and pause_s is not None:
+            if self.is_patient and response.status_code == TOO_MANY and pause_s is not None and waited < MOST_WAITS:
+                waited, attempt = waited + 1, attempt - 1
+                time.sleep(pause_s)
+            elif attempt < ATTEMPTS and pause_s is not None:
                 time.sleep(pause_s)
             elif method == "DELETE" and attempt > 1 and response.status_code == httpx2.codes.NOT_FOUND:
-                return {}  # the answer to the first one was lost
+                return {}, ""  # the answer to the first one was lost
             else:
                 break
-        return _answer(response, self.url, headers["X-Request-Id"])
+        return _answer(response, self.url, headers["X-Request-Id"]), response.headers.get("etag", "")
 
     def items(self, path: str, *, query: Mapping[str, str], most: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """At most `most` items of a list, and the other members of its last page: `next_cursor` if there are more."""

@@ -5,7 +5,7 @@ A value opens only for the host that it was given for: whoever may change the UR
 
 import base64
 import binascii
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from app.auth.outbound import parse_url
 from app.auth.sealing import SealBroken, Sealer
@@ -48,6 +48,21 @@ class HeaderOpener:
             (header.encode(), self._sealer.open(_decoded(value), _place(spec.tenant, name, header, origin)))
             for header, value in spec.headers.items()
         ]
+
+
+def opened(sealer: Sealer, spec: BackendSpec) -> Callable[[str], str]:
+    """Opens one header of a backend by its name.
+
+    Raises (what is returned):
+        KeyError: it has no such header.
+        SealBroken: it was given for another host, or sealed with another key.
+    """
+
+    def one(name: str) -> str:
+        value = _decoded(spec.headers[name])
+        return sealer.open(value, _place(spec.tenant, spec.name, name, origin_of(spec.url or ""))).decode()
+
+    return one
 
 
 def _decoded(value: str) -> bytes:

@@ -41,7 +41,7 @@ class Line:
             {**self.environment, **changes},
             first=here + f"os.dup2(os.open({str(self.folder / 'stdin')!r}, os.O_RDONLY), 0)",
         )
-        assert done.returncode == code, (done.stdout, done.stderr)
+        assert done.returncode == code, done.stdout + done.stderr
         assert "Traceback" not in done.stderr
         assert list((self.folder / "home").iterdir()) == list((self.folder / "empty").iterdir()) == []
         return done

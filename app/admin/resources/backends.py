@@ -149,7 +149,7 @@ async def change_backend(
         raise Forbidden([Scope.PLATFORM_ADMIN])
     spec = await find_backend(access, backend)
     if patch.model_fields_set - _OF_TENANT:
-        _require_may_register(access, spec.url)
+        require_may_register(access, spec.url)
     if_match.require(BackendAnswer.of(spec))
     switch = switched(access, Switch(spec.enabled, spec.reason, spec.off_by_platform), patch)
     changed = _patched(access, spec, patch, switch)
@@ -169,7 +169,7 @@ async def change_backend(
 async def delete_backend(access: MayPerhapsManage, backend: BackendName, if_match: AskedState) -> None:
     """Removes a backend and ends its sessions. One that is started by a command only the platform removes."""
     if not is_platform_admin(access.principal):
-        _require_may_register(access, await _url_if_there(access, backend))
+        require_may_register(access, await url_if_there(access, backend))
     spec = await find_backend(access, backend)
     if_match.require(BackendAnswer.of(spec))
     act = access.act("backend.delete", f"backends/{spec.name}", changes=changes_of_backend(spec, None))
@@ -222,7 +222,7 @@ async def register(access: Access, body: BackendBody) -> BackendSpec:
         Forbidden: only the platform registers commands.
         InvalidRequest: its URL may not be reached.
     """
-    _require_may_register(access, body.url)
+    require_may_register(access, body.url)
     by_platform = is_platform_admin(access.principal)
     spec = replace(body.spec(access.tenant), off_by_platform=by_platform and not body.enabled)
     spec = _sealed(access, spec)
@@ -239,13 +239,13 @@ async def find_backend(access: Access, name: str) -> BackendSpec:
     return await access.admin.backends.get(access.tenant, name)
 
 
-def _require_may_register(access: Access, url: str | None) -> None:
+def require_may_register(access: Access, url: str | None) -> None:
     """A command is permission to execute code. Raises Forbidden."""
     if url is None and not is_platform_admin(access.principal):
         raise Forbidden([Scope.PLATFORM_ADMIN], held=access.principal.scopes)
 
 
-async def _url_if_there(access: Access, name: str) -> str | None:
+async def url_if_there(access: Access, name: str) -> str | None:
     try:
         return (await find_backend(access, name)).url
     except BackendNotFound:

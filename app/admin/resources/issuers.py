@@ -41,7 +41,7 @@ async def create_issuer(access: MayManage, body: IssuerBody, response: Response)
     """
     access.require_grant(body.max_scopes, "max_scopes")
     if body.tenants is not None:
-        _require_platform(access)
+        require_platform(access)
     _require_fetchable(access, body)
     issuer = _sealed(access, _record(access, body, secrets.token_hex(8)), body)
     await _require_tenants(access, issuer)
@@ -76,7 +76,7 @@ async def change_issuer(
     """
     found = await find_issuer(access, issuer)
     if found.tenants is not None:
-        _require_platform(access)
+        require_platform(access)
     if_match.require(IssuerAnswer.of(found))
     body = _patched(found, patch)
     if (body.tenants is None) != (found.tenants is None):
@@ -110,7 +110,7 @@ async def delete_issuer(access: MayManage, issuer: IssuerId, if_match: AskedStat
     if not may_revoke(access.principal, access.tenant, found.max_scopes):
         raise Forbidden([Scope.PLATFORM_ADMIN])
     if found.tenants is not None:
-        _require_platform(access)
+        require_platform(access)
     if_match.require(IssuerAnswer.of(found))
     acts = _acts(access, "issuer.delete", found, None)
     with if_match.still():
@@ -134,7 +134,7 @@ def _seen(access: Access, issuer: Issuer) -> Issuer:
     return issuer if sees_all(access) else issuer.seen_from(access.tenant)
 
 
-def _require_platform(access: Access) -> None:
+def require_platform(access: Access) -> None:
     """Issuers of the platform belong to the tenant `default` and to platform administrators."""
     if not is_platform_admin(access.principal):
         raise Forbidden([Scope.PLATFORM_ADMIN], held=access.principal.scopes)

@@ -31,6 +31,9 @@ ACTS = {
         "backend.create", "backends/imported", "",
     ),
     ("POST", "/tenants/{tenant}/backends/{backend}:check"): (None, "backend.check", "backends/echo", ""),
+    ("POST", "/tenants/{tenant}/backends/{backend}:compare"): (
+        {"env": {"T": SECRET}, "headers": {"X-T": SECRET}}, "backend.compare", "backends/echo", "env.T headers.X-T",
+    ),
     ("POST", "/tenants/{tenant}/backends/{backend}:restart"): (None, "backend.restart", "backends/echo", ""),
     ("POST", "/tenants/{tenant}/backends/{backend}/tools:approve"): (
         {"tools": ["a", "b"], "revision": 1}, "tool.approve", "backends/echo", "a b",
@@ -69,6 +72,9 @@ ACTS = {
     ("PATCH", "/tenants/{tenant}/issuers/{issuer}"): ({"audience": ["x"]}, "issuer.change", "issuers/{issuer}", None),
     ("POST", "/tenants/{tenant}/issuers/{issuer}:check"): (
         {"token": SECRET}, "issuer.check", "issuers/{issuer}", None,
+    ),
+    ("POST", "/tenants/{tenant}/issuers/{issuer}:compare"): (
+        {"secret": SECRET}, "issuer.compare", "issuers/{issuer}", None,
     ),
     ("DELETE", "/tenants/{tenant}/issuers/{issuer}"): (None, "issuer.delete", "issuers/{issuer}", None),
     ("DELETE", "/tenants/{tenant}/sessions/{session}"): (None, "session.end", "sessions/s1", ""),

@@ -1,0 +1,64 @@
+"""…/backends/{backend}:compare and …/issuers/{issuer}:compare: are these the secrets that are stored?
+
+Answers never show secrets; who keeps them in files needs to know whether the gateway still has the same ones. Only
+those may ask who may replace them, and each question is in the audit trail: it could be a guess.
+"""
+
+import hmac
+from collections.abc import Callable
+from functools import partial
+
+from fastapi import APIRouter
+
+from app.admin.context import MayManage, MayPerhapsManage
+from app.admin.idempotency import ONCE
+from app.admin.resources.backends import BackendName, find_backend, require_may_register, url_if_there
+from app.admin.resources.issuers import IssuerId, find_issuer, require_platform
+from app.admin.route import AdminRoute
+from app.admin.schemas.comparisons import BackendComparison, Comparison, IssuerComparison
+from app.auth.policy import is_platform_admin
+from app.auth.sealing import SealBroken
+from app.auth.tokens import place_of
+from app.upstreams.sealed_headers import opened
+
+router = APIRouter(route_class=AdminRoute)
+
+
+@router.post("/backends/{backend}:compare", dependencies=[ONCE], tags=["backends"])
+async def compare_backend(access: MayPerhapsManage, backend: BackendName, body: BackendComparison) -> Comparison:
+    """Which of these values of `env` and `headers` are not those that the backend has. Changes nothing."""
+    if not is_platform_admin(access.principal):
+        require_may_register(access, await url_if_there(access, backend))
+    spec = await find_backend(access, backend)
+    stored = (("env", body.env, spec.env.__getitem__), ("headers", body.headers, opened(access.admin.sealer, spec)))
+    different = [
+        f"{member}.{name}"
+        for member, values, open_one in stored
+        for name, value in values.items()
+        if not _is_same(value, partial(open_one, name))
+    ]
+    await access.admin.audit.append(access.act("backend.compare", f"backends/{spec.name}", " ".join(body.names())))
+    return Comparison(different=different)
+
+
+@router.post("/issuers/{issuer}:compare", dependencies=[ONCE], tags=["issuers"])
+async def compare_issuer(access: MayManage, issuer: IssuerId, body: IssuerComparison) -> Comparison:
+    """Whether the issuer has another secret than this one. Changes nothing."""
+    found = await find_issuer(access, issuer)
+    if found.tenants is not None:
+        require_platform(access)
+    access.require_grant(found.max_scopes, "secret")
+    sealer, place = access.admin.sealer, place_of(found.tenant, found.issuer, found.id)
+    is_same = body.secret is None or _is_same(
+        body.secret, lambda: sealer.open(found.sealed_secret or b"", place).decode()
+    )
+    await access.admin.audit.append(access.act("issuer.compare", f"issuers/{found.id}", found.issuer))
+    return Comparison(different=[] if is_same else ["secret"])
+
+
+def _is_same(value: str, stored: Callable[[], str]) -> bool:
+    """A secret that is not there, or that this SECRET_KEY does not open, is another one."""
+    try:
+        return hmac.compare_digest(value.encode(), stored().encode())
+    except (KeyError, SealBroken):
+        return False

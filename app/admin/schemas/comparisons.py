@@ -1,0 +1,34 @@
+"""Bodies: secrets to be compared with those that are stored."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, Field, StringConstraints
+
+from app.admin.schemas.backends import EnvName, EnvValue
+from app.admin.schemas.fields import Strict
+from app.admin.schemas.upstream import MAX_HEADERS, HeaderName, HeaderValue
+
+
+class BackendComparison(Strict):
+    """Values of a backend's `env` and `headers`. They are neither stored nor shown."""
+
+    env: dict[EnvName, EnvValue] = Field(default_factory=dict, max_length=128)
+    headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict, max_length=MAX_HEADERS)
+
+    def names(self) -> list[str]:
+        """What is compared."""
+        return [f"env.{name}" for name in self.env] + [f"headers.{name}" for name in self.headers]
+
+
+class IssuerComparison(Strict):
+    """The secret of an issuer. It is neither stored nor shown."""
+
+    secret: Annotated[str, StringConstraints(max_length=1024)] | None = None
+
+
+class Comparison(BaseModel):
+    """What differs."""
+
+    different: list[str] = Field(
+        description="Members with another value than the stored one, or without one.", examples=[["env.TOKEN"]]
+    )

@@ -1,0 +1,128 @@
+"""`apply`, `plan` and `export`."""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from typing import Any
+
+from app.cli.files.carrying_out import carry_out
+from app.cli.files.current import read_tenant, tenant_names
+from app.cli.files.exporting import export
+from app.cli.files.gateway_file import read_files
+from app.cli.files.kinds import KINDS
+from app.cli.files.plan import CHANGE, MAKE, REMOVE, Plan, make_plan
+from app.cli.files.schema import schema
+from app.cli.rest import open_rest
+from app.cli.text import printable
+from app.errors import GatewayError, InvalidRequest
+
+DIFFERS = 2
+_SIGNS = {MAKE: "+", CHANGE: "~", REMOVE: "-"}
+
+
+def apply_files(options: argparse.Namespace) -> int:
+    """`apply` and `plan`: shows what differs; `apply` also carries it out, once it has been confirmed."""
+    if options.schema:
+        print(json.dumps(schema(), indent=2))
+        return 0
+    try:
+        return _apply(options)
+    except InvalidRequest as error:
+        if not options.check:
+            raise
+        # With --check the exit code 2 says that something differs.
+        raise GatewayError(str(error), hint=error.hint or "") from None
+
+
+def _apply(options: argparse.Namespace) -> int:
+    if not options.files:
+        raise InvalidRequest("which files? Give -f FILE, a folder, or - for stdin")
+    tenants = read_files(options.files, os.environ)
+    is_dry = options.check or options.dry_run
+    with open_rest(options, is_patient=True) as rest:
+        plan = make_plan(rest, tenants, prune=options.prune)
+        print(_plan_json(plan) if options.json else _plan_text(plan), flush=True)
+        if is_dry or not plan.steps:
+            return DIFFERS if plan.steps and options.check else 0
+        if not options.yes and not _is_confirmed(options):
+            print("trunkline: nothing was changed", file=sys.stderr)
+            return 1
+        live = sys.stderr.isatty()
+        carry_out(rest, plan, begin=lambda text: _begin(text, live=live), say=lambda text: _say(text, live=live))
+    done = f"{plan.count(MAKE)} made, {plan.count(CHANGE)} changed, {plan.count(REMOVE)} removed"
+    print(f"trunkline: {done}", file=sys.stderr)
+    return 0
+
+
+def export_files(options: argparse.Namespace) -> int:
+    """`export`: writes what the gateway has, on stdout or into a file."""
+    with open_rest(options, is_patient=True) as rest:
+        names = options.tenant or tenant_names(rest)
+        tenants = [read_tenant(rest, name, tuple(kind.section for kind in KINDS)) for name in dict.fromkeys(names)]
+    if missing := [tenant.name for tenant in tenants if not tenant.exists]:
+        raise GatewayError(f"there is no tenant {', '.join(missing)}")
+    exported = export(tenants)
+    if options.output and options.output != "-":
+        _write(options.output, exported.text())
+    else:
+        print(exported.text(), end="")
+    if exported.variables:
+        count = len(exported.variables)
+        words = "a secret is a reference that is" if count == 1 else f"{count} secrets are references that are"
+        print(f"trunkline: {words} to be filled in; the head of the file names the variables", file=sys.stderr)
+    return 0
+
+
+def _write(path: str, text: str) -> None:
+    """Replaces the file as a whole: if something fails, the old one is still there."""
+    folder = os.path.dirname(path) or "."
+    try:
+        descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=".trunkline-")
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise GatewayError(f"cannot write {path!r}: {error.strerror}") from None
+
+
+def _is_confirmed(options: argparse.Namespace) -> bool:
+    if "-" in options.files or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise InvalidRequest("nothing was changed: there is nobody to ask here; give --yes to carry this out")
+    print("Carry this out? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _plan_text(plan: Plan) -> str:
+    lines = list[str]()
+    for step in plan.steps:
+        lines.append(f"{_SIGNS[step.action]} {step.what}")
+        lines += [f"    {change.line(is_made=step.action == MAKE)}" for change in step.changes]
+    if not plan.steps:
+        return f"nothing differs: {plan.same} as the files say"
+    counts = f"{plan.count(MAKE)} to make, {plan.count(CHANGE)} to change, {plan.count(REMOVE)} to remove"
+    return "\n".join([*map(printable, lines), f"{counts}; {plan.same} as the files say"])
+
+
+def _plan_json(plan: Plan) -> str:
+    def shown(step: Any) -> dict[str, Any]:
+        changed = [{"path": each.path, "old": each.old, "new": each.new} for each in step.changes]
+        named = {"tenant": step.tenant, "kind": step.one, "name": step.name or step.tenant}
+        return {"action": step.action, **named, "changes": changed}
+
+    return json.dumps({"steps": [shown(step) for step in plan.steps], "same": plan.same}, indent=2)
+
+
+def _begin(text: str, *, live: bool) -> None:
+    if live:
+        print(printable(text), end="", file=sys.stderr, flush=True)
+
+
+def _say(text: str, *, live: bool) -> None:
+    """One line for each step; on a terminal it replaces what has begun."""
+    print(("\r\033[K" if live else "") + printable(text), file=sys.stderr, flush=True)

@@ -1,0 +1,112 @@
+"""What a file can have of a tenant, kind by kind: the model of its members, and how the gateway would show them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from app.admin.schemas.backends import HIDDEN, BackendAnswer, BackendBody
+from app.admin.schemas.fields import Reason, Strict
+from app.admin.schemas.guides import GuideAnswer, GuideBody
+from app.admin.schemas.issuers import IssuerAnswer, IssuerBody
+from app.admin.schemas.recipes import RecipeAnswer, RecipeBody
+from app.admin.schemas.tenants import LimitsBody, SandboxExempt
+from app.admin.schemas.toolsets import ToolsetAnswer, ToolsetBody
+from app.domain import Issuer
+
+LEFT_ALONE = ("enabled", "reason")  # while a file does not name them: what somebody has switched off stays off
+_NEVER = datetime.fromtimestamp(0, UTC)  # of objects that are not stored
+
+
+class TenantMembers(Strict):
+    """A tenant's own members. One that the file does not name is left alone."""
+
+    limits: LimitsBody = Field(default_factory=LimitsBody)
+    sandbox_exempt: SandboxExempt = False
+    enabled: bool = True
+    reason: Reason = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One section of a tenant. `example` is the least that a body of this kind has."""
+
+    section: str
+    one: str
+    body: type[BaseModel]
+    answer: Callable[[Any], BaseModel]
+    example: Mapping[str, Any]
+    named_by: str = "name"
+    secret_maps: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
+    list_is_whole: bool = True
+
+    @property
+    def members(self) -> list[str]:
+        """Of its body, without its name and what is never shown."""
+        return [name for name in self.body.model_fields if name not in (self.named_by, *self.secrets)]
+
+    def shown(self, body: BaseModel) -> dict[str, Any]:
+        """The members as the gateway would show them, with the values of secrets hidden."""
+        found = self.answer(body).model_dump(mode="json")
+        return {name: found[name] for name in self.members}
+
+    def defaults(self) -> dict[str, Any]:
+        """What the gateway shows of members that nobody has given."""
+        name = "https://x" if self.named_by == "issuer" else "x"
+        body = self.body.model_validate({self.named_by: name, **self.example})
+        return {name: value for name, value in self.shown(body).items() if name not in self.example}
+
+
+def _issuer(body: IssuerBody) -> IssuerAnswer:
+    return IssuerAnswer.of(
+        Issuer(
+            id="",
+            tenant="",
+            issuer=body.issuer,
+            algorithms=tuple(dict.fromkeys(body.algorithms)),
+            audience=tuple(body.audience),
+            claims=body.claims.kept(),
+            max_scopes=frozenset(body.max_scopes),
+            created_at=_NEVER,
+            jwks_url=body.jwks_url,
+            discovery_url=body.discovery_url,
+            tenants=None if body.tenants is None else body.tenants.served(),
+        )
+    )
+
+
+BACKENDS = Kind(
+    "backends", "backend", BackendBody, lambda body: BackendAnswer.of(body.spec("")), {"command": "x"},
+    secret_maps=("env", "headers"),
+)  # fmt: skip
+TOOLSETS = Kind("toolsets", "toolset", ToolsetBody, lambda body: ToolsetAnswer.of(body.spec("")), {})
+GUIDES = Kind(
+    "guides", "guide", GuideBody, lambda body: GuideAnswer.of(body.value(_NEVER)), {"text": "x"}, list_is_whole=False
+)
+RECIPES = Kind(
+    "recipes", "recipe", RecipeBody, lambda body: RecipeAnswer.of(body.value(_NEVER)),
+    {"toolset": "x", "steps": [{"id": "x", "tool": "x"}]},
+)  # fmt: skip
+ISSUERS = Kind(
+    "issuers", "issuer", IssuerBody, _issuer, {"algorithms": ["HS256"], "secret": "x" * 32},
+    named_by="issuer", secrets=("secret",),
+)  # fmt: skip
+
+# In the order in which they are made: a toolset needs its backends, a recipe its toolset.
+KINDS = (BACKENDS, GUIDES, TOOLSETS, RECIPES, ISSUERS)
+
+__all__ = [
+    "BACKENDS",
+    "GUIDES",
+    "HIDDEN",
+    "ISSUERS",
+    "KINDS",
+    "LEFT_ALONE",
+    "RECIPES",
+    "TOOLSETS",
+    "Kind",
+    "TenantMembers",
+]

@@ -1,0 +1,53 @@
+"""Secrets that a file names: where they are read from, and what is refused."""
+
+import pytest
+
+from app.cli.files.references import MAX_SECRET_BYTES, escaped, filled, has_reference, variable_name
+from app.errors import InvalidRequest
+
+
+def test_environment_files_and_what_is_no_reference(tmp_path):
+    (tmp_path / "key").write_text("of a file\r\n")
+    environ = {"TOKEN": "of the environment, ${env:OTHER}"}
+    assert filled("Bearer ${env:TOKEN}", tmp_path, environ) == "Bearer of the environment, ${env:OTHER}"
+    assert filled("${file:key}/${file:" + str(tmp_path / "key") + "}", tmp_path, {}) == "of a file/of a file"
+    assert filled("$${env:TOKEN} $TOKEN {x}", tmp_path, environ) == "${env:TOKEN} $TOKEN {x}"
+    text = "a ${env:X} $${y} ${"
+    assert filled(escaped(text), tmp_path, {}) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("${env:NOPE}", "NOPE is not set"),
+        ("${env:EMPTY}", "EMPTY is not set, or is empty"),
+        ("${file:nope}", "cannot read"),
+        ("${file:empty}", "is empty"),
+        ("${file:large}", "is larger than"),
+        ("${NAME}", "a reference is"),
+        ("${env:}", "a reference is"),
+        ("${env:A B}", "a reference is"),
+        ("${env:A", "a reference is"),
+        ("${", "a reference is"),
+    ],
+)
+def test_what_is_refused(tmp_path, text, problem):
+    (tmp_path / "empty").write_text("\n")
+    (tmp_path / "large").write_text("x" * (MAX_SECRET_BYTES + 1))
+    with pytest.raises(InvalidRequest, match=problem):
+        filled(text, tmp_path, {"EMPTY": ""})
+
+
+def test_what_looks_like_a_reference():
+    assert [has_reference(text) for text in ("${env:A}", "x${file:a}", "$${env:A}", "${A}", "a")] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
+
+
+def test_names_of_variables():
+    assert variable_name("acme", "time", "X-Api-Key") == "ACME_TIME_X_API_KEY"
+    assert variable_name("1a", "https://x/") == "_1A_HTTPS_X"
