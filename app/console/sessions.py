@@ -1,8 +1,8 @@
 """ConsoleSessions: who has signed in to the console, by the cookie of the browser.
 
 The cookie is a random number with a MAC, so that one that was made up costs no query. Behind it the database has the
-credential, sealed: each request is made with it and authenticated anew, so a session ends with its key or token, and
-when it is signed out, on every node at once.
+credential, sealed: each request is made with it and authenticated anew, so a session ends with its key or token; and
+when it is signed out, at once on that node, on the others within REMEMBERED.
 """
 
 import base64
@@ -17,6 +17,8 @@ from app.auth.sealing import SealBroken, Sealer
 from app.storage.access.console_sessions import ConsoleSessionRepository
 
 ENDS_AFTER = timedelta(hours=12)
+REMEMBERED = timedelta(seconds=5)  # by a node: so long after it was signed out elsewhere a session may go on there
+MAX_REMEMBERED = 1_000
 _LABEL = b"trunkline console cookies 1"
 _NUMBER_BYTES, _MAC_BYTES = 32, 16
 
@@ -40,6 +42,8 @@ class ConsoleSessions:
         self, repository: ConsoleSessionRepository, sealer: Sealer, secret_key: bytes, now: Callable[[], datetime]
     ) -> None:
         self._repository, self._sealer, self._now = repository, sealer, now
+        self._remembered: dict[bytes, tuple[SignedIn, datetime]] = {}  # by digest, and until; the oldest is first
+        self._ended = 0
         self._key = hmac.digest(secret_key, _LABEL, "sha256")
 
     async def begin(self, tenant: str, authorization: bytes, until: datetime | None = None) -> bytes:
@@ -57,8 +61,12 @@ class ConsoleSessions:
         number = self._number(cookie)
         if number is None:
             return None
-        digest = sha256(number).digest()
-        stored = await self._repository.find(digest, self._now())
+        digest, now = sha256(number).digest(), self._now()
+        known, until = self._remembered.get(digest, (None, now))
+        if until > now:
+            return known
+        ended = self._ended
+        stored = await self._repository.find(digest, now)
         if stored is None:
             return None
         try:
@@ -66,11 +74,23 @@ class ConsoleSessions:
         except SealBroken:
             return None
         csrf = hmac.digest(self._key, b"csrf" + number, "sha256").hex()
-        return SignedIn(tenant.decode(), authorization, csrf, digest, stored.ends_at)
+        found = SignedIn(tenant.decode(), authorization, csrf, digest, stored.ends_at)
+        if ended == self._ended:  # else it may be this one that was signed out meanwhile
+            self._remember(found, min(now + REMEMBERED, found.ends_at))
+        return found
+
+    def _remember(self, found: SignedIn, until: datetime) -> None:
+        self._remembered.pop(found.digest, None)
+        while len(self._remembered) >= MAX_REMEMBERED:
+            del self._remembered[next(iter(self._remembered))]
+        self._remembered[found.digest] = (found, until)
 
     async def end(self, signed_in: SignedIn) -> None:
         """Signs out. Raises StorageUnavailable."""
+        self._ended += 1
         await self._repository.remove(signed_in.digest)
+        self._ended += 1
+        self._remembered.pop(signed_in.digest, None)
 
     def _number(self, cookie: bytes) -> bytes | None:
         """Of a cookie that was made here."""
