@@ -9,10 +9,13 @@ from app.importing.placeholders import ASK, Values, environment
 
 _URLS = ("url", "serverUrl", "httpUrl")
 _REMOTE_TYPES = ("http", "streamableHttp", "streamable-http", "sse", "remote")
-_UNDERSTOOD = {"command", "args", "env", "environment", "env_vars", "cwd", "envFile", "disabled", "enabled", "type"}
+_OF_CODEX = {"startup_timeout_sec", "startup_timeout_ms", "tool_timeout_sec", "enabled_tools", "disabled_tools"}
+_UNDERSTOOD = {
+    "command", "args", "env", "environment", "env_vars", "cwd", "envFile", "disabled", "enabled", "type", *_OF_CODEX,
+}  # fmt: skip
 _OF_URL = {
     *_URLS, "headers", "http_headers", "env_http_headers", "bearer_token_env_var", "type", "transport", "disabled",
-    "enabled",
+    "enabled", *_OF_CODEX,
 }  # fmt: skip
 _TRANSPORTS = {"sse": "sse"} | dict.fromkeys(
     ("http", "streamableHttp", "streamable-http", "streamable_http"), "streamable-http"
@@ -28,6 +31,7 @@ def from_client(source: str, entry: Any, supplied: Mapping[str, str]) -> Entry:
         return empty.refused("has no command")
     values = Values(supplied)
     members, problems = _remote(entry, values) if is_remote else _members(entry, values)
+    members |= _of_codex(entry)
     if ignored := sorted(str(key) for key in entry if key not in (_OF_URL if is_remote else _UNDERSTOOD)):
         notes.append("ignored: " + ascii(", ".join(ignored))[1:-1])
     if (cwd := members.get("cwd")) and isinstance(cwd, str) and not cwd.startswith("/"):
@@ -60,6 +64,27 @@ def _remote(entry: dict[str, Any], values: Values) -> tuple[dict[str, Any], list
     return {"url": values.fill(url), "transport": transport, "headers": headers, "enabled": is_enabled}, problems
 
 
+def _of_codex(entry: dict[str, Any]) -> dict[str, Any]:
+    """Members that Codex has for every server. Of the wrong type they are refused where the backend is validated."""
+    members, timeouts = dict[str, Any](), dict[str, Any]()
+    milliseconds = entry.get("startup_timeout_ms")
+    if isinstance(milliseconds, int) and not isinstance(milliseconds, bool):
+        timeouts["initialize_s"] = milliseconds / 1000
+    for name, member in (("startup_timeout_sec", "initialize_s"), ("tool_timeout_sec", "call_s")):
+        if name in entry:
+            timeouts[member] = entry[name]
+    for name, member in (("enabled_tools", "include"), ("disabled_tools", "exclude")):
+        if entry.get(name):
+            members[member] = entry[name]
+    return members | ({"timeouts": timeouts} if timeouts else {})
+
+
+def _name_of(variable: Any) -> str | None:
+    """Of a variable that Codex passes on: a name, or an object with one."""
+    name = variable.get("name") if isinstance(variable, dict) else variable
+    return name if isinstance(name, str) else None
+
+
 def _members(entry: dict[str, Any], values: Values) -> tuple[dict[str, Any], list[str]]:
     env_file = f"`envFile` is not supported; give its variables with {ASK} and name them in `env`"
     problems = [env_file] if entry.get("envFile") else []
@@ -69,7 +94,7 @@ def _members(entry: dict[str, Any], values: Values) -> tuple[dict[str, Any], lis
     env = entry.get("env") or entry.get("environment") or {}
     if isinstance(env, dict):
         forwarded = entry.get("env_vars") or []  # Codex: names of variables of its own environment
-        names = [name for name in forwarded if isinstance(name, str)] if isinstance(forwarded, list) else []
+        names = [name for each in forwarded if (name := _name_of(each))] if isinstance(forwarded, list) else []
         env = {**{name: f"${{{name}}}" for name in names}, **env}
         env, refused = environment(env, values)
         problems += refused

@@ -78,6 +78,12 @@ def _client_servers(document: dict[str, Any]) -> dict[str, Any]:
             servers = servers["servers"]
         if isinstance(servers, dict):
             return servers
+    if isinstance(document.get("mcp_server"), dict):
+        raise InvalidRequest("there are no servers in the file: is `mcp_servers` meant, instead of `mcp_server`?")
+    if isinstance(document.get("name"), str):
+        raise InvalidRequest(
+            "this server.json has neither `packages` nor `remotes`: there is nothing to start or reach"
+        )
     raise InvalidRequest(
         "there are no servers in the file: no `mcpServers`, `servers`, `mcp`, `mcp_servers`, `packages`"
     )

@@ -15,6 +15,8 @@ _RUNNERS = {
     "pypi": ("uvx", (), re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")),
 }
 _ASKED_FOR = frozenset({"isRequired", "isSecret", "format", "choices", "placeholder", "valueHint"})
+_OLDER = ("registry_type", "registry_name", "environment_variables", "package_arguments", "transport_type")
+_VARIABLE = re.compile(r"\{([^{}]+)\}")
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_!-]*")
 
 
@@ -24,13 +26,15 @@ def from_registry(server: Any, supplied: Mapping[str, str]) -> Entry:
         return Entry("", "").refused("is not a server.json")
     source = server["name"]
     empty, notes = named(source, normalised(source.rpartition("/")[2]))
+    if old := _older_form(server):
+        return empty.refused(f"is of an older form of server.json (`{old}`): get it in the form of 2025-09-29 or later")
     packages = [each for each in _objects(server.get("packages")) if _is_stdio(each)]
-    if not packages:
-        return _remote(empty, _objects(server.get("remotes")), Values(supplied), notes)
     package = next((each for each in packages if str(each.get("registryType")) in _RUNNERS), None)
     if package is None:
-        kinds = ", ".join(sorted({ascii(str(each.get("registryType")))[1:-1] for each in packages}))
-        return empty.refused(f"is packaged as {kinds}: only npm and pypi packages can be imported")
+        if packages and not _known_remotes(server):
+            kinds = ", ".join(sorted({ascii(str(each.get("registryType")))[1:-1] for each in packages}))
+            return empty.refused(f"is packaged as {kinds}: only npm and pypi packages can be imported")
+        return _remote(empty, _known_remotes(server), Values(supplied), notes)
     values = Values(supplied)
     try:
         command, args = _runner(package, values)
@@ -48,17 +52,28 @@ def from_registry(server: Any, supplied: Mapping[str, str]) -> Entry:
 
 def _remote(empty: Entry, remotes: list[dict[str, Any]], values: Values, notes: list[str]) -> Entry:
     """The entry of the first remote; it is reached by URL."""
-    known = [each for each in remotes if each.get("type") in ("streamable-http", "sse") and each.get("url")]
-    if not known:
+    if not remotes:
         return empty.refused("has neither a stdio package nor a remote that can be reached by URL")
-    remote = known[0]
+    # If it has several, Streamable HTTP is what later revisions know.
+    remote = next((each for each in remotes if each["type"] == "streamable-http"), remotes[0])
     headers = _inputs(remote.get("headers"), values)
-    members = {
-        "name": empty.name, "url": values.fill(remote["url"]), "transport": remote["type"], "headers": headers,
-        "enabled": True,
-    }  # fmt: skip
-    found = (*empty.problems, *values.problems())
+    variables = remote.get("variables")
+    url = _substituted(str(values.fill(remote["url"])), variables if isinstance(variables, dict) else {}, values)
+    members = {"name": empty.name, "url": url, "transport": remote["type"], "headers": headers, "enabled": True}
+    unnamed = ["has a variable in its URL that it does not describe"] if _VARIABLE.search(url) else []
+    found = (*empty.problems, *unnamed, *values.problems())
     return replace(empty, members=members, problems=found, notes=(*notes, *values.notes))
+
+
+def _known_remotes(server: dict[str, Any]) -> list[dict[str, Any]]:
+    remotes = _objects(server.get("remotes"))
+    return [each for each in remotes if each.get("type") in ("streamable-http", "sse") and each.get("url")]
+
+
+def _older_form(server: dict[str, Any]) -> str | None:
+    """A member that tells that the file is older than the names in camel case, with which nothing would be found."""
+    inside = [*_objects(server.get("packages")), *_objects(server.get("remotes"))]
+    return next((name for each in inside for name in _OLDER if name in each), None)
 
 
 def _objects(value: Any) -> list[dict[str, Any]]:
@@ -127,4 +142,4 @@ def _substituted(text: str, variables: dict[str, Any], values: Values) -> str:
         # According to the schema, variables have no variables of their own.
         return values.fitting(_value({**described, "variables": None}, found[1], values) or "")
 
-    return re.sub(r"\{([^{}]+)\}", one, text)
+    return _VARIABLE.sub(one, text)

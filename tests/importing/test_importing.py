@@ -126,7 +126,7 @@ def test_codex_toml():
     docs, remote = parse(CODEX, is_toml=True)
     assert docs.name == "docs-search"
     assert docs.problems == ("needs DOCS_TOKEN: give it with --env NAME=VALUE",)
-    assert "ignored: startup_timeout_sec" in docs.notes
+    assert docs.members["timeouts"] == {"initialize_s": 20}
     assert (remote.problems, remote.members["url"]) == ((), "https://mcp.example.com")
     docs, _ = parse(CODEX, is_toml=True, supplied={"DOCS_TOKEN": "k"})
     assert docs.members["env"] == {"DOCS_TOKEN": "k", "LANG": "de"}
