@@ -55,6 +55,7 @@ def everything(tenant: str) -> dict:
                         "algorithms": ["RS256"],
                         "jwks_url": "https://keys.example/jwks",
                         "claims": {"groups": "groups", "map": {"staff": ["mcp:connect"]}},
+                        "max_scopes": ["tenant:read", "mcp:connect"],
                     },
                 },
             }
@@ -318,3 +319,30 @@ def test_the_file_of_an_export_is_read_strictly(files):
     assert document["tenants"]["strict"]["toolsets"]["all"]["members"] == [{"backend": "box", "prefix": "b_"}]
     assert document["tenants"]["strict"]["limits"] == {"sessions": 20, "burst": None}
     assert "there is no tenant nowhere" in files.run("export", "--tenant", "nowhere", code=1).stderr
+
+
+def test_an_issuer_of_the_platform_goes_round(files, gateway):
+    gateway.add_tenant("served")
+    issuer = {
+        "algorithms": ["RS256", "RS256"],
+        "discovery_url": "https://login.example/.well-known/openid-configuration",
+        "audience": ["api://gateway"],
+        "claims": {"groups": "groups"} | {"map": {"staff": ["mcp:connect"]}},
+        "tenants": {"claim": "groups", "map": {"a": "served"}},
+        "sign_in": {"client_id": "console"},
+    }
+    path = files.put({"tenants": {"default": {"issuers": {"https://login.example": issuer}}}})
+    files.apply(path, "--yes")
+    assert files.plan(path) == []
+    exported = read(files.run("export", "--tenant", "default").stdout).value["tenants"]["default"]["issuers"]
+    shown = exported["https://login.example"]
+    assert (shown["sign_in"], shown["algorithms"]) == (
+        {"client_id": "console", "scope": "openid", "token": "access_token"},
+        ["RS256"],
+    )
+    assert files.plan(files.put({"tenants": {"default": {"issuers": exported}}})) == []
+    issuer["sign_in"] = {"client_id": "other", "scope": "openid profile"}
+    issuer["tenants"]["map"] = {"b": {"tenant": "served", "scopes": ["mcp:connect"]}}
+    path = files.put({"tenants": {"default": {"issuers": {"https://login.example": issuer}}}})
+    files.apply(path, "--yes")
+    assert files.plan(path) == []

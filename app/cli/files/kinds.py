@@ -10,11 +10,10 @@ from pydantic import BaseModel, Field
 from app.admin.schemas.backends import HIDDEN, BackendAnswer, BackendBody
 from app.admin.schemas.fields import Reason, Strict
 from app.admin.schemas.guides import GuideAnswer, GuideBody
-from app.admin.schemas.issuers import IssuerAnswer, IssuerBody
+from app.admin.schemas.issuers import IssuerBody, TenantsBody
 from app.admin.schemas.recipes import RecipeAnswer, RecipeBody
 from app.admin.schemas.tenants import LimitsBody, SandboxExempt
 from app.admin.schemas.toolsets import ToolsetAnswer, ToolsetBody
-from app.domain import Issuer
 
 LEFT_ALONE = ("enabled", "reason")  # while a file does not name them: what somebody has switched off stays off
 _NEVER = datetime.fromtimestamp(0, UTC)  # of objects that are not stored
@@ -60,21 +59,14 @@ class Kind:
         return {name: value for name, value in self.shown(body).items() if name not in self.example}
 
 
-def _issuer(body: IssuerBody) -> IssuerAnswer:
-    return IssuerAnswer.of(
-        Issuer(
-            id="",
-            tenant="",
-            issuer=body.issuer,
-            algorithms=tuple(dict.fromkeys(body.algorithms)),
-            audience=tuple(body.audience),
-            claims=body.claims.kept(),
-            max_scopes=frozenset(body.max_scopes),
-            created_at=_NEVER,
-            jwks_url=body.jwks_url,
-            discovery_url=body.discovery_url,
-            tenants=None if body.tenants is None else body.tenants.served(),
-        )
+def _issuer(body: IssuerBody) -> IssuerBody:
+    """With lists in the order in which the gateway shows them, and each entry of `tenants` in its long form."""
+    return body.model_copy(
+        update={
+            "algorithms": list(dict.fromkeys(body.algorithms)),
+            "max_scopes": sorted(set(body.max_scopes)),
+            "tenants": None if body.tenants is None else TenantsBody.of(body.tenants.served()),
+        }
     )
 
 
