@@ -98,8 +98,8 @@ def measure(options: argparse.Namespace) -> None:
             shown = f"median {statistics.median(found) * 1e3:.0f} ms, p95 {p95 * 1e3:.0f} ms"
             print(f"{path or '/':32} {len(found):4} times, {shown}")
         alone, beside = (statistics.median(costs[each]) * 1e3 for each in (False, True))
-        words = f"with {options.consoles} consoles {beside:.3f}: x {beside / alone:.2f}"
-        print(f"a call: {alone:.3f} ms of CPU, {words}")
+        beside_them = f"with {options.consoles} consoles {beside:.3f}: x {beside / alone:.2f}"
+        print(f"a call: {alone:.3f} ms of CPU, {beside_them}")
 
 
 def main() -> None:
