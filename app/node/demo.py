@@ -28,6 +28,9 @@ _TEXT = """
     HTTP+SSE         {sse}
     API key          {key}
 
+  In a browser, to look around and to try the tools:
+    {console}
+
   Claude Code:
     claude mcp add --transport http time {url} --header "Authorization: Bearer {key}"
 
@@ -81,8 +84,8 @@ async def set_up_demo(gateway: Gateway, base: str) -> AsyncIterator[str]:
         hint = "The next start makes a new key."
         notes.append(_reported(f"Could not write URL and key to {demo_json}: {error.strerror}", hint))
     sse, server = url.removesuffix("mcp") + "sse", _OWN if demo_clock.__file__ in spec.args else _INSTALLED
-    shown = shlex.quote(str(data_dir))
-    text = _TEXT.format(url=url, sse=sse, key=key, base=base, data_dir=shown, demo_json=demo_json, server=server)
+    names = {"base": base, "data_dir": shlex.quote(str(data_dir)), "demo_json": demo_json, "server": server}
+    text = _TEXT.format(url=url, sse=sse, key=key, console=_console(base, key), **names)
     yield "\n".join([text, *notes])
     try:
         limits = (await gateway.records.tenants.get(DEFAULT_TENANT)).limits
@@ -93,6 +96,11 @@ async def set_up_demo(gateway: Gateway, base: str) -> AsyncIterator[str]:
     if failure is not None:
         text = f"The demo's backend does not work. Step `{failure.step}` failed: {failure.detail}"
         yield "\n".join([_reported(text, failure.hint), *(f"    {line}" for line in failure.stderr[-STDERR_LINES:])])
+
+
+def _console(base: str, key: str) -> str:
+    """Where the sign-in page finds the key by itself: what is behind # is sent to nobody."""
+    return f"{base}/console/sign-in?to=/console/tenants/{DEFAULT_TENANT}/backends/{BACKEND}#key={key}"
 
 
 def _reported(text: str, hint: str | None = None) -> str:
@@ -149,7 +157,7 @@ async def _working_key(gateway: Gateway, key: str | None, notes: list[str]) -> s
 
 async def _new_key(gateway: Gateway) -> str:
     made, now = gateway.credentials.key_maker.make(), datetime.now(UTC)
-    scopes = frozenset({f"{Scope.CONNECT}:{BACKEND}"})
+    scopes = frozenset({f"{Scope.CONNECT}:{BACKEND}", str(Scope.TENANT_READ)})  # the latter for the console
     expires_at = now + timedelta(days=KEY_DAYS)
     key = ApiKey(made.id, DEFAULT_TENANT, "demo", made.digest, made.pepper_version, scopes, now, expires_at)
     await gateway.records.keys.create(DEFAULT_TENANT, key, act=_act("key.create", f"keys/{made.id}"))

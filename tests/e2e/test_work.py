@@ -182,3 +182,17 @@ def test_a_page_of_another_site_can_neither_frame_nor_change_anything(sit_down: 
     )
     other.wait_for_timeout(500)
     assert all("Trunkline" not in frame.title() for frame in other.frames[1:])
+
+
+def test_a_link_brings_a_key_that_no_server_is_sent(sit_down: Sit, fleet: Fleet) -> None:
+    desk = sit_down("member")
+    desk.context.clear_cookies()
+    asked: list[str] = []
+    desk.page.on("request", lambda request: asked.append(request.url))
+    key = fleet.key("member")
+    page = desk.open(f"/sign-in?to=/console/tenants/acme/backends/clock#key={key}")
+    expect(page.get_by_role("button", name="Sign in")).to_be_focused()
+    assert key not in page.url
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/backends/clock")
+    assert not any(key in each for each in asked)
