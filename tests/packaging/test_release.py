@@ -1,5 +1,6 @@
 """scripts/release, in a copy of the repository: what it refuses, what it leaves, and what it would upload."""
 
+import hashlib
 import re
 import shutil
 import subprocess
@@ -20,7 +21,7 @@ SOMEBODY = ["-c", "user.name=Somebody", "-c", "user.email=somebody@example.com"]
 
 
 class Repository:
-    """A git repository with what stands in ours now, committed, and our .venv."""
+    """A git repository with what stands in ours now, committed, and a .venv with the packages of ours."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -40,13 +41,26 @@ class Repository:
                 shutil.copy2(ROOT / name, folder / name)
         if not (ROOT / ".venv").exists():
             pytest.skip("there is no .venv (scripts/test makes it), and a release would make one of its own")
-        (folder / ".venv").symlink_to(ROOT / ".venv")
+        self._lend_venv()
         self.git("init", "--quiet", "--initial-branch", "main")
         self.git("config", "user.name", "Somebody")
         self.git("config", "user.email", "somebody@example.com")
         (folder / ".git/info/exclude").write_text("/.venv\n")
         self.to_be_released()
         self.commit()
+
+    def _lend_venv(self) -> None:
+        """All but the file that says what is installed: else the scripts would install this folder into ours."""
+        venv = self.folder / ".venv"
+        (venv / "bin").mkdir(parents=True)
+        for each in [ROOT / ".venv/lib", ROOT / ".venv/pyvenv.cfg", *(ROOT / ".venv/bin").iterdir()]:
+            (venv / each.relative_to(ROOT / ".venv")).symlink_to(each)
+
+    def _is_installed(self) -> None:
+        """As scripts/_venv.sh writes it."""
+        lock = "requirements-dev.lock"
+        both = (self.folder / lock).read_bytes() + (self.folder / "pyproject.toml").read_bytes()
+        (self.folder / f".venv/.installed-{lock}").write_text(hashlib.sha256(both).hexdigest() + "\n")
 
     def to_be_released(self) -> None:
         """Whatever ours is: a version whose section has something in it."""
@@ -67,6 +81,7 @@ class Repository:
         return run("git", *words, cwd=self.folder).stdout.strip()
 
     def commit(self) -> None:
+        self._is_installed()
         self.git("add", "--all")
         self.git("commit", "--quiet", "--message", "As it is")
 
@@ -78,8 +93,12 @@ class Repository:
 
 
 @pytest.fixture
-def repository(tmp_path: Path) -> Repository:
-    return Repository(tmp_path / "repository")
+def repository(tmp_path: Path) -> Iterator[Repository]:
+    """Its scripts change nothing in our .venv: afterwards `scripts/run` must start what is installed there."""
+    command = ROOT / ".venv/bin/trunkline"
+    before = command.read_bytes() if command.exists() else None
+    yield Repository(tmp_path / "repository")
+    assert before is None or command.read_bytes() == before
 
 
 def spoil_tree(repository: Repository) -> None:
