@@ -10,6 +10,7 @@ The list of the toolset is as long as those of all members together; it is compa
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -101,12 +102,15 @@ class Gateway:
 
 
 @contextmanager
-def running() -> Iterator[Gateway]:
+def running(**settings: str) -> Iterator[Gateway]:
+    """A gateway of its own, with these environment variables."""
     with tempfile.TemporaryDirectory() as data:
         command = [sys.executable, "-m", "app"]
         where = ["--data-dir", data]
         serve = [*command, "serve", "--port", "0", *where]
-        process = subprocess.Popen(serve, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        given = {**os.environ, **settings}
+        quiet = subprocess.DEVNULL
+        process = subprocess.Popen(serve, cwd=ROOT, env=given, stdout=subprocess.PIPE, stderr=quiet, text=True)
         try:
             assert process.stdout is not None
             url = process.stdout.readline().removeprefix("listening on ").strip()
