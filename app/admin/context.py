@@ -27,12 +27,15 @@ from app.storage.access.issuers import IssuerRepository
 from app.storage.access.switches import SwitchRepository
 from app.storage.audit import AuditLog
 from app.storage.audit_act import Act, Change
+from app.storage.due import DueRepository
 from app.storage.tools.approvals import Approvals
 from app.storage.tools.guides import GuideRepository
 from app.storage.tools.recipes import RecipeRepository
 from app.storage.tools.toolsets import ToolsetRepository
+from app.this_node.activity import Shown
 from app.this_node.limits_use import LimitsUse
 from app.this_node.listing import Gathered, Listing, Window
+from app.this_node.problems.problem import Problem
 from app.this_node.views import AddressUse, BackendRunning, FailureView, NodeStatus, ProcessView, SessionView, TenantUse
 
 
@@ -81,6 +84,8 @@ class NodeView(Protocol):
     async def backends(self, tenant: str, first: str, last: str) -> Gathered[BackendRunning]: ...
     async def credential_uses(self, identity: tuple[str, str, str]) -> Gathered[AddressUse]: ...
     async def failures(self, tenant: str | None, window: Window) -> Listing[FailureView]: ...
+    async def activity(self, tenant: str | None, node: str) -> Shown | None: ...
+    async def problems(self, tenant: str | None) -> tuple[Sequence[Problem], Sequence[str]]: ...
     async def stderr(self, tenant: str, process: str, lines: int) -> Sequence[str] | None: ...
     async def check(self, spec: BackendSpec, limits: Limits) -> CheckResult: ...
 
@@ -146,6 +151,7 @@ class AdminContext:
     rates: RateLimiter
     answered_once: AnsweredOnce
     switches: SwitchRepository
+    due: DueRepository
     under_way: set[tuple[str, str]] = field(default_factory=set)  # see `Access.alone`
 
 

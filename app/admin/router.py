@@ -20,6 +20,7 @@ from app.admin.resources import (
     sessions,
     tenants,
 )
+from app.admin.resources.now import activity, problems
 from app.admin.resources.tools import approvals, catalog, guides, recipes, toolsets
 from app.http.problems import responses
 
@@ -41,7 +42,7 @@ def build_router() -> APIRouter:
     router = APIRouter(
         prefix=PREFIX, dependencies=[Depends(_bearer)], responses=responses(400, 401, 403, 422, 429, 503)
     )
-    for resource in (tenants, nodes, audit):
+    for resource in (tenants, nodes, activity, problems, audit):
         router.include_router(resource.router)
     for resource in _OF_TENANTS:
         router.include_router(resource.router, responses=responses(404))

@@ -7,7 +7,7 @@ one principal the address that was not used for the longest time. A forgotten on
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv6Address, ip_network
 
@@ -19,6 +19,13 @@ from app.logs import Thinned
 
 MAX_PRINCIPALS = 10_000
 MAX_ADDRESSES = 16  # of one principal
+MAX_MET = 100  # new addresses that are shown
+MET_S = 3600.0  # for so long
+MEASURE_EVERY_S = 60.0
+MANY = 600  # requests of a principal in a minute: fewer are never far more than usual
+FAR_MORE = 10  # times its usual minute
+KNOWN_MINUTES = 5  # after which it is known what is usual
+BUSY_S = 600.0  # how long it is shown
 SAY_AGAIN_S = 60.0  # between log lines about a principal that uses more addresses than are remembered
 TICK_S = 1.0
 _SAMPLE = 5  # principals from which the one to forget is chosen
@@ -41,11 +48,35 @@ class Use:
         self.last_at = now
 
 
+@dataclass(frozen=True, slots=True)
+class NewAddress:
+    """A principal was used from an address that is new for it, `since` then so often. Times are Unix time."""
+
+    identity: tuple[str, str, str]
+    address: str
+    requests: int
+    all_requests: int  # from all addresses that are remembered
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """A principal was used far more in a minute than it `usual`ly is."""
+
+    identity: tuple[str, str, str]
+    requests: int
+    usual: float
+    since: float
+
+
 @dataclass(slots=True)
 class _Addresses:
     """The addresses of one principal, in the order in which they were first used."""
 
     uses: dict[str, Use] = field(default_factory=dict)
+    total: int = 0  # when it was measured last
+    minutes: int = 0
+    usual: float = 0.0
     _has_forgotten: bool = False
     _silent_until: float = 0.0
     _left_out: int = 0
@@ -53,6 +84,16 @@ class _Addresses:
     @property
     def last_at(self) -> float:
         return max(use.last_at for use in self.uses.values())
+
+    def measured(self) -> tuple[int, float] | None:
+        """A minute is over: its requests and those of a usual one, if it had far more."""
+        total = sum(use.requests for use in self.uses.values())
+        requests, self.total = max(0, total - self.total), total
+        usual, self.minutes = self.usual, self.minutes + 1
+        is_far_more = self.minutes > KNOWN_MINUTES and requests >= max(MANY, FAR_MORE * usual)
+        if not is_far_more:  # what is abuse must not become usual
+            self.usual += (requests - usual) / min(self.minutes, 60)
+        return (requests, usual) if is_far_more else None
 
     def has_network(self, network: str) -> bool:
         return any(use.network == network for use in self.uses.values())
@@ -82,6 +123,8 @@ class CredentialUses:
         self._known: dict[tuple[str, str, str], _Addresses] = {}
         self._queue: deque[tuple[str, str, str]] = deque()  # of `_known`; those to look at next are first
         self._thinned = Thinned(log)
+        self._met: deque[tuple[tuple[str, str, str], str]] = deque(maxlen=MAX_MET)
+        self._busy: dict[tuple[str, str, str], tuple[Busy, float]] = {}  # and until when it is shown
 
     def note(self, principal: Principal, address: str) -> None:
         """Counts a request that this node has authenticated."""
@@ -97,14 +140,40 @@ class CredentialUses:
         known = self._known.get(identity)
         return {} if known is None else known.uses
 
+    def new_addresses(self) -> Iterator[NewAddress]:
+        """Of the last hour."""
+        for identity, address in self._met:
+            uses = self.of(identity)
+            if address in uses and self._now - uses[address].first_at <= MET_S:
+                requests, every = uses[address].requests, sum(use.requests for use in uses.values())
+                yield NewAddress(identity, address, requests, every, uses[address].first_at)
+
+    def busy(self) -> Iterator[Busy]:
+        """Of the last ten minutes."""
+        return iter([busy for busy, until in self._busy.values() if until > self._now])
+
+    def measure(self) -> None:
+        """Compares the minute that has passed with what is usual. A microsecond for each principal."""
+        self._busy = {identity: each for identity, each in self._busy.items() if each[1] > self._now}
+        for identity, known in self._known.items():
+            found = known.measured()
+            if found is not None and (identity in self._busy or len(self._busy) < MAX_MET):
+                before = self._busy.get(identity)
+                since = self._now if before is None else before[0].since
+                self._busy[identity] = Busy(identity, *found, since), self._now + BUSY_S
+
     def tick(self) -> None:
         """Reads the clock."""
         self._now = self._clock()
 
     async def run(self) -> None:
         """Ticks until it is cancelled."""
+        due_at = self._now + MEASURE_EVERY_S
         while True:
             self.tick()
+            if self._now >= due_at:
+                due_at = self._now + MEASURE_EVERY_S
+                self.measure()
             await anyio.sleep(TICK_S)
 
     def _meet(self, principal: Principal, address: str) -> None:
@@ -117,6 +186,7 @@ class CredentialUses:
             self._queue.append(principal.identity)
         known.add(address, Use(network, self._now, self._now))
         if is_new:
+            self._met.append((principal.identity, address))
             self._tell(principal, address, known)
 
     def _make_room(self) -> None:

@@ -57,6 +57,7 @@ class BackendFailure:
     affected: tuple[Affected, ...] = ()
     affected_count: int = 0  # of the last one; `affected` has the first few
     stderr: tuple[str, ...] = ()
+    limit: str = ""  # at which it was killed, see `Exit`
 
     def repeats(self, other: "BackendFailure") -> bool:
         """Whether the two are counted as one: calls that hang, processes that die at their start.
@@ -110,6 +111,7 @@ class FailureLog:
         exit = process.exit
         if exit is not None and exit.reason in _ENDS:
             failure = self._new(process.spec, exit.reason, exit.description, process, before_handshake=before_handshake)
+            failure = replace(failure, limit=exit.limit)
             self._add(process.spec, failure, self._users_of(process.spec, process.id))
 
     def not_started(self, spec: BackendSpec, why: str) -> None:

@@ -283,5 +283,9 @@ class ProcessPool:
         """Processes of the tenant on all nodes, without the warm ones."""
         return self._inventory.used_of(tenant)
 
+    def waiting(self) -> Mapping[str, int]:
+        """Callers who wait for a process, by tenant."""
+        return Counter(waiter.tenant for waiter in self._waiting)
+
     def snapshot(self) -> dict[plan.Key, BackendSnapshot]:
         return self._inventory.snapshot(Counter(waiter.stock.spec.key for waiter in self._waiting))

@@ -21,6 +21,7 @@ from app.cli.resource_parser import (
     split_command,
     whole_number,
 )
+from app.cli.top.problems import show_problems
 from app.cli.top.top import MAX_ROWS, SORTS, VIEWS, show_top
 from app.client_config import CLIENTS, DEFAULT_KEY_ENV
 from app.domain import DEFAULT_TENANT
@@ -42,6 +43,7 @@ examples:
   trunkline import ~/.cursor/mcp.json              a dry run; --apply registers the backends
   trunkline apply -f gateway.yaml                  make a gateway what a file says; see also plan and export
   trunkline top                                    memory, CPU and calls by process, live
+  trunkline problems                               what is wrong now, and what to do
   trunkline doctor                                 what works on this machine
 
 Settings are environment variables TRUNKLINE_<NAME>, for example TRUNKLINE_DATA_DIR; see docs/settings.md.
@@ -112,6 +114,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_resource_commands(commands)
     add_file_commands(commands)
     _add_top_command(commands)
+    _add_problems_command(commands)
     _add_connect_command(commands)
     _add_import_command(commands)
 
@@ -161,6 +164,16 @@ def _add_top_command(commands: "Commands[argparse.ArgumentParser]") -> None:
     top.add_argument("--rows", type=whole_number(MAX_ROWS), metavar="N", help="at most N; default: what fits, or 20")
     top.add_argument("--once", action="store_true", help="print one update and exit")
     top.add_argument("--json", action="store_true", help="print each update as one line of JSON")
+
+
+def _add_problems_command(commands: "Commands[argparse.ArgumentParser]") -> None:
+    problems = add_command(commands, "problems", "say what is wrong now, and what to do; exit code 1 if there is some")
+    problems.set_defaults(run=show_problems)
+    add_gateway_options(problems)
+    problems.add_argument(
+        "--tenant", type=name_of("tenant"), help="only of this one; else the key needs platform:admin"
+    )
+    problems.add_argument("--json", action="store_true", help="print a JSON list")
 
 
 def _add_connect_command(commands: "Commands[argparse.ArgumentParser]") -> None:

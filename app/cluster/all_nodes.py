@@ -17,9 +17,13 @@ from app.peers.client import PeerClient, PeerRequest
 from app.peers.credentials import Word
 from app.routing.routes import NodeRecord
 from app.sandbox.report import SandboxView
+from app.this_node.activity import NodeActivity, Shown, together
 from app.this_node.limits_use import LimitsUse, added
 from app.this_node.listing import Gathered, Listing, Ranked, Window, merged
 from app.this_node.overview import NodeOverview
+from app.this_node.problems.nodes import of_others
+from app.this_node.problems.problem import Problem
+from app.this_node.problems.problem import merged as merged_problems
 from app.this_node.views import (
     AddressUse,
     BackendRunning,
@@ -120,6 +124,21 @@ class AllNodes:
             raise nodes_unavailable(told.silent)
         return any(told.rows)
 
+    async def activity(self, tenant: str | None, node: str) -> Shown | None:
+        """The last quarter of an hour of one node, or of all (""); None if there is no such node."""
+        told = await self._gather("activity", list[NodeActivity], node, tenant=ALL if tenant is None else tenant)
+        if node and not told.rows and not told.silent:
+            return None
+        return together(told.rows, told.silent)
+
+    async def problems(self, tenant: str | None) -> tuple[Sequence[Problem], Sequence[str]]:
+        """What is wrong now, the worst first, and the silent nodes."""
+        told = await self._gather("problems", list[Problem], tenant=ALL if tenant is None else tenant)
+        found = list(told.rows)
+        if tenant is None:
+            found += of_others(self._own.status(), list(self._peers()), told.silent)
+        return merged_problems(found), told.silent
+
     async def stderr(self, tenant: str, process: str, lines: int) -> Sequence[str] | None:
         """The last lines of a process on any node; None if there is no such process."""
         own = self._own.stderr(tenant, process, lines)
@@ -136,12 +155,13 @@ class AllNodes:
         found = await self._gather(what, kind, **_asked(tenant, window))
         return merged(found.rows, window, found.silent)
 
-    async def _gather(self, what: str, kind: type[list[T]], **query: str) -> Gathered[T]:
-        """The rows of all nodes, this one first."""
-        others = await self._ask_others(what, kind, **query)
-        return Gathered([*answer_for(self._own, what, query), *others.rows], others.silent)
+    async def _gather(self, what: str, kind: type[list[T]], only: str = "", /, **query: str) -> Gathered[T]:
+        """The rows of all nodes, this one first; or those of `only` one."""
+        others = await self._ask_others(what, kind, only, **query)
+        own = answer_for(self._own, what, query) if not only or only == self._own.status().id else []
+        return Gathered([*own, *others.rows], others.silent)
 
-    async def _ask_others(self, what: str, kind: type[list[T]], **query: str) -> Gathered[T]:
+    async def _ask_others(self, what: str, kind: type[list[T]], only: str = "", /, **query: str) -> Gathered[T]:
         found: list[T] = []
         silent: list[str] = []
 
@@ -156,7 +176,8 @@ class AllNodes:
 
         async with anyio.create_task_group() as tasks:
             for node in self._peers():
-                tasks.start_soon(ask, node)
+                if only in ("", node.id):
+                    tasks.start_soon(ask, node)
         return Gathered(found, sorted(silent))
 
     async def _ask(self, node: NodeRecord, what: str, query: dict[str, str]) -> bytes:
@@ -181,16 +202,18 @@ def answer_for(own: NodeOverview, what: str, query: dict[str, str]) -> Any:
     lists = {"sessions": own.sessions, "processes": own.processes, "failures": own.failures}
     if what in lists:
         return [lists[what](None if tenant == ALL else tenant, msgspec.convert(query, Window, strict=False))]
-    if what == "use":
-        return [own.use(msgspec.convert(query, Window, strict=False))]
-    if what == "limits":
-        return [own.limits_use(tenant)]
+    if what in ("use", "limits"):
+        window = msgspec.convert(query, Window, strict=False)
+        return [own.use(window) if what == "use" else own.limits_use(tenant)]
     if what in ("load", "sandbox"):
         return [own.load() if what == "load" else own.sandbox()]
     if what == "backends":
         return own.backends(tenant, query.get("first", ""), query.get("last", ""))
     if what == CREDENTIAL:
         return own.credential_uses((tenant, query.get("issuer", ""), query.get("subject", "")))
+    if what in ("activity", "problems"):
+        reach = None if tenant == ALL else tenant
+        return [own.activity(reach)] if what == "activity" else own.problems(reach)
     if what == "end":
         return [own.end_session(tenant, query.get("session", ""))]
     if what == "stderr":

@@ -13,6 +13,7 @@ from app.errors import QuotaExceeded, RateLimited, session_quota
 from app.limit_reached import LimitReached
 from app.limits.bucket import TokenBucket
 from app.limits.overload import Overload
+from app.limits.tallies import Tallies, Tally
 from app.metrics import Metrics
 
 Identity = tuple[str, str, str]
@@ -23,9 +24,15 @@ class TenantGate:
     """Counts sessions and calls of one tenant, and refuses what is over its limits."""
 
     def __init__(
-        self, limits: Limits, metrics: Metrics, overload: Overload | None = None, *, tenant: str = DEFAULT_TENANT
+        self,
+        limits: Limits,
+        metrics: Metrics,
+        overload: Overload | None = None,
+        *,
+        tenant: str = DEFAULT_TENANT,
+        tally: Tally | None = None,
     ) -> None:
-        self.limits = limits
+        self.limits, self.tally = limits, tally or Tally()
         self._metrics, self._overload, self._tenant = metrics, overload or Overload(metrics), tenant
         self._per_principal: Counter[Identity] = Counter()
         self.sessions = self.remote_sessions = 0  # the latter for display only: the store enforces the limit
@@ -140,8 +147,16 @@ class TenantGate:
 class TenantGates:
     """The gates of the tenants that have sessions on this node. `are_shared`: other nodes share their rates."""
 
-    def __init__(self, metrics: Metrics, overload: Overload | None = None, *, are_shared: bool = False) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        overload: Overload | None = None,
+        *,
+        are_shared: bool = False,
+        tallies: Tallies | None = None,
+    ) -> None:
         self._metrics, self._overload, self._are_shared = metrics, overload or Overload(metrics), are_shared
+        self._tallies = tallies or Tallies()
         self._gates: dict[str, TenantGate] = {}
         self._lingering: set[str] = set()
         self._remote_in_flight: Mapping[str, int] = {}
@@ -151,7 +166,9 @@ class TenantGates:
         """The tenant's gate, with these limits from now on."""
         gate = self._gates.get(tenant)
         if gate is None:
-            gate = self._gates[tenant] = TenantGate(limits, self._metrics, self._overload, tenant=tenant)
+            tally = self._tallies.of(tenant)
+            gate = TenantGate(limits, self._metrics, self._overload, tenant=tenant, tally=tally)
+            self._gates[tenant] = gate
             self._note_remote_use(tenant, gate)
         else:
             gate.configure(limits)

@@ -22,6 +22,7 @@ from app.node.gateway import Gateway
 from app.node.parts.upstreams import policy_of
 from app.storage.access.console_sessions import ConsoleSessionRepository
 from app.storage.audit import AuditLog
+from app.storage.due import DueRepository
 from app.storage.idempotency import IdempotencyRepository
 from app.transports.access_lines import AccessLines
 from app.transports.front import Front
@@ -59,7 +60,7 @@ def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Passage:
     lines of ACCESS_LOG=all; the caller closes it."""
     settings, metrics, records, credentials = gateway.settings, gateway.metrics, gateway.records, gateway.credentials
     registry, guard, router = gateway.sessions.registry, gateway.membership.guard, gateway.membership.router
-    ownership = gateway.routes.ownership
+    ownership, watching = gateway.routes.ownership, gateway.sessions.watching
     app = build_api()
     app.state.health = own_health = health.Health(readiness=gateway, registry=metrics.registry)
     app.state.admin_context = AdminContext(
@@ -81,6 +82,7 @@ def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Passage:
         effects=gateway.effects,
         now=_now,
         switches=records.switches,
+        due=DueRepository(records.database),
         audit=AuditLog(records.database),
         node=gateway.membership.all_nodes,
         rates=RateLimiter("rest", metrics.rate_limited),
@@ -99,7 +101,7 @@ def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Passage:
     sse = HttpSse(registry, remote, metrics, max_body_bytes=body, keepalive_s=keepalive_s)
     door = Door(
         HostPolicy(settings.allowed_hosts, settings.allowed_origins, settings.node_url),
-        RequestLog(metrics, settings.access_log, lines or AccessLines({})),
+        RequestLog(metrics, settings.access_log, lines or AccessLines({}), watching.refusals, watching.tallies),
         settings.public_url,
         _inside(gateway),
     )

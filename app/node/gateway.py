@@ -175,6 +175,10 @@ def _start_tasks(tasks: TaskGroup, gateway: Gateway) -> None:
     tasks.start_soon(gateway.processes.knowledge.run)
     tasks.start_soon(gateway.processes.memory.run)
     tasks.start_soon(gateway.effects.run)
+    tasks.start_soon(sessions.watching.activity.run)
+    tasks.start_soon(sessions.watching.problems.run)
+    if sessions.latency is not None:
+        tasks.start_soon(sessions.latency.run)
 
 
 def _start_tasks_of_several(tasks: TaskGroup, gateway: Gateway, redis: RedisConnection) -> None:

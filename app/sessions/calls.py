@@ -135,6 +135,7 @@ class SessionCalls:
         if was_sent:
             self._metrics.client_operations.labels(method, error_type).observe(seconds - call.waited_s)
         if not session.is_pooled:
+            self._gate.tally.done(seconds, error_type)
             version = session.version if session.version in KNOWN_VERSIONS else "_OTHER"  # a backend may say anything
             if error_type and method == "initialize" and session.hello is not None:
                 asked = asked_version(session.hello)  # nothing was agreed on
@@ -143,6 +144,8 @@ class SessionCalls:
 
     def count_request(self, method: str, error_type: str, seconds: float) -> None:
         """Counts a request of a 2026-07-28 client that this pooled session served."""
+        if method != "subscriptions/listen":  # which takes as long as its client listens
+            self._gate.tally.done(seconds, error_type)
         labels = method_label(method), error_type, self._session.transport, SESSIONLESS
         self._metrics.server_operations.labels(*labels).observe(seconds)
 

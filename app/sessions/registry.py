@@ -22,6 +22,7 @@ from app.errors import (
 from app.limit_reached import LimitReached
 from app.limits.gates import TenantGates
 from app.limits.overload import Overload
+from app.limits.tallies import Tallies
 from app.links.source import LinkSource
 from app.metrics import Metrics
 from app.protocol.commands import Failed
@@ -89,6 +90,7 @@ class SessionRegistry:
         standstill: StandstillDetector | None = None,
         durability: Durability | None = None,
         on_timeout: Callable[[Session, Failed], None] = lambda session, failed: None,
+        tallies: Tallies | None = None,
     ) -> None:
         self._directory, self._links, self._metrics = directory, links, metrics
         self._on_timeout = on_timeout
@@ -98,7 +100,7 @@ class SessionRegistry:
         self._by_id = self._sessions.by_id
         self._ended, self._endings = EndedSessions(), Endings()
         self._log = SessionLog()
-        self.gates = TenantGates(metrics, self.overload, are_shared=durability is not None)
+        self.gates = TenantGates(metrics, self.overload, are_shared=durability is not None, tallies=tallies)
         self._durability = durability
         self.leaving = False
         self.standstill = standstill or StandstillDetector()

@@ -22,8 +22,10 @@ from app.sessions.endings import ENDED_BY_ADMINISTRATOR
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
 from app.sessions.session_log import program_of
+from app.this_node.activity import NodeActivity
 from app.this_node.limits_use import LimitsUse, use_of
 from app.this_node.listing import Listing, Use, Window, position
+from app.this_node.problems.problem import Problem
 from app.this_node.views import (
     AddressUse,
     BackendRunning,
@@ -34,6 +36,7 @@ from app.this_node.views import (
     SessionView,
     TenantUse,
 )
+from app.this_node.watching import Watching
 from app.upstreams.upstream_check import check_upstream
 from app.upstreams.upstreams import Upstreams
 
@@ -56,8 +59,9 @@ class NodeOverview:
         connections: Callable[[], int] = lambda: 0,
         uses: CredentialUses | None = None,
         upstreams: Upstreams | None = None,
+        watching: Watching | None = None,
     ) -> None:
-        self._upstreams = upstreams
+        self._upstreams, self._watching = upstreams, watching or Watching.nothing(node)
         self._registry, self._pool, self._supervisor, self._budgets = registry, pool, supervisor, budgets
         self._id, self._version, self._started_at = node, version, datetime.now(UTC)
         self._sandbox = sandbox
@@ -198,6 +202,15 @@ class NodeOverview:
             if tenant in (None, key[0]) and window.backend in ("", key[1])
         ]
         return Listing(window.first(found, lambda view: view.position(window.sort)), len(found))
+
+    def activity(self, tenant: str | None) -> NodeActivity:
+        """The last quarter of an hour."""
+        limit = self._registry.overload.memory.limit if tenant is None else 0
+        return self._watching.activity.of(tenant, self._id, limit)
+
+    def problems(self, tenant: str | None) -> Sequence[Problem]:
+        """What is wrong now, as far as this tenant may know it."""
+        return self._watching.problems.of(tenant)
 
     async def check(self, spec: BackendSpec, limits: Limits) -> CheckResult:
         if spec.url is not None and self._upstreams is not None:

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from starlette.types import Scope
 
 from app.domain import Principal
-from app.errors import GatewayError
+from app.errors import GatewayError, Unauthenticated
 from app.http.errors import http_status
 from app.http.request_ids import RequestIds
+from app.limits.lately import Refusals
+from app.limits.tallies import Tallies
 from app.logs import Thinned
 from app.metrics import Metrics, error_label
 from app.protocol.jsonrpc import Message, Notification, Request, string_of
@@ -28,27 +30,49 @@ class RequestLog:
     calls too. At `all` each request has one line instead, when it is over.
     """
 
-    def __init__(self, metrics: Metrics, level: str, lines: AccessLines) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        level: str,
+        lines: AccessLines,
+        refused: Refusals | None = None,
+        tallies: Tallies | None = None,
+    ) -> None:
         self._refusals, self._level, self._lines = metrics.refusals, level, lines
+        self._refused, self._tallies = refused or Refusals(), tallies or Tallies()
         self._has_every_request = level == ALL
         self._thinned = Thinned(log)
 
     def error(self, request: McpRequest, error: GatewayError) -> None:
         """An MCP endpoint answers with this error."""
         status = http_status(error)
+        principal = request.principal if request.is_let_in else None
+        self._remember(error, status, principal, request.client_address())
         if self._counts(error.reason, status) and not (self._has_every_request and _ends_with(request)):
             # The principal's tenant: that of the path is any word the client likes.
             self._say(error, status, request.principal.tenant if request.is_let_in else "", _call(request))
 
-    def problem(self, error: GatewayError | None, status: int, tenant: str) -> None:
+    def problem(self, error: GatewayError | None, status: int, principal: Principal | None, address: str = "") -> None:
         """The REST API answers with this error; None where Starlette or FastAPI made it."""
+        tenant = "" if principal is None else principal.tenant
         if error is not None:
+            self._remember(error, status, principal, address)
             if self._counts(error.reason, status) and not self._has_every_request:
                 self._say(error, status, tenant, {})
             return
         self._refusals.labels("invalid_request" if status < 500 else "internal_error").inc()
         if not self._has_every_request:
             self._thinned.info((status, tenant), "request refused", {"status": status})
+
+    def _remember(self, error: GatewayError, status: int, principal: Principal | None, address: str) -> None:
+        """For the activity of the tenant, and for what is wrong."""
+        tenant, name = ("", "") if principal is None else (principal.tenant, principal.name)
+        if tenant and status >= 400:
+            self._tallies.of(tenant).refused(error.reason)
+        if error.reached is not None:
+            self._refused.limited(tenant, name or address, error.reached)
+        if isinstance(error, Unauthenticated) and address and error.facts.get("failure") != "missing":
+            self._refused.credentials.note(address)
 
     def backend_error(self, request: McpRequest) -> None:
         """The backend has answered a call with the error in `request.outcome`."""

@@ -98,8 +98,8 @@ class Rest:
         async def counting(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] >= 400:
                 principal = scope.get("state", {}).get("principal")
-                tenant = principal.tenant if isinstance(principal, Principal) else ""
-                self._requests.problem(scope.get(TOLD), message["status"], tenant)
+                let_in = principal if isinstance(principal, Principal) else None
+                self._requests.problem(scope.get(TOLD), message["status"], let_in, request.client_address())
             await request.send(message)
 
         return counting

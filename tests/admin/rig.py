@@ -42,14 +42,17 @@ from app.storage.access.issuers import IssuerRepository
 from app.storage.access.switches import SwitchRepository
 from app.storage.audit import AuditLog, Which
 from app.storage.audit_act import Act
+from app.storage.due import DueRepository
 from app.storage.idempotency import IdempotencyRepository
 from app.storage.migrate import upgrade
 from app.storage.tools.approvals import Approvals
 from app.storage.tools.guides import GuideRepository
 from app.storage.tools.recipes import RecipeRepository
 from app.storage.tools.toolsets import ToolsetRepository
+from app.this_node.activity import Moment, NodeActivity, Shown, together
 from app.this_node.limits_use import LimitsUse
 from app.this_node.listing import NO_USE, Gathered, Listing, Use, Window
+from app.this_node.problems.problem import Problem, for_tenant
 from app.this_node.views import (
     AddressUse,
     BackendRunning,
@@ -113,6 +116,8 @@ class Node:
     failed: list[FailureView] = field(default_factory=list)
     taken: dict[str, LimitsUse] = field(default_factory=dict)
     silent: list[str] = field(default_factory=list)
+    did: dict[str | None, list[Moment]] = field(default_factory=dict)  # by tenant
+    wrong: list[Problem] = field(default_factory=list)
     check_result: CheckResult = field(default_factory=CheckResult)
     checked: list[BackendSpec] = field(default_factory=list)
 
@@ -136,6 +141,13 @@ class Node:
     def _listing(self, found: list[Any], window: Window) -> Listing[Any]:
         rows = window.first(found, lambda row: row.position(window.sort))
         return Listing(rows, len(found), self.silent)
+
+    async def activity(self, tenant: str | None, node: str) -> Shown | None:
+        told = NodeActivity("n1", 0, 180, self.did.get(tenant, []), 8 << 30)
+        return together([told], self.silent) if node in ("", "n1") else None
+
+    async def problems(self, tenant: str | None) -> tuple[list[Problem], list[str]]:
+        return for_tenant(self.wrong, tenant), self.silent
 
     async def failures(self, tenant: str | None, window: Window) -> Listing[FailureView]:
         return self._listing([each for each in self.failed if tenant in (None, each.tenant)], window)
@@ -349,6 +361,7 @@ async def open_rig(url: str) -> AsyncIterator[Rig]:
         node=node,
         rates=RateLimiter("rest", metrics.rate_limited),
         switches=switches,
+        due=DueRepository(database),
         answered_once=AnsweredOnce(IdempotencyRepository(database), b"s" * 32, _now),
     )
     app.state.admin_context = context

@@ -20,7 +20,7 @@ ROUTES = [(method.upper(), path) for path, methods in DOCUMENT["paths"].items() 
 OF_A_TENANT = [route for route in ROUTES if "{tenant}" in route[1]]
 OF_AN_OBJECT = [route for route in OF_A_TENANT if "{" in route[1].replace("{tenant}", "")]
 # These exist for everybody and for no tenant; each other path speaks of a tenant, if only of `default`.
-OF_THE_PLATFORM = {f"/api/v1/{name}" for name in ("tenants", "nodes", "use", "audit")}
+OF_THE_PLATFORM = {f"/api/v1/{name}" for name in ("tenants", "nodes", "use", "audit", "activity", "problems")}
 # Who may ask needs no scope, and speaks of the caller.
 OF_THE_CALLER = {"/api/v1/me", "/api/v1/tenants/{tenant}/me"}
 OF_DEFAULT = [

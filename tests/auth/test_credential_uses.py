@@ -6,7 +6,17 @@ from typing import Any
 
 import pytest
 
-from app.auth.credential_uses import MAX_ADDRESSES, MAX_PRINCIPALS, SAY_AGAIN_S, CredentialUses
+from app.auth.credential_uses import (
+    BUSY_S,
+    KNOWN_MINUTES,
+    MANY,
+    MAX_ADDRESSES,
+    MAX_PRINCIPALS,
+    MEASURE_EVERY_S,
+    MET_S,
+    SAY_AGAIN_S,
+    CredentialUses,
+)
 from app.domain import Principal
 from app.metrics import Metrics
 
@@ -131,3 +141,51 @@ async def test_of_many_principals_those_that_are_busy_stay(rig):
     assert rig.known(busy) == {"192.0.2.1": 201}
     assert rig.known(holder("k0")) == {}
     assert rig.known(holder(f"k{2 * MAX_PRINCIPALS - 1}")) == {"192.0.2.1": 1}
+
+
+def test_a_new_address_is_shown_for_an_hour_with_its_share_of_the_requests():
+    rig = Rig()
+    rig.note("192.0.2.1", times=10)
+    rig.note("198.51.100.7", times=3)
+    (found,) = rig.uses.new_addresses()
+    assert (found.identity, found.address) == (holder().identity, "198.51.100.7")
+    assert (found.requests, found.all_requests, found.since) == (3, 13, rig.now)
+    rig.now += MET_S + 1
+    rig.uses.tick()
+    assert list(rig.uses.new_addresses()) == []
+
+
+def test_far_more_than_usual_is_shown_once_it_is_known_what_is_usual():
+    rig = Rig()
+
+    def minute(requests: int) -> None:
+        rig.note("192.0.2.1", times=requests)
+        rig.now += MEASURE_EVERY_S
+        rig.uses.tick()
+        rig.uses.measure()
+
+    minute(MANY * 2)  # nobody knows yet whether that is much
+    for _ in range(KNOWN_MINUTES):
+        minute(10)
+    assert list(rig.uses.busy()) == []
+    minute(MANY * 10)
+    (found,) = rig.uses.busy()
+    assert (found.requests, found.since) == (MANY * 10, rig.now)
+    assert found.usual < MANY
+    began = rig.now
+    minute(MANY * 10)
+    (found,) = rig.uses.busy()
+    assert found.since == began  # it goes on
+    rig.now += BUSY_S + 1
+    rig.uses.tick()
+    assert list(rig.uses.busy()) == []
+
+
+def test_a_busy_credential_that_is_always_so_is_not_shown():
+    rig = Rig()
+    for _ in range(KNOWN_MINUTES * 2):
+        rig.note("192.0.2.1", times=MANY * 2)
+        rig.now += MEASURE_EVERY_S
+        rig.uses.tick()
+        rig.uses.measure()
+    assert list(rig.uses.busy()) == []

@@ -109,6 +109,8 @@ DEEP = {"an object in an object": b'{"a":' * 500 + b"1" + b"}" * 500, "lists in 
         ["keys", "rotate", "x", "--tenant", "x"],
         ["sessions", "show", "x", "--tenant", "x"],
         ["top", "--once"],
+        ["problems"],
+        ["problems", "--tenant", "x", "--json"],
     ],
     ids=" ".join,
 )

@@ -1,1 +1,1 @@
-"""The command `top`: the requests (`top`), the output as text (`frame`, pure), and the terminal (`screen`)."""
+"""What goes on at this moment: the commands `top` and `problems`."""

@@ -8,12 +8,15 @@ from app.cluster.durability import Durability
 from app.cluster.journal_writer import JournalWriter
 from app.cluster.session_takeover import SessionTakeover
 from app.limits.overload import Marks, Overload
+from app.limits.tallies import Tallies
 from app.limits.use_metrics import show_use
 from app.node.parts.credentials import Credentials
 from app.node.parts.opening import Opening
 from app.node.parts.processes import Processes
 from app.node.parts.records import Records
 from app.node.parts.routes import Routes
+from app.node.parts.watching import Watched, watch
+from app.redis.latency import Latency
 from app.routing.routes import caller_key
 from app.sandbox.report import view_of
 from app.sessionless.pooled_session import CallerHomes
@@ -22,6 +25,7 @@ from app.sessionless.suspended_calls import Place
 from app.sessions.open_sessions import note_timeout
 from app.sessions.registry import SessionRegistry
 from app.this_node.overview import NodeOverview
+from app.this_node.watching import Watching
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,8 @@ class Sessions:
     sessionless: SessionlessRequests
     take_over: SessionTakeover
     overview: NodeOverview
+    watching: Watching
+    latency: Latency | None
 
 
 async def open_sessions(
@@ -60,6 +66,7 @@ async def open_sessions(
             standstill=opening.standstill,
             durability=None if routing.is_alone else durability,
             on_timeout=partial(note_timeout, processes.failures, processes.supervisor.find),
+            tallies=(tallies := Tallies()),
         )
     )
     _show_use(opening, registry, processes)
@@ -71,6 +78,10 @@ async def open_sessions(
         lambda route: sessionless.pooled_sessions.lost((route.identity, route.tenant, route.backend))
     )
     uses = credentials.authenticator.uses
+    redis, sandbox = routing.redis, view_of(opening.node_id, processes.sandboxes)
+    latency = None if redis is None else Latency(partial(redis.execute, "PING"))
+    watched = Watched(opening.node_id, records, credentials, processes, routes, registry, overload, sandbox, latency)
+    watching = watch(watched, tallies)
     overview = NodeOverview(
         opening.node_id,
         __version__,
@@ -78,12 +89,13 @@ async def open_sessions(
         pool,
         processes.supervisor,
         processes.budgets,
-        view_of(opening.node_id, processes.sandboxes),
+        sandbox,
         metrics.connections_open,
         uses,
         processes.upstreams,
+        watching,
     )
-    return Sessions(overload, journals, registry, sessionless, take_over, overview)
+    return Sessions(overload, journals, registry, sessionless, take_over, overview, watching, latency)
 
 
 def _show_use(opening: Opening, registry: SessionRegistry, processes: Processes) -> None:

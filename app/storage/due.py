@@ -1,0 +1,74 @@
+"""What in the database waits for a person: keys that expire soon, and tools that nobody has approved."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import select
+
+from app.storage.engine import Database
+from app.storage.tables import api_keys, backends, catalog
+
+MOST = 200  # rows of each kind
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiringKey:
+    """A key that is in use, and will expire."""
+
+    tenant: str
+    id: str
+    name: str
+    expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingTools:
+    """How many tools of a backend have which status of those that a person has to look at, since the last change."""
+
+    tenant: str
+    backend: str
+    policy: str
+    statuses: Mapping[str, int]
+    since: datetime
+
+
+class DueRepository:
+    """Of one tenant, or of all: None."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def keys(self, tenant: str | None, now: datetime, until: datetime) -> Sequence[ExpiringKey]:
+        """The keys that expire between, the first first. Keys that were never used are left out."""
+        columns = api_keys.c.tenant, api_keys.c.id, api_keys.c.name, api_keys.c.expires_at
+        query = select(*columns).where(
+            api_keys.c.expires_at > now,
+            api_keys.c.expires_at <= until,
+            api_keys.c.revoked_at.is_(None),
+            api_keys.c.last_used_at.is_not(None),
+        )
+        if tenant is not None:
+            query = query.where(api_keys.c.tenant == tenant)
+        rows = await self._database.rows(query.order_by(api_keys.c.expires_at).limit(MOST))
+        return [ExpiringKey(row.tenant, row.id, row.name, row.expires_at) for row in rows]
+
+    async def tools(self, tenant: str | None) -> Sequence[WaitingTools]:
+        """The backends with pinned tools that have changed, or that nobody has looked at."""
+        same = (backends.c.tenant == catalog.c.tenant) & (backends.c.name == catalog.c.backend)
+        columns = catalog.c.tenant, catalog.c.backend, backends.c.pin, catalog.c.pins, catalog.c.changed_at
+        query = select(*columns).join(backends, same).where(backends.c.pin != "off", backends.c.enabled)
+        if tenant is not None:
+            query = query.where(catalog.c.tenant == tenant)
+        found = []
+        for row in await self._database.rows(query.order_by(catalog.c.changed_at.desc()).limit(MOST)):
+            statuses = _waiting(row.pins)
+            if statuses:
+                found.append(WaitingTools(row.tenant, row.backend, row.pin, statuses, row.changed_at))
+        return found
+
+
+def _waiting(pins: Mapping[str, Any]) -> Mapping[str, int]:
+    return Counter(str(each["status"]) for each in pins.values() if each["status"] in ("new", "changed"))
