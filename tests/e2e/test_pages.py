@@ -14,6 +14,7 @@ PAGES = {
     "overview": "/tenants/{t}",
     "backends": "/tenants/{t}/backends",
     "backend": "/tenants/{t}/backends/clock",
+    "try": "/tenants/{t}/backends/clock/try",
     "new-backend": "/tenants/{t}/backends:new",
     "toolsets": "/tenants/{t}/toolsets",
     "toolset": "/tenants/{t}/toolsets/all",

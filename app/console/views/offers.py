@@ -68,11 +68,27 @@ async def toolset(visit: Visit) -> HTMLResponse:
     return visit.show("toolset.html", about=await visit.of_tenant(path))
 
 
+async def try_backend(visit: Visit) -> HTMLResponse:
+    """What a backend offers, to be tried: the page is an MCP client."""
+    name = visit.request.path_params["backend"]
+    await visit.of_tenant(f"/backends/{name}")
+    return visit.show("try.html", section="backends", name=name, tool=visit.asked("tool"))
+
+
+async def try_toolset(visit: Visit) -> HTMLResponse:
+    """Likewise a toolset."""
+    name = visit.request.path_params["toolset"]
+    await visit.of_tenant(f"/toolsets/{name}")
+    return visit.show("try.html", section="toolsets", name=name, tool=visit.asked("tool"))
+
+
 PAGES = (
     ("/tenants/{tenant}/backends", backends),
     ("/tenants/{tenant}/backends:new", new_backend),
     ("/tenants/{tenant}/backends/{backend}", backend),
+    ("/tenants/{tenant}/backends/{backend}/try", try_backend),
     ("/tenants/{tenant}/toolsets", toolsets),
     ("/tenants/{tenant}/toolsets:new", new_toolset),
     ("/tenants/{tenant}/toolsets/{toolset}", toolset),
+    ("/tenants/{tenant}/toolsets/{toolset}/try", try_toolset),
 )
