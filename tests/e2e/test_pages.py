@@ -43,7 +43,7 @@ def test_every_page_works_and_axe_core_finds_nothing_serious(
 ) -> None:
     desk, found = sit_down(role), {}
     for name, path in {**PAGES, **(OF_THE_PLATFORM if role == "platform" else {})}.items():
-        if role == "member" and name == "audit":
+        if role == "member" and name in ("audit", "try"):
             continue  # 403: Chromium says so in its console
         page = desk.open(path.format(t=fleet.tenants[0]))
         assert page.locator("h1").count() == 1, name

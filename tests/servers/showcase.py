@@ -92,7 +92,7 @@ def answer(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         return {"messages": [{"role": "user", "content": said}]}
     if method == "resources/read":
         return {"contents": [{"uri": params["uri"], "mimeType": "text/html", "text": MARKUP}]}
-    lists = {
+    lists: dict[str, dict[str, Any]] = {
         "tools/list": {"tools": TOOLS},
         "prompts/list": {"prompts": [PROMPT]},
         "resources/list": {"resources": [{"uri": "note://one", "name": "one"}]},
