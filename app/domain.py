@@ -70,12 +70,15 @@ class Limits:
     spawns_per_minute: int | None = None
 
 
+RegistryMode = Literal["off", "keys", "public"]  # who may read what a tenant offers
+
+
 @dataclass(frozen=True, slots=True)
 class Tenant:
     """One customer of the platform. Backends, keys and sessions belong to exactly one.
 
     `reason` says why it is not `enabled`: its own callers are told. `sandbox_exempt`: its backends may run without what
-    the platform requires of sandboxes.
+    the platform requires of sandboxes. `registry`: who may read its list of servers.
     """
 
     name: str
@@ -83,6 +86,7 @@ class Tenant:
     enabled: bool = True
     reason: str = ""
     sandbox_exempt: bool = False
+    registry: RegistryMode = "off"
     version: int = 1
 
 

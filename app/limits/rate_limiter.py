@@ -36,6 +36,8 @@ _LIMITS: dict[str, tuple[float, float, Whose, str]] = {
     ),
     # The identity providers of a tenant: each sign-in that is begun asks one of them.
     "console_sign_in": (2.0, 60.0, "address", "too many sign-ins to the console are begun from this address"),
+    # The lists of tenants: an editor asks a few times when it starts, and many may share an address.
+    "registry": (20.0, 500.0, "address", "too many requests for registries come from this address"),
     "rest": (50.0, 1000.0, "principal", "this credential sends too many requests to the API"),
 }
 LIMITS = frozenset(_LIMITS)

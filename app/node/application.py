@@ -15,15 +15,19 @@ from app.console.passage import Passage
 from app.console.sessions import ConsoleSessions
 from app.console.site import Site
 from app.http import health, problems, resource_metadata
+from app.http import registry as registries
 from app.http.hosts import HostPolicy
 from app.http.pages import pages
 from app.limits.rate_limiter import RateLimiter
+from app.metrics import Metrics
 from app.node.gateway import Gateway
+from app.node.parts.records import Records
 from app.node.parts.upstreams import policy_of
 from app.storage.access.console_sessions import ConsoleSessionRepository
 from app.storage.audit import AuditLog
 from app.storage.due import DueRepository
 from app.storage.idempotency import IdempotencyRepository
+from app.storage.tools.registry import RegistryRepository
 from app.transports.access_lines import AccessLines
 from app.transports.front import Front
 from app.transports.http_sse import HttpSse
@@ -52,6 +56,7 @@ def build_api() -> FastAPI:
     app.include_router(build_router())
     app.include_router(health.router)
     app.include_router(resource_metadata.router)
+    app.include_router(registries.router)
     return app
 
 
@@ -88,9 +93,7 @@ def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Passage:
         rates=RateLimiter("rest", metrics.rate_limited),
         answered_once=AnsweredOnce(IdempotencyRepository(records.database), settings.secret_key, _now),
     )
-    app.state.authorization_servers = resource_metadata.Remembered(
-        records.issuers.authorization_servers, RateLimiter("resource_metadata", metrics.rate_limited)
-    )
+    _add_what_anybody_may_ask(app, records, metrics)
     forwarding = Forwarding(gateway.routing.peers, metrics, gateway.passing, registry.backend)
     unknown = RateLimiter("unknown_sessions", metrics.rate_limited)
     remote = RemoteSessions(registry, ownership, router, forwarding, gateway.sessions.take_over, unknown)
@@ -114,6 +117,16 @@ def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Passage:
     rest = Rest(site, door, pages(app, own_health), max_body_bytes=body)
     front = Front(rest, credentials.authenticator, streamable, sse, registry, guard)
     return Passage(front, visitors, settings.public_url)
+
+
+def _add_what_anybody_may_ask(app: FastAPI, records: Records, metrics: Metrics) -> None:
+    """The metadata and the registries of tenants."""
+    servers = records.issuers.authorization_servers
+    app.state.authorization_servers = resource_metadata.Remembered(
+        servers, RateLimiter("resource_metadata", metrics.rate_limited)
+    )
+    listing = RegistryRepository(records.database).listing
+    app.state.registries = registries.Registries(listing, servers, RateLimiter("registry", metrics.rate_limited))
 
 
 def _inside(gateway: Gateway) -> PeerRequests | None:

@@ -84,7 +84,9 @@ class BackendRepository:
         changed = replace(spec, tenant=tenant, version=spec.version + 1)
         async with self._database.write(act) as connection:
             changed = await _of_tenant(connection, changed)
-            await _VERSIONED.update(connection, [tenant, spec.name], spec.version, _values(changed))
+            await _VERSIONED.update(
+                connection, [tenant, spec.name], spec.version, {**_values(changed), "changed_at": datetime.now(UTC)}
+            )
         return changed
 
     async def delete(self, tenant: str, name: str, *, version: int | None = None, act: Act | None = None) -> None:
@@ -126,7 +128,8 @@ def _values(spec: BackendSpec) -> dict[str, Any]:
 
 def _spec(row: Row[Any]) -> BackendSpec:
     values = row._asdict()
-    del values["created_at"]
+    for name in ("created_at", "changed_at"):
+        del values[name]
     values["home"] = home_of(row.tenant, values.pop("tenant_created_at"))
     values["selection"] = selection_of(row.selection)
     nested = {name: _nested(kind, values[name]) for name, kind in _NESTED.items()}

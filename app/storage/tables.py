@@ -46,6 +46,7 @@ tenants = sa.Table(
     sa.Column("enabled", sa.Boolean, nullable=False, server_default=sa.true()),
     sa.Column("reason", sa.String(REASON_LENGTH), nullable=False, server_default=""),
     sa.Column("sandbox_exempt", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("registry", sa.String(16), nullable=False, server_default="off"),
     sa.Column("version", sa.Integer, nullable=False),
     sa.Column("created_at", UtcDateTime, nullable=False),
 )
@@ -80,6 +81,7 @@ backends = sa.Table(
     sa.Column("off_by_platform", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("version", sa.Integer, nullable=False),
     sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("changed_at", UtcDateTime),  # null: not since there is this column
 )
 
 # Their names and those of backends are one space: `storage.tools.names` keeps it.
@@ -101,6 +103,7 @@ toolsets = sa.Table(
     sa.Column("off_by_platform", sa.Boolean, nullable=False),
     sa.Column("version", sa.Integer, nullable=False),
     sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("changed_at", UtcDateTime),  # null: not since there is this column
 )
 
 guides = sa.Table(

@@ -24,7 +24,7 @@ from app.transports.request_log import RequestLog, rest_fields
 
 LAST_WORD_S = 1.0  # for a client to read the answer to a cancelled request
 _UNCHECKED = frozenset({"/livez", "/readyz"})  # open to any Host: they reveal nothing
-_METRICS = "/metrics"
+_METRICS, _REGISTRY = "/metrics", "/registry/"
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -134,7 +134,7 @@ class Rest:
         else:
             self._hosts.require_host(host)
             request.scope[BASE_URL] = request.base_url()
-        if origin is not None:
+        if origin is not None and not path.startswith(_REGISTRY):  # any page may read those: they have no cookies
             self._hosts.require_origin(origin)
 
     async def _is_answered(self, request: McpRequest, path: str) -> bool:

@@ -22,7 +22,7 @@ router = APIRouter(route_class=AdminRoute, tags=["tenants"])
 @router.post("/tenants", status_code=201, dependencies=[ONCE], responses=responses(409))
 async def create_tenant(access: Platform, body: TenantBody, response: Response) -> TenantAnswer:
     """Adds a tenant."""
-    tenant = Tenant(body.name, Limits(**dict(body.limits)), sandbox_exempt=body.sandbox_exempt)
+    tenant = Tenant(body.name, Limits(**dict(body.limits)), sandbox_exempt=body.sandbox_exempt, registry=body.registry)
     act = access.act("tenant.create", "", tenant=tenant.name, changes=changes_of(None, TenantAnswer.of(tenant)))
     tenant = await access.admin.tenants.create(tenant, act=act)
     response.headers["Location"] = f"/api/v1/tenants/{tenant.name}"
@@ -57,10 +57,10 @@ async def get_tenant(access: MayRead, response: Response) -> TenantInUse:
 async def change_tenant(
     access: MayRegister, patch: TenantPatch, response: Response, if_match: AskedState
 ) -> TenantAnswer:
-    """Changes limits, or whether its backends are exempt from `SANDBOX=require`; open sessions stay open. Or switches
-    the tenant off or on again: off, its sessions and processes end within a second on every node, and its keys and
-    tokens are refused, by this API too. The tenant `default` cannot be switched off, because platform administrators
-    belong to it."""
+    """Changes limits, whether its backends are exempt from `SANDBOX=require`, or who may read its registry; open
+    sessions stay open. Or switches the tenant off or on again: off, its sessions and processes end within a second on
+    every node, and its keys and tokens are refused, by this API too. The tenant `default` cannot be switched off,
+    because platform administrators belong to it."""
     tenant = await access.admin.tenants.get(access.tenant)
     if_match.require(TenantAnswer.of(tenant))
     changed = _patched(access, tenant, patch)
@@ -95,4 +95,8 @@ def _patched(access: Access, tenant: Tenant, patch: TenantPatch) -> Tenant:
     exempt = tenant.sandbox_exempt
     if "sandbox_exempt" in patch.model_fields_set:
         exempt = patch.sandbox_exempt is True  # null is the default
-    return replace(tenant, limits=limits, enabled=switch.enabled, reason=switch.reason, sandbox_exempt=exempt)
+    registry = tenant.registry
+    if "registry" in patch.model_fields_set:
+        registry = patch.registry or "off"
+    changed = replace(tenant, limits=limits, sandbox_exempt=exempt, registry=registry)
+    return replace(changed, enabled=switch.enabled, reason=switch.reason)

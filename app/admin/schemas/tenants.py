@@ -5,13 +5,20 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 
 from app.admin.schemas.fields import SILENT, Answer, Name, Strict, SwitchPatch
-from app.domain import Limits
+from app.domain import Limits, RegistryMode
 
 _LIMITS = Limits()
 
 Count = Annotated[int, Field(ge=0, le=1_000_000)]
 SandboxExempt = Annotated[
     bool, Field(description="Its backends need not keep what the platform requires of sandboxes (`SANDBOX=require`).")
+]
+Registry = Annotated[
+    RegistryMode,
+    Field(
+        description="Who may read the list of its servers under `/registry/{tenant}`: nobody, who has a credential of "
+        "the tenant, or everybody."
+    ),
 ]
 Rate = Annotated[float, Field(ge=0, le=1_000_000)]
 
@@ -35,6 +42,7 @@ class TenantBody(Strict):
     name: Name
     limits: LimitsBody = Field(default_factory=LimitsBody)
     sandbox_exempt: SandboxExempt = False
+    registry: Registry = "off"
 
 
 class TenantPatch(SwitchPatch):
@@ -42,6 +50,7 @@ class TenantPatch(SwitchPatch):
 
     limits: LimitsBody | None = None
     sandbox_exempt: SandboxExempt | None = None
+    registry: Registry | None = None
 
 
 class TenantAnswer(Answer):
@@ -52,6 +61,7 @@ class TenantAnswer(Answer):
     enabled: bool
     reason: str
     sandbox_exempt: bool
+    registry: str
     version: int
 
 

@@ -29,6 +29,7 @@ class Exported:
         own: dict[str, Any] = {
             "limits": _differing(limits, defaults["limits"]),
             "sandbox_exempt": bool(tenant.members.get("sandbox_exempt")),
+            "registry": tenant.members.get("registry", "off"),
         }
         own |= _switch(tenant.members)
         for kind in KINDS:

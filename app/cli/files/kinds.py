@@ -12,7 +12,7 @@ from app.admin.schemas.fields import Reason, Strict
 from app.admin.schemas.guides import GuideAnswer, GuideBody
 from app.admin.schemas.issuers import IssuerBody, TenantsBody
 from app.admin.schemas.recipes import RecipeAnswer, RecipeBody
-from app.admin.schemas.tenants import LimitsBody, SandboxExempt
+from app.admin.schemas.tenants import LimitsBody, Registry, SandboxExempt
 from app.admin.schemas.toolsets import ToolsetAnswer, ToolsetBody
 
 LEFT_ALONE = ("enabled", "reason")  # while a file does not name them: what somebody has switched off stays off
@@ -24,6 +24,7 @@ class TenantMembers(Strict):
 
     limits: LimitsBody = Field(default_factory=LimitsBody)
     sandbox_exempt: SandboxExempt = False
+    registry: Registry = "off"
     enabled: bool = True
     reason: Reason = ""
 

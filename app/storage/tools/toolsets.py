@@ -70,7 +70,8 @@ class ToolsetRepository:
         """
         changed = replace(spec, tenant=tenant, version=spec.version + 1)
         async with self._database.write(act) as connection:
-            await _VERSIONED.update(connection, [tenant, spec.name], spec.version, _values(changed))
+            values = {**_values(changed), "changed_at": datetime.now(UTC)}
+            await _VERSIONED.update(connection, [tenant, spec.name], spec.version, values)
         return changed
 
     async def delete(self, tenant: str, name: str, *, version: int | None = None, act: Act | None = None) -> None:
