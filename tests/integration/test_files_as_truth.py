@@ -4,10 +4,16 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import httpx2
 import pytest
 
+from app.cli.files.carrying_out import Stopped, carry_out
+from app.cli.files.gateway_file import read_files
+from app.cli.files.plan import make_plan
 from app.cli.files.strict_yaml import read, written
+from app.cli.rest import Rest
 from tests.integration.gateway import Gateway, running_gateway
 from tests.integration.test_cli_rest import Line
 from tests.integration.toolboxes import TOOLBOX
@@ -323,7 +329,7 @@ def test_the_file_of_an_export_is_read_strictly(files):
 
 def test_an_issuer_of_the_platform_goes_round(files, gateway):
     gateway.add_tenant("served")
-    issuer = {
+    issuer: dict[str, Any] = {
         "algorithms": ["RS256", "RS256"],
         "discovery_url": "https://login.example/.well-known/openid-configuration",
         "audience": ["api://gateway"],
@@ -346,3 +352,23 @@ def test_an_issuer_of_the_platform_goes_round(files, gateway):
     path = files.put({"tenants": {"default": {"issuers": {"https://login.example": issuer}}}})
     files.apply(path, "--yes")
     assert files.plan(path) == []
+
+
+def test_a_change_between_plan_and_apply_is_noticed_and_not_overwritten(files, gateway, monkeypatch):
+    said = list[str]()
+    path = files.put(everything("race"))
+    files.apply(path, "--yes")
+    document = everything("race")
+    document["tenants"]["race"]["backends"]["box"]["timeouts"] = {"call_s": 30}
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    with httpx2.Client(headers={"Authorization": f"Bearer {gateway.admin_key}"}, timeout=60) as client:
+        rest = Rest(gateway.url, client, is_patient=True)
+        plan = make_plan(rest, read_files([files.put(document)], SECRETS), prune=False)
+        gateway.api("PATCH", "/tenants/race/backends/box", {"timeouts": {"call_s": 45}})
+        with pytest.raises(Stopped, match="changed since the plan was made, and nothing of that was overwritten"):
+            carry_out(rest, plan, begin=said.append, say=said.append)
+        assert gateway.api("GET", "/tenants/race/backends/box")["timeouts"]["call_s"] == 45
+        # Who finds that somebody has done the same is done.
+        gateway.api("PATCH", "/tenants/race/backends/box", {"timeouts": {"call_s": 30}})
+        carry_out(rest, plan, begin=said.append, say=said.append)
