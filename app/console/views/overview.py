@@ -2,6 +2,7 @@
 
 from starlette.responses import HTMLResponse
 
+from app.console.views.problems import problems_of
 from app.console.visit import Visit
 
 # limit of a tenant -> how it is called, and its unit
@@ -15,16 +16,19 @@ LIMITS = {
 
 
 async def home(visit: Visit) -> HTMLResponse:
-    """All tenants for administrators of the platform, else one's own."""
+    """All tenants for administrators of the platform: what is wrong, what went on; else one's own."""
     if not visit.me["is_platform_admin"]:
         return await tenant(visit)
-    found = await visit.all(nodes=visit.get("/nodes"), use=visit.get("/use", limit=50), tenants=visit.get("/tenants"))
+    found = await visit.all(
+        problems=problems_of(visit, "/problems"), nodes=visit.get("/nodes"), use=visit.get("/use", limit=50)
+    )
     return visit.show("platform.html", **found)
 
 
 async def tenant(visit: Visit) -> HTMLResponse:
-    """One tenant: its limits, its backends, its last failures."""
+    """One tenant: what is wrong, what went on, its limits, its backends, its last failures."""
     found = await visit.all(
+        problems=problems_of(visit, f"/tenants/{visit.tenant}/problems"),
         about=visit.of_tenant(""),
         backends=visit.of_tenant("/backends", limit=100),
         failures=visit.of_tenant("/failures", limit=5),
