@@ -70,7 +70,7 @@ def test_every_route_answers_the_same_through_the_console(two: Two, echo: Endpoi
         if (method, path) in DELETES_ALL and where != "unknown":
             continue
         url = path.format(**UNKNOWN, tenant=tenant)
-        body = None if method in ("GET", "DELETE") else {}
+        body: object = None if method in ("GET", "DELETE") else {}
         direct = two.rest.request(method, url, json=body)
         through = two.console.http.request(method, "/console/-" + url, json=body, headers=sent)
         assert through.status_code == direct.status_code, (method, url, through.text)
