@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from app.domain import BackendSpec, Limits, Principal
+from app.domain import BackendSpec, Limits, Principal, public_id
 from app.errors import BackendTimeout, GatewayError, InvalidMessage, RoutesUnavailable, ShuttingDown
 from app.limits.gates import TenantGate
 from app.links.respawning import RespawningLink
@@ -59,7 +59,7 @@ class Session:
     """One client, one BackendLink, one Exchange. Starts no task: the process, the client and the sweep drive it."""
 
     def __init__(self, session_id: str, principal: Principal, spec: BackendSpec, around: Surroundings) -> None:
-        self.id = session_id
+        self.id, self.public_id = session_id, public_id(session_id)
         self.principal, self.spec = principal, spec
         self.transport, self.gate, self._metrics, self._on_closed, self._standstill = around[:5]
         self._on_timeout, self._on_opened = around.on_timeout, around.on_opened

@@ -13,7 +13,7 @@ from app.auth.credential_uses import CredentialUses
 from app.backends.backend_check import SUFFIX, CheckResult, check_backend
 from app.backends.inventory import BackendSnapshot
 from app.backends.pool import ProcessPool
-from app.domain import BackendSpec, Limits, public_id
+from app.domain import BackendSpec, Limits
 from app.limits.tenant_budgets import TenantBudgets
 from app.processes.process import BackendProcess
 from app.processes.supervisor import Supervisor
@@ -108,9 +108,9 @@ class NodeOverview:
         def place(session: Session) -> str:
             process = processes.get(session.link.process or "")
             since, amounts = session.opened_at + self._epoch, _amounts(window.sort, process, (session,))
-            return position(window.sort, public_id(session.id), since, amounts)
+            return position(window.sort, session.public_id, since, amounts)
 
-        wanted = (each for each in found if not window.only or public_id(each.id) == window.only)
+        wanted = (each for each in found if not window.only or each.public_id == window.only)
         shown = window.first(wanted, place)
         uses = (_use(processes.get(each.link.process or ""), [each]) for each in shown)
         rows = [_session(each, use, self._epoch, self._id) for each, use in zip(shown, uses, strict=True)]
@@ -124,7 +124,7 @@ class NodeOverview:
     def end_session(self, tenant: str, session: str) -> bool:
         """Ends the tenant's session with this public id; returns whether there was one."""
         ended = self._registry.close_where(
-            lambda each: each.spec.tenant == tenant and public_id(each.id) == session, ENDED_BY_ADMINISTRATOR
+            lambda each: each.spec.tenant == tenant and each.public_id == session, ENDED_BY_ADMINISTRATOR
         )
         return ended > 0
 
@@ -252,7 +252,7 @@ def _at(seconds: float) -> datetime:
 def _session(session: Session, use: Use, epoch: float, node: str) -> SessionView:
     principal, program, now = session.principal, program_of(session), time.monotonic()
     return SessionView(
-        id=public_id(session.id),
+        id=session.public_id,
         tenant=session.spec.tenant,
         backend=session.spec.name,
         principal_tenant=principal.tenant,
@@ -282,7 +282,7 @@ def _process(process: BackendProcess, sessions: Sequence[Session], now: float, n
         state=process.state.value,
         started_at=_at(process.started_at),
         age_s=round(max(0.0, now - process.started_at), 3),
-        sessions=tuple(sorted(public_id(each.id) for each in sessions[:MAX_NAMED])),
+        sessions=tuple(sorted(each.public_id for each in sessions[:MAX_NAMED])),
         session_count=len(sessions),
         stderr_lines=process.stderr.line_count,
         node=node,

@@ -8,7 +8,7 @@ import { rest, wordsOf } from "./rest.js";
 const SVG = "http://www.w3.org/2000/svg";
 const HEIGHT = 150, LEFT = 58, RIGHT = 8, TOP = 8, BOTTOM = 24;
 const MOST_LINES = 5; // the rest of the reasons of errors are summed
-const WAIT_MS = 5000;
+const WAIT_MS = 10_000;
 
 // --- what is drawn: a title, a unit, and lines of equal length; null where nothing is known
 

@@ -8,13 +8,13 @@ from app.console.visit import Visit
 
 async def sessions(visit: Visit) -> HTMLResponse:
     """The sessions of a tenant, on all nodes."""
-    found = await visit.of_tenant("/sessions", cursor=visit.asked("cursor"), limit=100)
+    found = await visit.of_tenant("/sessions", cursor=visit.asked("cursor"), limit=50)
     return visit.show("sessions.html", sessions=found)
 
 
 async def processes(visit: Visit) -> HTMLResponse:
     """The processes of a tenant, on all nodes."""
-    found = await visit.of_tenant("/processes", cursor=visit.asked("cursor"), limit=100)
+    found = await visit.of_tenant("/processes", cursor=visit.asked("cursor"), limit=50)
     return visit.show("processes.html", processes=found)
 
 
