@@ -1,6 +1,7 @@
 """AllNodes: sessions and processes of all nodes, for administrators. Each node is asked for its own."""
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
@@ -21,7 +22,7 @@ from app.this_node.activity import NodeActivity, Shown, together
 from app.this_node.limits_use import LimitsUse, added
 from app.this_node.listing import Gathered, Listing, Ranked, Window, merged
 from app.this_node.overview import NodeOverview
-from app.this_node.problems.nodes import of_others
+from app.this_node.problems.nodes import Lost, of_others
 from app.this_node.problems.problem import Problem
 from app.this_node.problems.problem import merged as merged_problems
 from app.this_node.views import (
@@ -53,9 +54,16 @@ class AllNodes:
     named as `silent`, and logged."""
 
     def __init__(
-        self, own: NodeOverview, peers: Callable[[], Iterable[NodeRecord]], client: PeerClient, url: str = ""
+        self,
+        own: NodeOverview,
+        peers: Callable[[], Iterable[NodeRecord]],
+        client: PeerClient,
+        url: str = "",
+        departed: Callable[[], Iterable[NodeRecord]] = tuple,
     ) -> None:
+        """`departed`: nodes of which nothing is heard any more."""
         self._own, self._peers, self._client, self._url = own, peers, client, url
+        self._lost = Lost(departed, time.monotonic)
 
     async def statuses(self) -> Sequence[NodeStatus]:
         """All nodes by id: as of their last heartbeats, with the present load of those that answer."""
@@ -137,6 +145,10 @@ class AllNodes:
         found = list(told.rows)
         if tenant is None:
             found += of_others(self._own.status(), list(self._peers()), told.silent)
+            # One that has lost Redis still answers, and knows why nobody hears of it.
+            lost = [each.node for each in self._lost.lately()]
+            answers = await self._ask_others("problems", list[Problem], lost, tenant=ALL)
+            found += [*answers.rows, *self._lost.problems(answers.silent)]
         return merged_problems(found), told.silent
 
     async def stderr(self, tenant: str, process: str, lines: int) -> Sequence[str] | None:
@@ -157,11 +169,13 @@ class AllNodes:
 
     async def _gather(self, what: str, kind: type[list[T]], only: str = "", /, **query: str) -> Gathered[T]:
         """The rows of all nodes, this one first; or those of `only` one."""
-        others = await self._ask_others(what, kind, only, **query)
+        others = await self._ask_others(what, kind, [each for each in self._peers() if only in ("", each.id)], **query)
         own = answer_for(self._own, what, query) if not only or only == self._own.status().id else []
         return Gathered([*own, *others.rows], others.silent)
 
-    async def _ask_others(self, what: str, kind: type[list[T]], only: str = "", /, **query: str) -> Gathered[T]:
+    async def _ask_others(
+        self, what: str, kind: type[list[T]], nodes: Sequence[NodeRecord] | None = None, /, **query: str
+    ) -> Gathered[T]:
         found: list[T] = []
         silent: list[str] = []
 
@@ -175,9 +189,8 @@ class AllNodes:
                 log.warning("Node %s is missing from a list of all nodes: %s", node.id, why)
 
         async with anyio.create_task_group() as tasks:
-            for node in self._peers():
-                if only in ("", node.id):
-                    tasks.start_soon(ask, node)
+            for node in self._peers() if nodes is None else nodes:
+                tasks.start_soon(ask, node)
         return Gathered(found, sorted(silent))
 
     async def _ask(self, node: NodeRecord, what: str, query: dict[str, str]) -> bytes:

@@ -1,4 +1,4 @@
-"""The eleven incidents: each function brings one about, and returns what the person on call was told (environment)."""
+"""The twelve incidents: each function brings one about, and returns what the person on call was told (environment)."""
 
 import time
 from collections.abc import Callable
@@ -100,6 +100,27 @@ def no_redis(stage: Stage) -> dict[str, str]:
     return {}
 
 
+def three_at_once(stage: Stage) -> dict[str, str]:
+    """A backend of one tenant leaks memory, a key of another tenant is used from elsewhere, one node loses Redis."""
+    third = stage.node_with_a_redis_user("third")
+    stage.add_backend(stage.tenant, "leaks", TROUBLE, limits={"memory_mb": 300})
+    leaking = stage.client(stage.second, stage.tenant, "leaks")
+    assert leaking.open().status_code == 200
+    for _ in range(9):
+        assert leaking.call("eat", mib=30).status_code == 200
+    key = stage.first.key(stage.quiet)
+    owner = stage.client(stage.first, stage.quiet, "echo", key)
+    thief = stage.client(stage.first, stage.quiet, "echo", key, address="198.51.100.23", program="curl")
+    assert owner.open().status_code == thief.open().status_code == 200
+    for _ in range(200):
+        assert thief.call("echo", text="x").status_code == 200
+    stage.take_redis_from("third")
+    stage.wait(lambda: "redis" in third.http.get("/readyz").json().get("degraded", {}))
+    wanted = {"memory_near", "new_address", "redis", "node_lost"}
+    stage.wait(lambda: wanted <= {each["kind"] for each in stage.first.api("GET", "/problems")["items"]})
+    return {}
+
+
 def draining_node(stage: Stage) -> dict[str, str]:
     """One node of two was told to stop, and still has a call that takes its time."""
     stage.add_backend(stage.tenant, "jobs", ECHO)
@@ -136,6 +157,6 @@ PLAYS: dict[str, Play] = {
     play.__name__: play
     for play in (
         crash_loop, confined_backend, memory, memory_limit, hanging_tool, stolen_key, rotated_keys, no_redis,
-        draining_node, too_many_sessions, changed_command,
+        draining_node, too_many_sessions, changed_command, three_at_once,
     )
 }  # fmt: skip

@@ -88,6 +88,18 @@ class Stage:
         self._stack.callback(idp.close)
         return idp
 
+    def node_with_a_redis_user(self, user: str) -> Gateway:
+        """One more node, with a user of its own at Redis: it alone can lose it."""
+        redis = self.nodes.redis
+        with redis.client() as client:
+            client.acl_setuser(user, enabled=True, passwords=["+word"], keys=["*"], channels=["*"], commands=["+@all"])
+        return self.nodes.start(REDIS_URL=redis.url.replace("//", f"//{user}:word@"))
+
+    def take_redis_from(self, user: str) -> None:
+        with self.nodes.redis.client() as client:
+            client.acl_setuser(user, enabled=False)
+            client.execute_command("CLIENT", "KILL", "USER", user)
+
     def calm(self) -> None:
         """The tenant may have what it wants again, for the next incident."""
         self.first.api("PATCH", f"/tenants/{self.tenant}", {"limits": NO_LIMITS})

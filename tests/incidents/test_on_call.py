@@ -24,6 +24,7 @@ SECTIONS = {
     "stolen_key": '"We did not do that"',
     "rotated_keys": '"Nobody can sign in"',
     "changed_command": '"It worked yesterday"',
+    "three_at_once": '"Everything at once"',
     "draining_node": '"A node is going away"',
     "no_redis": '"Half of the requests fail"',
 }

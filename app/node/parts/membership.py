@@ -50,7 +50,9 @@ def join(opening: Opening, routes: Routes, sessions: Sessions) -> Membership:
     probe = Silence(routing.peers.probe)
     router = Router(routing.store, opening.node_id, heartbeat.peers, heartbeat.departed, probe, ownership.has_ended)
     opening.stack.push_async_callback(_leave, heartbeat)
-    all_nodes = AllNodes(sessions.overview, heartbeat.peers.values, routing.peers, routing.url)
+    all_nodes = AllNodes(
+        sessions.overview, heartbeat.peers.values, routing.peers, routing.url, heartbeat.departed.values
+    )
     return Membership(heartbeat, all_nodes, guard, probe, router)
 
 

@@ -1,10 +1,46 @@
 """What is wrong with other nodes, as one of them sees it."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from app.routing.routes import NodeRecord
 from app.this_node.problems.problem import Problem
 from app.this_node.views import NodeStatus
+
+LOST_S = 600.0  # for so long a lost node is shown
+MAX_ASKED = 20  # of them
+
+
+class LostNode(NamedTuple):
+    """A node of which nothing is heard any more, and since when that is known here, by the clock."""
+
+    node: NodeRecord
+    since: float
+
+
+class Lost:
+    """Nodes that have left the list without draining: they died, or cannot use Redis."""
+
+    def __init__(self, departed: Callable[[], Iterable[NodeRecord]], clock: Callable[[], float]) -> None:
+        self._departed, self._clock = departed, clock
+        self._since: dict[str, float] = {}
+
+    def lately(self) -> Sequence[LostNode]:
+        """Those of the last ten minutes, the last ones first."""
+        now, departed = self._clock(), list(self._departed())
+        self._since = {each.id: self._since.get(each.id, now) for each in departed}
+        found = [LostNode(each, self._since[each.id]) for each in departed if not each.draining]
+        return [each for each in reversed(found) if now - each.since < LOST_S][:MAX_ASKED]
+
+    def problems(self, silent: Collection[str]) -> Iterator[Problem]:
+        """Each is one; those that are not `silent` still answer."""
+        for node, _ in self.lately():
+            words = f"Nothing is heard any more of the node {node.id} at {node.url} through Redis"
+            if node.id in silent:
+                words, do = f"{words}, and it does not answer.", "See whether it runs, and what its log says last."
+            else:
+                words, do = f"{words}, but it answers: it cannot use Redis.", "See below what it says of Redis."
+            yield Problem("node_lost", "critical", ("node", node.id), words, do, ("nodes", ""))
 
 
 def of_others(own: NodeStatus, others: Sequence[NodeRecord], silent: Collection[str]) -> Iterator[Problem]:

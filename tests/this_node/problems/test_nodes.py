@@ -1,9 +1,10 @@
 """What is wrong with other nodes."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from app.routing.routes import NodeRecord
-from app.this_node.problems.nodes import of_others
+from app.this_node.problems.nodes import LOST_S, Lost, of_others
 from app.this_node.views import NodeStatus
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -29,3 +30,17 @@ def test_different_releases_are_one_problem():
     (found,) = of_others(OWN, [other("1.1"), other("1.1")], [])
     assert found.kind == "node_releases"
     assert "1.0 and 1.1" in found.words
+
+
+def test_a_node_that_left_without_draining_is_lost_for_ten_minutes():
+    now, departed = [0.0], [other(), replace(other(draining=True), id="n3")]
+    lost = Lost(lambda: departed, lambda: now[0])
+    (silent,) = lost.problems(["n2"])
+    (answers,) = lost.problems([])
+    assert (silent.kind, silent.about) == ("node_lost", ("node", "n2"))
+    assert "does not answer" in silent.words
+    assert "it cannot use Redis" in answers.words
+    now[0] = LOST_S
+    assert lost.lately() == []
+    departed.clear()
+    assert lost.lately() == []
