@@ -15,28 +15,36 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextvars import Context, ContextVar
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 from app.redaction import without_credentials
 
 
+class Ids(Protocol):
+    """The ids of a request."""
+
+    def names(self) -> tuple[str, str]:
+        """The request id and the trace id."""
+
+
 class LogContext:
-    """The fields of one request's log lines, computed only when a line is written.
+    """The fields of one request's log lines, computed only when a line is written, and its ids.
 
     Tasks and callbacks that the request has started keep the context after `end`; it has no fields then.
     """
 
-    __slots__ = ("_fields",)
+    __slots__ = ("_fields", "ids")
 
-    def __init__(self, fields: Callable[[], Mapping[str, object]]) -> None:
+    def __init__(self, fields: Callable[[], Mapping[str, object]], ids: Ids | None = None) -> None:
         self._fields: Callable[[], Mapping[str, object]] | None = fields
+        self.ids = ids
 
     def fields(self) -> Mapping[str, object]:
         return {} if self._fields is None else self._fields()
 
     def end(self) -> None:
         """The request is over."""
-        self._fields = None
+        self._fields = self.ids = None
 
 
 current: ContextVar[LogContext | None] = ContextVar("current", default=None)

@@ -14,6 +14,7 @@ from app.auth.issuer_check import IssuerCheck
 from app.auth.policy import has_scope, is_platform_admin, is_platform_scope, may_grant, may_see
 from app.auth.sealing import Sealer
 from app.backends.backend_check import CheckResult
+from app.calls.query import CallGroup
 from app.catalog.entries import Decision, Entry
 from app.domain import DEFAULT_TENANT, BackendSpec, Limits, Principal, Scope, Tenant, is_name
 from app.errors import Conflict, Disabled, Forbidden, InvalidRequest, NotFound
@@ -34,9 +35,18 @@ from app.storage.tools.recipes import RecipeRepository
 from app.storage.tools.toolsets import ToolsetRepository
 from app.this_node.activity import Shown
 from app.this_node.limits_use import LimitsUse
-from app.this_node.listing import Gathered, Listing, Window
+from app.this_node.listing import CallWindow, Gathered, Listing, Window
 from app.this_node.problems.problem import Problem
-from app.this_node.views import AddressUse, BackendRunning, FailureView, NodeStatus, ProcessView, SessionView, TenantUse
+from app.this_node.views import (
+    AddressUse,
+    BackendRunning,
+    CallView,
+    FailureView,
+    NodeStatus,
+    ProcessView,
+    SessionView,
+    TenantUse,
+)
 
 
 class NodeEffects(Protocol):
@@ -86,6 +96,8 @@ class NodeView(Protocol):
     async def failures(self, tenant: str | None, window: Window) -> Listing[FailureView]: ...
     async def activity(self, tenant: str | None, node: str) -> Shown | None: ...
     async def problems(self, tenant: str | None) -> tuple[Sequence[Problem], Sequence[str]]: ...
+    async def calls(self, tenant: str, window: CallWindow) -> Listing[CallView]: ...
+    async def call_groups(self, tenant: str, window: CallWindow, by: str) -> Gathered[CallGroup]: ...
     async def stderr(self, tenant: str, process: str, lines: int) -> Sequence[str] | None: ...
     async def check(self, spec: BackendSpec, limits: Limits) -> CheckResult: ...
 

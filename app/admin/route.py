@@ -113,7 +113,7 @@ def _cost(method: str, path: str) -> float:
     if path.endswith(":compare"):
         return COMPARISON_COST
     if ":" in path.rpartition("/")[2]:
-        return ACTION_COST
+        return ACTION_COST if method == "POST" else READ_COST
     return READ_COST if method == "GET" else WRITE_COST
 
 

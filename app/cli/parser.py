@@ -5,6 +5,7 @@ import os
 from collections.abc import Sequence
 
 from app import __version__
+from app.calls.query import GROUPS
 from app.cli.connect import configure_client
 from app.cli.files.parser import add_file_commands
 from app.cli.homes import show_homes
@@ -21,6 +22,7 @@ from app.cli.resource_parser import (
     split_command,
     whole_number,
 )
+from app.cli.top.calls import show_calls
 from app.cli.top.problems import show_problems
 from app.cli.top.top import MAX_ROWS, SORTS, VIEWS, show_top
 from app.client_config import CLIENTS, DEFAULT_KEY_ENV
@@ -44,9 +46,20 @@ examples:
   trunkline apply -f gateway.yaml                  make a gateway what a file says; see also plan and export
   trunkline top                                    memory, CPU and calls by process, live
   trunkline problems                               what is wrong now, and what to do
+  trunkline calls --tenant acme outcome=error      who called what, and how it ended
   trunkline doctor                                 what works on this machine
 
 Settings are environment variables TRUNKLINE_<NAME>, for example TRUNKLINE_DATA_DIR; see docs/settings.md.
+"""
+_CALLS = """
+Who called what, when, how long it took and how it ended; never arguments or results. Each node remembers the last ones.
+
+examples:
+  trunkline calls --tenant acme
+  trunkline calls --tenant acme outcome=error min_ms=500 backend=time
+  trunkline calls --tenant acme request_id=7f3a
+  trunkline calls --tenant acme --by tool
+  trunkline calls --tenant acme --follow subject=alice
 """
 _TOP_EXAMPLES = """
 examples:
@@ -115,6 +128,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_file_commands(commands)
     _add_top_command(commands)
     _add_problems_command(commands)
+    _add_calls_command(commands)
     _add_connect_command(commands)
     _add_import_command(commands)
 
@@ -164,6 +178,18 @@ def _add_top_command(commands: "Commands[argparse.ArgumentParser]") -> None:
     top.add_argument("--rows", type=whole_number(MAX_ROWS), metavar="N", help="at most N; default: what fits, or 20")
     top.add_argument("--once", action="store_true", help="print one update and exit")
     top.add_argument("--json", action="store_true", help="print each update as one line of JSON")
+
+
+def _add_calls_command(commands: "Commands[argparse.ArgumentParser]") -> None:
+    calls = add_command(commands, "calls", "show the last calls of a tenant", _CALLS)
+    add_gateway_options(calls)
+    calls.add_argument("--json", action="store_true", help="JSON; with --follow an object a line")
+    calls.add_argument("--tenant", type=name_of("tenant"), default=DEFAULT_TENANT, help="default: default")
+    calls.add_argument("--by", choices=GROUPS, help="sums by what the calls have in common")
+    calls.add_argument("--follow", action="store_true", help="go on, and print each call when it is over")
+    calls.add_argument("--limit", type=whole_number(10_000), default=50, metavar="N", help="default 50")
+    calls.add_argument("members", nargs="*", metavar="NAME=VALUE", help="filters, as in the REST API")
+    calls.set_defaults(run=show_calls)
 
 
 def _add_problems_command(commands: "Commands[argparse.ArgumentParser]") -> None:

@@ -72,7 +72,7 @@ AUDIT = Resource("audit", first=("at", "tenant", "action", "target", "actor", "r
 
 def list_objects(options: argparse.Namespace) -> int:
     """`list`: a table that fits the terminal, or JSON."""
-    query = {name: _query_text(value) for name, value in members_of(options.members).items()}
+    query = {name: query_text(value) for name, value in members_of(options.members).items()}
     with open_rest(options) as rest:
         rows, page = rest.items(_path(options), query=query, most=options.limit)
     if options.json:
@@ -247,7 +247,7 @@ def body_of(options: argparse.Namespace) -> dict[str, Any]:
     return members_of(options.members, unset=options.unset, file=options.file)
 
 
-def _query_text(value: object) -> str:
+def query_text(value: object) -> str:
     if isinstance(value, dict):
         raise InvalidRequest("a filter is name=value, without dots")
     return value if isinstance(value, str) else json.dumps(value)

@@ -11,6 +11,8 @@ import anyio
 import msgspec
 
 from app.backends.backend_check import CheckResult
+from app.calls.query import CallGroup
+from app.calls.query import added as added_groups
 from app.domain import BackendSpec, Limits, Principal
 from app.errors import GatewayError, nodes_unavailable
 from app.logs import current
@@ -20,7 +22,7 @@ from app.routing.routes import NodeRecord
 from app.sandbox.report import SandboxView
 from app.this_node.activity import NodeActivity, Shown, together
 from app.this_node.limits_use import LimitsUse, added
-from app.this_node.listing import Gathered, Listing, Ranked, Window, merged
+from app.this_node.listing import CallWindow, Gathered, Listing, Ranked, Window, merged
 from app.this_node.overview import NodeOverview
 from app.this_node.problems.nodes import Lost, of_others
 from app.this_node.problems.problem import Problem
@@ -28,6 +30,7 @@ from app.this_node.problems.problem import merged as merged_problems
 from app.this_node.views import (
     AddressUse,
     BackendRunning,
+    CallView,
     FailureView,
     NodeLoad,
     NodeStatus,
@@ -104,6 +107,15 @@ class AllNodes:
     async def failures(self, tenant: str | None, window: Window) -> Listing[FailureView]:
         """The last failures of backends, newest first."""
         return await self._merged("failures", list[Listing[FailureView]], tenant, window)
+
+    async def calls(self, tenant: str, window: CallWindow) -> Listing[CallView]:
+        """The tenant's last calls, newest first."""
+        return await self._merged("calls", list[Listing[CallView]], tenant, window)
+
+    async def call_groups(self, tenant: str, window: CallWindow, by: str) -> Gathered[CallGroup]:
+        """Their sums, the groups with the most calls first."""
+        found = await self._gather("call_groups", list[CallGroup], by=by, **_asked(tenant, window))
+        return Gathered(added_groups(found.rows), found.silent)
 
     async def limits_use(self, tenant: str) -> tuple[LimitsUse, Sequence[str]]:
         """What is taken of the tenant's limits on all nodes, and the silent nodes."""
@@ -215,6 +227,9 @@ def answer_for(own: NodeOverview, what: str, query: dict[str, str]) -> Any:
     lists = {"sessions": own.sessions, "processes": own.processes, "failures": own.failures}
     if what in lists:
         return [lists[what](None if tenant == ALL else tenant, msgspec.convert(query, Window, strict=False))]
+    if what in ("calls", "call_groups"):
+        asked = msgspec.convert(query, CallWindow, strict=False)
+        return [own.calls(tenant, asked)] if what == "calls" else own.call_groups(tenant, asked, query.get("by", ""))
     if what in ("use", "limits"):
         window = msgspec.convert(query, Window, strict=False)
         return [own.use(window) if what == "use" else own.limits_use(tenant)]

@@ -138,6 +138,7 @@ async def open_gateway(settings: Settings, node_id: str | None = None) -> AsyncI
             sessions.sessionless,
             processes.budgets,
             processes.knowledge,
+            sessions.history,
             dict(records.tenants_off),
         )
         find = partial(find_registered, records.backends, records.toolsets)

@@ -9,7 +9,12 @@ from app.errors import GatewayError
 from app.protocol.jsonrpc import Params, Response, code_of, dump_response, string_of
 from app.protocol.running_tasks import ABOUT_TASKS
 
-MAX_TOOL_BYTES = 2048  # of a tool's name that is kept while it is called, or of the message that is kept with it
+MAX_NAME_BYTES = 2048  # of the name of what is called, kept meanwhile, or of the message that is kept with it
+# By method: the member of its params that names what is called.
+TARGETS = {
+    "tools/call": "name", "prompts/get": "name", "resources/read": "uri", "resources/subscribe": "uri",
+    "resources/unsubscribe": "uri",
+}  # fmt: skip
 NOISE = "noise"  # the reason why a line was dropped that is no JSON
 CANCEL_GRACE_S = 2.0  # for the answer to a cancelled request; then it fails
 
@@ -38,16 +43,24 @@ class Call(msgspec.Struct, gc=True, eq=False):
     cancelled: bool = False
     task: str | None = None  # whose result a `tasks/result` waits for
     waited_s: float = 0.0  # for its turn, before it was sent
-    tool: msgspec.Raw | None = None  # the name of the called tool
+    target: msgspec.Raw | None = None  # the JSON string that names the called tool or prompt, or the resource
     error_type: str = ""  # the metric's label, if the answer is an error
     about_task: bool = False  # its answer may start or end a task
+    size: int = 0  # of its line, in bytes
+    origin: Any = None  # where it came from; the Exchange only keeps it
 
-    def note(self, params: Params, size: int, *, may_make_task: bool) -> None:
-        """Keeps what is needed later on of its params; its line has `size` bytes."""
-        if self.method == "tools/call":
-            name = params.get("name")
+    def came_with(self, origin: object) -> None:
+        """Keeps where it came from."""
+        self.origin = origin
+
+    def note(self, params: Params, *, may_make_task: bool) -> None:
+        """Keeps what is needed later on of its params."""
+        member = TARGETS.get(self.method)
+        if member is not None:
+            name = params.get(member)
             # The name is a view that keeps the whole message in memory: of a long one a copy is kept.
-            self.tool = name if size <= MAX_TOOL_BYTES else _short_copy(name)
+            self.target = name if self.size <= MAX_NAME_BYTES else _short_copy(name)
+        if self.method == "tools/call":
             if may_make_task or "task" in params:
                 self.about_task = True
         elif self.method in ABOUT_TASKS:
@@ -73,7 +86,7 @@ class Call(msgspec.Struct, gc=True, eq=False):
 
 
 def _short_copy(name: msgspec.Raw | None) -> msgspec.Raw | None:
-    return name.copy() if name is not None and len(name) <= MAX_TOOL_BYTES else None
+    return name.copy() if name is not None and len(name) <= MAX_NAME_BYTES else None
 
 
 class Answer(msgspec.Struct, gc=True):

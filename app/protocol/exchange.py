@@ -136,10 +136,10 @@ class Exchange:
         if params is not None and "_meta" in params:
             params, token = replace_token(params, gateway_id)
         deadline = now + patience_s(message.method, self._call_s, self._initialize_s)
-        call = Call(message.id, gateway_id, message.method, stream, may_stream, now, deadline, token)
         line = dump_request(gateway_id, message.method, params)
+        call = Call(message.id, gateway_id, message.method, stream, may_stream, now, deadline, token, size=len(line))
         if params is not None:
-            call.note(params, len(line), may_make_task=self.may_make_tasks)
+            call.note(params, may_make_task=self.may_make_tasks)
         waiting = self.waiting
         limit = waiting.max_running if is_own else waiting.max_running - waiting.reserved
         if len(self.calls) >= limit and message.method != "initialize":  # which everything else waits for

@@ -42,6 +42,7 @@ from app.protocol.jsonrpc import (
 )
 from app.sessionless.pooled_session import PooledSession
 from app.sessionless.questions import Question, as_input_request, lacking_for, lacking_mode
+from app.sessions.call_notes import asked_now
 from app.sessions.calls import error_type_of
 from app.streams.streams import EventStream, Reply
 
@@ -84,7 +85,7 @@ class SessionlessCall:
         self.repeats = repeats  # how often the process has refused the request until URLs were opened
         self._url_required: Response | None = None  # that refusal; `questions` are its URLs then
         self._reply: Reply | None = None  # of the HTTP request that waits now
-        self._asked_at = 0.0  # when that request began
+        self._served = asked_now(message)  # that request
         self._kept: Answer | None = None  # an answer that came while no request waited
         self._unheard: EventStream | None = None  # notifications that did; bounded, the oldest are dropped
         self._lacking: dict[str, Any] | None = None  # client capabilities that the process would have needed
@@ -101,7 +102,7 @@ class SessionlessCall:
 
     def wait_with(self, reply: Reply) -> None:
         """The HTTP request that waits for the outcome or the next question."""
-        self._reply, self._asked_at = reply, time.monotonic()
+        self._reply, self._served = reply, asked_now(self.message)
         if self._unheard is None:
             self._catch_up(reply)
         else:  # once the transport has the call, of which the reply may need a stream
@@ -337,11 +338,11 @@ class SessionlessCall:
         reply, self._reply = self._reply, None
         assert reply is not None
         if isinstance(outcome, Answer):
-            error_type = error_type_of(self.message.method, outcome.response)
+            error_type, size = error_type_of(self.message.method, outcome.response), len(outcome.response.value)
             outcome.call.answered_as(error_type)
         else:
-            error_type = outcome.error.reason
-        self.session.calls.count_request(self.message.method, error_type, time.monotonic() - self._asked_at)
+            error_type, size = outcome.error.reason, 0
+        self.session.calls.answered(self._served, error_type, size)
         reply.answer(outcome)
 
     def _over(self, given_up: str = "") -> None:

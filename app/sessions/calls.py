@@ -5,6 +5,7 @@ from typing import Protocol
 
 import msgspec
 
+from app.calls.history import CallHistory
 from app.domain import BackendSpec
 from app.errors import BackendError, CredentialExpired, GatewayError, QuotaExceeded
 from app.limit_reached import LimitReached
@@ -15,6 +16,7 @@ from app.protocol.commands import Call, Failed, Listen
 from app.protocol.eras.sessionless_envelope import SESSIONLESS, SUPPORTED
 from app.protocol.exchange import Exchange, asked_version
 from app.protocol.jsonrpc import Request, Response, code_of
+from app.sessions.call_notes import Asked, CallNotes, Noted, ids_now
 from app.sessions.standstill import StandstillDetector
 from app.streams.session_streams import SessionStreams
 from app.streams.streams import Sink
@@ -22,13 +24,12 @@ from app.streams.streams import Sink
 KNOWN_VERSIONS = frozenset(SUPPORTED)
 
 
-class CallsOwner(Protocol):
+class CallsOwner(Noted, Protocol):
     """The session, as its calls see it."""
 
     is_pooled: bool  # its requests are not those of clients
     version: str
     transport: str
-    hello: bytes | None
     exchange: Exchange
     link: SessionLink
     streams: SessionStreams
@@ -41,13 +42,21 @@ class SessionCalls:
     """Admits calls, sends those whose turn has come, and counts them when they are over."""
 
     __slots__ = (
-        "_exchange", "_gate", "_is_giving_turns", "_metrics", "_session", "_spec", "_standstill", "begun", "bytes_sent",
+        "_exchange", "_gate", "_is_giving_turns", "_metrics", "_notes", "_session", "_spec", "_standstill", "begun",
+        "bytes_sent",
     )  # fmt: skip
 
     def __init__(
-        self, session: CallsOwner, spec: BackendSpec, gate: TenantGate, metrics: Metrics, standstill: StandstillDetector
+        self,
+        session: CallsOwner,
+        spec: BackendSpec,
+        gate: TenantGate,
+        metrics: Metrics,
+        standstill: StandstillDetector,
+        history: CallHistory | None = None,
     ) -> None:
         self._session, self._spec, self._exchange = session, spec, session.exchange
+        self._notes = None if history is None else CallNotes(history, session)
         self._gate, self._metrics, self._standstill = gate, metrics, standstill
         self._is_giving_turns = False
         self.begun = self.bytes_sent = 0
@@ -55,9 +64,14 @@ class SessionCalls:
     def begin(self, message: Request, stream: Sink | Listen, now: float, *, is_own: bool) -> bytes | None:
         """Sends a call, or queues it until its turn. Returns its line; None if it waits. Raises as Session.request."""
         may_stream = stream is Listen.STREAM or stream.may_stream
-        self._gate.begin_call(now)
+        try:
+            self._gate.begin_call(now)
+        except GatewayError as error:
+            self._refused(message, error, now, is_own=is_own)
+            raise
         try:
             call, line = self._exchange.request(message, stream, now, may_stream=may_stream, is_own=is_own)
+            call.came_with(ids_now())
             try:
                 if line is not None:
                     self._session.link.send(line)
@@ -67,10 +81,15 @@ class SessionCalls:
                 raise
         except BaseException as error:
             self._gate.end_call()
-            self._note_limit(error)
+            self._refused(message, error, now, is_own=is_own)
             raise
         self.begun += 1
         return line
+
+    def _refused(self, message: Request, error: BaseException, now: float, *, is_own: bool) -> None:
+        self._note_limit(error)
+        if self._notes is not None and not is_own and isinstance(error, GatewayError):
+            self._notes.refused(message, error.reason, now)
 
     def require_room(self, messages: int, calls: int, size: int) -> None:
         """Raises QuotaExceeded, RateLimited or Overloaded if a batch does not fit whole; sends nothing."""
@@ -126,8 +145,9 @@ class SessionCalls:
         self.done(call, error.reason, time.monotonic(), was_sent=failed.was_sent)
         (self._session.streams.listen if call.stream is Listen.STREAM else call.stream).answer(failed)
 
-    def done(self, call: Call, error_type: str, now: float, *, was_sent: bool = True) -> None:
-        """A call has its outcome: frees its place, sends the next that waits for one, and counts its time."""
+    def done(self, call: Call, error_type: str, now: float, size: int = 0, *, was_sent: bool = True) -> None:
+        """A call has its outcome, of so many bytes: frees its place, sends the next that waits for one, and counts its
+        time."""
         self._gate.end_call()
         if self._exchange.waiting.calls:
             self.give_turns(now)
@@ -141,6 +161,8 @@ class SessionCalls:
                 asked = asked_version(session.hello)  # nothing was agreed on
                 version = asked if asked in KNOWN_VERSIONS else version
             self._metrics.server_operations.labels(method, error_type, session.transport, version).observe(seconds)
+            if self._notes is not None:
+                self._notes.over(call, error_type, seconds, size)
 
     def count_request(self, method: str, error_type: str, seconds: float) -> None:
         """Counts a request of a 2026-07-28 client that this pooled session served."""
@@ -148,6 +170,13 @@ class SessionCalls:
             self._gate.tally.done(seconds, error_type)
         labels = method_label(method), error_type, self._session.transport, SESSIONLESS
         self._metrics.server_operations.labels(*labels).observe(seconds)
+
+    def answered(self, asked: Asked, error_type: str, size: int) -> None:
+        """A request of such a client has its answer, of so many bytes."""
+        seconds = time.monotonic() - asked.began_at
+        self.count_request(asked.method, error_type, seconds)
+        if self._notes is not None:
+            self._notes.answered(asked, error_type, seconds, size)
 
 
 def is_past(expires_at: float | None) -> bool:

@@ -10,9 +10,9 @@ from app.processes.process import BackendProcess
 from app.protocol.commands import Failed
 from app.protocol.jsonrpc import string_of
 from app.protocol.lifecycle import SessionState
+from app.sessions.call_notes import printable
 from app.sessions.endings import TAKEN_OVER
 from app.sessions.session import Session
-from app.sessions.session_log import printable
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,8 @@ def note_timeout(
     failures: FailureLog, find: Callable[[str], BackendProcess | None], session: Session, failed: Failed
 ) -> None:
     """Notes in the failure log that a call had no answer in time."""
-    process, call, tool = session.link.process, failed.call, string_of(failed.call.tool)
+    process, call = session.link.process, failed.call
+    tool = string_of(call.target) if call.method == "tools/call" else None
     failures.timed_out(
         session.spec,
         None if process is None else find(process),

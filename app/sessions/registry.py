@@ -7,6 +7,7 @@ from typing import Protocol, Self
 
 import anyio
 
+from app.calls.history import CallHistory
 from app.domain import BackendSpec, Limits, Principal, public_id
 from app.errors import (
     SESSION_RETRY_S,
@@ -91,9 +92,10 @@ class SessionRegistry:
         durability: Durability | None = None,
         on_timeout: Callable[[Session, Failed], None] = lambda session, failed: None,
         tallies: Tallies | None = None,
+        history: CallHistory | None = None,
     ) -> None:
         self._directory, self._links, self._metrics = directory, links, metrics
-        self._on_timeout = on_timeout
+        self._on_timeout, self._history = on_timeout, history
         self.overload = overload or Overload(metrics)
         self._ownership, self._max_sessions, self._stream_after_s = ownership, max_sessions, stream_after_s
         self._sessions = OpenSessions() if sessions is None else sessions
@@ -211,6 +213,7 @@ class SessionRegistry:
             self._stream_after_s,
             self._on_timeout,
             self._log.opened,
+            self._history,
         )
         session = Session(session_id, principal, spec, surroundings)
         self._sessions.add(session)

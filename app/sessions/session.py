@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from app.calls.history import CallHistory
 from app.domain import BackendSpec, Limits, Principal, public_id
 from app.errors import BackendTimeout, GatewayError, InvalidMessage, RoutesUnavailable, ShuttingDown
 from app.limits.gates import TenantGate
@@ -53,6 +54,7 @@ class Surroundings(NamedTuple):
     stream_after_s: float
     on_timeout: Callable[["Session", Failed], None] = lambda session, failed: None
     on_opened: Callable[["Session", str], None] = lambda session, how: None  # how: as SessionLog.opened
+    history: CallHistory | None = None
 
 
 class Session:
@@ -68,7 +70,7 @@ class Session:
         self.exchange = Exchange(call_s, initialize_s=initialize_s, max_calls=spec.calls_per_session)
         self.link = SessionLink(around.metrics)
         self.streams = SessionStreams(self, self.exchange, self.link.hold_up, around.stream_after_s)
-        self.calls = SessionCalls(self, spec, around.gate, around.metrics, around.standstill)
+        self.calls = SessionCalls(self, spec, around.gate, around.metrics, around.standstill, around.history)
         self.opened_at = self.last_seen = self.heard_at = time.monotonic()  # heard: from its process
         self._lifecycle = Lifecycle()
         self.hello: bytes | None = None  # `initialize` as sent to the process, if it was
@@ -308,8 +310,8 @@ class Session:
         if error_type:
             call.answered_as(error_type)
         self.last_seen = now
-        self.calls.done(call, error_type, now)
         size = len(response.value)
+        self.calls.done(call, error_type, now, size)
         if size > LARGE_ANSWER_BYTES:
             self.link.asked_for(size)
         (self.streams.listen if call.stream is Listen.STREAM else call.stream).answer(answer)

@@ -4,14 +4,10 @@ import logging
 import time
 from typing import Any
 
-import msgspec
-
 from app.domain import public_id
 from app.logs import Thinned
-from app.protocol.jsonrpc import members_of, string_of
+from app.sessions.call_notes import program_of
 from app.sessions.session import Session
-
-MAX_NAME = 80  # characters of a client's name and version
 
 log = logging.getLogger(__name__)
 
@@ -58,24 +54,6 @@ def _of(session: Session) -> dict[str, Any]:
         "backend": session.spec.name,
         "principal": session.principal.name,
     }
-
-
-def program_of(session: Session) -> dict[str, str]:
-    """`name` and `version` from the client's `clientInfo`, as far as it sent them."""
-    info = session.client_info
-    try:
-        if info is None and session.hello is not None:
-            info = members_of(members_of(msgspec.Raw(session.hello))["params"])["clientInfo"]
-    except KeyError:
-        return {}
-    said = {} if info is None else members_of(info)
-    named = {name: string_of(said.get(name)) for name in ("name", "version")}
-    return {name: printable(text[:MAX_NAME]) for name, text in named.items() if text}
-
-
-def printable(text: str) -> str:
-    """A client's text, safe to show on a terminal."""
-    return "".join(each if each.isprintable() else "?" for each in text)
 
 
 def _ms(seconds: float) -> float:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from app.auth.authenticator import Authenticator
 from app.backends.pool import ProcessPool
+from app.calls.history import CallHistory
 from app.catalog.knowledge import Knowledge
 from app.domain import BackendSpec, Tenant
 from app.errors import BackendNotFound, BackendUnavailable, Disabled
@@ -37,6 +38,7 @@ class ChangeEffects:
     _sessionless: SessionlessRequests
     _budgets: TenantBudgets
     _knowledge: Knowledge
+    _history: CallHistory
     tenants_off: dict[str, Disabled] = field(default_factory=dict)
 
     # --- changes
@@ -80,6 +82,7 @@ class ChangeEffects:
         self._directory.forget(tenant)
         self.tenants_off.pop(tenant, None)
         self._end_tenant(tenant, "tenant_removed")
+        self._history.forget(tenant)
         for key in self._pool.failures.backends():
             if key[0] == tenant:
                 self._pool.failures.forget(key)

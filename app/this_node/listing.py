@@ -4,10 +4,13 @@ Every node sends the first rows after the end of the last page, no more than a p
 sessions sends two hundred, and the merged page is exact.
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from heapq import nsmallest
 from typing import Generic, Literal, Protocol, TypeVar, get_args
+
+from app.calls.query import CallFilter
 
 Sort = Literal["id", "memory", "cpu", "calls", "age"]
 SORTS: tuple[str, ...] = get_args(Sort)
@@ -104,6 +107,25 @@ class Window:
         placed = ((position(row), number, row) for number, row in enumerate(rows))
         behind = (each for each in placed if each[0] > self.after)
         return [row for _, _, row in nsmallest(min(self.limit, MAX_ROWS), behind)]
+
+
+@dataclass(frozen=True, slots=True)
+class CallWindow(Window):
+    """The newest `limit` calls behind the position `after` that match the other members, as in `CallFilter`."""
+
+    method: str = ""
+    tool: str = ""
+    outcome: str = ""
+    subject: str = ""
+    session: str = ""
+    request_id: str = ""
+    since: float = 0.0
+    until: float = math.inf
+    min_ms: float = 0.0
+
+    @property
+    def filter(self) -> CallFilter:
+        return CallFilter(**{each.name: getattr(self, each.name) for each in fields(CallFilter)})
 
 
 @dataclass(frozen=True, slots=True)

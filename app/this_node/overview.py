@@ -13,28 +13,32 @@ from app.auth.credential_uses import CredentialUses
 from app.backends.backend_check import SUFFIX, CheckResult, check_backend
 from app.backends.inventory import BackendSnapshot
 from app.backends.pool import ProcessPool
+from app.calls.history import CallHistory
+from app.calls.query import CallGroup, grouped
 from app.domain import BackendSpec, Limits
 from app.limits.tenant_budgets import TenantBudgets
 from app.processes.process import BackendProcess
 from app.processes.supervisor import Supervisor
 from app.sandbox.report import SandboxView
+from app.sessions.call_notes import program_of
 from app.sessions.endings import ENDED_BY_ADMINISTRATOR
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
-from app.sessions.session_log import program_of
 from app.this_node.activity import NodeActivity
 from app.this_node.limits_use import LimitsUse, use_of
-from app.this_node.listing import Listing, Use, Window, position
+from app.this_node.listing import CallWindow, Listing, Use, Window, position
 from app.this_node.problems.problem import Problem
 from app.this_node.views import (
     AddressUse,
     BackendRunning,
+    CallView,
     FailureView,
     NodeLoad,
     NodeStatus,
     ProcessView,
     SessionView,
     TenantUse,
+    place_of,
 )
 from app.this_node.watching import Watching
 from app.upstreams.upstream_check import check_upstream
@@ -60,8 +64,10 @@ class NodeOverview:
         uses: CredentialUses | None = None,
         upstreams: Upstreams | None = None,
         watching: Watching | None = None,
+        history: CallHistory | None = None,
     ) -> None:
         self._upstreams, self._watching = upstreams, watching or Watching.nothing(node)
+        self._history = CallHistory(0, 0) if history is None else history
         self._registry, self._pool, self._supervisor, self._budgets = registry, pool, supervisor, budgets
         self._id, self._version, self._started_at = node, version, datetime.now(UTC)
         self._sandbox = sandbox
@@ -211,6 +217,17 @@ class NodeOverview:
     def problems(self, tenant: str | None) -> Sequence[Problem]:
         """What is wrong now, as far as this tenant may know it."""
         return self._watching.problems.of(tenant)
+
+    def calls(self, tenant: str, window: CallWindow) -> Listing[CallView]:
+        """The tenant's last calls, newest first."""
+        matches = window.filter.matches
+        found = [call for call in self._history.of(tenant) if matches(call)]
+        rows = [CallView.of(call, self._id) for call in window.first(found, place_of)]
+        return Listing(rows, len(found))
+
+    def call_groups(self, tenant: str, window: CallWindow, by: str) -> Sequence[CallGroup]:
+        """The sums of the tenant's last calls."""
+        return grouped(filter(window.filter.matches, self._history.of(tenant)), by)
 
     async def check(self, spec: BackendSpec, limits: Limits) -> CheckResult:
         if spec.url is not None and self._upstreams is not None:

@@ -1,13 +1,17 @@
 """What runs, as values: sent between nodes, and shown by the REST API."""
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 from app.backends.failures import BackendFailure
 from app.backends.inventory import BackendSnapshot
+from app.calls.record import CallRecord
 from app.domain import public_id
 from app.sandbox.report import SandboxView
 from app.this_node.listing import NO_USE, Use, newest_first, position
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MAX_METHOD = 128  # characters of a method: clients choose it
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,74 @@ class FailureView:
         failure = self.failure
         which = public_id(f"{failure.node} {self.tenant} {self.backend} {failure.cause}")
         return newest_first(failure.at.timestamp(), which)
+
+
+@dataclass(frozen=True, slots=True)
+class CallView:
+    """One call that is over."""
+
+    id: str
+    at: datetime
+    tenant: str
+    backend: str
+    method: str
+    tool: str
+    outcome: str
+    duration_ms: float
+    bytes_in: int
+    bytes_out: int
+    principal_tenant: str
+    issuer: str
+    subject: str
+    client_name: str
+    client_version: str
+    session: str
+    node: str
+    request_id: str
+    trace_id: str
+
+    @classmethod
+    def of(cls, call: CallRecord, node: str) -> "CallView":
+        origin, (request_id, trace_id) = call.origin, ("", "") if call.ids is None else call.ids.names()
+        return cls(
+            id=f"{call.number:016x}",
+            at=moment_of(call.at),
+            tenant=origin.tenant,
+            backend=origin.backend,
+            method=call.method[:MAX_METHOD],
+            tool=call.tool,
+            outcome=call.outcome,
+            duration_ms=round(call.seconds * 1000, 3),
+            bytes_in=call.bytes_in,
+            bytes_out=call.bytes_out,
+            principal_tenant=origin.principal_tenant,
+            issuer=origin.issuer,
+            subject=origin.subject,
+            client_name=origin.client_name,
+            client_version=origin.client_version,
+            session=origin.session,
+            node=node,
+            request_id=request_id,
+            trace_id=trace_id,
+        )
+
+    def position(self, _sort: str) -> str:
+        return newest_first(microseconds(self.at) / 1_000_000, self.id)
+
+
+def place_of(call: CallRecord) -> str:
+    """The position of its view."""
+    return newest_first(call.at, f"{call.number:016x}")
+
+
+def moment_of(seconds: float) -> datetime:
+    """A Unix time, exact to a microsecond."""
+    return EPOCH + timedelta(microseconds=round(seconds * 1_000_000))
+
+
+def microseconds(at: datetime) -> int:
+    """Since 1970."""
+    return (at - EPOCH) // timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ class Front:
             return
         names = NO_NAMES if is_nowhere else _names(path)
         request = McpRequest(scope, receive, send, names, self._public_url, self._requests.error)
-        current.set(context := LogContext(request.log_fields))
+        current.set(context := LogContext(request.log_fields, request.ids))
         await self._answer(request, context)
 
     async def _answer(self, request: McpRequest, context: LogContext) -> None:

@@ -54,7 +54,7 @@ class Rest:
             await (page or self.app)(scope, receive, send)
             return
         request = McpRequest(scope, receive, send, public_url=self._public_url)
-        context = LogContext(partial(rest_fields, scope, request.ids))
+        context = LogContext(partial(rest_fields, scope, request.ids), request.ids)
         current.set(context)
         if self._inside is not None and path.startswith("/internal/") and await self._is_answered(request, path):
             context.end()

@@ -146,6 +146,12 @@ class Node:
         told = NodeActivity("n1", 0, 180, self.did.get(tenant, []), 8 << 30)
         return together([told], self.silent) if node in ("", "n1") else None
 
+    async def calls(self, tenant, window):
+        return Listing([], 0)
+
+    async def call_groups(self, tenant, window, by):
+        return Gathered([], [])
+
     async def problems(self, tenant: str | None) -> tuple[list[Problem], list[str]]:
         return for_tenant(self.wrong, tenant), self.silent
 

@@ -17,6 +17,7 @@ from app import cli
 from app.auth import ApiKeys, Authenticator, KeyMaker
 from app.auth.sealing import Sealer
 from app.backends.failures import FailureLog
+from app.calls.history import CallHistory
 from app.catalog.knowledge import Knowledge
 from app.cluster.change_propagation import ChangePropagation, notice_of
 from app.cluster.reconcile import Reconciler
@@ -122,6 +123,7 @@ class Node:
             lines,
             budgets,
             self.knowledge,
+            CallHistory(0, 0),
         )
         issuers = IssuerRepository(self.database)
         reconciler = Reconciler(

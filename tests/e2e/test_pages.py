@@ -21,6 +21,7 @@ PAGES = {
     "new-toolset": "/tenants/{t}/toolsets:new",
     "sessions": "/tenants/{t}/sessions",
     "processes": "/tenants/{t}/processes",
+    "calls": "/tenants/{t}/calls",
     "failures": "/tenants/{t}/failures",
     "keys": "/tenants/{t}/keys",
     "issuers": "/tenants/{t}/issuers",

@@ -14,7 +14,8 @@ PAGES = (
     "", "/tenants/{t}", "/tenants/{t}/backends", "/tenants/{t}/backends/{b}", "/tenants/{t}/backends:new",
     "/tenants/{t}/backends/{b}/try",
     "/tenants/{t}/toolsets", "/tenants/{t}/toolsets:new", "/tenants/{t}/sessions", "/tenants/{t}/processes",
-    "/tenants/{t}/failures", "/tenants/{t}/keys", "/tenants/{t}/issuers", "/tenants/{t}/audit",
+    "/tenants/{t}/failures",
+    "/tenants/{t}/calls", "/tenants/{t}/keys", "/tenants/{t}/issuers", "/tenants/{t}/audit",
 )  # fmt: skip
 OF_THE_PLATFORM = ("/tenants", "/nodes")
 

@@ -68,8 +68,8 @@ FAULTS_OF_THE_LOG = (
     Fault(
         "a task that outlives its request logs in its name",
         "app/logs.py",
-        "        self._fields = None",
-        "        assert self._fields",
+        "        self._fields = self.ids = None",
+        "        assert self._fields or self.ids",
         LINES,
     ),
     Fault(

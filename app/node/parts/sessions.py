@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from app import __version__
+from app.calls.history import CallHistory
 from app.cluster.durability import Durability
 from app.cluster.journal_writer import JournalWriter
 from app.cluster.session_takeover import SessionTakeover
@@ -40,6 +41,7 @@ class Sessions:
     overview: NodeOverview
     watching: Watching
     latency: Latency | None
+    history: CallHistory
 
 
 async def open_sessions(
@@ -53,6 +55,7 @@ async def open_sessions(
     )
     journals = JournalWriter(routing.journals, credentials.sealer, on_fenced=ownership.doubt)
     durability = Durability(journals, processes.leasing.restore)
+    history = CallHistory(settings.calls_per_tenant, settings.calls_memory_mb << 20)
     registry = await opening.stack.enter_async_context(
         SessionRegistry(
             records.directory,
@@ -67,6 +70,7 @@ async def open_sessions(
             durability=None if routing.is_alone else durability,
             on_timeout=partial(note_timeout, processes.failures, processes.supervisor.find),
             tallies=(tallies := Tallies()),
+            history=history,
         )
     )
     _show_use(opening, registry, processes)
@@ -94,8 +98,9 @@ async def open_sessions(
         uses,
         processes.upstreams,
         watching,
+        history,
     )
-    return Sessions(overload, journals, registry, sessionless, take_over, overview, watching, latency)
+    return Sessions(overload, journals, registry, sessionless, take_over, overview, watching, latency, history)
 
 
 def _show_use(opening: Opening, registry: SessionRegistry, processes: Processes) -> None:

@@ -1,0 +1,121 @@
+"""…/calls, of one tenant: the last calls on all nodes, and their sums by group."""
+
+import math
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+from pydantic import BaseModel, Field
+
+from app.admin.context import MayRead
+from app.admin.paging import AskedPage, OfBackend, RunningPage, WindowQuery
+from app.admin.route import AdminRoute
+from app.admin.schemas.fields import SILENT, Answer
+from app.calls.query import CallGroup, GroupBy
+from app.this_node.listing import CallWindow
+
+router = APIRouter(route_class=AdminRoute, tags=["calls"])
+
+Words = Annotated[str, Query(max_length=256)]
+Moment = Annotated[datetime | None, Query(description="RFC 3339, with a time zone.")]
+
+
+class CallAnswer(Answer):
+    """A call that is over. What was sent and answered is not kept."""
+
+    id: str
+    at: datetime = Field(description="When it was over.")
+    tenant: str
+    backend: str
+    method: str
+    tool: str = Field(description="The tool or the prompt, or the URI without its query; empty for other methods.")
+    outcome: str = Field(
+        description="`ok`, `tool_error`, a code of JSON-RPC, or the reason of an error of the gateway."
+    )
+    duration_ms: float
+    bytes_in: int = Field(description="Of the request.")
+    bytes_out: int = Field(description="Of the result or the error.")
+    principal_tenant: str
+    issuer: str
+    subject: str
+    client_name: str
+    client_version: str
+    session: str = Field(description="Its id in the list of sessions.")
+    node: str
+    request_id: str
+    trace_id: str
+
+
+class CallGroupAnswer(BaseModel):
+    """Calls that have something in common."""
+
+    name: str
+    within: str = Field(description="The backend of a tool, or the issuer of a subject; else empty.")
+    count: int
+    errors: int
+    p50_ms: float = Field(description="Half of them took no longer; exact to 5 %.")
+    p99_ms: float
+    bytes_in: int
+    bytes_out: int
+
+    @classmethod
+    def of(cls, group: CallGroup) -> "CallGroupAnswer":
+        sums = {name: value for name, value in asdict(group).items() if name != "buckets"}
+        return cls(**sums, p50_ms=group.percentile_ms(0.5), p99_ms=group.percentile_ms(0.99))
+
+
+class CallGroupsAnswer(BaseModel):
+    """All groups, that with the most calls first."""
+
+    items: list[CallGroupAnswer]
+    silent_nodes: list[str] = Field(description=SILENT)
+
+
+def _window(  # noqa: PLR0913 - each is a parameter of the query
+    asked: AskedPage,
+    backend: OfBackend = "",
+    method: Words = "",
+    tool: Words = "",
+    outcome: Annotated[str, Query(max_length=64, description="`error`: all but `ok`.")] = "",
+    subject: Words = "",
+    session: Words = "",
+    request_id: Words = "",
+    since: Moment = None,
+    until: Moment = None,
+    min_ms: Annotated[float, Query(ge=0, le=1e9, description="Only calls that took so long or longer.")] = 0.0,
+) -> CallWindow:
+    return CallWindow(
+        "at",
+        asked.after,
+        asked.fetch,
+        backend,
+        method=method,
+        tool=tool,
+        outcome=outcome,
+        subject=subject,
+        session=session,
+        request_id=request_id,
+        since=0.0 if since is None else since.timestamp(),
+        until=math.inf if until is None else until.timestamp(),
+        min_ms=min_ms,
+    )
+
+
+AskedCalls = Annotated[CallWindow, Depends(_window)]
+
+
+@router.get("/calls")
+async def list_calls(access: MayRead, asked: AskedPage, window: AskedCalls) -> RunningPage[CallAnswer]:
+    """The last calls of a tenant on all nodes, the newest first. Each node keeps up to CALLS_PER_TENANT of them."""
+    found = await access.admin.node.calls(access.tenant, window)
+    return WindowQuery(asked, "at", window.backend).page(found, CallAnswer.of)
+
+
+@router.get("/calls:grouped")
+async def group_calls(
+    access: MayRead, window: AskedCalls, by: Annotated[GroupBy, Query(description="What they have in common.")]
+) -> CallGroupsAnswer:
+    """The sums of those calls by what they have in common: how many, how many failed, how long they took."""
+    found = await access.admin.node.call_groups(access.tenant, window, by)
+    return CallGroupsAnswer(items=[CallGroupAnswer.of(each) for each in found.rows], silent_nodes=list(found.silent))

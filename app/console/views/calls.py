@@ -1,0 +1,21 @@
+"""The last calls of a tenant."""
+
+from starlette.responses import HTMLResponse
+
+from app.console.visit import Visit
+
+FILTERS = ("backend", "tool", "outcome", "subject", "session", "request_id", "since", "until", "min_ms")
+GROUPS = ("backend", "tool", "outcome", "subject", "client")
+
+
+async def calls(visit: Visit) -> HTMLResponse:
+    """One by one, or summed by what they have in common."""
+    asked, by = {name: visit.asked(name) for name in FILTERS}, visit.asked("by")
+    if by in GROUPS:
+        found = await visit.of_tenant("/calls:grouped", by=by, **asked)
+    else:
+        found = await visit.of_tenant("/calls", cursor=visit.asked("cursor"), limit=50, **asked)
+    return visit.show("calls.html", found=found, asked=asked, by=by, groups=GROUPS)
+
+
+PAGES = (("/tenants/{tenant}/calls", calls),)
