@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Self
 
 from fastapi import APIRouter, Depends, Path, Query
-from pydantic import AfterValidator, AwareDatetime, BaseModel, Field, StringConstraints
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
 from app.admin.context import Access, MayAudit, Platform
@@ -64,11 +64,18 @@ def _moment(value: datetime) -> datetime:
         raise PydanticCustomError("timestamp", "must be in the years 1 to 9999") from None
 
 
+def _no_number(value: object) -> object:
+    """Pydantic would take `7491` for a Unix time."""
+    if isinstance(value, str) and value.strip().lstrip("+-").replace(".", "", 1).isdigit():
+        raise PydanticCustomError("timestamp", "must be a time like 2030-01-31T12:00:00Z")
+    return value
+
+
 _LIKE = "Exact match; with `*` at its end, a prefix"
 _Printable = AfterValidator(one_line)
 _Action = Annotated[str, StringConstraints(max_length=65), _Printable]
 _Text = Annotated[str, StringConstraints(max_length=256), _Printable]
-_Moment = Annotated[AwareDatetime, AfterValidator(_moment)]
+Moment = Annotated[AwareDatetime, BeforeValidator(_no_number), AfterValidator(_moment)]
 
 
 def _which(
@@ -82,8 +89,8 @@ def _which(
         Query(description=f"The subject of the actor. {_LIKE}: a key's id, a token's subject, `uid *`."),
     ] = None,
     request_id: Annotated[_Text | None, Query(description="The `X-Request-Id` of the act.")] = None,
-    since: Annotated[_Moment | None, Query(description="At this time or later: 2030-01-31T12:00:00Z.")] = None,
-    until: Annotated[_Moment | None, Query(description="Before this time.")] = None,
+    since: Annotated[Moment | None, Query(description="At this time or later: 2030-01-31T12:00:00Z.")] = None,
+    until: Annotated[Moment | None, Query(description="Before this time.")] = None,
 ) -> Which:
     return Which(None, action, target, actor, request_id, since, until)
 

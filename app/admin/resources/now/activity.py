@@ -51,7 +51,7 @@ class ActivityAnswer(BaseModel):
     silent_nodes: list[str] = Field(description=SILENT)
 
 
-@router.get("/activity")
+@router.get("/activity", responses=responses(404))
 async def read_activity(access: Platform, node: OfNode = "") -> ActivityAnswer:
     """What went on during the last quarter of an hour, of all tenants together."""
     shown = await _of(access, None, node)

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 
 from app.admin.context import MayRead
 from app.admin.paging import AskedPage, OfBackend, RunningPage, WindowQuery
+from app.admin.resources.audit import Moment
 from app.admin.route import AdminRoute
 from app.admin.schemas.fields import SILENT, Answer
 from app.calls.query import CallGroup, GroupBy
@@ -18,7 +19,6 @@ from app.this_node.listing import CallWindow
 router = APIRouter(route_class=AdminRoute, tags=["calls"])
 
 Words = Annotated[str, Query(max_length=256)]
-Moment = Annotated[datetime | None, Query(description="RFC 3339, with a time zone.")]
 
 
 class CallAnswer(Answer):
@@ -81,8 +81,8 @@ def _window(  # noqa: PLR0913 - each is a parameter of the query
     subject: Words = "",
     session: Words = "",
     request_id: Words = "",
-    since: Moment = None,
-    until: Moment = None,
+    since: Annotated[Moment | None, Query(description="At this time or later: 2030-01-31T12:00:00Z.")] = None,
+    until: Annotated[Moment | None, Query(description="Before this time.")] = None,
     min_ms: Annotated[float, Query(ge=0, le=1e9, description="Only calls that took so long or longer.")] = 0.0,
 ) -> CallWindow:
     return CallWindow(
