@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import parse_qs, urlencode
+from urllib.parse import parse_qs, quote, urlencode
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -42,11 +42,12 @@ class Signing:
         public_url: str | None,
     ) -> None:
         self._sessions, self._by_issuer, self._attempts = sessions, by_issuer, attempts
-        self._rest, self._templates, self._public_url = rest, templates, public_url
+        self._rest, self._templates = rest, templates
+        self._is_https = None if public_url is None else public_url.startswith("https:")
 
     def is_https(self, request: Request) -> bool:
         """Whether browsers reach us by https."""
-        return (self._public_url or str(request.url)).startswith("https:")
+        return bool(request.scope.get("scheme") == "https" if self._is_https is None else self._is_https)
 
     async def who(self, request: Request) -> SignedIn | None:
         """Whose cookie it is. Raises StorageUnavailable."""
@@ -159,8 +160,8 @@ def _redirected(to: str, header: tuple[bytes, bytes]) -> Response:
 
 
 def _here(request: Request) -> str:
-    query = request.url.query
-    return request.url.path + (f"?{query}" if query else "")
+    path, query = quote(request.scope["path"], safe="/:"), request.scope["query_string"].decode("latin-1")
+    return path + (f"?{query}" if query else "")
 
 
 def _target(to: str | None) -> str:

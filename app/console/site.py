@@ -91,7 +91,9 @@ class Site:
             except GatewayError as error:  # RateLimited, StorageUnavailable
                 return self._failed(Refused(http_status(error), {"detail": str(error)}))
             except Exception:
-                log.exception("A page of the console failed: a bug in the gateway", extra={"path": request.url.path})
+                log.exception(
+                    "A page of the console failed: a bug in the gateway", extra={"path": request.scope["path"]}
+                )
                 return self._failed(Refused(500, {"detail": "This page failed; the node's log says why."}))
 
         return guarded

@@ -118,7 +118,7 @@ class Visit:
 
     def show(self, template: str, status: int = 200, **values: Any) -> HTMLResponse:
         """A page. Each template has `visit`, `csrf`, and what is given."""
-        common = {"visit": self, "csrf": self._signed_in.csrf, "here": self.request.url.path}
+        common = {"visit": self, "csrf": self._signed_in.csrf, "here": self.request.scope["path"]}
         return self._templates.response(template, {**common, **values}, status)
 
 

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 SCHEMA = "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json"
 OFFICIAL = "io.modelcontextprotocol.registry/official"
@@ -59,7 +58,7 @@ class Documents:
 
     def name_of(self, server: Server) -> str:
         """`com.example.gateway/acme.time`: it changes only with the host."""
-        return f"{_reversed(urlsplit(self.base_url).hostname or '')}/{self.tenant}.{server.name}"
+        return f"{_reversed(_host(self.base_url))}/{self.tenant}.{server.name}"
 
     def page(self, servers: Sequence[Server], asked: Asked) -> dict[str, Any]:
         """A page of those servers, which are sorted by name, that match."""
@@ -131,6 +130,14 @@ def version_of(server: Server) -> str:
 def etag_of(document: Mapping[str, Any]) -> str:
     """The same for the same document, on every node."""
     return f'"{hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:32]}"'
+
+
+def _host(base_url: str) -> str:
+    """Of PUBLIC_URL, or of a Host that was checked: without the port, and without the brackets of an address."""
+    authority = base_url.partition("://")[2].partition("/")[0]
+    if authority.startswith("["):
+        return authority[1:].partition("]")[0]
+    return authority.partition(":")[0]
 
 
 def _reversed(host: str) -> str:
