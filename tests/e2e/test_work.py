@@ -20,7 +20,7 @@ Sit = Callable[..., Any]
 
 @pytest.fixture(autouse=True)
 def patience() -> None:
-    expect.set_options(timeout=20_000)
+    expect.set_options(timeout=45_000)  # lists renew themselves every 20 s
 
 
 def open_session(fleet: Fleet, tenant: str, name: str = "echo") -> str:
