@@ -99,8 +99,12 @@ class Activity:
             self.sample()
 
     def sample(self) -> None:
-        """Ends a step."""
-        step = max(self._until + 1, round(self._clock() / STEP_S))
+        """Ends a step, unless it has ended already: a timer may fire a little early, and then once more in time."""
+        step = round(self._clock() / STEP_S)
+        if step < self._until - LATE_STEPS:
+            self._begin_anew(step - 1)
+        if step <= self._until:
+            return
         self._until = step
         looked = self._look()
         for tenant in looked:
@@ -131,6 +135,12 @@ class Activity:
     def size(self) -> int:
         """Bytes."""
         return self._bytes
+
+    def _begin_anew(self, step: int) -> None:
+        """The machine's clock was set back: the steps so far lie in its future."""
+        self._series.clear()
+        self._bytes = 0
+        self._since = self._until = step
 
     def _add(self, tenant: str, moment: Moment) -> None:
         packed = msgspec.msgpack.encode(moment)

@@ -46,6 +46,28 @@ def test_a_step_has_what_was_counted_in_it_and_what_there_was_at_its_end():
     assert [each.sessions for each in node.of(None).moments] == [3, 0]
 
 
+def test_a_node_that_wakes_before_the_end_of_a_step_does_not_end_it_twice():
+    node = Node()
+    node.has = {"acme": Looked(1)}
+    node.now += STEP_S - 0.001
+    node.activity.sample()
+    node.now += 0.001
+    node.activity.sample()
+    assert node.of("acme").until == START // STEP_S + 1
+    assert [each.step for each in node.of("acme").moments] == [START // STEP_S + 1]
+
+
+def test_a_clock_that_was_set_back_begins_a_new_series():
+    node = Node()
+    node.has = {"acme": Looked(1)}
+    node.step(4)
+    node.now -= 3600
+    node.step(2)
+    told = node.of("acme")
+    assert (told.since, told.until) == (START // STEP_S - 716, START // STEP_S - 714)
+    assert [each.step for each in told.moments] == [START // STEP_S - 715, START // STEP_S - 714]
+
+
 def test_all_tenants_are_summed_and_one_does_not_see_another():
     node = Node()
     node.has = {"acme": Looked(3, 0, 10, Counter(warm=1)), "zenith": Looked(2, 4, 5, Counter(warm=1, leased=1))}
