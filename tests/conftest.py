@@ -24,6 +24,7 @@ OPTIONAL = {
     "clients": "client programs: pass --clients",
     "fuzz": "generated input: pass --fuzz",
     "e2e": "a browser: pass --e2e",
+    "newcomer": "a clone that installs everything anew: pass --newcomer, with --e2e",
 }
 REAL = ("integration", "differential", "conformance", "chaos", "packaging", "documents/test_wire.py", "e2e")
 QUICK = (

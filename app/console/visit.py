@@ -116,6 +116,12 @@ class Visit:
         is_own = self.tenant == self.me["tenant"] and scope in self.me["may"]
         return bool(self.me["is_platform_admin"]) or is_own
 
+    def may_connect(self, name: str) -> bool:
+        """Whether the visitor may open sessions with a backend or a toolset of the tenant. Likewise only for what is
+        shown."""
+        is_named = self.tenant == self.me["tenant"] and f"mcp:connect:{name}" in self.me["scopes"]
+        return is_named or self.may("mcp:connect")
+
     def show(self, template: str, status: int = 200, **values: Any) -> HTMLResponse:
         """A page. Each template has `visit`, `csrf`, and what is given."""
         common = {"visit": self, "csrf": self._signed_in.csrf, "here": self.request.scope["path"]}

@@ -98,3 +98,23 @@ def test_without_rights_there_are_no_buttons(two: Two, echo: Endpoint):
     manages = me["is_platform_admin"] or "tenant:admin" in me["may"]
     text = two.console.page(f"/tenants/{echo.tenant}/backends/{echo.name}").text
     assert bool(re.search(r'data-method="(POST|PATCH|DELETE)"', text)) == manages
+
+
+@pytest.mark.parametrize(
+    ("scopes", "tries"),
+    [
+        (["tenant:read"], False),
+        (["tenant:read", "mcp:connect:another"], False),
+        (["tenant:read", "mcp:connect:{name}"], True),
+        (["tenant:read", "mcp:connect"], True),
+        (["tenant:admin"], True),
+    ],
+)
+def test_whoever_may_connect_is_led_to_the_page_that_tries_tools(
+    gateway: Gateway, echo: Endpoint, scopes: list[str], tries: bool
+):
+    key = gateway.key(echo.tenant, [scope.format(name=echo.name) for scope in scopes])
+    with Browser(gateway) as browser:
+        browser.sign_in(key)
+        text = browser.page(f"/tenants/{echo.tenant}/backends/{echo.name}").text
+    assert (f"/backends/{echo.name}/try" in text) == tries
