@@ -54,28 +54,36 @@ class Talk:
 
     async def ask(self, member: str, number: str) -> None:
         """The member asks for the roots; these say who is asked, and by whom."""
-        request = rpc("tools/call", f"{member}-{number}", {"name": f"{member}_ask"})
-        async with self.session.stream("POST", request) as response:
-            async for event in events(response):
-                await self._heard(member, request["id"], event.message if event.data else {})
-
-    async def _heard(self, member: str, request_id: str, message: dict[str, Any]) -> None:
-        if message.get("method") == "roots/list":
-            self.asked.setdefault(member, []).append(message["id"])
-            root = {"uri": f"file:///{self.name}/{member}"}
-            posted = await self.session.post({"jsonrpc": "2.0", "id": message["id"], "result": {"roots": [root]}})
-            assert posted.status_code == 202, posted.text
-        elif "id" in message:
-            assert message["id"] == request_id
-            self.answers.setdefault(member, []).append(message["result"]["content"][0]["text"])
+        text = await self._call(member, rpc("tools/call", f"{member}-{number}", {"name": f"{member}_ask"}))
+        self.answers.setdefault(member, []).append(text)
 
     async def say(self, member: str, number: str) -> None:
-        result = await self.session.post(
-            rpc("tools/call", f"{member}-{number}", {"name": f"{member}_say", "arguments": {"text": self.name}})
-        )
-        answer = result.json()
-        assert answer["id"] == f"{member}-{number}"
-        assert answer["result"]["content"][0]["text"] == f"{member}: {self.name}"
+        arguments = {"name": f"{member}_say", "arguments": {"text": self.name}}
+        text = await self._call(member, rpc("tools/call", f"{member}-{number}", arguments))
+        assert text == f"{member}: {self.name}"
+
+    async def _call(self, member: str, request: dict[str, Any]) -> str:
+        """The text of the one answer. A member's question may come in any of its calls, and a call that waits for
+        its process for long becomes a stream."""
+        async with self.session.stream("POST", request) as response:
+            if response.headers["content-type"].startswith("text/event-stream"):
+                heard = (event.message async for event in events(response) if event.data)
+                answers = [message async for message in heard if not await self._answered(member, message)]
+            else:
+                answers = [json.loads(await response.aread())]
+        (answer,) = answers
+        assert answer["id"] == request["id"], answer
+        return str(answer["result"]["content"][0]["text"])
+
+    async def _answered(self, member: str, message: dict[str, Any]) -> bool:
+        """Whether it was the member's question."""
+        if message.get("method") != "roots/list":
+            return False
+        self.asked.setdefault(member, []).append(message["id"])
+        root = {"uri": f"file:///{self.name}/{member}"}
+        posted = await self.session.post({"jsonrpc": "2.0", "id": message["id"], "result": {"roots": [root]}})
+        assert posted.status_code == 202, posted.text
+        return True
 
     def require_all(self) -> None:
         """Each question was answered by its own call's client, and each call once."""
