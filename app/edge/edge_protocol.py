@@ -36,7 +36,7 @@ from app.edge.refusals import (
 )  # fmt: skip
 from app.http.client_address import UNKNOWN, scheme_before
 from app.http.request_ids import RequestIds, named, request_ids
-from app.http.scope import BY_NODE, LEFT, LET_IN
+from app.http.scope import BY_NODE, LEFT, LET_IN, WHEN_GONE
 
 MAX_WAITING = 16  # pipelined requests behind the one that is being answered
 MAX_FRAMING_BYTES = 8 << 10  # of chunk framing, beyond 1 / 2^FRAMING_SHIFT of the body
@@ -163,6 +163,8 @@ class EdgeProtocol(LimitedParser):
         self._in_body, self._arrived_bytes = False, 0
         self.deadline = math.inf if self._current is not None else self.since + self._among.limits.idle_s
         super().on_message_complete()
+        if self.flow.read_paused:  # the request reads no more, and it must be noticed if its client goes
+            self.flow.resume_reading()
 
     def _believe_the_proxy(self) -> None:
         assert self.client is not None
@@ -173,6 +175,7 @@ class EdgeProtocol(LimitedParser):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._current = cycle
+        cast(dict[str, Any], cycle.scope)[WHEN_GONE] = None
         if self._among.node_leaves or self._ends_with_next:
             self.end_with_answer()
         if cycle.scope["http_version"] not in _VERSIONS:
@@ -348,6 +351,8 @@ class EdgeProtocol(LimitedParser):
             super().shutdown()
 
     def _tell_it_is_over(self, cycle: RequestResponseCycle) -> None:
-        cycle.disconnected = True
-        cast(dict[str, Any], cycle.scope)[LEFT] = True
+        scope = cast(dict[str, Any], cycle.scope)
+        cycle.disconnected = scope[LEFT] = True
         cycle.message_event.set()
+        if scope.get(WHEN_GONE) is not None:
+            scope[WHEN_GONE]()

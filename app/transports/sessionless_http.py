@@ -190,7 +190,7 @@ class SessionlessHttp:
         request, accepted = post.request, post.accepted
         reply = Reply(1, may_stream=accepted.events, make_stream=post.make_stream)
         try:
-            await unless_gone(request.receive, partial(post.until_head, self._sessionless, reply))
+            await unless_gone(request, partial(post.until_head, self._sessionless, reply))
             if not accepted.json:
                 reply.become_stream()
             if reply.stream is not None:

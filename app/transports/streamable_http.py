@@ -142,7 +142,7 @@ class StreamableHttp:
         session.opened_by(request.client_address())
         reply = session.reply(1, may_stream=accepted.events)
         try:
-            await unless_gone(request.receive, partial(self._handshake, request, session, message, reply))
+            await unless_gone(request, partial(self._handshake, request, session, message, reply))
             if not accepted.json:
                 reply.become_stream()
             if reply.stream is not None:

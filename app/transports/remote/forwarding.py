@@ -125,8 +125,8 @@ class Forwarding:
         response = await self._peers.begin(node, PeerRequest(request.method, request.raw_target(), headers, word), body)
         passage.has_begun(response)
         try:
-            if not await response.has_head_soon():  # watching the client costs a task group, so not from the start
-                await unless_gone(request.receive, response.head)
+            if not await response.has_head_soon():  # watching the client costs a little, so not from the start
+                await unless_gone(request, response.head)
         except BaseException:
             response.close()
             raise
@@ -150,7 +150,7 @@ class Forwarding:
         result, is_whole, last = "ok", True, b""
         if not response.is_complete:
             try:
-                await unless_gone(request.receive, partial(_stream, request, response, passage))
+                await unless_gone(request, partial(_stream, request, response, passage))
                 if passage.last_words:  # the rest is for the client's next connection
                     response.take()
                     last = passage.last_words

@@ -189,7 +189,7 @@ class RemoteSessions:
             raise NodeUnavailable
         self._forwarding.passing.require_open()
         with self._place_for(len(attempt.body)):
-            await unless_gone(attempt.request.receive, partial(anyio.sleep, AGAIN_S))
+            await unless_gone(attempt.request, partial(anyio.sleep, AGAIN_S))
 
     @contextmanager
     def _place_for(self, size: int) -> Iterator[None]:

@@ -78,7 +78,7 @@ class Streaming:
     async def __call__(self, request: McpRequest) -> None:
         await request.body(LIMIT)
         try:
-            await unless_gone(request.receive, lambda: self._answer(request))
+            await unless_gone(request, lambda: self._answer(request))
         except ClientGone:
             self.is_left.set()
             raise
