@@ -18,9 +18,10 @@ from contextvars import Context, ContextVar
 from typing import Any, BinaryIO, Protocol
 
 from app.redaction import without_credentials
+from app.tracing.context import Traced
 
 
-class Ids(Protocol):
+class Ids(Traced, Protocol):
     """The ids of a request."""
 
     def names(self) -> tuple[str, str]:
@@ -57,6 +58,8 @@ _QUIET = {
     "alembic": logging.WARNING,
     "asyncio": logging.WARNING,
     "httpcore2": logging.WARNING,  # writes the headers of every answer
+    "httpx2": logging.WARNING,  # writes every request
+    "opentelemetry": logging.ERROR,  # writes what is wrong with the `tracestate` of clients
     "sqlalchemy": logging.WARNING,
     "sse_starlette": logging.WARNING,  # writes every answer
     "uvicorn": logging.WARNING,

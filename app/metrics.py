@@ -137,6 +137,9 @@ class Metrics:
         self._declare_node(version)
         self._declare_egress()
         self._declare_upstreams()
+        self.trace_spans = self._counter(
+            "trunkline_trace_spans_total", "Spans that were to be sent to the collector, by result.", "result"
+        )
         self._begin_at_zero()
 
     def _counter(self, name: str, documentation: str, *labels: str) -> Counter:

@@ -5,12 +5,13 @@ from typing import Protocol
 import msgspec
 
 from app.memo import memo
+from app.tracing.context import Traced
 
 MAX_TOOL = 200  # characters of a name or URI that are kept
 FIXED_BYTES = 350  # of a record with its ids, besides the name of its tool
 
 
-class Named(Protocol):
+class Named(Traced, Protocol):
     """The ids of the HTTP request that a call came with (`http.request_ids.RequestIds`)."""
 
     def names(self) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from app.config import hosts, parsers, urls
+from app.config import hosts, parsers, tracing, urls
 from app.config.data_directory import default_data_dir, kept_secret_key, make_directory
 from app.config.environment import parsed, read, refuse_unknown, wrong
 
@@ -84,6 +84,9 @@ class Settings:
     calls_memory_mb: int = _setting(parsers.whole(1, 100_000), default=32)
     keepalive_s: float = _setting(parsers.seconds, default=15.0)
     stream_after_s: float = _setting(parsers.seconds, default=15.0)
+    otlp_endpoint: str | None = _setting(tracing.collector)
+    otlp_headers: tuple[tuple[str, str], ...] = _setting(tracing.headers, default=(), secret=True)
+    trace_sample: float = _setting(tracing.ratio, default=0.01)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str], *, make: bool = True, **overrides: object) -> "Settings":

@@ -4,6 +4,7 @@ from app.config.settings import Settings
 from app.doctor import machine, network, storage
 from app.doctor.findings import Check, State
 from app.doctor.sandbox import sandbox
+from app.doctor.tracing import tracing
 from app.errors import SettingsError
 from app.sandbox.available import Layer, layers
 
@@ -25,6 +26,7 @@ def examine(settings: Settings | SettingsError) -> list[Check]:
             storage.database(settings.database_url),
             *([network.redis(url), network.node_url(settings.host, settings.node_url)] if url else []),
             network.port(settings.host, settings.port),
+            tracing(settings.otlp_endpoint, settings.otlp_headers),
             machine.open_files(settings.max_processes),
             machine.memory(settings.max_processes),
         ]

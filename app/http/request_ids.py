@@ -5,14 +5,14 @@ import re
 from collections.abc import Mapping, MutableMapping
 from typing import Any
 
-REQUEST_ID, TRACEPARENT = b"x-request-id", b"traceparent"
+from app.protocol.jsonrpc import Message, Response
+from app.tracing.context import Own, TraceContext, may_have_parent, new_span, parse_traceparent
+from app.tracing.tracer import Tracer
+
+REQUEST_ID, TRACEPARENT, TRACESTATE, BAGGAGE = b"x-request-id", b"traceparent", b"tracestate", b"baggage"
 IDS = "trunkline.request_ids"  # in the ASGI scope
 
 _is_request_id = re.compile(rb"[A-Za-z0-9._:-]{1,64}\Z").match
-# https://www.w3.org/TR/trace-context/#traceparent-header: a later version may say more behind what is known
-_traceparent = re.compile(
-    rb"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-([0-9a-f]{2})(-.*)?\Z"
-).match
 
 _POOL = 256  # ids made at once: one by one each would cost a system call
 
@@ -42,12 +42,64 @@ os.register_at_fork(after_in_child=_source.forget)
 
 
 class RequestIds:
-    """X-Request-Id and `traceparent` (W3C Trace Context) of one request. The edge puts both into every answer."""
+    """X-Request-Id and `traceparent` (W3C Trace Context) of one request. The edge puts both into every answer.
 
-    __slots__ = ("_request", "_traceparent")
+    `trace` is there while a request is served of which spans are recorded, or a client's context is to be passed on.
+    """
+
+    __slots__ = ("_request", "_traceparent", "trace")
 
     def __init__(self, request: bytes, traceparent: bytes | None = None) -> None:
         self._request, self._traceparent = request, traceparent
+        self.trace: TraceContext | None = None
+
+    def begin_trace(self, tracer: Tracer, headers: Mapping[bytes, bytes]) -> None:
+        """Makes `trace`, by the headers of the request.
+
+        A trace that another node has not begun to record is not one that a client has sent: it is not passed on.
+        """
+        known = self._traceparent
+        if known is None:  # most clients
+            if tracer.begins(self._request):
+                self._follow(tracer.context(None, Own(self._request, self._request, self._request[16:])))
+            return
+        own, parent = Own(self._request, known[3:35], known[36:52]), parse_traceparent(headers.get(TRACEPARENT, b""))
+        if parent is not None and (parent.is_sampled or parent.trace != self._request):
+            state, baggage = headers.get(TRACESTATE, b""), headers.get(BAGGAGE, b"")
+            self._follow(tracer.context(parent, own, state, baggage))
+        elif parent is None and tracer.begins(own.trace):
+            self._follow(tracer.context(None, own))
+
+    def continue_trace(self, tracer: Tracer, message: Message | list[Message], *, is_forwarded: bool) -> None:
+        """Goes on with the context in the message, which comes before that of the headers, unless another node has put
+        that there. Messages of a batch share that of the headers."""
+        if isinstance(message, list):
+            if self.trace is not None:
+                self.trace.has_several()
+            return
+        meta = None if is_forwarded or isinstance(message, Response) else may_have_parent(message.params)
+        if meta is None:
+            return
+        known = self.traceparent
+        present = self.trace or tracer.context(None, Own(self._request, known[3:35], known[36:52]))
+        context = present.continued(meta)
+        if context is not None:
+            self._follow(context)
+
+    def hop(self) -> bytes:
+        """A span for the way to another node, which is the parent of everything there; empty if it is not recorded."""
+        if self.trace is None or not self.trace.is_recorded:
+            return b""
+        span = new_span()
+        self._traceparent = self.trace.traceparent(span)
+        return span
+
+    def _follow(self, context: TraceContext) -> None:
+        self.trace, self._traceparent = context, context.traceparent()
+
+    def end_trace(self) -> None:
+        """The request is over: what is kept of it has no use for `trace`."""
+        self.trace = None
 
     @property
     def traceparent(self) -> bytes:
@@ -55,9 +107,13 @@ class RequestIds:
         return self._traceparent or b"00-" + self._request + b"-" + self._request[16:] + b"-00"
 
     @property
-    def headers(self) -> tuple[tuple[bytes, bytes], tuple[bytes, bytes]]:
-        """Both, for a request that is forwarded to another node."""
-        return ((REQUEST_ID, self._request), (TRACEPARENT, self.traceparent))
+    def headers(self) -> tuple[tuple[bytes, bytes], ...]:
+        """Both, and what belongs to the trace, for a request that is forwarded to another node."""
+        ids = (REQUEST_ID, self._request), (TRACEPARENT, self.traceparent)
+        if self.trace is None:
+            return ids
+        more = (TRACESTATE, self.trace.state), (BAGGAGE, self.trace.baggage)
+        return (*ids, *(pair for pair in more if pair[1]))
 
     @property
     def lines(self) -> bytes:
@@ -84,9 +140,9 @@ def request_ids(headers: Mapping[bytes, bytes]) -> RequestIds:
     if TRACEPARENT not in headers and REQUEST_ID not in headers:  # most clients
         return RequestIds(made)
     trace, flags = made, b"00"
-    found = _traceparent(headers.get(TRACEPARENT, b""))
-    if found is not None and not (found[1] == b"00" and found[4] is not None):
-        trace, flags = found[2], found[3]
+    found = parse_traceparent(headers.get(TRACEPARENT, b""))
+    if found is not None:
+        trace, flags = found.trace, found.flags
     given = headers.get(REQUEST_ID, b"")
     request = given if _is_request_id(given) else made
     return RequestIds(request, b"00-%b-%b-%b" % (trace, made[16:], flags))

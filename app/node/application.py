@@ -107,6 +107,7 @@ def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Passage:
         RequestLog(metrics, settings.access_log, lines or AccessLines({}), watching.refusals, watching.tallies),
         settings.public_url,
         _inside(gateway),
+        gateway.tracer,
     )
     visitors = ConsoleSessions(
         ConsoleSessionRepository(records.database), credentials.sealer, settings.secret_key, _now

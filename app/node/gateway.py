@@ -25,6 +25,7 @@ from app.node.parts.processes import Processes, open_processes
 from app.node.parts.records import Records, find_registered, open_records
 from app.node.parts.routes import Routes, open_routes
 from app.node.parts.sessions import Sessions, open_sessions
+from app.node.parts.tracing import open_tracing
 from app.node.readiness import database_words, nodes_words, overload_words, redis_words, routes_words
 from app.peers.dead_nodes import abandon_the_dead, stay_acquainted
 from app.peers.passing import Passing
@@ -34,6 +35,7 @@ from app.sessions.open_sessions import OpenSessions
 from app.sessions.registry import sweep_for_ever
 from app.sessions.standstill import StandstillDetector
 from app.this_node.change_effects import ChangeEffects
+from app.tracing.tracer import Tracer
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class Gateway:
     membership: Membership
     effects: ChangePropagation
     passing: Passing
+    tracer: Tracer | None
 
     @property
     def routing(self) -> Routing:
@@ -121,7 +124,8 @@ async def open_gateway(settings: Settings, node_id: str | None = None) -> AsyncI
     async with AsyncExitStack() as stack:
         node_id = node_id or new_node_id(settings.node_name)
         metrics = Metrics(__version__, settings.metrics_per_backend)
-        opening = Opening(stack, settings, metrics, node_id, OpenSessions(), StandstillDetector())
+        tracer = open_tracing(stack, settings, metrics, node_id)  # closed last: what ends has spans too
+        opening = Opening(stack, settings, metrics, node_id, OpenSessions(), StandstillDetector(), tracer)
         records = await open_records(opening)
         credentials = await open_credentials(opening, records)
         processes = await open_processes(opening, records, credentials)
@@ -148,7 +152,17 @@ async def open_gateway(settings: Settings, node_id: str | None = None) -> AsyncI
         leaves = partial(node_leaves, routes=routes, membership=membership)
         effects = ChangePropagation(local, reconciler, records.trail, routes.routing.notices, leaves)
         gateway = Gateway(
-            settings, opening.metrics, records, credentials, processes, routes, sessions, membership, effects, Passing()
+            settings,
+            opening.metrics,
+            records,
+            credentials,
+            processes,
+            routes,
+            sessions,
+            membership,
+            effects,
+            Passing(),
+            tracer,
         )
         tasks = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(tasks.cancel_scope.cancel)

@@ -48,10 +48,11 @@ class Call(msgspec.Struct, gc=True, eq=False):
     about_task: bool = False  # its answer may start or end a task
     size: int = 0  # of its line, in bytes
     origin: Any = None  # where it came from; the Exchange only keeps it
+    span: Any = None  # of a trace; likewise
 
-    def came_with(self, origin: object) -> None:
+    def came_with(self, origin: object, span: object = None) -> None:
         """Keeps where it came from."""
-        self.origin = origin
+        self.origin, self.span = origin, span
 
     def note(self, params: Params, *, may_make_task: bool) -> None:
         """Keeps what is needed later on of its params."""

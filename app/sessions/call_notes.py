@@ -36,6 +36,7 @@ class Asked(NamedTuple):
     size: int
     ids: Named | None
     began_at: float
+    id: bytes = b""
 
 
 class CallNotes:
@@ -59,7 +60,7 @@ class CallNotes:
 
     def answered(self, asked: Asked, outcome: str, seconds: float, bytes_out: int) -> None:
         """The same, for a request of a 2026-07-28 client."""
-        method, target, size, ids, _ = asked
+        method, target, size, ids = asked[:4]
         name = name_of(method, target)
         self._history.note(self._origin or self._from(), method, name, outcome or "ok", seconds, size, bytes_out, ids)
 
@@ -84,7 +85,7 @@ def asked_now(message: Request, now: float | None = None) -> Asked:
     target = params.get(TARGETS.get(message.method, "")) if params else None
     # Not a view of it, which would keep the whole request in memory.
     kept = None if target is None or len(target) > 2048 else bytes(target)
-    return Asked(message.method, kept, size, ids_now(), time.monotonic() if now is None else now)
+    return Asked(message.method, kept, size, ids_now(), time.monotonic() if now is None else now, message.id)
 
 
 def ids_now() -> Named | None:

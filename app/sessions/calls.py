@@ -1,7 +1,7 @@
 """SessionCalls: the calls of one session, from the tenant's gate to the metrics of their outcomes."""
 
 import time
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -17,11 +17,23 @@ from app.protocol.eras.sessionless_envelope import SESSIONLESS, SUPPORTED
 from app.protocol.exchange import Exchange, asked_version
 from app.protocol.jsonrpc import Request, Response, code_of
 from app.sessions.call_notes import Asked, CallNotes, Noted, ids_now
+from app.sessions.call_spans import CallSpans
 from app.sessions.standstill import StandstillDetector
 from app.streams.session_streams import SessionStreams
 from app.streams.streams import Sink
+from app.tracing.tracer import Tracer
 
 KNOWN_VERSIONS = frozenset(SUPPORTED)
+
+
+class Watchers(NamedTuple):
+    """Who is told of the calls of all sessions, where anybody is."""
+
+    history: CallHistory | None = None
+    tracer: Tracer | None = None
+
+
+UNWATCHED = Watchers()
 
 
 class CallsOwner(Noted, Protocol):
@@ -42,8 +54,8 @@ class SessionCalls:
     """Admits calls, sends those whose turn has come, and counts them when they are over."""
 
     __slots__ = (
-        "_exchange", "_gate", "_is_giving_turns", "_metrics", "_notes", "_session", "_spec", "_standstill", "begun",
-        "bytes_sent",
+        "_exchange", "_gate", "_is_giving_turns", "_metrics", "_notes", "_session", "_spans", "_spec", "_standstill",
+        "begun", "bytes_sent",
     )  # fmt: skip
 
     def __init__(
@@ -53,10 +65,12 @@ class SessionCalls:
         gate: TenantGate,
         metrics: Metrics,
         standstill: StandstillDetector,
-        history: CallHistory | None = None,
+        watchers: Watchers = UNWATCHED,
     ) -> None:
         self._session, self._spec, self._exchange = session, spec, session.exchange
+        history, tracer = watchers
         self._notes = None if history is None else CallNotes(history, session)
+        self._spans = None if tracer is None else CallSpans(tracer, session)
         self._gate, self._metrics, self._standstill = gate, metrics, standstill
         self._is_giving_turns = False
         self.begun = self.bytes_sent = 0
@@ -69,9 +83,12 @@ class SessionCalls:
         except GatewayError as error:
             self._refused(message, error, now, is_own=is_own)
             raise
+        ids, span = ids_now(), None
+        if self._spans is not None:
+            message, span = self._spans.begin(message, ids)
         try:
             call, line = self._exchange.request(message, stream, now, may_stream=may_stream, is_own=is_own)
-            call.came_with(ids_now())
+            call.came_with(ids, span)
             try:
                 if line is not None:
                     self._session.link.send(line)
@@ -83,6 +100,8 @@ class SessionCalls:
             self._gate.end_call()
             self._refused(message, error, now, is_own=is_own)
             raise
+        if span is not None and span.is_whole:
+            span.context.take()
         self.begun += 1
         return line
 
@@ -152,6 +171,8 @@ class SessionCalls:
         if self._exchange.waiting.calls:
             self.give_turns(now)
         seconds, method, session = now - call.started, method_label(call.method), self._session
+        if self._spans is not None and call.span is not None:
+            self._spans.over(call, error_type, seconds)
         if was_sent:
             self._metrics.client_operations.labels(method, error_type).observe(seconds - call.waited_s)
         if not session.is_pooled:
@@ -175,6 +196,8 @@ class SessionCalls:
         """A request of such a client has its answer, of so many bytes."""
         seconds = time.monotonic() - asked.began_at
         self.count_request(asked.method, error_type, seconds)
+        if self._spans is not None:
+            self._spans.answered(asked, error_type)
         if self._notes is not None:
             self._notes.answered(asked, error_type, seconds, size)
 

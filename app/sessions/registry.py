@@ -7,7 +7,6 @@ from typing import Protocol, Self
 
 import anyio
 
-from app.calls.history import CallHistory
 from app.domain import BackendSpec, Limits, Principal, public_id
 from app.errors import (
     SESSION_RETRY_S,
@@ -30,6 +29,8 @@ from app.protocol.commands import Failed
 from app.protocol.event_ids import EventId
 from app.protocol.lifecycle import SessionState
 from app.routing.routes import session_key
+from app.sessions.call_spans import getting_a_process
+from app.sessions.calls import UNWATCHED, Watchers
 from app.sessions.directory import BackendDirectory
 from app.sessions.draining import Draining
 from app.sessions.ended import EndedSessions
@@ -92,10 +93,10 @@ class SessionRegistry:
         durability: Durability | None = None,
         on_timeout: Callable[[Session, Failed], None] = lambda session, failed: None,
         tallies: Tallies | None = None,
-        history: CallHistory | None = None,
+        watchers: Watchers = UNWATCHED,
     ) -> None:
         self._directory, self._links, self._metrics = directory, links, metrics
-        self._on_timeout, self._history = on_timeout, history
+        self._on_timeout, self._watchers = on_timeout, watchers
         self.overload = overload or Overload(metrics)
         self._ownership, self._max_sessions, self._stream_after_s = ownership, max_sessions, stream_after_s
         self._sessions = OpenSessions() if sessions is None else sessions
@@ -213,7 +214,7 @@ class SessionRegistry:
             self._stream_after_s,
             self._on_timeout,
             self._log.opened,
-            self._history,
+            self._watchers,
         )
         session = Session(session_id, principal, spec, surroundings)
         self._sessions.add(session)
@@ -225,7 +226,8 @@ class SessionRegistry:
         """Leases the session's process. Raises as `backend` and Session.connect; then the caller closes it."""
         _, limits = await self._find_backend(*session.spec.key)
         try:
-            await session.connect(self._links, limits)
+            with getting_a_process(self._watchers.tracer, session):
+                await session.connect(self._links, limits)
         except BackendBusy as error:
             error.again_after(max(error.retry_after_s or 0.0, self.overload.retry_after_s()))
             raise

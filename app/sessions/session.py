@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from app.calls.history import CallHistory
 from app.domain import BackendSpec, Limits, Principal, public_id
 from app.errors import BackendTimeout, GatewayError, InvalidMessage, RoutesUnavailable, ShuttingDown
 from app.limits.gates import TenantGate
@@ -22,7 +21,7 @@ from app.protocol.exchange import Exchange, negotiated_version
 from app.protocol.jsonrpc import INTERNAL_ERROR, Notification, Request, Response
 from app.protocol.lifecycle import Lifecycle, SessionState, Trigger
 from app.protocol.revisions import assumed
-from app.sessions.calls import SessionCalls, error_type_of
+from app.sessions.calls import UNWATCHED, SessionCalls, Watchers, error_type_of
 from app.sessions.endings import (
     BACKEND_EXITED,
     DELETED,
@@ -54,7 +53,7 @@ class Surroundings(NamedTuple):
     stream_after_s: float
     on_timeout: Callable[["Session", Failed], None] = lambda session, failed: None
     on_opened: Callable[["Session", str], None] = lambda session, how: None  # how: as SessionLog.opened
-    history: CallHistory | None = None
+    watchers: Watchers = UNWATCHED
 
 
 class Session:
@@ -70,7 +69,7 @@ class Session:
         self.exchange = Exchange(call_s, initialize_s=initialize_s, max_calls=spec.calls_per_session)
         self.link = SessionLink(around.metrics)
         self.streams = SessionStreams(self, self.exchange, self.link.hold_up, around.stream_after_s)
-        self.calls = SessionCalls(self, spec, around.gate, around.metrics, around.standstill, around.history)
+        self.calls = SessionCalls(self, spec, around.gate, around.metrics, around.standstill, around.watchers)
         self.opened_at = self.last_seen = self.heard_at = time.monotonic()  # heard: from its process
         self._lifecycle = Lifecycle()
         self.hello: bytes | None = None  # `initialize` as sent to the process, if it was

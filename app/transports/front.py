@@ -24,6 +24,7 @@ from app.transports.http_sse import HttpSse
 from app.transports.remote.forwarding import forward_refused
 from app.transports.remote.late_heads import LateSend
 from app.transports.request import NO_NAMES, McpRequest
+from app.transports.request_spans import end_trace
 from app.transports.rest import Rest, last_word
 from app.transports.streamable_http import StreamableHttp
 
@@ -51,7 +52,7 @@ class Front:
         guard: StandstillGuard,
     ) -> None:
         self._rest, self._authenticator, self._registry, self._guard = rest, authenticator, registry, guard
-        self._hosts, self._requests, self._public_url, self._inside = rest.door
+        self._hosts, self._requests, self._public_url, self._inside, self._tracer = rest.door
         self._endpoints: dict[str, dict[str, Endpoint]] = {
             "mcp": {"POST": streamable.post, "GET": streamable.get, "DELETE": streamable.delete},
             "sse": {"GET": sse.stream},
@@ -71,6 +72,8 @@ class Front:
             return
         names = NO_NAMES if is_nowhere else _names(path)
         request = McpRequest(scope, receive, send, names, self._public_url, self._requests.error)
+        if self._tracer is not None:
+            request.trace_with(self._tracer)
         current.set(context := LogContext(request.log_fields, request.ids))
         await self._answer(request, context)
 
@@ -99,6 +102,8 @@ class Front:
                 await request.answer_error(GatewayError("Internal error; this node's log has the details"))
         finally:
             context.end()
+            if self._tracer is not None:
+                end_trace(self._tracer, request)
             try:
                 if seen is not None:
                     self._requests.over(request, seen)

@@ -35,6 +35,7 @@ from app.memo import memo
 from app.peers.client import CLIENT_ADDRESS
 from app.peers.credentials import Word
 from app.protocol.jsonrpc import Message, parse_client
+from app.tracing.tracer import Tracer
 from app.transports.access_lines import Seen
 from app.transports.client_gone import ClientGone
 
@@ -65,13 +66,14 @@ class McpRequest:
     __slots__ = (
         "_ask_again", "_kept_body", "_on_error", "_plain_send", "_public_url", "_require_on", "_revocations",
         "_seen", "_watch", "backend", "bytes_in", "headers", "ids", "is_forwarded", "kind", "message",
-        "method", "outcome", "principal", "receive", "scope", "send", "sent_to", "session_id", "tenant",
+        "method", "outcome", "principal", "receive", "scope", "send", "sent_to", "session_id", "tenant", "tracer",
     )  # fmt: skip
     principal: Principal
     message: Message | list[Message] | None
     _kept_body: bytes | None
     _watch: CredentialExpiry | None  # None: not authenticated yet
     _seen: Seen | None
+    tracer: Tracer | None
 
     def __init__(
         self,
@@ -90,9 +92,14 @@ class McpRequest:
         self.method: str = scope["method"]
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.ids = scope[IDS] = request_ids(self.headers)
-        self.message = self._kept_body = self._watch = self._seen = None
+        self.message = self._kept_body = self._watch = self._seen = self.tracer = None
         self.session_id = self.sent_to = self.outcome = ""
         self.bytes_in = 0
+
+    def trace_with(self, tracer: Tracer) -> None:
+        """From now on it is known where the request stands in its trace: by its headers, then by its message."""
+        self.tracer = tracer
+        self.ids.begin_trace(tracer, self.headers)
 
     # --- who asks
 
@@ -252,8 +259,10 @@ class McpRequest:
                 left -= len(message.get("body", b""))
 
     def parse(self, body: bytes) -> Message | list[Message]:
-        """`parse_client`, kept for the log."""
+        """`parse_client`, kept for the log. A trace goes on with what the message says of it."""
         message = self.message = parse_client(body)
+        if self.tracer is not None:
+            self.ids.continue_trace(self.tracer, message, is_forwarded=self.is_forwarded)
         return message
 
     # --- what becomes of it
@@ -335,6 +344,8 @@ class McpRequest:
         """The error as JSON-RPC, counted and logged; for those who administer the tenant with the backend's stderr."""
         if self._seen is not None:
             self._seen.told(error)
+        if self.ids.trace is not None:
+            self.ids.trace.failed(error.reason)
         if self._on_error is not None:
             self._on_error(self, error)
         principal = getattr(self, "principal", None)

@@ -17,6 +17,7 @@ from app.http.errors import http_status
 from app.http.hosts import HostPolicy
 from app.http.problems import TOLD, ProblemResponse
 from app.logs import LogContext, current
+from app.tracing.tracer import Tracer
 from app.transports.client_gone import ClientGone
 from app.transports.remote.peer_requests import PeerRequests
 from app.transports.request import BODY_DEADLINE_S, McpRequest
@@ -35,6 +36,7 @@ class Door(NamedTuple):
     requests: RequestLog
     public_url: str | None = None
     inside: PeerRequests | None = None  # None: there are no other nodes
+    tracer: Tracer | None = None  # of MCP endpoints
 
 
 class Rest:
@@ -42,7 +44,7 @@ class Rest:
 
     def __init__(self, app: ASGIApp, door: Door, pages: Mapping[str, ASGIApp], *, max_body_bytes: int) -> None:
         self.app, self.door, self._pages, self._max_body_bytes = app, door, pages, max_body_bytes
-        self._hosts, self._requests, self._public_url, self._inside = door
+        self._hosts, self._requests, self._public_url, self._inside = door[:4]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Removes a trailing slash, which the routes do not know."""

@@ -9,6 +9,8 @@ ORIGIN = Origin(("acme", "echo"), ("acme", "key", "AAAAAAAA"), "0123456789ab", (
 
 
 class Ids:
+    trace = None
+
     def names(self) -> tuple[str, str]:
         return "r1", "t1"
 

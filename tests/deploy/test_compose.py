@@ -46,7 +46,7 @@ def seconds(text: str) -> float:
 def test_up_starts_two_nodes_with_all_they_need_and_the_single_node_waits_to_be_named():
     started = {name for name, service in SERVICES.items() if not service.get("profiles")}
     assert started == {*NODES, "migrate", "balancer", "redis", "postgres", "prometheus", "grafana"}
-    assert set(SERVICES) - started == {"gateway"}
+    assert set(SERVICES) - started == {"gateway", "jaeger"}
     assert {key for key in COMPOSE if not key.startswith("x-")} == {
         "name",
         "services",
@@ -104,7 +104,7 @@ def test_no_secret_has_a_value_in_the_compose_file():
 def test_nothing_is_published_beyond_this_machine_and_redis_and_the_database_not_at_all():
     for name, service in SERVICES.items():
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
-        assert "ports" not in service or name in ("balancer", "prometheus", "grafana", "gateway")
+        assert "ports" not in service or name in ("balancer", "prometheus", "grafana", "jaeger", "gateway")
     assert COMPOSE["networks"]["inside"]["internal"] is True
     assert SERVICES["redis"]["networks"] == SERVICES["postgres"]["networks"] == ["inside"]
 

@@ -59,7 +59,18 @@ def test_a_fresh_machine_is_well_and_nothing_is_made(capsys, data_dir):
     code, checks = examined(capsys)
     assert code == 0, checks
     assert not data_dir.exists()
-    needed = {"python", "settings", "data directory", "homes", "secret key", "database", "port", "open files", "memory"}
+    needed = {
+        "python",
+        "settings",
+        "data directory",
+        "homes",
+        "secret key",
+        "database",
+        "port",
+        "open files",
+        "memory",
+        "traces",
+    }
     assert needed | {"spawner", "no_new_privs", "node", "npx", "uvx", "git"} | SANDBOX == set(checks)
     assert all(checks[name]["state"] == "ok" for name in needed - {"open files", "memory"})
     assert all(checks[name]["state"] != "missing" for name in SANDBOX)

@@ -7,6 +7,7 @@ from app.config.settings import Settings
 from app.metrics import Metrics
 from app.sessions.open_sessions import OpenSessions
 from app.sessions.standstill import StandstillDetector
+from app.tracing.tracer import Tracer
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,3 +20,4 @@ class Opening:
     node_id: str
     sessions: OpenSessions
     standstill: StandstillDetector
+    tracer: Tracer | None = None

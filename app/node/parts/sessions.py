@@ -23,6 +23,7 @@ from app.sandbox.report import view_of
 from app.sessionless.pooled_session import CallerHomes
 from app.sessionless.requests import SessionlessRequests
 from app.sessionless.suspended_calls import Place
+from app.sessions.calls import Watchers
 from app.sessions.open_sessions import note_timeout
 from app.sessions.registry import SessionRegistry
 from app.this_node.overview import NodeOverview
@@ -70,7 +71,7 @@ async def open_sessions(
             durability=None if routing.is_alone else durability,
             on_timeout=partial(note_timeout, processes.failures, processes.supervisor.find),
             tallies=(tallies := Tallies()),
-            history=history,
+            watchers=Watchers(history, opening.tracer),
         )
     )
     _show_use(opening, registry, processes)

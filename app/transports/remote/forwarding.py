@@ -27,6 +27,7 @@ from app.sessions.endings import DRAIN_RETRY_MS
 from app.transports.client_gone import ClientGone, unless_gone
 from app.transports.event_stream import STALLED_S
 from app.transports.request import McpRequest
+from app.transports.request_spans import hop_to
 
 NOT_OWNER, REFUSED = b"trunkline-not-owner", b"trunkline-forward-refused"
 CLOCK = b"clock"  # the only reason of a refusal that is told
@@ -91,6 +92,13 @@ class Forwarding:
             ShuttingDown: this node forwards nothing any more.
             GatewayError: as `require_still_allowed`.
         """
+        if request.ids.trace is None:
+            await self._forward(request, body, node)
+            return
+        with hop_to(node.id, request):
+            await self._forward(request, body, node)
+
+    async def _forward(self, request: McpRequest, body: bytes, node: NodeRecord) -> None:
         await request.require_still_allowed()
         passage = _Passage(request)
         self.passing.begin(passage)

@@ -1,0 +1,118 @@
+"""CallSpans: the spans of one session's calls, and of its clients' requests. Made only where traces are on."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple, Protocol
+
+from app.calls.record import name_of
+from app.domain import BackendSpec, public_id
+from app.errors import GatewayError
+from app.links.session_link import SessionLink
+from app.protocol.commands import Call
+from app.protocol.eras.sessionless_envelope import SESSIONLESS
+from app.protocol.exchange import MAX_KEPT
+from app.protocol.jsonrpc import Request
+from app.sessions.call_notes import Asked, ids_now
+from app.tracing.context import TraceContext, Traced, new_span
+from app.tracing.spans import MAX_TEXT, Attributes
+from app.tracing.tracer import Tracer
+
+NAMED = frozenset({"tools/call", "prompts/get"})  # a resource's URI may hold secrets
+
+
+class Spanned(Protocol):
+    """The session."""
+
+    id: str
+    spec: BackendSpec
+    version: str
+    link: SessionLink
+    is_pooled: bool  # its requests are not those of clients
+
+
+class CallSpan(NamedTuple):
+    """The span of a call, until it is over. `is_whole`: that of the client's request ends with it."""
+
+    context: TraceContext
+    span: bytes
+    is_whole: bool
+
+
+class CallSpans:
+    """Of one session."""
+
+    __slots__ = ("_session", "_tracer")
+
+    def __init__(self, tracer: Tracer, session: Spanned) -> None:
+        self._tracer, self._session = tracer, session
+
+    def begin(self, message: Request, ids: Traced | None) -> tuple[Request, CallSpan | None]:
+        """The message for the backend, with the context of this call; and the span of the call, if it is recorded.
+
+        What is kept and sent to later processes too, such as `initialize`, is left as it came.
+        """
+        context = None if ids is None else ids.trace
+        if context is None:
+            return message, None
+        span = new_span() if context.is_recorded else b""
+        if message.method not in MAX_KEPT:
+            message = Request(message.id, message.method, context.passed_on(message.params, span))
+        is_whole = not (self._session.is_pooled or context.is_batch)
+        return message, CallSpan(context, span, is_whole) if span else None
+
+    def over(self, call: Call, error_type: str, seconds: float) -> None:
+        """The call has its outcome, so many seconds after it came."""
+        context, span, is_whole = call.span
+        named = call.method, name_of(call.method, call.target) if call.method in NAMED else ""
+        about = self._about() | {"jsonrpc.request.id": call.gateway_id.decode("ascii")}
+        self._tracer.call_over(context, span, named, seconds - call.waited_s, about, error_type)
+        if is_whole:
+            context.take()
+            version = self._session.version
+            about = self._about_request(call.id, version) | {"mcp.session.id": public_id(self._session.id)}
+            self._tracer.request_over(context, *named, about, error_type)
+
+    def answered(self, asked: Asked, error_type: str) -> None:
+        """A request of a 2026-07-28 client has its answer."""
+        context = None if asked.ids is None else asked.ids.trace
+        if context is None or not context.is_recorded or context.is_taken:
+            return
+        context.take()
+        name = name_of(asked.method, asked.target) if asked.method in NAMED else ""
+        self._tracer.request_over(context, asked.method, name, self._about_request(asked.id, SESSIONLESS), error_type)
+
+    def _about_request(self, request_id: bytes, version: str) -> Attributes:
+        return {
+            "trunkline.tenant": self._session.spec.tenant,
+            "trunkline.backend": self._session.spec.name,
+            "mcp.protocol.version": version[:MAX_TEXT],
+            "jsonrpc.request.id": request_id.strip(b'"').decode("utf-8", "replace")[:MAX_TEXT],
+        }
+
+    def _about(self) -> Attributes:
+        spec = self._session.spec
+        transport = "pipe" if spec.url is None else "tcp"
+        return {"trunkline.tenant": spec.tenant, "trunkline.backend": spec.name, "network.transport": transport}
+
+
+@contextmanager
+def getting_a_process(tracer: Tracer | None, session: Spanned) -> Iterator[None]:
+    """Records the wait for a process, or its start, within the request that needs it."""
+    ids = ids_now()
+    context = None if tracer is None or ids is None else ids.trace
+    if tracer is None or context is None or not context.is_recorded:
+        yield
+        return
+    spec, began, error = session.spec, time.monotonic(), "cancelled"
+    about: Attributes = {"trunkline.tenant": spec.tenant, "trunkline.backend": spec.name}
+    try:
+        yield
+        error = ""
+        about["trunkline.process.start"] = "warm" if session.link.was_warm else "cold"
+        about["trunkline.process.id"] = session.link.process or ""
+    except GatewayError as failure:
+        error = failure.reason
+        raise
+    finally:
+        tracer.opening_over(context, time.monotonic() - began, about, error)

@@ -1,0 +1,259 @@
+"""One trace goes from the client through both nodes to the backend, and a collector gets every part of it."""
+
+import json
+import secrets
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.collector import Collector, collecting
+from tests.integration.gateway import ROOT, Gateway, running_gateway
+from tests.integration.nodes import Nodes, running_nodes
+from tests.integration.sessionless_wire import SessionlessClient
+from tests.integration.wire import Wire, rpc, wire
+
+pytestmark = pytest.mark.timeout(300)
+MIRROR = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/mirror.py")]
+PARENT = "00f067aa0ba902b7"
+
+
+@pytest.fixture(scope="module")
+def collector() -> Iterator[Collector]:
+    with collecting() as collector:
+        yield collector
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory, postgres_database: str, collector: Collector) -> Iterator[Nodes]:
+    """Two nodes that begin no traces of their own."""
+    directory, settings = tmp_path_factory.mktemp("traced"), {"ACCESS_LOG": "all", "TRACE_SAMPLE": "0"}
+    with running_nodes(directory, postgres_database, 2, OTLP_ENDPOINT=collector.url, **settings) as nodes:
+        yield nodes
+
+
+@pytest.fixture
+def trace() -> str:
+    return secrets.token_hex(16)
+
+
+def parent_of(trace: str, flags: str = "01") -> str:
+    return f"00-{trace}-{PARENT}-{flags}"
+
+
+def trace_and_span(traceparent: str) -> tuple[str, str]:
+    _, trace, span, _ = traceparent.split("-")
+    return trace, span
+
+
+async def mirrored(session: Wire, meta: dict[str, Any] | None = None, **headers: str) -> dict[str, Any]:
+    """The `_meta` that the backend has got of a call with this one and these headers."""
+    params = {"name": "mirror", "arguments": {}, **({} if meta is None else {"_meta": meta})}
+    response = await session.post(rpc("tools/call", 7, params), **headers)
+    return json.loads(response.json()["result"]["content"][0]["text"])  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+async def elsewhere(two: Nodes) -> AsyncIterator[Wire]:
+    """A session of the first node, spoken to at the second one."""
+    endpoint = two.all[0].endpoint(MIRROR)
+    async with wire(endpoint) as session:
+        session.url = two.urls(endpoint)[1]
+        yield session
+
+
+@pytest.mark.parametrize("place", ["headers", "message"])
+async def test_one_trace_goes_through_both_nodes_to_the_backend(
+    two: Nodes, elsewhere: Wire, collector: Collector, trace: str, place: str
+) -> None:
+    context = {"traceparent": parent_of(trace), "tracestate": "vendor=1", "baggage": "user=x"}
+    if place == "headers":
+        meta = await mirrored(elsewhere, None, **context)
+    else:
+        meta = await mirrored(elsewhere, context)
+    spans = await collector.wait_for(trace, 3)
+    hop, server, client = (
+        spans[key] for key in (("client", "forward"), ("server", "tools/call mirror"), ("client", "tools/call mirror"))
+    )
+    assert hop.parent == PARENT
+    assert server.parent == hop.id
+    assert client.parent == server.id
+    assert trace_and_span(meta["traceparent"]) == (trace, client.id)
+    assert (meta["tracestate"], meta["baggage"]) == ("vendor=1", "user=x")
+    assert {hop.state, server.state, client.state} == {"vendor=1"}
+    assert hop.node != server.node == client.node == hop.about["trunkline.node"]
+    assert hop.began <= server.began <= client.began <= client.ended <= server.ended <= hop.ended
+    assert {each.about["trunkline.request.id"] for each in (hop, server, client)} == {hop.about["trunkline.request.id"]}
+
+
+async def test_log_lines_and_the_record_of_the_call_name_the_trace_of_the_message(
+    two: Nodes, elsewhere: Wire, collector: Collector, trace: str
+) -> None:
+    await mirrored(elsewhere, {"traceparent": parent_of(trace)})
+    (server, *_) = (each for each in (await collector.wait_for(trace, 3)).values() if each.kind == "server")
+    tenant = server.about["trunkline.tenant"]
+    (call,) = (
+        each for each in two.all[0].api("GET", f"/tenants/{tenant}/calls")["items"] if each["method"] == "tools/call"
+    )
+    assert (call["trace_id"], call["request_id"]) == (trace, server.about["trunkline.request.id"])
+    for node in two.all:
+        lines = [json.loads(each) for each in node.log.read_text().splitlines() if f'"{trace}"' in each]
+        assert {each["request"] for each in lines} == {call["request_id"]}
+        assert lines
+
+
+async def test_the_context_of_the_message_is_the_parent_and_that_of_the_headers_is_linked(
+    two: Nodes, collector: Collector, trace: str
+) -> None:
+    other = secrets.token_hex(16)
+    async with wire(two.all[0].endpoint(MIRROR)) as session:
+        meta = {"traceparent": parent_of(trace), "com.example/kept": [1]}
+        told = await mirrored(session, meta, traceparent=parent_of(other))
+    spans = await collector.wait_for(trace, 2)
+    server = spans["server", "tools/call mirror"]
+    assert server.parent == PARENT
+    assert server.links == [(other, PARENT)]
+    assert told["com.example/kept"] == [1]
+    assert "tracestate" not in told
+
+
+async def test_what_the_spans_say(two: Nodes, collector: Collector, trace: str) -> None:
+    endpoint = two.all[0].endpoint(MIRROR)
+    async with wire(endpoint) as session:
+        params = {"name": "fail", "arguments": {"password": "hunter2"}}
+        await session.post(rpc("tools/call", "an id", params), traceparent=parent_of(trace))
+    spans = await collector.wait_for(trace, 2)
+    server, client = spans["server", "tools/call fail"], spans["client", "tools/call fail"]
+    for span in (server, client):
+        assert span.failed
+        assert span.about["error.type"] == span.about["rpc.response.status_code"] == "-32601"
+        assert span.about["mcp.method.name"] == "tools/call"
+        assert span.about["gen_ai.tool.name"] == "fail"
+        assert span.about["gen_ai.operation.name"] == "execute_tool"
+        assert span.about["trunkline.tenant"] == endpoint.tenant
+        assert span.about["trunkline.backend"] == endpoint.name
+    assert (server.about["network.transport"], client.about["network.transport"]) == ("tcp", "pipe")
+    assert server.about["jsonrpc.request.id"] == "an id"
+    assert server.about["mcp.protocol.version"] == "2025-11-25"
+    sent = b"".join(collector.raw)
+    for secret in (b"hunter2", endpoint.key.encode(), session.session_id.encode()):
+        assert secret not in sent
+
+
+async def test_a_new_session_shows_its_process_and_its_handshake(
+    two: Nodes, collector: Collector, trace: str, http: httpx2.AsyncClient
+) -> None:
+    session = Wire(http, two.all[0].endpoint(MIRROR))
+    session.headers["traceparent"] = parent_of(trace)
+    await session.open()
+    spans = await collector.wait_for(trace, 4)
+    server, process = spans["server", "initialize"], spans["internal", "get a process"]
+    assert process.parent == spans["client", "initialize"].parent == server.id
+    assert process.about["trunkline.process.start"] == "cold"
+    assert process.about["trunkline.process.id"]
+    assert spans["server", "notifications/initialized"].parent == PARENT
+
+
+async def test_a_client_without_a_session_has_the_same_spans(
+    two: Nodes, collector: Collector, trace: str, http: httpx2.AsyncClient
+) -> None:
+    for words, count in ((MIRROR, 5), ([*MIRROR, "2026"], 4)):
+        endpoint, trace = two.all[0].endpoint(words), secrets.token_hex(16)
+        client = SessionlessClient(http, endpoint, two.urls(endpoint))
+        answer = await client.request(
+            "tools/call", at=endpoint.mcp, name="mirror", meta={"traceparent": parent_of(trace)}
+        )
+        meta = json.loads(answer["content"][0]["text"])
+        spans = await collector.wait_for(trace, count)
+        server, call = spans["server", "tools/call mirror"], spans["client", "tools/call mirror"]
+        assert server.parent == PARENT
+        assert server.about["mcp.protocol.version"] == "2026-07-28"
+        assert call.parent == server.id
+        assert spans["internal", "get a process"].parent == server.id
+        assert trace_and_span(meta["traceparent"]) == (trace, call.id)
+
+
+async def test_a_client_that_is_not_recorded_is_passed_on_and_sends_nothing(
+    two: Nodes, collector: Collector, elsewhere: Wire, trace: str
+) -> None:
+    told = await mirrored(elsewhere, traceparent=parent_of(trace, "00"), tracestate="vendor=1")
+    assert told["traceparent"].startswith(f"00-{trace}-")
+    assert told["traceparent"].endswith("-00")
+    assert told["tracestate"] == "vendor=1"
+    given = {"traceparent": parent_of(trace, "00"), "x": 1.0}
+    elsewhere.url = elsewhere.url.replace(two.all[1].url, two.all[0].url)
+    assert await mirrored(elsewhere, given) == given
+    assert await mirrored(elsewhere) == {}
+    after = secrets.token_hex(16)
+    await mirrored(elsewhere, {"traceparent": parent_of(after)})
+    await collector.wait_for(after, 2)
+    assert collector.of(trace) == []
+
+
+@pytest.mark.parametrize(
+    "malformed",
+    [
+        "",
+        "00",
+        "zz-" + "0" * 32,
+        "00-" + "0" * 32 + "-00f067aa0ba902b7-01",
+        parent_of("A" * 32),
+        parent_of("é" * 32),
+        7,
+        None,
+    ],
+)
+async def test_a_malformed_context_counts_for_nothing(elsewhere: Wire, malformed: Any, two: Nodes) -> None:
+    given = {"traceparent": malformed, "tracestate": "a=1"}
+    assert await mirrored(elsewhere, given) == given
+    if isinstance(malformed, str) and malformed.isascii():
+        assert await mirrored(elsewhere, traceparent=malformed) == {}
+
+
+async def test_a_refused_call_has_a_span_and_one_without_a_credential_has_none(
+    two: Nodes, collector: Collector, trace: str, http: httpx2.AsyncClient
+) -> None:
+    endpoint = two.all[0].endpoint(MIRROR)
+    session = Wire(http, endpoint)
+    session.headers["Mcp-Session-Id"] = "unknown"
+    response = await session.post(rpc("tools/call", 1, {"name": "x" * 900}), traceparent=parent_of(trace))
+    assert response.status_code == 404
+    spans = await collector.wait_for(trace, 1)
+    (server,) = spans.values()
+    assert (server.about["error.type"], server.failed) == ("session_not_found", True)
+    assert server.name == "tools/call " + "x" * 128
+    session.headers["Authorization"] = "Bearer wrong"
+    stranger, after = secrets.token_hex(16), secrets.token_hex(16)
+    response = await session.post(rpc("tools/call", 1, {"name": "x"}), traceparent=parent_of(stranger))
+    assert response.status_code == 401
+    async with wire(endpoint) as good:
+        await mirrored(good, traceparent=parent_of(after))
+    await collector.wait_for(after, 2)
+    assert collector.of(stranger) == []
+
+
+async def test_traces_that_begin_here_are_those_of_the_answers(tmp_path: Path, collector: Collector) -> None:
+    settings = {"OTLP_ENDPOINT": collector.url + "/v1/traces", "OTLP_HEADERS": "authorization=Bearer%20s%2Ct"}
+    with running_gateway(tmp_path / "data", Gateway, TRACE_SAMPLE="1", **settings) as gateway:
+        async with wire(gateway.endpoint(MIRROR)) as session:
+            response = await session.post(rpc("tools/call", 7, {"name": "mirror"}))
+            trace, span = trace_and_span(response.headers["traceparent"])
+            assert response.headers["traceparent"].endswith("-01")
+            meta = json.loads(response.json()["result"]["content"][0]["text"])
+        spans = await collector.wait_for(trace, 2)
+        server = spans["server", "tools/call mirror"]
+        assert (server.id, server.parent) == (span, "")
+        assert trace_and_span(meta["traceparent"]) == (trace, spans["client", "tools/call mirror"].id)
+        assert collector.requests[-1]["authorization"] == "Bearer s,t"
+        assert collector.requests[-1]["path"] == "/v1/traces"
+        assert gateway.metrics()['trunkline_trace_spans_total{result="sent"}'] >= 2
+
+
+async def test_without_a_collector_nothing_of_a_context_is_touched(session: Wire, gateway: Gateway) -> None:
+    async with wire(gateway.endpoint(MIRROR)) as session:
+        given = {"traceparent": parent_of("1" * 32), "tracestate": " a = 1 ", "baggage": "é"}
+        assert await mirrored(session, given, traceparent=parent_of("2" * 32)) == given
+        assert await mirrored(session, traceparent=parent_of("2" * 32), baggage="a=1") == {}

@@ -1,0 +1,166 @@
+"""A collector that is slow, refuses, hangs or is not there costs spans, which are counted, and nothing else."""
+
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import anyio
+import pytest
+from prometheus_client import CollectorRegistry, Counter
+
+from app.tracing import exporter as module
+from app.tracing.exporter import LAST_S, MAX_BATCH, MAX_QUEUED, SpanExporter
+from app.tracing.otlp import Encoder
+from app.tracing.spans import Span
+from tests.collector import Collector, collecting
+
+pytestmark = pytest.mark.real
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+SPAN = Span("a", "server", TRACE.encode(), b"1" * 16, b"", b"", b"01", 1, 2, {"k": "v"}, "")
+
+
+class Rig:
+    """An exporter, and what it has counted."""
+
+    def __init__(self, url: str) -> None:
+        self.count = Counter("spans", "", ("result",), registry=CollectorRegistry())
+        self.exporter = SpanExporter(url + "/v1/traces", {"x-key": "k"}, Encoder("1", "node-1"), self.count.labels)
+
+    def counted(self, result: str) -> int:
+        return int(self.count.labels(result)._value.get())
+
+    async def until(self, result: str, count: int) -> None:
+        with anyio.fail_after(20):
+            while self.counted(result) < count:
+                await anyio.sleep(0.01)
+        assert self.counted(result) == count
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    with collecting() as collector:
+        yield collector
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Callable[[str], Rig]]:
+    rigs: list[Rig] = []
+
+    def begin(url: str) -> Rig:
+        rigs.append(Rig(url))
+        rigs[-1].exporter.start()
+        return rigs[-1]
+
+    yield begin
+    for rig in rigs:
+        await rig.exporter.aclose()
+
+
+async def test_spans_arrive_in_batches(collector: Collector, start: Callable[[str], Rig]) -> None:
+    rig = start(collector.url)
+    for _ in range(MAX_BATCH + 1):
+        rig.exporter.add(SPAN)
+    await rig.until("sent", MAX_BATCH + 1)
+    assert len(collector.spans) == MAX_BATCH + 1
+    assert len(collector.requests) <= 3
+    assert collector.requests[0]["x-key"] == "k"
+    assert collector.requests[0]["content-type"] == "application/x-protobuf"
+
+
+async def test_the_end_sends_what_is_left(collector: Collector, start: Callable[[str], Rig]) -> None:
+    rig = start(collector.url)
+    rig.exporter.add(SPAN)
+    await rig.exporter.aclose()
+    assert (rig.counted("sent"), len(collector.spans)) == (1, 1)
+
+
+async def test_a_collector_that_hangs_neither_delays_the_loop_nor_the_end_nor_takes_memory(
+    collector: Collector, start: Callable[[str], Rig], caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = start(collector.url)
+    collector.holds.clear()
+    rig.exporter.add(SPAN)
+    with anyio.fail_after(20):
+        while rig.exporter._queue:  # the thread has it, and waits
+            await anyio.sleep(0.01)
+    began = time.monotonic()
+    for _ in range(MAX_QUEUED + 10):
+        rig.exporter.add(SPAN)
+    assert time.monotonic() - began < 1.0
+    assert rig.counted("dropped") == 10
+    assert len(rig.exporter._queue) == MAX_QUEUED
+    began = time.monotonic()
+    await rig.exporter.aclose()
+    assert LAST_S <= time.monotonic() - began < LAST_S + 1.5
+    assert not rig.exporter._queue
+    assert rig.counted("dropped") == 10 + MAX_QUEUED
+    assert "did not take the last spans" in caplog.text
+
+
+async def test_a_collector_that_comes_back_gets_what_it_refused_for_a_while(
+    collector: Collector, start: Callable[[str], Rig], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RETRY_S", (0.05, 30.0))
+    caplog.set_level("INFO")
+    collector.status = 503
+    rig = start(collector.url)
+    rig.exporter.add(SPAN)
+    with anyio.fail_after(20):
+        while not collector.requests:
+            await anyio.sleep(0.005)
+    collector.status = 200
+    await rig.until("sent", 1)
+    assert rig.counted("failed") == 0
+    problems = [each.message for each in caplog.records if each.name == module.__name__]
+    assert problems == ["The collector does not take spans: it answers 503", "The collector takes spans again"]
+
+
+@pytest.mark.parametrize("status", [400, 401, 500])
+async def test_what_it_refuses_for_good_is_not_sent_again(
+    collector: Collector, start: Callable[[str], Rig], status: int
+) -> None:
+    collector.status = status
+    rig = start(collector.url)
+    rig.exporter.add(SPAN)
+    await rig.until("failed", 1)
+    assert len(collector.requests) == 1
+    collector.status = 200
+    rig.exporter.add(SPAN)
+    await rig.until("sent", 1)
+
+
+async def test_a_collector_that_is_not_there_is_tried_again_and_then_given_up(
+    start: Callable[[str], Rig], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RETRY_S", (0.01, 0.01))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    rig = start(f"http://127.0.0.1:{port}")
+    rig.exporter.add(SPAN)
+    await rig.until("failed", 1)
+    assert len([each for each in caplog.records if "does not take spans" in each.message]) == 1
+
+
+async def test_an_end_while_it_waits_to_try_again_is_quick(collector: Collector, start: Callable[[str], Rig]) -> None:
+    collector.status = 503
+    rig = start(collector.url)
+    rig.exporter.add(SPAN)
+    with anyio.fail_after(20):
+        while not collector.requests:
+            await anyio.sleep(0.005)
+    began = time.monotonic()
+    await rig.exporter.aclose()
+    assert time.monotonic() - began < LAST_S
+    assert rig.counted("failed") == 1
+
+
+async def test_a_cancelled_end_is_an_end_too(collector: Collector, start: Callable[[str], Rig]) -> None:
+    rig = start(collector.url)
+    rig.exporter.add(SPAN)
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await rig.exporter.aclose()
+    assert not rig.exporter._thread.is_alive()
+    assert rig.exporter._thread not in threading.enumerate()
+    assert rig.counted("sent") == 1
