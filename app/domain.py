@@ -71,6 +71,7 @@ class Limits:
 
 
 RegistryMode = Literal["off", "keys", "public"]  # who may read what a tenant offers
+InspectionMode = Literal["allowed", "metadata", "forbidden"]  # whether messages may be looked at; strictest last
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,8 @@ class Tenant:
     """One customer of the platform. Backends, keys and sessions belong to exactly one.
 
     `reason` says why it is not `enabled`: its own callers are told. `sandbox_exempt`: its backends may run without what
-    the platform requires of sandboxes. `registry`: who may read its list of servers.
+    the platform requires of sandboxes. `registry`: who may read its list of servers. `inspections`: whether messages of
+    its sessions may be looked at.
     """
 
     name: str
@@ -87,6 +89,7 @@ class Tenant:
     reason: str = ""
     sandbox_exempt: bool = False
     registry: RegistryMode = "off"
+    inspections: InspectionMode = "allowed"
     version: int = 1
 
 

@@ -173,6 +173,12 @@ class Metrics:
             "trunkline_messages_dropped_total", "Messages that could not be delivered, by reason.", "reason"
         )
 
+        self.inspections_open = self._gauge("trunkline_inspections_open", "Open inspections of sessions.")
+        self.inspection_messages_dropped = self._counter(
+            "trunkline_inspection_messages_dropped_total",
+            "Messages that inspections have seen and could not keep, as INSPECTION_MEMORY_MB was used up.",
+        )
+
         self.toolset_members_lost = self._counter(
             "trunkline_toolset_members_lost_total",
             "Members of toolsets that ended in a session, or could not be started for one, by the reason that its "

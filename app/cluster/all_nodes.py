@@ -21,6 +21,7 @@ from app.peers.credentials import Word
 from app.routing.routes import NodeRecord
 from app.sandbox.report import SandboxView
 from app.this_node.activity import NodeActivity, Shown, together
+from app.this_node.inspecting import Inspecting, InspectionAsked, InspectionView, Opened, Seen
 from app.this_node.limits_use import LimitsUse, added
 from app.this_node.listing import CallWindow, Gathered, Listing, Ranked, Window, merged
 from app.this_node.overview import NodeOverview
@@ -43,6 +44,7 @@ ANSWER_S = 1.0  # slower nodes are left out
 MAX_ANSWER_BYTES = 16 << 20
 OVERVIEW = "/internal/overview/"
 CREDENTIAL = "credential"
+_CHANGING = frozenset({"end", "inspect", "close_inspection"})
 ALL = "-"  # for all tenants; no tenant can have this name
 _NOBODY = Principal("", "node", "", frozenset())  # for requests of the node itself
 
@@ -144,6 +146,41 @@ class AllNodes:
             raise nodes_unavailable(told.silent)
         return any(told.rows)
 
+    async def open_inspection(self, tenant: str, asked: InspectionAsked) -> Opened | None:
+        """Opens an inspection where its session is; None if no node has it.
+
+        Raises:
+            NodeUnavailable: a node that may have it did not answer.
+        """
+        words = {"tenant": tenant, **asked.words()}
+        if own := answer_for(self._own, "inspect", words):
+            opened: Opened = own[0]
+            return opened
+        told = await self._ask_others("inspect", list[Opened], **words)
+        if not told.rows and told.silent:
+            raise nodes_unavailable(told.silent)
+        return told.rows[0] if told.rows else None
+
+    async def inspections(self, tenant: str) -> Gathered[InspectionView]:
+        """The tenant's inspections, open and lately ended, the newest first."""
+        found = await self._gather("inspections", list[InspectionView], tenant=tenant)
+        return Gathered(sorted(found.rows, key=lambda each: each.opened_at, reverse=True), found.silent)
+
+    async def inspected(self, tenant: str, inspection: str, after: int, limit: int) -> Seen | None:
+        """Messages of an inspection on any node; None if there is no such inspection. Raises as `end_session`."""
+        asked = {"inspection": inspection, "after": str(after), "limit": str(limit)}
+        found = await self._gather("inspected", list[Seen], tenant=tenant, **asked)
+        if not found.rows and found.silent:
+            raise nodes_unavailable(found.silent)
+        return found.rows[0] if found.rows else None
+
+    async def close_inspection(self, tenant: str, inspection: str) -> bool:
+        """Closes an inspection on any node; False if none was open. Raises as `end_session`."""
+        told = await self._gather("close_inspection", list[bool], tenant=tenant, inspection=inspection)
+        if not any(told.rows) and told.silent:
+            raise nodes_unavailable(told.silent)
+        return any(told.rows)
+
     async def activity(self, tenant: str | None, node: str) -> Shown | None:
         """The last quarter of an hour of one node, or of all (""); None if there is no such node."""
         told = await self._gather("activity", list[NodeActivity], node, tenant=ALL if tenant is None else tenant)
@@ -208,7 +245,7 @@ class AllNodes:
     async def _ask(self, node: NodeRecord, what: str, query: dict[str, str]) -> bytes:
         asked = f"?{urlencode(query)}" if query else ""
         target = f"{OVERVIEW}{what}{asked}".encode()
-        method = "POST" if what == "end" else "GET"
+        method = "POST" if what in _CHANGING else "GET"
         served = current.get()
         named = None if served is None else served.fields().get("request")
         headers = [(b"x-request-id", named.encode("ascii"))] if isinstance(named, str) else []
@@ -247,7 +284,20 @@ def answer_for(own: NodeOverview, what: str, query: dict[str, str]) -> Any:
     if what == "stderr":
         lines = own.stderr(tenant, query.get("process", ""), int(query.get("lines", "0")))
         return [] if lines is None else [list(lines)]
-    return None
+    return None if own.inspecting is None else _of_inspections(own.inspecting, what, tenant, query)
+
+
+def _of_inspections(inspecting: Inspecting, what: str, tenant: str, query: dict[str, str]) -> Any:
+    named = query.get("inspection", "")
+    if what == "inspections":
+        return inspecting.of(tenant)
+    if what == "inspect":
+        opened = inspecting.open(tenant, InspectionAsked.said(query))
+        return [] if opened is None else [opened]
+    if what == "inspected":
+        seen = inspecting.seen(tenant, named, int(query.get("after", "0")), int(query.get("limit", "0")))
+        return [] if seen is None else [seen]
+    return [inspecting.close(tenant, named)] if what == "close_inspection" else None
 
 
 def _asked(tenant: str | None, window: Window) -> dict[str, str]:

@@ -11,6 +11,7 @@ from app.errors import (
     ResponseTooLarge,
     is_refusal,
 )
+from app.links.tapped import Tap, retapped
 from app.processes.link import BackendLink, BackendListener, CallListener, Exit
 from app.protocol import tolerant
 from app.protocol.eras.bridge import Bridge, Out, Pause, ToServer
@@ -38,6 +39,10 @@ class BridgedLink:
 
     def attach(self, listener: BackendListener) -> None:
         """Does nothing: the constructor has attached the session."""
+
+    def tap(self, tap: Tap | None, member: str = "") -> None:
+        """As Tappable: it sees what the process gets and says."""
+        self._link = retapped(self._link, self, tap, member, self._bridge.call_of)
 
     def send(self, line: bytes) -> None:
         """Answers of the bridge itself come later, not from within this call."""

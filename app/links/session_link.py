@@ -6,6 +6,7 @@ from app.domain import BackendSpec, Limits, Principal
 from app.errors import GatewayError, InvalidMessage
 from app.links.bridged import BridgedLink, BridgedSession
 from app.links.source import LinkLease, LinkSource
+from app.links.tapped import Tap, retapped
 from app.metrics import Metrics
 from app.processes.link import BackendLink
 
@@ -65,6 +66,11 @@ class SessionLink:
         """Puts a bridge between the session and its process, which speaks 2026-07-28 only."""
         assert self._link is not None
         self._link = BridgedLink(self._link, session)
+
+    def tap(self, tap: Tap | None, session: BridgedSession) -> None:
+        """`tap` is told what passes the link from now on; None: nobody any more."""
+        if self._link is not None:
+            self._link = retapped(self._link, session, tap)
 
     def send(self, line: bytes) -> None:
         """Writes a line of the client.

@@ -1,9 +1,13 @@
 """What a session sees of its process: where the link to it comes from, and what it reports."""
 
+from collections.abc import Iterable
 from typing import Protocol, runtime_checkable
 
+import msgspec
+
 from app.domain import BackendSpec, Limits, Principal
-from app.processes.link import BackendLink
+from app.errors import GatewayError
+from app.processes.link import BackendLink, Exit
 
 
 class ProcessLink(BackendLink, Protocol):
@@ -55,3 +59,26 @@ class StepGate(Protocol):
 
     def step_ends(self) -> None:
         """Undoes `step_begins`."""
+
+
+class MemberSide(Protocol):
+    """The toolset's link, as its members see it."""
+
+    @property
+    def hello(self) -> dict[str, msgspec.Raw]:
+        """The params of the session's `initialize`."""
+
+    def opened(self, member: int) -> Iterable[bytes]:
+        """The member is initialized: the lines that it gets next."""
+
+    def member_sent(self, member: int, line: bytes, among: tuple[bytes, ...] | None = None) -> None:
+        """A line of the member. With `among` it is a question that belongs to one of these calls."""
+
+    def member_sent_too_much(self, member: int, beginning: bytes, end: bytes) -> None:
+        """As BackendListener.backend_sent_too_much."""
+
+    def member_failed(self, call: bytes, error: GatewayError) -> None:
+        """A call that was passed to the member has failed."""
+
+    def member_lost(self, member: int, error: GatewayError, exit: Exit | None) -> None:
+        """The process is gone, or could not be started."""

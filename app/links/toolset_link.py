@@ -19,6 +19,7 @@ from app.links.bridged import BridgedSession
 from app.links.era import Era
 from app.links.linked_recipes import LinkedRecipes
 from app.links.source import LinkLease
+from app.links.tapped import Tap
 from app.links.toolset_member import State, ToolsetMember
 from app.metrics import Metrics
 from app.processes.link import BackendListener, Exit
@@ -160,6 +161,11 @@ class ToolsetLink:
             self._call(out, call)
         except GatewayError as error:
             self._carry_out_all(self._recipes.runs.failed(call, error))
+
+    def tap(self, tap: Tap | None, member: str = "") -> None:
+        """As Tappable: it sees what each member gets and says."""
+        for index, each in enumerate(self._members):
+            each.tap(tap, self._name(index))
 
     def pause_reading(self) -> None:
         for member in self._members:

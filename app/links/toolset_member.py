@@ -2,10 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from enum import Enum
-from typing import Protocol
 
 import anyio
 import anyio.abc
@@ -23,7 +22,8 @@ from app.errors import (
 )
 from app.links.bridged import BridgedLink
 from app.links.era import Era, probe_s
-from app.links.source import LinkLease
+from app.links.source import LinkLease, MemberSide
+from app.links.tapped import Tap, retapped
 from app.processes.link import BackendLink, Exit
 from app.protocol.eras.sessionless_envelope import refuses_handshake
 from app.protocol.exchange import PING
@@ -60,29 +60,6 @@ class State(Enum):
     ENDED = "ended"  # the session has ended
 
 
-class Side(Protocol):
-    """The toolset's link, as its members see it."""
-
-    @property
-    def hello(self) -> dict[str, msgspec.Raw]:
-        """The params of the session's `initialize`."""
-
-    def opened(self, member: int) -> Iterable[bytes]:
-        """The member is initialized: the lines that it gets next."""
-
-    def member_sent(self, member: int, line: bytes, among: tuple[bytes, ...] | None = None) -> None:
-        """A line of the member. With `among` it is a question that belongs to one of these calls."""
-
-    def member_sent_too_much(self, member: int, beginning: bytes, end: bytes) -> None:
-        """As BackendListener.backend_sent_too_much."""
-
-    def member_failed(self, call: bytes, error: GatewayError) -> None:
-        """A call that was passed to the member has failed."""
-
-    def member_lost(self, member: int, error: GatewayError, exit: Exit | None) -> None:
-        """The process is gone, or could not be started."""
-
-
 class ToolsetMember:
     """Fulfils BridgedSession toward its own link. `lease` waits for a process; what it starts runs in `tasks`, and ends
     with `release`. Without `tasks` it is only asked what it offers (`inquire`)."""
@@ -90,7 +67,7 @@ class ToolsetMember:
     def __init__(
         self,
         index: int,
-        side: Side,
+        side: MemberSide,
         lease: Callable[[], Awaitable[LinkLease]],
         tasks: anyio.abc.TaskGroup | None,
         within_s: float,
@@ -107,6 +84,8 @@ class ToolsetMember:
         self._is_paused = False
         self._last_list = 0
         self._attempt = 0  # to start the process; those before it are given up
+        self._tap: Tap | None = None
+        self._name = ""  # for the tap
 
     @property
     def process(self) -> str | None:
@@ -127,6 +106,12 @@ class ToolsetMember:
             self._link.send(line)
         elif call is not None:
             self._wait(line, call)
+
+    def tap(self, tap: Tap | None, name: str) -> None:
+        """`tap` is told what passes under this name, from the end of a handshake on; None: nobody any more."""
+        self._tap, self._name = tap, name
+        if self._link is not None and self.state is State.OPEN:
+            self._link = retapped(self._link, self, tap, name)
 
     def withdraw(self, call: bytes) -> bool:
         """Whether this call had not been sent, and never will be."""
@@ -245,6 +230,8 @@ class ToolsetMember:
         if self.state is not State.STARTING or link is None:
             return
         self.state = State.OPEN
+        if self._tap is not None:
+            self._link = link = retapped(link, self, self._tap, self._name)
         lease.handshake_succeeded()
         if self._is_paused:
             link.pause_reading()

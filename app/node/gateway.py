@@ -143,6 +143,7 @@ async def open_gateway(settings: Settings, node_id: str | None = None) -> AsyncI
             processes.budgets,
             processes.knowledge,
             sessions.history,
+            sessions.inspecting,
             dict(records.tenants_off),
         )
         find = partial(find_registered, records.backends, records.toolsets)
@@ -192,6 +193,7 @@ def _start_tasks(tasks: TaskGroup, gateway: Gateway) -> None:
     tasks.start_soon(gateway.effects.run)
     tasks.start_soon(sessions.watching.activity.run)
     tasks.start_soon(sessions.watching.problems.run)
+    tasks.start_soon(sessions.inspecting.run)
     if sessions.latency is not None:
         tasks.start_soon(sessions.latency.run)
 

@@ -99,6 +99,8 @@ class SessionlessCall:
     def come_back(self, message: Request, envelope: Envelope) -> None:
         """The client continues with this request: its id, progress token and log level count from now on."""
         self.message, self.envelope, self.deadline = message, envelope, None
+        if self.session.calls.recorder is not None:
+            self.session.calls.recorder.came_back(message)
 
     def wait_with(self, reply: Reply) -> None:
         """The HTTP request that waits for the outcome or the next question."""
@@ -342,7 +344,7 @@ class SessionlessCall:
             outcome.call.answered_as(error_type)
         else:
             error_type, size = outcome.error.reason, 0
-        self.session.calls.answered(self._served, error_type, size)
+        self.session.calls.answered(self._served, outcome, error_type, size)
         reply.answer(outcome)
 
     def _over(self, given_up: str = "") -> None:

@@ -8,14 +8,15 @@ import msgspec
 from app.calls.history import CallHistory
 from app.domain import BackendSpec
 from app.errors import BackendError, CredentialExpired, GatewayError, QuotaExceeded
+from app.inspections.recorder import Recorder
 from app.limit_reached import LimitReached
 from app.limits.gates import TenantGate
 from app.links.session_link import SessionLink
 from app.metrics import Metrics, error_label, method_label
-from app.protocol.commands import Call, Failed, Listen
+from app.protocol.commands import Answer, Call, Failed, Listen, ToStream
 from app.protocol.eras.sessionless_envelope import SESSIONLESS, SUPPORTED
 from app.protocol.exchange import Exchange, asked_version
-from app.protocol.jsonrpc import Request, Response, code_of
+from app.protocol.jsonrpc import Notification, Request, Response, code_of
 from app.sessions.call_notes import Asked, CallNotes, Noted, ids_now
 from app.sessions.call_spans import CallSpans
 from app.sessions.standstill import StandstillDetector
@@ -24,6 +25,7 @@ from app.streams.streams import Sink
 from app.tracing.tracer import Tracer
 
 KNOWN_VERSIONS = frozenset(SUPPORTED)
+LARGE_ANSWER_BYTES = 64 << 10  # smaller answers do not matter to the flood limit
 
 
 class Watchers(NamedTuple):
@@ -55,7 +57,7 @@ class SessionCalls:
 
     __slots__ = (
         "_exchange", "_gate", "_is_giving_turns", "_metrics", "_notes", "_session", "_spans", "_spec", "_standstill",
-        "begun", "bytes_sent",
+        "begun", "bytes_sent", "recorder",
     )  # fmt: skip
 
     def __init__(
@@ -74,6 +76,21 @@ class SessionCalls:
         self._gate, self._metrics, self._standstill = gate, metrics, standstill
         self._is_giving_turns = False
         self.begun = self.bytes_sent = 0
+        self.recorder: Recorder | None = None  # of an inspection, while one is open
+
+    def record(self, recorder: Recorder | None) -> None:
+        """An inspection sees the calls from now on, or none does any more."""
+        self.recorder = recorder
+
+    def told(self, message: Notification | Response) -> None:
+        """The client sends something that needs no answer."""
+        if self.recorder is not None:
+            self.recorder.told(message)
+
+    def pushed(self, command: ToStream) -> None:
+        """The client gets a notification or a question."""
+        if self.recorder is not None:
+            self.recorder.pushed(command.payload)
 
     def begin(self, message: Request, stream: Sink | Listen, now: float, *, is_own: bool) -> bytes | None:
         """Sends a call, or queues it until its turn. Returns its line; None if it waits. Raises as Session.request."""
@@ -83,12 +100,14 @@ class SessionCalls:
         except GatewayError as error:
             self._refused(message, error, now, is_own=is_own)
             raise
-        ids, span = ids_now(), None
+        ids, span, asked = ids_now(), None, message
         if self._spans is not None:
             message, span = self._spans.begin(message, ids)
         try:
             call, line = self._exchange.request(message, stream, now, may_stream=may_stream, is_own=is_own)
             call.came_with(ids, span)
+            if self.recorder is not None and not is_own:
+                self.recorder.asked(asked, call)
             try:
                 if line is not None:
                     self._session.link.send(line)
@@ -107,8 +126,12 @@ class SessionCalls:
 
     def _refused(self, message: Request, error: BaseException, now: float, *, is_own: bool) -> None:
         self._note_limit(error)
-        if self._notes is not None and not is_own and isinstance(error, GatewayError):
+        if is_own or not isinstance(error, GatewayError):
+            return
+        if self._notes is not None:
             self._notes.refused(message, error.reason, now)
+        if self.recorder is not None:
+            self.recorder.refused(message, error)
 
     def require_room(self, messages: int, calls: int, size: int) -> None:
         """Raises QuotaExceeded, RateLimited or Overloaded if a batch does not fit whole; sends nothing."""
@@ -157,11 +180,27 @@ class SessionCalls:
             self._note_limit(error)
             raise
 
+    def answer(self, answer: Answer, now: float) -> None:
+        """Ends a call with what its backend has answered, and passes that on."""
+        call, response = answer.call, answer.response
+        error_type = error_type_of(call.method, response)
+        if error_type:
+            call.answered_as(error_type)
+        size = len(response.value)
+        self.done(call, error_type, now, size)
+        if size > LARGE_ANSWER_BYTES:
+            self._session.link.asked_for(size)
+        if self.recorder is not None and not self._session.is_pooled:
+            self.recorder.answered(answer)
+        (self._session.streams.listen if call.stream is Listen.STREAM else call.stream).answer(answer)
+
     def fail(self, failed: Failed) -> None:
         """Ends a call with an error, and answers it."""
         call, error = failed.call, failed.error.after_sending() if failed.was_sent else failed.error
         self._session.client_seen()
         self.done(call, error.reason, time.monotonic(), was_sent=failed.was_sent)
+        if self.recorder is not None and not self._session.is_pooled:
+            self.recorder.answered(failed)
         (self._session.streams.listen if call.stream is Listen.STREAM else call.stream).answer(failed)
 
     def done(self, call: Call, error_type: str, now: float, size: int = 0, *, was_sent: bool = True) -> None:
@@ -192,8 +231,10 @@ class SessionCalls:
         labels = method_label(method), error_type, self._session.transport, SESSIONLESS
         self._metrics.server_operations.labels(*labels).observe(seconds)
 
-    def answered(self, asked: Asked, error_type: str, size: int) -> None:
+    def answered(self, asked: Asked, outcome: Answer | Failed, error_type: str, size: int) -> None:
         """A request of such a client has its answer, of so many bytes."""
+        if self.recorder is not None:
+            self.recorder.answered(outcome)
         seconds = time.monotonic() - asked.began_at
         self.count_request(asked.method, error_type, seconds)
         if self._spans is not None:

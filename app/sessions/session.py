@@ -9,6 +9,7 @@ import msgspec
 
 from app.domain import BackendSpec, Limits, Principal, public_id
 from app.errors import BackendTimeout, GatewayError, InvalidMessage, RoutesUnavailable, ShuttingDown
+from app.inspections.recorder import Recorder
 from app.limits.gates import TenantGate
 from app.links.respawning import RespawningLink
 from app.links.session_link import SessionLink
@@ -21,7 +22,7 @@ from app.protocol.exchange import Exchange, negotiated_version
 from app.protocol.jsonrpc import INTERNAL_ERROR, Notification, Request, Response
 from app.protocol.lifecycle import Lifecycle, SessionState, Trigger
 from app.protocol.revisions import assumed
-from app.sessions.calls import UNWATCHED, SessionCalls, Watchers, error_type_of
+from app.sessions.calls import UNWATCHED, SessionCalls, Watchers
 from app.sessions.endings import (
     BACKEND_EXITED,
     DELETED,
@@ -39,7 +40,6 @@ from app.streams.session_streams import SessionStreams
 from app.streams.streams import EventStream, Reply, Sink
 
 POOLED_WAITING = 128  # calls that may wait at least: clients of a pooled session cannot open another one
-LARGE_ANSWER_BYTES = 64 << 10  # smaller answers do not matter to the flood limit
 
 
 class Surroundings(NamedTuple):
@@ -94,8 +94,7 @@ class Session:
         self.address, self.client_info = address, client_info
 
     def become_pooled(self, listen: EventStream, reserved: int) -> None:
-        """Clients of 2026-07-28 share it: messages that name no call go to `listen`. `reserved` calls are for the
-        gateway's own requests."""
+        """Clients of 2026-07-28 share it; what names no call goes to `listen`. `reserved` calls are the gateway's."""
         self.streams.listen_on(listen)
         self.is_pooled = True
         self.exchange.waiting.reserve(reserved, POOLED_WAITING)
@@ -142,6 +141,11 @@ class Session:
         self.link.handshake_succeeded()
         self._on_opened(self, "no handshake")
 
+    def record(self, recorder: Recorder | None) -> None:
+        """An inspection sees what passes from now on, on both sides; None: it has ended."""
+        self.calls.record(recorder)
+        self.link.tap(recorder, self)
+
     # --- from the client
 
     def reply(self, expected: int, *, may_stream: bool, expires_at: float | None = None) -> Reply:
@@ -184,6 +188,7 @@ class Session:
         now = self._accept()
         self.gate.check_rate(now)
         line = self._line_of(message, now)
+        self.calls.told(message)
         if line is not None:
             self.link.send(line)
 
@@ -215,6 +220,7 @@ class Session:
         """
         self._accept()
         line = self.exchange.questions.answer(message)
+        self.calls.told(message)
         if line is None:
             self._metrics.messages_dropped.labels("unknown_response").inc()
         else:
@@ -305,15 +311,8 @@ class Session:
         call, response = answer.call, answer.response
         if call.method == "initialize":
             self._initialized(response)
-        error_type = error_type_of(call.method, response)
-        if error_type:
-            call.answered_as(error_type)
         self.last_seen = now
-        size = len(response.value)
-        self.calls.done(call, error_type, now, size)
-        if size > LARGE_ANSWER_BYTES:
-            self.link.asked_for(size)
-        (self.streams.listen if call.stream is Listen.STREAM else call.stream).answer(answer)
+        self.calls.answer(answer, now)
         if response.member == "error":
             self._came_to_nothing(call)
 
@@ -334,6 +333,7 @@ class Session:
     def _carry_out(self, command: Command) -> None:
         match command:
             case ToStream(stream=stream):
+                self.calls.pushed(command)
                 (self.streams.listen if stream is Listen.STREAM else stream).push(command)
             case ToBackend(line=line):
                 self.link.tell(line)

@@ -47,6 +47,7 @@ tenants = sa.Table(
     sa.Column("reason", sa.String(REASON_LENGTH), nullable=False, server_default=""),
     sa.Column("sandbox_exempt", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("registry", sa.String(16), nullable=False, server_default="off"),
+    sa.Column("inspections", sa.String(16), nullable=False, server_default="allowed"),
     sa.Column("version", sa.Integer, nullable=False),
     sa.Column("created_at", UtcDateTime, nullable=False),
 )

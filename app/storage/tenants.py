@@ -87,4 +87,13 @@ def _values(tenant: Tenant) -> dict[str, Any]:
 def _tenant(row: Row[Any]) -> Tenant:
     # A limit that is not in the row has its default; one that this version does not know is ignored.
     limits = {name: value for name, value in row.limits.items() if name in _LIMITS}
-    return Tenant(row.name, Limits(**limits), row.enabled, row.reason, row.sandbox_exempt, row.registry, row.version)
+    return Tenant(
+        row.name,
+        Limits(**limits),
+        row.enabled,
+        row.reason,
+        row.sandbox_exempt,
+        row.registry,
+        row.inspections,
+        row.version,
+    )

@@ -16,6 +16,7 @@ from app.sessionless.requests import SessionlessRequests
 from app.sessions.directory import BackendDirectory
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
+from app.this_node.inspecting import Inspecting
 from app.upstreams.upstreams import Upstreams
 
 Key = tuple[str, str]
@@ -39,6 +40,7 @@ class ChangeEffects:
     _budgets: TenantBudgets
     _knowledge: Knowledge
     _history: CallHistory
+    _inspecting: Inspecting
     tenants_off: dict[str, Disabled] = field(default_factory=dict)
 
     # --- changes
@@ -71,6 +73,7 @@ class ChangeEffects:
         self._directory.forget(tenant.name)
         self._registry.gates.configure(tenant.name, tenant.limits)
         self._budgets.know(tenant.name, tenant.limits)
+        self._inspecting.restrict(tenant.name, tenant.inspections)
         was_off = self.tenants_off.pop(tenant.name, None)
         if not tenant.enabled:
             self.tenants_off[tenant.name] = off = Disabled("tenant", tenant.name, tenant.reason)
@@ -82,6 +85,7 @@ class ChangeEffects:
         self._directory.forget(tenant)
         self.tenants_off.pop(tenant, None)
         self._end_tenant(tenant, "tenant_removed")
+        self._inspecting.tenant_removed(tenant)
         self._history.forget(tenant)
         for key in self._pool.failures.backends():
             if key[0] == tenant:
@@ -92,16 +96,19 @@ class ChangeEffects:
 
     def key_revoked(self, identity: Identity) -> None:
         self._authenticator.forget(identity)
+        self._inspecting.end_of_opener(lambda opener: opener == identity)
         self._registry.close_where(lambda session: session.principal.identity == identity, "key_revoked")
 
     def principal_changed(self, identity: Identity, off: Disabled | None) -> None:
         self._authenticator.forget(identity)
         if off is not None:
+            self._inspecting.end_of_opener(lambda opener: opener == identity)
             self._end(lambda session: session.principal.identity == identity, f"{off.what}_disabled", off)
 
     def issuer_changed(self, tenant: str, issuer: str) -> None:
         self._authenticator.forget_issuer(tenant, issuer)
         theirs = (tenant, issuer)
+        self._inspecting.end_of_opener(lambda opener: opener[:2] == theirs)
         self._registry.close_where(lambda session: session.principal.identity[:2] == theirs, "issuer_changed")
 
     # --- something has changed: it is looked up again when it is needed, and nothing ends
@@ -139,8 +146,8 @@ class ChangeEffects:
         return {*self._pool.backends(), *self._upstreams.backends(), *self._pool.failures.backends(), *running}
 
     def identities(self) -> set[Identity]:
-        """Principals with sessions here."""
-        return {session.principal.identity for session in self._registry}
+        """Principals with sessions or inspections here."""
+        return {*(session.principal.identity for session in self._registry), *self._inspecting.openers()}
 
     def is_off(self, tenant: str) -> bool:
         return tenant in self.tenants_off
@@ -155,6 +162,7 @@ class ChangeEffects:
         """Ends the sessions of its backends and of its principals, and its processes."""
         self._sessionless.forget(tenant)
         self._authenticator.forget_tenant(tenant)
+        self._inspecting.end_of_opener(lambda opener: opener[0] == tenant)
         self._end(lambda session: tenant in (session.spec.tenant, session.principal.tenant), reason, off)
         for key in self._pool.backends():
             if key[0] == tenant:

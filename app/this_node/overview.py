@@ -25,6 +25,7 @@ from app.sessions.endings import ENDED_BY_ADMINISTRATOR
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
 from app.this_node.activity import NodeActivity
+from app.this_node.inspecting import Inspecting
 from app.this_node.limits_use import LimitsUse, use_of
 from app.this_node.listing import CallWindow, Listing, Use, Window, position
 from app.this_node.problems.problem import Problem
@@ -65,7 +66,9 @@ class NodeOverview:
         upstreams: Upstreams | None = None,
         watching: Watching | None = None,
         history: CallHistory | None = None,
+        inspecting: Inspecting | None = None,
     ) -> None:
+        self.inspecting = inspecting
         self._upstreams, self._watching = upstreams, watching or Watching.nothing(node)
         self._history = CallHistory(0, 0) if history is None else history
         self._registry, self._pool, self._supervisor, self._budgets = registry, pool, supervisor, budgets

@@ -29,6 +29,9 @@ from app.catalog.knowledge import Knowledge
 from app.domain import ApiKey, BackendSpec, Guide, Limits, Member, Network, Tenant, Toolset
 from app.errors import Disabled
 from app.http import health
+from app.inspections.inspection import About
+from app.inspections.inspections import Inspections
+from app.inspections.masking import Mask
 from app.limits.rate_limiter import RateLimiter
 from app.links.toolsets import Toolsets
 from app.metrics import Metrics
@@ -50,6 +53,7 @@ from app.storage.tools.guides import GuideRepository
 from app.storage.tools.recipes import RecipeRepository
 from app.storage.tools.toolsets import ToolsetRepository
 from app.this_node.activity import Moment, NodeActivity, Shown, together
+from app.this_node.inspecting import InspectionAsked, InspectionView, Opened, Seen, view_of
 from app.this_node.limits_use import LimitsUse
 from app.this_node.listing import NO_USE, Gathered, Listing, Use, Window
 from app.this_node.problems.problem import Problem, for_tenant
@@ -120,6 +124,8 @@ class Node:
     wrong: list[Problem] = field(default_factory=list)
     check_result: CheckResult = field(default_factory=CheckResult)
     checked: list[BackendSpec] = field(default_factory=list)
+    looked: Inspections = field(default_factory=lambda: Inspections(8 << 20))
+    refusal: Opened | None = None  # of an inspection
 
     def status(self) -> NodeStatus:
         return NodeStatus("n1", "test", AT, len(self.running), len(self.started), False)
@@ -179,6 +185,31 @@ class Node:
 
     async def credential_uses(self, identity: tuple[str, str, str]) -> Gathered[AddressUse]:
         return Gathered(self.came.get(identity, []), self.silent)
+
+    async def open_inspection(self, tenant: str, asked: InspectionAsked) -> Opened | None:
+        if self.refusal is not None:
+            return self.refusal
+        found = next((view for view in self.running.get(tenant, []) if view.id == asked.session), None)
+        if found is None:
+            return None
+        about = About(
+            asked.id, tenant, found.backend, asked.session, found.transport, asked.payloads, asked.reason, asked.opener,
+            AT.timestamp(), AT.timestamp() + asked.seconds,
+        )  # fmt: skip
+        return Opened(view_of(self.looked.open(about, Mask()), "n1"))
+
+    async def inspections(self, tenant: str) -> Gathered[InspectionView]:
+        return Gathered([view_of(each, "n1") for each in self.looked.of(tenant)], self.silent)
+
+    async def inspected(self, tenant: str, inspection: str, after: int, limit: int) -> Seen | None:
+        found = self.looked.find(tenant, inspection)
+        return None if found is None else Seen(view_of(found, "n1"), list(found.after(after))[:limit])
+
+    async def close_inspection(self, tenant: str, inspection: str) -> bool:
+        ended = self.looked.end_where(
+            lambda each: (each.about.tenant, each.about.id) == (tenant, inspection), AT.timestamp(), "closed"
+        )
+        return ended > 0
 
     async def stderr(self, tenant: str, process: str, lines: int) -> list[str] | None:
         known = any(view.id == process for view in self.started.get(tenant, []))

@@ -37,6 +37,7 @@ UNKNOWN = {
     "issuer": "0123456789abcdef",
     "session": "0123456789ab",
     "process": "0123456789abcdef",
+    "inspection": "0123456789abcdef",
 }
 
 

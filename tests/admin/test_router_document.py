@@ -86,7 +86,7 @@ async def test_the_commands_of_the_guide_work_in_their_order(rig):
     known = {"SESSION_ID": "s1", "PROCESS_ID": "p1"}
     for command in COMMANDS:
         method, path, body, headers = request_of(command)
-        content = None if body is None else body.encode()
+        content = None if body is None else Template(body).safe_substitute(known).encode()
         path = PREFIX + Template(path).substitute(known)
         answer = await rig.ask(method, path, content=content, headers=headers)
         assert answer.is_success, (command, answer.text)

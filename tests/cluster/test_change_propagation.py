@@ -44,6 +44,7 @@ from app.this_node.change_effects import ChangeEffects
 from tests.admin.rig import migrated_file
 from tests.redis_servers import RedisServer
 from tests.sessions.fakes import alone
+from tests.this_node.inspected import no_inspections
 from tests.upstreams.rig import make_upstreams
 
 SECRET = b"s" * 32
@@ -124,6 +125,7 @@ class Node:
             budgets,
             self.knowledge,
             CallHistory(0, 0),
+            no_inspections(self.registry),
         )
         issuers = IssuerRepository(self.database)
         reconciler = Reconciler(

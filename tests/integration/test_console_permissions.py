@@ -15,6 +15,7 @@ from tests.integration.gateway import ECHO, ROOT, Endpoint, Gateway, running_gat
 UNKNOWN = {
     "backend": "unknown", "toolset": "unknown", "guide": "unknown", "recipe": "unknown", "key": "AAAAAAAA",
     "issuer": "0123456789abcdef", "session": "0123456789ab", "process": "0123456789abcdef",
+    "inspection": "0123456789abcdef",
 }  # fmt: skip
 ROLES: dict[str, list[str]] = {
     "caller": ["mcp:connect"],

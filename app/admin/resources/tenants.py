@@ -1,19 +1,21 @@
 """/api/v1/tenants"""
 
 from dataclasses import replace
+from typing import get_args
 
 from fastapi import APIRouter, Response
 
 from app.admin.audit_changes import changes_of
 from app.admin.conditions import AskedState, tagged
-from app.admin.context import Access, MayRead, MayRegister, Platform
+from app.admin.context import Access, MayPerhapsManage, MayRead, MayRegister, Platform
 from app.admin.idempotency import ONCE
 from app.admin.paging import AskedPage, Page
 from app.admin.route import AdminRoute
 from app.admin.schemas.tenants import LimitsUseAnswer, TenantAnswer, TenantBody, TenantInUse, TenantPatch
 from app.admin.switches import Switch, switched
-from app.domain import DEFAULT_TENANT, Limits, Tenant
-from app.errors import Conflict
+from app.auth.policy import is_platform_admin
+from app.domain import DEFAULT_TENANT, InspectionMode, Limits, Scope, Tenant
+from app.errors import Conflict, Forbidden
 from app.http.problems import responses
 
 router = APIRouter(route_class=AdminRoute, tags=["tenants"])
@@ -22,7 +24,13 @@ router = APIRouter(route_class=AdminRoute, tags=["tenants"])
 @router.post("/tenants", status_code=201, dependencies=[ONCE], responses=responses(409))
 async def create_tenant(access: Platform, body: TenantBody, response: Response) -> TenantAnswer:
     """Adds a tenant."""
-    tenant = Tenant(body.name, Limits(**dict(body.limits)), sandbox_exempt=body.sandbox_exempt, registry=body.registry)
+    tenant = Tenant(
+        body.name,
+        Limits(**dict(body.limits)),
+        sandbox_exempt=body.sandbox_exempt,
+        registry=body.registry,
+        inspections=body.inspections,
+    )
     act = access.act("tenant.create", "", tenant=tenant.name, changes=changes_of(None, TenantAnswer.of(tenant)))
     tenant = await access.admin.tenants.create(tenant, act=act)
     response.headers["Location"] = f"/api/v1/tenants/{tenant.name}"
@@ -55,15 +63,19 @@ async def get_tenant(access: MayRead, response: Response) -> TenantInUse:
 
 @router.patch("/tenants/{tenant}", responses=responses(404, 409, 412))
 async def change_tenant(
-    access: MayRegister, patch: TenantPatch, response: Response, if_match: AskedState
+    access: MayPerhapsManage, patch: TenantPatch, response: Response, if_match: AskedState
 ) -> TenantAnswer:
-    """Changes limits, whether its backends are exempt from `SANDBOX=require`, or who may read its registry; open
-    sessions stay open. Or switches the tenant off or on again: off, its sessions and processes end within a second on
-    every node, and its keys and tokens are refused, by this API too. The tenant `default` cannot be switched off,
-    because platform administrators belong to it."""
+    """Changes limits, whether its backends are exempt from `SANDBOX=require`, who may read its registry, or whether its
+    sessions may be inspected: open sessions stay open, inspections that are no longer allowed end within a second on
+    every node. Administrators of the tenant may change only `inspections`, and only to something stricter. Or switches
+    the tenant off or on again: off, its sessions and processes end within a second on every node, and its keys and
+    tokens are refused, by this API too. The tenant `default` cannot be switched off, because platform administrators
+    belong to it."""
     tenant = await access.admin.tenants.get(access.tenant)
     if_match.require(TenantAnswer.of(tenant))
     changed = _patched(access, tenant, patch)
+    if not is_platform_admin(access.principal) and not _is_only_stricter(tenant, changed, patch):
+        raise Forbidden([Scope.PLATFORM_ADMIN], held=access.principal.scopes)
     if changed != tenant:
         changes = changes_of(TenantAnswer.of(tenant), TenantAnswer.of(changed))
         act = access.act("tenant.change", "", " ".join(sorted(patch.model_fields_set)), changes=changes)
@@ -85,6 +97,12 @@ async def delete_tenant(access: MayRegister, if_match: AskedState) -> None:
     access.admin.effects.tenant_removed(access.tenant)
 
 
+def _is_only_stricter(old: Tenant, new: Tenant, patch: TenantPatch) -> bool:
+    """Whether a tenant's own administrators may change this."""
+    modes = get_args(InspectionMode)
+    return patch.model_fields_set <= {"inspections"} and modes.index(new.inspections) >= modes.index(old.inspections)
+
+
 def _patched(access: Access, tenant: Tenant, patch: TenantPatch) -> Tenant:
     limits = tenant.limits
     if "limits" in patch.model_fields_set:
@@ -98,5 +116,8 @@ def _patched(access: Access, tenant: Tenant, patch: TenantPatch) -> Tenant:
     registry = tenant.registry
     if "registry" in patch.model_fields_set:
         registry = patch.registry or "off"
-    changed = replace(tenant, limits=limits, sandbox_exempt=exempt, registry=registry)
+    inspections = tenant.inspections
+    if "inspections" in patch.model_fields_set:
+        inspections = patch.inspections or "allowed"
+    changed = replace(tenant, limits=limits, sandbox_exempt=exempt, registry=registry, inspections=inspections)
     return replace(changed, enabled=switch.enabled, reason=switch.reason)

@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 
 from app.admin.schemas.fields import SILENT, Answer, Name, Strict, SwitchPatch
-from app.domain import Limits, RegistryMode
+from app.domain import InspectionMode, Limits, RegistryMode
 
 _LIMITS = Limits()
 
@@ -18,6 +18,13 @@ Registry = Annotated[
     Field(
         description="Who may read the list of its servers under `/registry/{tenant}`: nobody, who has a credential of "
         "the tenant, or everybody."
+    ),
+]
+Inspections = Annotated[
+    InspectionMode,
+    Field(
+        description="Whether the messages of its sessions may be inspected: with payloads, without, or not at all. Its "
+        "administrators may only make it stricter."
     ),
 ]
 Rate = Annotated[float, Field(ge=0, le=1_000_000)]
@@ -43,6 +50,7 @@ class TenantBody(Strict):
     limits: LimitsBody = Field(default_factory=LimitsBody)
     sandbox_exempt: SandboxExempt = False
     registry: Registry = "off"
+    inspections: Inspections = "allowed"
 
 
 class TenantPatch(SwitchPatch):
@@ -51,6 +59,7 @@ class TenantPatch(SwitchPatch):
     limits: LimitsBody | None = None
     sandbox_exempt: SandboxExempt | None = None
     registry: Registry | None = None
+    inspections: Inspections | None = None
 
 
 class TenantAnswer(Answer):
@@ -62,6 +71,7 @@ class TenantAnswer(Answer):
     reason: str
     sandbox_exempt: bool
     registry: str
+    inspections: str
     version: int
 
 

@@ -8,6 +8,7 @@ from app.calls.history import CallHistory
 from app.cluster.durability import Durability
 from app.cluster.journal_writer import JournalWriter
 from app.cluster.session_takeover import SessionTakeover
+from app.domain import BackendSpec
 from app.limits.overload import Marks, Overload
 from app.limits.tallies import Tallies
 from app.limits.use_metrics import show_use
@@ -26,8 +27,11 @@ from app.sessionless.suspended_calls import Place
 from app.sessions.calls import Watchers
 from app.sessions.open_sessions import note_timeout
 from app.sessions.registry import SessionRegistry
+from app.storage.audit import AuditLog
+from app.this_node.inspecting import Inspecting
 from app.this_node.overview import NodeOverview
 from app.this_node.watching import Watching
+from app.upstreams.sealed_headers import HeaderOpener
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,7 @@ class Sessions:
     watching: Watching
     latency: Latency | None
     history: CallHistory
+    inspecting: Inspecting
 
 
 async def open_sessions(
@@ -50,10 +55,7 @@ async def open_sessions(
 ) -> Sessions:
     settings, metrics = opening.settings, opening.metrics
     routing, ownership, pool = routes.routing, routes.ownership, processes.pool
-    overload = Overload(
-        metrics,
-        Marks(settings.shed_lag_s, settings.shed_sessions_percent / 100, settings.shed_calls_percent / 100),
-    )
+    overload = _overload(opening)
     journals = JournalWriter(routing.journals, credentials.sealer, on_fenced=ownership.doubt)
     durability = Durability(journals, processes.leasing.restore)
     history = CallHistory(settings.calls_per_tenant, settings.calls_memory_mb << 20)
@@ -85,7 +87,10 @@ async def open_sessions(
     uses = credentials.authenticator.uses
     redis, sandbox = routing.redis, view_of(opening.node_id, processes.sandboxes)
     latency = None if redis is None else Latency(partial(redis.execute, "PING"))
-    watched = Watched(opening.node_id, records, credentials, processes, routes, registry, overload, sandbox, latency)
+    inspecting = _inspecting(opening, records, credentials, processes, registry)
+    watched = Watched(
+        opening.node_id, records, credentials, processes, routes, registry, overload, sandbox, latency, inspecting
+    )
     watching = watch(watched, tallies)
     overview = NodeOverview(
         opening.node_id,
@@ -100,8 +105,33 @@ async def open_sessions(
         processes.upstreams,
         watching,
         history,
+        inspecting,
     )
-    return Sessions(overload, journals, registry, sessionless, take_over, overview, watching, latency, history)
+    return Sessions(
+        overload, journals, registry, sessionless, take_over, overview, watching, latency, history, inspecting
+    )
+
+
+def _overload(opening: Opening) -> Overload:
+    settings = opening.settings
+    marks = Marks(settings.shed_lag_s, settings.shed_sessions_percent / 100, settings.shed_calls_percent / 100)
+    return Overload(opening.metrics, marks)
+
+
+def _inspecting(
+    opening: Opening, records: Records, credentials: Credentials, processes: Processes, registry: SessionRegistry
+) -> Inspecting:
+    pool, upstreams, opener = processes.pool, processes.upstreams, HeaderOpener(credentials.sealer)
+
+    def spec_of(key: tuple[str, str]) -> BackendSpec | None:
+        return pool.spec_of(key) or upstreams.spec_of(key)
+
+    def headers_of(spec: BackendSpec) -> list[str]:
+        return [] if spec.url is None else [value.decode("utf-8", "replace") for _, value in opener(spec)]
+
+    memory = opening.settings.inspection_memory_mb << 20
+    write = AuditLog(records.database).append
+    return Inspecting(opening.node_id, registry, spec_of, headers_of, write, opening.metrics, memory)
 
 
 def _show_use(opening: Opening, registry: SessionRegistry, processes: Processes) -> None:

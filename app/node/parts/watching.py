@@ -18,6 +18,7 @@ from app.redis.latency import Latency
 from app.sandbox.report import SandboxView
 from app.sessions.registry import SessionRegistry
 from app.this_node.activity import Activity
+from app.this_node.inspecting import Inspecting
 from app.this_node.problems import signs
 from app.this_node.problems.problem import Problem, Severity
 from app.this_node.problems.watch import ProblemWatch
@@ -37,6 +38,7 @@ class Watched:
     overload: Overload
     sandbox: SandboxView
     latency: Latency | None  # without Redis there is none
+    inspecting: Inspecting
 
 
 def watch(watched: Watched, tallies: Tallies) -> Watching:
@@ -62,6 +64,7 @@ def watch(watched: Watched, tallies: Tallies) -> Watching:
             lambda: signs.of_bad_credentials(refusals.credentials),
             lambda: signs.of_credentials(uses.new_addresses(), uses.busy()),
             lambda: signs.of_sandbox(watched.sandbox),
+            watched.inspecting.problems,
         ],
     )
     activity = Activity(tallies, lambda: look(registry.gates, pool.waiting(), supervisor.processes))

@@ -7,7 +7,7 @@ from app.this_node.limits_use import LimitsUse
 NO_LIMITS = dict.fromkeys(
     ("sessions", "processes", "in_flight", "requests_per_second", "burst", "memory_mb", "spawns_per_minute")
 )
-ON = {"enabled": True, "reason": "", "sandbox_exempt": False, "registry": "off"}
+ON = {"enabled": True, "reason": "", "sandbox_exempt": False, "registry": "off", "inspections": "allowed"}
 DEFAULTS = {
     "sessions": 100,
     "sessions_per_principal": None,

@@ -1,0 +1,124 @@
+"""Inspection: which session is looked at, by whom, why and until when; and the messages that were seen, bounded."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from app.inspections.masking import Mask
+from app.inspections.message import InspectedMessage
+
+Ending = Literal["time", "session_ended", "closed", "revoked", "forbidden", "shutdown"]
+LEAVES_MESSAGES: frozenset[Ending] = frozenset({"time", "session_ended"})  # after another end nobody may see them
+Identity = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What an administrator has opened. Times are Unix time; `opener` is the identity of a principal."""
+
+    id: str
+    tenant: str
+    backend: str
+    session: str
+    transport: str
+    payloads: bool
+    reason: str
+    opener: Identity
+    opened_at: float
+    ends_at: float
+
+
+class Inspection:
+    """The messages of one session, the newest ones that fit. `make_room` is told how many bytes one more takes, and
+    returns whether they are free. `secrets_of` returns the secrets of a member of a toolset by its name, or None if
+    they are not known: then no more payloads are kept."""
+
+    def __init__(
+        self,
+        about: About,
+        mask: Mask,
+        make_room: Callable[["Inspection", int], bool],
+        secrets_of: Callable[[str], Iterable[str] | None],
+    ) -> None:
+        self.about, self._mask, self._make_room, self._secrets_of = about, mask, make_room, secrets_of
+        self._members = {""}
+        self._is_mask_complete = True
+        self._messages: deque[InspectedMessage] = deque()
+        self.bytes = self.dropped = 0
+        self.next_number = 1
+        self.ended_at: float | None = None
+        self.ending: Ending | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self.ended_at is None
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    # --- from the recorder
+
+    def add(self, message: InspectedMessage, line: bytes) -> None:
+        """Keeps a message that has passed; after the end nothing."""
+        if not self.is_open:
+            return
+        self.next_number = message.number + 1
+        if message.pair and (other := self.message(message.pair)) is not None:
+            other.found_pair(message.number)
+        if message.member not in self._members:
+            self._meet(message.member)
+        if self.about.payloads and self._is_mask_complete:
+            message.keep_payload(*self._mask.message(line))
+        elif self.about.payloads:
+            message.keep_payload(None, True, 0)
+        if not self._make_room(self, message.kept_bytes):
+            self.dropped += 1
+            return
+        self._messages.append(message)
+        self.bytes += message.kept_bytes
+
+    def _meet(self, member: str) -> None:
+        self._members.add(member)
+        values = self._secrets_of(member)
+        if values is None:
+            self._is_mask_complete = False
+        else:
+            self._mask.learn(values)
+
+    # --- for who looks
+
+    def message(self, number: int) -> InspectedMessage | None:
+        """One message, if it is kept."""
+        first = self._messages[0].number if self._messages else number + 1
+        index = number - first
+        found = self._messages[index] if 0 <= index < len(self._messages) else None
+        if found is not None and found.number == number:
+            return found
+        return next((each for each in self._messages if each.number == number), None)  # one was dropped between
+
+    def after(self, number: int) -> Iterator[InspectedMessage]:
+        """The messages with higher numbers, oldest first."""
+        if not self._messages or self._messages[-1].number <= number:
+            return iter(())
+        return (each for each in self._messages if each.number > number)
+
+    # --- its end
+
+    def drop_oldest(self) -> int:
+        """Returns the bytes by which it has shrunk; 0 if it has none."""
+        if not self._messages:
+            return 0
+        size = self._messages.popleft().kept_bytes
+        self.bytes -= size
+        self.dropped += 1
+        return size
+
+    def end(self, at: float, ending: Ending) -> None:
+        self.ended_at, self.ending = at, ending
+
+    def forget_messages(self) -> int:
+        """Returns the bytes by which it has shrunk."""
+        size, self.bytes = self.bytes, 0
+        self._messages.clear()
+        return size

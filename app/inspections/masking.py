@@ -1,0 +1,136 @@
+"""Mask: removes secrets from messages before they are kept. What is removed is nowhere kept, so nobody can show it."""
+
+import re
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from app.redaction import without_credentials
+
+MASKED = "•••"  # nothing of a secret, and not its length
+MIN_VALUE = 6  # characters of a backend's variable or header that is masked wherever it occurs: `true` is no secret
+MAX_BYTES = 256 << 10  # of a message that is looked through; of a longer one nothing is kept
+MAX_TEXT = 64 << 10  # characters of a message that are kept
+MAX_DEPTH = 60  # below it everything is masked
+
+_NAMES = re.compile(
+    r"(?i)(pass(word|wd|phrase|code)|secret|credential|authori[sz]ation$|cookie|(api|access|private|signing|auth)[-_]?key"
+    r"|^pin$|^pwd$|^otp$|^jwt$)"
+)
+_TOKEN = re.compile(r"(^|[-_.])(?i:token|tokens)$|[a-z]Tokens?$")
+_NO_SECRETS = frozenset({"progressToken", "maxTokens", "max_tokens", "inputTokens", "outputTokens", "totalTokens",
+                         "input_tokens", "output_tokens", "total_tokens"})  # fmt: skip
+# Forms of credentials, in any text.
+_SHAPES = re.compile(
+    r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"  # JWT
+    r"|\b(?:sk|pk|rk)[-_][A-Za-z0-9_-]{16,}|\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_\w{20,}"
+    r"|\bglpat-[\w-]{16,}|\bxox[abeoprs]-[\w-]{10,}|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bAIza[\w-]{30,}"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----(?:.|\n)*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
+)
+_IN_URL = re.compile(r"(\b[a-z][a-z0-9+.-]{1,20}://[^\s/@:]{0,256}:)[^\s/@]{1,512}(?=@)")
+_ASSIGNED = re.compile(
+    r"(?i)((?:\b|_)(?:password|passwd|passphrase|secret|token|api[-_]?key|access[-_]?key|private[-_]?key)\\?[\"']?"
+    r"\s{0,4}[=:]\s{0,4}\\?[\"']?)[^\s\"'\\,;&]{1,512}"
+)
+
+
+class Masked(NamedTuple):
+    """A message as it is kept. `text` is None where nothing is; `secrets`: how many places were masked."""
+
+    text: str | None
+    is_cut: bool
+    secrets: int
+
+
+class Mask:
+    """`values` are secrets themselves: those of the backend's variables and headers."""
+
+    def __init__(self, values: Iterable[str] = ()) -> None:
+        self._known = set[str]()
+        self._values: re.Pattern[str] | None = None
+        self._found = 0
+        self.learn(values)
+
+    def learn(self, values: Iterable[str]) -> None:
+        """These are secrets too, from now on."""
+        self._known.update(form for value in values for form in _forms(value) if len(form) >= MIN_VALUE)
+        longest_first = sorted(self._known, key=len, reverse=True)
+        self._values = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+
+    def message(self, line: bytes) -> Masked:
+        """A message without its secrets, cut to MAX_TEXT."""
+        if len(line) > MAX_BYTES:
+            return Masked(None, True, 0)
+        self._found = 0
+        try:
+            text = msgspec.json.encode(self._cleaned(msgspec.json.decode(line))).decode()
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            text = self.text(line.decode("utf-8", "replace"))
+        return Masked(text[:MAX_TEXT], len(text) > MAX_TEXT, self._found)
+
+    def text(self, text: str) -> str:
+        """A text without its secrets."""
+        cleaned = text if self._values is None else self._put(self._values, MASKED, text)
+        cleaned = self._put(_SHAPES, MASKED, cleaned)
+        cleaned = self._put(_IN_URL, rf"\g<1>{MASKED}", cleaned)
+        cleaned = self._put(_ASSIGNED, rf"\g<1>{MASKED}", cleaned)
+        without = without_credentials(cleaned)
+        self._found += without != cleaned
+        return without
+
+    def _put(self, pattern: re.Pattern[str], mark: str, text: str) -> str:
+        cleaned, times = pattern.subn(mark, text)
+        self._found += times
+        return cleaned
+
+    def _cleaned(self, value: Any, depth: int = 0, *, is_secret: bool = False) -> Any:
+        """`is_secret`: it is the value of a member whose name says so; all its texts and numbers are masked."""
+        if isinstance(value, dict):
+            if depth > MAX_DEPTH:
+                return self._masked()
+            return {self.text(name): self._member(name, each, depth, is_secret) for name, each in value.items()}
+        if isinstance(value, list):
+            if depth > MAX_DEPTH:
+                return self._masked()
+            return [self._cleaned(each, depth + 1, is_secret=is_secret) for each in value]
+        if value is None or isinstance(value, bool):
+            return value
+        if is_secret:
+            return self._masked()
+        return self._string(value, depth) if isinstance(value, str) else value
+
+    def _member(self, name: str, value: Any, depth: int, is_secret: bool) -> Any:
+        if name == "properties" and isinstance(value, dict):  # of a schema: names of parameters, no values
+            return {key: self._cleaned(each, depth + 2) for key, each in value.items()}
+        return self._cleaned(value, depth + 1, is_secret=is_secret or names_secret(name))
+
+    def _string(self, value: str, depth: int) -> str:
+        """Servers like to answer with JSON in a text."""
+        if value[:1] in ("{", "[") and depth < MAX_DEPTH:
+            try:
+                inner = msgspec.json.decode(value)
+                before = self._found
+                cleaned = self._cleaned(inner, depth + 1)
+                return value if self._found == before else msgspec.json.encode(cleaned).decode()
+            except (msgspec.DecodeError, UnicodeError, RecursionError):
+                pass
+        return self.text(value)
+
+    def _masked(self) -> str:
+        self._found += 1
+        return MASKED
+
+
+def names_secret(name: str) -> bool:
+    """Whether a member of this name has a secret."""
+    return name not in _NO_SECRETS and (_NAMES.search(name) is not None or _TOKEN.search(name) is not None)
+
+
+def _forms(value: str) -> Iterable[str]:
+    """A value, and how it looks in JSON; of `Bearer abc` also the second word."""
+    value = value.strip()
+    yield value
+    if len(words := value.split()) == 2:
+        yield words[1]
+    yield msgspec.json.encode(value).decode()[1:-1]

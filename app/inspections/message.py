@@ -1,0 +1,46 @@
+"""InspectedMessage: one message of an inspected session, as it passed one side of the gateway."""
+
+from typing import Literal
+
+import msgspec
+
+Side = Literal["client", "backend"]
+Direction = Literal["to_server", "to_client"]
+Kind = Literal["request", "notification", "result", "error", "invalid"]
+
+FIXED_BYTES = 400  # of one that is kept, besides its texts
+
+
+class InspectedMessage(msgspec.Struct, gc=False):
+    """`number` counts within the inspection. `pair` is the same message on the other side of the gateway, `answers` the
+    request that it answers, both by number; 0 where there is none. Nothing of it is interpreted: `method`, `tool` and
+    `id` are what client and server wrote, cut."""
+
+    number: int
+    at: float  # Unix time
+    side: Side
+    direction: Direction
+    kind: Kind
+    method: str
+    id: str  # the JSON-RPC id on this side, as JSON
+    tool: str
+    member: str  # of a toolset, by its backend's name
+    size: int  # bytes on this side
+    pair: int = 0
+    answers: int = 0
+    took_ms: float | None = None  # of an answer
+    payload: str | None = None
+    is_cut: bool = False  # there was more of the payload, or all of it was too much
+    secrets: int = 0  # places of the payload that are masked
+
+    def keep_payload(self, payload: str | None, is_cut: bool, secrets: int) -> None:
+        self.payload, self.is_cut, self.secrets = payload, is_cut, secrets
+
+    def found_pair(self, number: int) -> None:
+        self.pair = number
+
+    @property
+    def kept_bytes(self) -> int:
+        """The memory that it takes, about."""
+        payload = 0 if self.payload is None else len(self.payload) * (1 if self.payload.isascii() else 4)
+        return FIXED_BYTES + len(self.method) + len(self.id) + len(self.tool) + payload

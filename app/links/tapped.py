@@ -1,0 +1,98 @@
+"""TappedLink: a link that tells an inspection what passes. It is there while one is open; others pay nothing."""
+
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+from app.errors import GatewayError
+from app.processes.link import BackendLink, BackendListener, CallListener, Exit
+
+Outer = Callable[[bytes], bytes | None]
+
+
+class Tap(Protocol):
+    """What is told (`inspections.recorder.Recorder`)."""
+
+    def to_backend(self, line: bytes, member: str = "", outer: Outer | None = None) -> None:
+        """A line is written. `outer`: the session's id of a call, by that which is in the line."""
+
+    def from_backend(self, line: bytes, member: str = "") -> None:
+        """A line has come; `passed_on` follows when all that it causes has happened."""
+
+    def passed_on(self) -> None: ...
+
+
+@runtime_checkable
+class Tappable(Protocol):
+    """A link with others behind it, which are tapped instead: all is seen as the processes see it."""
+
+    def tap(self, tap: Tap | None, member: str = "") -> None:
+        """`tap` is told from now on; None: nobody any more."""
+
+
+class TappedLink:
+    """Fulfils BackendLink toward the session, and CallListener toward the link."""
+
+    def __init__(
+        self, link: BackendLink, listener: CallListener, tap: Tap, member: str = "", outer: Outer | None = None
+    ) -> None:
+        self._link, self._listener, self._tap, self._member, self._outer = link, listener, tap, member, outer
+        link.attach(self)
+
+    def removed(self) -> BackendLink:
+        """The link, which talks to the listener itself again."""
+        self._link.attach(self._listener)
+        return self._link
+
+    # --- BackendLink
+
+    def attach(self, listener: BackendListener) -> None:
+        assert isinstance(listener, CallListener)
+        self._listener = listener
+
+    def send(self, line: bytes) -> None:
+        self._tap.to_backend(line, self._member, self._outer)
+        self._link.send(line)
+
+    def pause_reading(self) -> None:
+        self._link.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._link.resume_reading()
+
+    def asked_for(self, size: int) -> None:
+        self._link.asked_for(size)
+
+    def heard_noise(self, line: bytes) -> None:
+        self._link.heard_noise(line)
+
+    def answering(self) -> bytes | None:
+        return self._link.answering()
+
+    # --- CallListener
+
+    def backend_sent(self, line: bytes) -> None:
+        self._tap.from_backend(line, self._member)
+        try:
+            self._listener.backend_sent(line)
+        finally:
+            self._tap.passed_on()
+
+    def backend_sent_too_much(self, beginning: bytes, end: bytes = b"") -> None:
+        self._listener.backend_sent_too_much(beginning, end)
+
+    def backend_failed(self, call: bytes, error: GatewayError) -> None:
+        self._listener.backend_failed(call, error)
+
+    def backend_exited(self, exit: Exit) -> None:
+        self._listener.backend_exited(exit)
+
+
+def retapped(
+    link: BackendLink, listener: CallListener, tap: Tap | None, member: str = "", outer: Outer | None = None
+) -> BackendLink:
+    """The link with this tap instead of the one that it may have; or with none."""
+    if isinstance(link, Tappable):
+        link.tap(tap, member)
+        return link
+    bare = link.removed() if isinstance(link, TappedLink) else link
+    return bare if tap is None else TappedLink(bare, listener, tap, member, outer)

@@ -1,0 +1,159 @@
+"""…/inspections: who may open one, what it shows to whom, the trail, and the tenant's own word."""
+
+import json
+
+import pytest
+
+from app.inspections.message import InspectedMessage
+from app.this_node.inspecting import Opened
+
+PATH = "/api/v1/tenants/acme/inspections"
+BODY = {"session": "a1b2c3d4e5f6", "reason": "ticket 4711", "payloads": True}
+
+
+@pytest.fixture
+def rig(rig):
+    rig.node.add_session("acme", "a1b2c3d4e5f6")
+    return rig
+
+
+async def opened(rig, **fields):
+    return (await rig.ask("POST", PATH, {**BODY, **fields})).json()
+
+
+def say(rig, id: str, text: str) -> None:
+    inspection = rig.node.looked.find("acme", id)
+    number, line = inspection.next_number, json.dumps({"text": text}).encode()
+    inspection.add(
+        InspectedMessage(number, 5.0, "client", "to_server", "request", "tools/call", "7", "echo", "", len(line)), line
+    )
+
+
+async def test_one_is_opened_listed_and_closed_and_the_trail_says_why(rig):
+    answer = await rig.ask("POST", PATH, BODY)
+    assert answer.status_code == 201
+    about = answer.json()
+    assert answer.headers["location"] == f"{PATH}/{about['id']}"
+    assert (about["session"], about["backend"], about["reason"]) == ("a1b2c3d4e5f6", "echo", "ticket 4711")
+    assert (about["opener_tenant"], about["issuer"], about["ending"]) == ("default", "key", None)
+    assert (await rig.ask("GET", PATH)).json() == {"items": [about], "silent_nodes": []}
+    assert (await rig.ask("GET", f"{PATH}/{about['id']}")).json() == about
+    assert (await rig.ask("DELETE", f"{PATH}/{about['id']}")).status_code == 204
+    assert (await rig.ask("DELETE", f"{PATH}/{about['id']}")).status_code == 404
+    trail = [(act.action, act.target, act.detail) for act in await rig.trail("acme")]
+    target = f"inspections/{about['id']}"
+    assert trail[:2] == [
+        ("inspection.open", target, "session a1b2c3d4e5f6 of echo, with payloads, 15 min: ticket 4711"),
+        ("inspection.close", target, "closed"),
+    ]
+
+
+@pytest.mark.parametrize("body", [
+    {"session": "a1b2c3d4e5f6"}, {**BODY, "reason": ""}, {**BODY, "reason": "two\nlines"}, {**BODY, "minutes": 61},
+    {**BODY, "minutes": 0}, {**BODY, "reason": "x" * 301}, {**BODY, "more": 1},
+])  # fmt: skip
+async def test_a_reason_and_a_bounded_time_are_needed(rig, body):
+    assert (await rig.ask("POST", PATH, body)).status_code == 422
+    assert await rig.trail("acme") == []
+
+
+async def test_a_session_of_others_or_of_nobody_is_not_found(rig):
+    rig.node.add_session("zenith", "ffffffffffff")
+    for session in ("ffffffffffff", "unknown"):
+        answer = await rig.ask("POST", PATH, {**BODY, "session": session})
+        assert (answer.status_code, answer.json()["reason"]) == (404, "session_not_found")
+    rig.node.silent = ["n2"]
+    assert (await rig.ask("POST", PATH, {**BODY, "session": "unknown"})).status_code == 503
+
+
+async def test_who_may_read_sees_that_it_is_there_and_no_payload(rig):
+    about = await opened(rig)
+    say(rig, about["id"], "hello <script>")
+    reader, administrator = await rig.key("acme", "tenant:read"), await rig.key("acme", "tenant:admin")
+    assert (await rig.ask("GET", PATH, key=reader)).json()["items"][0]["reason"] == "ticket 4711"
+    shown = (await rig.ask("GET", f"{PATH}/{about['id']}/messages", key=reader)).json()["items"]
+    assert [(each["method"], each["payload"]) for each in shown] == [("tools/call", None)]
+    lines = (await rig.ask("GET", f"{PATH}/{about['id']}/messages?format=jsonl", key=reader)).text
+    assert "hello" not in lines
+    shown = (await rig.ask("GET", f"{PATH}/{about['id']}/messages", key=administrator)).json()["items"]
+    assert "hello <script>" in shown[0]["payload"]
+    for method, path in (("POST", PATH), ("DELETE", f"{PATH}/{about['id']}")):
+        refused = await rig.ask(method, path, BODY if method == "POST" else None, key=reader)
+        assert (refused.status_code, refused.json()["reason"]) == (403, "insufficient_scope")
+    assert (await rig.ask("POST", PATH, BODY, key=await rig.key("acme", "mcp:connect"))).status_code == 403
+
+
+async def test_another_tenant_is_refused_as_for_an_unknown_one(rig):
+    about = await opened(rig)
+    key = await rig.key("zenith", "tenant:admin")
+    for path in (PATH, f"{PATH}/{about['id']}", f"{PATH}/{about['id']}/messages"):
+        theirs = await rig.ask("GET", path, key=key)
+        unknown = await rig.ask("GET", path.replace("acme", "unknown"), key=key)
+        assert (theirs.status_code, theirs.json()["detail"]) == (404, unknown.json()["detail"])
+    own = await rig.ask("GET", f"{PATH.replace('acme', 'zenith')}/{about['id']}", key=key)
+    assert (own.status_code, own.json()["detail"]) == (404, "Inspection not found")
+
+
+async def test_messages_come_in_pages_and_as_lines(rig):
+    about = await opened(rig)
+    for number in range(5):
+        say(rig, about["id"], f"<b>{number}</b>")
+    path = f"{PATH}/{about['id']}/messages"
+    first = (await rig.ask("GET", f"{path}?limit=3")).json()
+    assert [each["number"] for each in first["items"]] == [1, 2, 3]
+    rest = (await rig.ask("GET", f"{path}?limit=3&after={first['next_after']}")).json()
+    assert [each["number"] for each in rest["items"]] == [4, 5]
+    assert (await rig.ask("GET", f"{path}?after=5")).json()["next_after"] == 5
+    answer = await rig.ask("GET", f"{path}?format=jsonl")
+    assert answer.headers["content-type"].startswith("application/jsonl")
+    assert answer.headers["content-disposition"] == f'attachment; filename="inspection-{about["id"]}.jsonl"'
+    lines = [json.loads(line) for line in answer.text.splitlines()]
+    assert [each["number"] for each in lines] == [1, 2, 3, 4, 5]
+    assert lines[0] == first["items"][0]
+
+
+async def test_a_node_that_refuses_says_why_and_the_trail_that_it_was_not_opened(rig):
+    rig.node.refusal = Opened(refusal="this session is inspected already: x")
+    assert (await rig.ask("POST", PATH, BODY)).status_code == 409
+    rig.node.refusal = Opened(refusal="too many", is_limit=True)
+    assert (await rig.ask("POST", PATH, BODY)).status_code == 429
+    details = [act.detail for act in await rig.trail("acme") if act.action == "inspection.close"]
+    assert details == ["not opened: this session is inspected already: x", "not opened: too many"]
+
+
+async def test_a_tenant_tightens_its_own_rule_and_only_the_platform_loosens_it(rig):
+    tenant, key = "/api/v1/tenants/acme", await rig.key("acme", "tenant:admin")
+
+    async def patch(mode, key=None, **more):
+        return (await rig.ask("PATCH", tenant, {"inspections": mode, **more}, key=key)).status_code
+
+    assert await patch("metadata", key) == 200
+    refused = await rig.ask("POST", PATH, BODY)
+    assert (refused.status_code, "without payloads only" in refused.json()["detail"]) == (409, True)
+    assert (await rig.ask("POST", PATH, {**BODY, "payloads": False})).status_code == 201
+    assert await patch("forbidden", key) == 200
+    assert (await rig.ask("POST", PATH, {**BODY, "payloads": False})).status_code == 409
+    assert [await patch(mode, key) for mode in ("forbidden", "metadata", "allowed", None)] == [200, 403, 403, 403]
+    assert await patch("forbidden", key, registry="public") == 403
+    assert (await rig.ask("PATCH", tenant, {"limits": {"sessions": 1}}, key=key)).status_code == 403
+    assert await patch("forbidden", await rig.key("acme", "tenant:read")) == 403
+    assert await patch("allowed") == 200
+    changes = [act.changes[0] for act in await rig.trail("acme") if act.action == "tenant.change"]
+    assert [(each.old, each.new) for each in changes] == [
+        ("allowed", "metadata"), ("metadata", "forbidden"), ("forbidden", "allowed"),
+    ]  # fmt: skip
+
+
+async def test_one_that_was_forbidden_while_it_was_opened_is_closed(rig):
+    administrator = await rig.key("acme", "tenant:admin")
+    open_inspection = rig.node.open_inspection
+
+    async def forbidden_meanwhile(tenant, asked):
+        assert (
+            await rig.ask("PATCH", "/api/v1/tenants/acme", {"inspections": "forbidden"}, key=administrator)
+        ).is_success
+        return await open_inspection(tenant, asked)
+
+    rig.node.open_inspection = forbidden_meanwhile
+    assert (await rig.ask("POST", PATH, BODY)).status_code == 409
+    assert [each.ending for each in rig.node.looked.of("acme")] == ["closed"]

@@ -1,0 +1,133 @@
+"""Inspection and Inspections: limits, and the end."""
+
+import pytest
+
+from app.errors import Conflict, QuotaExceeded
+from app.inspections.inspection import About, Inspection
+from app.inspections.inspections import KEPT_S, MAX_ENDED, MAX_OPEN_OF_TENANT, Inspections
+from app.inspections.masking import Mask
+from app.inspections.message import InspectedMessage
+
+KEY = ("default", "key", "root")
+
+
+def about(id: str, tenant: str = "acme", *, payloads: bool = True, ends_at: float = 100.0) -> About:
+    return About(id, tenant, "echo", f"s-{id}", "streamable", payloads, "why", KEY, 0.0, ends_at)
+
+
+def say(inspection: Inspection, text: str, member: str = "") -> int:
+    number = inspection.next_number
+    line = text.encode()
+    inspection.add(
+        InspectedMessage(number, 1.0, "client", "to_server", "notification", "x", "", "", member, len(line)), line
+    )
+    return number
+
+
+def texts(inspection: Inspection) -> list[str | None]:
+    return [each.payload for each in inspection.after(0)]
+
+
+def test_the_oldest_is_dropped_where_one_is_full_and_the_others_stay() -> None:
+    dropped: list[int] = []
+    inspections = Inspections(80_000, on_dropped=dropped.append)
+    one, other = inspections.open(about("1"), Mask()), inspections.open(about("2"), Mask())
+    say(other, '"kept"')
+    for number in range(30):
+        say(one, f'"{number:04d}{"x" * 1000}"')
+    assert one.bytes <= 10_000
+    assert len(one) + one.dropped == 30
+    assert sum(dropped) == one.dropped > 0
+    last = texts(one)[-1]
+    assert last is not None
+    assert last.startswith('"0029')
+    assert texts(other) == ['"kept"']
+    assert one.message(1) is None
+    found = one.message(30)
+    assert found is not None
+    assert found.number == 30
+
+
+def test_a_tenant_may_have_half_of_the_memory_and_all_together_the_whole() -> None:
+    inspections = Inspections(80_000)
+    for tenant in ("acme", "zenith", "third"):
+        for number in range(8):
+            inspection = inspections.open(about(f"{tenant}{number}", tenant), Mask())
+            for _ in range(20):
+                say(inspection, f'"{"x" * 1000}"')
+    assert inspections.bytes <= 80_000
+    assert sum(each.bytes for each in inspections.of("acme")) <= 40_000
+
+
+def test_a_message_that_never_fits_is_counted() -> None:
+    inspection = Inspections(8_000).open(about("1"), Mask())
+    say(inspection, '"small"')
+    say(inspection, f'"{"x" * 2000}"')
+    assert (len(inspection), inspection.dropped) == (0, 2)
+
+
+def test_limits_and_one_inspection_of_a_session() -> None:
+    inspections = Inspections(8 << 20)
+    inspections.open(about("0"), Mask())
+    with pytest.raises(Conflict, match="already: 0"):
+        inspections.open(about("0"), Mask())
+    for number in range(1, MAX_OPEN_OF_TENANT):
+        inspections.open(about(str(number)), Mask())
+    with pytest.raises(QuotaExceeded):
+        inspections.open(about("one more"), Mask())
+    inspections.open(about("1", "zenith"), Mask())
+    with pytest.raises(Conflict, match="INSPECTION_MEMORY_MB"):
+        Inspections(0).open(about("0"), Mask())
+
+
+def test_after_its_time_what_it_saw_can_be_read_for_ten_minutes() -> None:
+    ended: list[Inspection] = []
+    inspections = Inspections(8 << 20, on_end=ended.append)
+    inspection = inspections.open(about("1", ends_at=10.0), Mask())
+    say(inspection, '"x"')
+    inspections.sweep(9.0)
+    assert inspection.is_open
+    inspections.sweep(10.0)
+    assert (inspection.ending, ended, len(inspections)) == ("time", [inspection], 0)
+    say(inspection, '"later"')
+    assert texts(inspections.of("acme")[0]) == ['"x"']
+    inspections.sweep(10.0 + KEPT_S + 1)
+    assert texts(inspection) == []
+    assert inspections.bytes == 0
+
+
+@pytest.mark.parametrize("ending", ["closed", "revoked", "forbidden"])
+def test_other_ends_remove_it_at_once_also_of_one_that_had_run_out(ending: str) -> None:
+    inspections = Inspections(8 << 20)
+    old, new = inspections.open(about("1", ends_at=10.0), Mask()), inspections.open(about("2"), Mask())
+    for each in (old, new):
+        say(each, '"x"')
+    inspections.sweep(10.0)
+    assert inspections.end_where(lambda each: True, 11.0, ending) == 1  # type: ignore[arg-type]
+    assert (texts(old), texts(new)) == ([], [])
+    assert (old.ending, new.ending) == ("time", ending)
+
+
+def test_a_bounded_number_of_ended_ones_is_listed() -> None:
+    inspections = Inspections(8 << 20)
+    for number in range(MAX_ENDED + 5):
+        inspections.end(inspections.open(about(str(number)), Mask()), 1.0, "closed")
+    assert len(inspections.of("acme")) == MAX_ENDED
+    assert inspections.find("acme", "0") is None
+    assert inspections.find("zenith", "10") is None
+    inspections.forget("acme")
+    assert inspections.of("acme") == []
+
+
+def test_the_secrets_of_a_member_are_learned_and_without_them_no_payload_is_kept() -> None:
+    secrets = {"red": ["red-secret-value"]}
+    inspection = Inspections(8 << 20).open(about("1"), Mask(), secrets.get)
+    say(inspection, '"red-secret-value"')
+    say(inspection, '"red-secret-value"', "red")
+    say(inspection, '"blue-secret-value"', "blue")
+    say(inspection, '"anything"')
+    first, second, third, fourth = inspection.after(0)
+    assert "red" in str(first.payload)
+    assert second.payload is not None
+    assert "red" not in second.payload
+    assert (third.payload, third.is_cut, fourth.payload) == (None, True, None)

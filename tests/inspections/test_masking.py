@@ -1,0 +1,86 @@
+"""Mask: what is removed from messages, and what is not."""
+
+import json
+from typing import Any
+
+import pytest
+
+from app.inspections.masking import MASKED, MAX_BYTES, MAX_TEXT, Mask, names_secret
+
+
+def shown(value: Any, *values: str) -> Any:
+    text = Mask(values).message(json.dumps(value).encode()).text
+    assert text is not None
+    return json.loads(text)
+
+
+@pytest.mark.parametrize("name", ["password", "apiKey", "api_key", "client_secret", "Authorization", "access_token",
+                                  "token", "sessionToken", "private-key", "dbPasswd", "set-cookie"])  # fmt: skip
+def test_members_whose_names_say_so_are_masked(name: str) -> None:
+    assert names_secret(name)
+    assert shown({"a": [{name: "x1"}]}) == {"a": [{name: MASKED}]}
+    assert shown({name: {"deep": ["x1", 7, None, True]}}) == {name: {"deep": [MASKED, MASKED, None, True]}}
+
+
+@pytest.mark.parametrize(
+    "name", ["progressToken", "maxTokens", "tokenizer", "keyboard", "monkey", "author", "tokens_used"]
+)
+def test_others_are_not(name: str) -> None:
+    assert shown({name: "x1"}) == {name: "x1"}
+
+
+def test_a_schema_keeps_the_types_of_its_parameters() -> None:
+    schema = {"inputSchema": {"properties": {"password": {"type": "string", "description": "yours"}}}}
+    assert shown(schema) == schema
+
+
+@pytest.mark.parametrize("text", [
+    "tlk_8Jd0sA2f_0123456789abcdefghijklmnopqrstuvwxyz", "Bearer abcdefgh", "key is sk-ant-0123456789abcdefghij",
+    "ghp_0123456789abcdefghijABCDEFGHIJ", "AKIAABCDEFGHIJKLMNOP", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NSJ9.abcdefgh",
+    "postgres://me:hunter2x@db/x", "PASSWORD=hunter2x", "api_key: 'hunter2x'",
+    "-----BEGIN RSA PRIVATE KEY-----\nabcd\n-----END RSA PRIVATE KEY-----",
+])  # fmt: skip
+def test_credentials_are_masked_wherever_they_are(text: str) -> None:
+    for value in ({"text": text}, {"content": [{"type": "text", "text": json.dumps({"said": text})}]}, {text: 1}):
+        masked = json.dumps(shown(value))
+        for secret in ("hunter2x", "0123456789", "abcdefgh", "abcd\\n", "AKIAABCDEF"):
+            assert secret not in masked
+
+
+def test_values_of_the_backend_are_masked_in_every_form() -> None:
+    secret = 'q"uo\\te'
+    assert shown({"text": f"it is {secret}!"}, secret) == {"text": f"it is {MASKED}!"}
+    assert secret not in json.dumps(shown({"text": json.dumps({"inner": secret})}, secret))
+    assert shown({"x": "abc123def"}, "Bearer abc123def") == {"x": MASKED}
+    assert shown({"x": "true"}, "true") == {"x": "true"}
+
+
+def test_json_in_a_text_is_looked_into() -> None:
+    value = {"content": [{"text": '{"password": "hunter2x", "user": "ada"}'}]}
+    assert shown(value) == {"content": [{"text": json.dumps({"password": MASKED, "user": "ada"}, separators=(",", ":"),
+                                                            ensure_ascii=False)}]}  # fmt: skip
+    untouched = {"content": [{"text": '{"user":   "ada"}'}]}
+    assert shown(untouched) == untouched
+
+
+def test_what_is_no_json_is_masked_as_a_text() -> None:
+    found = Mask(["value-of-env"]).message(b"Traceback: value-of-env password=abc \xff")
+    assert found.text is not None
+    assert "value-of-env" not in found.text
+    assert "abc" not in found.text
+    assert found.secrets == 2
+
+
+def test_long_messages_are_cut_after_masking_and_very_long_ones_left_out() -> None:
+    found = Mask().message(json.dumps({"text": "x" * MAX_TEXT}).encode())
+    assert found.text is not None
+    assert (len(found.text), found.is_cut) == (MAX_TEXT, True)
+    assert Mask().message(b"x" * (MAX_BYTES + 1)) == (None, True, 0)
+
+
+def test_deep_nesting_ends_it() -> None:
+    value: Any = "deep-secret-value"
+    for _ in range(200):
+        value = [value]
+    assert "deep" not in json.dumps(shown(value))
+    assert Mask().message(b"[" * 100_000).text is not None

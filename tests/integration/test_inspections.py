@@ -1,0 +1,272 @@
+"""The messages of a session, as an administrator sees them: both sides, matched, masked, and only while it is open."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+
+from tests.integration.gateway import ECHO, ROOT, Endpoint, Gateway, running_gateway, until
+from tests.integration.nodes import Nodes
+from tests.integration.sessionless_wire import SessionlessClient
+from tests.integration.toolboxes import toolboxes
+from tests.integration.wire import RpcError, Wire, events, rpc, wire
+
+ERAS = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/eras.py")]
+SECRET = "s3cret-of-the-server"
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    with running_gateway(tmp_path_factory.mktemp("inspections") / "data") as gateway:
+        yield gateway
+
+
+def session_of(endpoint: Endpoint) -> str:
+    """The only session of its tenant."""
+    (row,) = endpoint.gateway.api("GET", f"/tenants/{endpoint.tenant}/sessions")["items"]
+    return str(row["id"])
+
+
+class Inspected:
+    """An inspection of a tenant's only session; `messages` are those that were not read yet."""
+
+    def __init__(self, endpoint: Endpoint, gateway: Gateway | None = None, **body: Any) -> None:
+        self.gateway = gateway or endpoint.gateway
+        self.path = f"/tenants/{endpoint.tenant}/inspections"
+        asked = {"session": session_of(endpoint), "reason": "a test looks", "payloads": True, **body}
+        self.about = self.gateway.api("POST", self.path, asked)
+        self.path += f"/{self.about['id']}"
+        self.after = 0
+
+    def messages(self) -> list[Any]:
+        page = self.gateway.api("GET", f"{self.path}/messages?after={self.after}")
+        self.after = page["next_after"]
+        return list(page["items"])
+
+    def now(self) -> Any:
+        return self.gateway.api("GET", self.path)
+
+
+def shape(messages: list[Any]) -> list[tuple[str, str, str, str]]:
+    return [(each["side"], each["direction"], each["kind"], each["method"]) for each in messages]
+
+
+CALL = [
+    ("client", "to_server", "request", "tools/call"),
+    ("backend", "to_server", "request", "tools/call"),
+    ("backend", "to_client", "result", "tools/call"),
+    ("client", "to_client", "result", "tools/call"),
+]
+
+
+async def test_a_call_is_seen_on_both_sides_and_matched(gateway: Gateway) -> None:
+    endpoint = gateway.endpoint(ECHO, env={"TOKEN_OF_SERVER": SECRET})
+    async with wire(endpoint) as session:
+        await session.call("echo", text="before")
+        seen = Inspected(endpoint)
+        await session.call("echo", text=f"hello {SECRET}")
+        asked, sent, heard, told = messages = seen.messages()
+        assert shape(messages) == CALL
+        assert [each["number"] for each in messages] == [1, 2, 3, 4]
+        assert [each["pair"] for each in messages] == [2, 1, 4, 3]
+        assert [each["answers"] for each in messages] == [None, None, 2, 1]
+        assert {each["tool"] for each in messages} == {"echo"}
+        assert (asked["id"], sent["id"]) == (told["id"], heard["id"])
+        assert 0 < heard["took_ms"] <= told["took_ms"]
+        assert "hello" in told["payload"]
+        assert SECRET not in json.dumps(messages)
+        assert endpoint.key not in json.dumps(messages)
+        assert {each["secrets"] for each in messages} == {1}
+        with pytest.raises(RpcError):
+            await session.request("no/such")
+        assert [each["kind"] for each in seen.messages()] == ["request", "request", "error", "error"]
+        gateway.api("DELETE", seen.path)
+        await session.call("echo", text="after")
+        assert seen.now()["ending"] == "closed"
+        assert seen.messages() == []
+
+
+async def test_without_payloads_only_what_and_when_is_kept(gateway: Gateway) -> None:
+    endpoint = gateway.endpoint(ECHO)
+    async with wire(endpoint) as session:
+        seen = Inspected(endpoint, payloads=False)
+        await session.call("echo", text="words")
+        messages = seen.messages()
+        assert shape(messages) == CALL
+        assert {each["payload"] for each in messages} == {None}
+        assert all(each["size"] > 40 for each in messages)
+        assert "words" not in json.dumps(messages)
+
+
+async def test_a_question_and_its_answer_are_seen(gateway: Gateway) -> None:
+    endpoint = gateway.endpoint([*ERAS, "batching"])
+    async with wire(endpoint, version="2025-03-26", capabilities={"roots": {}}) as session:
+        seen = Inspected(endpoint)
+        call = rpc("tools/call", 7, {"name": "ask", "arguments": {}, "_meta": {"progressToken": "t"}})
+        with anyio.fail_after(20):
+            async with session.stream("POST", call) as response:
+                async for event in events(response):
+                    if event.data and event.message.get("method") == "roots/list":
+                        roots = {"roots": [{"uri": "file:///mine"}]}
+                        await session.post({"jsonrpc": "2.0", "id": event.message["id"], "result": roots})
+        messages = {each["number"]: each for each in seen.messages()}
+        asked = [each for each in messages.values() if each["method"] == "roots/list" and each["kind"] == "request"]
+        answered = [each for each in messages.values() if each["method"] == "roots/list" and each["kind"] == "result"]
+        assert [(each["side"], each["direction"]) for each in asked] == [
+            ("backend", "to_client"),
+            ("client", "to_client"),
+        ]
+        assert [(each["side"], each["direction"]) for each in answered] == [
+            ("client", "to_server"),
+            ("backend", "to_server"),
+        ]
+        assert answered[0]["pair"] == answered[1]["number"]
+        assert messages[answered[0]["answers"]]["side"] == "client"
+
+
+async def test_the_bridge_is_seen_from_both_sides(gateway: Gateway) -> None:
+    endpoint = gateway.endpoint([*ERAS, "sessionless"])
+    async with wire(endpoint) as session:
+        seen = Inspected(endpoint)
+        await session.call("heard")
+        messages = seen.messages()
+        assert shape(messages) == CALL
+        assert [each["pair"] for each in messages] == [2, 1, 4, 3]
+        assert "protocolVersion" not in messages[0]["payload"]
+        assert "io.modelcontextprotocol/protocolVersion" in messages[1]["payload"]
+
+
+async def test_a_client_without_a_session_is_seen_in_its_own_words(gateway: Gateway, http: httpx2.AsyncClient) -> None:
+    endpoint = gateway.endpoint([*ERAS, "legacy"])
+    client = SessionlessClient(http, endpoint, [endpoint.mcp])
+    await client.call("heard")
+    seen = Inspected(endpoint)
+    await client.call("heard")
+    messages = [each for each in seen.messages() if each["method"] == "tools/call"]
+    assert shape(messages) == CALL
+    assert [each["pair"] for each in messages] == [
+        messages[1]["number"], messages[0]["number"], messages[3]["number"], messages[2]["number"],
+    ]  # fmt: skip
+    assert "io.modelcontextprotocol/protocolVersion" in messages[0]["payload"]
+    assert "io.modelcontextprotocol/protocolVersion" not in messages[1]["payload"]
+
+
+async def test_the_members_of_a_toolset_are_named(gateway: Gateway) -> None:
+    toolset = toolboxes(gateway, "red", "blue", env={"MY_KEY": SECRET})
+    async with wire(toolset) as session:
+        seen = Inspected(toolset)
+        assert await session.call("blue_say", text=f"hi {SECRET}") == f"blue: hi {SECRET}"
+        await session.call("red_say", text="hi")
+        messages = [each for each in seen.messages() if each["method"] == "tools/call"]
+        assert [(each["side"], each["member"], each["tool"]) for each in messages] == [
+            ("client", "", "blue_say"), ("backend", "blue", "say"),
+            ("backend", "blue", "say"), ("client", "", "blue_say"),
+            ("client", "", "red_say"), ("backend", "red", "say"),
+            ("backend", "red", "say"), ("client", "", "red_say"),
+        ]  # fmt: skip
+        for index in (0, 4):
+            asked, sent, heard, told = messages[index : index + 4]
+            assert (asked["pair"], heard["pair"]) == (sent["number"], told["number"])
+        assert SECRET not in json.dumps(messages[1:])
+
+
+async def test_it_ends_with_its_session_and_what_it_saw_stays_for_a_while(gateway: Gateway) -> None:
+    endpoint = gateway.endpoint(ECHO)
+    async with wire(endpoint) as session:
+        seen = Inspected(endpoint)
+        await session.call("echo", text="last words")
+    await until(lambda: seen.now()["ending"] == "session_ended")
+    assert "last words" in json.dumps(seen.messages())
+    await until(lambda: "inspection.close" in trail(endpoint))
+
+
+def trail(endpoint: Endpoint) -> list[str]:
+    found = endpoint.gateway.api("GET", f"/tenants/{endpoint.tenant}/audit?action=inspection.*")["items"]
+    return [each["action"] for each in found]
+
+
+async def test_it_ends_with_the_credential_of_its_opener(gateway: Gateway) -> None:
+    endpoint = gateway.endpoint(ECHO)
+    made = gateway.api("POST", f"/tenants/{endpoint.tenant}/keys", {"scopes": ["tenant:admin"]})
+    async with wire(endpoint) as session:
+        path = f"/tenants/{endpoint.tenant}/inspections"
+        body = {"session": session_of(endpoint), "reason": "why not", "payloads": True}
+        opened = gateway.api("POST", path, body, key=made["key"])
+        assert opened["subject"] == made["id"]
+        await session.call("echo", text="x")
+        gateway.api("DELETE", f"/tenants/{endpoint.tenant}/keys/{made['id']}")
+        now = gateway.api("GET", f"{path}/{opened['id']}")
+        assert (now["ending"], now["kept"]) == ("revoked", 0)
+
+
+async def test_a_tenant_that_forbids_them_ends_them(gateway: Gateway) -> None:
+    endpoint = gateway.endpoint(ECHO)
+    administrator = gateway.key(endpoint.tenant, ["tenant:admin"])
+    async with wire(endpoint) as session:
+        seen = Inspected(endpoint)
+        await session.call("echo", text="x")
+        (problem,) = gateway.api("GET", f"/tenants/{endpoint.tenant}/problems", key=administrator)["items"]
+        assert problem["kind"] == "inspection_open"
+        assert "a test looks" in problem["words"]
+        tenant = f"/tenants/{endpoint.tenant}"
+        gateway.api("PATCH", tenant, {"inspections": "metadata"}, key=administrator)
+        assert (seen.now()["ending"], seen.now()["kept"]) == ("forbidden", 0)
+        refused = gateway.api("POST", f"{tenant}/inspections", {"session": session_of(endpoint), "reason": "x",
+                              "payloads": True}, expect=409)  # fmt: skip
+        assert "without payloads" in refused["detail"]
+        Inspected(endpoint, payloads=False)
+        gateway.api("PATCH", tenant, {"inspections": "forbidden"}, key=administrator)
+        refused = gateway.api(
+            "POST", f"{tenant}/inspections", {"session": session_of(endpoint), "reason": "x"}, expect=409
+        )
+        assert "forbids" in refused["detail"]
+        gateway.api("PATCH", tenant, {"inspections": "metadata"}, key=administrator, expect=403)
+        gateway.api("PATCH", tenant, {"inspections": "allowed"})
+
+
+async def test_a_small_memory_keeps_the_newest(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with running_gateway(tmp_path_factory.mktemp("small") / "data", INSPECTION_MEMORY_MB="1") as gateway:
+        endpoint = gateway.endpoint(ECHO)
+        async with wire(endpoint) as session:
+            seen = Inspected(endpoint)
+            for number in range(20):
+                await session.call("echo", text=f"{number} " + "x" * 4000)
+            now, messages = seen.now(), seen.messages()
+            assert now["last"] == 80
+            assert now["dropped"] == now["last"] - now["kept"] > 0
+            assert "19 xx" in messages[-1]["payload"]
+            assert sum(len(each["payload"]) for each in messages) < (1 << 20) / 8
+            assert gateway.metrics()["trunkline_inspection_messages_dropped_total"] == now["dropped"]
+            assert gateway.metrics()["trunkline_inspections_open"] == 1
+
+
+async def test_any_node_shows_what_the_node_of_the_session_sees(nodes: Nodes) -> None:
+    endpoint = nodes.all[0].endpoint(ECHO)
+    async with httpx2.AsyncClient(timeout=30) as http:
+        session = Wire(http, endpoint)
+        await session.open()
+        for node in nodes.all:
+            seen = Inspected(endpoint, node)
+            assert node.api("POST", f"/tenants/{endpoint.tenant}/inspections", {
+                "session": seen.about["session"], "reason": "twice"}, expect=409)  # fmt: skip
+            for url in nodes.urls(endpoint):
+                session.url = url
+                await session.call("echo", text="x")
+            assert shape(seen.messages()) == CALL * len(nodes.all)
+            for other in nodes.all:
+                (listed, *_) = other.api("GET", f"/tenants/{endpoint.tenant}/inspections")["items"]
+                assert (listed["id"], listed["last"]) == (seen.about["id"], 4 * len(nodes.all))
+                text = httpx2.get(
+                    f"{other.url}/api/v1{seen.path}/messages?format=jsonl",
+                    headers={"Authorization": f"Bearer {other.admin_key}"},
+                ).text
+                assert [json.loads(line)["number"] for line in text.splitlines()] == list(range(1, listed["last"] + 1))
+            nodes.all[-1].api("DELETE", seen.path)
+            assert seen.now()["ending"] == "closed"
+        with suppress(RpcError):
+            await session.close()

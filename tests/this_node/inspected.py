@@ -1,0 +1,14 @@
+"""An Inspecting without a node, for what only needs to have one."""
+
+from app.metrics import Metrics
+from app.sessions.registry import SessionRegistry
+from app.storage.audit_act import Act
+from app.this_node.inspecting import Inspecting
+
+
+async def _write(act: Act) -> None:
+    """There is no trail."""
+
+
+def no_inspections(registry: SessionRegistry) -> Inspecting:
+    return Inspecting("n1", registry, lambda key: None, lambda spec: (), _write, Metrics("test"), 0)
