@@ -1,4 +1,5 @@
-"""/registry/{tenant}/v0.1: the read API of the MCP registry, from which editors take what they may use.
+"""/registry/{tenant}/v0.1: the read API of the MCP registry, from which editors take what they may use. /v0.1 without a
+tenant is that of `default`, as in the REST API.
 
 Who may read is the tenant's `registry`: `public` everybody, `keys` who has a credential of the tenant, and of what is
 listed only what that may connect to. Without a credential every other tenant is answered alike: one that has none, one
@@ -16,7 +17,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
 from app.auth.policy import has_scope, may_connect
-from app.domain import Principal, RegistryMode, Scope, is_name
+from app.domain import DEFAULT_TENANT, Principal, RegistryMode, Scope, is_name
 from app.errors import InvalidRequest
 from app.http.client_address import client_address, limited_address
 from app.http.dependencies import BASE_URL, authenticate
@@ -24,7 +25,7 @@ from app.http.registry_documents import LATEST, Asked, Documents, Server, etag_o
 from app.limits.rate_limiter import RateLimiter
 from app.single_flight import SingleFlight
 
-PREFIX = "/registry/"
+PREFIX, PREFIX_OF_DEFAULT = "/registry/", "/v0.1/"
 REMEMBER_S = 2.0
 MAX_REMEMBERED = 50  # tenants, each with at most 2,000 short entries
 MAX_PAGE = 100
@@ -40,7 +41,7 @@ _OPEN = {
     "Access-Control-Expose-Headers": "ETag, Retry-After",
 }
 _PREFLIGHT = {**_OPEN, "Access-Control-Max-Age": "7200"}
-_BASE = PREFIX + "{tenant}/v0.1/servers"
+_BASE, _BASE_OF_DEFAULT = PREFIX + "{tenant}/v0.1/servers", PREFIX_OF_DEFAULT + "servers"
 
 router = APIRouter(include_in_schema=False)
 
@@ -103,32 +104,36 @@ class PageQuery(BaseModel):
     version: str = Field("", max_length=255)
 
 
+@router.options(PREFIX_OF_DEFAULT + "{rest:path}")
 @router.options(PREFIX + "{rest:path}")
 async def preflight() -> Response:
     """What a page of another origin may ask."""
     return Response(status_code=204, headers=_PREFLIGHT)
 
 
+@router.get(_BASE_OF_DEFAULT)
 @router.get(_BASE)
-async def list_servers(request: Request, tenant: str, page: Annotated[PageQuery, Query()]) -> Response:
+async def list_servers(request: Request, page: Annotated[PageQuery, Query()]) -> Response:
     """The tenant's servers, by name."""
     asked = Asked(page.cursor, min(page.limit, MAX_PAGE), page.search, _since(page.updated_since), page.version)
-    return await _answered(request, tenant, lambda documents, servers: documents.page(servers, asked))
+    return await _answered(request, lambda documents, servers: documents.page(servers, asked))
 
 
+@router.get(_BASE_OF_DEFAULT + "/{name:path}/versions")
 @router.get(_BASE + "/{name:path}/versions")
-async def list_versions(request: Request, tenant: str, name: str) -> Response:
+async def list_versions(request: Request, name: str) -> Response:
     """The versions of a server: the present one."""
 
     def versions(documents: Documents, servers: Sequence[Server]) -> dict[str, Any] | None:
         found = documents.found(servers, unquote(name))
         return None if found is None else {"servers": [documents.answer(found)], "metadata": {"count": 1}}
 
-    return await _answered(request, tenant, versions)
+    return await _answered(request, versions)
 
 
+@router.get(_BASE_OF_DEFAULT + "/{name:path}/versions/{version}")
 @router.get(_BASE + "/{name:path}/versions/{version}")
-async def get_version(request: Request, tenant: str, name: str, version: str) -> Response:
+async def get_version(request: Request, name: str, version: str) -> Response:
     """A server in its present version, by its number or as `latest`."""
 
     def one(documents: Documents, servers: Sequence[Server]) -> dict[str, Any] | None:
@@ -136,13 +141,13 @@ async def get_version(request: Request, tenant: str, name: str, version: str) ->
         is_there = found is not None and unquote(version) in (LATEST, version_of(found))
         return documents.answer(found) if found is not None and is_there else None
 
-    return await _answered(request, tenant, one)
+    return await _answered(request, one)
 
 
 Write = Callable[[Documents, Sequence[Server]], dict[str, Any] | None]
 
 
-async def _answered(request: Request, tenant: str, write: Write) -> Response:
+async def _answered(request: Request, write: Write) -> Response:
     """The document, or 404 where `write` finds none.
 
     Raises:
@@ -151,6 +156,7 @@ async def _answered(request: Request, tenant: str, write: Write) -> Response:
     """
     registries: Registries = request.app.state.registries
     registries.spend(limited_address(client_address(request.scope)))
+    tenant = request.path_params.get("tenant", DEFAULT_TENANT)
     listing, can_sign_in = await registries.of(tenant) if is_name(tenant) else (None, False)
     is_public = listing is not None and listing.mode == "public"
     shown: Sequence[Server] = listing.servers if listing is not None and is_public else ()
@@ -189,6 +195,7 @@ def _since(text: str) -> datetime | None:
     return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
 
 
+@router.get(PREFIX_OF_DEFAULT + "{rest:path}")
 @router.get(PREFIX + "{rest:path}")
 async def nothing_else(request: Request) -> Response:
     """Other paths, which OPTIONS knows: there is nothing."""

@@ -25,7 +25,7 @@ from app.transports.request_log import RequestLog, rest_fields
 
 LAST_WORD_S = 1.0  # for a client to read the answer to a cancelled request
 _UNCHECKED = frozenset({"/livez", "/readyz"})  # open to any Host: they reveal nothing
-_METRICS, _REGISTRY = "/metrics", "/registry/"
+_METRICS, _REGISTRIES = "/metrics", ("/registry/", "/v0.1/")
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -136,7 +136,7 @@ class Rest:
         else:
             self._hosts.require_host(host)
             request.scope[BASE_URL] = request.base_url()
-        if origin is not None and not path.startswith(_REGISTRY):  # any page may read those: they have no cookies
+        if origin is not None and not path.startswith(_REGISTRIES):  # any page may read those: they have no cookies
             self._hosts.require_origin(origin)
 
     async def _is_answered(self, request: McpRequest, path: str) -> bool:

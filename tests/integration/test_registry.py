@@ -214,6 +214,23 @@ def test_a_change_is_another_version_and_is_found_by_its_time(own_gateway):
     until(lambda: '"Work"' in ask(own_gateway, tenant).text)
 
 
+def test_without_a_tenant_it_is_the_registry_of_default(own_gateway):
+    url, page = own_gateway.url, {"Origin": "https://vscode.dev"}
+    assert httpx2.get(f"{url}/v0.1/servers").status_code == 401
+    assert httpx2.options(f"{url}/v0.1/servers", headers=page).status_code == 204
+    own_gateway.api("POST", "/tenants/default/backends", {"name": "alpha", "command": "cat"})
+    own_gateway.api("PATCH", "/tenants/default", {"registry": "public"})
+    until(lambda: httpx2.get(f"{url}/v0.1/servers").status_code == 200)
+    listed = httpx2.get(f"{url}/v0.1/servers", headers=page)
+    assert listed.headers["Access-Control-Allow-Origin"] == "*"
+    assert listed.json() == ask(own_gateway, "default").json()
+    assert names(listed) == ["alpha"]
+    one = httpx2.get(f"{url}/v0.1/servers/local.gateway%2Fdefault.alpha/versions/latest")
+    assert one.json() == listed.json()["servers"][0]
+    assert httpx2.get(f"{url}/v0.1/servers", params={"tenant": "other"}).json() == listed.json()
+    assert httpx2.get(f"{url}/v0.1/health").json() == {"error": "Server not found"}
+
+
 def until(is_so: Callable[[], bool]) -> None:
     """Lists are remembered for two seconds."""
     import time
