@@ -33,14 +33,19 @@ class Rest:
 
     async def get(self, scope: Scope, signed_in: SignedIn, path: str, query: Mapping[str, object] | None = None) -> Any:
         """The JSON that REST answers; `scope` is the request of the page. Raises Refused."""
-        status, body = await self._ask(_scope(scope, signed_in.authorization, path, query or {}))
+        text = await self.text(scope, signed_in, path, query or {})
+        return json.loads(text) if text else {}
+
+    async def text(self, scope: Scope, signed_in: SignedIn, path: str, query: Mapping[str, object]) -> str:
+        """The same, as text."""
+        status, body = await self._ask(_scope(scope, signed_in.authorization, path, query))
+        if status < 400:
+            return body.decode()
         try:
-            answer = json.loads(body) if body else {}
+            answer = json.loads(body)
         except ValueError:
             answer = {}
-        if status >= 400:
-            raise Refused(status, answer if isinstance(answer, dict) else {})
-        return answer
+        raise Refused(status, answer if isinstance(answer, dict) else {})
 
     async def _ask(self, scope: Scope) -> tuple[int, bytes]:
         status, body = 500, bytearray()

@@ -12,13 +12,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from hashlib import sha256
+from typing import NamedTuple
 
 from app.auth.sealing import SealBroken, Sealer
+from app.single_flight import SingleFlight
 from app.storage.access.console_sessions import ConsoleSessionRepository
 
 ENDS_AFTER = timedelta(hours=12)
 REMEMBERED = timedelta(seconds=5)  # by a node: so long after it was signed out elsewhere a session may go on there
 MAX_REMEMBERED = 1_000
+ASKED_WITH_OTHERS = timedelta(seconds=60)  # sessions that were in use so lately are asked for in one query
+MAX_ASKED = 200
 _LABEL = b"trunkline console cookies 1"
 _NUMBER_BYTES, _MAC_BYTES = 32, 16
 
@@ -35,6 +39,12 @@ class SignedIn:
     ends_at: datetime
 
 
+class _Remembered(NamedTuple):
+    session: SignedIn
+    until: datetime
+    used_at: datetime
+
+
 class ConsoleSessions:
     """Begins, finds and ends sessions of the console."""
 
@@ -42,7 +52,8 @@ class ConsoleSessions:
         self, repository: ConsoleSessionRepository, sealer: Sealer, secret_key: bytes, now: Callable[[], datetime]
     ) -> None:
         self._repository, self._sealer, self._now = repository, sealer, now
-        self._remembered: dict[bytes, tuple[SignedIn, datetime]] = {}  # by digest, and until; the oldest is first
+        self._remembered: dict[bytes, _Remembered] = {}  # by digest; the oldest is first
+        self._turns = SingleFlight[None]()
         self._ended = 0
         self._key = hmac.digest(secret_key, _LABEL, "sha256")
 
@@ -61,11 +72,15 @@ class ConsoleSessions:
         number = self._number(cookie)
         if number is None:
             return None
-        digest, now = sha256(number).digest(), self._now()
-        known, until = self._remembered.get(digest, (None, now))
-        if until > now:
-            return known
-        ended = self._ended
+        digest = sha256(number).digest()
+        if digest in self._remembered:
+            known = self._known(digest)
+            if known is None:
+                async with self._turns.turn(None):  # browsers ask at the same moments
+                    known = self._known(digest) or await self._asked_again(digest)
+            if known is not None:
+                return known
+        ended, now = self._ended, self._now()
         stored = await self._repository.find(digest, now)
         if stored is None:
             return None
@@ -76,14 +91,36 @@ class ConsoleSessions:
         csrf = hmac.digest(self._key, b"csrf" + number, "sha256").hex()
         found = SignedIn(tenant.decode(), authorization, csrf, digest, stored.ends_at)
         if ended == self._ended:  # else it may be this one that was signed out meanwhile
-            self._remember(found, min(now + REMEMBERED, found.ends_at))
+            self._remember(found, now, now)
         return found
 
-    def _remember(self, found: SignedIn, until: datetime) -> None:
+    def _known(self, digest: bytes) -> SignedIn | None:
+        """What is remembered, if it need not be asked for again."""
+        kept, now = self._remembered.get(digest), self._now()
+        if kept is None or kept.until <= now:
+            return None
+        self._remembered[digest] = kept._replace(used_at=now)
+        return kept.session
+
+    async def _asked_again(self, digest: bytes) -> SignedIn | None:
+        """Asks whether this session goes on, and with it about others that were in use lately."""
+        if digest not in self._remembered:
+            return None
+        now = self._now()
+        due = [each for each, kept in self._remembered.items() if kept.until <= now < kept.used_at + ASKED_WITH_OTHERS]
+        asked, ended = {digest, *due[-MAX_ASKED:]}, self._ended
+        going_on = await self._repository.going_on(asked, now)
+        for each in asked:
+            kept = self._remembered.pop(each, None)
+            if kept is not None and each in going_on and ended == self._ended:
+                self._remember(kept.session, now, kept.used_at)
+        return self._known(digest)
+
+    def _remember(self, found: SignedIn, now: datetime, used_at: datetime) -> None:
         self._remembered.pop(found.digest, None)
         while len(self._remembered) >= MAX_REMEMBERED:
             del self._remembered[next(iter(self._remembered))]
-        self._remembered[found.digest] = (found, until)
+        self._remembered[found.digest] = _Remembered(found, min(now + REMEMBERED, found.ends_at), used_at)
 
     async def end(self, signed_in: SignedIn) -> None:
         """Signs out. Raises StorageUnavailable."""

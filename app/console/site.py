@@ -11,11 +11,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.console.assets import Assets
 from app.console.issuer_sign_in import DONE, IssuerSignIn
+from app.console.renewals import Renewals
 from app.console.rest import Refused, Rest
 from app.console.sessions import ConsoleSessions
 from app.console.signing import HOME, Signing
 from app.console.views import PAGES
-from app.console.visit import Page, Templates, Visit
+from app.console.visit import HEADERS, Page, Templates, Visit
 from app.errors import GatewayError
 from app.http.errors import http_status
 from app.limits.rate_limiter import RateLimiter
@@ -38,6 +39,7 @@ class Site:
     ) -> None:
         assets = Assets()
         self._api, self._rest, self._templates = api, Rest(api), Templates(assets)
+        self._renewals = Renewals()
         self._signing = Signing(sessions, by_issuer, attempts, self._rest, self._templates, public_url)
         signing = self._signing
         self._router = Router(
@@ -75,10 +77,16 @@ class Site:
                 return self._signing.sign_in_first(request)
             return self._failed(refused)
         try:
+            if visit.renewed:
+                return await self._renewals.get(
+                    visit.what, partial(page, visit), request.headers.get("if-none-match", "")
+                )
             return await page(visit)
         except Refused as refused:
             if refused.status == 401:
                 return self._signing.sign_in_first(request)
+            if visit.renewed:
+                return Response(status_code=refused.status, headers=HEADERS)
             return visit.show("refused.html", refused.status, refused=refused)
 
     def _failed(self, refused: Refused) -> Response:

@@ -1,6 +1,8 @@
 """Visit: a page that somebody who has signed in asks for; and how pages are made."""
 
-from collections.abc import Awaitable, Callable, Mapping
+import re
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -12,6 +14,7 @@ from starlette.responses import HTMLResponse
 from app import __version__
 from app.console import wording
 from app.console.assets import Assets
+from app.console.renewals import HEADER, MAX_PARTS
 from app.console.rest import Refused, Rest
 from app.console.sessions import SignedIn
 
@@ -54,8 +57,21 @@ class Templates:
 
     def response(self, name: str, values: Mapping[str, Any], status: int = 200) -> HTMLResponse:
         """A page."""
-        text = self._environment.get_template(name).render(**values)
+        text = self._environment.get_template(name).render(self._with_macros(values))
         return HTMLResponse(text, status, headers=HEADERS)
+
+    def parts(self, name: str, ids: Collection[str], values: Mapping[str, Any]) -> HTMLResponse:
+        """Only these parts of a page. A part is a block whose name is `part_` and its id."""
+        template = self._environment.get_template(name)
+        context = template.new_context(self._with_macros(values))
+        blocks = (template.blocks.get("part_" + each) for each in ids)
+        text = "".join("".join(block(context)) for block in blocks if block is not None)
+        return HTMLResponse(text, headers=HEADERS)
+
+    def _with_macros(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """`parts`: what parts.html defines, for this page."""
+        macros = self._environment.get_template("parts.html")
+        return {**values, "parts": macros.make_module(dict(values))}
 
 
 def page_url(*parts: str, **query: object) -> str:
@@ -65,15 +81,32 @@ def page_url(*parts: str, **query: object) -> str:
     return path + ("?" + urlencode(given) if given else "")
 
 
+_names = re.compile(r"[a-z]{1,20}(?: [a-z]{1,20})*", re.ASCII).fullmatch
+_RIGHTS = ("tenant", "is_platform_admin", "scopes", "may")
+
+
 class Visit:
-    """`me`: what `…/me` answers. `tenant`: the one that the page is about, else that of the visitor."""
+    """`me`: what `…/me` answers. `tenant`: the one that the page is about, else that of the visitor. `renewed`: the ids
+    of the parts of the page that a browser asks for again; of the visitor they know only its rights."""
 
     def __init__(
         self, request: Request, signed_in: SignedIn, me: Mapping[str, Any], rest: Rest, templates: Templates
     ) -> None:
-        self.request, self.me = request, me
+        named = request.headers.get(HEADER, "")
+        self.renewed = tuple(sorted(set(named.split())))[:MAX_PARTS] if _names(named) else ()
+        self.request, self.me = request, {name: me[name] for name in _RIGHTS} if self.renewed else me
         self.tenant: str = request.path_params.get("tenant", me["tenant"])
         self._signed_in, self._rest, self._templates = signed_in, rest, templates
+
+    @property
+    def what(self) -> tuple[object, ...]:
+        """What is asked for, and with which rights: visits for which it is equal get the same answer."""
+        scope, rights = self.request.scope, (str(self.me[name]) for name in _RIGHTS)
+        return (scope["path"], scope["query_string"], self.renewed, *rights)
+
+    def shows(self, part: str) -> bool:
+        """Whether this part is asked for: all are, unless it is a renewal."""
+        return not self.renewed or part in self.renewed
 
     def asked(self, name: str) -> str:
         """A parameter of the query; empty if there is none."""
@@ -86,6 +119,10 @@ class Visit:
     async def get(self, path: str, **query: object) -> Any:
         """What REST answers to a GET of `/api/v1` + path. Raises Refused."""
         return await self._rest.get(self.request.scope, self._signed_in, path, query)
+
+    async def text(self, path: str, **query: object) -> str:
+        """The same, as the text that it is."""
+        return await self._rest.text(self.request.scope, self._signed_in, path, query)
 
     async def of_tenant(self, path: str, **query: object) -> Any:
         """As `get`, below the tenant of the page."""
@@ -123,8 +160,10 @@ class Visit:
         return is_named or self.may("mcp:connect")
 
     def show(self, template: str, status: int = 200, **values: Any) -> HTMLResponse:
-        """A page. Each template has `visit`, `csrf`, and what is given."""
-        common = {"visit": self, "csrf": self._signed_in.csrf, "here": self.request.scope["path"]}
+        """A page, or the parts of it that are renewed. Each template has `visit` and what is given."""
+        if self.renewed and status == 200:
+            return self._templates.parts(template, self.renewed, {"visit": self, **values})
+        common = {"visit": self, "csrf": self._signed_in.csrf, "now": f"{time.time():.3f}"}
         return self._templates.response(template, {**common, **values}, status)
 
 

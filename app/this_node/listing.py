@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from heapq import nsmallest
+from operator import itemgetter
 from typing import Generic, Literal, Protocol, TypeVar, get_args
 
 from app.calls.query import CallFilter
@@ -104,9 +105,12 @@ class Window:
 
     def first(self, rows: Iterable[T], position: Callable[[T], str]) -> list[T]:
         """The rows that belong into the window, in order."""
-        placed = ((position(row), number, row) for number, row in enumerate(rows))
+        most = min(self.limit, MAX_ROWS)
+        if not self.after:  # most often, and of thousands
+            return nsmallest(most, rows, key=position)
+        placed = ((position(row), row) for row in rows)
         behind = (each for each in placed if each[0] > self.after)
-        return [row for _, _, row in nsmallest(min(self.limit, MAX_ROWS), behind)]
+        return [row for _, row in nsmallest(most, behind, key=itemgetter(0))]
 
 
 @dataclass(frozen=True, slots=True)

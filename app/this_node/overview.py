@@ -4,10 +4,12 @@ import os
 import socket
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from heapq import nsmallest
+from operator import attrgetter
+from typing import TypeVar
 
 from app.auth.credential_uses import CredentialUses
 from app.backends.backend_check import SUFFIX, CheckResult, check_backend
@@ -25,6 +27,7 @@ from app.sessions.endings import ENDED_BY_ADMINISTRATOR
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
 from app.this_node.activity import NodeActivity
+from app.this_node.census import NOBODY, Census, Counted
 from app.this_node.inspecting import Inspecting
 from app.this_node.limits_use import LimitsUse, use_of
 from app.this_node.listing import CallWindow, Listing, Use, Window, position
@@ -45,8 +48,10 @@ from app.this_node.watching import Watching
 from app.upstreams.upstream_check import check_upstream
 from app.upstreams.upstreams import Upstreams
 
-MAX_NAMED = 100  # sessions that a process is shown with
 MAX_TENANTS = 2000  # whose use one node reports
+NO_CALLS = (0, 0)
+
+_S = TypeVar("_S", Session, BackendProcess)
 
 
 class NodeOverview:
@@ -73,7 +78,7 @@ class NodeOverview:
         self._history = CallHistory(0, 0) if history is None else history
         self._registry, self._pool, self._supervisor, self._budgets = registry, pool, supervisor, budgets
         self._id, self._version, self._started_at = node, version, datetime.now(UTC)
-        self._sandbox = sandbox
+        self._sandbox, self._census = sandbox, Census(registry)
         self._connections, self._uses = connections, uses or CredentialUses()
         self._epoch = time.time() - time.monotonic()  # once: sort keys must not change between two requests
 
@@ -103,7 +108,7 @@ class NodeOverview:
             descriptors_used=overload.descriptors.used,
             descriptors_limit=overload.descriptors.limit,
             connections=self._connections(),
-            calls=self._registry.calls_in_flight(),
+            calls=sum(gate.in_flight for _, gate in self._registry.gates),  # cheaper than to ask every session
             backends_resident_bytes=sum(each.resident_bytes for each in processes),
             backends_cpu_percent=round(sum(each.cpu_percent or 0.0 for each in processes), 1),
             refuses=overload.problem,
@@ -112,16 +117,16 @@ class NodeOverview:
     def sessions(self, tenant: str | None, window: Window) -> Listing[SessionView]:
         self._supervisor.watch()
         processes = {each.id: each for each in self._supervisor.processes}
-        found = [each for each in self._registry if _is_meant(each.spec, tenant, window.backend)]
+        found = _meant(self._registry, tenant, window.backend)
 
         def place(session: Session) -> str:
             process = processes.get(session.link.process or "")
-            since, amounts = session.opened_at + self._epoch, _amounts(window.sort, process, (session,))
+            since, amounts = session.opened_at + self._epoch, _amounts(window.sort, process, _calls(session))
             return position(window.sort, session.public_id, since, amounts)
 
-        wanted = (each for each in found if not window.only or each.public_id == window.only)
-        shown = window.first(wanted, place)
-        uses = (_use(processes.get(each.link.process or ""), [each]) for each in shown)
+        wanted = [each for each in found if each.public_id == window.only] if window.only else found
+        shown = window.first(wanted, attrgetter("public_id") if window.sort == "id" else place)
+        uses = (_use(processes.get(each.link.process or ""), _calls(each)) for each in shown)
         rows = [_session(each, use, self._epoch, self._id) for each, use in zip(shown, uses, strict=True)]
         return Listing(rows, len(found))
 
@@ -140,38 +145,36 @@ class NodeOverview:
     def processes(self, tenant: str | None, window: Window) -> Listing[ProcessView]:
         """A process that is being started has no id yet, and is left out."""
         self._supervisor.watch()
-        sessions = defaultdict[str | None, list[Session]](list)
-        for session in self._registry:
-            sessions[session.link.process].append(session)
-        found = [
-            each for each in self._supervisor.processes if each.id and _is_meant(each.spec, tenant, window.backend)
-        ]
+        self._census.count()
+        counted = self._census.of_processes
+        found = [each for each in _meant(self._supervisor.processes, tenant, window.backend) if each.id]
         now = time.time()
 
         def place(process: BackendProcess) -> str:
-            amounts = _amounts(window.sort, process, sessions[process.id])
+            amounts = _amounts(window.sort, process, counted.get(process.id, NOBODY).calls)
             return position(window.sort, process.id, process.started_at, amounts)
 
         shown = window.first(found, place)
-        rows = [_process(each, sessions[each.id], now, self._id) for each in shown]
+        rows = [_process(each, counted.get(each.id, NOBODY), now, self._id) for each in shown]
         return Listing(rows, len(found))
 
     def use(self, window: Window) -> Listing[TenantUse]:
         """What each tenant uses: the first MAX_TENANTS tenants."""
         self._supervisor.watch()
-        sessions, processes = defaultdict[str, list[Session]](list), defaultdict[str, list[BackendProcess]](list)
-        for session in self._registry:
-            sessions[session.spec.tenant].append(session)
+        self._census.count()
+        counted, processes = self._census.of_tenants, defaultdict[str, list[BackendProcess]](list)
         for process in self._supervisor.processes:
             processes[process.spec.tenant].append(process)
         every = [
             TenantUse(
                 tenant,
-                len(sessions[tenant]),
+                counted.get(tenant, NOBODY).sessions,
                 len(processes[tenant]),
-                sum((_use(each, ()) for each in processes[tenant]), _use(None, sessions[tenant])),
+                sum(
+                    (_use(each, NO_CALLS) for each in processes[tenant]), _use(None, counted.get(tenant, NOBODY).calls)
+                ),
             )
-            for tenant in {*sessions, *processes}
+            for tenant in {*counted, *processes}
         ]
         shown = nsmallest(MAX_TENANTS, every, key=lambda each: each.position(window.sort))
         return Listing(shown, len(every))
@@ -238,27 +241,28 @@ class NodeOverview:
         return await check_backend(self._pool, spec, limits)
 
 
-def _is_meant(spec: BackendSpec, tenant: str | None, backend: str) -> bool:
-    return (tenant is None or spec.tenant == tenant) and (not backend or spec.name == backend)
+def _meant(every: Iterable[_S], tenant: str | None, backend: str) -> list[_S]:
+    """Those of a tenant and of a backend; there may be thousands."""
+    if tenant is not None:
+        every = [each for each in every if each.spec.tenant == tenant]
+    return [each for each in every if not backend or each.spec.name == backend]
 
 
-def _amounts(sort: str, process: BackendProcess | None, sessions: Sequence[Session]) -> tuple[float, ...]:
+def _amounts(sort: str, process: BackendProcess | None, calls: tuple[int, int]) -> tuple[float, ...]:
     """Like `Use.amounts`, but computes only what this order needs: it is called for thousands of rows."""
     if sort == "memory":
         return (0 if process is None else process.resident_bytes,)
     if sort == "calls":
-        return _calls(sessions)
-    return _use(process, sessions).amounts(sort) if sort == "cpu" else ()
+        return calls
+    return _use(process, calls).amounts(sort) if sort == "cpu" else ()
 
 
-def _calls(sessions: Sequence[Session]) -> tuple[int, int]:
-    if len(sessions) == 1:
-        return sessions[0].exchange.in_flight, sessions[0].calls.begun
-    return sum(each.exchange.in_flight for each in sessions), sum(each.calls.begun for each in sessions)
+def _calls(session: Session) -> tuple[int, int]:
+    """In flight, and in total."""
+    return session.exchange.in_flight, session.calls.begun
 
 
-def _use(process: BackendProcess | None, sessions: Sequence[Session]) -> Use:
-    calls = _calls(sessions)
+def _use(process: BackendProcess | None, calls: tuple[int, int]) -> Use:
     if process is None:
         return Use(0, 0.0, None, *calls)
     percent = None if process.cpu_percent is None else round(process.cpu_percent, 1)
@@ -293,7 +297,7 @@ def _session(session: Session, use: Use, epoch: float, node: str) -> SessionView
     )
 
 
-def _process(process: BackendProcess, sessions: Sequence[Session], now: float, node: str) -> ProcessView:
+def _process(process: BackendProcess, counted: Counted, now: float, node: str) -> ProcessView:
     return ProcessView(
         id=process.id,
         tenant=process.spec.tenant,
@@ -302,11 +306,11 @@ def _process(process: BackendProcess, sessions: Sequence[Session], now: float, n
         state=process.state.value,
         started_at=_at(process.started_at),
         age_s=round(max(0.0, now - process.started_at), 3),
-        sessions=tuple(sorted(each.public_id for each in sessions[:MAX_NAMED])),
-        session_count=len(sessions),
+        sessions=tuple(sorted(counted.named)),
+        session_count=counted.sessions,
         stderr_lines=process.stderr.line_count,
         node=node,
-        use=_use(process, sessions),
+        use=_use(process, counted.calls),
         tier=process.tier,
         sent_bytes=process.sent_bytes,
         received_bytes=process.received_bytes,

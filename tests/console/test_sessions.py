@@ -1,5 +1,6 @@
 """Cookies, and what a node remembers of them."""
 
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -113,3 +114,54 @@ async def test_what_is_remembered_is_bounded(database: Database, monkeypatch: py
     for cookie in cookies:
         assert await here.find(cookie) is not None
     assert len(here._remembered) == 10
+
+
+async def test_of_many_who_ask_at_the_same_moment_the_database_is_asked_once(database: Database):
+    clock, asked = Clock(), list[int]()
+
+    class Counting(ConsoleSessionRepository):
+        async def going_on(self, digests: Collection[bytes], now: datetime) -> set[bytes]:
+            asked.append(len(digests))
+            return await super().going_on(digests, now)
+
+        async def find(self, digest: bytes, now: datetime) -> StoredSession | None:
+            asked.append(1)
+            return await super().find(digest, now)
+
+    here = ConsoleSessions(Counting(database), Sealer(SECRET), SECRET, clock)
+    cookies = [await here.begin("acme", b"Bearer %d" % number) for number in range(10)]
+    found = [await here.find(cookie) for cookie in cookies]
+    assert asked == [1] * 10
+    gone = found[3]
+    assert gone is not None
+    await sessions(database, clock).end(gone)  # on another node
+    clock.now += timedelta(seconds=10)
+    asked.clear()
+    again = dict[int, bool]()
+
+    async def ask(number: int) -> None:
+        again[number] = await here.find(cookies[number]) is not None
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(10):
+            tasks.start_soon(ask, number)
+    assert asked == [10, 1]  # for all; and for the one that is gone, which is then looked up like any other
+    assert [number for number, is_there in sorted(again.items()) if not is_there] == [3]
+
+
+async def test_a_session_that_nobody_uses_is_not_asked_about_with_others(database: Database):
+    clock, asked = Clock(), list[int]()
+
+    class Counting(ConsoleSessionRepository):
+        async def going_on(self, digests: Collection[bytes], now: datetime) -> set[bytes]:
+            asked.append(len(digests))
+            return await super().going_on(digests, now)
+
+    here = ConsoleSessions(Counting(database), Sealer(SECRET), SECRET, clock)
+    used, left = [await here.begin("acme", b"Bearer %d" % number) for number in range(2)]
+    assert await here.find(left) is not None
+    for _ in range(10):
+        assert await here.find(used) is not None
+        clock.now += timedelta(seconds=10)
+    assert asked[:2] == [2, 2]
+    assert asked[-1] == 1

@@ -1,6 +1,6 @@
 """Fields that several bodies share, and the base classes of requests and answers."""
 
-from dataclasses import asdict
+from dataclasses import fields
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
@@ -39,7 +39,7 @@ class UseMembers(BaseModel):
     @classmethod
     def of(cls, view: Any) -> Self:
         """Shows a view, with the members of its `use` among its own."""
-        return cls(**{**asdict(view), **asdict(view.use)})
+        return cls(**{each.name: getattr(of, each.name) for of in (view, view.use) for each in fields(of)})
 
 
 def no_nul(text: str) -> str:

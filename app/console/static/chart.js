@@ -1,14 +1,14 @@
-// The last quarter of an hour as charts, asked from REST every few seconds while somebody looks.
+// The last quarter of an hour as charts. Their numbers are a part of the page, which page.js renews:
 //
-//   <section id="activity" data-path="/activity">  with <select id="chart-node">, <div id="charts">, <p id="chart-note">
+//   <section id="activity">  with <select id="chart-node">, <div id="charts">, <p id="chart-note">
+//   <div id="chartdata" data-live="10" hidden>{…}</div>  what REST answers to …/activity, or a problem
 
 import { make } from "./dom.js";
-import { rest, wordsOf } from "./rest.js";
+import { renew } from "./page.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const HEIGHT = 150, LEFT = 58, RIGHT = 8, TOP = 8, BOTTOM = 24;
 const MOST_LINES = 5; // the rest of the reasons of errors are summed
-const WAIT_MS = 10_000;
 
 // --- what is drawn: a title, a unit, and lines of equal length; null where nothing is known
 
@@ -142,7 +142,7 @@ function tableOf(charts, answer) {
 
 // --- the section on the page, which may be another element after the page has renewed itself
 
-let answer = null, asking = false;
+let answer = null;
 
 function show() {
   const place = document.getElementById("charts");
@@ -161,33 +161,31 @@ function offer(nodes) {
   for (const node of nodes) if (!offered.has(node)) select.append(make("option", { value: node }, node));
 }
 
-async function ask() {
-  const section = document.getElementById("activity");
-  if (section === null || asking) return;
-  asking = true;
-  const node = document.getElementById("chart-node").value;
-  let note;
-  try {
-    answer = await rest("GET", section.dataset.path + (node ? `?node=${encodeURIComponent(node)}` : ""));
+function take() {
+  const told = JSON.parse(document.getElementById("chartdata")?.textContent.trim() || "null");
+  if (told === null) return show(); // the page has been replaced
+  let note = told.problem ?? "";
+  if (!told.problem) {
+    answer = told;
     offer([...answer.nodes, ...answer.silent_nodes]);
     const missing = [...answer.silent_nodes, ...answer.summed_nodes];
-    note = missing.length ? `What these nodes have is missing: ${missing.join(", ")}.` : "";
-  } catch (error) {
-    note = wordsOf(error);
-  } finally {
-    asking = false;
+    if (missing.length) note = `What these nodes have is missing: ${missing.join(", ")}.`;
   }
   document.getElementById("chart-note").textContent = note;
   show();
 }
 
-async function again() {
-  if (!document.hidden) await ask();
-  setTimeout(again, WAIT_MS);
+// The node is in the address, from which page.js asks.
+function choose(node) {
+  const here = new URL(location.href);
+  if (node) here.searchParams.set("node", node);
+  else here.searchParams.delete("node");
+  history.replaceState(null, "", here);
+  renew(["chartdata"]);
 }
 
-document.addEventListener("visibilitychange", () => document.hidden || ask());
-document.addEventListener("change", (event) => event.target.id === "chart-node" && ask());
+document.addEventListener("renewed", take);
+document.addEventListener("change", (event) => event.target.id === "chart-node" && choose(event.target.value));
 document.addEventListener("toggle", (event) => event.target.id === "chart-details" && show(), true);
 addEventListener("resize", show);
-again();
+renew(["chartdata"]);

@@ -2,7 +2,7 @@
 //
 //   <button data-method="DELETE" data-path="/tenants/…" data-ask="Really?" data-done="/console/…" data-body="{…}">
 //   <form data-method="POST" data-path="/tenants/…" data-done="/console/…">   fields: see `bodyOf`
-//   <section data-live="5" id="…">                                            every five seconds, while it is looked at
+//   <section data-live="10" id="…">                                           every ten seconds, while it is looked at
 
 import { confirmed, make, tell } from "./dom.js";
 import { rest, wordsOf } from "./rest.js";
@@ -59,7 +59,7 @@ async function busy(button, work, failed = (error) => tell(wordsOf(error), "erro
 
 function go(done, words) {
   if (done) location.assign(done);
-  else renew([document.getElementById("main")]).then(() => tell(words));
+  else renew(["main"]).then(() => tell(words));
 }
 
 function complain(form, words, fields) {
@@ -115,27 +115,43 @@ function valueOf(field) {
 
 // --- parts that renew themselves
 
-// Scripts of single pages listen at the document, since their elements may be replaced here.
-async function renew(parts = [...document.querySelectorAll("[data-live]")]) {
-  let response;
+// Scripts of single pages listen at the document, since their elements may be replaced here. After it "renewed" is sent.
+const tags = new Map(); // what was asked for -> its ETag
+
+// The parts of these ids are asked for again: only they, unless one is the whole page.
+export async function renew(ids) {
+  const whole = ids.includes("main"), headers = whole ? {} : { "X-Renew": ids.join(" ") };
+  const asked = `${location.href} ${ids}`;
+  if (!whole && tags.has(asked)) headers["If-None-Match"] = tags.get(asked);
+  const parts = () => ids.map((id) => document.getElementById(id)).filter((part) => part !== null);
+  let response, text;
   try {
-    response = await fetch(location.href, { credentials: "same-origin" });
+    response = await fetch(location.href, { credentials: "same-origin", headers });
+    text = await response.text();
   } catch {
-    for (const part of parts) part.dataset.stale = "yes";
+    for (const part of parts()) part.dataset.stale = "yes";
     return;
   }
   if (response.redirected) location.reload(); // signed out
-  if (!response.ok) return;
-  const fresh = parser.parseFromString(ours.createHTML(await response.text()), "text/html");
-  for (const part of parts) {
+  for (const part of parts()) delete part.dataset.stale;
+  if (!response.ok) return; // 304 too: nothing has changed
+  if (!whole) tags.set(asked, response.headers.get("ETag"));
+  else tags.clear();
+  const fresh = parser.parseFromString(ours.createHTML(text), "text/html");
+  for (const part of parts()) {
     const other = fresh.getElementById(part.id);
-    if (other === null || part.contains(document.activeElement) && document.activeElement.matches("input, textarea, select")) continue;
+    if (other === null) continue;
+    if (part.contains(document.activeElement) && document.activeElement.matches("input, textarea, select")) {
+      tags.delete(asked); // it is shown the next time
+      continue;
+    }
     const held = part.contains(document.activeElement) ? place(part, document.activeElement) : null;
     const open = new Set([...part.querySelectorAll("details[open][id]")].map((each) => each.id));
     part.replaceChildren(...other.childNodes);
     for (const id of open) document.getElementById(id)?.setAttribute("open", "");
     if (held !== null) [...part.querySelectorAll(held.kind)][held.number]?.focus();
   }
+  document.dispatchEvent(new CustomEvent("renewed", { detail: ids }));
 }
 
 // Where the focus is, so that it stays there.
@@ -144,14 +160,32 @@ function place(part, element) {
   return { kind, number: [...part.querySelectorAll(kind)].indexOf(element) };
 }
 
-const every = Math.min(...[...document.querySelectorAll("[data-live]")].map((part) => Number(part.dataset.live)));
-if (Number.isFinite(every)) {
-  const again = async () => {
-    if (!document.hidden && document.querySelector("dialog[open]") === null) await renew();
-    setTimeout(again, every * 1000);
-  };
-  setTimeout(again, every * 1000);
+// All browsers ask at the same moments, multiples of `data-live` of the gateway's clock: so what one of them has caused to
+// be made is good for the others. Nobody asks for a page in the background; it is renewed when somebody looks again.
+const skew = Number(document.body.dataset.now) * 1000 - Date.now();
+const clock = () => (Date.now() + skew) / 1000;
+const live = new Map([...document.querySelectorAll("[data-live]")].map((part) => [part.id, { every: Number(part.dataset.live), at: clock() }]));
+let timer;
+
+async function renewDue() {
+  clearTimeout(timer);
+  const now = clock();
+  const due = [...live].filter(([, { every, at }]) => Math.floor(now / every) > Math.floor(at / every)).map(([id]) => id);
+  if (due.length && !document.hidden && document.querySelector("dialog[open]") === null) {
+    for (const id of due) live.get(id).at = now;
+    await renew(due);
+  }
+  wait();
 }
+
+function wait() {
+  clearTimeout(timer);
+  const least = Math.min(...[...live.values()].map(({ every }) => every));
+  if (Number.isFinite(least)) timer = setTimeout(renewDue, (least - (clock() % least)) * 1000 + 20);
+}
+
+wait();
+document.addEventListener("visibilitychange", () => document.hidden || renewDue());
 
 for (const field of document.querySelectorAll("[data-copy]")) {
   const button = make("button", { type: "button", class: "quiet" }, "Copy");

@@ -26,10 +26,11 @@ async def backend(visit: Visit) -> HTMLResponse:
     """One backend: what it offers, how it is confined, what runs."""
     path = f"/backends/{visit.request.path_params['backend']}"
     about = await visit.of_tenant(path)
+    if not visit.shows("offer"):
+        return visit.show("backend.html", about=about)
     found = await visit.all(
         catalog=visit.of_tenant(path.replace("/backends/", "/catalog/")),
         tools=visit.of_tenant(f"{path}/tools", limit=200),
-        processes=visit.of_tenant("/processes", limit=200),
     )
     return visit.show("backend.html", about=about, offered=_offered(found["catalog"]), **found)
 

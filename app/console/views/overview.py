@@ -1,5 +1,8 @@
 """What is going on: of the platform, and of one tenant."""
 
+from collections.abc import Awaitable
+from typing import Any
+
 from starlette.responses import HTMLResponse
 
 from app.console.views.problems import problems_of
@@ -13,27 +16,39 @@ LIMITS = {
     "memory_mb": ("Memory of processes", " MiB"),
     "spawns_per_minute": ("Starts in this minute", ""),
 }
+_NO_NUMBERS = {"activity": ""}
 
 
 async def home(visit: Visit) -> HTMLResponse:
     """All tenants for administrators of the platform: what is wrong, what went on; else one's own."""
     if not visit.me["is_platform_admin"]:
         return await tenant(visit)
-    found = await visit.all(
-        problems=problems_of(visit, "/problems"), nodes=visit.get("/nodes"), use=visit.get("/use", limit=50)
-    )
-    return visit.show("platform.html", **found)
+    asked = _of_both(visit, "")
+    if visit.shows("now"):
+        asked |= {"nodes": visit.get("/nodes"), "use": visit.get("/use", limit=50)}
+    return visit.show("platform.html", **_NO_NUMBERS | await visit.all(**asked))
 
 
 async def tenant(visit: Visit) -> HTMLResponse:
     """One tenant: what is wrong, what went on, its limits, its backends, its last failures."""
-    found = await visit.all(
-        problems=problems_of(visit, f"/tenants/{visit.tenant}/problems"),
-        about=visit.of_tenant(""),
-        backends=visit.of_tenant("/backends", limit=100),
-        failures=visit.of_tenant("/failures", limit=5),
-    )
-    return visit.show("tenant.html", limits=LIMITS, **found)
+    asked = _of_both(visit, f"/tenants/{visit.tenant}")
+    if visit.shows("now"):
+        asked |= {
+            "about": visit.of_tenant(""),
+            "backends": visit.of_tenant("/backends", limit=100),
+            "failures": visit.of_tenant("/failures", limit=5),
+        }
+    return visit.show("tenant.html", limits=LIMITS, **_NO_NUMBERS | await visit.all(**asked))
+
+
+def _of_both(visit: Visit, path: str) -> dict[str, Awaitable[Any]]:
+    """What the parts of both overviews need. The charts are drawn once the page is there: it does not wait for them."""
+    asked = dict[str, Awaitable[Any]]()
+    if visit.shows("problems"):
+        asked["problems"] = problems_of(visit, f"{path}/problems")
+    if "chartdata" in visit.renewed:
+        asked["activity"] = visit.text(f"{path}/activity", node=visit.asked("node"))
+    return asked
 
 
 async def nodes(visit: Visit) -> HTMLResponse:

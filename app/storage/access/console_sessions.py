@@ -1,5 +1,6 @@
 """Sessions of the console in the database: digests of cookies, and the sealed credentials behind them."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -47,6 +48,13 @@ class ConsoleSessionRepository:
         if row is None or row.ends_at <= now:
             return None
         return StoredSession(bytes(row.sealed), row.ends_at)
+
+    async def going_on(self, digests: Collection[bytes], now: datetime) -> set[bytes]:
+        """Those of these sessions that are not over."""
+        table = console_sessions
+        wanted = select(table.c.digest).where(table.c.digest.in_(digests), table.c.ends_at > now)
+        async with self._database.read() as connection:
+            return {bytes(each) for each in (await connection.execute(wanted)).scalars()}
 
     async def remove(self, digest: bytes) -> None:
         """Ends a session. Does nothing if there is none."""
