@@ -58,7 +58,7 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one tenant may use at once; None is no limit."""
+    """What one tenant may use at once; None is no limit. `parked_sessions`: of its sessions, on each node."""
 
     sessions: int | None = 100
     sessions_per_principal: int | None = None
@@ -68,6 +68,7 @@ class Limits:
     burst: int | None = 100
     memory_mb: int | None = None
     spawns_per_minute: int | None = None
+    parked_sessions: int | None = 1000
 
 
 RegistryMode = Literal["off", "keys", "public"]  # who may read what a tenant offers
@@ -97,7 +98,8 @@ class Tenant:
 class Timeouts:
     """How long a backend and its sessions may take.
 
-    An idle session ends after `idle_s`, or after `reclaim_idle_s` if another session needs its place.
+    An idle session ends after `idle_s`, or after `reclaim_idle_s` if another session needs its place. After `park_s` it
+    gives its process back until the next message; None: never.
     """
 
     initialize_s: float = 30.0
@@ -105,6 +107,7 @@ class Timeouts:
     idle_s: float = 1800.0
     absolute_s: float = 86400.0
     reclaim_idle_s: float = 300.0
+    park_s: float | None = None
 
 
 Guarantee = Literal["files", "network", "memory", "pids", "processes"]  # what a sandbox can promise

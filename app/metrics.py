@@ -168,6 +168,17 @@ class Metrics:
         self.sessions = self._gauge("trunkline_sessions", "Open sessions.", "transport")
         self.sessions_opened = self._counter("trunkline_sessions_opened_total", "Sessions opened.", "transport")
         self.sessions_closed = self._counter("trunkline_sessions_closed_total", "Sessions closed, by reason.", "reason")
+        self.sessions_parked = self._gauge(
+            "trunkline_sessions_parked", "Open sessions that have given their process back until the next message."
+        )
+        self.session_wakes = self._counter(
+            "trunkline_session_wakes_total",
+            "Parked sessions that got a process again, warm or cold, or none (failed).",
+            "result",
+        )
+        self.session_wake_seconds = self._seconds(
+            "trunkline_session_wake_seconds", "Time from the message to a parked session to its process."
+        )
         self.streams = self._gauge("trunkline_streams", "Open event streams, by kind.", "kind")
         self.messages_dropped = self._counter(
             "trunkline_messages_dropped_total", "Messages that could not be delivered, by reason.", "reason"

@@ -51,12 +51,12 @@ def is_durable(spec: BackendSpec, transport: str) -> bool:
 AddSession = Callable[[str, Principal, BackendSpec, Limits, str], Session]
 """Adds a session under this id (`SessionRegistry.restored`). Raises QuotaExceeded, ShuttingDown."""
 
-StartLink = Callable[[BackendSpec, Limits, Principal, HandshakeRecord], LinkLease]
-"""A link whose process is being started (`ProcessLeasing.restore`). Raises ShuttingDown."""
+StartLink = Callable[[BackendSpec, Limits, Principal, HandshakeRecord, bool], LinkLease]
+"""A link whose process is being started, or which is parked (`ProcessLeasing.restore`). Raises ShuttingDown."""
 
 
 class Durability:
-    """One per node."""
+    """One per node. `adopt` is told of each session that was parked and still is."""
 
     def __init__(
         self,
@@ -65,7 +65,9 @@ class Durability:
         *,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
+        adopt: Callable[[Session], None] = lambda session: None,
     ) -> None:
+        self._adopt = adopt
         self._writer, self._start_link, self._clock, self._wall_clock = writer, start_link, clock, wall_clock
 
     def start(self, session: Session, key: str, token: int) -> None:
@@ -77,7 +79,8 @@ class Durability:
         self, add_session: AddSession, session_id: str, route: Route, spec: BackendSpec, limits: Limits
     ) -> Session | None:
         """The session of this route, which must be ours, as its last owner left it; None without a usable journal. Its
-        process is still being started, and requests wait for it. If this raises or is cancelled, nothing has changed.
+        process is still being started, and requests wait for it; or it is parked, as it was there. If this raises or is
+        cancelled, nothing has changed.
 
         Raises:
             RoutesUnavailable, QuotaExceeded, ShuttingDown: it cannot be restored now, or not here.
@@ -89,7 +92,7 @@ class Durability:
         record = _record_of(head, route)
         if record is None:
             return None
-        lease = self._start_link(spec, limits, head.principal, record)
+        lease = self._start_link(spec, limits, head.principal, record, head.parked)
         try:
             session = add_session(session_id, head.principal, spec, limits, head.transport)
         except BaseException:
@@ -103,6 +106,8 @@ class Durability:
         session.journal.attach(record)
         opened_at = self._clock() - max(0.0, self._wall_clock() - head.opened_at)
         session.restore(lease, head.version, opened_at, record.hello)
+        if head.parked:
+            self._adopt(session)
         session.journal.changed()
         return session
 
@@ -154,6 +159,7 @@ def _head_of(session: Session, resumption: Resumption, wall_offset_s: float) -> 
         opened_at=session.opened_at + wall_offset_s,
         handshake=handshake,
         streams=streams,
+        parked=session.link.rest == "parked",
     )
 
 

@@ -37,6 +37,7 @@ class TenantGate:
         self._per_principal: Counter[Identity] = Counter()
         self.sessions = self.remote_sessions = 0  # the latter for display only: the store enforces the limit
         self.in_flight = self.remote_in_flight = 0
+        self.parked = 0  # of the sessions
         self.bucket: TokenBucket | None = None
         self.configure(limits)
 
@@ -76,6 +77,18 @@ class TenantGate:
         self._per_principal[identity] -= 1
         if not self._per_principal[identity]:
             del self._per_principal[identity]
+
+    def may_park(self) -> bool:
+        """Whether one more session of the tenant may be parked on this node."""
+        return self.limits.parked_sessions is None or self.parked < self.limits.parked_sessions
+
+    def park_session(self) -> None:
+        """Counts a session as parked until `unpark_session`."""
+        self.parked += 1
+
+    def unpark_session(self) -> None:
+        """Undoes `park_session`."""
+        self.parked -= 1
 
     def begin_call(self, now: float) -> None:
         """Counts a call until `end_call`.

@@ -1,5 +1,8 @@
 """ProcessLeasing: leases each session its link, by `isolation`, `recovery` and `url` of its backend."""
 
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Self
 
@@ -8,7 +11,7 @@ import anyio.abc
 
 from app.backends.pool import ProcessPool
 from app.domain import BackendSpec, Limits, Principal
-from app.errors import BackendBusy, ShuttingDown
+from app.errors import BackendBusy, BackendUnavailable, ShuttingDown, StorageUnavailable
 from app.links.respawning import Again, RespawningLink
 from app.links.shared_processes import SharedProcesses
 from app.links.source import LinkLease
@@ -16,12 +19,17 @@ from app.links.toolsets import Toolsets, is_toolset
 from app.protocol.handshake_record import HandshakeRecord
 from app.upstreams.upstreams import Upstreams
 
+Find = Callable[[str, str], Awaitable[tuple[BackendSpec, Limits]]]  # as BackendDirectory.find
+
 
 class ProcessLeasing:
-    """Fulfils LinkSource. Used as `async with` inside the pool's own block; close all sessions before leaving."""
+    """Fulfils LinkSource. Used as `async with` inside the pool's own block; close all sessions before leaving. `find`
+    looks a backend up again when a session needs another process; without it they are started as the first was."""
 
-    def __init__(self, pool: ProcessPool, toolsets: Toolsets, upstreams: Upstreams) -> None:
-        self._pool, self._toolsets, self._upstreams = pool, toolsets, upstreams
+    def __init__(
+        self, pool: ProcessPool, toolsets: Toolsets, upstreams: Upstreams, *, find: Find | None = None
+    ) -> None:
+        self._pool, self._toolsets, self._upstreams, self._find = pool, toolsets, upstreams, find
         self._shared = SharedProcesses(pool)
         self._tasks: anyio.abc.TaskGroup | None = None
 
@@ -58,10 +66,31 @@ class ProcessLeasing:
     def _again(self, tasks: anyio.abc.TaskGroup, spec: BackendSpec, limits: Limits, principal: Principal) -> Again:
         if spec.url is not None:
             return partial(self._upstreams.lease_again, spec)
-        return partial(self._take, tasks, spec, limits, principal)
+        return partial(self._take_again, tasks, spec, limits, principal)
 
-    def restore(self, spec: BackendSpec, limits: Limits, principal: Principal, record: HandshakeRecord) -> LinkLease:
-        """A link for a session whose handshake was on another node; its process starts at once.
+    async def _take_again(
+        self, tasks: anyio.abc.TaskGroup, spec: BackendSpec, limits: Limits, principal: Principal
+    ) -> LinkLease:
+        """As the backend is now, and within the tenant's limits as they are now; as they were, while the database does
+        not answer. Raises also NotFound, Disabled."""
+        if self._find is not None:
+            with suppress(StorageUnavailable):
+                found, limits = await self._find(*spec.key)
+                spec = replace(found, selection=spec.selection, pin=spec.pin)
+        if spec.toolset is not None:
+            raise BackendUnavailable(f"{spec.name} is a toolset now")
+        return await self._take(tasks, spec, limits, principal)
+
+    def restore(
+        self,
+        spec: BackendSpec,
+        limits: Limits,
+        principal: Principal,
+        record: HandshakeRecord,
+        is_parked: bool = False,
+    ) -> LinkLease:
+        """A link for a session whose handshake was on another node; its process starts at once, unless the session was
+        parked there.
 
         Raises:
             ShuttingDown: the node leases no processes any more.
@@ -69,7 +98,8 @@ class ProcessLeasing:
         if self._tasks is None:
             raise ShuttingDown
         again = self._again(self._tasks, spec, limits, principal)
-        return RespawningLink.restored(record, again, self._tasks, spec.timeouts.initialize_s)
+        within_s = spec.timeouts.initialize_s
+        return RespawningLink.restored(record, again, self._tasks, within_s, is_parked=is_parked)
 
     async def _take(
         self, tasks: anyio.abc.TaskGroup, spec: BackendSpec, limits: Limits, principal: Principal

@@ -1,11 +1,13 @@
 """RespawningLink: a session's link that outlives its process (`recovery: respawn`).
 
 It stands between the session and the link to its present process. When that process dies, the calls in flight fail and
-are never run again; later ones wait for the next process, with which it repeats the handshake first.
+are never run again; later ones wait for the next process, with which it repeats the handshake first. An idle one can
+be parked: it gives its process back, and the next message waits for another in the same way.
 """
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable
 from enum import Enum
@@ -13,8 +15,18 @@ from enum import Enum
 import anyio
 import anyio.abc
 
-from app.errors import BackendBusy, BackendError, BackendExited, GatewayError, InvalidMessage, InvalidResponse
-from app.links.source import LinkLease
+from app.errors import (
+    BackendBusy,
+    BackendError,
+    BackendExited,
+    BackendUnavailable,
+    GatewayError,
+    InvalidMessage,
+    InvalidResponse,
+    is_refusal,
+)
+from app.links.resting.no_process import NoProcess
+from app.links.source import Keeper, LinkLease
 from app.processes.link import BackendListener, CallListener, Exit
 from app.protocol.handshake_record import HandshakeRecord
 from app.protocol.jsonrpc import ABSENT, Notification, Request, Response, parse_backend, several
@@ -27,6 +39,7 @@ SPACING_S = 0.2  # between two starts for one session: calls that kill their pro
 log = logging.getLogger(__name__)
 
 _NODE_GONE = Exit("killed", "its node is gone")
+_REFUSED = Exit("exited", "its next process refused the handshake that the backend had accepted before")
 
 Again = Callable[[], Awaitable[LinkLease]]
 
@@ -36,26 +49,12 @@ class LinkState(Enum):
 
     LIVE = "live"
     LOST = "lost"  # it is gone, or about to be; another one is being started
+    PARKED = "parked"  # it was given back; another one is started for the next message
+    WAKING = "waking"  # that message waits for it
     ENDED = "ended"
 
 
-class _NoProcess:
-    """The lease of a link whose first process is being started, and its link."""
-
-    id, was_warm = "", False
-
-    @property
-    def link(self) -> "_NoProcess":
-        return self
-
-    def send(self, line: bytes) -> None:
-        raise BackendExited
-
-    def _do_nothing(self, *args: object, **named: object) -> None:
-        pass
-
-    attach = pause_reading = resume_reading = asked_for = heard_noise = answering = _do_nothing
-    handshake_succeeded = release = _do_nothing
+_RESTS = frozenset({LinkState.PARKED, LinkState.WAKING})
 
 
 class RespawningLink:
@@ -74,15 +73,28 @@ class RespawningLink:
         self._greeted: asyncio.Future[Response | None] | None = None  # None: the new process died
         self._scope = anyio.CancelScope()
         self._started_at = time.monotonic()
+        self._keeper: Keeper | None = None  # while it is parked
+        self._woken_at = 0.0
+        self._has_news = True
+        self._notified = 0  # notifications that have waited
 
     @classmethod
     def restored(
-        cls, record: HandshakeRecord, again: Again, tasks: anyio.abc.TaskGroup, within_s: float
+        cls,
+        record: HandshakeRecord,
+        again: Again,
+        tasks: anyio.abc.TaskGroup,
+        within_s: float,
+        *,
+        is_parked: bool = False,
     ) -> "RespawningLink":
-        """The link of a session whose handshake was on another node; its process is being started."""
-        link = cls(_NoProcess(), again, tasks, within_s)
-        link.record, link._state, link._started_at = record, LinkState.LOST, 0.0
-        tasks.start_soon(link._respawn, _NODE_GONE, name="respawn a backend")
+        """The link of a session whose handshake was on another node; its process is being started, unless it was parked
+        there: then it is here too."""
+        link = cls(NoProcess(), again, tasks, within_s)
+        link.record, link._started_at = record, 0.0
+        link._state = LinkState.PARKED if is_parked else LinkState.LOST
+        if not is_parked:
+            tasks.start_soon(link._respawn, _NODE_GONE, name="respawn a backend")
         return link
 
     # --- LinkLease
@@ -102,12 +114,31 @@ class RespawningLink:
         self._state, self._listener = LinkState.ENDED, None
         self._scope.cancel()
         self._lease.release(reason)
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.gone()
+
+    # --- Parkable
+
+    def park(self, keeper: Keeper, with_news: bool = True) -> bool:
+        """As Parkable.park. Nothing else runs between the checks and the end of the lease."""
+        if self._state is LinkState.PARKED and self._keeper is None:  # it was parked on another node
+            self._keeper, self._has_news = keeper, with_news
+            return True
+        if self._state is not LinkState.LIVE or self._is_paused or not self.record.is_at_rest:
+            return False
+        if self._lease.link.answering() is not None:
+            return False
+        self._state, self._keeper, self._has_news = LinkState.PARKED, keeper, with_news
+        lease, self._lease = self._lease, NoProcess()
+        lease.release("parked")
+        return True
 
     # --- ProcessLink
 
     @property
     def id(self) -> str:
-        """Of the present process, or the last one."""
+        """Of the present process, or the last one; empty while it is parked."""
         return self._lease.link.id
 
     def attach(self, listener: BackendListener) -> None:
@@ -150,17 +181,28 @@ class RespawningLink:
         return self._lease.link.answering()
 
     def _wait_for_process(self, line: bytes) -> None:
-        """Requests wait, and can be cancelled; other messages would mean nothing to the next process."""
+        """Requests wait, and can be cancelled. Other messages would mean nothing to the process after one that was
+        lost; after one that was given back notifications mean what they did before."""
         message = parse_backend(line)
         if type(message) is Request:
-            if self._state is LinkState.ENDED:
-                raise BackendExited
-            size = sum(map(len, self._waiting.values())) if self._waiting else 0
-            if len(self._waiting) >= MAX_WAITING or (size and size + len(line) > MAX_WAITING_BYTES):
-                raise BackendBusy("the backend is being restarted, and too many requests wait for it")
-            self._waiting[message.id] = line
+            self._keep(message.id, line)
         elif type(message) is Notification and message.method == "notifications/cancelled":
             self._waiting.pop(bytes((message.params or {}).get("requestId", ABSENT)), None)
+        elif type(message) is Notification and self._state in _RESTS:
+            self._notified += 1
+            self._keep(b"notification %d" % self._notified, line)
+
+    def _keep(self, name: bytes, line: bytes) -> None:
+        """Until there is a process; wakes a parked link."""
+        if self._state is LinkState.ENDED:
+            raise BackendExited
+        size = sum(map(len, self._waiting.values())) if self._waiting else 0
+        if len(self._waiting) >= MAX_WAITING or (size and size + len(line) > MAX_WAITING_BYTES):
+            raise BackendBusy("the backend is being started, and too many messages wait for it")
+        self._waiting[name] = line
+        if self._state is LinkState.PARKED:
+            self._state, self._woken_at = LinkState.WAKING, time.monotonic()
+            self._tasks.start_soon(self._wake, name="wake a session")
 
     # --- BackendListener
 
@@ -250,11 +292,46 @@ class RespawningLink:
                 log.exception("Could not start another process for a session; the session ends")
                 self._end(exit)
 
-    async def _greet(self) -> bool:
-        """Leases a process and repeats the handshake with it; False if it died meanwhile.
+    async def _wake(self) -> None:
+        """As `_respawn`, for messages that wait for it. Without a process they fail, and the link stays parked: nothing
+        is lost that was not lost before. The pool has its own limit for the wait; `within_s` is for the handshake."""
+        if self._state is not LinkState.WAKING:
+            return
+        with anyio.CancelScope() as self._scope:
+            try:
+                for _ in range(MAX_TRIES):
+                    if await self._greet(self._within_s):
+                        return
+                self._stay_parked(BackendUnavailable("the session's process ended before it was initialized, twice"))
+            except InvalidResponse:
+                self._end(_REFUSED)
+            except TimeoutError:
+                words = f"the session's process was not initialized within {self._within_s:g} s"
+                self._stay_parked(BackendUnavailable(words))
+            except GatewayError as error:
+                self._stay_parked(error)
+            except Exception:
+                log.exception("Could not start another process for a parked session; it stays parked")
+                self._stay_parked(BackendUnavailable("the session's process could not be started"))
+
+    def _stay_parked(self, error: GatewayError) -> None:
+        if self._state is not LinkState.WAKING:
+            return
+        self._state, self._lease, self._greeted = LinkState.PARKED, NoProcess(), None
+        waiting, self._waiting = self._waiting, {}
+        # None of them was sent: whatever the reason, they can be tried again.
+        refusal = error if is_refusal(error) else _not_started(error)
+        for call in waiting:
+            self.backend_failed(call, refusal)
+        if self._keeper is not None:
+            self._keeper.not_woken(error)
+
+    async def _greet(self, within_s: float = math.inf) -> bool:
+        """Leases a process and repeats the handshake with it, which may take so long; False if it died meanwhile.
 
         Raises:
             GatewayError: no process is available, or it refuses.
+            TimeoutError: it does not answer.
         """
         await anyio.sleep(max(0.0, self._started_at + SPACING_S - time.monotonic()))
         self._started_at = time.monotonic()
@@ -265,7 +342,8 @@ class RespawningLink:
         assert self.record.hello is not None
         try:
             lease.link.send(self.record.hello)
-            answer = await greeted
+            with anyio.fail_after(within_s):
+                answer = await greeted
         except BackendExited:
             answer = None
         except BaseException:
@@ -282,7 +360,7 @@ class RespawningLink:
     def _go_on(self) -> None:
         """The new process is ready."""
         self._greeted = None
-        self._state = LinkState.LIVE
+        was_lost, self._state = self._state is LinkState.LOST, LinkState.LIVE
         self._lease.handshake_succeeded()
         if self._is_paused:
             self._lease.link.pause_reading()
@@ -297,5 +375,13 @@ class RespawningLink:
                 self.send(line)
             except BackendError as error:
                 self.backend_failed(call, error)
-        for line in self.record.news():
-            self._tell(line)
+        if was_lost or self._has_news:
+            for line in self.record.news(lost=was_lost):
+                self._tell(line)
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.woken(was_warm=self._lease.was_warm, waited_s=time.monotonic() - self._woken_at)
+
+
+def _not_started(error: GatewayError) -> BackendUnavailable:
+    return BackendUnavailable(f"the session's process could not be started: {error}", hint=error.hint or None)

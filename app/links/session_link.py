@@ -5,7 +5,7 @@ import anyio
 from app.domain import BackendSpec, Limits, Principal
 from app.errors import GatewayError, InvalidMessage
 from app.links.bridged import BridgedLink, BridgedSession
-from app.links.source import LinkLease, LinkSource
+from app.links.source import Keeper, LinkLease, LinkSource, Parkable, Rest
 from app.links.tapped import Tap, retapped
 from app.metrics import Metrics
 from app.processes.link import BackendLink
@@ -14,13 +14,14 @@ from app.processes.link import BackendLink
 class SessionLink:
     """Sends to the session's process, or to the bridge before it."""
 
-    __slots__ = ("_asking", "_lease", "_link", "_metrics")
+    __slots__ = ("_asking", "_lease", "_link", "_metrics", "rest")
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._lease: LinkLease | None = None
         self._link: BackendLink | None = None
         self._asking: anyio.CancelScope | None = None
+        self.rest: Rest | None = None
 
     @property
     def is_attached(self) -> bool:
@@ -38,8 +39,8 @@ class SessionLink:
 
     @property
     def process(self) -> str | None:
-        """The process's id."""
-        return None if self._lease is None else self._lease.link.id
+        """The process's id; None while there is none."""
+        return None if self._lease is None else self._lease.link.id or None
 
     async def ask(
         self, source: LinkSource, spec: BackendSpec, limits: Limits, principal: Principal
@@ -113,6 +114,20 @@ class SessionLink:
 
     def answering(self) -> bytes | None:
         return None if self._link is None else self._link.answering()
+
+    def park(self, keeper: Keeper) -> bool:
+        """As Parkable.park; False if the link cannot be parked."""
+        lease: object = self._lease
+        return isinstance(lease, Parkable) and lease.park(keeper)
+
+    @property
+    def is_without_process(self) -> bool:
+        """Whether it is parked, and has not been given another process yet."""
+        return self.rest == "parked" and self.process is None
+
+    def now_rests(self, how: Rest | None) -> None:
+        """Sets what administrators see."""
+        self.rest = how
 
     def release(self, reason: str) -> None:
         """Gives the link back, or stops waiting for one."""

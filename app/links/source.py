@@ -1,13 +1,15 @@
 """What a session sees of its process: where the link to it comes from, and what it reports."""
 
 from collections.abc import Iterable
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
 from app.domain import BackendSpec, Limits, Principal
 from app.errors import GatewayError
 from app.processes.link import BackendLink, Exit
+
+Rest = Literal["parked"]  # what an idle session's link may be: its process was given back
 
 
 class ProcessLink(BackendLink, Protocol):
@@ -43,6 +45,29 @@ class LinkSource(Protocol):
         Raises:
             BackendError, ShuttingDown: no process is available.
         """
+
+
+class Keeper(Protocol):
+    """Who has parked a link: it is told once how that ended, with `woken` or `gone`. Must not raise."""
+
+    def woken(self, *, was_warm: bool, waited_s: float) -> None:
+        """The link has a process again, after a message had waited for so long."""
+
+    def not_woken(self, error: GatewayError) -> None:
+        """There was no process for a message, which has failed without being sent. The link stays parked."""
+
+    def gone(self) -> None:
+        """The link was given back."""
+
+
+@runtime_checkable
+class Parkable(Protocol):
+    """A lease whose link lives on without its process."""
+
+    def park(self, keeper: Keeper, with_news: bool = True) -> bool:
+        """Gives the process back until the next message; returns whether it did. It does not while something is under
+        way that the next process would know nothing of. `with_news`: afterwards the session is told that lists may have
+        changed."""
 
 
 @runtime_checkable

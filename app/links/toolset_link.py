@@ -18,7 +18,7 @@ from app.errors import GatewayError
 from app.links.bridged import BridgedSession
 from app.links.era import Era
 from app.links.linked_recipes import LinkedRecipes
-from app.links.source import LinkLease
+from app.links.source import Keeper, LinkLease
 from app.links.tapped import Tap
 from app.links.toolset_member import State, ToolsetMember
 from app.metrics import Metrics
@@ -120,6 +120,11 @@ class ToolsetLink:
         self._listener = None
         for member in self._members:
             member.release(reason)
+
+    def park(self, keeper: Keeper, with_news: bool = True) -> bool:
+        """As Parkable.park, where there is one backend of which some tools are shown. The members of other toolsets
+        keep their processes: each would be idle at another time, and only a session can be parked."""
+        return self._ends_with_member and self._members[0].park(keeper)
 
     # --- ProcessLink
 

@@ -22,7 +22,7 @@ from app.errors import (
 )
 from app.links.bridged import BridgedLink
 from app.links.era import Era, probe_s
-from app.links.source import LinkLease, MemberSide
+from app.links.source import Keeper, LinkLease, MemberSide, Parkable
 from app.links.tapped import Tap, retapped
 from app.processes.link import BackendLink, Exit
 from app.protocol.eras.sessionless_envelope import refuses_handshake
@@ -82,15 +82,14 @@ class ToolsetMember:
         self._answers: dict[bytes, asyncio.Future[Response]] = {}  # to requests of our own
         self._scope = anyio.CancelScope()
         self._is_paused = False
-        self._last_list = 0
-        self._attempt = 0  # to start the process; those before it are given up
+        self._last_list = self._attempt = 0  # attempt to start the process: those before it are given up
         self._tap: Tap | None = None
         self._name = ""  # for the tap
 
     @property
     def process(self) -> str | None:
         """The id of its process."""
-        return None if self._lease is None or self.state is not State.OPEN else self._lease.link.id
+        return None if self._lease is None or self.state is not State.OPEN else self._lease.link.id or None
 
     # --- from the session
 
@@ -149,6 +148,11 @@ class ToolsetMember:
     def answering(self) -> bytes | None:
         return None if self._link is None else self._link.answering()
 
+    def park(self, keeper: Keeper) -> bool:
+        """As Parkable.park. The catalogue knows its lists: those of the next process are no news."""
+        lease: object = self._lease
+        return self.state is State.OPEN and isinstance(lease, Parkable) and lease.park(keeper, with_news=False)
+
     def release(self, reason: str) -> None:
         """Gives the process back. Idempotent."""
         self.state = State.ENDED
@@ -165,8 +169,7 @@ class ToolsetMember:
     # --- starting
 
     async def _start(self) -> None:
-        self._attempt += 1
-        attempt = self._attempt
+        attempt = self._attempt = self._attempt + 1
         with anyio.CancelScope() as self._scope:
             try:
                 with anyio.fail_after(self._within_s):
@@ -326,10 +329,7 @@ class ToolsetMember:
             message = parse_backend(line)
         except InvalidMessage:
             return False
-        if type(message) is not Response:
-            return False
-        answer = self._answers.get(message.id)
-        if answer is None:
+        if type(message) is not Response or (answer := self._answers.get(message.id)) is None:
             return False
         if not answer.done():
             answer.set_result(message)

@@ -31,9 +31,7 @@ from app.peers.dead_nodes import abandon_the_dead, stay_acquainted
 from app.peers.passing import Passing
 from app.redis.connection import RedisConnection, Script
 from app.routing.routes import new_node_id
-from app.sessions.open_sessions import OpenSessions
 from app.sessions.registry import sweep_for_ever
-from app.sessions.standstill import StandstillDetector
 from app.this_node.change_effects import ChangeEffects
 from app.tracing.tracer import Tracer
 
@@ -125,7 +123,7 @@ async def open_gateway(settings: Settings, node_id: str | None = None) -> AsyncI
         node_id = node_id or new_node_id(settings.node_name)
         metrics = Metrics(__version__, settings.metrics_per_backend)
         tracer = open_tracing(stack, settings, metrics, node_id)  # closed last: what ends has spans too
-        opening = Opening(stack, settings, metrics, node_id, OpenSessions(), StandstillDetector(), tracer)
+        opening = Opening.of_node(stack, settings, metrics, node_id, tracer)
         records = await open_records(opening)
         credentials = await open_credentials(opening, records)
         processes = await open_processes(opening, records, credentials)

@@ -58,6 +58,13 @@ class HandshakeRecord:
         self._serial = 0
         self._on_change: Callable[[], None] | None = None
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether `replay` is all that the next process needs to go on where this one is: nothing waits for an answer,
+        and nothing is subscribed to, about which only a process can tell."""
+        is_open = self.hello is not None and (self._is_initialized or self.is_sessionless)
+        return is_open and not (self._pending or self._asked or self._uris)
+
     def watch(self, on_change: Callable[[], None] | None) -> None:
         """`on_change` is called whenever the snapshot has changed; None stops that."""
         self._on_change = on_change
@@ -194,12 +201,13 @@ class HandshakeRecord:
         self._serial += 1
         return dump_request(_OURS + b'%d"' % self._serial, method, params)
 
-    def news(self) -> Iterator[bytes]:
-        """Notifications for the session: a warning that the process is new, and that its lists may have changed."""
+    def news(self, *, lost: bool = True) -> Iterator[bytes]:
+        """Notifications for the session: that its lists may have changed; and if the last process was `lost`, a warning
+        that this one is new."""
         if self.is_sessionless:
             return  # in this revision each request stands for itself, and has its own log level
         level = string_of((self._level or {}).get("level"))
-        if "logging" in self._capabilities and level not in _ABOVE_WARNING:
+        if lost and "logging" in self._capabilities and level not in _ABOVE_WARNING:
             params = {"level": encoded("warning"), "logger": encoded("trunkline"), "data": encoded(_NEWS)}
             yield dump_notification("notifications/message", params)
         for name in _LISTS:

@@ -35,9 +35,10 @@ from app.sessions.directory import BackendDirectory
 from app.sessions.draining import Draining
 from app.sessions.ended import EndedSessions
 from app.sessions.endings import BACKEND_EXITED, HANDED_OVER, SHUTDOWN, Endings
+from app.sessions.idle.parking import Parking
+from app.sessions.idle.reclaiming import RELEASED_WITHIN_S, Reclaiming, why_over
 from app.sessions.open_sessions import OpenSessions
 from app.sessions.ownership import Ownership
-from app.sessions.reclaiming import RELEASED_WITHIN_S, Reclaiming, why_over
 from app.sessions.session import Session, Surroundings
 from app.sessions.session_log import SessionLog
 from app.sessions.standstill import StandstillDetector, StandstillGuard
@@ -90,6 +91,7 @@ class SessionRegistry:
         overload: Overload | None = None,
         sessions: OpenSessions | None = None,
         standstill: StandstillDetector | None = None,
+        parking: Parking | None = None,
         durability: Durability | None = None,
         on_timeout: Callable[[Session, Failed], None] = lambda session, failed: None,
         tallies: Tallies | None = None,
@@ -107,7 +109,8 @@ class SessionRegistry:
         self._durability = durability
         self.leaving = False
         self.standstill = standstill or StandstillDetector()
-        self.reclaiming = Reclaiming(self._sessions, self.standstill)
+        self._parking = parking or Parking(self.standstill, metrics)
+        self.reclaiming = Reclaiming(self._sessions, self.standstill, self._parking)
 
     async def __aenter__(self) -> Self:
         return self
@@ -368,6 +371,8 @@ class SessionRegistry:
             session.streams.trim(now)
             if (reason := why_over(session, now)) is not None:
                 session.close(reason)
+            elif session.spec.timeouts.park_s is not None and not self.draining:
+                self._parking.look_at(session, now)
 
 
 async def sweep_for_ever(

@@ -5,6 +5,7 @@ import time
 from typing import Any
 
 from app.domain import public_id
+from app.errors import GatewayError
 from app.logs import Thinned
 from app.sessions.call_notes import program_of
 from app.sessions.session import Session
@@ -34,6 +35,23 @@ class SessionLog:
             }
         program = {f"client_{name}": text for name, text in program_of(session).items()}
         self._thinned.info("opened", "session opened", fields | program)
+
+    def parked(self, session: Session, idle_s: float) -> None:
+        self._thinned.info("parked", "session parked", _of(session) | {"idle_s": round(idle_s, 1)})
+
+    def woken(self, session: Session, waited_s: float, *, was_warm: bool) -> None:
+        """A parked session has a process again."""
+        fields = _of(session) | {
+            "backend_process": session.link.process,
+            "start": "warm" if was_warm else "cold",
+            "waited_ms": _ms(waited_s),
+        }
+        self._thinned.info("woken", "session woken", fields)
+
+    def not_woken(self, session: Session, error: GatewayError) -> None:
+        """It stays parked."""
+        fields = _of(session) | {"reason": error.reason, "error": str(error)}
+        self._thinned.info(("not woken", error.reason), "session not woken: it got no process", fields)
 
     def ended(self, session: Session, reason: str) -> None:
         """Also called for a session that never opened."""

@@ -62,6 +62,7 @@ class Head(msgspec.Struct, frozen=True, omit_defaults=True):
     first: int = 0
     length: int = 0
     form: int = FORM
+    parked: bool = False
 
     @property
     def principal(self) -> Principal:

@@ -64,8 +64,10 @@ class ChangeEffects:
         self._pool.failures.forget(key)
 
     def backend_restarted(self, key: Key) -> None:
-        self._registry.close_where(lambda session: session.spec.key == key, "backend_restarted")
-        self._toolsets.backend_lost(key, BackendUnavailable("the server was restarted"), "backend_restarted")
+        reason = "backend_restarted"
+        # A parked session has no process that could be replaced: its next one will be new.
+        self._registry.close_where(lambda each: each.spec.key == key and not each.link.is_without_process, reason)
+        self._toolsets.backend_lost(key, BackendUnavailable("the server was restarted"), reason)
         self._pool.restart(key)
         self._upstreams.restart(key)
 

@@ -21,6 +21,7 @@ class LimitsUse:
     memory_bytes: int = 0
     principals: tuple[tuple[str, int], ...] = ()
     spawns: int = 0
+    parked_sessions: int = 0
 
     @property
     def sessions_of_one(self) -> int:
@@ -33,7 +34,7 @@ def use_of(gate: TenantGate | None, processes: int, memory_bytes: int, spawns: i
     if gate is None:
         return LimitsUse(0, processes, 0, memory_bytes, spawns=spawns)
     principals = tuple((_digest(each), sessions) for each, sessions in gate.most_of_one(MOST_PRINCIPALS).items())
-    return LimitsUse(gate.sessions, processes, gate.in_flight, memory_bytes, principals, spawns)
+    return LimitsUse(gate.sessions, processes, gate.in_flight, memory_bytes, principals, spawns, gate.parked)
 
 
 def added(uses: Sequence[LimitsUse]) -> LimitsUse:
@@ -48,6 +49,7 @@ def added(uses: Sequence[LimitsUse]) -> LimitsUse:
         sum(use.memory_bytes for use in uses),
         tuple(principals.most_common(1)),
         sum(use.spawns for use in uses),
+        sum(use.parked_sessions for use in uses),
     )
 
 

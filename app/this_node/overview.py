@@ -283,7 +283,7 @@ def _session(session: Session, use: Use, epoch: float, node: str) -> SessionView
         issuer=principal.issuer,
         subject=principal.subject,
         transport=session.transport,
-        state=session.state.value,
+        state=session.link.rest or session.state.value,
         protocol_version=session.version,
         opened_at=_at(session.opened_at + epoch),
         age_s=round(now - session.opened_at, 3),

@@ -24,6 +24,7 @@ from app.protocol.handshake_record import HandshakeRecord
 from app.protocol.jsonrpc import parse_client
 from app.routing.journal_store import Journaled, JournalStore, JournalWrite, Outcome
 from app.routing.routes import Route, session_key
+from app.sessions.idle.parking import Parking
 from app.sessions.session import Session, Surroundings
 from app.sessions.standstill import StandstillDetector
 from app.streams.resumption import Reader
@@ -79,8 +80,10 @@ class FakeLinks:
     async def lease(self, spec: BackendSpec, limits: Limits, principal: Principal) -> LinkLease:
         return RespawningLink(await self._again(), self._again, self._tasks, 5.0)
 
-    def restore(self, spec: BackendSpec, limits: Limits, principal: Principal, record: HandshakeRecord) -> LinkLease:
-        return RespawningLink.restored(record, self._again, self._tasks, 5.0)
+    def restore(
+        self, spec: BackendSpec, limits: Limits, principal: Principal, record: HandshakeRecord, is_parked: bool
+    ) -> LinkLease:
+        return RespawningLink.restored(record, self._again, self._tasks, 5.0, is_parked=is_parked)
 
     async def _again(self) -> Any:
         self.leases.append(FakeLease(FakeLink()))
@@ -94,7 +97,8 @@ class Node:
         self.metrics = Metrics("test")
         self.links = FakeLinks(tasks)
         self.writer = JournalWriter(store, SEALER)
-        self.durability = Durability(self.writer, self.links.restore)
+        self.parking = Parking(StandstillDetector(lambda: 0.0), self.metrics)
+        self.durability = Durability(self.writer, self.links.restore, adopt=self.parking.adopt)
         self.sessions: dict[str, Session] = {}
         self.closed: list[str] = []
         self.refusal: GatewayError | None = None

@@ -34,6 +34,7 @@ NO_LIMITS = dict.fromkeys(
         "burst",
         "memory_mb",
         "spawns_per_minute",
+        "parked_sessions",
     )
 )
 ECHO = [sys.executable, "-I", "-S", str(ROOT / "bench/echo_backend.py")]

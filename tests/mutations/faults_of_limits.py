@@ -2,7 +2,9 @@
 
 from tests.mutations.fault import Fault
 
-RECLAIMING = ("tests/sessions/test_reclaiming.py",)
+PARKING = ("tests/sessions/idle/test_parking.py",)
+PARKED = ("tests/links/test_respawning_parked.py",)
+RECLAIMING = ("tests/sessions/idle/test_reclaiming.py",)
 PLAN = ("tests/backends/test_plan.py",)
 POOL = ("tests/backends/test_pool.py",)
 MEASURING = ("tests/processes/test_measuring.py",)
@@ -15,66 +17,108 @@ TASKS = ("tests/protocol/test_running_tasks.py",)
 FAULTS_OF_LIMITS = (
     Fault(
         "a session with a call in flight makes room",
-        "app/sessions/reclaiming.py",
+        "app/sessions/idle/reclaiming.py",
         "    if exchange.in_flight or exchange.has_questions or session.streams.listen.attached:\n",
         "    if exchange.has_questions or session.streams.listen.attached:\n",
         RECLAIMING,
     ),
     Fault(
         "a session whose server waits for an answer makes room",
-        "app/sessions/reclaiming.py",
+        "app/sessions/idle/reclaiming.py",
         "exchange.in_flight or exchange.has_questions or session.streams.listen.attached",
         "exchange.in_flight or session.streams.listen.attached",
         RECLAIMING,
     ),
     Fault(
         "a session with a running task makes room",
-        "app/sessions/reclaiming.py",
+        "app/sessions/idle/reclaiming.py",
         " or exchange.running_tasks.is_any(now)",
         "",
         RECLAIMING,
     ),
     Fault(
         "a session that waits for its process makes room",
-        "app/sessions/reclaiming.py",
+        "app/sessions/idle/reclaiming.py",
         "if session.state in (SessionState.CONNECTING, SessionState.CLOSED) or",
         "if session.state is SessionState.CLOSED or",
         RECLAIMING,
     ),
     Fault(
         "the session that was idle last makes room",
-        "app/sessions/reclaiming.py",
+        "app/sessions/idle/reclaiming.py",
         "longest = nsmallest(count + 1, since)",
         "longest = sorted(since, reverse=True)[: count + 1]",
         RECLAIMING,
     ),
     Fault(
         "sessions make room however short they were idle",
-        "app/sessions/reclaiming.py",
+        "app/sessions/idle/reclaiming.py",
         "if now - at >= idle_s][:count]",
         "][:count]",
         RECLAIMING,
     ),
     Fault(
         "sessions of any backend make room",
-        "app/sessions/reclaiming.py",
+        "app/sessions/idle/reclaiming.py",
         "if session.spec.key == spec.key and (whose is None",
         "if (whose is None",
         RECLAIMING,
     ),
     Fault(
         "others make room for a principal that has all it may have",
-        "app/sessions/reclaiming.py",
+        "app/sessions/idle/reclaiming.py",
         'principal if limit == "sessions_per_principal" else None',
         "None",
         RECLAIMING,
     ),
     Fault(
         "a node that stood still ends what may be another's",
-        "app/sessions/reclaiming.py",
+        "app/sessions/idle/reclaiming.py",
         "if self._sessions.draining or self._standstill.is_detected():  # some may be",
         "if self._sessions.draining:  # some may be",
         RECLAIMING,
+    ),
+    Fault(
+        "a session is parked with a subscription",
+        "app/protocol/handshake_record.py",
+        "(self._pending or self._asked or self._uris)",
+        "(self._pending or self._asked)",
+        PARKED,
+    ),
+    Fault(
+        "a session is parked with a call in flight",
+        "app/protocol/handshake_record.py",
+        "(self._pending or self._asked or self._uris)",
+        "(self._asked or self._uris)",
+        PARKED,
+    ),
+    Fault(
+        "a notification to a parked session is lost",
+        "app/links/respawning.py",
+        "elif type(message) is Notification and self._state in _RESTS:",
+        "elif type(message) is Notification and self._state is LinkState.WAKING:",
+        PARKED,
+    ),
+    Fault(
+        "a parked session that finds no process ends",
+        "app/links/respawning.py",
+        "            except GatewayError as error:\n                self._stay_parked(error)",
+        "            except GatewayError:\n                self._end(_REFUSED)",
+        PARKED,
+    ),
+    Fault(
+        "a session is parked with a running task",
+        "app/sessions/idle/parking.py",
+        " or exchange.running_tasks.is_any(now)",
+        "",
+        PARKING,
+    ),
+    Fault(
+        "a session that is to free a process ends though it could be parked",
+        "app/sessions/idle/reclaiming.py",
+        "if not (for_process and self._parking.park(session, now)):",
+        "if True:",
+        PARKING,
     ),
     Fault(
         "a caller ends a session though a process stops already",

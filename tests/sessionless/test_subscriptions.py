@@ -11,7 +11,7 @@ from app.errors import BackendExited
 from app.protocol.jsonrpc import Request
 from app.sessionless.requests import SessionlessRequests
 from app.sessionless.subscriptions import MAX_SUBSCRIPTIONS, Subscription
-from app.sessions.reclaiming import why_over
+from app.sessions.idle.reclaiming import why_over
 from app.sessions.registry import SessionRegistry
 from tests.sessionless.client import Client, run
 from tests.sessionless.servers import (

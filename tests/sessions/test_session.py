@@ -24,7 +24,7 @@ from app.errors import (
 from app.protocol.commands import Failed, Listen
 from app.protocol.jsonrpc import Notification, Request, Response, parse_client
 from app.protocol.lifecycle import SessionState
-from app.sessions.reclaiming import why_over
+from app.sessions.idle.reclaiming import why_over
 from app.sessions.registry import STREAM_AFTER_S, SessionRegistry
 from app.sessions.session import Session
 from app.sessions.standstill import GAP_S, StandstillGuard

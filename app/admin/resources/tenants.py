@@ -56,6 +56,7 @@ async def get_tenant(access: MayRead, response: Response) -> TenantInUse:
         in_flight=use.in_flight,
         memory_mb=round(use.memory_bytes / (1 << 20), 1),
         spawns_per_minute=use.spawns,
+        parked_sessions=use.parked_sessions,
         silent_nodes=list(silent),
     )
     return tagged(response, TenantInUse(**dict(TenantAnswer.of(tenant)), use=shown))

@@ -124,6 +124,16 @@ ReclaimIdle = Annotated[
         "idle. Never, if this is `idle_s` or more.",
     ),
 ]
+ParkS = Annotated[
+    float,
+    Field(
+        ge=1,
+        le=31 * 86400,
+        description="A session that has been idle for so long gives its process back and stays valid; the next message "
+        "takes another one, and the handshake is repeated. Needs `recovery: respawn`. null: never. Nor is a session "
+        "parked that has a call, an open question, a running task or a subscription.",
+    ),
+]
 State = Annotated[
     Literal["none", "keep"],
     Field(
@@ -154,6 +164,7 @@ class TimeoutsBody(Strict):
     idle_s: Month = _TIMEOUTS.idle_s
     absolute_s: Month = _TIMEOUTS.absolute_s
     reclaim_idle_s: ReclaimIdle = _TIMEOUTS.reclaim_idle_s
+    park_s: ParkS | None = _TIMEOUTS.park_s
 
 
 class StoredBackend(Strict):
@@ -209,6 +220,13 @@ class StoredBackend(Strict):
         return self
 
     @model_validator(mode="after")
+    def _parks_what_can_be_parked(self) -> Self:
+        if self.timeouts.park_s is not None and (self.recovery != "respawn" or self.url is not None):
+            message = "`timeouts.park_s` needs a `command` with `recovery: respawn`: the next process knows nothing"
+            raise PydanticCustomError("park_s", message)
+        return self
+
+    @model_validator(mode="after")
     def _bounded_in_all(self) -> Self:
         if sum(len(each.encode()) for each in self.args) > MAX_ARGS_BYTES:
             raise PydanticCustomError("too_long", "the args are more than 64 KiB in all")
@@ -250,6 +268,7 @@ class TimeoutsPatch(Strict):
     idle_s: Month | None = None
     absolute_s: Month | None = None
     reclaim_idle_s: ReclaimIdle | None = None
+    park_s: ParkS | None = None
 
 
 class BackendPatch(SwitchPatch):

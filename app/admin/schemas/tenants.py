@@ -41,6 +41,7 @@ class LimitsBody(Strict):
     burst: Count | None = _LIMITS.burst
     memory_mb: Count | None = _LIMITS.memory_mb
     spawns_per_minute: Count | None = _LIMITS.spawns_per_minute
+    parked_sessions: Count | None = _LIMITS.parked_sessions
 
 
 class TenantBody(Strict):
@@ -86,6 +87,7 @@ class LimitsUseAnswer(BaseModel):
         description="Of all processes, including warm ones; measured every ten seconds or more often."
     )
     spawns_per_minute: int = Field(description="Processes started within the last minute, warm ones included.")
+    parked_sessions: int = Field(description="Of the sessions. The limit holds on each node.")
     silent_nodes: list[str] = Field(description=SILENT)
 
 

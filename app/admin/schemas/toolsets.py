@@ -96,6 +96,8 @@ class ToolsetBody(Strict):
             raise PydanticCustomError("member", "a backend is a member only once")
         if self.reason and self.enabled:
             raise PydanticCustomError("reason", "a reason goes with `enabled: false`")
+        if self.timeouts.park_s is not None:
+            raise PydanticCustomError("park_s", "sessions of a toolset are not parked: leave `timeouts.park_s` out")
         return self
 
     def spec(self, tenant: str, version: int = 1) -> BackendSpec:

@@ -15,6 +15,7 @@ LIMITS = {
     "in_flight": ("Calls in flight", ""),
     "memory_mb": ("Memory of processes", " MiB"),
     "spawns_per_minute": ("Starts in this minute", ""),
+    "parked_sessions": ("Parked sessions", ""),
 }
 _NO_NUMBERS = {"activity": ""}
 

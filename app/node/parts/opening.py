@@ -2,9 +2,11 @@
 
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from typing import Self
 
 from app.config.settings import Settings
 from app.metrics import Metrics
+from app.sessions.idle.parking import Parking
 from app.sessions.open_sessions import OpenSessions
 from app.sessions.standstill import StandstillDetector
 from app.tracing.tracer import Tracer
@@ -20,4 +22,13 @@ class Opening:
     node_id: str
     sessions: OpenSessions
     standstill: StandstillDetector
+    parking: Parking
     tracer: Tracer | None = None
+
+    @classmethod
+    def of_node(
+        cls, stack: AsyncExitStack, settings: Settings, metrics: Metrics, node_id: str, tracer: Tracer | None = None
+    ) -> Self:
+        """With no sessions yet."""
+        standstill = StandstillDetector()
+        return cls(stack, settings, metrics, node_id, OpenSessions(), standstill, Parking(standstill, metrics), tracer)

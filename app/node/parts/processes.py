@@ -28,7 +28,7 @@ from app.processes import homes, own_homes
 from app.processes.pipes import PipeLimits
 from app.processes.supervisor import Supervisor, SupervisorOptions
 from app.sandbox.sandboxes import Sandboxes
-from app.sessions.reclaiming import Reclaiming
+from app.sessions.idle.reclaiming import Reclaiming
 from app.storage.backends import BackendRepository
 from app.storage.tenants import TenantRepository
 from app.upstreams.upstreams import Upstreams
@@ -81,7 +81,7 @@ async def open_processes(opening: Opening, records: Records, credentials: Creden
         budgets=budgets,
         failures=failures,
         prepare=partial(initialized, metrics),
-        reclaim=Reclaiming(opening.sessions, opening.standstill).reclaim,
+        reclaim=Reclaiming(opening.sessions, opening.standstill, opening.parking).reclaim,
     )
     await stack.enter_async_context(pool)
     upstreams = await open_upstreams(opening, credentials, failures)
@@ -90,7 +90,7 @@ async def open_processes(opening: Opening, records: Records, credentials: Creden
     toolsets = Toolsets(records.directory.find, catalog, knowledge, metrics)
     catalog.changed.listen(toolsets.offer_changed)
     knowledge.changed.listen(toolsets.writings_changed)
-    leasing = await stack.enter_async_context(ProcessLeasing(pool, toolsets, upstreams))
+    leasing = await stack.enter_async_context(ProcessLeasing(pool, toolsets, upstreams, find=records.directory.find))
     return Processes(
         sandboxes, supervisor, budgets, memory, failures, pool, upstreams, leasing, catalog, knowledge, toolsets
     )

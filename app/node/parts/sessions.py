@@ -57,7 +57,7 @@ async def open_sessions(
     routing, ownership, pool = routes.routing, routes.ownership, processes.pool
     overload = _overload(opening)
     journals = JournalWriter(routing.journals, credentials.sealer, on_fenced=ownership.doubt)
-    durability = Durability(journals, processes.leasing.restore)
+    durability = Durability(journals, processes.leasing.restore, adopt=opening.parking.adopt)
     history = CallHistory(settings.calls_per_tenant, settings.calls_memory_mb << 20)
     registry = await opening.stack.enter_async_context(
         SessionRegistry(
@@ -70,6 +70,7 @@ async def open_sessions(
             overload=overload,
             sessions=opening.sessions,
             standstill=opening.standstill,
+            parking=opening.parking,
             durability=None if routing.is_alone else durability,
             on_timeout=partial(note_timeout, processes.failures, processes.supervisor.find),
             tallies=(tallies := Tallies()),
@@ -84,7 +85,6 @@ async def open_sessions(
     routes.caller_lost.listen(
         lambda route: sessionless.pooled_sessions.lost((route.identity, route.tenant, route.backend))
     )
-    uses = credentials.authenticator.uses
     redis, sandbox = routing.redis, view_of(opening.node_id, processes.sandboxes)
     latency = None if redis is None else Latency(partial(redis.execute, "PING"))
     inspecting = _inspecting(opening, records, credentials, processes, registry)
@@ -101,7 +101,7 @@ async def open_sessions(
         processes.budgets,
         sandbox,
         metrics.connections_open,
-        uses,
+        credentials.authenticator.uses,
         processes.upstreams,
         watching,
         history,

@@ -103,7 +103,8 @@ def _values(spec: BackendSpec) -> dict[str, Any]:
         "always": list(toolset.always),
         "learns": toolset.learns,
         "guides": list(toolset.guides),
-        "timeouts": asdict(spec.timeouts),
+        # Older versions, which may run beside this one, do not know `park_s`; no toolset has one.
+        "timeouts": {name: value for name, value in asdict(spec.timeouts).items() if name != "park_s"},
         "enabled": spec.enabled,
         "reason": spec.reason,
         "off_by_platform": spec.off_by_platform,

@@ -13,13 +13,13 @@ FULL: dict[str, Any] = {
     "args": ["cat", "", "ü"],
     "env": {"TOKEN": "s3cret", "EMPTY": ""},
     "isolation": "session",
-    "recovery": "end",
+    "recovery": "respawn",
     "broadcast": True,
     "warm": 3,
     "max_processes": 1000,
     "calls_per_session": 4,
     "cwd": "/srv/x",
-    "timeouts": {"initialize_s": 1, "call_s": 0.5, "idle_s": 60, "absolute_s": 600, "reclaim_idle_s": 20},
+    "timeouts": {"initialize_s": 1, "call_s": 0.5, "idle_s": 60, "absolute_s": 600, "reclaim_idle_s": 20, "park_s": 30},
     "sandbox": {
         "mode": "require", "require": ["files", "network"], "read": ["/srv/data"], "write": ["/srv/out"],
         "network": "web",
@@ -58,6 +58,7 @@ async def test_the_body_of_the_benchmark_fits(rig):
     answer = (await rig.ask("POST", PATH, body)).json()
     assert answer["timeouts"] == {
         "initialize_s": 30.0, "call_s": 60.0, "idle_s": 1800.0, "absolute_s": 86400.0, "reclaim_idle_s": 300.0,
+        "park_s": None,
     }  # fmt: skip
     assert answer["enabled"] is True
 
@@ -101,6 +102,8 @@ async def test_a_taken_name_is_409_and_an_unknown_tenant_404(rig):
         ({"env": {"A": "x" * 60_000, "B": "x" * 6_000}}, "#"),
         ({"env": {"A": "***"}}, "#"),
         ({"env": {"OPTIND": "x"}}, "#"),
+        ({"timeouts": {"park_s": 60}}, "#"),
+        ({"timeouts": {"park_s": 0.5}, "recovery": "respawn"}, "#/timeouts/park_s"),
         ({"cwd": ""}, "#/cwd"),
         ({"cwd": "a\0"}, "#/cwd"),
         ({"cwd": "~/notes"}, "#/cwd"),

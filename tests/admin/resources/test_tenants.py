@@ -5,7 +5,16 @@ import pytest
 from app.this_node.limits_use import LimitsUse
 
 NO_LIMITS = dict.fromkeys(
-    ("sessions", "processes", "in_flight", "requests_per_second", "burst", "memory_mb", "spawns_per_minute")
+    (
+        "sessions",
+        "processes",
+        "in_flight",
+        "requests_per_second",
+        "burst",
+        "memory_mb",
+        "spawns_per_minute",
+        "parked_sessions",
+    )
 )
 ON = {"enabled": True, "reason": "", "sandbox_exempt": False, "registry": "off", "inspections": "allowed"}
 DEFAULTS = {
@@ -17,11 +26,12 @@ DEFAULTS = {
     "burst": 100,
     "memory_mb": None,
     "spawns_per_minute": None,
+    "parked_sessions": 1000,
 }
 
 UNUSED = {
     "sessions": 0, "sessions_per_principal": 0, "processes": 0, "in_flight": 0, "memory_mb": 0.0,
-    "spawns_per_minute": 0, "silent_nodes": [],
+    "spawns_per_minute": 0, "parked_sessions": 0, "silent_nodes": [],
 }  # fmt: skip
 
 
@@ -35,12 +45,12 @@ async def test_creating_answers_201_with_the_object_and_its_address(rig):
 
 async def test_what_is_taken_of_the_limits_stands_beside_them_and_changes_no_tag(rig):
     before = await rig.ask("GET", "/api/v1/tenants/acme")
-    rig.node.taken["acme"] = LimitsUse(3, 2, 1, 3 << 19, (("a", 2), ("b", 1)), 7)
+    rig.node.taken["acme"] = LimitsUse(3, 2, 1, 3 << 19, (("a", 2), ("b", 1)), 7, 1)
     rig.node.silent.append("n2")
     answer = await rig.ask("GET", "/api/v1/tenants/acme")
     assert answer.json()["use"] == {
         "sessions": 3, "sessions_per_principal": 2, "processes": 2, "in_flight": 1, "memory_mb": 1.5,
-        "spawns_per_minute": 7,
+        "spawns_per_minute": 7, "parked_sessions": 1,
         "silent_nodes": ["n2"],
     }  # fmt: skip
     assert answer.headers["etag"] == before.headers["etag"]

@@ -14,8 +14,6 @@ from app.metrics import Metrics
 from app.node.parts import sandboxing
 from app.node.parts.opening import Opening
 from app.sandbox.cgroup_roots import CgroupRoots, open_roots
-from app.sessions.open_sessions import OpenSessions
-from app.sessions.standstill import StandstillDetector
 
 
 class HalfWay:
@@ -53,8 +51,8 @@ async def opened(directory: Path) -> None:
     """Opens the sandbox of a node, and closes it at once."""
     settings = Settings.from_env({"TRUNKLINE_DATA_DIR": str(directory), "TRUNKLINE_SECRET_KEY": "ab" * 32})
     async with AsyncExitStack() as stack:
-        parts = (stack, settings, Metrics("test"), "node", OpenSessions(), StandstillDetector())
-        await sandboxing.open_sandboxes(Opening(*parts), lambda tenant: None)
+        opening = Opening.of_node(stack, settings, Metrics("test"), "node")
+        await sandboxing.open_sandboxes(opening, lambda tenant: None)
 
 
 async def test_a_cancelled_scope_leaves_no_control_group(half_way: HalfWay, tmp_path: Path) -> None:

@@ -63,6 +63,7 @@ async def test_a_search_has_its_own_two_tools(two):
         ({"name": "echo"}, 409),  # a backend has it
         ({"name": "all"}, 409),
         ({"name": "Work"}, 422),
+        ({"name": "work", "timeouts": {"park_s": 60}}, 422),
         ({"name": "work", "members": [{"backend": "unknown"}]}, 422),
         ({"name": "work", "members": [{"backend": "all"}]}, 422),  # a toolset
         ({"name": "work", "members": [{"backend": "echo"}, {"backend": "echo", "prefix": "b"}]}, 422),

@@ -10,7 +10,7 @@ from app.domain import Limits, Principal
 from app.errors import QuotaExceeded, SessionEnded
 from app.metrics import Metrics
 from app.protocol.lifecycle import SessionState
-from app.sessions.reclaiming import AGAIN_S, longest_idle
+from app.sessions.idle.reclaiming import AGAIN_S, longest_idle
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
 from app.sessions.standstill import GAP_S, StandstillGuard

@@ -7,6 +7,7 @@ from heapq import nsmallest
 from app.domain import KEY_ISSUER, BackendSpec, Principal
 from app.protocol.lifecycle import SessionState
 from app.sessions.calls import is_past
+from app.sessions.idle.parking import Parking
 from app.sessions.open_sessions import OpenSessions
 from app.sessions.session import Session
 from app.sessions.standstill import StandstillDetector
@@ -48,17 +49,17 @@ def idle_since(session: Session, now: float) -> float | None:
 class Reclaiming:
     """Ends idle sessions of a node for new ones that need their place or their process."""
 
-    def __init__(self, sessions: OpenSessions, standstill: StandstillDetector) -> None:
-        self._sessions, self._standstill = sessions, standstill
+    def __init__(self, sessions: OpenSessions, standstill: StandstillDetector, parking: Parking) -> None:
+        self._sessions, self._standstill, self._parking = sessions, standstill, parking
 
     def reclaim(self, spec: BackendSpec, count: int) -> float:
         """Ends up to `count` sessions of the backend, to free their processes: those that have been idle for longest,
-        and at least for `reclaim_idle_s`.
+        and at least for `reclaim_idle_s`. Those that may be parked are parked instead, and live on.
 
         Returns:
             In how many seconds there may be another one to end.
         """
-        return self._end_idle(spec, count, None)[1]
+        return self._end_idle(spec, count, None, for_process=True)[1]
 
     def make_room(self, limit: str, principal: Principal, spec: BackendSpec) -> bool:
         """Whether a session was ended whose place a new one of the same backend may take."""
@@ -66,18 +67,23 @@ class Reclaiming:
             return False
         return self._end_idle(spec, 1, principal if limit == "sessions_per_principal" else None)[0] > 0
 
-    def _end_idle(self, spec: BackendSpec, count: int, whose: Principal | None) -> tuple[int, float]:
-        """How many sessions were ended, of this principal if there is one; and as `reclaim`."""
+    def _end_idle(
+        self, spec: BackendSpec, count: int, whose: Principal | None, *, for_process: bool = False
+    ) -> tuple[int, float]:
+        """How many sessions were ended, of this principal if there is one, or parked; and as `reclaim`."""
         if self._sessions.draining or self._standstill.is_detected():  # some may be other nodes' by now
             return 0, AGAIN_S
         candidates = (
             session
             for session in self._sessions
             if session.spec.key == spec.key and (whose is None or session.principal.identity == whose.identity)
+            if not (for_process and session.link.rest == "parked")
         )
-        doomed, next_s = longest_idle(candidates, count, spec.timeouts.reclaim_idle_s, time.monotonic())
+        now = time.monotonic()
+        doomed, next_s = longest_idle(candidates, count, spec.timeouts.reclaim_idle_s, now)
         for session in doomed:
-            session.close(RECLAIMED)
+            if not (for_process and self._parking.park(session, now)):
+                session.close(RECLAIMED)
         return len(doomed), next_s
 
 

@@ -1,0 +1,344 @@
+"""Idle sessions that give their processes back and stay valid: over real sockets and processes, on one node and two."""
+
+import json
+import random
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import anyio.abc
+import httpx2
+import pytest
+
+from tests.integration.gateway import ECHO, ROOT, Endpoint, Gateway, until
+from tests.integration.nodes import Nodes
+from tests.integration.sessionless_wire import SessionlessClient
+from tests.integration.wire import RpcError, Wire, answer, error_of, events, rpc
+
+STATELESS = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/stateless.py")]
+COUNTING = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/counting.py")]
+PARK_S = 1.0
+WITHIN_S = 30.0  # of a busy machine
+MANY, PLACES = 200, 8
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def parking(gateway: Gateway, argv: list[str] = STATELESS, **fields: Any) -> Endpoint:
+    timeouts = {"park_s": PARK_S, **fields.pop("timeouts", {})}
+    return gateway.endpoint(argv, recovery="respawn", timeouts=timeouts, **fields)
+
+
+def sessions(endpoint: Endpoint, gateway: Gateway | None = None) -> list[dict[str, Any]]:
+    found = (gateway or endpoint.gateway).api("GET", f"/tenants/{endpoint.tenant}/sessions?limit=200")["items"]
+    return list(found)
+
+
+def states(endpoint: Endpoint, gateway: Gateway | None = None) -> list[str]:
+    return [each["state"] for each in sessions(endpoint, gateway)]
+
+
+def processes(endpoint: Endpoint) -> list[dict[str, Any]]:
+    return list(endpoint.gateway.api("GET", f"/tenants/{endpoint.tenant}/processes?limit=200")["items"])
+
+
+def use(endpoint: Endpoint) -> dict[str, Any]:
+    return dict(endpoint.gateway.api("GET", f"/tenants/{endpoint.tenant}")["use"])
+
+
+async def is_parked(endpoint: Endpoint, count: int = 1, gateway: Gateway | None = None) -> None:
+    await until(
+        lambda: states(endpoint, gateway) == ["parked"] * count, WITHIN_S, lambda: str(states(endpoint, gateway))
+    )
+
+
+async def whoami(session: Wire) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(await session.call("whoami"))
+    return found
+
+
+@asynccontextmanager
+async def opened(http: httpx2.AsyncClient, endpoint: Endpoint) -> AsyncIterator[Wire]:
+    session = Wire(http, endpoint)
+    await session.open()
+    yield session
+    await session.close()
+
+
+@asynccontextmanager
+async def listening(session: Wire) -> AsyncIterator[list[Any]]:
+    """What comes on the session's GET stream, as it comes."""
+    heard: list[Any] = []
+
+    async def listen(*, task_status: anyio.abc.TaskStatus[None]) -> None:
+        async with session.stream("GET") as response:
+            task_status.started()
+            async for event in events(response):
+                heard.extend([event.message] if event.data else [])
+
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(listen)
+        yield heard
+        tasks.cancel_scope.cancel()
+
+
+async def test_an_idle_session_has_no_process_until_its_next_call(gateway: Gateway, http: httpx2.AsyncClient) -> None:
+    endpoint = parking(gateway)
+    async with opened(http, endpoint) as session, listening(session) as heard:
+        await session.request("logging/setLevel", {"level": "warning"})
+        before = await whoami(session)
+        await is_parked(endpoint)
+        await until(lambda: not processes(endpoint), WITHIN_S)
+        assert gateway.processes_of(before["process"]) == []
+        assert sessions(endpoint)[0]["process"] is None
+        assert (use(endpoint)["parked_sessions"], use(endpoint)["sessions"], use(endpoint)["processes"]) == (1, 1, 0)
+        assert gateway.metrics()["trunkline_sessions_parked"] == 1
+        after = await whoami(session)
+        assert after["process"] != before["process"]
+        assert after["heard"] == ["initialize", "notifications/initialized", "logging/setLevel warning"]
+        assert states(endpoint) == ["open"]
+        assert gateway.metrics()['trunkline_session_wakes_total{result="cold"}'] >= 1
+        await until(lambda: heard, WITHIN_S)
+        assert [each["method"] for each in heard] == ["notifications/tools/list_changed"]
+    assert use(endpoint)["parked_sessions"] == 0
+
+
+async def test_a_warm_process_wakes_it(gateway: Gateway, http: httpx2.AsyncClient) -> None:
+    endpoint = parking(gateway, warm=1)
+    async with opened(http, endpoint) as session:
+        await is_parked(endpoint)
+        await until(lambda: [each["state"] for each in processes(endpoint)] == ["warm"], WITHIN_S)
+        before = gateway.metrics().get('trunkline_session_wakes_total{result="warm"}', 0.0)
+        assert await session.call("echo", text="at once") == "at once"
+        assert gateway.metrics()['trunkline_session_wakes_total{result="warm"}'] == before + 1
+
+
+async def test_a_subscribed_session_keeps_its_process(gateway: Gateway, http: httpx2.AsyncClient) -> None:
+    endpoint = parking(gateway)
+    async with opened(http, endpoint) as session, opened(http, endpoint), listening(session) as heard:
+        await session.request("resources/subscribe", {"uri": "note:a"})
+        before = await whoami(session)
+        await until(lambda: sorted(states(endpoint)) == ["open", "parked"], WITHIN_S)
+        await until(lambda: min(each["idle_s"] for each in sessions(endpoint)) > 2 * PARK_S + 1, WITHIN_S)
+        assert await session.call("update", uri="note:a")
+        assert (await whoami(session))["process"] == before["process"]
+        await until(lambda: heard, WITHIN_S)
+        assert heard[0]["method"] == "notifications/resources/updated"
+        await session.request("resources/unsubscribe", {"uri": "note:a"})
+        await is_parked(endpoint, 2)
+
+
+async def test_a_session_that_asks_or_is_asked_keeps_its_process(gateway: Gateway, http: httpx2.AsyncClient) -> None:
+    endpoint = parking(gateway)
+    async with opened(http, endpoint) as session, anyio.create_task_group() as tasks:
+        tasks.start_soon(session.call, "later")
+        await until(lambda: use(endpoint)["in_flight"] == 1, WITHIN_S)
+        await anyio.sleep(PARK_S + 1.5)  # nothing tells of what does not happen
+        assert states(endpoint) == ["open"]
+        await session.call("release")
+
+
+async def test_calls_and_parking_at_the_same_moment_lose_nothing_and_run_nothing_twice(
+    gateway: Gateway, http: httpx2.AsyncClient, tmp_path: Any
+) -> None:
+    """Clients whose calls come about when their sessions are parked."""
+    ledger = tmp_path / "ledger"
+    endpoint = parking(gateway, [*COUNTING, str(ledger)], max_processes=1000)
+    tokens: list[str] = []
+
+    async def client(number: int) -> None:
+        async with opened(http, endpoint) as session:
+            for turn in range(4):
+                token = f"{number}-{turn}"
+                tokens.append(token)
+                await session.call("mark", token=token)
+                await anyio.sleep(PARK_S + random.uniform(-0.1, 1.1))
+
+    before = gateway.metrics().get('trunkline_session_wakes_total{result="cold"}', 0.0)
+    async with anyio.create_task_group() as tasks:
+        for number in range(20):
+            tasks.start_soon(client, number)
+    assert sorted(ledger.read_text().split()) == sorted(tokens)
+    assert gateway.metrics()['trunkline_session_wakes_total{result="cold"}'] > before
+
+
+async def test_many_sessions_live_on_few_processes(start_gateway: Any, http: httpx2.AsyncClient, full: bool) -> None:
+    """All are woken at once: each gets a place in its turn, or is told to come again."""
+    gateway = start_gateway(MAX_PROCESSES=str(PLACES), MAX_SESSIONS="20000", POOL_WAIT_S="60")
+    many = 5000 if full else MANY
+    endpoint = parking(gateway, timeouts={"reclaim_idle_s": 0.2})
+    found = [Wire(http, endpoint) for _ in range(many)]
+    gate = anyio.Semaphore(PLACES)
+
+    async def open_one(session: Wire) -> None:
+        async with gate:
+            await session.open()
+
+    async with anyio.create_task_group() as tasks:
+        for session in found:
+            tasks.start_soon(open_one, session)
+    await until(lambda: gateway.metrics()["trunkline_sessions_parked"] == many, 120)
+    assert use(endpoint)["parked_sessions"] == use(endpoint)["sessions"] == many
+    await gateway.wait_for_backends(0)
+    answers: list[str] = []
+    put_off: list[RpcError] = []
+
+    async def call(session: Wire, text: str) -> None:
+        while True:
+            try:
+                answers.append(await session.call("echo", text=text))
+                return
+            except RpcError as error:
+                put_off.append(error)
+                await anyio.sleep(random.uniform(0.1, 1.0))
+
+    with anyio.fail_after(900 if full else 120):
+        async with anyio.create_task_group() as tasks:
+            for number, session in enumerate(found):
+                tasks.start_soon(call, session, str(number))
+    assert sorted(answers, key=int) == [str(number) for number in range(many)]
+    assert full or not put_off
+    assert {each.reason for each in put_off} <= {"backend_busy"}
+    assert all(each.data.get("outcome") is None for each in put_off)
+    assert len(gateway.backends()) <= PLACES
+    async with anyio.create_task_group() as tasks:
+        for session in found:
+            tasks.start_soon(session.close)
+
+
+async def test_the_next_process_is_that_of_the_changed_backend(gateway: Gateway, http: httpx2.AsyncClient) -> None:
+    endpoint = parking(gateway)
+    path = f"/tenants/{endpoint.tenant}/backends/{endpoint.name}"
+    async with opened(http, endpoint) as session:
+        await is_parked(endpoint)
+        gateway.api("PATCH", path, {"command": ECHO[0], "args": ECHO[1:]})
+        assert await session.call("sleep", ms=1) == "slept"  # which only the new one has
+
+
+async def test_a_restart_does_not_end_it(gateway: Gateway, http: httpx2.AsyncClient) -> None:
+    endpoint = parking(gateway)
+    path = f"/tenants/{endpoint.tenant}/backends/{endpoint.name}"
+    async with opened(http, endpoint) as session, opened(http, endpoint) as other:
+        await is_parked(endpoint, 2)
+        await other.call("whoami")
+        gateway.api("POST", f"{path}:restart")
+        assert await session.call("echo", text="still here") == "still here"
+        assert (await other.post(rpc("ping"))).status_code == 404
+
+
+async def test_whoever_may_not_have_it_any_more_loses_it(gateway: Gateway, http: httpx2.AsyncClient) -> None:
+    endpoint = parking(gateway)
+    path = f"/tenants/{endpoint.tenant}/backends/{endpoint.name}"
+    session = Wire(http, endpoint)
+    await session.open()
+    await is_parked(endpoint)
+    gateway.api("PATCH", path, {"enabled": False, "reason": "it is broken"})
+    assert states(endpoint) == []
+    assert error_of(await session.post(rpc("ping"))).reason == "disabled"
+    gateway.api("PATCH", path, {"enabled": True})
+    again = Wire(http, endpoint)
+    await again.open()
+    await is_parked(endpoint)
+    gateway.api("DELETE", path)
+    assert (use(endpoint)["sessions"], use(endpoint)["parked_sessions"]) == (0, 0)
+
+
+async def test_a_backend_that_does_not_start_leaves_it_parked(gateway: Gateway, http: httpx2.AsyncClient) -> None:
+    endpoint = parking(gateway)
+    path = f"/tenants/{endpoint.tenant}/backends/{endpoint.name}"
+    async with opened(http, endpoint) as session:
+        await is_parked(endpoint)
+        gateway.api("PATCH", path, {"command": "/does/not/exist", "args": []})
+        error = await session.ask("echo", text="x")
+        assert error.reason == "backend_unavailable"
+        assert states(endpoint) == ["parked"]
+        gateway.api("PATCH", path, {"command": STATELESS[0], "args": STATELESS[1:]})
+        assert await session.call("echo", text="repaired") == "repaired"
+
+
+async def test_a_process_that_dies_while_it_wakes_a_session_is_replaced(
+    gateway: Gateway, http: httpx2.AsyncClient
+) -> None:
+    endpoint = parking(gateway)
+    async with opened(http, endpoint) as session:
+        await is_parked(endpoint)
+        with pytest.raises(RpcError, match="exit status 3"):
+            await session.call("crash")
+        assert await session.call("echo", text="another") == "another"
+        await is_parked(endpoint)
+
+
+async def test_a_backend_of_which_some_tools_are_shown_is_parked_too(
+    gateway: Gateway, http: httpx2.AsyncClient
+) -> None:
+    endpoint = gateway.endpoint(ECHO, recovery="respawn", timeouts={"park_s": PARK_S}, include=["echo"])
+    async with opened(http, endpoint) as session, listening(session) as heard:
+        assert await session.call("echo", text="one") == "one"
+        await is_parked(endpoint)
+        await until(lambda: not processes(endpoint), WITHIN_S)
+        assert await session.call("echo", text="two") == "two"
+        assert states(endpoint) == ["open"]
+        assert heard == []
+
+
+async def test_sessions_that_share_a_process_give_it_back_one_by_one(
+    gateway: Gateway, http: httpx2.AsyncClient
+) -> None:
+    endpoint = parking(gateway, isolation="shared", max_processes=1)
+    async with opened(http, endpoint) as session, opened(http, endpoint) as other:
+        await is_parked(endpoint, 2)
+        one, two = await whoami(session), await whoami(other)
+        assert one["process"] == two["process"]
+
+
+async def test_a_client_without_sessions_notices_nothing(gateway: Gateway, http: httpx2.AsyncClient) -> None:
+    endpoint = parking(gateway, ECHO)
+    client = SessionlessClient(http, endpoint, [endpoint.mcp])
+    assert await client.call("echo", text="one") == "one"
+    await is_parked(endpoint)
+    await until(lambda: not processes(endpoint), WITHIN_S)
+    assert await client.call("echo", text="two") == "two"
+
+
+@pytest.mark.parametrize("how", ["killed", "drained"])
+async def test_another_node_has_it_parked_and_wakes_it(own_nodes: Nodes, http: httpx2.AsyncClient, how: str) -> None:
+    here, there = own_nodes.all
+    endpoint = parking(here)
+    urls = own_nodes.urls(endpoint)
+    session = Wire(http, endpoint)
+    session.url = urls[0]
+    await session.open()
+    await session.request("logging/setLevel", {"level": "warning"})
+    await is_parked(endpoint)
+    await here.wait_for_backends(0)
+    session.url = urls[1]
+    if how == "killed":
+        here.kill()
+    else:
+        here.process.send_signal(signal.SIGTERM)
+        assert await anyio.to_thread.run_sync(here.process.wait, 40) == 0
+    async with listening(session):  # a reader of its stream brings it here, and starts nothing
+        await until(lambda: states(endpoint, there) == ["parked"], WITHIN_S, lambda: str(states(endpoint, there)))
+        assert there.backends() == []
+        found = await whoami(session)
+        assert found["heard"] == ["initialize", "notifications/initialized", "logging/setLevel warning"]
+    await session.close()
+
+
+async def test_a_node_passes_requests_on_to_the_one_that_has_it_parked(
+    own_nodes: Nodes, http: httpx2.AsyncClient
+) -> None:
+    endpoint = parking(own_nodes.all[0])
+    urls = own_nodes.urls(endpoint)
+    session = Wire(http, endpoint)
+    session.url = urls[0]
+    await session.open()
+    await is_parked(endpoint)
+    session.url = urls[1]
+    assert states(endpoint, own_nodes.all[1]) == ["parked"]
+    assert answer(await session.post(rpc("ping"))) == {}
+    assert states(endpoint) == ["open"]
+    await session.close()
