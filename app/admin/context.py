@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated, Protocol
+from typing import Annotated, Any, Protocol
 
 from fastapi import Depends, Request
 
@@ -38,6 +38,7 @@ from app.this_node.inspecting import InspectionAsked, InspectionView, Opened, Se
 from app.this_node.limits_use import LimitsUse
 from app.this_node.listing import CallWindow, Gathered, Listing, Window
 from app.this_node.problems.problem import Problem
+from app.this_node.replaying import Replayed
 from app.this_node.views import (
     AddressUse,
     BackendRunning,
@@ -105,6 +106,9 @@ class NodeView(Protocol):
     async def close_inspection(self, tenant: str, inspection: str) -> bool: ...
     async def stderr(self, tenant: str, process: str, lines: int) -> Sequence[str] | None: ...
     async def check(self, spec: BackendSpec, limits: Limits) -> CheckResult: ...
+    async def replay(
+        self, spec: BackendSpec, limits: Limits, params: dict[str, Any], before: str | None
+    ) -> Replayed: ...
 
 
 class Offered(Protocol):

@@ -142,10 +142,10 @@ class Talk:
 
     async def about(self, link: BackendLink, timeouts: Timeouts, has_begun: Callable[[], None]) -> None:
         """Raises BackendError, TimeoutError: the last step has failed."""
-        conversation = _Conversation(link)
+        conversation = Conversation(link)
         link.attach(conversation)
         with anyio.fail_after(timeouts.initialize_s), timed(self.steps, "initialize"):
-            self._result = await _initialize(conversation)
+            self._result = await greet(conversation)
         has_begun()
         for kind in _LISTS:
             if kind in self._result.capabilities:
@@ -157,7 +157,7 @@ class Talk:
         return replace(self._result, capabilities=capabilities, counts=self._counts, steps=self.steps)
 
 
-class _Conversation:
+class Conversation:
     """One request at a time. Fulfils CallListener."""
 
     def __init__(self, link: BackendLink) -> None:
@@ -172,12 +172,16 @@ class _Conversation:
         Raises:
             BackendError: the backend ended, or answered with an error or with something invalid.
         """
+        return _result(await self.answer_to(method, params))
+
+    async def answer_to(self, method: str, params: dict[str, Any]) -> Response:
+        """Returns the answer, which may be an error. Raises BackendError: the backend ended."""
         if self._end is not None:
             raise self._end
         self._last_id += 1
         self._answer = asyncio.get_running_loop().create_future()
         self.send({"id": self._last_id, "method": method, "params": params})
-        return _result(await self._answer)
+        return await self._answer
 
     def send(self, message: dict[str, Any]) -> None:
         self._link.send(msgspec.json.encode({"jsonrpc": "2.0", **message}))
@@ -216,7 +220,8 @@ class _Conversation:
             self._answer.set_exception(error)
 
 
-async def _initialize(conversation: _Conversation) -> CheckResult:
+async def greet(conversation: Conversation) -> CheckResult:
+    """The handshake, and what the server says of itself in it. Raises BackendError."""
     client = {"name": "trunkline-check", "version": __version__}
     params = {"protocolVersion": HANDSHAKE[-1], "capabilities": {}, "clientInfo": client}
     result = await conversation.ask("initialize", params)
@@ -232,7 +237,7 @@ async def _initialize(conversation: _Conversation) -> CheckResult:
     )
 
 
-async def _count(conversation: _Conversation, kind: str, reaching: list[str]) -> int:
+async def _count(conversation: Conversation, kind: str, reaching: list[str]) -> int:
     """Adds the names of tools that reach out."""
     count, cursor = 0, None
     for _ in range(MAX_PAGES):

@@ -17,6 +17,7 @@ from app.cli.resource_parser import (
     Run,
     add_command,
     add_gateway_options,
+    add_message_options,
     add_resource_commands,
     name_of,
     split_command,
@@ -25,6 +26,7 @@ from app.cli.resource_parser import (
 from app.cli.top.calls import show_calls
 from app.cli.top.problems import show_problems
 from app.cli.top.top import MAX_ROWS, SORTS, VIEWS, show_top
+from app.cli.top.traffic import inspect_session
 from app.client_config import CLIENTS, DEFAULT_KEY_ENV
 from app.domain import DEFAULT_TENANT
 
@@ -50,6 +52,12 @@ examples:
   trunkline doctor                                 what works on this machine
 
 Settings are environment variables TRUNKLINE_<NAME>, for example TRUNKLINE_DATA_DIR; see docs/settings.md.
+"""
+_INSPECT = """
+examples:
+  trunkline inspect 1f0c7a52d3e4 --tenant acme --reason "ticket 4711" --follow
+  trunkline inspect 1f0c7a52d3e4 --tenant acme --reason "ticket 4711" --payloads --minutes 5 --jsonl seen.jsonl
+With --follow or --jsonl it ends at Ctrl-C; else see `trunkline inspections`.
 """
 _CALLS = """
 Who called what, when, how long it took and how it ended; never arguments or results. Each node remembers the last ones.
@@ -129,6 +137,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_top_command(commands)
     _add_problems_command(commands)
     _add_calls_command(commands)
+    _add_inspect_command(commands)
     _add_connect_command(commands)
     _add_import_command(commands)
 
@@ -190,6 +199,19 @@ def _add_calls_command(commands: "Commands[argparse.ArgumentParser]") -> None:
     calls.add_argument("--limit", type=whole_number(10_000), default=50, metavar="N", help="default 50")
     calls.add_argument("members", nargs="*", metavar="NAME=VALUE", help="filters, as in the REST API")
     calls.set_defaults(run=show_calls)
+
+
+def _add_inspect_command(commands: "Commands[argparse.ArgumentParser]") -> None:
+    inspect = add_command(commands, "inspect", "look at the messages of a session from now on", _INSPECT)
+    add_gateway_options(inspect)
+    inspect.add_argument("session", metavar="SESSION", help="its id in `sessions list`")
+    inspect.add_argument("--tenant", type=name_of("tenant"), default=DEFAULT_TENANT, help="default: default")
+    inspect.add_argument("--reason", required=True, help="why; the tenant sees it")
+    inspect.add_argument("--payloads", action="store_true", help="also what the messages say, secrets masked")
+    inspect.add_argument("--minutes", type=whole_number(60), default=15, metavar="N", help="default 15, at most 60")
+    inspect.add_argument("--json", action="store_true", help="JSON; with --follow an object a line")
+    add_message_options(inspect)
+    inspect.set_defaults(run=inspect_session)
 
 
 def _add_problems_command(commands: "Commands[argparse.ArgumentParser]") -> None:

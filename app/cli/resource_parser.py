@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from app.cli import keys, resources
 from app.cli import tools as tools_commands
 from app.cli.resources import Resource, here_or_there
+from app.cli.top import traffic
 from app.domain import DEFAULT_TENANT, is_name
 
 MAX_EXPIRY_DAYS = 3650
@@ -168,6 +169,8 @@ def add_resource_commands(commands: "Commands[argparse.ArgumentParser]") -> None
         text = "end a session; its client can open a new one"
         sessions.add(name, resources.delete_object, text, "its id in the list").set_defaults(done="closed")
 
+    _add_inspection_verbs(_Noun(commands, resources.INSPECTIONS, "list, show and close inspections of sessions"))
+
     for resource, text in (
         (resources.PROCESSES, "list backend processes"),
         (resources.USE, "list what each tenant uses"),
@@ -294,6 +297,24 @@ def _add_catalog_verbs(catalog: _Noun) -> None:
         )
         decide.set_defaults(done=done)
         _add_members(decide)
+
+
+def _add_inspection_verbs(inspections: _Noun) -> None:
+    inspections.add_list()
+    inspections.add("show", resources.show_object, "show one inspection", "its id")
+    messages = inspections.add("messages", traffic.show_messages, "show what it has seen", "its id")
+    add_message_options(messages)
+    replay = inspections.add("replay", traffic.replay_call, "make a call again; exit code 1 if it differs", "its id")
+    replay.add_argument("message", metavar="NUMBER", type=whole_number(10**15), help="of the message, a `tools/call`")
+    for name in ("close", "delete"):
+        text = "end an inspection, and remove what it has seen"
+        inspections.add(name, resources.delete_object, text, "its id").set_defaults(done="closed")
+
+
+def add_message_options(verb: argparse.ArgumentParser) -> None:
+    """Adds `--follow` and `--jsonl`."""
+    verb.add_argument("--follow", action="store_true", help="go on until it ends, and print each message")
+    verb.add_argument("--jsonl", metavar="FILE", help="write them to this new file, an object a line")
 
 
 def _add_key_verbs(noun: _Noun) -> None:

@@ -55,6 +55,10 @@ SESSIONS = Resource(
         "cpu_percent", "opened_at", "node",
     ),
 )  # fmt: skip
+INSPECTIONS = Resource(
+    "inspections",
+    first=("id", "session", "backend", "reason", "subject", "payloads", "opened_at", "ends_at", "ending", "kept"),
+)
 PROCESSES = Resource(
     "processes",
     first=("id", "tenant", "backend", "state", "resident_bytes", "cpu_percent", "age_s", "session_count", "node"),

@@ -277,6 +277,10 @@ class Inspecting:
 
     # --- secrets
 
+    def mask_for(self, spec: BackendSpec) -> Mask:
+        """Removes the secrets of this backend."""
+        return Mask(self._secrets(spec))
+
     def _secrets_of(self, tenant: str) -> Callable[[str], Iterable[str] | None]:
         def of(member: str) -> Iterable[str] | None:
             spec = self._specs((tenant, member))

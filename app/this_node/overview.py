@@ -9,7 +9,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from heapq import nsmallest
 from operator import attrgetter
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from app.auth.credential_uses import CredentialUses
 from app.backends.backend_check import SUFFIX, CheckResult, check_backend
@@ -32,6 +32,7 @@ from app.this_node.inspecting import Inspecting
 from app.this_node.limits_use import LimitsUse, use_of
 from app.this_node.listing import CallWindow, Listing, Use, Window, position
 from app.this_node.problems.problem import Problem
+from app.this_node.replaying import Replayed, Replaying
 from app.this_node.views import (
     AddressUse,
     BackendRunning,
@@ -234,6 +235,14 @@ class NodeOverview:
     def call_groups(self, tenant: str, window: CallWindow, by: str) -> Sequence[CallGroup]:
         """The sums of the tenant's last calls."""
         return grouped(filter(window.filter.matches, self._history.of(tenant)), by)
+
+    async def replay(self, spec: BackendSpec, limits: Limits, params: dict[str, Any], before: str | None) -> Replayed:
+        """Makes a call again, with a process of its own. Raises ShuttingDown."""
+        assert self._upstreams is not None
+        assert self.inspecting is not None
+        return await Replaying(self._pool, self._upstreams).replay(
+            spec, limits, params, before, self.inspecting.mask_for(spec)
+        )
 
     async def check(self, spec: BackendSpec, limits: Limits) -> CheckResult:
         if spec.url is not None and self._upstreams is not None:

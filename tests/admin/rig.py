@@ -57,6 +57,7 @@ from app.this_node.inspecting import InspectionAsked, InspectionView, Opened, Se
 from app.this_node.limits_use import LimitsUse
 from app.this_node.listing import NO_USE, Gathered, Listing, Use, Window
 from app.this_node.problems.problem import Problem, for_tenant
+from app.this_node.replaying import Replayed
 from app.this_node.views import (
     AddressUse,
     BackendRunning,
@@ -126,6 +127,7 @@ class Node:
     checked: list[BackendSpec] = field(default_factory=list)
     looked: Inspections = field(default_factory=lambda: Inspections(8 << 20))
     refusal: Opened | None = None  # of an inspection
+    replayed: list[tuple[BackendSpec, dict[str, Any], str | None]] = field(default_factory=list)
 
     def status(self) -> NodeStatus:
         return NodeStatus("n1", "test", AT, len(self.running), len(self.started), False)
@@ -196,7 +198,7 @@ class Node:
             asked.id, tenant, found.backend, asked.session, found.transport, asked.payloads, asked.reason, asked.opener,
             AT.timestamp(), AT.timestamp() + asked.seconds,
         )  # fmt: skip
-        return Opened(view_of(self.looked.open(about, Mask()), "n1"))
+        return Opened(view_of(self.looked.open(about, Mask(), lambda member: ()), "n1"))
 
     async def inspections(self, tenant: str) -> Gathered[InspectionView]:
         return Gathered([view_of(each, "n1") for each in self.looked.of(tenant)], self.silent)
@@ -214,6 +216,10 @@ class Node:
     async def stderr(self, tenant: str, process: str, lines: int) -> list[str] | None:
         known = any(view.id == process for view in self.started.get(tenant, []))
         return ["first", "second", "third"][-lines:] if known else None
+
+    async def replay(self, spec: BackendSpec, limits: Limits, params: dict[str, Any], before: str | None) -> Replayed:
+        self.replayed.append((spec, params, before))
+        return Replayed(1.5, '{"result":{}}', False, True, (), (), None)
 
     async def check(self, spec: BackendSpec, limits: Limits) -> CheckResult:
         self.checked.append(spec)

@@ -38,6 +38,7 @@ UNKNOWN = {
     "session": "0123456789ab",
     "process": "0123456789abcdef",
     "inspection": "0123456789abcdef",
+    "message": "1",
 }
 
 

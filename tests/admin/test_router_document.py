@@ -13,6 +13,7 @@ from app.admin import resources
 from app.admin.idempotency import ONCE
 from app.admin.route import AdminRoute
 from app.admin.router import PREFIX
+from app.inspections.message import InspectedMessage
 from tests.admin.rig import shared_api
 from tests.protocol.toolset.offers import offer, tool
 
@@ -78,6 +79,12 @@ def test_every_route_authenticates_first_and_every_post_can_be_repeated():
         assert ("POST" in (route.methods or ())) is (ONCE in route.dependencies), route.path
 
 
+def a_call_passes(rig, id: str) -> None:
+    line = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo"}}'
+    message = InspectedMessage(1, 1.0, "backend", "to_server", "request", "tools/call", "1", "echo", "time", len(line))
+    rig.node.looked.find("acme", id).add(message, line)
+
+
 async def test_the_commands_of_the_guide_work_in_their_order(rig):
     await rig.ask("DELETE", "/api/v1/tenants/acme")
     rig.node.add_session("acme", "s1")
@@ -90,5 +97,7 @@ async def test_the_commands_of_the_guide_work_in_their_order(rig):
         path = PREFIX + Template(path).substitute(known)
         answer = await rig.ask(method, path, content=content, headers=headers)
         assert answer.is_success, (command, answer.text)
+        if (method, path) == ("POST", PREFIX + "/tenants/acme/inspections"):
+            a_call_passes(rig, answer.json()["id"])
         if method == "POST" and answer.content:
             known[path.rpartition("/")[2].upper().rstrip("S") + "_ID"] = answer.json().get("id", "")

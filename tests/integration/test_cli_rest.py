@@ -13,6 +13,7 @@ from threading import Thread
 import pytest
 
 from tests.integration.gateway import ECHO, Gateway, running_gateway
+from tests.integration.wire import wire
 from tests.programs import run_program
 
 
@@ -192,6 +193,33 @@ def test_sessions_are_listed_shown_and_closed(line, gateway):
     assert "Session not found" in line.run("sessions", "close", session["id"], *of, code=1).stderr
     assert "session.end" in line.run("audit", "list", *of).stdout
     assert gateway.url in str(line.json("nodes", "list")) or line.json("nodes", "list")
+
+
+async def test_a_session_is_inspected_followed_and_a_call_made_again(line, gateway, tmp_path):
+    endpoint = gateway.endpoint(ECHO)
+    at, file = ("--tenant", endpoint.tenant), tmp_path / "seen.jsonl"
+    async with wire(endpoint) as session:
+        (row,) = line.json("sessions", "list", *at)
+        opened = line.json("inspect", row["id"], *at, "--reason", "ticket 4711", "--payloads", "--minutes", "1")
+        assert opened["reason"] == "ticket 4711"
+        line.run("inspect", row["id"], *at, "--reason", "twice", code=1)
+        await session.call("echo", text="again \x1b[2J")
+        (listed,) = line.json("inspections", "list", *at)
+        assert listed["id"] == opened["id"]
+        shown = line.run("inspections", "messages", opened["id"], *at).stdout
+        assert "tools/call" in shown
+        assert "\x1b" not in shown
+        messages = line.json("inspections", "messages", opened["id"], *at)
+        assert [each["side"] for each in messages] == ["client", "backend", "backend", "client"]
+        found = line.json("inspections", "replay", opened["id"], "1", *at)
+        assert found["same"] is True
+        assert "same" in line.run("inspections", "replay", opened["id"], "1", *at).stdout
+    line.run("inspections", "messages", opened["id"], *at, "--follow", "--jsonl", str(file))  # until the session's end
+    assert [json.loads(text)["number"] for text in file.read_text().splitlines()] == [1, 2, 3, 4]
+    assert file.stat().st_mode & 0o777 == 0o600
+    line.run("inspections", "messages", opened["id"], *at, "--jsonl", str(file), code=2)
+    assert line.json("inspections", "show", opened["id"], *at)["ending"] == "session_ended"
+    line.run("inspections", "show", "unknown", *at, code=1)
 
 
 def test_a_refusal_has_title_detail_hint_and_request_id(line, gateway):

@@ -270,3 +270,56 @@ async def test_any_node_shows_what_the_node_of_the_session_sees(nodes: Nodes) ->
             assert seen.now()["ending"] == "closed"
         with suppress(RpcError):
             await session.close()
+
+
+def replay(seen: Inspected, number: int, expect: int = 0) -> Any:
+    return seen.gateway.api("POST", f"{seen.path}/messages/{number}:replay", {}, expect=expect)
+
+
+async def test_a_call_is_made_again_with_another_process(gateway: Gateway) -> None:
+    endpoint = gateway.endpoint(ECHO, env={"TOKEN_OF_SERVER": SECRET})
+    async with wire(endpoint) as session:
+        seen = Inspected(endpoint)
+        await session.call("echo", text="again")
+        await session.call("whoami")
+        await session.call("echo", text=f"with {SECRET}")
+        with pytest.raises(RpcError):
+            await session.request("no/such")
+        for number in (1, 2):  # the client's request is what went to the process
+            found = replay(seen, number)
+            assert (found["backend"], found["same"], found["failure"]) == (endpoint.name, True, None)
+            assert "again" in found["answer"]
+            assert [each["step"] for each in found["steps"]] == ["start", "initialize", "tools/call"]
+            assert found["took_ms"] > 0 < found["took_ms_before"]
+        other = replay(seen, 5)
+        assert other["same"] is False
+        (difference, *_) = other["differences"]
+        assert difference["at"].startswith("/result/content/0/text")
+        assert difference["before"] != difference["now"]
+        assert "masked" in replay(seen, 9, expect=409)["detail"]
+        assert "only a `tools/call`" in replay(seen, 3, expect=409)["detail"]
+        assert "only a `tools/call`" in replay(seen, 13, expect=409)["detail"]
+        replay(seen, 99, expect=404)
+        assert seen.now()["last"] == 16  # nothing of it passed the session
+        (row,) = gateway.api("GET", f"/tenants/{endpoint.tenant}/processes")["items"]
+        assert row["session_count"] == 1
+    assert trail(endpoint).count("inspection.replay") == 3
+
+
+async def test_a_call_of_a_toolset_is_made_again_with_its_member(gateway: Gateway) -> None:
+    toolset = toolboxes(gateway, "red", "blue")
+    async with wire(toolset) as session:
+        seen = Inspected(toolset)
+        await session.call("blue_say", text="hi")
+        (call,) = [each for each in seen.messages() if each["tool"] == "blue_say" and each["kind"] == "request"]
+        found = replay(seen, call["number"])
+        assert (found["backend"], found["same"]) == ("blue", True)
+
+
+async def test_a_call_of_a_server_without_handshakes_is_made_again(gateway: Gateway) -> None:
+    endpoint = gateway.endpoint([*ERAS, "sessionless"])
+    async with wire(endpoint) as session:
+        seen = Inspected(endpoint)
+        await session.call("heard")
+        found = replay(seen, 1)
+        assert (found["same"], [each["step"] for each in found["steps"]]) == (True, ["start", "tools/call"])

@@ -12,8 +12,9 @@ from pydantic import AfterValidator, BaseModel, Field, StringConstraints
 
 from app.admin.context import Access, MayManage, MayRead
 from app.admin.idempotency import ONCE
+from app.admin.paging import AskedPage, RunningPage
 from app.admin.route import AdminRoute
-from app.admin.schemas.fields import MAX_REASON, SILENT, Answer, Strict, one_line
+from app.admin.schemas.fields import MAX_REASON, Answer, Strict, one_line
 from app.auth.policy import has_scope
 from app.domain import Scope
 from app.errors import Conflict, NotFound, QuotaExceeded, SessionNotFound, nodes_unavailable
@@ -21,7 +22,7 @@ from app.http.problems import responses
 from app.inspections.inspection import Ending
 from app.inspections.message import Direction, InspectedMessage, Kind, Side
 from app.this_node.inspecting import InspectionAsked, InspectionView, Seen
-from app.this_node.listing import Window
+from app.this_node.listing import Window, newest_first
 
 MAX_MINUTES = 60
 MAX_MESSAGES = 500
@@ -74,13 +75,6 @@ class InspectionAnswer(Answer):
     last: int = Field(description="The number of the last message that it has seen.")
 
 
-class InspectionsAnswer(BaseModel):
-    """The inspections of a tenant, the newest first: all open ones, and the last that have ended."""
-
-    items: list[InspectionAnswer]
-    silent_nodes: list[str] = Field(description=SILENT)
-
-
 class MessageAnswer(BaseModel):
     """A message as it passed one side of the gateway."""
 
@@ -126,7 +120,7 @@ async def open_inspection(access: MayManage, body: InspectionBody, response: Res
     and process. It ends by itself, with its session, and with the credential that has opened it. The tenant sees who
     has opened it and why, in its list, among its problems and in its audit trail; with `inspections: metadata` it
     allows none with payloads, with `forbidden` none at all."""
-    await _require_allowed(access, payloads=body.payloads)
+    await require_allowed(access, payloads=body.payloads)
     found = await access.admin.node.sessions(access.tenant, Window(only=body.session))
     if not found.rows:
         raise nodes_unavailable(found.silent) if found.silent else SessionNotFound(hint="")
@@ -139,7 +133,7 @@ async def open_inspection(access: MayManage, body: InspectionBody, response: Res
     await access.admin.audit.append(access.act("inspection.open", target, f"{where}: {body.reason}"))
     view = await _opened(access, asked)
     try:
-        await _require_allowed(access, payloads=body.payloads)  # it may have been forbidden meanwhile
+        await require_allowed(access, payloads=body.payloads)  # it may have been forbidden meanwhile
     except BaseException:
         await access.admin.node.close_inspection(access.tenant, asked.id)
         raise
@@ -148,23 +142,25 @@ async def open_inspection(access: MayManage, body: InspectionBody, response: Res
 
 
 @router.get("/inspections")
-async def list_inspections(access: MayRead) -> InspectionsAnswer:
-    """The open inspections of a tenant's sessions on all nodes, and the last ones that have ended: who has opened them,
-    and why. The audit trail has all of them (`action=inspection.*`)."""
+async def list_inspections(access: MayRead, asked: AskedPage) -> RunningPage[InspectionAnswer]:
+    """The open inspections of a tenant's sessions on all nodes, and the last ones that have ended, newest first: who
+    has opened them, and why. The audit trail has all of them (`action=inspection.*`)."""
     found = await access.admin.node.inspections(access.tenant)
-    return InspectionsAnswer(items=[InspectionAnswer.of(each) for each in found.rows], silent_nodes=list(found.silent))
+    every = sorted(found.rows, key=_position)
+    page = asked.of_all(every, _position, InspectionAnswer.of)
+    return RunningPage(**dict(page), total=len(every), silent_nodes=list(found.silent))
 
 
 @router.get("/inspections/{inspection}")
 async def get_inspection(access: MayRead, inspection: InspectionId) -> InspectionAnswer:
     """One inspection."""
-    return InspectionAnswer.of((await _seen(access, inspection, 0, 0)).view)
+    return InspectionAnswer.of((await seen(access, inspection, 0, 0)).view)
 
 
 @router.delete("/inspections/{inspection}", status_code=204)
 async def close_inspection(access: MayManage, inspection: InspectionId) -> None:
     """Ends an inspection, and removes what it has seen."""
-    await _seen(access, inspection, 0, 0)
+    await seen(access, inspection, 0, 0)
     await access.admin.audit.append(access.act("inspection.close", f"inspections/{inspection}", "closed"))
     if not await access.admin.node.close_inspection(access.tenant, inspection):
         raise _not_found()
@@ -191,25 +187,25 @@ async def list_messages(
         lines = await _lines(access, inspection, after, in_full=in_full)
         headers = {"Content-Disposition": f'attachment; filename="inspection-{inspection}.jsonl"'}
         return PlainTextResponse("".join(lines), headers=headers, media_type="application/jsonl")
-    seen = await _seen(access, inspection, after, limit)
+    page = await seen(access, inspection, after, limit)
     return MessagesAnswer(
-        inspection=InspectionAnswer.of(seen.view),
-        items=[MessageAnswer.of(each, in_full=in_full) for each in seen.messages],
-        next_after=seen.messages[-1].number if seen.messages else after,
+        inspection=InspectionAnswer.of(page.view),
+        items=[MessageAnswer.of(each, in_full=in_full) for each in page.messages],
+        next_after=page.messages[-1].number if page.messages else after,
     )
 
 
 async def _lines(access: Access, inspection: str, after: int, *, in_full: bool) -> list[str]:
     """All messages that are kept, each as a line; a node keeps a bounded number."""
     lines = list[str]()
-    while (seen := await _seen(access, inspection, after, PAGE_OF_FILE)).messages:
-        lines += _as_lines(seen, in_full=in_full)
-        after = seen.messages[-1].number
+    while (page := await seen(access, inspection, after, PAGE_OF_FILE)).messages:
+        lines += _as_lines(page, in_full=in_full)
+        after = page.messages[-1].number
     return lines
 
 
-def _as_lines(seen: Seen, *, in_full: bool) -> Iterator[str]:
-    for each in seen.messages:
+def _as_lines(page: Seen, *, in_full: bool) -> Iterator[str]:
+    for each in page.messages:
         yield MessageAnswer.of(each, in_full=in_full).model_dump_json() + "\n"
 
 
@@ -232,7 +228,7 @@ async def _opened(access: Access, asked: InspectionAsked) -> InspectionView:
         raise
 
 
-async def _require_allowed(access: Access, *, payloads: bool) -> None:
+async def require_allowed(access: Access, *, payloads: bool) -> None:
     """Raises Conflict: the tenant does not allow it."""
     mode = (await access.admin.tenants.get(access.tenant)).inspections
     if mode == "forbidden":
@@ -242,12 +238,16 @@ async def _require_allowed(access: Access, *, payloads: bool) -> None:
         raise Conflict(f"{words} (`inspections`)")
 
 
-async def _seen(access: Access, inspection: str, after: int, limit: int) -> Seen:
+async def seen(access: Access, inspection: str, after: int, limit: int) -> Seen:
     """Raises NotFound."""
     found = await access.admin.node.inspected(access.tenant, inspection, after, limit)
     if found is None:
         raise _not_found()
     return found
+
+
+def _position(view: InspectionView) -> str:
+    return newest_first(view.opened_at.timestamp(), view.id)
 
 
 def _not_found() -> NotFound:

@@ -36,7 +36,9 @@ async def test_one_is_opened_listed_and_closed_and_the_trail_says_why(rig):
     assert answer.headers["location"] == f"{PATH}/{about['id']}"
     assert (about["session"], about["backend"], about["reason"]) == ("a1b2c3d4e5f6", "echo", "ticket 4711")
     assert (about["opener_tenant"], about["issuer"], about["ending"]) == ("default", "key", None)
-    assert (await rig.ask("GET", PATH)).json() == {"items": [about], "silent_nodes": []}
+    assert (await rig.ask("GET", PATH)).json() == {
+        "items": [about], "next_cursor": None, "total": 1, "silent_nodes": [],
+    }  # fmt: skip
     assert (await rig.ask("GET", f"{PATH}/{about['id']}")).json() == about
     assert (await rig.ask("DELETE", f"{PATH}/{about['id']}")).status_code == 204
     assert (await rig.ask("DELETE", f"{PATH}/{about['id']}")).status_code == 404
@@ -157,3 +159,33 @@ async def test_one_that_was_forbidden_while_it_was_opened_is_closed(rig):
     rig.node.open_inspection = forbidden_meanwhile
     assert (await rig.ask("POST", PATH, BODY)).status_code == 409
     assert [each.ending for each in rig.node.looked.of("acme")] == ["closed"]
+
+
+async def test_only_whole_calls_are_replayed_and_by_administrators(rig):
+    about = await opened(rig)
+    inspection = rig.node.looked.find("acme", about["id"])
+
+    def pass_by(side, kind, line, **fields):
+        number = inspection.next_number
+        message = InspectedMessage(number, 5.0, side, "to_server" if kind == "request" else "to_client", kind,
+                                   "tools/call", "7", "echo", "", len(line), **fields)  # fmt: skip
+        inspection.add(message, line.encode())
+        return f"{PATH}/{about['id']}/messages/{number}:replay"
+
+    asked = pass_by("client", "request", '{"params":{"name":"outer"}}')
+    sent = pass_by("backend", "request", '{"params":{"name":"say","arguments":{"text":"hi"}}}', pair=1)
+    pass_by("backend", "result", '{"result":{"content":[]}}', answers=2, took_ms=7.0)
+    masked = pass_by("backend", "request", '{"params":{"name":"say","arguments":{"password":"hi"}}}')
+    refused = pass_by("client", "request", '{"params":{"name":"outer"}}')
+    for path in (asked, sent):
+        answer = (await rig.ask("POST", path, {})).json()
+        assert (answer["backend"], answer["same"], answer["took_ms_before"]) == ("echo", True, 7.0)
+    (spec, params, before), _ = rig.node.replayed
+    assert (spec.name, params) == ("echo", {"name": "say", "arguments": {"text": "hi"}})
+    assert json.loads(before) == {"result": {"content": []}}
+    for path, words in ((masked, "masked"), (refused, "did not reach")):
+        answer = await rig.ask("POST", path, {})
+        assert (answer.status_code, words in answer.json()["detail"]) == (409, True)
+    assert (await rig.ask("POST", sent, {}, key=await rig.key("acme", "tenant:read"))).status_code == 403
+    assert (await rig.ask("POST", sent, {}, key=await rig.key("zenith", "tenant:admin"))).status_code == 404
+    assert [act.action for act in await rig.trail("acme")].count("inspection.replay") == 2

@@ -1,0 +1,110 @@
+"""…/inspections/{inspection}/messages/{message}:replay: one recorded call, made again."""
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Path
+from pydantic import BaseModel, Field
+
+from app.admin.context import Access, MayManage
+from app.admin.idempotency import ONCE
+from app.admin.resources.backends import StepAnswer, find_backend
+from app.admin.resources.now.inspections import InspectionId, require_allowed, seen
+from app.admin.route import AdminRoute
+from app.errors import Conflict, NotFound
+from app.http.problems import responses
+from app.inspections.message import InspectedMessage
+from app.this_node.replaying import Replayed
+
+LOOKED_AHEAD = 500  # messages after the call, among which its answer is looked for
+
+router = APIRouter(route_class=AdminRoute, tags=["inspections"])
+
+
+class DifferenceAnswer(BaseModel):
+    """A place where the answers differ."""
+
+    at: str = Field(description="A JSON pointer into the answer.", examples=["/result/content/0/text"])
+    before: str | None = Field(description="As JSON, cut; null: it was not there.")
+    now: str | None
+
+
+class ReplayAnswer(BaseModel):
+    """What the call has answered now, secrets masked."""
+
+    backend: str
+    took_ms: float | None = Field(description="The call alone, without the start of the process.")
+    took_ms_before: float | None
+    answer: str | None = Field(description='`{"result": …}` or `{"error": …}`, as JSON.')
+    is_cut: bool
+    same: bool | None = Field(description="Whether it is what was answered before; null: one of them is not known.")
+    differences: list[DifferenceAnswer] = Field(description="The first twenty.")
+    steps: list[StepAnswer]
+    failure: str | None = Field(description="Why there is no answer.")
+
+    @classmethod
+    def of(cls, backend: str, replayed: Replayed, took_ms_before: float | None) -> "ReplayAnswer":
+        steps = [StepAnswer(step=each.name, ms=each.ms) for each in replayed.steps]
+        return cls(**{**asdict(replayed), "steps": steps}, backend=backend, took_ms_before=took_ms_before)
+
+
+@router.post("/inspections/{inspection}/messages/{message}:replay", dependencies=[ONCE], responses=responses(409))
+async def replay_call(
+    access: MayManage, inspection: InspectionId, message: Annotated[str, Path(pattern="^[0-9]{1,15}$")]
+) -> ReplayAnswer:
+    """Makes a recorded `tools/call` again, as it went to the backend: with a process of its own, never that of the
+    session, and for a minute at most. Tools can change things: it is a call like any other. Refused where a value was
+    masked, since nobody knows it any more."""
+    await require_allowed(access, payloads=True)
+    call, backend = await _call(access, inspection, int(message))
+    params = _params(call)
+    spec = await find_backend(access, backend)
+    if spec.toolset is not None:
+        raise Conflict("this call was answered by the toolset itself; replay a call of one of its members")
+    if not spec.enabled:
+        raise Conflict("the backend is switched off")
+    answer = await _answer_to(access, inspection, call)
+    limits = (await access.admin.tenants.get(access.tenant)).limits
+    with access.alone(f"backends/{backend}", "a check or a replay with this backend is under way; wait for its end"):
+        detail = f"message {call.number}, the tool {call.tool}"
+        await access.admin.audit.append(access.act("inspection.replay", f"inspections/{inspection}", detail))
+        found = await access.admin.node.replay(spec, limits, params, None if answer is None else answer.payload)
+    return ReplayAnswer.of(backend, found, None if answer is None else answer.took_ms)
+
+
+async def _call(access: Access, inspection: str, number: int) -> tuple[InspectedMessage, str]:
+    """The request as it went to the backend, and which one. Raises NotFound, Conflict."""
+    for _ in range(2):  # it, and if that is the client's request, what became of it
+        page = await seen(access, inspection, max(0, number - 1), 1)
+        found = next((each for each in page.messages if each.number == number), None)
+        if found is None:
+            raise NotFound("This message is not kept any more")
+        if found.method != "tools/call" or found.kind != "request" or found.direction != "to_server":
+            raise Conflict("only a `tools/call` can be replayed")
+        if found.side == "backend":
+            return found, found.member or page.view.backend
+        if not found.pair:
+            raise Conflict("this call did not reach a backend, so there is nothing to replay")
+        number = found.pair
+    raise NotFound("This message is not kept any more")
+
+
+def _params(call: InspectedMessage) -> dict[str, Any]:
+    """Raises Conflict: it is not known whole."""
+    if call.payload is None or call.is_cut:
+        raise Conflict(
+            "the payload of this call was not kept whole: open an inspection with `payloads`, or it is large"
+        )
+    if call.secrets:
+        words = f"{call.secrets} values of this call are masked, and nobody knows them any more"
+        raise Conflict(f"{words}; call the tool by hand, with values of your own")
+    params = msgspec.json.decode(call.payload).get("params")
+    return params if isinstance(params, dict) else {}
+
+
+async def _answer_to(access: Access, inspection: str, call: InspectedMessage) -> InspectedMessage | None:
+    """What the backend answered, if it is kept, whole or not."""
+    page = await seen(access, inspection, call.number, LOOKED_AHEAD)
+    found = next((each for each in page.messages if each.answers == call.number), None)
+    return None if found is None or found.is_cut else found

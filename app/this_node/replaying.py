@@ -1,0 +1,149 @@
+"""replay: makes one recorded `tools/call` again, with a process of its own, and compares the answers."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import anyio
+import msgspec
+
+from app.backends.backend_check import DEADLINE_S, SUFFIX, Conversation, Step, greet, timed
+from app.backends.pool import ProcessPool
+from app.domain import BackendSpec, Limits
+from app.errors import BackendTimeout, GatewayError, ShuttingDown
+from app.inspections.masking import Mask
+from app.processes.link import BackendLink
+from app.protocol.eras.sessionless_envelope import VERSION_KEY
+from app.protocol.jsonrpc import Response
+from app.upstreams.upstreams import Upstreams
+
+MAX_DIFFERENCES = 20
+MAX_SHOWN = 200  # characters of a value that differs
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One place where the answers differ: a JSON pointer, and both values as JSON, cut; None: it is not there."""
+
+    at: str
+    before: str | None
+    now: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What came of it. `failure` says at which step it ended early, and why. `same` is None if that cannot be told."""
+
+    took_ms: float | None
+    answer: str | None
+    is_cut: bool
+    same: bool | None
+    differences: Sequence[Difference]
+    steps: Sequence[Step]
+    failure: str | None
+
+
+class Replaying:
+    """Runs calls on this node, each with a process or a session of its own, as a check does."""
+
+    def __init__(self, pool: ProcessPool, upstreams: Upstreams) -> None:
+        self._pool, self._upstreams = pool, upstreams
+
+    async def replay(
+        self, spec: BackendSpec, limits: Limits, params: dict[str, Any], before: str | None, mask: Mask
+    ) -> Replayed:
+        """Takes DEADLINE_S at most. `before` is the masked answer to compare with.
+
+        Raises:
+            ShuttingDown: the node is ending.
+        """
+        steps, failure, response = list[Step](), None, None
+        try:
+            with anyio.fail_after(DEADLINE_S):
+                response = await self._called(spec, limits, params, steps)
+        except ShuttingDown:
+            raise
+        except (GatewayError, TimeoutError) as error:
+            problem = error if isinstance(error, GatewayError) else BackendTimeout()
+            failure = f"{steps[-1].name if steps else 'start'}: {mask.text(str(problem))}"
+        if response is None:
+            return Replayed(None, None, False, None, (), steps, failure)
+        shown = mask.message(b'{"%b":%b}' % (response.member.encode(), response.value))
+        old, new = _outcome(before), _outcome(None if shown.is_cut else shown.text)
+        differences = [] if old is None or new is None else list(_limited(_differences(old, new)))
+        same = None if old is None or new is None else not differences
+        return Replayed(steps[-1].ms, shown.text, shown.is_cut, same, differences, steps, None)
+
+    async def _called(self, spec: BackendSpec, limits: Limits, params: dict[str, Any], steps: list[Step]) -> Response:
+        # The name of a check: it takes no session's place, and its failures do not count for the backend's breaker.
+        alone = replace(spec, name=spec.name + SUFFIX, isolation="session", warm=0, max_processes=1, recovery="end")
+        try:
+            if spec.url is not None:
+                with timed(steps, "start"):
+                    upstream = await self._upstreams.lease(alone)
+                try:
+                    return await _talk(upstream, spec, params, steps)
+                finally:
+                    upstream.release("checked")
+            with timed(steps, "start"):
+                lease = await self._pool.lease(alone, limits)
+            try:
+                return await _talk(lease.link, spec, params, steps)
+            finally:
+                lease.release("checked")
+        finally:
+            self._pool.forget(alone.key)
+            self._upstreams.forget(alone.key)
+
+
+async def _talk(link: BackendLink, spec: BackendSpec, params: dict[str, Any], steps: list[Step]) -> Response:
+    """The answer to the call, a result or an error of JSON-RPC."""
+    conversation = Conversation(link)
+    link.attach(conversation)
+    meta = params.get("_meta")
+    if not isinstance(meta, dict) or VERSION_KEY not in meta:  # of 2026-07-28: there is no handshake
+        with anyio.fail_after(spec.timeouts.initialize_s), timed(steps, "initialize"):
+            await greet(conversation)
+    with anyio.fail_after(spec.timeouts.call_s), timed(steps, "tools/call"):
+        return await conversation.answer_to("tools/call", params)
+
+
+def _outcome(text: str | None) -> dict[str, Any] | None:
+    """The result or the error of an answer, if it is whole JSON."""
+    if text is None:
+        return None
+    try:
+        answer = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return None
+    return {name: answer[name] for name in ("result", "error") if name in answer}
+
+
+def _differences(before: Any, now: Any, at: str = "") -> Iterator[Difference]:
+    if isinstance(before, dict) and isinstance(now, dict):
+        for name in {**before, **now}:
+            pointer = f"{at}/{name.replace('~', '~0').replace('/', '~1')}"
+            if name not in before or name not in now:
+                yield Difference(pointer, _shown(before, name), _shown(now, name))
+            else:
+                yield from _differences(before[name], now[name], pointer)
+    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        for index, (old, new) in enumerate(zip(before, now, strict=True)):
+            yield from _differences(old, new, f"{at}/{index}")
+    elif before != now or isinstance(before, bool) != isinstance(now, bool):
+        yield Difference(at, _json(before), _json(now))
+
+
+def _limited(found: Iterator[Difference]) -> Iterator[Difference]:
+    for number, each in enumerate(found):
+        if number == MAX_DIFFERENCES:
+            return
+        yield each
+
+
+def _shown(members: dict[str, Any], name: str) -> str | None:
+    return _json(members[name]) if name in members else None
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()[:MAX_SHOWN]
