@@ -273,6 +273,11 @@ class Metrics:
         )
 
     def _declare_limits(self) -> None:
+        self.kept_calls = self._counter(
+            "trunkline_kept_calls_total",
+            "Calls that were to be kept in the database: `written`, or `dropped` because it took them too slowly.",
+            "result",
+        )
         self.auth_failures = self._counter(
             "trunkline_auth_failures_total", "Requests with a missing, wrong or expired credential.", "reason"
         )

@@ -80,6 +80,19 @@ class CallHistory:
         ring = self._rings.get(tenant)
         return iter(()) if ring is None else reversed(ring.records)
 
+    @property
+    def number(self) -> int:
+        """Of the newest record: they are counted."""
+        return self._number
+
+    def since(self, number: int) -> Iterator[CallRecord]:
+        """The records of all tenants after the one with this number, in no order; there may be some less."""
+        for ring in self._rings.values():
+            for record in reversed(ring.records):
+                if record.number <= number:
+                    break
+                yield record
+
     def forget(self, tenant: str) -> None:
         """The tenant was removed."""
         ring = self._rings.pop(tenant, None)

@@ -11,6 +11,7 @@ import anyio
 import msgspec
 
 from app.backends.backend_check import CheckResult
+from app.calls.kept import CallArchive
 from app.calls.query import CallGroup
 from app.calls.query import added as added_groups
 from app.domain import BackendSpec, Limits, Principal
@@ -23,7 +24,7 @@ from app.sandbox.report import SandboxView
 from app.this_node.activity import NodeActivity, Shown, together
 from app.this_node.inspecting import Inspecting, InspectionAsked, InspectionView, Opened, Seen
 from app.this_node.limits_use import LimitsUse, added
-from app.this_node.listing import CallWindow, Gathered, Listing, Ranked, Window, merged
+from app.this_node.listing import CallWindow, Gathered, Listing, Ranked, Window, merged, place_of_event
 from app.this_node.overview import NodeOverview
 from app.this_node.problems.nodes import Lost, of_others
 from app.this_node.problems.problem import Problem
@@ -42,6 +43,8 @@ from app.this_node.views import (
 )
 
 ANSWER_S = 1.0  # slower nodes are left out
+MAX_COUNTED = 10_000  # calls in the database that match a filter; what is beyond is not counted
+WRITTEN_AFTER_S = 5.0  # by then calls are in the database, if they are kept there
 MAX_ANSWER_BYTES = 16 << 20
 OVERVIEW = "/internal/overview/"
 CREDENTIAL = "credential"
@@ -66,8 +69,10 @@ class AllNodes:
         client: PeerClient,
         url: str = "",
         departed: Callable[[], Iterable[NodeRecord]] = tuple,
+        archive: CallArchive | None = None,
     ) -> None:
-        """`departed`: nodes of which nothing is heard any more."""
+        """`departed`: nodes of which nothing is heard any more. `archive`: calls that are kept in the database."""
+        self._archive = archive
         self._own, self._peers, self._client, self._url = own, peers, client, url
         self._lost = Lost(departed, time.monotonic)
 
@@ -112,13 +117,28 @@ class AllNodes:
         return await self._merged("failures", list[Listing[FailureView]], tenant, window)
 
     async def calls(self, tenant: str, window: CallWindow) -> Listing[CallView]:
-        """The tenant's last calls, newest first."""
-        return await self._merged("calls", list[Listing[CallView]], tenant, window)
+        """The tenant's last calls, newest first; also from the database, where they are kept."""
+        found = await self._merged("calls", list[Listing[CallView]], tenant, window)
+        if self._archive is None:
+            return found
+        kept = await self._archive.find(tenant, window.filter, place_of_event(window.after), window.limit)
+        total = await self._archive.count(tenant, window.filter, MAX_COUNTED)
+        rows = {each.id: each for each in (*map(CallView.kept, kept), *found.rows)}  # the newest are in both
+        shown = window.first(rows.values(), lambda each: each.position(window.sort))
+        return Listing(shown, max(total, found.total), found.silent)
 
     async def call_groups(self, tenant: str, window: CallWindow, by: str) -> Gathered[CallGroup]:
-        """Their sums, the groups with the most calls first."""
+        """Their sums, the groups with the most calls first. Where calls are kept in the database, those of the last
+        seconds are counted at the nodes, as they may not be written yet."""
+        kept: Sequence[CallGroup] = ()
+        if self._archive is not None:
+            recent = time.time() - WRITTEN_AFTER_S
+            until = min(window.until, recent)
+            if window.since < until:
+                kept = await self._archive.groups(tenant, replace(window, until=until).filter, by)
+            window = replace(window, since=max(window.since, recent))
         found = await self._gather("call_groups", list[CallGroup], by=by, **_asked(tenant, window))
-        return Gathered(added_groups(found.rows), found.silent)
+        return Gathered(added_groups([*kept, *found.rows]), found.silent)
 
     async def limits_use(self, tenant: str) -> tuple[LimitsUse, Sequence[str]]:
         """What is taken of the tenant's limits on all nodes, and the silent nodes."""

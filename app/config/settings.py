@@ -82,6 +82,8 @@ class Settings:
     max_line_bytes: int = _setting(parsers.whole(1024, 2**30), default=16 * 2**20)
     calls_per_tenant: int = _setting(parsers.whole(0, 100_000), default=2000)
     calls_memory_mb: int = _setting(parsers.whole(1, 100_000), default=32)
+    calls_kept_days: int = _setting(parsers.whole(0, 3650), default=0)
+    calls_kept_per_tenant: int = _setting(parsers.whole(1, 100_000_000), default=100_000)
     inspection_memory_mb: int = _setting(parsers.whole(0, 100_000), default=64)
     keepalive_s: float = _setting(parsers.seconds, default=15.0)
     stream_after_s: float = _setting(parsers.seconds, default=15.0)

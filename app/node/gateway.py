@@ -191,6 +191,7 @@ def _start_tasks(tasks: TaskGroup, gateway: Gateway) -> None:
     tasks.start_soon(gateway.effects.run)
     tasks.start_soon(sessions.watching.activity.run)
     tasks.start_soon(sessions.watching.problems.run)
+    tasks.start_soon(sessions.kept_calls.run)
     tasks.start_soon(sessions.inspecting.run)
     if sessions.latency is not None:
         tasks.start_soon(sessions.latency.run)

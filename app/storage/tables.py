@@ -271,6 +271,32 @@ console_sessions = sa.Table(
     sa.Column("ends_at", UtcDateTime, nullable=False, index=True),
 )
 
+calls = sa.Table(
+    "calls",
+    metadata,
+    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
+    _tenant(),
+    sa.Column("at_us", sa.BigInteger, nullable=False, index=True),
+    sa.Column("backend", sa.String(NAME_LENGTH), nullable=False),
+    sa.Column("method", sa.Text, nullable=False),
+    sa.Column("tool", sa.Text, nullable=False),
+    sa.Column("outcome", sa.Text, nullable=False),
+    sa.Column("seconds", sa.Double, nullable=False),
+    sa.Column("bucket", sa.SmallInteger, nullable=False),
+    sa.Column("bytes_in", sa.BigInteger, nullable=False),
+    sa.Column("bytes_out", sa.BigInteger, nullable=False),
+    sa.Column("principal_tenant", sa.String(NAME_LENGTH), nullable=False),
+    sa.Column("issuer", sa.Text, nullable=False),
+    sa.Column("subject", sa.Text, nullable=False),
+    sa.Column("client_name", sa.Text, nullable=False),
+    sa.Column("client_version", sa.Text, nullable=False),
+    sa.Column("session", sa.Text, nullable=False),
+    sa.Column("node", sa.Text, nullable=False),
+    sa.Column("request_id", sa.Text, nullable=False),
+    sa.Column("trace_id", sa.Text, nullable=False),
+    sa.Index("ix_calls_tenant_at_us", "tenant", "at_us"),
+)
+
 secret_key_check = sa.Table(
     "secret_key_check",
     metadata,

@@ -10,6 +10,7 @@ from sqlalchemy import Row, insert, select, update
 from app.domain import DEFAULT_TENANT, Limits, Tenant, home_of
 from app.errors import Conflict, NotFound
 from app.storage.audit_act import Act
+from app.storage.calls import CallRepository
 from app.storage.engine import Database
 from app.storage.rows import VersionedTable
 from app.storage.tables import backends, tenants
@@ -22,7 +23,7 @@ class TenantRepository:
     """Finds and changes tenants."""
 
     def __init__(self, database: Database) -> None:
-        self._database = database
+        self._database, self._calls = database, CallRepository(database)
 
     async def get(self, name: str) -> Tenant:
         """Raises NotFound."""
@@ -77,6 +78,8 @@ class TenantRepository:
         """
         if name == DEFAULT_TENANT:
             raise Conflict("the default tenant cannot be deleted")
+        if version is None or (await self.get(name)).version == version:
+            await self._calls.remove_of(name)
         await _VERSIONED.delete(self._database, [name], version, act)
 
 

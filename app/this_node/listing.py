@@ -79,6 +79,19 @@ def newest_first(at: float, name: str) -> str:
     return f"at:{_down(at * 1_000_000, 17)}{name}"
 
 
+def place_of_event(position: str) -> tuple[int, int] | None:
+    """The microseconds and the number behind `newest_first` of an event whose name is its number in hexadecimal; None
+    if it is no such position."""
+    time, name = position[3:20], position[20:]
+    if not position.startswith("at:") or not time.isdecimal() or len(time) != 17 or len(name) != 16:
+        return None
+    try:
+        number = int(name, 16)
+    except ValueError:
+        return None
+    return (10**17 - 1 - int(time), number) if number < 1 << 63 else None
+
+
 def _down(number: float, digits: int = 15) -> str:
     most = 10**digits - 1
     return f"{most - min(max(0, round(number)), most):0{digits}d}"

@@ -5,13 +5,13 @@ from datetime import UTC, datetime, timedelta
 
 from app.backends.failures import BackendFailure
 from app.backends.inventory import BackendSnapshot
+from app.calls.kept import KeptCall
 from app.calls.record import CallRecord
 from app.domain import public_id
 from app.sandbox.report import SandboxView
 from app.this_node.listing import NO_USE, Use, newest_first, position
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MAX_METHOD = 128  # characters of a method: clients choose it
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,27 +145,30 @@ class CallView:
 
     @classmethod
     def of(cls, call: CallRecord, node: str) -> "CallView":
-        origin, (request_id, trace_id) = call.origin, ("", "") if call.ids is None else call.ids.names()
+        return cls.kept(KeptCall.of(call, node))
+
+    @classmethod
+    def kept(cls, call: KeptCall) -> "CallView":
         return cls(
             id=f"{call.number:016x}",
-            at=moment_of(call.at),
-            tenant=origin.tenant,
-            backend=origin.backend,
-            method=call.method[:MAX_METHOD],
+            at=EPOCH + timedelta(microseconds=call.at_us),
+            tenant=call.tenant,
+            backend=call.backend,
+            method=call.method,
             tool=call.tool,
             outcome=call.outcome,
             duration_ms=round(call.seconds * 1000, 3),
             bytes_in=call.bytes_in,
             bytes_out=call.bytes_out,
-            principal_tenant=origin.principal_tenant,
-            issuer=origin.issuer,
-            subject=origin.subject,
-            client_name=origin.client_name,
-            client_version=origin.client_version,
-            session=origin.session,
-            node=node,
-            request_id=request_id,
-            trace_id=trace_id,
+            principal_tenant=call.principal_tenant,
+            issuer=call.issuer,
+            subject=call.subject,
+            client_name=call.client_name,
+            client_version=call.client_version,
+            session=call.session,
+            node=call.node,
+            request_id=call.request_id,
+            trace_id=call.trace_id,
         )
 
     def position(self, _sort: str) -> str:
@@ -175,11 +178,6 @@ class CallView:
 def place_of(call: CallRecord) -> str:
     """The position of its view."""
     return newest_first(call.at, f"{call.number:016x}")
-
-
-def moment_of(seconds: float) -> datetime:
-    """A Unix time, exact to a microsecond."""
-    return EPOCH + timedelta(microseconds=round(seconds * 1_000_000))
 
 
 def microseconds(at: datetime) -> int:

@@ -51,7 +51,12 @@ def join(opening: Opening, routes: Routes, sessions: Sessions) -> Membership:
     router = Router(routing.store, opening.node_id, heartbeat.peers, heartbeat.departed, probe, ownership.has_ended)
     opening.stack.push_async_callback(_leave, heartbeat)
     all_nodes = AllNodes(
-        sessions.overview, heartbeat.peers.values, routing.peers, routing.url, heartbeat.departed.values
+        sessions.overview,
+        heartbeat.peers.values,
+        routing.peers,
+        routing.url,
+        heartbeat.departed.values,
+        sessions.kept_calls.archive,
     )
     return Membership(heartbeat, all_nodes, guard, probe, router)
 

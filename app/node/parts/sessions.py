@@ -13,6 +13,7 @@ from app.limits.overload import Marks, Overload
 from app.limits.tallies import Tallies
 from app.limits.use_metrics import show_use
 from app.node.parts.credentials import Credentials
+from app.node.parts.kept_calls import KeptCalls, keep_calls
 from app.node.parts.opening import Opening
 from app.node.parts.processes import Processes
 from app.node.parts.records import Records
@@ -48,6 +49,7 @@ class Sessions:
     latency: Latency | None
     history: CallHistory
     inspecting: Inspecting
+    kept_calls: KeptCalls
 
 
 async def open_sessions(
@@ -82,9 +84,8 @@ async def open_sessions(
     here = Place(opening.node_id, routing.url)
     sessionless = SessionlessRequests(registry, credentials.sealer, here=here, homes=homes)
     take_over = SessionTakeover(ownership, records.directory, partial(durability.restore, registry.restored), metrics)
-    routes.caller_lost.listen(
-        lambda route: sessionless.pooled_sessions.lost((route.identity, route.tenant, route.backend))
-    )
+    lost = sessionless.pooled_sessions.lost
+    routes.caller_lost.listen(lambda route: lost((route.identity, route.tenant, route.backend)))
     redis, sandbox = routing.redis, view_of(opening.node_id, processes.sandboxes)
     latency = None if redis is None else Latency(partial(redis.execute, "PING"))
     inspecting = _inspecting(opening, records, credentials, processes, registry)
@@ -107,8 +108,9 @@ async def open_sessions(
         history,
         inspecting,
     )
+    kept = keep_calls(opening, records, history)
     return Sessions(
-        overload, journals, registry, sessionless, take_over, overview, watching, latency, history, inspecting
+        overload, journals, registry, sessionless, take_over, overview, watching, latency, history, inspecting, kept
     )
 
 

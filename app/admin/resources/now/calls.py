@@ -107,7 +107,8 @@ AskedCalls = Annotated[CallWindow, Depends(_window)]
 
 @router.get("/calls")
 async def list_calls(access: MayRead, asked: AskedPage, window: AskedCalls) -> RunningPage[CallAnswer]:
-    """The last calls of a tenant on all nodes, the newest first. Each node keeps up to CALLS_PER_TENANT of them."""
+    """The last calls of a tenant on all nodes, the newest first. Each node keeps up to CALLS_PER_TENANT of them; with
+    CALLS_KEPT_DAYS they are in the database too, of which `total` counts 10,000 at most."""
     found = await access.admin.node.calls(access.tenant, window)
     return WindowQuery(asked, "at", window.backend).page(found, CallAnswer.of)
 
