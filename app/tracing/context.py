@@ -119,7 +119,7 @@ class TraceContext:
                 return params
             if not span and "traceparent" in meta:
                 return params
-        meta["traceparent"] = encoded(self.traceparent(span or self.parent).decode("ascii"))
+        meta["traceparent"] = msgspec.Raw(b'"%b"' % self.traceparent(span or self.parent))
         if self.state:
             meta["tracestate"] = encoded(self.state.decode("ascii"))
         else:
@@ -151,4 +151,4 @@ def may_have_parent(params: Params | None) -> Params | None:
 
 
 def _kept(text: bytes, limit: int) -> bytes:
-    return text if len(text) <= limit and _printable(text) else b""
+    return text if text and len(text) <= limit and _printable(text) else b""

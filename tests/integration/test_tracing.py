@@ -1,19 +1,26 @@
 """One trace goes from the client through both nodes to the backend, and a collector gets every part of it."""
 
 import json
+import os
 import secrets
+import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import httpx2
 import pytest
+from mcp_clients import SseSession
 
 from tests.collector import Collector, collecting
 from tests.integration.gateway import ROOT, Gateway, running_gateway
 from tests.integration.nodes import Nodes, running_nodes
+from tests.integration.remote import LOOPBACK, behind
 from tests.integration.sessionless_wire import SessionlessClient
+from tests.integration.toolboxes import among_toolboxes
 from tests.integration.wire import Wire, rpc, wire
 
 pytestmark = pytest.mark.timeout(300)
@@ -52,7 +59,7 @@ def trace_and_span(traceparent: str) -> tuple[str, str]:
 async def mirrored(session: Wire, meta: dict[str, Any] | None = None, **headers: str) -> dict[str, Any]:
     """The `_meta` that the backend has got of a call with this one and these headers."""
     params = {"name": "mirror", "arguments": {}, **({} if meta is None else {"_meta": meta})}
-    response = await session.post(rpc("tools/call", 7, params), **headers)
+    response = await session.post(rpc("tools/call", next(session.ids), params), **headers)
     return json.loads(response.json()["result"]["content"][0]["text"])  # type: ignore[no-any-return]
 
 
@@ -257,3 +264,139 @@ async def test_without_a_collector_nothing_of_a_context_is_touched(session: Wire
         given = {"traceparent": parent_of("1" * 32), "tracestate": " a = 1 ", "baggage": "é"}
         assert await mirrored(session, given, traceparent=parent_of("2" * 32)) == given
         assert await mirrored(session, traceparent=parent_of("2" * 32), baggage="a=1") == {}
+
+
+# --- every kind of backend and client
+
+
+async def test_a_client_of_the_handshake_era_before_a_server_of_2026(
+    two: Nodes, collector: Collector, trace: str
+) -> None:
+    async with wire(two.all[0].endpoint([*MIRROR, "2026"])) as session:
+        told = await mirrored(session, traceparent=parent_of(trace))
+    spans = await collector.wait_for(trace, 2)
+    assert trace_and_span(told["traceparent"]) == (trace, spans["client", "tools/call mirror"].id)
+
+
+async def test_sessions_that_share_a_process_keep_their_traces_apart(two: Nodes, collector: Collector) -> None:
+    endpoint, traces = two.all[0].endpoint(MIRROR, isolation="shared"), [secrets.token_hex(16) for _ in range(8)]
+    async with wire(endpoint) as one, wire(endpoint) as other:
+        told: dict[str, dict[str, Any]] = {}
+
+        async def call(session: Wire, trace: str) -> None:
+            told[trace] = await mirrored(session, traceparent=parent_of(trace))
+
+        async with anyio.create_task_group() as tasks:
+            for number, trace in enumerate(traces):
+                tasks.start_soon(call, (one, other)[number % 2], trace)
+    for trace in traces:
+        spans = await collector.wait_for(trace, 2)
+        assert trace_and_span(told[trace]["traceparent"]) == (trace, spans["client", "tools/call mirror"].id)
+
+
+async def test_http_sse_answers_on_another_request_and_its_span_lasts_until_then(
+    two: Nodes, collector: Collector, trace: str
+) -> None:
+    endpoint = two.all[0].endpoint(MIRROR)
+    session = SseSession(endpoint.sse, {**endpoint.headers, "traceparent": parent_of(trace)})
+    await session.open()
+    answer = await session.request("tools/call", {"name": "mirror", "arguments": {}})
+    await session.close()
+    spans = await collector.wait_for(trace, 6)
+    server, call = spans["server", "tools/call mirror"], spans["client", "tools/call mirror"]
+    assert server.parent == PARENT
+    assert call.parent == server.id
+    assert server.ended >= call.ended
+    assert trace_and_span(json.loads(answer["content"][0]["text"])["traceparent"]) == (trace, call.id)  # type: ignore[index]
+    assert ("internal", "get a process") in spans
+
+
+async def test_messages_of_a_batch_share_one_span(two: Nodes, collector: Collector, trace: str) -> None:
+    async with wire(two.all[0].endpoint(MIRROR), version="2025-03-26") as session:
+        batch = [rpc("tools/call", number, {"name": "mirror", "arguments": {}}) for number in (1, 2)]
+        answers = (await session.post(json.dumps(batch).encode(), traceparent=parent_of(trace))).json()
+    spans = await collector.wait_for(trace, 3)
+    server = spans["server", "batch"]
+    assert (server.parent, server.about["trunkline.batch.size"]) == (PARENT, 2)
+    calls = {each.id for each in collector.of(trace) if each.kind == "client"}
+    told = {trace_and_span(json.loads(each["result"]["content"][0]["text"])["traceparent"])[1] for each in answers}
+    assert told == calls
+    assert {each.parent for each in collector.of(trace) if each.kind == "client"} == {server.id}
+
+
+async def test_a_member_of_a_toolset_and_the_steps_of_a_recipe_have_the_trace_of_their_call(
+    two: Nodes, collector: Collector, trace: str
+) -> None:
+    gateway = two.all[0]
+    toolset = among_toolboxes(gateway.endpoint(MIRROR))
+    steps = [{"id": "a", "tool": "mirror"}, {"id": "b", "tool": "mirror"}]
+    recipe = {"name": "cook", "toolset": "all", "steps": steps, "output": "steps"}
+    gateway.api("POST", f"/tenants/{toolset.tenant}/recipes", recipe)
+    after = secrets.token_hex(16)
+    async with wire(toolset) as session:
+        told = await mirrored(session, traceparent=parent_of(trace))
+        spans = await collector.wait_for(trace, 2)
+        assert trace_and_span(told["traceparent"]) == (trace, spans["client", "tools/call mirror"].id)
+        call = rpc("tools/call", 7, {"name": "cook", "arguments": {}})
+        answer = await session.post(call, traceparent=parent_of(after))
+    spans = await collector.wait_for(after, 2)
+    assert answer.text.count(f"00-{after}-{spans['client', 'tools/call cook'].id}-01") >= 2
+
+
+async def test_a_trace_goes_on_through_a_server_elsewhere(
+    tmp_path: Path, two: Nodes, collector: Collector, trace: str
+) -> None:
+    behind_it = two.all[1].endpoint(MIRROR)
+    settings = {"OTLP_ENDPOINT": collector.url, "TRACE_SAMPLE": "0", **LOOPBACK}
+    with running_gateway(tmp_path / "front", Gateway, **settings) as front:
+        async with wire(behind(front, behind_it)) as session:
+            told = await mirrored(session, traceparent=parent_of(trace))
+    await collector.wait_for(trace, 4)
+    outer, inner = sorted(
+        (each for each in collector.of(trace) if each.kind == "server"), key=lambda each: each.parent != PARENT
+    )
+    calls = {each.parent: each for each in collector.of(trace) if each.kind == "client"}
+    assert outer.parent == PARENT
+    assert inner.parent == calls[outer.id].id
+    assert calls[outer.id].about["network.transport"] == "tcp"
+    assert trace_and_span(told["traceparent"]) == (trace, calls[inner.id].id)
+
+
+# --- a collector that does not do its part, and a gateway without the extra
+
+
+@pytest.mark.parametrize("fault", ["hangs", "500", "refuses"])
+async def test_calls_and_the_end_of_a_node_do_not_wait_for_the_collector(tmp_path: Path, fault: str) -> None:
+    with collecting() as broken:
+        url = broken.url
+        if fault == "hangs":
+            broken.holds.clear()
+        elif fault == "500":
+            broken.status = 500
+        else:
+            url = "http://127.0.0.1:9"  # nobody listens there
+        with running_gateway(tmp_path / "data", Gateway, OTLP_ENDPOINT=url, TRACE_SAMPLE="1") as gateway:
+            async with wire(gateway.endpoint(MIRROR)) as session:
+                for _ in range(300):
+                    assert "traceparent" in await mirrored(session)
+                if fault != "500":
+                    assert gateway.metrics().get('trunkline_trace_spans_total{result="sent"}', 0) == 0
+            began = time.monotonic()
+            gateway.stop()
+            assert time.monotonic() - began < 15  # without a collector it takes 2 to 3 s
+        assert not broken.spans
+
+
+def test_without_the_extra_a_node_says_in_one_line_what_to_install(tmp_path: Path) -> None:
+    script = "import sys; sys.modules['opentelemetry'] = None; from app import cli; sys.exit(cli.main(['serve']))"
+    environment = {
+        **os.environ,
+        "TRUNKLINE_DATA_DIR": str(tmp_path),
+        "TRUNKLINE_OTLP_ENDPOINT": "http://127.0.0.1:4318",
+    }
+    words = [sys.executable, "-c", script]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "TRUNKLINE_OTLP_ENDPOINT" in line
+    assert "pip install 'trunkline[otel]'" in line

@@ -39,6 +39,8 @@ from app.protocol.toolset.outs import (
 MAX_RUNS = 8  # of one session at once
 MAX_KEPT = 64 << 20  # bytes of results that all runs of a node keep, before they are read
 TRACE = "trunkline/trace"  # in `_meta` of the result
+_TRACE_CONTEXT = ("traceparent", "tracestate", "baggage")  # of `_meta`: each step gets the caller's (SEP-414)
+MAX_CONTEXT = 8194  # bytes of each, with its quotes; a longer one is left out
 _BUSY = f"a session runs at most {MAX_RUNS} recipes at once: wait for one of them"
 _NO_ROOM = "this node has no room for the results of more recipes"
 _NOBODY = "the user has to be asked before it, and this client cannot ask"
@@ -62,12 +64,13 @@ class Room:
 
 
 class _Running(msgspec.Struct, eq=False):
-    """A run, the call of the session that it answers, and that call's progress token. `told`: of how many steps.
-    `kept`: bytes of results."""
+    """A run, the call of the session that it answers, and that call's progress token and context of a trace. `told`: of
+    how many steps. `kept`: bytes of results."""
 
     asked: RunRecipe
     run: Run
     token: msgspec.Raw | None
+    trace: Params
     told: int = 0
     kept: int = 0
 
@@ -126,8 +129,9 @@ class RecipeRuns:
         if len(self._runs) >= MAX_RUNS:
             return [ToSession(result_response(asked.id, _refusal(_BUSY)))]
         arguments = _plain(asked.params.get("arguments", msgspec.Raw(b"{}")))
-        token = object_in(asked.params, "_meta").get("progressToken")
-        running = _Running(asked, Run(asked.recipe, arguments), token)
+        meta = object_in(asked.params, "_meta")
+        trace = {name: meta[name] for name in _TRACE_CONTEXT if len(meta.get(name, b"")) in range(1, MAX_CONTEXT)}
+        running = _Running(asked, Run(asked.recipe, arguments), meta.get("progressToken"), trace)
         self._runs[asked.id] = running
         begins = RunBegins(asked.id, asked.recipe.method.deadline_s)
         return [begins, *self._carry_out(running, running.run.begin(self._clock()))]
@@ -218,6 +222,8 @@ class RecipeRuns:
             if isinstance(each, CallTool):
                 inner = self._our_id(_Asked(running, each.step))
                 params: Params = {"name": encoded(each.tool), "arguments": msgspec.Raw(each.arguments)}
+                if running.trace:
+                    params["_meta"] = encoded(running.trace)
                 outs.append(InnerCall(running.id, inner, dump_request(inner, "tools/call", params)))
             elif isinstance(each, AskUser):
                 outs += self._ask(running, each)

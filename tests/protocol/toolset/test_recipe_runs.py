@@ -94,6 +94,21 @@ class Rig:
         return str(self.result()["content"][0]["text"])
 
 
+def test_each_step_has_the_callers_context_of_a_trace_and_nothing_else_of_its_meta():
+    rig = Rig(recipe(step("a", SAY), step("b", "blue_do")))
+    context = {"traceparent": "00-a", "tracestate": "b=1", "baggage": "c=2"}
+    rig.call(progressToken="p", other=1, **context)
+    assert rig.to_member[-1][1]["params"] == {"name": "say", "arguments": {}, "_meta": context}
+    rig.answer(0, "recipe-1", "done")
+    assert rig.to_member[-1][1]["params"]["_meta"] == context
+
+
+def test_a_context_that_is_too_long_is_left_out():
+    rig = Rig(recipe(step("a", SAY)))
+    rig.call(baggage="x" * 8193, tracestate="")
+    assert rig.to_member[-1][1]["params"] == {"name": "say", "arguments": {}, "_meta": {"tracestate": ""}}
+
+
 def test_calls_of_steps_have_ids_of_ours_and_the_members_names():
     rig = Rig(recipe(step("a", SAY, arguments={"x": "'y'"}), step("b", "blue_do")))
     rig.call()
