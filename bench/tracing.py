@@ -3,7 +3,7 @@
     .venv/bin/python bench/tracing.py [--sessions 16] [--rounds 60] [--seconds 0.4] [--before DIRECTORY]
 
 Every variant is a gateway of its own; each round loads them one after the other, in an order that changes. Prints the
-CPU time of the gateway per call, the thread that sends spans included: the median over the rounds, and the lower quarter
+CPU time of the gateway per call, the thread that sends spans included: the median of the rounds, and the lower quarter
 with its ratio to that of `off`. What else the machine does only adds to a round, so the lower quarter is steadier.
 With `--before`, a checkout of an older commit takes part, without traces. The collector is a process that reads what it
 is sent and forgets it. `passed on` are clients that send a context which is not recorded.
@@ -79,9 +79,8 @@ async def measure(nodes: dict[str, Node], headers: dict[str, dict[str, str]], op
     quarter = {name: statistics.quantiles((each[name] for each in rounds), n=4)[0] for name in nodes}
     for name, lower in quarter.items():
         median = statistics.median(each[name] for each in rounds)
-        print(
-            f"  {name:10} median {median:6.1f}   lower quarter {lower:6.1f} us/call   x off {lower / quarter['off']:5.3f}"
-        )
+        ratio = lower / quarter["off"]
+        print(f"  {name:10} median {median:6.1f}   lower quarter {lower:6.1f} us/call   x off {ratio:5.3f}")
     for each in sessions.values():
         for session in each:
             await session.close()
@@ -92,6 +91,7 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--seconds", type=float, default=0.4, help="of load per round and variant")
+    parser.add_argument("--only", default="", help="these variants, comma-separated; `off` must be among them")
     parser.add_argument("--before", type=Path, help="a checkout of an older commit")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="trunkline-tracing-") as name, ExitStack() as stack:
@@ -103,6 +103,8 @@ def main() -> None:
         url = f"http://127.0.0.1:{collector.stdout.readline().strip()}"
         nodes, headers = dict[str, Node](), dict[str, dict[str, str]]()
         for variant, (settings, of_clients) in variants(url, options.before).items():
+            if options.only and variant not in options.only.split(","):
+                continue
             directory = Path(name) / f"data-{len(nodes)}"
             directory.mkdir()
             environment = {

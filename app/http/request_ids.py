@@ -97,6 +97,11 @@ class RequestIds:
     def _follow(self, context: TraceContext) -> None:
         self.trace, self._traceparent = context, context.traceparent()
 
+    def trace_failed(self, reason: str) -> None:
+        """The request is answered with this error, if at all."""
+        if self.trace is not None:
+            self.trace.failed(reason)
+
     def end_trace(self) -> None:
         """The request is over: what is kept of it has no use for `trace`."""
         self.trace = None

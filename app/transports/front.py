@@ -87,7 +87,7 @@ class Front:
             if request.outcome:
                 self._requests.backend_error(request)
         except ClientGone:
-            return
+            request.ids.trace_failed("client_gone")
         except GatewayError as error:
             await request.answer_error(error)
         except asyncio.CancelledError:

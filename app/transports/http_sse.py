@@ -81,8 +81,7 @@ class HttpSse:
             session.request(message, Listen.STREAM)
         except GatewayError as error:
             await request.require_still_allowed()
-            if request.ids.trace is not None:
-                request.ids.trace.failed(error.reason)
+            request.ids.trace_failed(error.reason)
             session.refuse(message, error)
 
 

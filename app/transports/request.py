@@ -344,8 +344,7 @@ class McpRequest:
         """The error as JSON-RPC, counted and logged; for those who administer the tenant with the backend's stderr."""
         if self._seen is not None:
             self._seen.told(error)
-        if self.ids.trace is not None:
-            self.ids.trace.failed(error.reason)
+        self.ids.trace_failed(error.reason)
         if self._on_error is not None:
             self._on_error(self, error)
         principal = getattr(self, "principal", None)

@@ -16,7 +16,7 @@ import pytest
 from mcp_clients import SseSession
 
 from tests.collector import Collector, collecting
-from tests.integration.gateway import ROOT, Gateway, running_gateway
+from tests.integration.gateway import ECHO, ROOT, Gateway, running_gateway
 from tests.integration.nodes import Nodes, running_nodes
 from tests.integration.remote import LOOPBACK, behind
 from tests.integration.sessionless_wire import SessionlessClient
@@ -39,6 +39,8 @@ def two(tmp_path_factory: pytest.TempPathFactory, postgres_database: str, collec
     """Two nodes that begin no traces of their own."""
     directory, settings = tmp_path_factory.mktemp("traced"), {"ACCESS_LOG": "all", "TRACE_SAMPLE": "0"}
     with running_nodes(directory, postgres_database, 2, OTLP_ENDPOINT=collector.url, **settings) as nodes:
+        anyio.run(nodes.all_know_each_other)
+        nodes.settle()
         yield nodes
 
 
@@ -264,6 +266,20 @@ async def test_without_a_collector_nothing_of_a_context_is_touched(session: Wire
         given = {"traceparent": parent_of("1" * 32), "tracestate": " a = 1 ", "baggage": "é"}
         assert await mirrored(session, given, traceparent=parent_of("2" * 32)) == given
         assert await mirrored(session, traceparent=parent_of("2" * 32), baggage="a=1") == {}
+
+
+async def test_a_client_that_leaves_is_an_error_of_its_request(
+    two: Nodes, collector: Collector, trace: str, http: httpx2.AsyncClient
+) -> None:
+    endpoint = two.all[0].endpoint(ECHO)
+    client = SessionlessClient(http, endpoint, two.urls(endpoint))
+    await client.call("echo", at=endpoint.mcp, text="x")
+    body, headers = client.message("tools/call", {"name": "sleep", "arguments": {"ms": 30_000}})
+    headers["traceparent"] = parent_of(trace)
+    with pytest.raises(httpx2.ReadTimeout):
+        await http.post(endpoint.mcp, json=body, headers=headers, timeout=1.0)
+    spans = await collector.wait_for(trace, 1)
+    assert spans["server", "tools/call sleep"].about["error.type"] == "client_gone"
 
 
 # --- every kind of backend and client
