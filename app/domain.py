@@ -216,6 +216,8 @@ class BackendSpec:
     `version` grows with every change; a process started for another version serves no new session.
     `state`: `none`: each process has a home of its own, which is removed with it. `keep`: each principal has one that
     lasts.
+    `start`: `exec`: the command is executed for each process. `fork`: it is a fork of one that has imported what the
+    program needs, where that can be done; `auto`: only if a fork answers as a process that is executed.
     `home`, the name of the tenant's home (`home_of`), and `sandbox_exempt`, that of the tenant, are set when the spec
     is read from the database. `keeper`: the identity of the principal whose home a process gets, set when it is started
     (`homes_per_principal`).
@@ -245,6 +247,7 @@ class BackendSpec:
     sandbox: Sandbox = field(default_factory=Sandbox)
     limits: ProcessLimits = field(default_factory=ProcessLimits)
     state: Literal["none", "keep"] = "none"
+    start: Literal["exec", "fork", "auto"] = "exec"
     selection: Selection = field(default_factory=Selection)
     pin: Literal["off", "warn", "block"] = "off"
     pin_minor: Literal["accept", "ask"] = "ask"

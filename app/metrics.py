@@ -35,6 +35,7 @@ LIMITS = (
 )  # fmt: skip
 
 # Of processes: `memory`, `pids`, `cpu`, `files` and `disk` are a process's own, the others its tenant's.
+FORK_FAILURES = ("not_python", "unfit", "differs", "died")
 PROCESS_LIMITS = ("memory", "disk", "pids", "cpu", "memory_mb", "spawns_per_minute")
 
 # What confines a process: the names of `sandbox.tiers.Tier`, in lower case.
@@ -214,6 +215,17 @@ class Metrics:
         self.process_spawns = self._counter(
             "trunkline_process_spawns_total", "Backend processes started, or failed to start.", "result"
         )
+        self.process_starts = self._counter(
+            "trunkline_process_starts_total",
+            "Backend processes started, by how: `exec`, `fork`, or as a `template` that others are forked from.",
+            "start",
+        )
+        self.fork_templates = self._gauge("trunkline_fork_templates", "Templates that processes are forked from.")
+        self.fork_failures = self._counter(
+            "trunkline_fork_template_failures_total",
+            "Backends whose processes are executed although they are to be forked, by reason.",
+            "reason",
+        )
         self.process_spawn_seconds = self._seconds(
             "trunkline_process_spawn_seconds", "Time to start a backend process.", SPAWN_BUCKETS
         )
@@ -363,6 +375,8 @@ class Metrics:
         for reason in FAULTS:
             self.refusals.labels(reason)
         self.process_spawns.labels("failed")
+        for reason in FORK_FAILURES:
+            self.fork_failures.labels(reason)
         self.takeovers.labels("failed")
         self.route_store_errors.labels("poisoned")
 

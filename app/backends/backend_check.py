@@ -45,6 +45,8 @@ MAX_TEXT = 200
 MAX_REACHING = 5  # tools that are named
 SUFFIX = ":check"  # of the name under which the pool counts the process: no backend can have this name
 
+_FORK_HINT = "Its sessions get processes that are executed. `start: exec` says so; docs/forking.md, what can be forked."
+
 _LISTS = ("tools", "resources", "prompts")
 
 
@@ -78,6 +80,15 @@ class CheckResult:
     steps: Sequence[Step] = ()
     failure: Failure | None = None
     findings: Findings = field(default_factory=Findings)
+    start_used: str = "exec"
+    start_reason: str = ""
+
+    def started(self, wanted: str, why_not: str) -> "CheckResult":
+        """With how its processes are started on this node. With `fork` it is a failure if they cannot be forked."""
+        if not why_not:
+            return replace(self, start_used="fork")
+        failure = Failure("fork", "cannot_fork", why_not, _FORK_HINT, ()) if wanted == "fork" else None
+        return replace(self, failure=failure, start_reason=why_not)
 
 
 @contextmanager

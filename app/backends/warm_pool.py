@@ -64,8 +64,9 @@ class WarmPool:
         self._supervisor.stop_soon(stock.warm.popleft())
 
     def stop_all(self, stock: BackendStock) -> None:
-        """Stops the backend's warm processes, and those that are being started as soon as they are there."""
+        """Stops the backend's warm processes, those that are being started as soon as they are there, its template."""
         stock.outdated()
+        self._supervisor.forking.forget(stock.spec.key)
         while stock.warm:
             self.stop_one(stock)
 

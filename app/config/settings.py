@@ -70,6 +70,8 @@ class Settings:
     drain_s: float = _setting(parsers.seconds, default=30.0)
     drain_delay_s: float = _setting(parsers.delay, default=0.0)
     max_processes: int = _setting(parsers.whole(1, 1_000_000), default=_default_max_processes)
+    fork_templates: int = _setting(parsers.whole(0, 10_000), default=16)
+    fork_template_idle_s: float = _setting(parsers.seconds, default=1800.0)
     pool_wait_s: float = _setting(parsers.seconds, default=30.0)
     max_connections: int = _setting(parsers.whole(1, 1_000_000), default=10_000)
     max_connections_per_address: int = _setting(parsers.whole(1, 1_000_000), default=256)

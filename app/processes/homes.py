@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import anyio.to_thread
@@ -32,12 +33,19 @@ _ATTEMPTS = 3  # a home that is removed while it is opened is created again
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The directories of one process: `own`, or else those that it shares with all others of its tenant."""
+    """The directories of one process: `own`, or else those that it shares with all others of its tenant. `within`: that
+    of the template in whose directory they are."""
 
     name: str
     path: str
     tmpdir: str
     own: OwnHome | None = None
+    within: "Home | None" = None
+
+    @property
+    def forks(self) -> str | None:
+        """Where the homes of its forks are, if it is a template's."""
+        return None if self.own is None else str(self.own.forks)
 
     @property
     def is_kept(self) -> bool:
@@ -58,6 +66,8 @@ class Homes:
         self._descriptors: dict[str, int] = {}
         self._processes: Counter[str] = Counter()
         self._removals: set[asyncio.Future[None]] = set()
+        self._forks: Counter[str] = Counter()  # by the path of their template's
+        self._waiting: dict[str, Home] = {}  # closed, with forks in them
 
     async def open(self, name: str) -> Home:
         """Opens a home for one more process, creates it if needed.
@@ -77,10 +87,13 @@ class Homes:
         base = self._root / name
         return Home(name, str(base / HOME), str(base / TEMPORARY))
 
-    async def open_for(self, spec: BackendSpec, tier: Tier) -> Home:
+    async def open_for(
+        self, spec: BackendSpec, tier: Tier, within: Home | None = None, *, has_forks: bool = False
+    ) -> Home:
         """Opens the home of a process that is to be started for this spec, confined by this tier. With `state: keep` it
         is its principal's; else the process's own; without a sandbox the tenant's. With namespaces a process has a home
-        of its own in memory, and this only says that the tenant's is in use.
+        of its own in memory, and this only says that the tenant's is in use. `within`: the home of the template whose
+        fork it is; that one is `has_forks`.
 
         Raises:
             OSError: as `open_own`.
@@ -91,11 +104,18 @@ class Homes:
             quota = None if spec.limits.disk_mb is None else spec.limits.disk_mb << 20
             return await self.open_own(name, own_homes.key_of(spec.name, spec.keeper or ()), quota, cwd)
         if tier in (Tier.BASE, Tier.KERNEL):
-            return await self.open_own(name, cwd=cwd)
+            return await self.open_own(name, cwd=cwd, within=within, has_forks=has_forks)
         return await self.open(name)
 
     async def open_own(
-        self, name: str, kept: str | None = None, quota_bytes: int | None = None, cwd: str | None = None
+        self,
+        name: str,
+        kept: str | None = None,
+        quota_bytes: int | None = None,
+        cwd: str | None = None,
+        within: Home | None = None,
+        *,
+        has_forks: bool = False,
     ) -> Home:
         """Opens a home that only this process has, or with `kept` (`own_homes.key_of`) one that lasts; in it is `cwd`.
 
@@ -103,16 +123,38 @@ class Homes:
             HomeFull: the home that lasts is over its quota.
             OSError: as `open`.
         """
-        shared = await self.open(name)
+        inside = None if within is None else within.own
+        base = self._root / name if inside is None else inside.private
+        make = partial(own_homes.open_own, base, kept, quota_bytes, cwd, has_forks=has_forks)
+        if within is not None:
+            self._forks[within.path] += 1
+        shared: Home | None = None
         try:
-            own = await anyio.to_thread.run_sync(own_homes.open_own, self._root / name, kept, quota_bytes, cwd)
+            shared = await self.open(name)
+            own = await anyio.to_thread.run_sync(make)
         except BaseException:
-            self.close(shared)
+            self._left(within)
+            if shared is not None:
+                self.close(shared)
             raise
-        return Home(name, str(own.path), str(own.tmpdir), own)
+        return Home(name, str(own.path), str(own.tmpdir), own, within)
+
+    def _left(self, within: Home | None) -> None:
+        """A fork's home is gone; the last one takes the template's with it, if that has ended."""
+        if within is None:
+            return
+        self._forks[within.path] -= 1
+        if not self._forks[within.path]:
+            del self._forks[within.path]
+            waiting = self._waiting.pop(within.path, None)
+            if waiting is not None:
+                self.close(waiting)
 
     def close(self, home: Home) -> None:
-        """What was the process's own is removed in a thread."""
+        """What was the process's own is removed in a thread; that of a template when its last fork has ended."""
+        if home.own is not None and home.path in self._forks:
+            self._waiting[home.path] = home
+            return
         if home.own is None:
             self._closed(home.name)
             return
@@ -128,6 +170,7 @@ class Homes:
     def _removed(self, home: Home, removal: asyncio.Future[None]) -> None:
         self._removals.discard(removal)
         self._closed(home.name)
+        self._left(home.within)
         error = None if removal.cancelled() else removal.exception()
         if error is not None:  # the next start of a node tries again
             logger.warning("Could not remove the home of a backend process: %s", error, extra={"home": home.path})

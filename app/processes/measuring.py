@@ -141,7 +141,7 @@ class _Owners:
     def __init__(self, rows: Mapping[int, _Row], leaders: Mapping[int, str]) -> None:
         self._rows = rows
         self._leaders = leaders
-        self._by_mark = {tree.mark(process_id): leader for leader, process_id in leaders.items()}
+        self._by_mark = {mark: leader for leader, process_id in leaders.items() for mark in tree.marks(process_id)}
         self._known = {leader: leader for leader in leaders}  # 0: nobody's
 
     def of(self, pid: int) -> int:

@@ -1,6 +1,7 @@
 """Homes inside the home of a tenant: of one process, removed with it, or of one principal, which last.
 
     TENANT.MADE/private/RANDOM/{home,tmp}    of one process
+    TENANT.MADE/private/RANDOM/private/...   of the forks of that process, likewise
     TENANT.MADE/kept/BACKEND.HASH/home       of one principal of one backend
 
 A lock on the directory says that it is in use; the kernel releases it when the node dies, however it dies.
@@ -44,6 +45,11 @@ class OwnHome:
     descriptors: tuple[int, ...]
 
     @property
+    def forks(self) -> Path:
+        """In which those of its forks are, if it is a template's."""
+        return self.private / PRIVATE
+
+    @property
     def lasts(self) -> bool:
         return self.path.parent != self.private
 
@@ -66,9 +72,16 @@ def is_key(text: str) -> bool:
     return _is_key(text) is not None
 
 
-def open_own(base: Path, kept: str | None = None, quota_bytes: int | None = None, cwd: str | None = None) -> OwnHome:
+def open_own(
+    base: Path,
+    kept: str | None = None,
+    quota_bytes: int | None = None,
+    cwd: str | None = None,
+    *,
+    has_forks: bool = False,
+) -> OwnHome:
     """Makes the directories for one process; with `kept` its home is the one of that name, which lasts. `cwd`: relative
-    to the home.
+    to the home. `has_forks`: it is a template, in whose directory those of its forks are made.
 
     Raises:
         HomeFull: the home that lasts is over its quota already.
@@ -77,7 +90,8 @@ def open_own(base: Path, kept: str | None = None, quota_bytes: int | None = None
     opened: list[int] = []
     private: Path | None = None
     try:
-        private = _make(base, PRIVATE, secrets.token_hex(8), (HOME, TEMPORARY), opened)
+        parts = (HOME, TEMPORARY, PRIVATE) if has_forks else (HOME, TEMPORARY)
+        private = _make(base, PRIVATE, secrets.token_hex(8), parts, opened)
         home = private / HOME
         if kept is not None:
             home = _make(base, KEPT, kept, (HOME,), opened) / HOME

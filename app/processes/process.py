@@ -11,7 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import anyio
 
@@ -27,7 +27,7 @@ from app.protocol import tolerant
 from app.sandbox.composer import Confined
 from app.spawner.cgroups import Group
 from app.spawner.client import End, SpawnerClient, SpawnFailed
-from app.spawner.wire import WRAPPER_STAGE
+from app.spawner.wire import WRAPPER_STAGE, Start
 
 logger = logging.getLogger(__name__)
 
@@ -36,11 +36,21 @@ _STDERR_LINES = 20  # how many go into an Exit
 _FRESH_S = 1.0  # a process that is leased later was warm: its first output says nothing about its start
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """`tier`: what confines a process (`metrics.TIERS`). `start`: how it is started; `reason`: why it is executed,
+    although its backend is to be forked."""
+
+    tier: str = "none"
+    start: Start = "exec"
+    reason: str = ""
+
+
 class BackendProcess:
     """Fulfils BackendLink. The Supervisor starts it, stops it and looks after it.
 
-    After its end `on_exit` is called before the listener hears of it, `on_gone` after that. `tier`: what confines it
-    (`metrics.TIERS`).
+    After its end `on_exit` is called before the listener hears of it, `on_gone` after that. `origin`: how it comes
+    to be.
     """
 
     def __init__(
@@ -51,9 +61,9 @@ class BackendProcess:
         on_gone: Callable[["BackendProcess"], None],
         on_exit: Callable[["BackendProcess"], None] = lambda process: None,
         *,
-        tier: str = "none",
+        origin: Origin | None = None,
     ) -> None:
-        self.spec, self.tier = spec, tier
+        self.spec, self.origin = spec, origin or Origin()
         self.id = ""
         self.pid = 0
         self.started_at = time.time()
@@ -237,6 +247,11 @@ class BackendProcess:
     def received_bytes(self) -> int:
         """Read from its stdout."""
         return self._stdout.received_bytes
+
+    @property
+    def is_template(self) -> bool:
+        """Whether it serves nobody, and others are its forks; or says what a template has to import."""
+        return self.origin.start == "template"
 
     @property
     def is_being_killed(self) -> bool:

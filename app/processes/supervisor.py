@@ -18,12 +18,14 @@ from app.domain import BackendSpec
 from app.errors import BackendExited, ShuttingDown
 from app.metrics import TIERS, Metrics
 from app.processes.disk import DiskWatch
+from app.processes.forking.forking import Forking, ForkingOptions
+from app.processes.forking.start import NoFork, Start, fork_deadline
 from app.processes.homes import Home, Homes
 from app.processes.link import RAISING
 from app.processes.meter import Meter
 from app.processes.own_homes import HomeFull
 from app.processes.pipes import PipeLimits
-from app.processes.process import BackendProcess
+from app.processes.process import BackendProcess, Origin
 from app.processes.states import ProcessState
 from app.sandbox.composer import Confined, Place
 from app.sandbox.sandboxes import SandboxUnavailable, Unconfined
@@ -93,6 +95,7 @@ class SupervisorOptions:
     term_grace_s: float = 2.0  # for a server to clean up after SIGTERM
     kill_wait_s: float = 5.0  # the kernel may hold a process longer (disk, NFS): it stays ours, but we stop waiting
     sweep_s: float = 0.25  # how late a stalled or flooding process may be noticed
+    forking: ForkingOptions = field(default_factory=ForkingOptions)
 
 
 class Supervisor:
@@ -110,6 +113,7 @@ class Supervisor:
         self._resources = AsyncExitStack()
         self.meter = Meter(metrics)
         self._disks = DiskWatch()
+        self.forking = Forking(metrics, options.forking, self, options.confiner.profile)
         for tier in TIERS:
             metrics.processes_by_tier.labels(tier).set_function(partial(self._count_tier, tier))
         for state in ProcessState:
@@ -123,12 +127,14 @@ class Supervisor:
             stack.push_async_callback(self._close_spawner)
             await self._spawner.start()
             self._tasks = await stack.enter_async_context(anyio.create_task_group())
+            self.forking.open(self._tasks)
             self._tasks.start_soon(self._sweep, name="sweep backends")
             self._tasks.start_soon(self._sweep_disks, name="measure what backends have written")
             self._resources = stack.pop_all()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
+        self.forking.close()
         with anyio.CancelScope(shield=True):
             await self._stop_all()
         if self._tasks is not None:
@@ -149,10 +155,11 @@ class Supervisor:
         return next((process for process in self._processes if process.id == process_id), None)
 
     def count(self, state: ProcessState) -> int:
-        return sum(process.state is state for process in list(self._processes))
+        """Without templates, which serve nobody."""
+        return sum(process.state is state and not process.is_template for process in list(self._processes))
 
     def _count_tier(self, tier: str) -> int:
-        return sum(process.tier == tier for process in list(self._processes))
+        return sum(process.origin.tier == tier for process in list(self._processes))
 
     # --- starting
 
@@ -170,18 +177,41 @@ class Supervisor:
         """
         if self._tasks is None:
             raise ShuttingDown
+        start = await self.forking.start_of(spec)
         try:
-            held = await self._hold(spec)
-        except BackendExited:
-            self._metrics.process_spawns.labels("failed").inc()
+            return await self.spawn_as(spec, start, on_gone, on_exit)
+        except NoFork as error:
+            self.forking.fork_failed(spec, start, str(error))
+            return await self.spawn_as(spec, Start(reason=f"the template did not fork: {error}"), on_gone, on_exit)
+
+    async def spawn_as(
+        self,
+        spec: BackendSpec,
+        start: Start,
+        on_gone: Callable[[BackendProcess], None] = lambda process: None,
+        on_exit: Callable[[BackendProcess], None] = lambda process: None,
+    ) -> BackendProcess:
+        """Starts one process in this way; closes `start`.
+
+        Raises:
+            BackendExited: it could not be started; NoFork: the template makes none.
+        """
+        try:
+            held = await self._hold(spec, start)
+        except BaseException as error:
+            start.close()
+            if isinstance(error, BackendExited):
+                self._metrics.process_spawns.labels("failed").inc()
             raise
-        tier, gone = held.confined.profile.tier.name.lower(), partial(self._on_gone, on_gone)
-        process = BackendProcess(spec, self._spawner, self._options.limits, gone, on_exit, tier=tier)
+        origin = Origin(held.confined.profile.tier.name.lower(), start.kind, start.reason)
+        gone = partial(self._on_gone, on_gone)
+        process = BackendProcess(spec, self._spawner, self._options.limits, gone, on_exit, origin=origin)
         try:
             if self._tasks is None:  # closed while the home was being opened
                 raise ShuttingDown
             self._processes[process] = held
-            await process.start(held.confined)
+            with fork_deadline(start):
+                await process.start(held.confined)
         except BaseException as error:
             self._processes.pop(process, None)
             held.close()
@@ -189,26 +219,35 @@ class Supervisor:
                 self._metrics.process_spawns.labels("failed").inc()
                 raise _not_started(spec, error) from error
             raise
+        finally:
+            start.close()
         self._metrics.process_spawns.labels("started").inc()
+        self._metrics.process_starts.labels(start.kind).inc()
         self._metrics.process_spawn_seconds.observe(process.spawn_seconds)
         for phase, seconds in process.phases.items():
             self._metrics.process_spawn_phase_seconds.labels(phase).observe(seconds)
         return process
 
-    async def _hold(self, spec: BackendSpec) -> _Held:
+    def home_of(self, process: BackendProcess) -> Home | None:
+        held = self._processes.get(process)
+        return None if held is None else held.home
+
+    async def _hold(self, spec: BackendSpec, start: Start) -> _Held:
         """Raises BackendExited."""
         homes, confiner = self._options.homes, self._options.confiner
         try:
-            home = await homes.open_for(spec, confiner.profile(spec).tier)
+            tier, is_template = confiner.profile(spec).tier, start.kind == "template"
+            home = await homes.open_for(spec, tier, start.home, has_forks=is_template)
         except HomeFull as error:
             self._metrics.limits_hit.labels("disk").inc()
             raise _full(spec, error) from error
         except OSError as error:
             raise _homeless(spec, error) from error
         try:
-            confined = await confiner.confine(spec, Place(home.path, home.tmpdir, home.is_kept))
+            forks = home.forks if is_template else None
+            confined = await confiner.confine(spec, Place(home.path, home.tmpdir, home.is_kept, forks))
             command = replace(confined.command, sched_batch=self._options.sched_batch)
-            return _Held(homes, home, replace(confined, command=command))
+            return _Held(homes, home, start.applied(replace(confined, command=command)))
         except BaseException as error:
             homes.close(home)
             if isinstance(error, SandboxUnavailable):
@@ -283,6 +322,7 @@ class Supervisor:
                 for process in self.processes:
                     process.sweep(now)
                 await self.meter.sweep(self.processes, now)
+                self.forking.sweep()
             except Exception:
                 logger.exception("Could not check the backend processes; will retry")
 

@@ -33,25 +33,30 @@ _OF_OTHERS = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GI
 class Place:
     """The directories of one process outside its sandbox. `lasts`: they are not the process's alone.
 
-    A process with namespaces of its own gets others, in memory, unless its home lasts.
+    A process with namespaces of its own gets others, in memory, unless its home lasts. `forks`: in which the homes of
+    its forks are.
     """
 
     home: str
     tmpdir: str
     lasts: bool = False
+    forks: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Confined:
-    """How to start a process, and how it is confined then. `close` after its end, or if it is not started."""
+    """How to start a process, and how it is confined then. `close` after its end, or if it is not started. `handed`:
+    more descriptors for the start, which stay the caller's."""
 
     command: Command
     profile: Profile
     line: EgressLine | None = None
+    handed: tuple[int, ...] = ()
 
     def take_channels(self) -> tuple[int, ...]:
         """Descriptors for the start, besides stdin, stdout and stderr; they are the caller's from now on."""
-        return () if self.line is None else (self.line.take_channel(),)
+        line = () if self.line is None else (self.line.take_channel(),)
+        return (*line, *map(os.dup, self.handed))
 
     def started(self, process_id: str) -> None:
         """The name of the process, for the log of its connections."""
@@ -115,6 +120,7 @@ class Composer:
     def _landlock(self, network: Network, needs: Needs, place: Place) -> Landlock:
         # Without namespaces /proc is the machine's; the kernel still refuses the memory and environment of others.
         read, write = [*needs.read, _PROC], [*needs.write, *DEVICES, place.home, place.tmpdir]
+        write += [] if place.forks is None else [place.forks]
         rules = Landlock(read=read, write=write, scoped=self._machine.has_scopes)
         if network == "web" and self._machine.has_ports:
             rules["connect"], rules["bind"] = list(WEB_PORTS), []

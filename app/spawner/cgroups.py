@@ -131,6 +131,11 @@ class Group:
                         if error.errno not in each.ignored:
                             raise
 
+    def take(self, pid: int) -> None:
+        """Makes a process a member. Raises OSError."""
+        for path in self.joins:
+            write(path, str(pid))
+
     # --- ending
 
     def kill(self) -> bool:

@@ -49,10 +49,15 @@ def _steps(order: Order, prepared: Prepared, descriptors: Sequence[int], status:
         yield Step("watch", lambda: None)
         confined, channel, spawner = watcher.begin(order, log)
         kept.append(channel)
+    is_template = order.get("start") == "template"
+    if is_template:
+        *descriptors, channel = map(confinement.out_of_the_way, descriptors)
+        yield Step("template", lambda: None)
+        kept += confinement.keep_for_template(order["text"], channel)
     yield Step("network", lambda: network.enter(confined, *descriptors[_STDIO:]))
     yield from confinement.with_rights(confined, prepared, descriptors[:_STDIO], *kept)
     yield Step("signals", _reset_signals)
-    yield Step("limits", lambda: tree.wear(order["id"]))
+    yield Step("limits", lambda: tree.wear(order["id"], is_template=is_template))
     if order["sched_batch"]:
         # So that a woken backend does not preempt the gateway during its write to the pipe.
         yield Step("scheduler", lambda: os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0)))

@@ -53,7 +53,7 @@ class CleanUp:
         self._loop = asyncio.get_running_loop()
         self._spawner = spawner
         self._markers = frozenset(process_ids)
-        self._marks = frozenset(map(tree.mark, self._markers))
+        self._marks = frozenset(mark for each in self._markers for mark in tree.marks(each))
         self._leaders = frozenset(leaders)
         self._pids = set(self._leaders)
         self._groups = groups

@@ -35,7 +35,8 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Command:
     """What to execute. `argv[0]` is looked up in the PATH of `env`. `confinement`: what it must not do. `missed`: the
-    descriptor of a file for what it asks for in vain (`wire.Missed`), if it is to be watched."""
+    descriptor of a file for what it asks for in vain (`wire.Missed`), if it is to be watched. `start`, `text`: as in
+    `wire.Order`; `template` and `fork` take one more descriptor."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -43,14 +44,14 @@ class Command:
     sched_batch: bool = False
     confinement: wire.Confinement = field(default_factory=wire.Confinement)
     missed: int | None = None
+    start: wire.Start = "exec"
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Spawned:
-    """A running process. `seconds`: from the arrival of the order at the spawner until exec succeeded.
-
-    `phases`: which part of them was `fork`, `sandbox` and `exec`.
-    """
+    """A running process. `seconds`: from the arrival of the order at the spawner until exec succeeded. `phases`: which
+    part of them was `fork`, `sandbox` and `exec`."""
 
     id: str
     pid: int
@@ -60,10 +61,8 @@ class Spawned:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a process ended; `number` is its exit status or the signal.
-
-    `limit`: at which limit the kernel killed it: `memory`, its own, or `tenant_memory`. `usage`: of its control group.
-    """
+    """How a process ended; `number` is its exit status or the signal. `limit`: at which limit the kernel killed it:
+    `memory`, its own, or `tenant_memory`. `usage`: of its control group."""
 
     reason: Literal["exited", "signaled", "spawner_lost"]
     number: int = 0
@@ -387,7 +386,7 @@ def _spawn_order(process_id: str, command: Command) -> bytes:
     return wire.encode({
         "do": "spawn", "id": process_id, "argv": list(command.argv), "env": dict(command.env),
         "cwd": command.cwd, "sched_batch": command.sched_batch, "confinement": command.confinement,
-        "is_watched": command.missed is not None,
+        "is_watched": command.missed is not None, "start": command.start, "text": command.text,
     })  # fmt: skip
 
 

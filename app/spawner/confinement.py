@@ -20,10 +20,12 @@ from app.spawner.wire import (
     INNER_STATUS_FD,
     INNER_STDIN_FD,
     INNER_STDOUT_FD,
+    TEMPLATE_SOCKET_FD,
+    TEMPLATE_TEXT_FD,
     Confinement,
 )
 
-_ABOVE_INNER = max(INNER_SECCOMP_FD, INNER_STATUS_FD, INNER_PASSWD_FD, INNER_GROUP_FD) + 1
+_ABOVE_INNER = max(INNER_SECCOMP_FD, INNER_STATUS_FD, INNER_PASSWD_FD, INNER_GROUP_FD, TEMPLATE_TEXT_FD) + 1
 _STDIN, _STDOUT = 0, 1
 _NAMES = """
     CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE NET_BIND_SERVICE
@@ -142,6 +144,13 @@ def _arrange_descriptors(
             _store(text.encode("utf-8", "surrogateescape"), int(number))
             kept.append(int(number))
     syscalls.close_all_but(*kept)
+
+
+def keep_for_template(text: str, channel: int) -> tuple[int, int]:
+    """Puts what a template needs where it looks for it. Everything else was moved `out_of_the_way`."""
+    os.dup2(channel, TEMPLATE_SOCKET_FD)
+    _store(text.encode("utf-8", "surrogateescape"), TEMPLATE_TEXT_FD)
+    return TEMPLATE_SOCKET_FD, TEMPLATE_TEXT_FD
 
 
 def _store(content: bytes, target: int) -> None:

@@ -8,6 +8,7 @@ import errno
 import os
 import stat
 import struct
+from typing import Any
 
 from app.spawner import syscalls
 from app.spawner.wire import Landlock
@@ -60,14 +61,7 @@ def restrict(rules: Landlock) -> None:
     Raises:
         OSError: the kernel cannot enforce one of them: none is applied.
     """
-    version = abi()
-    if not rules:
-        return
-    if rules != within(rules, version):
-        raise OSError(errno.EOPNOTSUPP, f"Landlock of this kernel (ABI {version}) cannot enforce these rules")
-    files = _files(rules, version)
-    ports = (_CONNECT_TCP if "connect" in rules else 0) | (_BIND_TCP if "bind" in rules else 0)
-    scopes = _ABSTRACT_SOCKETS | _SIGNALS if rules.get("scoped") else 0
+    files, ports, scopes = _masks(rules)
     if not files | ports | scopes:
         return
     # Older kernels take the structure if what they do not know is 0.
@@ -85,6 +79,28 @@ def restrict(rules: Landlock) -> None:
         syscalls.call(_RESTRICT_SELF, ruleset, 0)
     finally:
         os.close(ruleset)
+
+
+def for_fork(rules: Landlock) -> dict[str, Any] | None:
+    """The same for a process that has nothing of this module (forked/inside.py). Raises OSError."""
+    masks = _masks(rules)
+    if not any(masks):
+        return None
+    read, write = masks[0] & _READ, masks[0]
+    paths = [(path, read, read & _OF_FILES) for path in rules.get("read", ())]
+    paths += [(path, write, write & _OF_FILES) for path in rules.get("write", ())]
+    ports = [(port, _CONNECT_TCP) for port in rules.get("connect", ())]
+    return {"masks": masks, "paths": paths, "ports": ports + [(port, _BIND_TCP) for port in rules.get("bind", ())]}
+
+
+def _masks(rules: Landlock) -> tuple[int, int, int]:
+    """The rights to files, of ports, and the scopes that are denied. Raises OSError."""
+    version = abi()
+    if rules != within(rules, version):
+        raise OSError(errno.EOPNOTSUPP, f"Landlock of this kernel (ABI {version}) cannot enforce these rules")
+    files = _files(rules, version)
+    ports = (_CONNECT_TCP if "connect" in rules else 0) | (_BIND_TCP if "bind" in rules else 0)
+    return files, ports, _ABSTRACT_SOCKETS | _SIGNALS if rules.get("scoped") else 0
 
 
 def _files(rules: Landlock, version: int) -> int:

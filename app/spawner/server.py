@@ -9,20 +9,19 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import NoReturn
 
 from app.spawner import cgroups, child, confinement, syscalls, tree, wire
-from app.spawner.cgroups import Group
-from app.spawner.confinement import CONFINED, Clock, Prepared
+from app.spawner.confinement import CONFINED, Prepared
+from app.spawner.forked.births import Birth, Births, refused
+from app.spawner.started.processes import Ending, Owners, Process
 from app.spawner.wrapped import inner
 from app.spawner.wrapped.inner import Inner
 
 _OOM_SCORE = "300"  # the OOM killer takes backends before the gateway; the spawner itself is too small to be first
 _LOOK_AGAIN_S = 0.02  # between two looks for what is left of an ended tree
 _LAST_LOOK_AGAIN_S = 0.005  # the same after the node has gone
-_QUIET_LOOKS = 2  # a tree has ended when so many looks in a row found nothing of it
 # Shells and wrappers report it of their child by an exit status.
 _KILLED = ((os.CLD_KILLED, signal.SIGKILL), (os.CLD_EXITED, 128 + signal.SIGKILL))
 _ANCILLARY_BYTES = socket.CMSG_SPACE(wire.MAX_DESCRIPTORS * array.array("i").itemsize)
@@ -33,78 +32,17 @@ class _NodeGone(Exception):
     """The node closed its end, or died."""
 
 
-@dataclass(slots=True)
-class _Process:
-    id: str
-    pid: int
-    started_at: float
-    clock: Clock
-    status: int | None  # pipe for an error before exec; None once it was read
-    group: Group | None
-    inner: Inner | None
-    failed: bool = False
-
-    def fail(self) -> None:
-        self.failed = True
-
-    def exec_over(self) -> bytes:
-        """Reads and closes the status pipe; returns the error as JSON, or nothing."""
-        assert self.status is not None
-        complaint = os.read(self.status, 4096)
-        os.close(self.status)
-        self.status, self.failed = None, bool(complaint)
-        return complaint
-
-
-@dataclass(slots=True)
-class _Ending:
-    """A tree that is being killed. While a process of its session lives, the kernel does not reuse `leader`."""
-
-    leader: int
-    group: Group | None
-    quiet_looks: int = 0
-
-    def kill_group(self) -> bool:
-        """Returns whether there was anything in it."""
-        return self.group is not None and self.group.kill()
-
-    def looked(self, was_seen: bool) -> bool:
-        """Counts a look; returns whether the tree has ended."""
-        self.quiet_looks = 0 if was_seen else self.quiet_looks + 1
-        return self.quiet_looks >= _QUIET_LOOKS and (self.group is None or self.group.remove())
-
-
-class _Owners:
-    """The backend of an orphan, for one look."""
-
-    def __init__(self, processes: Iterable[_Process], endings: Mapping[str, _Ending]) -> None:
-        leaders = {process_id: ending.leader for process_id, ending in endings.items()}
-        leaders |= {process.id: process.pid for process in processes}
-        self._ids = leaders.keys()
-        self._by_leader = {leader: process_id for process_id, leader in leaders.items()}
-        self._by_mark = {tree.mark(process_id): process_id for process_id in leaders}
-
-    def of(self, orphan: int) -> str | None:
-        """The id of its backend, or None. What is hardest to remove is looked at first."""
-        owner = self._by_mark.get(tree.mark_of(orphan) or 0)
-        if owner is not None:
-            return owner
-        marker = tree.marker(orphan)
-        if marker in self._ids:
-            return marker
-        return self._by_leader.get(tree.session(orphan) or 0)
-
-
 class Spawner:
     """Starts processes for the node, kills their trees, reaps them and reports."""
 
     def __init__(self, node: socket.socket) -> None:
         self._node = node
         self._pid = os.getpid()
-        self._processes: dict[str, _Process] = {}
-        self._by_pid: dict[int, _Process] = {}
-        self._starting: dict[str, tuple[_Process, Inner]] = {}  # inside a wrapper, not executed yet
-        self._ending: dict[str, _Ending] = {}
+        self._processes: dict[str, Process] = {}
+        self._by_pid: dict[int, Process] = {}
+        self._starting: dict[str, tuple[Process, Inner]] = {}  # inside a wrapper, not executed yet
+        self._ending: dict[str, Ending] = {}
+        self._births = Births(self._pid)
         self._nameless: set[int] = set()
         self._buffer = bytearray(wire.MAX_PACKET_BYTES)
         self._selector = selectors.DefaultSelector()
@@ -167,16 +105,20 @@ class Spawner:
 
     def _obey(self, order: wire.Order, descriptors: list[int]) -> None:
         process = self._processes.get(order["id"])
-        if order["do"] == "spawn":
+        if order["do"] == "spawn" and order["start"] == "fork":
+            self._fork(order, descriptors)
+        elif order["do"] == "spawn":
             self._spawn(order, descriptors)
         elif process is None:
+            if order["do"] == "kill" and (birth := self._births.of(order["id"])) is not None:
+                self._on_unborn(birth, refused("it is not wanted any more"))
             return  # it has ended; the report is on its way to the node
         elif order["do"] == "signal":
             self._signal(process, order["signum"])
         elif order["do"] == "kill":
             self._end(process)
 
-    def _signal(self, process: _Process, signum: int) -> None:
+    def _signal(self, process: Process, signum: int) -> None:
         if process.inner is None:
             tree.send_group(process.pid, signum)
         else:
@@ -196,7 +138,8 @@ class Spawner:
             status += os.pipe()
             wrapped = Inner() if order["confinement"].get("is_wrapped") else None
             prepared = Prepared(group.joins if group is not None else (), wrapped.sink if wrapped is not None else None)
-            order["env"][tree.MARKER] = order["id"]
+            if order["start"] == "exec":
+                order["env"][tree.MARKER] = order["id"]
             if group is not None:
                 stage = "cgroup"
                 group.make()
@@ -216,13 +159,36 @@ class Spawner:
             os.close(status[1])
             if wrapped is not None:
                 wrapped.forked()
-            process = _Process(order["id"], pid, started_at, prepared.clock, status[0], group, wrapped)
+            process = Process(order["id"], pid, started_at, prepared.clock, status[0], group, wrapped)
             self._processes[process.id] = self._by_pid[pid] = process
             self._watch(status[0], lambda: self._on_exec(process))
         finally:
             _close(*descriptors)
 
-    def _on_exec(self, process: _Process) -> None:
+    def _fork(self, order: wire.Order, descriptors: list[int]) -> None:
+        """Has a template fork; `_on_born` goes on when the fork is there."""
+        try:
+            birth = self._births.begin(order, descriptors)
+        except OSError as error:
+            self._report_failure(order["id"], error.errno or errno.EIO, wire.FORK_STAGE, error.strerror or "")
+        else:
+            self._watch(birth.channel, lambda: self._on_born(birth))
+
+    def _on_born(self, birth: Birth) -> None:
+        try:
+            process = self._births.born(birth, self._by_pid)
+        except OSError as error:
+            self._on_unborn(birth, error)
+        else:
+            self._processes[process.id] = self._by_pid[process.pid] = process
+            self._selector.modify(birth.channel, selectors.EVENT_READ, lambda: self._on_exec(process))
+
+    def _on_unborn(self, birth: Birth, error: OSError) -> None:
+        self._selector.unregister(birth.channel)
+        self._births.end(birth)
+        self._report_failure(birth.id, error.errno or errno.EIO, wire.FORK_STAGE, error.strerror or "")
+
+    def _on_exec(self, process: Process) -> None:
         """The status pipe is readable: exec has closed it, or the child has written an error."""
         if process.status is None:
             return
@@ -232,12 +198,15 @@ class Spawner:
             told = json.loads(complaint)
             self._report_failure(process.id, told["errno"], told["stage"], told["message"])
             process.clock.close()
+            if process.is_fork:  # it may be anybody's: nobody tells when it has ended
+                self._end(process)
+                del self._processes[process.id], self._by_pid[process.pid]
         elif process.inner is not None:
             self._starting[process.id] = (process, process.inner)
         else:
             self._on_started(process)
 
-    def _on_started(self, process: _Process) -> None:
+    def _on_started(self, process: Process) -> None:
         now = time.monotonic()
         self._report({
             "event": "spawned", "id": process.id, "pid": process.pid, "seconds": now - process.started_at,
@@ -250,12 +219,12 @@ class Spawner:
             if wrapped.runs():
                 self._on_inner_started(process)
 
-    def _on_inner_started(self, process: _Process) -> None:
+    def _on_inner_started(self, process: Process) -> None:
         del self._starting[process.id]
         process.clock.note(CONFINED)  # what the wrapper did belongs to the sandbox
         self._on_started(process)
 
-    def _on_wrapper_ended(self, process: _Process, wrapped: Inner) -> None:
+    def _on_wrapper_ended(self, process: Process, wrapped: Inner) -> None:
         if process.id in self._starting and wrapped.has_run():
             self._on_inner_started(process)
         elif process.id in self._starting:
@@ -284,7 +253,7 @@ class Spawner:
                 if process is not None:
                     self._forget(process, report)
 
-    def _on_leader(self, process: _Process) -> None:
+    def _on_leader(self, process: Process) -> None:
         """Ends the tree of a leader that has exited. It is still a zombie, so its pid and group id are not reused."""
         self._on_exec(process)
         if process.inner is not None:
@@ -293,10 +262,10 @@ class Spawner:
         self._end(process)
         self._end_trees()
 
-    def _end(self, process: _Process) -> None:
-        self._ending.setdefault(process.id, _Ending(process.pid, process.group))
+    def _end(self, process: Process) -> None:
+        self._ending.setdefault(process.id, Ending(process.pid, process.group))
 
-    def _report_of(self, process: _Process, dead: os.waitid_result) -> wire.Report:
+    def _report_of(self, process: Process, dead: os.waitid_result) -> wire.Report:
         """The report of its end, made while its group is there."""
         report: wire.Report = {"event": "exited", "id": process.id}
         if dead.si_code == os.CLD_EXITED:
@@ -312,8 +281,9 @@ class Spawner:
                 report["limit"] = process.group.limit_that_killed()
         return report
 
-    def _forget(self, process: _Process, report: wire.Report) -> None:
-        del self._processes[process.id], self._by_pid[process.pid]
+    def _forget(self, process: Process, report: wire.Report) -> None:
+        self._processes.pop(process.id, None)
+        self._by_pid.pop(process.pid, None)
         if not process.failed:  # else that was reported
             self._report(report)
 
@@ -324,7 +294,7 @@ class Spawner:
         its marker or its session, 3. orphans with none of these, if no other tree can have started them; but only at
         the second look, because a process in the middle of its exec has no environment for a moment.
         """
-        owners = _Owners(self._processes.values(), self._ending)
+        owners = Owners(self._processes.values(), self._ending)
         seen = {process_id for process_id, ending in self._ending.items() if ending.kill_group()}
         doomed = {process.pid: process.id for process in self._processes.values() if process.id in self._ending}
         nameless = set()

@@ -61,10 +61,16 @@ def mark(process_id: str) -> int:
     return _LEAST_MARK | int(process_id, 16) >> 3
 
 
-def wear(process_id: str) -> None:
-    """Marks this process and all it will start; does nothing where a lower limit is set already."""
+def marks(process_id: str) -> tuple[int, int]:
+    """That of the backend's processes, and that of a template: it is higher, for its forks get one of their own."""
+    return mark(process_id), mark(process_id) + _LEAST_MARK
+
+
+def wear(process_id: str, pid: int = 0, *, is_template: bool = False) -> None:
+    """Marks a process, this one by default, and all it will start; does nothing where a lower limit is set already."""
+    limit = marks(process_id)[is_template]
     with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(_RLIMIT_LOCKS, (mark(process_id), mark(process_id)))
+        resource.prlimit(pid, _RLIMIT_LOCKS, (limit, limit))
 
 
 def mark_of(pid: int) -> int | None:
@@ -73,6 +79,12 @@ def mark_of(pid: int) -> int | None:
         return resource.prlimit(pid, _RLIMIT_LOCKS)[1]
     except OSError:
         return None
+
+
+def parent(pid: int) -> int | None:
+    """The parent of a process; None if it is gone."""
+    fields = _stat(pid)
+    return int(fields[1]) if fields else None
 
 
 def born(pid: int) -> int | None:

@@ -7,7 +7,7 @@ Spawner to node: `ready`, `spawned` or `failed`, `exited`.
 import json
 import socket
 from collections.abc import Sequence
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 # An order with larger arguments and environment is refused with E2BIG; where net.core.wmem_max is less, the kernel
 # refuses earlier.
@@ -76,6 +76,8 @@ class Confinement(TypedDict, total=False):
 INNER_SECCOMP_FD, INNER_STATUS_FD = 10, 11
 INNER_STDIN_FD, INNER_STDOUT_FD, INNER_VARIABLES_FD = 7, 8, 9  # a shell inside knows only those of one digit
 INNER_PASSWD_FD, INNER_GROUP_FD = 12, 13
+TEMPLATE_SOCKET_FD, TEMPLATE_TEXT_FD = 14, 15  # forked/inside.py knows them too
+FORK_STAGE = "fork from the template"  # of a report that a template made no process
 WRAPPER_STAGE = "bubblewrap"  # of a report that a wrapper did not start its program
 SHELL = "/bin/sh"
 # What this shell does first inside. The wrapper keeps its own stdin, stdout and stderr open, and nothing else.
@@ -98,10 +100,17 @@ class Missed(TypedDict, total=False):
     uid: int
 
 
+Start = Literal["exec", "template", "fork"]
+
+
 class Order(TypedDict, total=False):
     """From the node; `do` says which of the fields are there. `is_watched`: what the process misses (`Missed`) is
-    written to the last descriptor."""
+    written to the last descriptor. `start`: `exec`; `template`: the same, and it finds `text` and the last descriptor,
+    a socket; `fork`: that socket's other end is the last descriptor, and a fork of the template becomes this process.
+    """
 
+    start: Start
+    text: str
     do: str
     id: str
     argv: list[str]
@@ -135,8 +144,8 @@ class Report(TypedDict, total=False):
 
 
 def descriptors_of(order: Order) -> int:
-    """How many come with it: stdin, stdout, stderr, what a listener is sent through, and a watcher's file."""
-    return 3 + ("proxy_port" in order["confinement"]) + order["is_watched"]
+    """How many come with it: stdin, stdout, stderr, what a listener is sent through, a watcher's file, a socket."""
+    return 3 + ("proxy_port" in order["confinement"]) + order["is_watched"] + (order.get("start", "exec") != "exec")
 
 
 def encode(message: Order | Report) -> bytes:

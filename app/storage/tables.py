@@ -71,6 +71,7 @@ backends = sa.Table(
     sa.Column("sandbox", sa.JSON, nullable=False),
     sa.Column("limits", sa.JSON, nullable=False),
     sa.Column("state", sa.String(16), nullable=False, server_default="none"),
+    sa.Column("start", sa.String(8), nullable=False, server_default="exec"),
     sa.Column("selection", sa.JSON, nullable=False, server_default="{}"),
     sa.Column("pin", sa.String(8), nullable=False, server_default="off"),
     sa.Column("pin_minor", sa.String(8), nullable=False, server_default="accept"),

@@ -247,7 +247,10 @@ class NodeOverview:
     async def check(self, spec: BackendSpec, limits: Limits) -> CheckResult:
         if spec.url is not None and self._upstreams is not None:
             return await check_upstream(self._upstreams, spec)
-        return await check_backend(self._pool, spec, limits)
+        found = await check_backend(self._pool, spec, limits)
+        if found.failure is not None or spec.start == "exec":
+            return found
+        return found.started(spec.start, await self._supervisor.forking.settled(spec))
 
 
 def _meant(every: Iterable[_S], tenant: str | None, backend: str) -> list[_S]:
@@ -320,7 +323,9 @@ def _process(process: BackendProcess, counted: Counted, now: float, node: str) -
         stderr_lines=process.stderr.line_count,
         node=node,
         use=_use(process, counted.calls),
-        tier=process.tier,
+        tier=process.origin.tier,
+        start=process.origin.start,
+        start_reason=process.origin.reason,
         sent_bytes=process.sent_bytes,
         received_bytes=process.received_bytes,
     )

@@ -61,6 +61,8 @@ class ProcessView:
     node: str
     use: Use = NO_USE
     tier: str = "none"
+    start: str = "exec"
+    start_reason: str = ""
     sent_bytes: int = 0
     received_bytes: int = 0
 

@@ -88,6 +88,8 @@ class CheckAnswer(BaseModel):
         "asked for last before it failed. At most ten."
     )
     unwatched: str | None = Field(description="Why something may be missing in `missed`.")
+    start_used: str = Field(description="How its processes are started on this node: `exec` or `fork`.")
+    start_reason: str = Field(description="Why they are executed, if its `start` is another.")
 
     @classmethod
     def of(cls, result: CheckResult) -> Self:

@@ -38,6 +38,10 @@ class ProcessAnswer(UseMembers):
     stderr_lines: int = Field(description="How many are kept.")
     node: str
     tier: str = Field(description="What confines it: none, base, kernel, namespaces or assisted.")
+    start: str = Field(
+        description="`exec`; `fork`: of a template; `template`: it serves nobody, and others are forked from it."
+    )
+    start_reason: str = Field(description="Why it was executed, although its backend's `start` is another.")
     sent_bytes: int = Field(description="Written for its stdin.")
     received_bytes: int = Field(description="Read from its stdout.")
 

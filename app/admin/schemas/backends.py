@@ -142,6 +142,15 @@ State = Annotated[
     ),
 ]
 
+Start = Annotated[
+    Literal["exec", "fork", "auto"],
+    Field(
+        description="`exec`: its command is executed for each process. `fork`: its processes are forks of one that has "
+        "imported what the program needs and serves nobody, if it is in Python; where that cannot be done they are "
+        "executed, and `start_reason` of a process says why. `auto`: they are forks only if these answer alike."
+    ),
+]
+
 
 Pin = Annotated[
     Literal["off", "warn", "block"],
@@ -188,6 +197,7 @@ class StoredBackend(Strict):
     sandbox: SandboxBody = Field(default_factory=SandboxBody)
     limits: ProcessLimitsBody = Field(default_factory=ProcessLimitsBody)
     state: State = "none"
+    start: Start = "exec"
     include: Patterns = Field(default_factory=list)
     exclude: Patterns = Field(default_factory=list)
     rename: Renamed = Field(default_factory=dict)
@@ -292,6 +302,7 @@ class BackendPatch(SwitchPatch):
     sandbox: SandboxPatch | None = None
     limits: ProcessLimitsBody | None = None
     state: State | None = None
+    start: Start | None = None
     include: Patterns | None = None
     exclude: Patterns | None = None
     rename: dict[str, str | None] | None = None
@@ -330,6 +341,7 @@ class BackendAnswer(Answer):
     sandbox: SandboxAnswer
     limits: ProcessLimitsBody
     state: str
+    start: str
     include: list[str]
     exclude: list[str]
     rename: dict[str, str]

@@ -16,7 +16,7 @@ MAX_VALUE, MAX_ALL_BYTES = 8192, 16 << 10
 # What only a process has, with the value that says nothing.
 _OF_PROCESSES: dict[str, object] = {
     "args": [], "env": {}, "cwd": None, "isolation": "session", "broadcast": False, "warm": 0, "max_processes": 10,
-    "state": "none",
+    "state": "none", "start": "exec",
 }  # fmt: skip
 _OF_URLS: dict[str, object] = {"transport": "auto", "headers": {}}
 

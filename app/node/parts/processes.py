@@ -25,6 +25,7 @@ from app.node.parts.records import Records
 from app.node.parts.sandboxing import open_sandboxes
 from app.node.parts.upstreams import open_upstreams
 from app.processes import homes, own_homes
+from app.processes.forking.forking import ForkingOptions
 from app.processes.pipes import PipeLimits
 from app.processes.supervisor import Supervisor, SupervisorOptions
 from app.sandbox.sandboxes import Sandboxes
@@ -68,6 +69,7 @@ async def open_processes(opening: Opening, records: Records, credentials: Creden
         homes=await _open_homes(settings, records.backends),
         limits=PipeLimits(line_bytes=settings.max_line_bytes),
         sched_batch=True,
+        forking=ForkingOptions(settings.fork_templates, settings.fork_template_idle_s),
     )
     supervisor = await stack.enter_async_context(Supervisor(metrics, options))
     failures = FailureLog(opening.node_id, users_of=opening.sessions.users_of)

@@ -26,6 +26,7 @@ FULL: dict[str, Any] = {
     },
     "limits": {"memory_mb": 1024, "pids": None, "cpu": 0.5, "files": 256, "disk_mb": 1},
     "state": "none",
+    "start": "exec",
     "url": None,
     "transport": "auto",
     "headers": {},

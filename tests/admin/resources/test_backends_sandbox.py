@@ -68,6 +68,7 @@ async def test_a_new_backend_has_no_network_and_the_default_limits(rig):
         ({"limits": {"memory": 64}}, "#/limits/memory", ""),
         ({"limits": None}, "#/limits", ""),
         ({"state": "lost"}, "#/state", "keep"),
+        ({"start": "spoon"}, "#/start", "fork"),
         ({"state": "keep", "warm": 1}, "#", "needs `warm: 0`"),
         ({"state": "keep", "isolation": "shared"}, "#", "`isolation: shared`"),
     ],
@@ -110,6 +111,7 @@ async def test_a_merge_patch_changes_what_it_names_and_makes_a_new_version(rig):
         ({"limits": {"cpu": 2}}, {"limits": {**LIMITS, "memory_mb": None, "pids": 9, "cpu": 2.0}}),
         ({"limits": None}, {"limits": LIMITS}),
         ({"state": "keep"}, {"state": "keep"}),
+        ({"start": "auto"}, {"start": "auto"}),
         ({"state": None}, {"state": "none"}),
     ]
     for version, (patch, shown) in enumerate(steps, start=2):

@@ -97,6 +97,7 @@ async def test_an_administrator_of_the_tenant_may_and_of_another_may_not(rig):
         {"max_processes": 3},
         {"broadcast": True},
         {"state": "keep"},
+        {"start": "fork"},
         {"sandbox": {"network": "web"}},
         {"limits": {"memory_mb": 16}},
         {"url": None, "command": "cat"},

@@ -66,7 +66,8 @@ async def test_processes_are_listed_and_their_last_words_are_for_administrators(
     assert shown == {
         "id": "p1", "tenant": "acme", "backend": "echo", "pid": 1234, "state": "leased",
         "started_at": "2026-01-01T00:00:00Z", "age_s": 1.0, "sessions": ["s1"], "session_count": 1, "stderr_lines": 3,
-        "node": "n1", "tier": "none", "sent_bytes": 0, "received_bytes": 0, **NOTHING,
+        "node": "n1", "tier": "none", "start": "exec", "start_reason": "", "sent_bytes": 0, "received_bytes": 0,
+        **NOTHING,
     }  # fmt: skip
     path = TENANT + "/processes/p1/stderr"
     assert (await rig.ask("GET", path)).json() == {"lines": ["first", "second", "third"]}
@@ -164,6 +165,7 @@ async def test_a_check_that_goes_well_says_what_is_offered(rig):
     assert answer.json() == {
         "ok": True, "protocol_version": "2025-11-25", "server": {"name": "echo"}, "capabilities": {"tools": {}},
         "tools": 3, "resources": None, "prompts": None, "failure": None, "missed": [], "unwatched": None,
+        "start_used": "exec", "start_reason": "",
         "steps": [{"step": "start", "ms": 1.5}, {"step": "initialize", "ms": 20.0}, {"step": "tools/list", "ms": 2.0}],
     }  # fmt: skip
     assert [spec.key for spec in rig.node.checked] == [("acme", "echo")]

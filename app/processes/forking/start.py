@@ -1,0 +1,66 @@
+"""How a process is started, and why so."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import anyio
+
+from app.processes.forking.text import Task
+from app.processes.homes import Home
+from app.sandbox.composer import Confined
+from app.spawner.client import SpawnFailed
+from app.spawner.wire import FORK_STAGE
+from app.spawner.wire import Start as Kind
+
+FORK_S = 5.0  # a fork takes milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """`reason`: why a process is executed whose backend would have it forked. `channel`: the socket of a template that
+    is started, or that is to fork. `template`: the id of the one that forks, `home`: its home."""
+
+    kind: Kind = "exec"
+    reason: str = ""
+    task: Task | None = None
+    channel: int | None = None
+    template: str = ""
+    home: Home | None = None
+
+    def close(self) -> None:
+        """Closes the socket of a template that was to fork; that of one that is started stays the maker's."""
+        if self.kind == "fork" and self.channel is not None:
+            os.close(self.channel)
+
+    def applied(self, confined: Confined) -> Confined:
+        """The process confined as any other, but started so."""
+        command = replace(confined.command, start=self.kind)
+        if self.task is not None:
+            command = replace(command, argv=self.task.argv, text=self.task.text)
+        return replace(confined, command=command, handed=() if self.channel is None else (self.channel,))
+
+
+EXEC = Start()
+
+
+class NoFork(Exception):
+    """The template has made no process; the message says why. Another way to start it may work."""
+
+
+@contextmanager
+def fork_deadline(start: Start) -> Iterator[None]:
+    """A template that does not fork in time has failed, and so has one that cannot be reached. Raises NoFork."""
+    if start.kind != "fork":
+        yield
+        return
+    try:
+        with anyio.fail_after(FORK_S):
+            yield
+    except TimeoutError:
+        raise NoFork(f"no answer in {FORK_S:.0f} s") from None
+    except SpawnFailed as error:
+        if error.stage != FORK_STAGE:
+            raise
+        raise NoFork(error.message) from error

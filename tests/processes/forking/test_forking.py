@@ -1,0 +1,269 @@
+"""When a backend's processes are forked, and why they are not."""
+
+import os
+import signal
+from dataclasses import replace
+
+import anyio
+import pytest
+
+from app.domain import BackendSpec
+from app.processes.forking.forking import ForkingOptions
+from app.processes.process import BackendProcess
+from app.sandbox.tiers import Tier
+from tests.processes.forking.rig import HANDSHAKE, SERVER, asked, console_script, forked, forking, known, program, value
+from tests.processes.rig import Listener, Running, eventually, spec_of
+from tests.sandbox.inside import needs_bubblewrap
+
+EVALUATES = SERVER + "\nserve(lambda text: eval(text))\n"
+
+
+@pytest.fixture
+async def running(tmp_path):
+    async with forking(tmp_path) as running:
+        yield running
+
+
+async def reason(running: Running, spec: BackendSpec) -> str:
+    """Why it is executed."""
+    why = await known(running, spec)
+    process = await running.supervisor.spawn(spec, running.gone.append)
+    assert (process.origin.start, process.origin.reason) == ("exec", why)
+    await running.stop(process)
+    return why
+
+
+@pytest.mark.parametrize("name", ["mcp-server-time", "mcp-server-git"])
+async def test_a_real_server_does_the_same_when_it_is_forked(running, name):
+    spec = console_script(name)
+    executed = await running.supervisor.spawn(replace(spec, start="exec"), running.gone.append)
+    heard = Listener()
+    executed.attach(heard)
+    said = []
+    for process, listener in ((executed, heard), await forked(running, replace(spec, start="auto"))):
+        await asked(process, listener, "initialize", **HANDSHAKE)
+        process.send(b'{"jsonrpc": "2.0", "method": "notifications/initialized"}')
+        said.append([listener.lines[0], await asked(process, listener, "tools/list")])
+        await running.stop(process)
+        said[-1].append(process.exit)
+    assert said[0] == said[1]
+    assert running.value("trunkline_process_starts_total", start="fork") >= 1
+    assert running.value("trunkline_fork_templates") == 1
+
+
+async def test_nobody_waits_for_a_template(running, tmp_path):
+    spec = program(tmp_path, EVALUATES)
+    process = await running.supervisor.spawn(spec, running.gone.append)
+    assert process.origin.start == "exec"
+    assert process.origin.reason == "its template is being made"
+    await forked(running, spec)
+
+
+async def test_without_asking_for_it_nothing_is_forked(running, tmp_path):
+    process = await running.supervisor.spawn(program(tmp_path, EVALUATES, start="exec"), running.gone.append)
+    assert (process.origin.start, process.origin.reason) == ("exec", "")
+    assert running.supervisor.processes == [process]
+
+
+async def test_a_program_of_another_language_is_executed(running):
+    assert await reason(running, replace(spec_of("echo"), command="cat", args=(), start="fork")) == (
+        "the command is no script of Python"
+    )
+    assert running.value("trunkline_fork_template_failures_total", reason="not_python") == 1
+
+
+@needs_bubblewrap
+async def test_with_namespaces_of_its_own_a_process_is_executed(tmp_path):
+    async with forking(tmp_path, Tier.NAMESPACES) as running:
+        assert "namespaces of its own" in await reason(running, console_script("mcp-server-time"))
+
+
+async def test_homes_that_last_are_not_given_to_a_template(running, tmp_path):
+    spec = program(tmp_path, EVALUATES, state="keep", keeper=("acme", "key", "x"))
+    assert "state: keep" in await reason(running, spec)
+
+
+async def test_a_node_may_fork_nothing(tmp_path):
+    async with forking(tmp_path, Tier.BASE, forking=ForkingOptions(most=0)) as running:
+        assert "FORK_TEMPLATES is 0" in await reason(running, program(tmp_path, EVALUATES))
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("import mmap; shared = mmap.mmap(-1, 4096)", "shared memory"),
+        ("import os, time\nif not os.fork():\n time.sleep(60)", "process"),
+    ],
+)
+async def test_what_forks_would_share_makes_a_template_unfit(running, tmp_path, code, why):
+    spec = program(tmp_path, SERVER + "import helper\nserve(lambda text: eval(text))\n")
+    (tmp_path / "program/helper.py").write_text(code)
+    assert f"its imports leave {why}" in await reason(running, spec)
+    assert running.value("trunkline_fork_template_failures_total", reason="unfit") == 1
+    await eventually(lambda: not running.supervisor.processes)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os; place = os.environ['HOME']",
+        "import os; variables = dict(os.environ)",
+        "import os; here = os.getcwd()",
+        "import secrets; token = secrets.token_hex()",
+        "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()",
+        "import socket; ends = socket.socketpair()",
+        "from tempfile import mkdtemp; place = mkdtemp()",
+    ],
+)
+async def test_modules_that_ask_for_what_is_a_session_s_are_left_to_it(running, tmp_path, code):
+    spec = program(tmp_path, SERVER + "import harmless, helper\nserve(lambda text: eval(text))\n")
+    (tmp_path / "program/helper.py").write_text(code)
+    (tmp_path / "program/harmless.py").write_text("import os; pid = os.getpid()")
+    process, listener = await forked(running, spec)
+    (template,) = running.supervisor.forking.templates
+    assert template.skipped == {"helper"}
+    assert await value(process, listener, "[harmless.pid, __import__('os').getpid()]") == [
+        template.process.pid, process.pid,
+    ]  # fmt: skip
+    assert await value(process, listener, "helper.__name__") == "helper"
+
+
+async def test_what_a_module_takes_from_os_is_what_it_is(running, tmp_path):
+    spec = program(tmp_path, SERVER + "import helper\nserve(lambda text: eval(text))\n")
+    (tmp_path / "program/helper.py").write_text("from os import getcwd, urandom\nimport os, random, threading")
+    process, listener = await forked(running, spec)
+    for taken in ("getcwd", "urandom", "os.environ.__class__.__getitem__", "random.Random.seed"):
+        assert await value(process, listener, f"'importing' not in repr(helper.{taken}.__class__) and "
+                           f"getattr(helper.{taken}, '__module__', None) != '<trunkline>'")  # fmt: skip
+
+
+async def test_with_auto_a_fork_has_to_answer_alike(running, tmp_path):
+    code = SERVER.replace('"name": "x"', '"name": sys.modules[serve.__module__].__dict__.get("NAME", "x")')
+    code += "import os, helper\nNAME = str(helper.pid == os.getpid())\nserve(lambda text: eval(text))\n"
+    spec = program(tmp_path, code)
+    (tmp_path / "program/helper.py").write_text("import os; pid = os.getpid()")
+    why = await reason(running, replace(spec, start="auto"))
+    assert why == "a fork does something else: its answer to `initialize` differs"
+    assert running.value("trunkline_fork_template_failures_total", reason="differs") == 1
+    await forked(running, replace(spec, version=2))  # who asks for it gets it
+
+
+async def test_sessions_are_executed_while_a_template_that_died_is_made_anew(running, tmp_path):
+    spec = program(tmp_path, EVALUATES)
+    process, listener = await forked(running, spec)
+    (template,) = running.supervisor.forking.templates
+    os.kill(template.process.pid, signal.SIGKILL)
+    await template.process.wait_gone()
+    assert running.supervisor.forking.why_not(spec) == "its template has ended"
+    assert (await running.supervisor.spawn(spec, running.gone.append)).origin.reason == "its template has ended"
+    assert await value(process, listener, "1 + 1") == 2
+    running.supervisor.forking.forget(spec.key)
+    await forked(running, spec)
+
+
+async def test_many_sessions_open_while_the_template_is_killed(running, tmp_path):
+    """Each gets a process: a fork, or one that is executed."""
+    spec = program(tmp_path, EVALUATES)
+    await forked(running, spec)
+    (template,) = running.supervisor.forking.templates
+    opened: list[BackendProcess] = []
+
+    async def open_one() -> None:
+        opened.append(await running.supervisor.spawn(spec, running.gone.append))
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(12):
+            tasks.start_soon(open_one)
+            if number == 6:
+                await anyio.sleep(0.01)
+                os.kill(template.process.pid, signal.SIGKILL)
+    assert len(opened) == 12
+    for process in opened:
+        listener = Listener()
+        process.attach(listener)
+        assert await value(process, listener, "6 * 7") == 42
+
+
+async def test_a_template_that_does_not_answer_is_given_up(running, tmp_path, monkeypatch):
+    monkeypatch.setattr("app.processes.forking.start.FORK_S", 0.2)
+    spec = program(tmp_path, EVALUATES)
+    await forked(running, spec)
+    (template,) = running.supervisor.forking.templates
+    os.kill(template.process.pid, signal.SIGSTOP)
+    process = await running.supervisor.spawn(spec, running.gone.append)
+    assert process.origin.reason == "the template did not fork: no answer in 0 s"
+    await eventually(lambda: template.process not in running.supervisor.processes)
+
+
+async def test_changed_files_make_another_template(running, tmp_path):
+    spec = program(tmp_path, SERVER + "import helper\nserve(lambda text: eval(text))\n")
+    helper = tmp_path / "program/helper.py"
+    helper.write_text("version = 1")
+    process, listener = await forked(running, spec)
+    assert await value(process, listener, "helper.version") == 1
+    helper.write_text("version = 22")
+    await anyio.sleep(1.1)  # how old the knowledge of files may be
+    process = await running.supervisor.spawn(spec, running.gone.append)
+    assert process.origin.start == "exec"
+    process, listener = await forked(running, spec)
+    assert await value(process, listener, "helper.version") == 22
+
+
+async def test_the_template_that_was_not_used_for_longest_makes_room(tmp_path):
+    async with forking(tmp_path, Tier.BASE, forking=ForkingOptions(most=2)) as running:
+        specs = [program(tmp_path, EVALUATES, str(number), env={}) for number in range(3)]
+        specs = [replace(spec, name=f"server-{number}") for number, spec in enumerate(specs)]
+        for spec in (specs[0], specs[1], specs[0], specs[2]):
+            await forked(running, spec)
+        kept = {template.spec.name for template in running.supervisor.forking.templates}
+        assert kept == {"server-0", "server-2"}
+        await eventually(lambda: sum(each.is_template for each in running.supervisor.processes) == 2)
+
+
+async def test_a_template_that_nobody_uses_ends(tmp_path):
+    async with forking(tmp_path, Tier.BASE, forking=ForkingOptions(idle_s=0.3)) as running:
+        process, listener = await forked(running, program(tmp_path, EVALUATES))
+        await eventually(lambda: running.supervisor.forking.templates == [])
+        await eventually(lambda: running.supervisor.processes == [process])
+        assert await value(process, listener, "2 + 2") == 4
+
+
+async def test_a_changed_backend_gets_another_template(running, tmp_path):
+    spec = program(tmp_path, EVALUATES, env={"X": "1"})
+    await forked(running, spec)
+    process, listener = await forked(running, replace(spec, env={"X": "2"}, version=2))
+    assert await value(process, listener, "__import__('os').environ['X']") == "2"
+    assert len(running.supervisor.forking.templates) == 1
+
+
+async def test_nothing_is_left_when_the_node_stops(tmp_path):
+    async with forking(tmp_path) as running:
+        spec = program(tmp_path, EVALUATES)
+        process, _ = await forked(running, spec)
+        (template,) = running.supervisor.forking.templates
+        pids = [process.pid, template.process.pid]
+    assert [pid for pid in pids if os.path.exists(f"/proc/{pid}")] == []
+    assert os.listdir(tmp_path / "homes/acme/private") == []
+
+
+async def test_a_node_that_stops_while_a_template_is_made_leaves_nothing(tmp_path):
+    async with forking(tmp_path) as running:
+        await running.supervisor.spawn(console_script("mcp-server-time"), running.gone.append)
+        await eventually(lambda: any(each.is_template and each.pid for each in running.supervisor.processes))
+        pids = [each.pid for each in running.supervisor.processes if each.pid]
+    assert [pid for pid in pids if os.path.exists(f"/proc/{pid}")] == []
+    assert os.listdir(tmp_path / "homes/acme/private") == []
+
+
+async def test_a_fork_that_is_over_its_memory_is_killed_alone(running, tmp_path):
+    spec = program(tmp_path, EVALUATES)
+    spec = replace(spec, limits=replace(spec.limits, memory_mb=64))
+    one, heard = await forked(running, spec)
+    other, listener = await forked(running, spec)
+    one.send(b'{"id": 1, "params": {"expression": "len(bytearray(200 << 20))"}}')
+    exit = await heard.exit()
+    if one.is_limited_by_kernel:
+        assert exit.limit == "memory"
+    else:
+        assert "MemoryError" in exit.description + "".join(exit.stderr) or exit.reason == "killed"
+    assert await value(other, listener, "1 + 1") == 2
