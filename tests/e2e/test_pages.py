@@ -22,6 +22,7 @@ PAGES = {
     "sessions": "/tenants/{t}/sessions",
     "processes": "/tenants/{t}/processes",
     "calls": "/tenants/{t}/calls",
+    "inspections": "/tenants/{t}/inspections",
     "failures": "/tenants/{t}/failures",
     "keys": "/tenants/{t}/keys",
     "issuers": "/tenants/{t}/issuers",

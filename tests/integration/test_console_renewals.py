@@ -9,6 +9,7 @@ import pytest
 from app.console.views import PAGES
 from tests.console.browser import Browser
 from tests.integration.gateway import Endpoint, Gateway, until
+from tests.integration.wire import initialize
 
 _LIVE = re.compile(r'<(?:section|div) id="(\w+)" data-live="(\d+)"')
 
@@ -23,10 +24,20 @@ def renewed(browser: Browser, path: str, *parts: str, **headers: str) -> httpx2.
     return browser.page(path, **{"X-Renew": " ".join(parts), **headers})
 
 
+def inspected(echo: Endpoint) -> str:
+    """The id of an inspection of a new session."""
+    accept = {"Accept": "application/json, text/event-stream"}
+    assert httpx2.post(echo.mcp, json=initialize(), headers={**echo.headers, **accept}, timeout=60).is_success
+    session = echo.gateway.api("GET", f"/tenants/{echo.tenant}/sessions?sort=age&limit=200")["items"][-1]
+    body = {"session": session["id"], "reason": "renewals"}
+    return str(echo.gateway.api("POST", f"/tenants/{echo.tenant}/inspections", body)["id"])
+
+
 @pytest.mark.parametrize("page", [path for path, _ in PAGES if "{process}" not in path and "{toolset}" not in path])
 def test_every_live_part_of_every_page_is_there_alone(browser: Browser, echo: Endpoint, page: str):
     browser.sign_in(browser.gateway.admin_key)
-    path = page.format(tenant=echo.tenant, backend=echo.name)
+    inspection = inspected(echo) if "{inspection}" in page else ""
+    path = page.format(tenant=echo.tenant, backend=echo.name, inspection=inspection)
     whole = browser.page(path).text
     live = dict(_LIVE.findall(whole))
     assert len(live) == whole.count("data-live=")

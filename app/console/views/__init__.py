@@ -2,7 +2,14 @@
 
 from collections.abc import Sequence
 
-from app.console.views import access, calls, offers, overview, running
+from app.console.views import access, calls, offers, overview, running, traffic
 from app.console.visit import Page
 
-PAGES: Sequence[tuple[str, Page]] = (*overview.PAGES, *offers.PAGES, *running.PAGES, *calls.PAGES, *access.PAGES)
+PAGES: Sequence[tuple[str, Page]] = (
+    *overview.PAGES,
+    *offers.PAGES,
+    *running.PAGES,
+    *calls.PAGES,
+    *traffic.PAGES,
+    *access.PAGES,
+)

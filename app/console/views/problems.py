@@ -9,6 +9,7 @@ from app.console.visit import Visit, page_url
 _OF_TENANT: Mapping[str, tuple[str, ...]] = {
     "backend": ("backends", "*"),
     "failures": ("failures",),
+    "inspection": ("inspections", "*"),
     "keys": ("keys",),
     "process": ("processes", "*"),
     "processes": ("processes",),
@@ -17,7 +18,8 @@ _OF_TENANT: Mapping[str, tuple[str, ...]] = {
 _OF_PLATFORM = frozenset({"node", "nodes"})
 # What the link is called.
 _NAMES = {
-    "backend": "The backend", "failures": "Its failures", "keys": "The keys", "process": "The process",
+    "backend": "The backend", "failures": "Its failures", "inspection": "Its messages", "keys": "The keys",
+    "process": "The process",
     "processes": "The processes", "sessions": "The sessions", "node": "The nodes", "nodes": "The nodes",
 }  # fmt: skip
 

@@ -1,0 +1,164 @@
+// The messages of an inspection: both sides of the gateway next to each other, while they pass.
+//
+// A row has a message of the client's side and the same one of the backend's. What client and server have written is text.
+
+import { confirmed, make } from "./dom.js";
+import { rest, wordsOf } from "./rest.js";
+
+const EVERY_MS = 1000;
+const PAGE = 200;
+const MOST_ROWS = 2000; // older ones leave the page; the file has all that are kept
+const SIDES = { client: ["client → gateway", "gateway → client"], backend: ["gateway → backend", "backend → gateway"] };
+
+const list = document.getElementById("traffic");
+const state = document.getElementById("traffic-state");
+const follow = document.getElementById("follow");
+const words = document.getElementById("find");
+const kind = document.getElementById("kind");
+const path = list.dataset.path;
+const rows = new Map(); // by the number of a message: its row
+let after = 0;
+let total = 0;
+
+async function load() {
+  for (;;) {
+    const page = await rest("GET", `${path}/messages?after=${after}&limit=${PAGE}`);
+    for (const message of page.items) show(message);
+    after = page.next_after;
+    if (page.items.length < PAGE) {
+      tell(page.inspection);
+      return page.inspection.ended_at === null;
+    }
+  }
+}
+
+function show(message) {
+  total += 1;
+  let row = message.pair === null ? undefined : rows.get(message.pair);
+  if (row === undefined || row.querySelector(`.${message.side}`).childNodes.length) {
+    row = make("li", {}, time(message), make("div", { class: "side client" }), make("div", { class: "side backend" }));
+    list.append(row);
+    while (list.childElementCount > MOST_ROWS) {
+      for (const [number, each] of rows) if (each === list.firstElementChild) rows.delete(number);
+      list.firstElementChild.remove();
+    }
+  }
+  rows.set(message.number, row);
+  row.querySelector(`.${message.side}`).append(...cell(message));
+  row.dataset.kind = `${row.dataset.kind ?? ""} ${message.kind} ${message.method === "tools/call" ? "call" : ""}`;
+  hide(row);
+}
+
+function time(message) {
+  return make("p", { class: "soft when" }, make("time", { datetime: message.at }, message.at.slice(11, 23)));
+}
+
+function cell(message) {
+  const [up, down] = SIDES[message.side];
+  const about = [message.id && `id ${message.id}`, `${message.size} B`, message.took_ms !== null && `${message.took_ms.toFixed(1)} ms`,
+    message.secrets && `${message.secrets} masked`, message.is_cut && "cut"].filter(Boolean);
+  const parts = [
+    make("p", { class: "way" }, message.direction === "to_server" ? up : down, message.member ? ` (${message.member})` : ""),
+    make("p", {}, make("span", { class: `state ${message.kind === "error" || message.kind === "invalid" ? "error" : ""}` }, message.kind), " ",
+      make("strong", {}, message.method || "–"), " ", make("code", {}, message.tool)),
+    make("p", { class: "soft" }, about.join(" · ")),
+  ];
+  if (message.payload !== null) parts.push(payload(message));
+  if (list.dataset.manages && message.side === "backend" && message.method === "tools/call" && message.kind === "request" && message.payload !== null) {
+    parts.push(make("button", { type: "button", class: "quiet", "data-replay": message.number }, "Make it again"));
+  }
+  return parts;
+}
+
+// The text is made when it is asked for: most are never looked at.
+function payload(message) {
+  const details = make("details", { class: "payload" }, make("summary", {}, `What it says`));
+  details.addEventListener("toggle", () => {
+    if (details.open && details.childElementCount === 1) details.append(make("pre", { tabindex: 0, "aria-label": "Payload" }, pretty(message.payload)));
+  });
+  details.words = message.payload.toLowerCase();
+  return details;
+}
+
+function pretty(text) {
+  try {
+    return JSON.stringify(JSON.parse(text), null, 1);
+  } catch {
+    return text;
+  }
+}
+
+// --- which of them
+
+function hide(row) {
+  const wanted = words.value.trim().toLowerCase();
+  const said = () => row.textContent.toLowerCase().includes(wanted) || [...row.querySelectorAll("details")].some((each) => each.words.includes(wanted));
+  const isKind = kind.value === "" || row.dataset.kind.split(" ").includes(kind.value) || (kind.value === "error" && row.dataset.kind.includes("invalid"));
+  row.hidden = !isKind || (wanted !== "" && !said());
+}
+
+for (const field of [words, kind]) {
+  field.addEventListener("input", () => {
+    for (const row of list.children) hide(row);
+    tell();
+  });
+}
+document.getElementById("traffic-filter").addEventListener("submit", (event) => event.preventDefault());
+
+let last = null;
+function tell(about = last) {
+  last = about;
+  if (about === null) return;
+  const hidden = [...list.children].filter((row) => row.hidden).length;
+  const said = [`${total} messages`, hidden && `${hidden} rows hidden`, about.dropped && `${about.dropped} dropped, as the memory is full`,
+    about.ended_at === null ? `open until ${about.ends_at.slice(11, 16)} UTC` : `it has ended (${about.ending})`].filter(Boolean).join(", ");
+  if (state.textContent !== said) state.textContent = said;
+}
+
+// --- one call again
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("[data-replay]");
+  if (button === null) return;
+  const ask = "Call this tool again, with a process of its own? A tool that changes something changes it again.";
+  if (!(await confirmed(ask, "Make it again"))) return;
+  button.disabled = true;
+  button.parentElement.querySelector(".replayed")?.remove();
+  const shown = make("div", { class: "replayed", role: "status" }, make("p", { class: "soft" }, "A process is being started…"));
+  button.after(shown);
+  try {
+    shown.replaceChildren(...outcome(await rest("POST", `${path}/messages/${button.dataset.replay}:replay`, {})));
+  } catch (error) {
+    shown.replaceChildren(make("p", { class: "error" }, wordsOf(error)));
+  } finally {
+    button.disabled = false;
+  }
+});
+
+function outcome(found) {
+  if (found.failure !== null) return [make("p", { class: "error" }, found.failure)];
+  const before = found.took_ms_before === null ? "" : `, before ${found.took_ms_before.toFixed(1)} ms`;
+  const same = { true: "The same answer", false: "Another answer", null: "An answer that cannot be compared" }[found.same];
+  const parts = [make("p", { class: `notice ${found.same === false ? "warn" : "good"}` }, `${same} of ${found.backend}, in ${found.took_ms.toFixed(1)} ms${before}.`)];
+  for (const each of found.differences) {
+    parts.push(make("p", { class: "soft" }, each.at), make("pre", { tabindex: 0, "aria-label": `Difference at ${each.at}` },
+      make("del", {}, each.before ?? "(nothing)"), "\n", make("ins", {}, each.now ?? "(nothing)")));
+  }
+  parts.push(make("details", {}, make("summary", {}, "The whole answer"), make("pre", { tabindex: 0, "aria-label": "Answer" }, pretty(found.answer ?? "It is too large."))));
+  return parts;
+}
+
+// --- while they pass
+
+async function again() {
+  let isOpen = true;
+  try {
+    if (follow.checked && !document.hidden) isOpen = await load();
+  } catch (error) {
+    state.textContent = wordsOf(error);
+    if (error.status === 404) return;
+  }
+  if (isOpen) setTimeout(again, EVERY_MS);
+}
+
+again();
