@@ -211,6 +211,7 @@ class BackendSpec:
     """A registered server: what to start, how many, and for how long; or where it is.
 
     `cwd`: its working directory, absolute or below the tenant's home; None is the home itself.
+    `warm`: how many processes are kept ready; `auto`: as many as the arrivals of the last hours ask for.
     `broadcast`: messages of a shared process that belong to no session go to all of its sessions, instead of none.
     `reason`: why it is not `enabled`. With `off_by_platform` only the platform can switch it on again.
     `version` grows with every change; a process started for another version serves no new session.
@@ -240,7 +241,7 @@ class BackendSpec:
     isolation: Literal["session", "shared"] = "session"
     recovery: Literal["end", "respawn"] = "end"
     broadcast: bool = False
-    warm: int = 0
+    warm: int | Literal["auto"] = 0
     max_processes: int = 10
     calls_per_session: int = 128
     timeouts: Timeouts = field(default_factory=Timeouts)

@@ -257,6 +257,9 @@ class Metrics:
         self.warm_leases = self._counter(
             "trunkline_warm_leases_total", "Sessions that got a warm process, or had to wait for a start.", "result"
         )
+        self.warm_target = self._gauge(
+            "trunkline_warm_target", "Processes that should be warm for backends with `warm: auto`, by why.", "why"
+        )
         self.pool_wait_seconds = self._seconds("trunkline_pool_wait_seconds", "Time a session waited for a process.")
         self.breaker_open = self._gauge(
             "trunkline_breaker_open", "Backends that are not started for now because they keep dying at their start."

@@ -82,6 +82,7 @@ class ListedBackend(BackendAnswer):
     breaker_open_until: datetime | None = Field(description="When the last of these nodes tries again.")
     processes: BackendProcesses
     waiting: int = Field(description="Sessions that wait for a process.")
+    warm_target: int = Field(description="Processes that should be warm now, on all nodes.")
     last_error: str | None = Field(description="`last_failure` in words.", examples=["exit status 3, at its start"])
     last_failure: LastFailure | None
 
@@ -102,6 +103,10 @@ class ShownBackend(ListedBackend):
     """A backend with its state and failures."""
 
     sandbox_report: list[SandboxOnNodes]
+    warm_why: list[str] = Field(
+        description="With `warm: auto`: why each node has its target.",
+        examples=[["gateway-1: 2: 40 arrivals in the last hours, a start takes 0.8 s"]],
+    )
 
     failures: list[KeptFailure] = Field(
         description=f"The last {MAX_KEPT} of each node, newest first. A node forgets them when it stops."
@@ -126,6 +131,8 @@ class RunningBackends:
         failures = [shown_failure(each, in_full=in_full) for each in self._failures(spec)]
         members = {**self._members(spec), "failures": failures, "silent_nodes": self._silent}
         members["sandbox_report"] = _sandbox_report(spec, sandboxes)
+        running = sorted(self._by_name[spec.name], key=lambda each: each.node)
+        members["warm_why"] = [f"{each.node}: {each.warm_target}: {each.warm_why}" for each in running if each.warm_why]
         return ShownBackend.model_validate(members)
 
     def _failures(self, spec: BackendSpec) -> list[BackendFailure]:
@@ -143,6 +150,7 @@ class RunningBackends:
             "breaker_open_until": datetime.now(UTC) + timedelta(seconds=max(retries)) if retries else None,
             "processes": counts,
             "waiting": sum(each.waiting for each in running),
+            "warm_target": sum(each.warm_target for each in running),
             "last_error": _words(failures[0]) if failures else None,
             "last_failure": asdict(failures[0]) if failures else None,
         }

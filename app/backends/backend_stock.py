@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from app.backends import plan
 from app.backends.breaker import Breaker
+from app.backends.demand.estimate import WarmEstimate
 from app.domain import BackendSpec
 from app.processes.process import BackendProcess
 
@@ -26,6 +27,7 @@ class BackendStock:
     is_filled: bool = False  # the target was reached once: from then on refills are spaced out
     is_forgotten: bool = False
     generation: int = 0  # grows whenever the present processes must not be handed out any more
+    demand: WarmEstimate | None = None  # with `warm: auto`
     stderr: tuple[str, ...] = ()  # last lines of the process that died early last
 
     def configured(self, spec: BackendSpec) -> None:
@@ -122,7 +124,19 @@ class BackendStock:
         """How many processes should be warm."""
         # A process that is started for nobody has nobody's home.
         is_wanted = self.spec.enabled and not self.is_forgotten and not self.spec.homes_per_principal
-        return self.spec.warm if is_wanted else 0
+        if not is_wanted:
+            return 0
+        if self.spec.warm != "auto":
+            return self.spec.warm
+        return 0 if self.demand is None else self.demand.target
+
+    def estimates(self, now: float) -> WarmEstimate | None:
+        """What its arrivals are told to; None if the number of warm processes is given."""
+        if self.spec.warm != "auto":
+            self.demand = None
+        elif self.demand is None:
+            self.demand = WarmEstimate(now)
+        return self.demand
 
     def allowance(self, now: float) -> int | None:
         """How many more processes the breaker lets start; None is any number."""

@@ -20,6 +20,8 @@ class BackendSnapshot:
     stopping: int = 0
     waiting: int = 0
     breaker_open: bool = False
+    warm_target: int = 0
+    warm_why: str = ""  # with `warm: auto`
     retry_after_s: float = 0.0
 
 
@@ -87,6 +89,11 @@ class Inventory:
             held.stock.warm.remove(process)
         return held
 
+    def resident_bytes_of(self, stock: BackendStock) -> float:
+        """Of one process of the backend, on average; 0 if none was measured yet."""
+        sizes = [each.resident_bytes for each, held in self.held.items() if held.stock is stock and each.resident_bytes]
+        return sum(sizes) / len(sizes) if sizes else 0.0
+
     def snapshot(self, waiting: Mapping[plan.Key, int]) -> dict[plan.Key, BackendSnapshot]:
         """Every backend's numbers; `waiting` has the callers by backend."""
         leased, stopping = Counter[plan.Key](), Counter[plan.Key]()
@@ -103,6 +110,8 @@ class Inventory:
                 stopping=stopping[key],
                 waiting=waiting.get(key, 0),
                 breaker_open=stock.breaker.is_open,
+                warm_target=stock.warm_target,
+                warm_why="" if stock.demand is None else stock.demand.words(),
                 retry_after_s=stock.breaker.retry_after_s(self.clock()) if stock.breaker.is_open else 0.0,
             )
             for key, stock in self.stocks.items()

@@ -19,6 +19,7 @@ import anyio
 from app.backends import plan
 from app.backends.backend_stock import BackendStock
 from app.backends.breaker import Breaker
+from app.backends.demand.sizing import WarmSizing
 from app.backends.early_deaths import EarlyDeaths
 from app.backends.failures import FailureLog
 from app.backends.inventory import BackendSnapshot, Inventory
@@ -75,6 +76,7 @@ class ProcessPool:
         self._limits = PoolLimits(options or PoolOptions(), self._inventory, metrics, budgets)
         self._deaths = EarlyDeaths(self._waiting, self.failures, metrics, clock, partial(Breaker, chance))
         self._planning = PlanTimer(self._carry_out_plan, clock)
+        self._sizing = WarmSizing(self._inventory, self._planning, self._limits.options.warm_bytes, metrics)
         self._warm = WarmPool(supervisor, self._inventory, self._deaths, self._planning.soon, prepare)
         self._reclaim_idle = reclaim
         self._is_closed = False
@@ -113,6 +115,7 @@ class ProcessPool:
             raise ShuttingDown
         self._budgets.know(spec.tenant, limits)
         stock = self._known(spec)
+        self._sizing.arrived(stock)
         if stock.has_warm(stock.keeper(identity)) and self._limits.tenant_has_room(spec.tenant, limits):
             self._hits.inc()
             self._wait_seconds.observe(0.0)
@@ -149,6 +152,8 @@ class ProcessPool:
         return lease
 
     def _on_handshake(self, lease: Lease) -> None:
+        if not lease.was_warm:
+            self._sizing.started(lease.stock, time.time() - lease.link.started_at)
         if self._deaths.works(lease):
             self._planning.soon()  # starts were held back until now
 
@@ -169,6 +174,7 @@ class ProcessPool:
         elif spec.version != stock.spec.version or stock.is_forgotten:
             self._start_anew(stock)
             stock.configured(spec)
+        self._sizing.configured(stock)
         self._inventory.settle(stock)
         self._planning.soon()
 
@@ -187,6 +193,7 @@ class ProcessPool:
         if stock is None:
             return
         stock.forgotten()
+        self._sizing.configured(stock)
         self._start_anew(stock)
         self._waiting.refuse_all(stock, BackendNotFound)
         self._inventory.settle(stock)
@@ -206,6 +213,7 @@ class ProcessPool:
     # --- the plan
 
     def _carry_out_plan(self) -> None:
+        self._sizing.look()
         waiters, stocks = list(self._waiting), self._inventory.stocks
         view = self._limits.view(waiters)
         for key in view.backends:

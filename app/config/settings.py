@@ -82,6 +82,7 @@ class Settings:
     max_sessions: int = _setting(parsers.whole(1, 10_000_000), default=10_000)
     max_body_bytes: int = _setting(parsers.whole(1024, 2**30), default=4 * 2**20)
     max_line_bytes: int = _setting(parsers.whole(1024, 2**30), default=16 * 2**20)
+    warm_memory_mb: int = _setting(parsers.whole(1, 1 << 20), default=1024)
     calls_per_tenant: int = _setting(parsers.whole(0, 100_000), default=2000)
     calls_memory_mb: int = _setting(parsers.whole(1, 100_000), default=32)
     calls_kept_days: int = _setting(parsers.whole(0, 3650), default=0)

@@ -48,7 +48,7 @@ class BackendRepository:
 
     async def list_warm(self, tenant: str | None = None) -> Sequence[BackendSpec]:
         """The enabled backends with warm processes, of all tenants or of this one."""
-        query = _select().where(backends.c.enabled, backends.c.warm > 0, tenants.c.enabled)
+        query = _select().where(backends.c.enabled, (backends.c.warm > 0) | backends.c.warm_auto, tenants.c.enabled)
         if tenant is not None:
             query = query.where(backends.c.tenant == tenant)
         return [_spec(row) for row in await self._database.rows(query)]
@@ -121,6 +121,8 @@ def _select() -> Select[Any]:
 def _values(spec: BackendSpec) -> dict[str, Any]:
     values = {**asdict(spec), "args": list(spec.args), "env": dict(spec.env)}
     values["headers"] = dict(spec.headers)
+    values["warm_auto"] = spec.warm == "auto"
+    values["warm"] = 0 if spec.warm == "auto" else spec.warm
     for name in _NOT_STORED:
         del values[name]
     return values
@@ -132,6 +134,7 @@ def _spec(row: Row[Any]) -> BackendSpec:
         del values[name]
     values["home"] = home_of(row.tenant, values.pop("tenant_created_at"))
     values["selection"] = selection_of(row.selection)
+    values["warm"] = "auto" if values.pop("warm_auto") else values["warm"]
     nested = {name: _nested(kind, values[name]) for name, kind in _NESTED.items()}
     return BackendSpec(**{**values, **nested, "args": tuple(row.args)})
 

@@ -65,6 +65,7 @@ backends = sa.Table(
     sa.Column("recovery", sa.String(16), nullable=False),
     sa.Column("broadcast", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("warm", sa.Integer, nullable=False),
+    sa.Column("warm_auto", sa.Boolean, nullable=False, server_default=sa.false()),  # instead of a number
     sa.Column("max_processes", sa.Integer, nullable=False),
     sa.Column("calls_per_session", sa.Integer, nullable=False, server_default="128"),
     sa.Column("timeouts", sa.JSON, nullable=False),

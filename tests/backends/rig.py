@@ -1,5 +1,6 @@
 """Pools of real processes."""
 
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -18,7 +19,12 @@ async def make_pool(running) -> AsyncIterator[Callable[..., Any]]:
     pools: list[ProcessPool] = []
 
     async def make(
-        *, budgets: Any = None, prepare: Any = None, reclaim: Any = lambda spec, count: 3600.0, **fields: Any
+        *,
+        budgets: Any = None,
+        prepare: Any = None,
+        reclaim: Any = lambda spec, count: 3600.0,
+        clock: Callable[[], float] = time.monotonic,
+        **fields: Any,
     ) -> ProcessPool:
         pool = ProcessPool(
             running.supervisor,
@@ -27,6 +33,7 @@ async def make_pool(running) -> AsyncIterator[Callable[..., Any]]:
             budgets=budgets or TenantBudgets(running.metrics),
             prepare=prepare,
             reclaim=reclaim,
+            clock=clock,
             chance=lambda: 0.5,
         )
         pools.append(await pool.__aenter__())

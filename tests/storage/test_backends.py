@@ -91,6 +91,16 @@ async def test_a_node_starts_with_the_enabled_warm_backends_of_all_tenants(backe
     assert sorted(each.key for each in await backends.list_warm()) == [("acme", "echo"), ("zenith", "w")]
 
 
+async def test_a_number_of_warm_processes_that_follows_demand_is_stored(backends, spec):
+    await backends.create("acme", replace(spec, warm="auto"))
+    found = await backends.get("acme", "echo")
+    assert found.warm == "auto"
+    assert [each.warm for each in await backends.list_warm()] == ["auto"]
+    await backends.replace("acme", replace(found, warm=0))
+    assert (await backends.get("acme", "echo")).warm == 0
+    assert await backends.list_warm() == []
+
+
 async def test_deleted_is_gone(backends, spec):
     await backends.create("acme", spec)
     await backends.delete("acme", "echo")

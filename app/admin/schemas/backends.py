@@ -8,7 +8,15 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    StringConstraints,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from app.admin.schemas.fields import Answer, Name, Reason, Strict, SwitchPatch, no_nul
@@ -20,6 +28,7 @@ from app.domain import BackendSpec, Timeouts
 HIDDEN = "***"  # shown instead of an env value; in a PATCH it means "unchanged"
 MAX_ARGS_BYTES = 64 * 1024
 MAX_ENV_BYTES = 64 * 1024
+MAX_WARM = 1000
 MAX_QUOTED = 200  # characters of a value in a message
 
 _TIMEOUTS = Timeouts()
@@ -38,6 +47,13 @@ def _one_program(command: str) -> str:
         split = f"{json.dumps(program)[:MAX_QUOTED]}, and {json.dumps(arguments)[1:-1][:MAX_QUOTED]}"
         message += f": write {split} at the beginning of `args`" if arguments else f": write {split}"
     raise PydanticCustomError("command_line", "{message}", {"message": message})
+
+
+def _number_or_auto(value: Any) -> int | Literal["auto"]:
+    """In one step, so that an error names the member and not the forms that it might have."""
+    if value == "auto" or (type(value) is int and 0 <= value <= MAX_WARM):
+        return "auto" if value == "auto" else int(value)
+    raise PydanticCustomError("warm", "must be a number from 0 to {most}, or `auto`", {"most": MAX_WARM})
 
 
 def _directory(path: str) -> str:
@@ -100,7 +116,15 @@ Broadcast = Annotated[
         "Otherwise they are dropped."
     ),
 ]
-Warm = Annotated[int, Field(ge=0, le=1000, description="Processes kept ready for new sessions.")]
+Warm = Annotated[
+    int | Literal["auto"],
+    PlainValidator(_number_or_auto),
+    WithJsonSchema({
+        "anyOf": [{"type": "integer", "minimum": 0, "maximum": MAX_WARM}, {"const": "auto"}],
+        "description": "Processes kept ready for new sessions and parked ones. `auto`: on each node as many as the "
+        "arrivals of the last hours ask for, and none when nobody comes.",
+    }),
+]  # fmt: skip
 MaxProcesses = Annotated[int, Field(ge=1, le=10_000)]
 CallsPerSession = Annotated[
     int,
@@ -334,7 +358,7 @@ class BackendAnswer(Answer):
     isolation: str
     recovery: str
     broadcast: bool
-    warm: int
+    warm: int | Literal["auto"]
     max_processes: int
     calls_per_session: int
     timeouts: TimeoutsBody

@@ -54,6 +54,18 @@ async def test_a_full_backend_is_stored_told_to_the_node_and_shown_without_its_s
     assert spec.args == ("cat", "", "ü")
 
 
+async def test_the_number_of_warm_processes_may_follow_demand(rig):
+    body = {"name": "auto", "command": "cat", "warm": "auto"}
+    assert (await rig.ask("POST", PATH, body)).json()["warm"] == "auto"
+    shown = (await rig.ask("GET", PATH + "/auto")).json()
+    assert (shown["warm"], shown["warm_target"], shown["warm_why"]) == ("auto", 0, [])
+    assert (await rig.ask("PATCH", PATH + "/auto", {"warm": 2})).json()["warm"] == 2
+    assert (await rig.ask("PATCH", PATH + "/auto", {"warm": "auto"})).json()["warm"] == "auto"
+    assert (await rig.ask("PATCH", PATH + "/auto", {"warm": None})).json()["warm"] == 0
+    refused = await rig.ask("POST", PATH, {"name": "kept", "command": "cat", "warm": "auto", "state": "keep"})
+    assert refused.status_code == 422
+
+
 async def test_the_body_of_the_benchmark_fits(rig):
     body = {"name": "e", "command": "cat", "args": [], "isolation": "session", "warm": 0, "max_processes": 1000}
     answer = (await rig.ask("POST", PATH, body)).json()
@@ -103,6 +115,7 @@ async def test_a_taken_name_is_409_and_an_unknown_tenant_404(rig):
         ({"env": {"A": "x" * 60_000, "B": "x" * 6_000}}, "#"),
         ({"env": {"A": "***"}}, "#"),
         ({"env": {"OPTIND": "x"}}, "#"),
+        ({"warm": "some"}, "#/warm"),
         ({"timeouts": {"park_s": 60}}, "#"),
         ({"timeouts": {"park_s": 0.5}, "recovery": "respawn"}, "#/timeouts/park_s"),
         ({"cwd": ""}, "#/cwd"),

@@ -1,0 +1,1 @@
+"""How many warm processes a backend with `warm: auto` needs."""

@@ -1,0 +1,122 @@
+"""`warm: auto`: the pool follows the arrivals, with real processes and a clock of the test's own."""
+
+import time
+
+import anyio
+import pytest
+
+from app.backends.demand.estimate import LOWER_EVERY_S, QUIET_S
+from app.backends.demand.sizing import MEASURE_EVERY_S
+from tests.backends.rig import NO_LIMITS, lease_all, total
+from tests.processes.rig import eventually, spec_of
+
+AUTO = spec_of("echo", warm="auto")
+
+
+class Clock:
+    """The real time, and what the test adds."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.ahead
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def why(pool) -> str:
+    return pool.snapshot()[AUTO.key].warm_why
+
+
+async def test_it_begins_with_one_and_has_as_many_as_come_at_once(make_pool, running, clock):
+    pool = await make_pool(clock=clock)
+    pool.configure(AUTO)
+    await eventually(lambda: total(pool, "warm") == 1)
+    assert "nothing has been asked" in why(pool)
+    assert running.value("trunkline_warm_target", why="floor") == 1
+    leases = await lease_all(pool, [AUTO] * 3)
+    assert total(pool, "warm_target") == 3
+    assert running.value("trunkline_warm_target", why="arrivals") == 3
+    await eventually(lambda: total(pool, "warm") == 3)
+    for lease in leases:
+        lease.release("test")
+    before = running.value("trunkline_warm_leases_total", result="hit")
+    await lease_all(pool, [AUTO] * 3)
+    assert running.value("trunkline_warm_leases_total", result="hit") == before + 3
+    assert "arrivals" in why(pool)
+
+
+async def test_when_nobody_comes_for_an_hour_there_is_none(make_pool, clock):
+    pool = await make_pool(clock=clock)
+    await lease_all(pool, [AUTO] * 2)
+    await eventually(lambda: total(pool, "warm") == 2)
+    clock.ahead += QUIET_S + 2
+    pool._planning.soon()  # its timer runs by the loop's clock
+    await eventually(lambda: total(pool, "warm") == 0)
+    assert "nobody has asked" in why(pool)
+
+
+async def test_it_shrinks_by_one_at_a_time(make_pool, clock):
+    pool = await make_pool(clock=clock)
+    await lease_all(pool, [AUTO] * 3)
+    clock.ahead += 60
+    for _ in range(400):
+        clock.ahead += 5
+        pool._sizing.arrived(pool._inventory.stocks[AUTO.key])
+    assert total(pool, "warm_target") < 3
+    smaller = total(pool, "warm_target")
+    clock.ahead += LOWER_EVERY_S
+    pool._planning.soon()
+    await eventually(lambda: total(pool, "warm_target") == max(1, smaller - 1))
+
+
+async def test_the_memory_of_its_processes_caps_it(make_pool, running, clock):
+    pool = await make_pool(clock=clock, warm_bytes=1)
+    await lease_all(pool, [AUTO])
+    stock = pool._inventory.stocks[AUTO.key]
+    with anyio.fail_after(20):
+        while not pool._inventory.resident_bytes_of(stock):
+            await running.supervisor.meter.measure(running.supervisor.processes)
+    clock.ahead += MEASURE_EVERY_S
+    await lease_all(pool, [AUTO] * 4)
+    assert total(pool, "warm_target") == 1
+    assert running.value("trunkline_warm_target", why="memory") == 1
+    assert "WARM_MEMORY_MB" in why(pool)
+
+
+async def test_no_more_than_the_backend_may_have(make_pool, clock):
+    pool = await make_pool(clock=clock)
+    small = spec_of("echo", warm="auto", max_processes=2)
+    await lease_all(pool, [small] * 2)
+    for _ in range(5):
+        pool._sizing.arrived(pool._inventory.stocks[small.key])
+    assert total(pool, "warm_target") == 2
+    assert "max_processes" in why(pool)
+
+
+async def test_a_number_instead_and_back_begins_anew(make_pool, running, clock):
+    pool = await make_pool(clock=clock)
+    await lease_all(pool, [AUTO] * 4)
+    pool.configure(spec_of("echo", warm=1, version=2))
+    assert (total(pool, "warm_target"), why(pool)) == (1, "")
+    pool.configure(spec_of("echo", warm="auto", version=3))
+    assert (total(pool, "warm_target"), running.value("trunkline_warm_target", why="floor")) == (1, 1)
+    pool.forget(AUTO.key)
+    assert running.value("trunkline_warm_target", why="floor") == 0
+
+
+async def test_starts_are_measured(make_pool, clock):
+    pool = await make_pool(clock=clock)
+    await lease_all(pool, [AUTO])
+    demand = pool._inventory.stocks[AUTO.key].demand
+    measured = demand.start_s
+    assert 0 < measured < 1  # it was assumed to take a second
+    await eventually(lambda: total(pool, "warm") == 1)
+    lease = await pool.lease(AUTO, NO_LIMITS)
+    lease.handshake_succeeded()
+    assert lease.was_warm
+    assert demand.start_s == measured
