@@ -5,6 +5,7 @@ import time
 import anyio
 import pytest
 
+from app.backends.demand import estimate
 from app.backends.demand.estimate import LOWER_EVERY_S, QUIET_S
 from app.backends.demand.sizing import MEASURE_EVERY_S
 from tests.backends.rig import NO_LIMITS, lease_all, total
@@ -56,6 +57,18 @@ async def test_when_nobody_comes_for_an_hour_there_is_none(make_pool, clock):
     await eventually(lambda: total(pool, "warm") == 2)
     clock.ahead += QUIET_S + 2
     pool._planning.soon()  # its timer runs by the loop's clock
+    await eventually(lambda: total(pool, "warm") == 0)
+    assert "nobody has asked" in why(pool)
+
+
+async def test_it_looks_again_by_itself_whatever_is_planned_before(make_pool, monkeypatch):
+    monkeypatch.setattr(estimate, "QUIET_S", 1.0)
+    pool = await make_pool()
+    pool.configure(AUTO)
+    await eventually(lambda: total(pool, "warm") == 1)
+    (lease,) = await lease_all(pool, [AUTO])  # which plans a refill before the next look
+    await eventually(lambda: total(pool, "warm") == 1)
+    lease.release("test")
     await eventually(lambda: total(pool, "warm") == 0)
     assert "nobody has asked" in why(pool)
 

@@ -13,6 +13,7 @@ import anyio.abc
 import httpx2
 import pytest
 
+from tests.console.browser import Browser
 from tests.integration.gateway import ECHO, ROOT, Endpoint, Gateway, until
 from tests.integration.nodes import Nodes
 from tests.integration.sessionless_wire import SessionlessClient
@@ -96,6 +97,9 @@ async def test_an_idle_session_has_no_process_until_its_next_call(gateway: Gatew
         assert sessions(endpoint)[0]["process"] is None
         assert (use(endpoint)["parked_sessions"], use(endpoint)["sessions"], use(endpoint)["processes"]) == (1, 1, 0)
         assert gateway.metrics()["trunkline_sessions_parked"] == 1
+        with Browser(gateway) as browser:
+            browser.sign_in(gateway.admin_key)
+            assert ">parked<" in browser.page(f"/tenants/{endpoint.tenant}/sessions").text
         after = await whoami(session)
         assert after["process"] != before["process"]
         assert after["heard"] == ["initialize", "notifications/initialized", "logging/setLevel warning"]

@@ -45,6 +45,8 @@ class WarmSizing:
         now = self._inventory.clock()
         for stock in [stock for stock, due in self._due.items() if due <= now]:
             self._reconsider(stock)
+        if self._due:
+            self._planning.at(min(self._due.values()))  # the timer may have been set for something earlier
 
     def _reconsider(self, stock: BackendStock) -> None:
         demand, now = stock.demand, self._inventory.clock()
@@ -54,8 +56,8 @@ class WarmSizing:
         if size:
             fits = self._warm_bytes / size
         demand.reconsider(now, fit_memory=fits, max_processes=stock.spec.max_processes)
-        self._due[stock] = demand.look_again_at()
-        self._planning.at(self._due[stock])
+        self._due[stock] = due = demand.look_again_at()
+        self._planning.at(due)
         if demand.target != before:
             self._inventory.settle(stock)
             self._planning.soon()
