@@ -20,7 +20,7 @@ from tests.integration.gateway import ROOT
 expect = pytest.importorskip("playwright.sync_api", reason=NO_PLAYWRIGHT).expect
 WITHIN_S = 600  # two minutes are the aim, on a machine that does nothing else
 pytestmark = [pytest.mark.e2e, pytest.mark.newcomer, pytest.mark.timeout(WITHIN_S + 60)]
-_STEPS = re.compile(r"^## From a clone.*?^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_STEPS = re.compile(r"^## From a clone.*?^```sh parsed\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def commands() -> list[str]:
