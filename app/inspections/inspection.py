@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from app.inspections.looking_time import LookingTime
 from app.inspections.masking import Mask
 from app.inspections.message import InspectedMessage
 
@@ -32,7 +33,7 @@ class About:
 class Inspection:
     """The messages of one session, the newest ones that fit. `make_room` is told how many bytes one more takes, and
     returns whether they are free. `secrets_of` returns the secrets of a member of a toolset by its name, or None if
-    they are not known: then no more payloads are kept."""
+    they are not known: then no more payloads are kept. Where `looking_time` is used up, neither."""
 
     def __init__(
         self,
@@ -40,7 +41,9 @@ class Inspection:
         mask: Mask,
         make_room: Callable[["Inspection", int], bool],
         secrets_of: Callable[[str], Iterable[str] | None],
+        looking_time: LookingTime | None = None,
     ) -> None:
+        self._looking_time = looking_time or LookingTime()
         self.about, self._mask, self._make_room, self._secrets_of = about, mask, make_room, secrets_of
         self._members = {""}
         self._is_mask_complete = True
@@ -68,8 +71,10 @@ class Inspection:
             other.found_pair(message.number)
         if message.member not in self._members:
             self._meet(message.member)
-        if self.about.payloads and self._is_mask_complete:
+        if self.about.payloads and self._is_mask_complete and self._looking_time.is_left():
+            began = self._looking_time.clock()
             message.keep_payload(*self._mask.message(line))
+            self._looking_time.use(self._looking_time.clock() - began)
         elif self.about.payloads:
             message.keep_payload(None, True, 0)
         if not self._make_room(self, message.kept_bytes):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from app.errors import Conflict, QuotaExceeded
 from app.inspections.inspection import LEAVES_MESSAGES, About, Ending, Inspection
+from app.inspections.looking_time import LookingTime, of_node
 from app.inspections.masking import Mask
 
 MAX_OPEN = 64  # on a node
@@ -29,6 +30,7 @@ class Inspections:
         on_dropped: Callable[[int], None] = lambda count: None,
     ) -> None:
         self._max_bytes, self._on_end, self._on_dropped = max_bytes, on_end, on_dropped
+        self._looking_time = of_node()
         self._open: dict[str, Inspection] = {}
         self._ended: dict[str, deque[Inspection]] = {}  # by tenant, oldest first
 
@@ -64,7 +66,8 @@ class Inspections:
                 f"{theirs} inspections of this tenant are open on this node, and {len(self._open)} in all; close one"
             )
             raise QuotaExceeded("inspections", words, retry_after_s=60.0)
-        inspection = self._open[about.id] = Inspection(about, mask, self._make_room, secrets_of)
+        looking_time = LookingTime(within=self._looking_time)
+        inspection = self._open[about.id] = Inspection(about, mask, self._make_room, secrets_of, looking_time)
         return inspection
 
     def of(self, tenant: str) -> Sequence[Inspection]:

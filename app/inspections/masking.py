@@ -1,8 +1,10 @@
 """Mask: removes secrets from messages before they are kept. What is removed is nowhere kept, so nobody can show it."""
 
 import re
+from base64 import b64encode
 from collections.abc import Iterable
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import msgspec
 
@@ -16,7 +18,7 @@ MAX_DEPTH = 60  # below it everything is masked
 
 _NAMES = re.compile(
     r"(?i)(pass(word|wd|phrase|code)|secret|credential|authori[sz]ation$|cookie|(api|access|private|signing|auth)[-_]?key"
-    r"|^pin$|^pwd$|^otp$|^jwt$)"
+    r"|^pin$|^pwd$|^otp$|^jwt$|^auth$|^bearer$)"
 )
 _TOKEN = re.compile(r"(^|[-_.])(?i:token|tokens)$|[a-z]Tokens?$")
 _NO_SECRETS = frozenset({"progressToken", "maxTokens", "max_tokens", "inputTokens", "outputTokens", "totalTokens",
@@ -29,10 +31,20 @@ _SHAPES = re.compile(
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----(?:.|\n)*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
 )
 _IN_URL = re.compile(r"(\b[a-z][a-z0-9+.-]{1,20}://[^\s/@:]{0,256}:)[^\s/@]{1,512}(?=@)")
+_SECRETS = r"(?:password|passwd|passphrase|pwd|secret|token|api[-_]?key|access[-_]?key|private[-_]?key)"
 _ASSIGNED = re.compile(
-    r"(?i)((?:\b|_)(?:password|passwd|passphrase|secret|token|api[-_]?key|access[-_]?key|private[-_]?key)\\?[\"']?"
-    r"\s{0,4}[=:]\s{0,4}\\?[\"']?)[^\s\"'\\,;&]{1,512}"
+    rf"(?i)((?:\b|_){_SECRETS}\\?[\"']?\s{{0,4}}[=:]\s{{0,4}}\\?[\"']?|--(?:[a-z]{{1,20}}-){{0,3}}{_SECRETS}\s{{1,4}}"
+    r"|[?&](?:sig|signature|x-amz-signature)=)[^\s\"'\\,;&]{1,512}"
 )
+_HEADER = re.compile(
+    r"(?i)(\b(?:authorization|cookie)\\?[\"']?\s{0,4}:\s{0,4}\\?[\"']?|\bbasic\s{1,4}(?=[a-z]{0,2048}[0-9+/=]))"
+    r"[^\r\n\"'\\]{1,2048}"
+)
+# Of a parameter whose name says that it is secret: what a schema says about it. All else could be its value.
+_DESCRIBES = frozenset({"type", "title", "description", "format", "pattern", "minLength", "maxLength", "$ref", "items",
+                        "properties", "required", "anyOf", "oneOf", "allOf", "writeOnly", "readOnly"})  # fmt: skip
+_TYPES = ("string", "number", "integer", "boolean", "object", "array", "null")
+MAX_LINES = 64  # of one value, each of which is masked by itself
 
 
 class Masked(NamedTuple):
@@ -48,15 +60,14 @@ class Mask:
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         self._known = set[str]()
-        self._values: re.Pattern[str] | None = None
+        self._values: list[str] = []  # a search for each is faster than one pattern for all
         self._found = 0
         self.learn(values)
 
     def learn(self, values: Iterable[str]) -> None:
         """These are secrets too, from now on."""
         self._known.update(form for value in values for form in _forms(value) if len(form) >= MIN_VALUE)
-        longest_first = sorted(self._known, key=len, reverse=True)
-        self._values = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+        self._values = sorted(self._known, key=len, reverse=True)
 
     def message(self, line: bytes) -> Masked:
         """A message without its secrets, cut to MAX_TEXT."""
@@ -71,8 +82,15 @@ class Mask:
 
     def text(self, text: str) -> str:
         """A text without its secrets."""
-        cleaned = text if self._values is None else self._put(self._values, MASKED, text)
+        if len(text) < MIN_VALUE:
+            return text
+        cleaned = text
+        for value in self._values:
+            if value in cleaned:
+                self._found += cleaned.count(value)
+                cleaned = cleaned.replace(value, MASKED)
         cleaned = self._put(_SHAPES, MASKED, cleaned)
+        cleaned = self._put(_HEADER, rf"\g<1>{MASKED}", cleaned)
         cleaned = self._put(_IN_URL, rf"\g<1>{MASKED}", cleaned)
         cleaned = self._put(_ASSIGNED, rf"\g<1>{MASKED}", cleaned)
         without = without_credentials(cleaned)
@@ -89,7 +107,12 @@ class Mask:
         if isinstance(value, dict):
             if depth > MAX_DEPTH:
                 return self._masked()
-            return {self.text(name): self._member(name, each, depth, is_secret) for name, each in value.items()}
+            named = value.get("name", value.get("key"))  # of a header, for example, that is a member `value`
+            paired = isinstance(named, str) and "value" in value and names_secret(named)
+            return {
+                self.text(name): self._member(name, each, depth, is_secret or (paired and name == "value"))
+                for name, each in value.items()
+            }
         if isinstance(value, list):
             if depth > MAX_DEPTH:
                 return self._masked()
@@ -98,16 +121,27 @@ class Mask:
             return value
         if is_secret:
             return self._masked()
-        return self._string(value, depth) if isinstance(value, str) else value
+        if isinstance(value, str):
+            return self._string(value, depth)
+        return self._masked() if self._known and str(value) in self._known else value
 
     def _member(self, name: str, value: Any, depth: int, is_secret: bool) -> Any:
-        if name == "properties" and isinstance(value, dict):  # of a schema: names of parameters, no values
-            return {key: self._cleaned(each, depth + 2) for key, each in value.items()}
+        if name == "properties" and isinstance(value, dict) and not is_secret:  # perhaps of a schema
+            return {self.text(key): self._parameter(key, each, depth + 1) for key, each in value.items()}
         return self._cleaned(value, depth + 1, is_secret=is_secret or names_secret(name))
+
+    def _parameter(self, name: str, value: Any, depth: int) -> Any:
+        """The schema of a parameter with a secret name says what it is. If it is no schema, it is the secret."""
+        if not names_secret(name) or not _is_schema(value):
+            return self._member(name, value, depth, is_secret=False)
+        return {
+            self.text(key): self._member(key, each, depth + 1, is_secret=key not in _DESCRIBES)
+            for key, each in value.items()
+        }
 
     def _string(self, value: str, depth: int) -> str:
         """Servers like to answer with JSON in a text."""
-        if value[:1] in ("{", "[") and depth < MAX_DEPTH:
+        if value[:1] in ("{", "[") and len(value) >= MIN_VALUE and depth < MAX_DEPTH:
             try:
                 inner = msgspec.json.decode(value)
                 before = self._found
@@ -127,10 +161,37 @@ def names_secret(name: str) -> bool:
     return name not in _NO_SECRETS and (_NAMES.search(name) is not None or _TOKEN.search(name) is not None)
 
 
+def _is_schema(value: Any) -> bool:
+    if not isinstance(value, dict):
+        return False
+    kinds = value.get("type")
+    if kinds is None:
+        return not {"$ref", "anyOf", "oneOf", "allOf"}.isdisjoint(value)
+    return all(each in _TYPES for each in (kinds if isinstance(kinds, list) else [kinds]))
+
+
 def _forms(value: str) -> Iterable[str]:
-    """A value, and how it looks in JSON; of `Bearer abc` also the second word."""
+    """A value, its lines, the password in it if it is a URL, the second word of `Bearer abc`; and how all of these look
+    in JSON, in a URL and in base64."""
     value = value.strip()
-    yield value
+    parts = {value, *(line.strip() for line in value.splitlines()[:MAX_LINES])}
     if len(words := value.split()) == 2:
-        yield words[1]
-    yield msgspec.json.encode(value).decode()[1:-1]
+        parts.add(words[1])
+    if (found := re.search(r"://[^\s/@:]*:([^\s/@]+)@", value)) is not None:
+        parts.add(found[1])
+    for part in parts:
+        if len(part) >= MIN_VALUE:
+            yield part
+            yield msgspec.json.encode(part).decode()[1:-1]
+            yield quote(part, safe="")
+            yield quote(part)
+            yield from _in_base64(part.encode("utf-8", "replace"))
+
+
+def _in_base64(value: bytes) -> Iterable[str]:
+    """What base64 of anything that contains this has for sure, wherever in it this begins."""
+    for before in range(3):
+        length = before + len(value)
+        text = b64encode(bytes(before) + value).decode()[(0, 2, 3)[before] : length * 8 // 6]
+        yield text
+        yield text.translate({ord("+"): "-", ord("/"): "_"})

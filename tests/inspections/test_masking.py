@@ -1,7 +1,9 @@
 """Mask: what is removed from messages, and what is not."""
 
 import json
+from base64 import b64encode, urlsafe_b64encode
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -38,6 +40,8 @@ def test_a_schema_keeps_the_types_of_its_parameters() -> None:
     "tlk_8Jd0sA2f_0123456789abcdefghijklmnopqrstuvwxyz", "Bearer abcdefgh", "key is sk-ant-0123456789abcdefghij",
     "ghp_0123456789abcdefghijABCDEFGHIJ", "AKIAABCDEFGHIJKLMNOP", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NSJ9.abcdefgh",
     "postgres://me:hunter2x@db/x", "PASSWORD=hunter2x", "api_key: 'hunter2x'",
+    "--db-password hunter2x", "https://x/y?a=1&sig=hunter2x", "Cookie: a=1; session=hunter2x", "Basic hunter2x8=",
+    "Authorization: Custom hunter2x", "pwd=hunter2x",
     "-----BEGIN RSA PRIVATE KEY-----\nabcd\n-----END RSA PRIVATE KEY-----",
 ])  # fmt: skip
 def test_credentials_are_masked_wherever_they_are(text: str) -> None:
@@ -53,6 +57,35 @@ def test_values_of_the_backend_are_masked_in_every_form() -> None:
     assert secret not in json.dumps(shown({"text": json.dumps({"inner": secret})}, secret))
     assert shown({"x": "abc123def"}, "Bearer abc123def") == {"x": MASKED}
     assert shown({"x": "true"}, "true") == {"x": "true"}
+
+
+@pytest.mark.parametrize("form", [
+    quote("s3cret+of/server=", safe=""), quote("s3cret+of/server="), b64encode(b"s3cret+of/server=").decode(),
+    b64encode(b"user:s3cret+of/server=").decode(), b64encode(b"me:s3cret+of/server=!").decode(),
+    urlsafe_b64encode(b"??s3cret+of/server=").decode(),
+])  # fmt: skip
+def test_values_of_the_backend_are_masked_in_a_url_and_in_base64(form: str) -> None:
+    masked = shown({"text": f"x {form} y"}, "s3cret+of/server=")["text"]
+    assert MASKED in masked
+    assert form not in masked
+
+
+def test_lines_numbers_and_passwords_of_values_are_masked() -> None:
+    values = ("first line\nsecond line", "90817263545", "postgres://me:pazzw0rd@db/x")
+    found = shown({"a": "second line", "b": 90817263545, "c": "no pazzw0rd", "d": 908172635}, *values)
+    assert found == {"a": MASKED, "b": MASKED, "c": f"no {MASKED}", "d": 908172635}
+
+
+def test_members_that_only_look_like_a_schema_are_masked() -> None:
+    for value in ("x1", {"value": "x1"}, {"type": "x1"}, {"type": "string", "default": "x1", "examples": ["x1"]}):
+        assert "x1" not in json.dumps(shown({"properties": {"password": value, "name": "ada"}}))
+    assert shown({"credentials": {"properties": {"user": "x1"}}}) == {"credentials": {"properties": {"user": MASKED}}}
+
+
+@pytest.mark.parametrize("member", ["name", "key"])
+def test_a_value_beside_a_secret_name_is_masked(member: str) -> None:
+    assert shown([{member: "Authorization", "value": "x1"}]) == [{member: "Authorization", "value": MASKED}]
+    assert shown({member: "get_token", "arguments": {"value": "x1"}})["arguments"] == {"value": "x1"}
 
 
 def test_json_in_a_text_is_looked_into() -> None:

@@ -323,3 +323,35 @@ async def test_a_call_of_a_server_without_handshakes_is_made_again(gateway: Gate
         await session.call("heard")
         found = replay(seen, 1)
         assert (found["same"], [each["step"] for each in found["steps"]]) == (True, ["start", "tools/call"])
+
+
+async def test_a_flood_in_one_session_holds_up_nobody_else(gateway: Gateway) -> None:
+    endpoint, neighbour = gateway.endpoint(ECHO), gateway.endpoint(ECHO)
+    large = {"name": "echo", "arguments": {"text": "x", "v": ["password=x "] * 14_000}}
+    async with wire(endpoint) as session, wire(neighbour) as other:
+        seen = Inspected(endpoint)
+        with anyio.fail_after(30):  # masking all of it took longer
+            async with anyio.create_task_group() as tasks:
+                for number in range(60):
+                    tasks.start_soon(session.post, rpc("tools/call", 100 + number, large))
+                assert await other.call("echo", text="x") == "x"
+        messages = seen.messages()
+        assert any(each["payload"] is None and each["is_cut"] for each in messages)
+        assert any(each["payload"] is not None for each in messages)
+        assert seen.now()["last"] >= 2 * 60  # some may be refused: the process has too much to read
+
+
+async def test_what_a_pin_withholds_is_not_called_by_a_replay(gateway: Gateway) -> None:
+    box = toolboxes(gateway, "red")
+    endpoint = Endpoint(gateway, box.tenant, "red", f"{gateway.url}/t/{box.tenant}/red", box.key)
+    backend = f"/tenants/{endpoint.tenant}/backends/red"
+    async with wire(endpoint) as session:
+        seen = Inspected(endpoint)
+        await session.call("say", text="hi")
+        assert replay(seen, 1)["same"] is True
+        gateway.api("POST", f"{backend}:check")
+        gateway.api("POST", f"{backend}/tools:reject", {"tools": ["say"]})
+        for policy in ("warn", "block"):
+            gateway.api("PATCH", backend, {"pin": policy})
+            assert "was rejected" in replay(seen, 1, expect=409)["detail"]
+    assert trail(endpoint).count("inspection.replay") == 1

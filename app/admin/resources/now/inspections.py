@@ -44,9 +44,9 @@ class InspectionBody(Strict):
         description="Also what the messages say, secrets masked. Without: only what, when and how large.",
     )
     minutes: Annotated[int, Field(ge=1, le=MAX_MINUTES)] = Field(default=15, description="Then it ends by itself.")
-    reason: Annotated[str, StringConstraints(min_length=1, max_length=MAX_REASON), AfterValidator(one_line)] = Field(
-        description="Why, in one line. The tenant sees it."
-    )
+    reason: Annotated[
+        str, StringConstraints(strip_whitespace=True, min_length=1, max_length=MAX_REASON), AfterValidator(one_line)
+    ] = Field(description="Why, in one line. The tenant sees it.")
 
 
 class InspectionAnswer(Answer):
@@ -185,7 +185,8 @@ async def list_messages(
     in_full = has_scope(access.principal, access.tenant, Scope.TENANT_ADMIN)
     if format == "jsonl":
         lines = await _lines(access, inspection, after, in_full=in_full)
-        headers = {"Content-Disposition": f'attachment; filename="inspection-{inspection}.jsonl"'}
+        name = f"inspection-{inspection}.jsonl"
+        headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
         return PlainTextResponse("".join(lines), headers=headers, media_type="application/jsonl")
     page = await seen(access, inspection, after, limit)
     return MessagesAnswer(

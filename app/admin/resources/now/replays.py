@@ -12,6 +12,8 @@ from app.admin.idempotency import ONCE
 from app.admin.resources.backends import StepAnswer, find_backend
 from app.admin.resources.now.inspections import InspectionId, require_allowed, seen
 from app.admin.route import AdminRoute
+from app.catalog.judging import withheld
+from app.domain import BackendSpec
 from app.errors import Conflict, NotFound
 from app.http.problems import responses
 from app.inspections.message import InspectedMessage
@@ -64,6 +66,7 @@ async def replay_call(
         raise Conflict("this call was answered by the toolset itself; replay a call of one of its members")
     if not spec.enabled:
         raise Conflict("the backend is switched off")
+    await _require_approved(access, spec, params)
     answer = await _answer_to(access, inspection, call)
     limits = (await access.admin.tenants.get(access.tenant)).limits
     with access.alone(f"backends/{backend}", "a check or a replay with this backend is under way; wait for its end"):
@@ -101,6 +104,19 @@ def _params(call: InspectedMessage) -> dict[str, Any]:
         raise Conflict(f"{words}; call the tool by hand, with values of your own")
     params = msgspec.json.decode(call.payload).get("params")
     return params if isinstance(params, dict) else {}
+
+
+async def _require_approved(access: Access, spec: BackendSpec, params: dict[str, Any]) -> None:
+    """What a pin keeps from clients is not called by way of a replay either."""
+    if spec.pin == "off":
+        return
+    entry = (await access.admin.catalog.entries(access.tenant, [spec.name])).get(spec.name)
+    if entry is None:
+        if spec.pin == "block":
+            raise Conflict("it is not known yet which tools of the backend are approved; check the backend first")
+        return
+    if (why := withheld(entry.offer, entry.pins, spec.pin).get(str(params.get("name")))) is not None:
+        raise Conflict(why)
 
 
 async def _answer_to(access: Access, inspection: str, call: InspectedMessage) -> InspectedMessage | None:

@@ -108,6 +108,7 @@ async def test_messages_come_in_pages_and_as_lines(rig):
     assert (await rig.ask("GET", f"{path}?after=5")).json()["next_after"] == 5
     answer = await rig.ask("GET", f"{path}?format=jsonl")
     assert answer.headers["content-type"].startswith("application/jsonl")
+    assert answer.headers["cache-control"] == "no-store"
     assert answer.headers["content-disposition"] == f'attachment; filename="inspection-{about["id"]}.jsonl"'
     lines = [json.loads(line) for line in answer.text.splitlines()]
     assert [each["number"] for each in lines] == [1, 2, 3, 4, 5]
