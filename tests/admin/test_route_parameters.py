@@ -12,7 +12,8 @@ OPERATIONS = {
     if path.startswith(PREFIX)
 }
 NAMES = dict.fromkeys(
-    ("tenant", "backend", "toolset", "guide", "recipe", "session", "process", "key", "issuer"), "acme"
+    ("tenant", "backend", "toolset", "guide", "recipe", "session", "process", "key", "issuer", "inspection", "message"),
+    "acme",
 )
 
 

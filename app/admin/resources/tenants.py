@@ -101,7 +101,7 @@ async def delete_tenant(access: MayRegister, if_match: AskedState) -> None:
 def _is_only_stricter(old: Tenant, new: Tenant, patch: TenantPatch) -> bool:
     """Whether a tenant's own administrators may change this."""
     modes = get_args(InspectionMode)
-    return patch.model_fields_set <= {"inspections"} and modes.index(new.inspections) >= modes.index(old.inspections)
+    return patch.model_fields_set == {"inspections"} and modes.index(new.inspections) >= modes.index(old.inspections)
 
 
 def _patched(access: Access, tenant: Tenant, patch: TenantPatch) -> Tenant:

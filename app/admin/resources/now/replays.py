@@ -19,6 +19,7 @@ from app.http.problems import responses
 from app.inspections.message import InspectedMessage
 from app.this_node.replaying import Replayed
 
+MAX_DIGITS = 15
 LOOKED_AHEAD = 500  # messages after the call, among which its answer is looked for
 
 router = APIRouter(route_class=AdminRoute, tags=["inspections"])
@@ -53,13 +54,14 @@ class ReplayAnswer(BaseModel):
 
 @router.post("/inspections/{inspection}/messages/{message}:replay", dependencies=[ONCE], responses=responses(409))
 async def replay_call(
-    access: MayManage, inspection: InspectionId, message: Annotated[str, Path(pattern="^[0-9]{1,15}$")]
+    access: MayManage, inspection: InspectionId, message: Annotated[str, Path(description="Its number.")]
 ) -> ReplayAnswer:
     """Makes a recorded `tools/call` again, as it went to the backend: with a process of its own, never that of the
     session, and for a minute at most. Tools can change things: it is a call like any other. Refused where a value was
     masked, since nobody knows it any more."""
     await require_allowed(access, payloads=True)
-    call, backend = await _call(access, inspection, int(message))
+    is_number = message.isascii() and message.isdigit() and len(message) <= MAX_DIGITS
+    call, backend = await _call(access, inspection, int(message) if is_number else 0)
     params = _params(call)
     spec = await find_backend(access, backend)
     if spec.toolset is not None:
