@@ -37,6 +37,9 @@ _NUMBER_STOPS = """() => {
   return count;
 }"""
 PHONE = {"width": 390, "height": 844}
+MOST_EMPTY = 40  # pixels
+_EMPTY_ABOVE_MAIN = """() => document.querySelector("main").getBoundingClientRect().top
+    - document.querySelector("nav").lastElementChild.getBoundingClientRect().bottom"""
 
 
 @pytest.mark.parametrize("role", ["member", "admin", "platform"])
@@ -57,9 +60,11 @@ def test_every_page_works_and_axe_core_finds_nothing_serious(
 def test_every_page_fits_a_phone_in_both_schemes(sit_down: Callable[..., Any], fleet: Fleet, scheme: str) -> None:
     desk, wrong = sit_down("platform", viewport=PHONE, color_scheme=scheme), {}
     for name, path in {**PAGES, **OF_THE_PLATFORM}.items():
-        desk.open(path.format(t=fleet.tenants[0]))
+        page = desk.open(path.format(t=fleet.tenants[0]))
         if desk.is_too_wide():
             wrong[name] = "too wide"
+        if page.evaluate(_EMPTY_ABOVE_MAIN) > MOST_EMPTY:
+            wrong[name] = "nothing between the links and the page"
         if findings := desk.findings():
             wrong[name] = findings
     assert wrong == {}
