@@ -46,14 +46,14 @@ FAULTS_OF_GROUPS = (
     ),
     Fault(
         "what has left its tree is not killed with its group",
-        "app/spawner/server.py",
+        "app/spawner/started/processes.py",
         "        return self.group is not None and self.group.kill()\n",
         "        return False\n",
         GROUPS,
     ),
     Fault(
         "groups are never removed",
-        "app/spawner/server.py",
+        "app/spawner/started/processes.py",
         " and (self.group is None or self.group.remove())",
         "",
         GROUPS,

@@ -64,15 +64,15 @@ FAULTS_OF_THE_KERNEL = (
     Fault(
         "abstract sockets outside can be reached",
         "app/spawner/landlock.py",
-        "scopes = _ABSTRACT_SOCKETS | _SIGNALS if",
-        "scopes = _SIGNALS if",
+        "return files, ports, _ABSTRACT_SOCKETS | _SIGNALS if",
+        "return files, ports, _SIGNALS if",
         SCOPED,
     ),
     Fault(
         "processes outside can be signalled",
         "app/spawner/landlock.py",
-        "scopes = _ABSTRACT_SOCKETS | _SIGNALS if",
-        "scopes = _ABSTRACT_SOCKETS if",
+        "return files, ports, _ABSTRACT_SOCKETS | _SIGNALS if",
+        "return files, ports, _ABSTRACT_SOCKETS if",
         SCOPED,
     ),
     Fault(

@@ -26,7 +26,7 @@ FAULTS_OF_THE_LOG = (
     Fault(
         "a trace is broken off at the front",
         "app/http/request_ids.py",
-        "        trace, flags = found[2], found[3]",
+        "        trace, flags = found.trace, found.flags",
         "        assert trace, flags",
         IDS,
     ),
