@@ -73,6 +73,7 @@ class Overview:
     has: list[str] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
     sent: int = 0  # rows
+    inspecting: None = None
 
     def status(self) -> NodeStatus:
         return NodeStatus(self.id, "1", NOW, len(self.has), 0, draining=False)

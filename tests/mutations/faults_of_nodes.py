@@ -23,7 +23,7 @@ FAULTS_OF_NODES = (
     Fault(
         "wiring: no caller is told that another node has it",
         SESSIONS,
-        "    routes.caller_lost.listen(lambda route: lost((route.identity, route.tenant, route.backend)))\n",
+        "    routes.caller_lost.listen(lambda route: pooled.lost((route.identity, route.tenant, route.backend)))\n",
         "",
         (WIRING + "test_a_caller_that_another_node_has_loses_its_lines",),
     ),

@@ -19,6 +19,7 @@ from app.domain import ApiKey, BackendSpec, Principal, Tenant
 from app.errors import SettingsError, StorageUnavailable
 from app.node import gateway as gateway_module
 from app.node.gateway import Gateway, open_gateway
+from app.node.parts import opening as opening_module
 from app.node.parts.membership import Membership, join
 from app.protocol.jsonrpc import Request, parse_client
 from app.routing.notice import Kind, Notice
@@ -182,7 +183,7 @@ async def test_a_node_that_takes_long_to_open_did_not_stand_still(alone: Make, m
         return join(*parts)
 
     detector = StandstillDetector()
-    monkeypatch.setattr(gateway_module, "StandstillDetector", lambda: detector)
+    monkeypatch.setattr(opening_module, "StandstillDetector", lambda: detector)
     monkeypatch.setattr(gateway_module, "join", join_at_last)
     async with open_gateway(alone()) as gateway:
         assert not gateway.sessions.registry.standstill.is_detected()

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -43,7 +42,6 @@ class Task:
         return f"{_sources()}run(json.loads({json.dumps(task)!r}), preload, be_different)\n"
 
 
-@cache
 def _sources() -> str:
     place = Path(forked.__file__).parent
     sources = [(place / name).read_text() for name in ("importing.py", "inside.py")]

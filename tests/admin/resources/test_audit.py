@@ -77,10 +77,18 @@ ACTS = {
         {"secret": SECRET}, "issuer.compare", "issuers/{issuer}", None,
     ),
     ("DELETE", "/tenants/{tenant}/issuers/{issuer}"): (None, "issuer.delete", "issuers/{issuer}", None),
+    ("POST", "/tenants/{tenant}/inspections"): (
+        {"session": "s1", "reason": "why", "minutes": 5}, "inspection.open", "inspections/{id}", None,
+    ),
+    ("DELETE", "/tenants/{tenant}/inspections/{inspection}"): (
+        None, "inspection.close", "inspections/{inspection}", "closed",
+    ),
     ("DELETE", "/tenants/{tenant}/sessions/{session}"): (None, "session.end", "sessions/s1", ""),
     ("DELETE", "/tenants/{tenant}/backends/{backend}"): (None, "backend.delete", "backends/echo", ""),
     ("DELETE", "/tenants/{tenant}"): (None, "tenant.delete", "", ""),
 }  # fmt: skip
+# It needs a call that an inspection has seen: tests/admin/resources/now/test_inspections.py.
+ELSEWHERE = {("POST", "/tenants/{tenant}/inspections/{inspection}/messages/{message}:replay")}
 
 
 def test_every_route_that_changes_something_is_listed_here():
@@ -89,12 +97,13 @@ def test_every_route_that_changes_something_is_listed_here():
         for path, methods in shared_api().openapi()["paths"].items()
         for method in methods
     }
-    without_tenant = {(method, path.replace("/tenants/{tenant}", "", 1)) for method, path in ACTS}
-    assert {route for route in routes if route[0] != "GET"} <= set(ACTS) | without_tenant
+    without_tenant = {(method, path.replace("/tenants/{tenant}", "", 1)) for method, path in {*ACTS, *ELSEWHERE}}
+    assert {route for route in routes if route[0] != "GET"} <= {*ACTS, *ELSEWHERE} | without_tenant
 
 
 async def objects(rig: Rig) -> dict[str, str]:
-    rig.node.add_session("acme", "s1")
+    for session in ("s1", "s2"):
+        rig.node.add_session("acme", session)
     rig.offers.known["acme", "echo"] = offer("echo", tools=[tool("say")])
     issuer = await rig.ask("POST", "/api/v1/tenants/acme/issuers", {**ISSUER, "issuer": "https://other"})
     key = key_id(await rig.key("acme", "mcp:connect")) or ""
@@ -106,7 +115,8 @@ async def objects(rig: Rig) -> dict[str, str]:
         "recipe": "twice",
         "session": "s1",
     }
-    return {**known, "key": key, "issuer": issuer.json()["id"]}
+    opened = await rig.ask("POST", "/api/v1/tenants/acme/inspections", {"session": "s2", "reason": "x", "minutes": 5})
+    return {**known, "key": key, "issuer": issuer.json()["id"], "inspection": opened.json()["id"]}
 
 
 async def test_every_act_is_written_down_once_with_who_what_and_when_and_no_secret(rig):
