@@ -1,6 +1,6 @@
 """KeptCall: a call in the database, or on its way there."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
 
@@ -82,5 +82,5 @@ class CallArchive(Protocol):
     async def count(self, tenant: str, wanted: CallFilter, most: int) -> int:
         """How many match; counts up to `most`."""
 
-    async def groups(self, tenant: str, wanted: CallFilter, by: str) -> list[CallGroup]:
-        """Their sums by what they have in common."""
+    async def groups(self, tenant: str, wanted: CallFilter, by: str, not_of: Collection[str] = ()) -> list[CallGroup]:
+        """Their sums by what they have in common, without those of some nodes."""

@@ -129,15 +129,18 @@ class AllNodes:
 
     async def call_groups(self, tenant: str, window: CallWindow, by: str) -> Gathered[CallGroup]:
         """Their sums, the groups with the most calls first. Where calls are kept in the database, those of the last
-        seconds are counted at the nodes, as they may not be written yet."""
-        kept: Sequence[CallGroup] = ()
+        seconds are counted at the nodes that have them, as they may not be written yet."""
+        kept: list[CallGroup] = []
         if self._archive is not None:
             recent = time.time() - WRITTEN_AFTER_S
             until = min(window.until, recent)
             if window.since < until:
-                kept = await self._archive.groups(tenant, replace(window, until=until).filter, by)
+                kept += await self._archive.groups(tenant, replace(window, until=until).filter, by)
             window = replace(window, since=max(window.since, recent))
         found = await self._gather("call_groups", list[CallGroup], by=by, **_asked(tenant, window))
+        if self._archive is not None:  # those of nodes that are gone, or did not answer
+            told = {self._own.status().id, *(each.id for each in self._peers())} - set(found.silent)
+            kept += await self._archive.groups(tenant, window.filter, by, told)
         return Gathered(added_groups([*kept, *found.rows]), found.silent)
 
     async def limits_use(self, tenant: str) -> tuple[LimitsUse, Sequence[str]]:

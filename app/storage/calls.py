@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -58,14 +58,18 @@ class CallRepository:
         async with self._database.read() as connection:
             return int((await connection.execute(select(func.count()).select_from(some))).scalar_one())
 
-    async def groups(self, tenant: str, wanted: CallFilter, by: str) -> list[CallGroup]:
-        """The sums of those that match, by what they have in common, in no order."""
+    async def groups(self, tenant: str, wanted: CallFilter, by: str, not_of: Collection[str] = ()) -> list[CallGroup]:
+        """The sums of those that match and are not of these nodes, by what they have in common, in no order."""
         name, within = _GROUPS[by]
         keys = [each for each in (name, within) if not isinstance(each, str)]
         errors = func.sum(case((calls.c.outcome == OK, 0), else_=1))
         sums = func.count(), errors, func.sum(calls.c.bytes_in), func.sum(calls.c.bytes_out)
         columns: list[Any] = [*keys, calls.c.bucket, *sums]
-        query = select(*columns).where(_matching(tenant, wanted)).group_by(*keys, calls.c.bucket)
+        query = (
+            select(*columns)
+            .where(_matching(tenant, wanted), calls.c.node.not_in(not_of))
+            .group_by(*keys, calls.c.bucket)
+        )
         found = defaultdict[tuple[str, str], list[Any]](list)
         rows: Sequence[Any] = await self._database.rows(query)
         for row in rows:
