@@ -1,8 +1,8 @@
-"""KeptCall: a call in the database, or on its way there."""
+"""KeptCall: a call in the database, or on its way there. CallFacts: what it has in common with every other form of it."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Protocol, Self
+from dataclasses import dataclass, fields
+from typing import Any, Protocol, Self
 
 from app.calls.query import CallFilter, CallGroup
 from app.calls.record import CallRecord
@@ -11,17 +11,14 @@ MAX_METHOD = 128  # characters of a method: clients choose it
 
 
 @dataclass(frozen=True, slots=True)
-class KeptCall:
-    """`at_us` is when it was over, in microseconds of Unix time; `node` where."""
+class CallFacts:
+    """A call that is over, on `node`."""
 
-    number: int
     tenant: str
-    at_us: int
     backend: str
     method: str
     tool: str
     outcome: str
-    seconds: float
     bytes_in: int
     bytes_out: int
     principal_tenant: str
@@ -33,6 +30,19 @@ class KeptCall:
     node: str
     request_id: str
     trace_id: str
+
+    def facts(self) -> dict[str, Any]:
+        """These members, for another form of it."""
+        return {each.name: getattr(self, each.name) for each in fields(CallFacts)}
+
+
+@dataclass(frozen=True, slots=True)
+class KeptCall(CallFacts):
+    """`at_us` is when it was over, in microseconds of Unix time."""
+
+    number: int
+    at_us: int
+    seconds: float
 
     @classmethod
     def of(cls, call: CallRecord, node: str) -> Self:

@@ -11,7 +11,7 @@ from app.errors import (
     ResponseTooLarge,
     is_refusal,
 )
-from app.links.tapped import Tap, retapped
+from app.links.tapped import PassingLink, Tap, retapped
 from app.processes.link import BackendLink, BackendListener, CallListener, Exit
 from app.protocol import tolerant
 from app.protocol.eras.bridge import Bridge, Out, Pause, ToServer
@@ -26,11 +26,12 @@ class BridgedSession(CallListener, Protocol):
         """A question that belongs to one of the calls with these ids."""
 
 
-class BridgedLink:
+class BridgedLink(PassingLink):
     """Stands between a Session and its link, and translates both ways. The session's lease owns the link."""
 
     def __init__(self, link: BackendLink, session: BridgedSession, *, for_sessionless: bool = False) -> None:
-        self._link, self._session = link, session
+        super().__init__(link)
+        self._session = session
         self._bridge = Bridge(for_sessionless=for_sessionless)
         self._pauses: dict[bytes, asyncio.TimerHandle] = {}
         link.attach(self)
@@ -67,18 +68,6 @@ class BridgedLink:
         for pause in self._pauses.values():
             pause.cancel()
         self._pauses.clear()
-
-    def pause_reading(self) -> None:
-        self._link.pause_reading()
-
-    def resume_reading(self) -> None:
-        self._link.resume_reading()
-
-    def asked_for(self, size: int) -> None:
-        self._link.asked_for(size)
-
-    def heard_noise(self, line: bytes) -> None:
-        self._link.heard_noise(line)
 
     def answering(self) -> bytes | None:
         named = self._link.answering()

@@ -1,4 +1,5 @@
-"""TappedLink: a link that tells an inspection what passes. It is there while one is open; others pay nothing."""
+"""TappedLink: a link that tells an inspection what passes. It is there while one is open; others pay nothing.
+PassingLink: what a link around another one passes on as it is."""
 
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
@@ -29,13 +30,36 @@ class Tappable(Protocol):
         """`tap` is told from now on; None: nobody any more."""
 
 
-class TappedLink:
+class PassingLink:
+    """Around `_link`, which may be replaced by another one."""
+
+    def __init__(self, link: BackendLink) -> None:
+        self._link = link
+
+    def pause_reading(self) -> None:
+        self._link.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._link.resume_reading()
+
+    def asked_for(self, size: int) -> None:
+        self._link.asked_for(size)
+
+    def heard_noise(self, line: bytes) -> None:
+        self._link.heard_noise(line)
+
+    def answering(self) -> bytes | None:
+        return self._link.answering()
+
+
+class TappedLink(PassingLink):
     """Fulfils BackendLink toward the session, and CallListener toward the link."""
 
     def __init__(
         self, link: BackendLink, listener: CallListener, tap: Tap, member: str = "", outer: Outer | None = None
     ) -> None:
-        self._link, self._listener, self._tap, self._member, self._outer = link, listener, tap, member, outer
+        super().__init__(link)
+        self._listener, self._tap, self._member, self._outer = listener, tap, member, outer
         link.attach(self)
 
     def removed(self) -> BackendLink:
@@ -52,21 +76,6 @@ class TappedLink:
     def send(self, line: bytes) -> None:
         self._tap.to_backend(line, self._member, self._outer)
         self._link.send(line)
-
-    def pause_reading(self) -> None:
-        self._link.pause_reading()
-
-    def resume_reading(self) -> None:
-        self._link.resume_reading()
-
-    def asked_for(self, size: int) -> None:
-        self._link.asked_for(size)
-
-    def heard_noise(self, line: bytes) -> None:
-        self._link.heard_noise(line)
-
-    def answering(self) -> bytes | None:
-        return self._link.answering()
 
     # --- CallListener
 

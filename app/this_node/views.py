@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from app.backends.failures import BackendFailure
 from app.backends.inventory import BackendSnapshot
-from app.calls.kept import KeptCall
+from app.calls.kept import CallFacts, KeptCall
 from app.calls.record import CallRecord
 from app.domain import public_id
 from app.sandbox.report import SandboxView
@@ -121,29 +121,13 @@ class FailureView:
         return newest_first(failure.at.timestamp(), which)
 
 
-@dataclass(frozen=True, slots=True)
-class CallView:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallView(CallFacts):
     """One call that is over."""
 
     id: str
     at: datetime
-    tenant: str
-    backend: str
-    method: str
-    tool: str
-    outcome: str
     duration_ms: float
-    bytes_in: int
-    bytes_out: int
-    principal_tenant: str
-    issuer: str
-    subject: str
-    client_name: str
-    client_version: str
-    session: str
-    node: str
-    request_id: str
-    trace_id: str
 
     @classmethod
     def of(cls, call: CallRecord, node: str) -> "CallView":
@@ -151,27 +135,8 @@ class CallView:
 
     @classmethod
     def kept(cls, call: KeptCall) -> "CallView":
-        return cls(
-            id=f"{call.number:016x}",
-            at=EPOCH + timedelta(microseconds=call.at_us),
-            tenant=call.tenant,
-            backend=call.backend,
-            method=call.method,
-            tool=call.tool,
-            outcome=call.outcome,
-            duration_ms=round(call.seconds * 1000, 3),
-            bytes_in=call.bytes_in,
-            bytes_out=call.bytes_out,
-            principal_tenant=call.principal_tenant,
-            issuer=call.issuer,
-            subject=call.subject,
-            client_name=call.client_name,
-            client_version=call.client_version,
-            session=call.session,
-            node=call.node,
-            request_id=call.request_id,
-            trace_id=call.trace_id,
-        )
+        at = EPOCH + timedelta(microseconds=call.at_us)
+        return cls(**call.facts(), id=f"{call.number:016x}", at=at, duration_ms=round(call.seconds * 1000, 3))
 
     def position(self, _sort: str) -> str:
         return newest_first(microseconds(self.at) / 1_000_000, self.id)
