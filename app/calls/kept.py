@@ -1,4 +1,4 @@
-"""KeptCall: a call in the database, or on its way there. CallFacts: what it has in common with every other form of it."""
+"""KeptCall: a call in the database, or on its way there. CallFacts: what all forms of a call have."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields

@@ -7,6 +7,7 @@ from typing import Literal
 
 from app.inspections.looking_time import LookingTime
 from app.inspections.masking import Mask
+from app.inspections.memory import InspectionMemory
 from app.inspections.message import InspectedMessage
 
 Ending = Literal["time", "session_ended", "closed", "revoked", "forbidden", "shutdown"]
@@ -31,20 +32,20 @@ class About:
 
 
 class Inspection:
-    """The messages of one session, the newest ones that fit. `make_room` is told how many bytes one more takes, and
-    returns whether they are free. `secrets_of` returns the secrets of a member of a toolset by its name, or None if
-    they are not known: then no more payloads are kept. Where `looking_time` is used up, neither."""
+    """The messages of one session, the newest ones that fit into the `memory`. `secrets_of` returns the secrets of a
+    member of a toolset by its name, or None if they are not known: then no more payloads are kept. Where `looking_time`
+    is used up, neither."""
 
     def __init__(
         self,
         about: About,
         mask: Mask,
-        make_room: Callable[["Inspection", int], bool],
+        memory: InspectionMemory,
         secrets_of: Callable[[str], Iterable[str] | None],
         looking_time: LookingTime | None = None,
     ) -> None:
         self._looking_time = looking_time or LookingTime()
-        self.about, self._mask, self._make_room, self._secrets_of = about, mask, make_room, secrets_of
+        self.about, self._mask, self._memory, self._secrets_of = about, mask, memory, secrets_of
         self._members = {""}
         self._is_mask_complete = True
         self._messages: deque[InspectedMessage] = deque()
@@ -52,6 +53,10 @@ class Inspection:
         self.next_number = 1
         self.ended_at: float | None = None
         self.ending: Ending | None = None
+
+    @property
+    def tenant(self) -> str:
+        return self.about.tenant
 
     @property
     def is_open(self) -> bool:
@@ -77,7 +82,7 @@ class Inspection:
             self._looking_time.use(self._looking_time.clock() - began)
         elif self.about.payloads:
             message.keep_payload(None, True, 0)
-        if not self._make_room(self, message.kept_bytes):
+        if not self._memory.take(self, message.kept_bytes):
             self.dropped += 1
             return
         self._messages.append(message)
@@ -122,8 +127,7 @@ class Inspection:
     def end(self, at: float, ending: Ending) -> None:
         self.ended_at, self.ending = at, ending
 
-    def forget_messages(self) -> int:
-        """Returns the bytes by which it has shrunk."""
+    def forget_messages(self) -> None:
         size, self.bytes = self.bytes, 0
         self._messages.clear()
-        return size
+        self._memory.freed(self, size)

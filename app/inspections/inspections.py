@@ -1,7 +1,6 @@
 """Inspections: those of one node, within its limits. They end with their time; what they have shown stays for a while.
 
-Each inspection may keep an eighth of the node's memory for inspections, and all of one tenant a half. Above that the
-inspection that sees something drops its own oldest messages.
+What they keep together is bounded by InspectionMemory.
 """
 
 from collections import deque
@@ -11,12 +10,12 @@ from app.errors import Conflict, QuotaExceeded
 from app.inspections.inspection import LEAVES_MESSAGES, About, Ending, Inspection
 from app.inspections.looking_time import LookingTime, of_node
 from app.inspections.masking import Mask
+from app.inspections.memory import InspectionMemory
 
 MAX_OPEN = 64  # on a node
 MAX_OPEN_OF_TENANT = 16
 KEPT_S = 600.0  # messages, after the end
 MAX_ENDED = 100  # of a tenant that are still listed; the audit trail has all
-OF_TENANT, OF_INSPECTION = 2, 8  # parts of the memory
 
 
 class Inspections:
@@ -29,7 +28,7 @@ class Inspections:
         on_end: Callable[[Inspection], None] = lambda inspection: None,
         on_dropped: Callable[[int], None] = lambda count: None,
     ) -> None:
-        self._max_bytes, self._on_end, self._on_dropped = max_bytes, on_end, on_dropped
+        self._memory, self._on_end = InspectionMemory(max_bytes, on_dropped), on_end
         self._looking_time = of_node()
         self._open: dict[str, Inspection] = {}
         self._ended: dict[str, deque[Inspection]] = {}  # by tenant, oldest first
@@ -44,7 +43,7 @@ class Inspections:
     @property
     def bytes(self) -> int:
         """What is kept, about."""
-        return sum(each.bytes for each in self._every())
+        return self._memory.bytes
 
     def open(
         self, about: About, mask: Mask, secrets_of: Callable[[str], Iterable[str] | None] = lambda member: None
@@ -55,7 +54,7 @@ class Inspections:
             Conflict: the session is inspected already, or this node keeps nothing.
             QuotaExceeded: too many are open.
         """
-        if not self._max_bytes:
+        if not self._memory.max_bytes:
             raise Conflict("this node keeps no messages: its INSPECTION_MEMORY_MB is 0")
         for each in self._open.values():
             if (each.about.tenant, each.about.session) == (about.tenant, about.session):
@@ -67,7 +66,7 @@ class Inspections:
             )
             raise QuotaExceeded("inspections", words, retry_after_s=60.0)
         looking_time = LookingTime(within=self._looking_time)
-        inspection = self._open[about.id] = Inspection(about, mask, self._make_room, secrets_of, looking_time)
+        inspection = self._open[about.id] = Inspection(about, mask, self._memory, secrets_of, looking_time)
         return inspection
 
     def of(self, tenant: str) -> Sequence[Inspection]:
@@ -91,7 +90,7 @@ class Inspections:
         kept = self._ended.setdefault(inspection.about.tenant, deque())
         kept.append(inspection)
         if len(kept) > MAX_ENDED:
-            kept.popleft()
+            kept.popleft().forget_messages()
         self._on_end(inspection)
 
     def end_where(self, matches: Callable[[Inspection], bool], at: float, ending: Ending) -> int:
@@ -120,20 +119,3 @@ class Inspections:
         yield from list(self._open.values())
         for ended in self._ended.values():
             yield from ended
-
-    def _make_room(self, inspection: Inspection, size: int) -> bool:
-        """Whether it may keep so many bytes more; drops its oldest messages for that."""
-        tenant = inspection.about.tenant
-        of_tenant = sum(each.bytes for each in self.of(tenant))
-        excess = max(
-            inspection.bytes + size - self._max_bytes // OF_INSPECTION,
-            of_tenant + size - self._max_bytes // OF_TENANT,
-            self.bytes + size - self._max_bytes,
-        )
-        dropped = 0
-        while excess > 0 and (freed := inspection.drop_oldest()):
-            excess -= freed
-            dropped += 1
-        if dropped or excess > 0:
-            self._on_dropped(dropped + (excess > 0))
-        return excess <= 0

@@ -57,13 +57,47 @@ def test_a_tenant_may_have_half_of_the_memory_and_all_together_the_whole() -> No
                 say(inspection, f'"{"x" * 1000}"')
     assert inspections.bytes <= 80_000
     assert sum(each.bytes for each in inspections.of("acme")) <= 40_000
+    assert sum(each.bytes for tenant in ("acme", "zenith", "third") for each in inspections.of(tenant)) == (
+        inspections.bytes
+    )
+
+
+def fill(inspections: Inspections, tenant: str, count: int = 8) -> list[Inspection]:
+    """With more than the tenant may have."""
+    opened = [inspections.open(about(f"{tenant}{number}", tenant), Mask()) for number in range(count)]
+    for inspection in opened:
+        for _ in range(20):
+            say(inspection, f'"{"x" * 1000}"')
+    return opened
+
+
+def test_tenants_that_have_filled_the_memory_leave_others_an_equal_share() -> None:
+    inspections = Inspections(80_000)
+    fill(inspections, "acme")
+    fill(inspections, "zenith")
+    quiet = inspections.open(about("quiet", "quiet"), Mask())
+    say(quiet, '"small"')
+    late = fill(inspections, "late", 4)
+    shares = {name: sum(each.bytes for each in inspections.of(name)) for name in ("acme", "zenith", "late", "quiet")}
+    assert texts(quiet) == ['"small"'], "who has less than its share loses nothing"
+    assert min(shares[name] for name in ("acme", "zenith", "late")) > 80_000 / 3 - 3 * 1500
+    assert all(each.bytes for each in late), "nor does an inspection of a tenant whose others are larger"
+    assert inspections.bytes == sum(shares.values()) <= 80_000
+
+
+def test_a_tenant_whose_share_is_used_up_takes_from_its_largest_inspection() -> None:
+    inspections = Inspections(80_000)
+    fill(inspections, "acme", 4)
+    newcomer = inspections.open(about("new"), Mask())
+    say(newcomer, '"first words"')
+    assert texts(newcomer) == ['"first words"']
 
 
 def test_a_message_that_never_fits_is_counted() -> None:
     inspection = Inspections(8_000).open(about("1"), Mask())
     say(inspection, '"small"')
     say(inspection, f'"{"x" * 2000}"')
-    assert (len(inspection), inspection.dropped) == (0, 2)
+    assert (texts(inspection), inspection.dropped) == (['"small"'], 1)
 
 
 def test_limits_and_one_inspection_of_a_session() -> None:
@@ -111,9 +145,12 @@ def test_other_ends_remove_it_at_once_also_of_one_that_had_run_out(ending: str) 
 def test_a_bounded_number_of_ended_ones_is_listed() -> None:
     inspections = Inspections(8 << 20)
     for number in range(MAX_ENDED + 5):
-        inspections.end(inspections.open(about(str(number)), Mask()), 1.0, "closed")
+        inspection = inspections.open(about(str(number)), Mask())
+        say(inspection, '"x"')
+        inspections.end(inspection, 1.0, "time" if number < 5 else "closed")
     assert len(inspections.of("acme")) == MAX_ENDED
     assert inspections.find("acme", "0") is None
+    assert inspections.bytes == 0
     assert inspections.find("zenith", "10") is None
     inspections.forget("acme")
     assert inspections.of("acme") == []
