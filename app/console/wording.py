@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 _NOTHING = "\N{EN DASH}"
+_RANDOM = 16  # characters at the end of a node's id
 _STEPS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
@@ -53,10 +54,17 @@ def short(text: str, most: int = 80) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
+def node_name(node_id: str) -> str:
+    """Its NODE_NAME and the beginning of the random part, by which two of one name differ."""
+    name, dash, rest = node_id.rpartition("-")
+    return f"{name}-{rest[:4]}" if dash and len(rest) == _RANDOM else short(node_id, 20)
+
+
 FILTERS: Mapping[str, Callable[..., str]] = {
     "size": size,
     "span": span,
     "moment": moment,
     "number": number,
     "short": short,
+    "node_name": node_name,
 }

@@ -26,3 +26,8 @@ def test_a_moment_a_number_and_a_long_text():
     assert wording.moment(None) == "\u2013"
     assert (wording.number(12345), wording.number(0.5), wording.number(None)) == ("12,345", "0.50", "\u2013")
     assert wording.short("a" * 90, 10) == "a" * 9 + "\u2026"
+
+
+def test_a_node_is_named_so_that_two_of_one_name_differ() -> None:
+    assert wording.node_name("gateway-1-d1f3bc8754b67a4f") == "gateway-1-d1f3"
+    assert wording.node_name("gateway") == "gateway"

@@ -1,7 +1,6 @@
 """Every page, for everybody, in both schemes, on a phone, by keyboard, and as axe-core sees it."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -90,16 +89,3 @@ def test_every_page_can_be_walked_by_keyboard(sit_down: Callable[..., Any], flee
         if len(reached) < wanted or invisible:
             missed[name] = (sorted({*range(wanted)} - reached), invisible)
     assert missed == {}
-
-
-def test_pictures(sit_down: Callable[..., Any], fleet: Fleet, request: pytest.FixtureRequest) -> None:
-    """For the documents: `--pictures docs/pictures` keeps them."""
-    kept = request.config.getoption("--pictures")
-    if kept is None:
-        pytest.skip("pictures of the console: pass --pictures DIRECTORY")
-    for scheme, viewport in (("light", None), ("dark", None), ("phone", PHONE)):
-        options: dict[str, Any] = {"color_scheme": "dark" if scheme == "dark" else "light"}
-        desk = sit_down("platform", **options, **({} if viewport is None else {"viewport": viewport}))
-        for name in ("overview", "backend", "sessions", "keys"):
-            desk.open(PAGES[name].format(t=fleet.tenants[0]))
-            desk.picture(Path(kept) / f"console-{name}-{scheme}.png")

@@ -10,7 +10,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -206,7 +206,8 @@ class Gateway:
         if self.process.poll() is None:
             self.kill()
         for each in self.backends():
-            each.kill()
+            with suppress(psutil.NoSuchProcess):  # it was about to end by itself
+                each.kill()
         if hasattr(self, "http"):
             self.http.close()
         if self.process.stdout is not None:

@@ -87,7 +87,7 @@ def _of_keys(keys: Iterable[ExpiringKey], now: datetime) -> Iterator[Problem]:
 def _of_tools(waiting: Iterable[WaitingTools]) -> Iterator[Problem]:
     for each in waiting:
         parts = [f"{count} {'are' if count > 1 else 'is'} {status}" for status, count in sorted(each.statuses.items())]
-        held = "withheld until then" if each.policy == "block" else "passed meanwhile, as the policy is `warn`"
+        held = "withheld until then" if each.policy == "block" else "passed meanwhile, as the policy is to warn"
         words = f"Tools of the backend {each.backend} wait for approval: {' and '.join(parts)}. They are {held}."
         do = "Read the differences, and approve or reject them."
         about = ("backend", each.backend)
