@@ -13,7 +13,8 @@ from app.auth import Authenticator, KeyMaker
 from app.auth.issuer_check import IssuerCheck
 from app.auth.policy import has_scope, is_platform_admin, is_platform_scope, may_grant, may_see
 from app.auth.sealing import Sealer
-from app.backends.backend_check import CheckResult
+from app.backends.checks.backend_check import CheckResult
+from app.backends.checks.steps import Steps
 from app.calls.query import CallGroup
 from app.catalog.entries import Decision, Entry
 from app.domain import DEFAULT_TENANT, BackendSpec, Limits, Principal, Scope, Tenant, is_name
@@ -105,7 +106,7 @@ class NodeView(Protocol):
     async def inspected(self, tenant: str, inspection: str, after: int, limit: int) -> Seen | None: ...
     async def close_inspection(self, tenant: str, inspection: str) -> bool: ...
     async def stderr(self, tenant: str, process: str, lines: int) -> Sequence[str] | None: ...
-    async def check(self, spec: BackendSpec, limits: Limits) -> CheckResult: ...
+    async def check(self, spec: BackendSpec, limits: Limits, steps: Steps) -> CheckResult: ...
     async def replay(
         self, spec: BackendSpec, limits: Limits, params: dict[str, Any], before: str | None
     ) -> Replayed: ...
@@ -127,8 +128,8 @@ class CatalogView(Protocol):
     async def entries(self, tenant: str, backends: Sequence[str]) -> Mapping[str, Entry]:
         """What is known of these backends; asks none of them. Raises StorageUnavailable."""
 
-    def ask_soon(self, key: tuple[str, str]) -> None:
-        """Asks a backend soon."""
+    async def ask(self, key: tuple[str, str]) -> None:
+        """Asks a backend now, and waits for what it offers, though not for long."""
 
     def used(self, spec: BackendSpec) -> None:
         """Asks this version of a backend soon, if it is known and starts something else than the one that was asked."""

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -15,14 +16,7 @@ from app.catalog.entries import Decision, Entry, Problem, definition_of
 from app.catalog.judging import Decided, Found, decided, judge, names_of, withheld
 from app.catalog.stores import ApprovalStore, CatalogStore
 from app.domain import BackendSpec, Limits
-from app.errors import (
-    BackendTimeout,
-    BackendUnavailable,
-    Conflict,
-    GatewayError,
-    NotFound,
-    StorageUnavailable,
-)
+from app.errors import BackendTimeout, BackendUnavailable, Conflict, GatewayError, NotFound, StorageUnavailable
 from app.event import Event
 from app.links.inquiry import inquire
 from app.links.source import LinkLease
@@ -190,9 +184,13 @@ class Catalog:
         """The backend says that its lists have changed: it is asked in the background, at most every RETRY_S."""
         self._ask_at(key, max(time.monotonic(), self._asked_at.get(key, 0.0) + RETRY_S))
 
-    def ask_soon(self, key: Key) -> None:
-        """An administrator has changed the backend, or seen that it works: it is asked in the background at once."""
-        self._ask_at(key, time.monotonic())
+    async def ask(self, key: Key) -> None:
+        """An administrator has seen that it works: it is asked now, for up to FIRST_S, then in the background. Whoever
+        waits for this can approve its tools."""
+        with ExitStack() as later, anyio.move_on_after(FIRST_S):
+            later.callback(self._ask_at, key, time.monotonic())
+            await self._try_to_inquire(key)
+            later.pop_all()
 
     def _ask_at(self, key: Key, at: float) -> None:
         if key in self._doubts or len(self._doubts) < MAX_DOUBTS:
@@ -204,7 +202,7 @@ class Catalog:
         asked, it is doubted."""
         entry = self._entries.get(spec.key)
         if entry is not None and entry[0].definition != definition_of(spec):
-            self.ask_soon(spec.key)
+            self._ask_at(spec.key, time.monotonic())
 
     async def note(self, spec: BackendSpec, offer: Offer) -> None:
         """Stores what the backend offers. Raises GatewayError: it could not be stored."""

@@ -10,7 +10,8 @@ from urllib.parse import urlencode
 import anyio
 import msgspec
 
-from app.backends.backend_check import CheckResult
+from app.backends.checks.backend_check import CheckResult
+from app.backends.checks.steps import Steps
 from app.calls.kept import CallArchive
 from app.calls.query import CallGroup
 from app.calls.query import added as added_groups
@@ -236,9 +237,9 @@ class AllNodes:
         """Makes a call again on this node, and compares the answers."""
         return await self._own.replay(spec, limits, params, before)
 
-    async def check(self, spec: BackendSpec, limits: Limits) -> CheckResult:
+    async def check(self, spec: BackendSpec, limits: Limits, steps: Steps) -> CheckResult:
         """Checks a backend on this node (`check_backend`)."""
-        return await self._own.check(spec, limits)
+        return await self._own.check(spec, limits, steps)
 
     async def _merged(self, what: str, kind: type[list[Listing[R]]], tenant: str | None, window: Window) -> Listing[R]:
         found = await self._gather(what, kind, **_asked(tenant, window))

@@ -80,7 +80,7 @@ def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 def install(app: FastAPI) -> None:
     """Makes every error of this application a problem, including unknown routes and unexpected exceptions."""
-    app.add_exception_handler(GatewayError, _gateway_error)
+    app.add_exception_handler(GatewayError, problem_of)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _bug)
@@ -111,7 +111,8 @@ class ProblemResponse(Response):
         super().__init__(json.dumps(content), status, {"Cache-Control": "no-store", **(headers or {})})
 
 
-def _gateway_error(request: Request, error: Exception) -> Response:
+def problem_of(request: Request, error: Exception) -> Response:
+    """A GatewayError, as this request is answered with it."""
     assert isinstance(error, GatewayError)
     request.scope[TOLD] = error
     # Errors that JSON-RPC answers with status 200 are the backend's fault.

@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from app.backends.checks.steps import Steps
 from app.domain import DEFAULT_TENANT, ApiKey, BackendSpec, Scope
 from app.errors import GatewayError, NotFound, Unauthenticated
 from app.node import demo_clock
@@ -89,7 +90,7 @@ async def set_up_demo(gateway: Gateway, base: str) -> AsyncIterator[str]:
     yield "\n".join([text, *notes])
     try:
         limits = (await gateway.records.tenants.get(DEFAULT_TENANT)).limits
-        failure = (await gateway.sessions.overview.check(spec, limits)).failure
+        failure = (await gateway.sessions.overview.check(spec, limits, Steps())).failure
     except GatewayError as error:  # of the database; or the node stops already
         yield _reported(f"Could not check the demo's backend: {error}", error.hint)
         return

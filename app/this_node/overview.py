@@ -12,7 +12,8 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from app.auth.credential_uses import CredentialUses
-from app.backends.backend_check import SUFFIX, CheckResult, check_backend
+from app.backends.checks.backend_check import SUFFIX, CheckResult, check_backend
+from app.backends.checks.steps import Steps
 from app.backends.inventory import BackendSnapshot
 from app.backends.pool import ProcessPool
 from app.calls.history import CallHistory
@@ -244,13 +245,18 @@ class NodeOverview:
             spec, limits, params, before, self.inspecting.mask_for(spec)
         )
 
-    async def check(self, spec: BackendSpec, limits: Limits) -> CheckResult:
+    async def check(self, spec: BackendSpec, limits: Limits, steps: Steps) -> CheckResult:
         if spec.url is not None and self._upstreams is not None:
-            return await check_upstream(self._upstreams, spec)
-        found = await check_backend(self._pool, spec, limits)
-        if found.failure is not None or spec.start == "exec":
+            return await check_upstream(self._upstreams, spec, steps)
+        if spec.start == "exec":
+            return await check_backend(self._pool, spec, limits, steps)
+        steps.expect("fork")
+        found = await check_backend(self._pool, spec, limits, steps)
+        if found.failure is not None:
             return found
-        return found.started(spec.start, await self._supervisor.forking.settled(spec))
+        with steps.timed("fork"):
+            why_not = await self._supervisor.forking.settled(spec)
+        return found.started(spec.start, why_not)
 
 
 def _meant(every: Iterable[_S], tenant: str | None, backend: str) -> list[_S]:

@@ -7,7 +7,8 @@ from typing import Any
 import anyio
 import msgspec
 
-from app.backends.backend_check import DEADLINE_S, SUFFIX, Conversation, Step, greet, timed
+from app.backends.checks.backend_check import DEADLINE_S, SUFFIX, Conversation, greet
+from app.backends.checks.steps import Step, Steps
 from app.backends.pool import ProcessPool
 from app.domain import BackendSpec, Limits
 from app.errors import BackendTimeout, GatewayError, ShuttingDown
@@ -57,7 +58,7 @@ class Replaying:
         Raises:
             ShuttingDown: the node is ending.
         """
-        steps, failure, response = list[Step](), None, None
+        steps, failure, response = Steps(), None, None
         try:
             with anyio.fail_after(DEADLINE_S):
                 response = await self._called(spec, limits, params, steps)
@@ -65,27 +66,27 @@ class Replaying:
             raise
         except (GatewayError, TimeoutError) as error:
             problem = error if isinstance(error, GatewayError) else BackendTimeout()
-            failure = f"{steps[-1].name if steps else 'start'}: {mask.text(str(problem))}"
+            failure = f"{steps.taken[-1].name if steps.taken else 'start'}: {mask.text(str(problem))}"
         if response is None:
-            return Replayed(None, None, False, None, (), steps, failure)
+            return Replayed(None, None, False, None, (), steps.taken, failure)
         shown = mask.message(b'{"%b":%b}' % (response.member.encode(), response.value))
         old, new = _outcome(before), _outcome(None if shown.is_cut else shown.text)
         differences = [] if old is None or new is None else list(_limited(_differences(old, new)))
         same = None if old is None or new is None else not differences
-        return Replayed(steps[-1].ms, shown.text, shown.is_cut, same, differences, steps, None)
+        return Replayed(steps.taken[-1].ms, shown.text, shown.is_cut, same, differences, steps.taken, None)
 
-    async def _called(self, spec: BackendSpec, limits: Limits, params: dict[str, Any], steps: list[Step]) -> Response:
+    async def _called(self, spec: BackendSpec, limits: Limits, params: dict[str, Any], steps: Steps) -> Response:
         # The name of a check: it takes no session's place, and its failures do not count for the backend's breaker.
         alone = replace(spec, name=spec.name + SUFFIX, isolation="session", warm=0, max_processes=1, recovery="end")
         try:
             if spec.url is not None:
-                with timed(steps, "start"):
+                with steps.timed("start"):
                     upstream = await self._upstreams.lease(alone)
                 try:
                     return await _talk(upstream, spec, params, steps)
                 finally:
                     upstream.release("checked")
-            with timed(steps, "start"):
+            with steps.timed("start"):
                 lease = await self._pool.lease(alone, limits)
             try:
                 return await _talk(lease.link, spec, params, steps)
@@ -96,15 +97,15 @@ class Replaying:
             self._upstreams.forget(alone.key)
 
 
-async def _talk(link: BackendLink, spec: BackendSpec, params: dict[str, Any], steps: list[Step]) -> Response:
+async def _talk(link: BackendLink, spec: BackendSpec, params: dict[str, Any], steps: Steps) -> Response:
     """The answer to the call, a result or an error of JSON-RPC."""
     conversation = Conversation(link)
     link.attach(conversation)
     meta = params.get("_meta")
     if not isinstance(meta, dict) or VERSION_KEY not in meta:  # of 2026-07-28: there is no handshake
-        with anyio.fail_after(spec.timeouts.initialize_s), timed(steps, "initialize"):
+        with anyio.fail_after(spec.timeouts.initialize_s), steps.timed("initialize"):
             await greet(conversation)
-    with anyio.fail_after(spec.timeouts.call_s), timed(steps, "tools/call"):
+    with anyio.fail_after(spec.timeouts.call_s), steps.timed("tools/call"):
         return await conversation.answer_to("tools/call", params)
 
 

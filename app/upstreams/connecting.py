@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import socket
 import ssl
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import httpcore2
 import httpx2
 
 from app.auth.outbound import OutboundUrl, Policy, UrlRefused
+from app.backends.checks.steps import Steps
 from app.egress.dialling import Dialler
 from app.egress.outgoing import Outgoing
 from app.egress.refusals import Refused
@@ -47,7 +47,7 @@ class Place:
     backend: str
 
 
-Steps = dict[str, float]  # how long those to a connection took, in seconds: `resolve`, `connect`, `tls`
+STEPS = ("resolve", "connect", "tls")  # to a connection; the last one only with https
 
 
 class Connector:
@@ -74,7 +74,7 @@ class Connector:
         self._require_room(place.tenant)
         self._open[place.tenant] += 1
         try:
-            return await self._connect(place, {} if steps is None else steps)
+            return await self._connect(place, Steps() if steps is None else steps)
         except BaseException as error:
             self._closed(place.tenant)
             if isinstance(error, UrlRefused):
@@ -97,22 +97,20 @@ class Connector:
     async def _connect(self, place: Place, steps: Steps) -> "Connection":
         url = place.url
         outgoing = Outgoing(place.tenant, place.backend, "", url.literal or parse_host(url.host), url.port)
-        started = time.monotonic()
-        addresses = await self._dialler.addresses(outgoing, lambda address: self._policy.require(address, url))
-        resolved = time.monotonic()
-        steps["resolve"] = resolved - started
-        dialled = await self._dialler.dial(addresses, outgoing)
-        connected = time.monotonic()
-        steps["connect"] = connected - resolved
+        with steps.timed("resolve"):
+            addresses = await self._dialler.addresses(outgoing, lambda address: self._policy.require(address, url))
+        with steps.timed("connect"):
+            dialled = await self._dialler.dial(addresses, outgoing)
         try:
             keep_alive(dialled)
-            tls = await self.tls_context() if url.scheme == "https" else None
-            reader, writer = await self._opened(dialled, tls, url.host)
+            if url.scheme == "https":
+                with steps.timed("tls"):
+                    reader, writer = await self._opened(dialled, await self.tls_context(), url.host)
+            else:
+                reader, writer = await self._opened(dialled, None, url.host)
         except BaseException:
             dialled.close()
             raise
-        if tls is not None:
-            steps["tls"] = time.monotonic() - connected
         return Connection(reader, writer, lambda: self._closed(place.tenant))
 
     async def _opened(

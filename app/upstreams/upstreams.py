@@ -15,6 +15,7 @@ import anyio.abc
 from app.auth.outbound import UrlRefused, parse_url
 from app.auth.sealing import SealBroken
 from app.backends.breaker import Breaker
+from app.backends.checks.steps import Steps
 from app.backends.failures import FailureLog
 from app.backends.inventory import BackendSnapshot
 from app.domain import BackendSpec
@@ -22,7 +23,7 @@ from app.egress.dialling import Dialler
 from app.errors import BackendBusy, BackendUnavailable, GatewayError, ShuttingDown
 from app.metrics import Metrics
 from app.upstreams.channel import Channel, not_reached
-from app.upstreams.connecting import CannotConnect, Connector, Network, Place, Steps
+from app.upstreams.connecting import CannotConnect, Connector, Network, Place
 from app.upstreams.events import Reconnecting
 from app.upstreams.flow import Flow
 from app.upstreams.link import UpstreamLink

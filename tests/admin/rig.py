@@ -23,7 +23,8 @@ from app.auth.jwks import KeySets
 from app.auth.outbound import Outbound, Policy
 from app.auth.sealing import Sealer
 from app.auth.tokens import Tokens
-from app.backends.backend_check import CheckResult
+from app.backends.checks.backend_check import CheckResult
+from app.backends.checks.steps import Steps
 from app.catalog.entries import Decision, Entry
 from app.catalog.knowledge import Knowledge
 from app.domain import ApiKey, BackendSpec, Guide, Limits, Member, Network, Tenant, Toolset
@@ -221,8 +222,11 @@ class Node:
         self.replayed.append((spec, params, before))
         return Replayed(1.5, '{"result":{}}', False, True, (), (), None)
 
-    async def check(self, spec: BackendSpec, limits: Limits) -> CheckResult:
+    async def check(self, spec: BackendSpec, limits: Limits, steps: Steps) -> CheckResult:
         self.checked.append(spec)
+        for each in self.check_result.steps:
+            steps.begin(each.name)
+            steps.took(each.name, each.ms / 1000)
         return self.check_result
 
     def add_session(self, tenant: str, name: str, use: Use = NO_USE) -> None:
@@ -281,7 +285,7 @@ class Offers:
     def doubt(self, key: tuple[str, str]) -> None:
         """Nothing runs."""
 
-    def ask_soon(self, key: tuple[str, str]) -> None:
+    async def ask(self, key: tuple[str, str]) -> None:
         self.asked.append(key)
 
     async def entries(self, tenant: str, backends: Sequence[str]) -> dict[str, Entry]:

@@ -6,7 +6,8 @@ import time
 import anyio
 import pytest
 
-from app.backends.backend_check import check_backend
+from app.backends.checks.backend_check import check_backend
+from app.backends.checks.steps import Steps
 from app.domain import Limits
 from app.errors import BackendBusy
 from app.limits.tenant_budgets import MIB, MemoryUse, TenantBudgets
@@ -135,9 +136,9 @@ async def test_a_start_that_fails_counts_too(make_pool, budgets):
 
 async def test_a_check_counts_as_a_start(make_pool, budgets):
     pool = await make_pool(budgets=budgets)
-    assert (await check_backend(pool, spec_of("trouble"), THREE)).failure is None
+    assert (await check_backend(pool, spec_of("trouble"), THREE, Steps())).failure is None
     await lease_all(pool, [spec_of("echo")] * 2, THREE)
-    result = await check_backend(await make_pool(budgets=budgets, deadline_s=0.1), spec_of("trouble"), THREE)
+    result = await check_backend(await make_pool(budgets=budgets, deadline_s=0.1), spec_of("trouble"), THREE, Steps())
     assert result.failure is not None
     assert (result.failure.step, result.failure.reason) == ("start", "backend_busy")
     assert "limits.spawns_per_minute" in (result.failure.hint or "")

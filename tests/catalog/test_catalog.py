@@ -116,6 +116,21 @@ async def test_backends_are_asked_once_however_many_want_to_know(rig):
     assert rig.started == 2
 
 
+async def test_who_has_checked_a_backend_waits_for_what_it_offers_though_not_for_ever(rig, monkeypatch):
+    await rig.catalog.ask(("acme", "red"))
+    assert [tools(known) for known in rig.catalog.cached("acme", ["red"])] == [6]
+    rig.specs["blue"] = spec_of("offers", "silent", name="blue")
+    monkeypatch.setattr(catalog_module, "FIRST_S", 0.3)
+    with anyio.fail_after(20):
+        await rig.catalog.ask(("acme", "blue"))
+    assert rig.catalog.cached("acme", ["blue"]) == [None]
+    rig.specs["blue"] = toolbox("blue")
+    async with anyio.create_task_group() as tasks:  # it is asked on
+        tasks.start_soon(rig.catalog.run)
+        await eventually(lambda: rig.catalog.cached("acme", ["blue"]) != [None])
+        tasks.cancel_scope.cancel()
+
+
 async def test_what_another_node_has_stored_is_read_and_nothing_started(rig, monkeypatch):
     other = Catalog(rig.store, rig.store.said, rig.find, None, None, rig.running.metrics)  # type: ignore[arg-type]
     await rig.catalog.of_members("acme", ["red"])

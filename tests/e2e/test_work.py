@@ -2,7 +2,10 @@
 
 import json
 import re
+import sys
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -10,6 +13,7 @@ import pytest
 
 from tests.e2e.conftest import CLOCK, NO_PLAYWRIGHT, Fleet
 from tests.integration.gateway import ECHO
+from tests.processes.rig import SERVERS
 
 expect = pytest.importorskip("playwright.sync_api", reason=NO_PLAYWRIGHT).expect
 pytestmark = pytest.mark.e2e
@@ -51,6 +55,39 @@ def test_a_backend_is_pasted_checked_and_removed(sit_down: Sit, fleet: Fleet) ->
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     page.wait_for_url("**/backends")
     assert all(each["name"] != "pasted" for each in fleet.gateway.api("GET", "/tenants/acme/backends")["items"])
+
+
+def test_a_check_shows_each_step_while_it_is_taken(sit_down: Sit, fleet: Fleet, tmp_path: Path) -> None:
+    fleet.gateway.add_backend("acme", "gate", sys.executable, [str(SERVERS / "gate.py"), str(tmp_path)])
+    desk = sit_down("admin")
+    page = desk.open("/tenants/acme/backends/gate")
+    button, checked = page.get_by_role("button", name="Check it"), page.locator("#checked")
+    button.focus()
+    page.keyboard.press("Enter")
+    bar = checked.get_by_role("progressbar", name="Check it")
+    expect(checked).to_contain_text("Step 2 of 6: it is greeted")
+    assert (bar.get_attribute("max"), bar.get_attribute("value")) == ("6", "1")
+    expect(bar).to_have_accessible_description("Step 2 of 6: it is greeted")
+    expect(checked.get_by_role("row")).to_have_count(1)
+    expect(button).to_be_focused()
+    assert desk.findings() == []
+    page.keyboard.press("Enter")  # once is enough
+    (tmp_path / "open").touch()
+    expect(checked).to_contain_text("gate 1 answers: 1 tools")
+    expect(checked.get_by_role("rowheader")).to_have_text(["start", "initialize", "tools/list", "catalog"])
+    expect(bar).to_have_count(0)
+    expect(page.locator("#offer").get_by_text("through").first).to_be_visible()
+    assert desk.findings() == []
+    (tmp_path / "open").unlink()
+    button.click()
+    expect(checked).to_contain_text("it is greeted")
+    page.goto(fleet.gateway.url + "/console/tenants/acme/backends")  # who leaves ends the check
+    expect(page.get_by_role("link", name="gate")).to_be_visible()
+    deadline = time.monotonic() + 30
+    while any(each["backend"] == "gate" for each in fleet.gateway.api("GET", "/tenants/acme/processes")["items"]):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    fleet.gateway.api("DELETE", "/tenants/acme/backends/gate")
 
 
 def test_a_backend_is_made_by_form_and_what_is_wrong_is_said(sit_down: Sit, fleet: Fleet) -> None:

@@ -1,8 +1,11 @@
 """An administrator with nothing but the first key: sets two tenants up, looks, restarts, revokes; clients notice."""
 
 import hashlib
+import json
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -14,6 +17,7 @@ from tests.integration.gateway import ECHO, Endpoint, Gateway, marked, running_g
 from tests.integration.servers import TIME, TRANSPORTS, Transport, python_client, text_of
 from tests.integration.wire import Wire, events, wire
 from tests.postgres import new_database
+from tests.processes.rig import SERVERS
 
 AT_ONCE_S = 1.0
 
@@ -241,6 +245,41 @@ async def test_a_check_tells_what_a_backend_offers_or_why_it_does_not(gateway: G
     assert (bad["ok"], bad["failure"]["step"], bad["failure"]["reason"]) == (False, "initialize", "backend_exited")
     assert bad["failure"]["stderr"] == ["no such luck"]
     await until(lambda: not items(gateway, f"/tenants/{name}/processes"))
+
+
+async def test_a_check_tells_its_steps_while_they_are_taken_and_ends_with_who_asked(
+    gateway: Gateway, tmp_path: Path
+) -> None:
+    name = tenant(gateway)
+    gateway.add_backend(name, "gate", sys.executable, [str(SERVERS / "gate.py"), str(tmp_path)])
+    url = f"{gateway.url}/api/v1/tenants/{name}/backends/gate:check"
+    headers = {"Authorization": f"Bearer {gateway.admin_key}", "Accept": "text/event-stream"}
+    async with httpx2.AsyncClient(timeout=60) as http:
+        async with http.stream("POST", url, headers=headers) as answer:
+            lines = answer.aiter_lines()
+            assert await _until_event(lines, "begun", step="start")
+            assert await _until_event(lines, "begun", step="initialize", number=2)
+            assert items(gateway, f"/tenants/{name}/processes")  # it waits at the gate
+        await until(lambda: not items(gateway, f"/tenants/{name}/processes"))
+        (tmp_path / "open").touch()
+        async with http.stream("POST", url, headers=headers) as answer:
+            found = await _until_event(answer.aiter_lines(), "result", ok=True)
+    assert [each["step"] for each in found["steps"]] == ["start", "initialize", "tools/list", "catalog"]
+    # What it found can be approved at once.
+    gateway.api("POST", f"/tenants/{name}/backends/gate/tools:approve", {"tools": ["through"]})
+
+
+async def _until_event(lines: AsyncIterator[str], kind: str, **members: object) -> dict[str, Any]:
+    """The data of the first event of this kind with these members."""
+    seen = ""
+    async for line in lines:
+        if line.startswith("event: "):
+            seen = line.removeprefix("event: ")
+        elif line.startswith("data: ") and seen == kind:
+            data: dict[str, Any] = json.loads(line.removeprefix("data: "))
+            if members.items() <= data.items():
+                return data
+    raise AssertionError(f"the stream ended without {kind} {members}")
 
 
 async def test_everything_the_administrator_did_is_in_the_trail(gateway: Gateway) -> None:

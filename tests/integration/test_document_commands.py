@@ -77,10 +77,7 @@ PAGES = {
         OPERATIONS,
         settings={"TRUSTED_PROXIES": "127.0.0.1"},
     ),
-    "docs/pins.md": Example(
-        TENANT + NOTES + "trunkline backends check notes --tenant acme\n"  # the catalogue asks right after a check
-        "until trunkline catalog tools notes --tenant acme 2>&1 | grep -q convert_time; do sleep 0.2; done\n"
-    ),
+    "docs/pins.md": Example(TENANT + NOTES),
     "docs/registry.md": Example(TENANT, {"https://gw.example.com": "$TRUNKLINE_URL"}),
     "docs/remote-upstreams.md": Example(
         TENANT + TOKEN,

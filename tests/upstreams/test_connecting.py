@@ -8,11 +8,12 @@ from ipaddress import ip_network
 import pytest
 
 from app.auth.outbound import Policy, parse_url
+from app.backends.checks.steps import Steps
 from app.egress.dialling import Dialler
 from app.egress.names import Names
 from app.metrics import Metrics
 from app.upstreams import connecting
-from app.upstreams.connecting import CannotConnect, Connector, Place, Steps
+from app.upstreams.connecting import CannotConnect, Connector, Place
 from tests.certificates import self_signed
 from tests.upstreams.rig import LOOPBACK, Heard, line, make_upstreams, opened, polite, serving, spec_at
 
@@ -105,7 +106,7 @@ async def test_tls_is_verified_for_the_name(tmp_path):
         steps, url = Steps(), server.url.replace("127.0.0.1", "other.example")
         with pytest.raises(CannotConnect, match=r"certificate of other\.example is not accepted"):
             await upstreams._parts.connector.connect(Place(parse_url(url), "acme", "far"), steps)
-        assert list(steps) == ["resolve", "connect"]
+        assert [each.name for each in steps.taken] == ["resolve", "connect", "tls"]  # the last one has failed
 
 
 async def test_a_server_that_is_silent_in_the_handshake_is_given_up(monkeypatch):

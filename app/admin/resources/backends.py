@@ -1,10 +1,12 @@
 """…/backends and …/failures, of one tenant."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Annotated, Any, Self
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Path, Request, Response
 from pydantic import BaseModel, Field
 
 from app.admin.audit_changes import changes_of_backend
@@ -18,10 +20,12 @@ from app.admin.route import AdminRoute
 from app.admin.schemas.backends import HIDDEN, BackendAnswer, BackendBody, BackendPatch, StoredBackend
 from app.admin.schemas.sandbox import SandboxAnswer
 from app.admin.schemas.selection import SELECTION, selection_members
+from app.admin.step_stream import RESPONSES, Check, StepStream, wants_steps
 from app.admin.switches import Switch, switched
 from app.auth.outbound import UrlRefused
 from app.auth.policy import has_scope, is_platform_admin
-from app.backends.backend_check import CheckResult
+from app.backends.checks.backend_check import CheckResult
+from app.backends.checks.steps import Steps
 from app.domain import BackendSpec, ProcessLimits, Scope, is_name
 from app.errors import BackendNotFound, Forbidden, InvalidRequest
 from app.http.problems import responses
@@ -180,22 +184,45 @@ async def delete_backend(access: MayPerhapsManage, backend: BackendName, if_matc
     access.admin.effects.backend_removed(spec.key)
 
 
-@router.post("/backends/{backend}:check", dependencies=[ONCE], responses=responses(409))
-async def check_backend(access: MayManage, backend: BackendName) -> CheckAnswer:
-    """Starts one process of the backend, enabled or not, asks what it offers, and stops it. Takes at most a minute.
+@router.post(
+    "/backends/{backend}:check",
+    dependencies=[ONCE],
+    response_model=CheckAnswer,
+    responses={**responses(409), **RESPONSES},
+)
+async def check_backend(access: MayManage, backend: BackendName, request: Request) -> Response | CheckAnswer:
+    """Starts one process of the backend, enabled or not, asks what it offers, and stops it. Takes at most a minute; and
+    if it works, up to 20 seconds in which the catalogue asks it too: then its tools can be approved.
 
-    The answer is 200 whether or not the backend works: see `ok`. Only one check of a backend at a time. If it works,
-    the catalogue asks it soon.
+    The answer is 200 whether or not the backend works: see `ok`. Only one check of a backend at a time.
+
+    With `Accept: text/event-stream` each step is told while it is taken, as events with JSON: `begun` with `step`,
+    `number` and `of` (how many there will be, as far as is known), `taken` with `step` and `ms`, and at the end
+    `result` with the answer, or `problem`. Who leaves before ends the check.
     """
-    spec = await find_backend(access, backend)
-    limits = (await access.admin.tenants.get(access.tenant)).limits
-    target = f"backends/{spec.name}"
+    checking = _checking(access, await find_backend(access, backend))
+    if wants_steps(request):
+        return StepStream(request, checking)
+    async with checking as check:
+        return await check(Steps())
+
+
+@asynccontextmanager
+async def _checking(access: Access, spec: BackendSpec) -> AsyncIterator[Check[CheckAnswer]]:
+    """Raises Conflict, StorageUnavailable: it is not checked."""
+    limits, target = (await access.admin.tenants.get(access.tenant)).limits, f"backends/{spec.name}"
+
+    async def check(steps: Steps) -> CheckAnswer:
+        steps.expect("catalog")
+        found = await access.admin.node.check(spec, limits, steps)
+        if found.failure is None:
+            with steps.timed("catalog"):
+                await access.admin.catalog.ask(spec.key)
+        return CheckAnswer.of(replace(found, steps=steps.taken))
+
     with access.alone(target, "a check of this backend is under way; wait for its end"):
         await access.admin.audit.append(access.act("backend.check", target))
-        found = CheckAnswer.of(await access.admin.node.check(spec, limits))
-    if found.ok:
-        access.admin.catalog.ask_soon(spec.key)
-    return found
+        yield check
 
 
 @router.post("/backends/{backend}:restart", status_code=204, dependencies=[ONCE], responses=responses(409))

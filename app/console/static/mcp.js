@@ -1,5 +1,6 @@
 // A small MCP client: Streamable HTTP of 2025-11-25, through /console/-.
 
+import { events } from "./events.js";
 import { send } from "./rest.js";
 
 const VERSION = "2025-11-25";
@@ -94,7 +95,7 @@ export class McpClient {
   async #read(response) {
     const type = response.headers.get("Content-Type") ?? "";
     if (type.startsWith("text/event-stream")) {
-      for await (const data of events(response.body)) this.#heard(JSON.parse(data));
+      for await (const { data } of events(response.body)) this.#heard(JSON.parse(data));
       return;
     }
     const text = await response.text();
@@ -131,25 +132,5 @@ export class McpClient {
     const found = this.#open.get(id);
     this.#open.delete(id);
     found?.[how](value);
-  }
-}
-
-// The data of each event of a stream (https://html.spec.whatwg.org/multipage/server-sent-events.html).
-async function* events(body) {
-  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
-  let data = [];
-  while (true) {
-    const { done, value } = await reader.read();
-    if (done) return;
-    const lines = (rest + value).split(/\r\n|\n|\r(?!$)/);
-    rest = lines.pop();
-    for (const line of lines) {
-      if (line.startsWith("data:")) data.push(line.slice(line[5] === " " ? 6 : 5));
-      else if (line === "") {
-        if (data.length && data.join("") !== "") yield data.join("\n");
-        data = [];
-      }
-    }
   }
 }

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
 from app.auth.credential_uses import Busy, NewAddress
-from app.backends.backend_check import SUFFIX
+from app.backends.checks.backend_check import SUFFIX
 from app.backends.failures import TIMEOUT, BackendFailure
 from app.backends.inventory import BackendSnapshot
 from app.domain import KEY_ISSUER

@@ -1,14 +1,16 @@
 """…/sessions, …/processes, /nodes, :check and :restart: what the endpoints make of what a node shows them."""
 
+import json
 from datetime import UTC, datetime
 from typing import Any
 
 import anyio
 import pytest
 
-from app.backends.backend_check import CheckResult, Failure, Step
+from app.backends.checks.backend_check import CheckResult, Failure
+from app.backends.checks.missed import Findings, Missed
+from app.backends.checks.steps import Step
 from app.backends.failures import Affected, BackendFailure
-from app.backends.missed import Findings, Missed
 from app.errors import ShuttingDown
 from app.this_node.listing import Use
 from app.this_node.views import BackendRunning, FailureView, TenantUse
@@ -162,13 +164,121 @@ async def test_a_check_that_goes_well_says_what_is_offered(rig):
     admin = await rig.key("acme", "tenant:admin")
     answer = await rig.ask("POST", TENANT + "/backends/echo:check", key=admin)
     assert answer.status_code == 200
-    assert answer.json() == {
+    found = answer.json()
+    assert found["steps"].pop()["step"] == "catalog"
+    assert found == {
         "ok": True, "protocol_version": "2025-11-25", "server": {"name": "echo"}, "capabilities": {"tools": {}},
         "tools": 3, "resources": None, "prompts": None, "failure": None, "missed": [], "unwatched": None,
         "start_used": "exec", "start_reason": "",
         "steps": [{"step": "start", "ms": 1.5}, {"step": "initialize", "ms": 20.0}, {"step": "tools/list", "ms": 2.0}],
     }  # fmt: skip
     assert [spec.key for spec in rig.node.checked] == [("acme", "echo")]
+
+
+def events_in(text: str) -> list[tuple[str, Any]]:
+    """Kind and data of each."""
+    fields = [dict(line.split(": ", 1) for line in block.splitlines()) for block in text.split("\n\n") if block]
+    return [(each["event"], json.loads(each["data"])) for each in fields]
+
+
+async def test_the_steps_of_a_check_are_told_to_whom_accepts_only_a_stream(rig):
+    rig.node.check_result = CheckResult(server={"name": "e\u2028cho"}, steps=[Step("start", 1.5)])
+    path, events = TENANT + "/backends/echo:check", {"Accept": "text/event-stream"}
+    told = await rig.ask("POST", path, headers=events)
+    assert (told.status_code, told.headers["content-type"]) == (200, "text/event-stream")
+    *steps, (kind, answer) = events_in(told.text)
+    assert [(kind, {**step, "ms": 0} if "ms" in step else step) for kind, step in steps] == [
+        ("begun", {"step": "start", "number": 1, "of": 2}), ("taken", {"step": "start", "ms": 0}),
+        ("begun", {"step": "catalog", "number": 2, "of": 2}), ("taken", {"step": "catalog", "ms": 0}),
+    ]  # fmt: skip
+    assert (kind, answer["ok"], answer["server"]) == ("result", True, {"name": "e\u2028cho"})
+    assert [each["step"] for each in answer["steps"]] == ["start", "catalog"]
+    for other in (
+        {"Accept": "*/*"},
+        {"Accept": "application/json, text/event-stream"},
+        {**events, "Idempotency-Key": "k"},
+    ):
+        plain = await rig.ask("POST", path, headers=other)
+        assert (plain.headers["content-type"], plain.json()["ok"]) == ("application/json", True)
+    assert [each.action for each in await rig.trail("acme")] == ["backend.check"] * 4
+
+
+async def test_a_stream_that_is_refused_has_a_status_and_one_that_fails_later_a_problem(rig, monkeypatch):
+    path, events = TENANT + "/backends/echo:check", {"Accept": "text/event-stream"}
+    begun, go_on = anyio.Event(), anyio.Event()
+
+    async def stopping(*_: object) -> CheckResult:
+        begun.set()
+        await go_on.wait()
+        raise ShuttingDown
+
+    monkeypatch.setattr(rig.node, "check", stopping)
+    answers: list[Any] = []
+
+    async def ask() -> None:
+        answers.append(await rig.ask("POST", path, headers=events))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ask)
+        await begun.wait()
+        refused = await rig.ask("POST", path, headers=events)
+        assert (refused.status_code, refused.json()["reason"]) == (409, "conflict")
+        go_on.set()
+    ((kind, problem),) = events_in(answers[0].text)
+    assert (kind, problem["status"], problem["reason"]) == ("problem", 503, "shutting_down")
+    reader = await rig.key("acme", "tenant:read")
+    assert (await rig.ask("POST", path, key=reader, headers=events)).status_code == 403
+    assert (await rig.ask("POST", TENANT + "/backends/none:check", headers=events)).status_code == 404
+
+
+async def test_who_leaves_the_stream_of_a_check_ends_it(rig, monkeypatch):
+    """And the next one is not refused."""
+    begun, ended = anyio.Event(), anyio.Event()
+
+    async def forever(*_: object) -> CheckResult:
+        begun.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.set()
+        raise AssertionError
+
+    check = rig.node.check
+    monkeypatch.setattr(rig.node, "check", forever)
+    path = TENANT + "/backends/echo:check"
+    with anyio.fail_after(10):
+        await leaving(rig, path, begun)
+        assert ended.is_set()
+        monkeypatch.setattr(rig.node, "check", check)
+        assert (await rig.ask("POST", path)).status_code == 200
+
+
+async def leaving(rig: Any, path: str, when: anyio.Event) -> None:
+    """POSTs for a stream, as a client that goes away then; returns when the application has."""
+    has_asked = False
+
+    async def receive() -> dict[str, Any]:
+        nonlocal has_asked
+        if not has_asked:
+            has_asked = True
+            return {"type": "http.request", "body": b"", "more_body": False}
+        await when.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        """Nobody is there."""
+
+    headers = [
+        (b"host", b"gateway"),
+        (b"authorization", f"Bearer {rig.root}".encode()),
+        (b"accept", b"text/event-stream"),
+    ]
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",
+        "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "", "headers": headers,
+        "client": ("127.0.0.1", 1), "server": ("gateway", 80),
+    }  # fmt: skip
+    await rig.app(scope, receive, send)
 
 
 async def test_a_check_that_fails_says_where_why_and_what_the_backend_said(rig):

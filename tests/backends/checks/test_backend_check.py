@@ -6,8 +6,9 @@ from dataclasses import replace
 import anyio
 import pytest
 
-from app.backends import backend_check
-from app.backends.backend_check import check_backend
+from app.backends.checks import backend_check
+from app.backends.checks.backend_check import check_backend
+from app.backends.checks.steps import Steps
 from app.domain import BackendSpec, Limits, Timeouts
 from app.errors import ShuttingDown
 from tests.backends.rig import NO_LIMITS, total
@@ -20,7 +21,7 @@ async def gone(running) -> None:
 
 async def test_a_backend_that_works_is_described_and_stopped(running, make_pool):
     pool = await make_pool()
-    result = await check_backend(pool, spec_of("offers"), NO_LIMITS)
+    result = await check_backend(pool, spec_of("offers"), NO_LIMITS, Steps())
     assert result.failure is None
     assert result.protocol_version == "2025-11-25"
     assert result.server == {"name": "offers", "title": "T" * 200, "version": "1"}
@@ -46,7 +47,7 @@ async def test_a_failure_says_in_which_step_why_and_what_the_backend_wrote(
     running, make_pool, wrong, step, reason, detail
 ):
     spec = spec_of("offers", wrong, timeouts=Timeouts(initialize_s=0.5 if wrong == "silent" else 20))
-    result = await check_backend(await make_pool(), spec, NO_LIMITS)
+    result = await check_backend(await make_pool(), spec, NO_LIMITS, Steps())
     assert result.failure is not None
     assert (result.failure.step, result.failure.reason) == (step, reason)
     assert detail in result.failure.detail
@@ -57,14 +58,14 @@ async def test_a_failure_says_in_which_step_why_and_what_the_backend_wrote(
 
 
 async def test_a_backend_that_answers_in_batches_works(running, make_pool):
-    result = await check_backend(await make_pool(), spec_of("offers", "batches"), NO_LIMITS)
+    result = await check_backend(await make_pool(), spec_of("offers", "batches"), NO_LIMITS, Steps())
     assert result.failure is None
     assert result.counts == {"tools": 3, "resources": None, "prompts": 1}
     await gone(running)
 
 
 async def test_a_command_that_cannot_be_started_says_so(running, make_pool):
-    result = await check_backend(await make_pool(), BackendSpec("acme", "none", "/no/such/command"), NO_LIMITS)
+    result = await check_backend(await make_pool(), BackendSpec("acme", "none", "/no/such/command"), NO_LIMITS, Steps())
     assert result.failure is not None
     assert (result.failure.step, result.failure.reason) == ("start", "backend_exited")
     assert "No such file" in result.failure.detail
@@ -75,7 +76,7 @@ async def test_a_command_that_cannot_be_started_says_so(running, make_pool):
 async def test_one_that_dies_at_once_can_be_tried_again_and_again(running, make_pool):
     pool = await make_pool()
     for _ in range(7):
-        result = await check_backend(pool, spec_of("crash_in_handshake"), NO_LIMITS)
+        result = await check_backend(pool, spec_of("crash_in_handshake"), NO_LIMITS, Steps())
         assert result.failure is not None
         assert result.failure.reason == "backend_exited"
         assert list(result.failure.stderr) == ["no idea what to do"]
@@ -83,7 +84,7 @@ async def test_one_that_dies_at_once_can_be_tried_again_and_again(running, make_
 
 
 async def test_a_long_boast_is_cut(running, make_pool):
-    result = await check_backend(await make_pool(), spec_of("offers", "boastful"), NO_LIMITS)
+    result = await check_backend(await make_pool(), spec_of("offers", "boastful"), NO_LIMITS, Steps())
     assert result.failure is None
     assert result.capabilities == {f"feature{number}": {} for number in range(50)}
 
@@ -92,7 +93,7 @@ async def test_the_backends_own_processes_are_left_alone_and_its_places_are_not_
     pool = await make_pool()
     spec = spec_of("offers", warm=1, max_processes=1, enabled=False)
     lease = await pool.lease(spec, NO_LIMITS)
-    result = await check_backend(pool, spec, NO_LIMITS)
+    result = await check_backend(pool, spec, NO_LIMITS, Steps())
     assert result.failure is None
     assert not lease.link.is_stopping()
     lease.release("done")
@@ -102,7 +103,7 @@ async def test_the_tenants_limit_holds(running, make_pool, monkeypatch):
     monkeypatch.setattr(backend_check, "DEADLINE_S", 0.3)
     pool = await make_pool()
     lease = await pool.lease(spec_of("echo"), NO_LIMITS)
-    result = await check_backend(pool, spec_of("offers"), Limits(processes=1))
+    result = await check_backend(pool, spec_of("offers"), Limits(processes=1), Steps())
     assert result.failure is not None
     assert (result.failure.step, result.failure.reason) == ("start", "timeout")
     lease.release("done")
@@ -112,7 +113,7 @@ async def test_who_is_cancelled_leaves_nothing(running, make_pool):
     pool = await make_pool()
     spec = spec_of("offers", "silent")
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(check_backend, pool, spec, NO_LIMITS)
+        tasks.start_soon(check_backend, pool, spec, NO_LIMITS, Steps())
         await eventually(lambda: total(pool, "leased"))
         tasks.cancel_scope.cancel()
     await gone(running)
@@ -123,7 +124,7 @@ async def test_nothing_is_tried_while_shutting_down(running, make_pool):
     pool = await make_pool()
     await pool.aclose()
     with pytest.raises(ShuttingDown):
-        await check_backend(pool, replace(spec_of("offers"), command=sys.executable), NO_LIMITS)
+        await check_backend(pool, replace(spec_of("offers"), command=sys.executable), NO_LIMITS, Steps())
 
 
 async def test_a_restart_replaces_what_is_warm_and_leaves_leases(running, make_pool):

@@ -3,9 +3,7 @@
 import asyncio
 import json
 import os
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +11,8 @@ import anyio
 import msgspec
 
 from app import __version__
-from app.backends.missed import Findings, Missed, findings, reaching_out
+from app.backends.checks.missed import Findings, Missed, findings, reaching_out
+from app.backends.checks.steps import Step, Steps
 from app.backends.pool import ProcessPool
 from app.domain import BackendSpec, Limits, Timeouts
 from app.errors import (
@@ -48,14 +47,7 @@ SUFFIX = ":check"  # of the name under which the pool counts the process: no bac
 _FORK_HINT = "Its sessions get processes that are executed. `start: exec` says so; docs/forking.md, what can be forked."
 
 _LISTS = ("tools", "resources", "prompts")
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step, failed or not, and how long it took."""
-
-    name: str
-    ms: float
+QUESTIONS = ("initialize", *(f"{kind}/list" for kind in _LISTS))  # the steps of a Talk
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +83,7 @@ class CheckResult:
         return replace(self, failure=failure, start_reason=why_not)
 
 
-@contextmanager
-def timed(steps: list[Step], name: str) -> Iterator[None]:
-    """Adds a step, also if it fails."""
-    started = time.monotonic()
-    try:
-        yield
-    finally:
-        steps.append(Step(name, round((time.monotonic() - started) * 1000, 1)))
-
-
-async def check_backend(pool: ProcessPool, spec: BackendSpec, limits: Limits) -> CheckResult:
+async def check_backend(pool: ProcessPool, spec: BackendSpec, limits: Limits, steps: Steps) -> CheckResult:
     """Uses a process of its own, never a warm one, within the limits of tenant and node.
 
     Raises:
@@ -109,14 +91,15 @@ async def check_backend(pool: ProcessPool, spec: BackendSpec, limits: Limits) ->
     """
     # Under a name of its own it takes no session's place, and its failures do not count for the backend's breaker.
     alone = replace(spec, name=spec.name + SUFFIX, isolation="session", warm=0, max_processes=1, enabled=True)
-    talk, failure = Talk(), None
+    talk, failure = Talk(steps), None
+    steps.expect("start", *QUESTIONS)
     process: BackendProcess | None = None
     missed_log = os.memfd_create("missed")
     if spec.sandbox.mode != "off":
         alone = replace(alone, missed_log=missed_log)
     try:
         with anyio.fail_after(DEADLINE_S):
-            with timed(talk.steps, "start"):
+            with steps.timed("start"):
                 lease = await pool.lease(alone, limits)
             process = lease.link
             try:
@@ -126,7 +109,7 @@ async def check_backend(pool: ProcessPool, spec: BackendSpec, limits: Limits) ->
     except ShuttingDown:
         raise
     except (GatewayError, TimeoutError) as error:
-        failure = failure_of(talk.steps[-1].name, error, process)
+        failure = failure_of(steps.taken[-1].name, error, process)
     finally:
         pool.forget(alone.key)
         missed = os.pread(missed_log, MISSED_BYTES, 0)
@@ -141,31 +124,28 @@ async def check_backend(pool: ProcessPool, spec: BackendSpec, limits: Limits) ->
 class Talk:
     """What a server says when it is asked what it offers; as far as it has got, if it fails."""
 
-    def __init__(self) -> None:
-        self.steps = list[Step]()
+    def __init__(self, steps: Steps) -> None:
         self.reaching = list[str]()
+        self._steps = steps
         self._result = CheckResult()
         self._counts = dict(self._result.counts)
-
-    def took(self, steps: Sequence[Step]) -> None:
-        """Steps before the first question."""
-        self.steps += steps
 
     async def about(self, link: BackendLink, timeouts: Timeouts, has_begun: Callable[[], None]) -> None:
         """Raises BackendError, TimeoutError: the last step has failed."""
         conversation = Conversation(link)
         link.attach(conversation)
-        with anyio.fail_after(timeouts.initialize_s), timed(self.steps, "initialize"):
+        with anyio.fail_after(timeouts.initialize_s), self._steps.timed("initialize"):
             self._result = await greet(conversation)
         has_begun()
-        for kind in _LISTS:
-            if kind in self._result.capabilities:
-                with anyio.fail_after(timeouts.call_s), timed(self.steps, f"{kind}/list"):
-                    self._counts[kind] = await _count(conversation, kind, self.reaching)
+        offered = [kind for kind in _LISTS if kind in self._result.capabilities]
+        self._steps.skip(*(f"{kind}/list" for kind in _LISTS if kind not in offered))
+        for kind in offered:
+            with anyio.fail_after(timeouts.call_s), self._steps.timed(f"{kind}/list"):
+                self._counts[kind] = await _count(conversation, kind, self.reaching)
 
     def result(self) -> CheckResult:
         capabilities = _bounded(self._result.capabilities)
-        return replace(self._result, capabilities=capabilities, counts=self._counts, steps=self.steps)
+        return replace(self._result, capabilities=capabilities, counts=self._counts, steps=self._steps.taken)
 
 
 class Conversation:

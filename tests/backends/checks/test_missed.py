@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.backends.missed import Findings, Missed, findings, reaching_out
+from app.backends.checks.missed import Findings, Missed, findings, reaching_out
 from app.domain import BackendSpec, Sandbox
 
 
