@@ -99,5 +99,5 @@ async def test_the_commands_of_the_guide_work_in_their_order(rig):
         assert answer.is_success, (command, answer.text)
         if (method, path) == ("POST", PREFIX + "/tenants/acme/inspections"):
             a_call_passes(rig, answer.json()["id"])
-        if method == "POST" and answer.headers.get("content-type") == "application/json":
+        if method == "POST" and answer.content.startswith(b"{"):
             known[path.rpartition("/")[2].upper().rstrip("S") + "_ID"] = answer.json().get("id", "")
