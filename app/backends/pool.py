@@ -31,6 +31,7 @@ from app.backends.warm_pool import Prepare, WarmPool
 from app.domain import BackendSpec, Limits
 from app.errors import BackendNotFound, ShuttingDown
 from app.metrics import Metrics
+from app.processes.process import BackendProcess
 from app.processes.supervisor import Supervisor
 
 __all__ = ["Lease", "PoolOptions", "ProcessPool"]
@@ -185,6 +186,16 @@ class ProcessPool:
             return
         self._start_anew(stock)
         self._inventory.settle(stock)
+        self._planning.soon()
+
+    def end(self, process: BackendProcess, why: str) -> None:
+        """Stops one process, leased or not; those whom it serves hear at once that it is gone, and `why`. A warm one is
+        replaced, as after any other end."""
+        held = self._inventory.held.get(process)
+        if held is not None and process in held.stock.warm:
+            held.stock.warm.remove(process)
+            self._inventory.settle(held.stock)
+        self._supervisor.stop_soon(process, why)
         self._planning.soon()
 
     def forget(self, key: plan.Key) -> None:

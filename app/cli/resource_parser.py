@@ -171,8 +171,12 @@ def add_resource_commands(commands: "Commands[argparse.ArgumentParser]") -> None
 
     _add_inspection_verbs(_Noun(commands, resources.INSPECTIONS, "list, show and close inspections of sessions"))
 
+    processes = _Noun(commands, resources.PROCESSES, "list and restart backend processes")
+    processes.add_list("list backend processes")
+    text = "stop one process, so that another takes its place"
+    processes.add("restart", resources.restart_process, text, "its id in the list; not its pid")
+
     for resource, text in (
-        (resources.PROCESSES, "list backend processes"),
         (resources.USE, "list what each tenant uses"),
         (resources.FAILURES, "list recent failures of backends"),
         (resources.NODES, "list the gateway's nodes"),

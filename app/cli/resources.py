@@ -156,6 +156,16 @@ def restart_object(options: argparse.Namespace) -> int:
     return 0
 
 
+def restart_process(options: argparse.Namespace) -> int:
+    """`processes restart`: says what becomes of its sessions."""
+    found = ask(options, "POST", _path(options, options.id, action="restart"))
+    if options.json:
+        print_json(found)
+    words = f"{found['sessions_ended']} sessions end, {found['sessions_going_on']} go on with another process"
+    print(f"restarted {options.id} of {found['backend']}: {words}", file=sys.stderr)
+    return 0
+
+
 # --- keys: the first one is created before anybody could use REST
 
 

@@ -30,6 +30,7 @@ from app.this_node.overview import NodeOverview
 from app.this_node.problems.nodes import Lost, of_others
 from app.this_node.problems.problem import Problem
 from app.this_node.problems.problem import merged as merged_problems
+from app.this_node.process_restart import Restarted
 from app.this_node.replaying import Replayed
 from app.this_node.views import (
     AddressUse,
@@ -49,7 +50,7 @@ WRITTEN_AFTER_S = 5.0  # by then calls are in the database, if they are kept the
 MAX_ANSWER_BYTES = 16 << 20
 OVERVIEW = "/internal/overview/"
 CREDENTIAL = "credential"
-_CHANGING = frozenset({"end", "inspect", "close_inspection"})
+_CHANGING = frozenset({"end", "restart", "inspect", "close_inspection"})
 ALL = "-"  # for all tenants; no tenant can have this name
 _NOBODY = Principal("", "node", "", frozenset())  # for requests of the node itself
 
@@ -170,6 +171,15 @@ class AllNodes:
         if not any(told.rows) and told.silent:
             raise nodes_unavailable(told.silent)
         return any(told.rows)
+
+    async def restart_process(self, tenant: str, process: str) -> Restarted | None:
+        """Restarts a process on any node; None if there is none. Raises as `end_session`."""
+        if (own := self._own.restart_process(tenant, process)) is not None:
+            return own
+        told = await self._ask_others("restart", list[Restarted], tenant=tenant, process=process)
+        if not told.rows and told.silent:
+            raise nodes_unavailable(told.silent)
+        return told.rows[0] if told.rows else None
 
     async def open_inspection(self, tenant: str, asked: InspectionAsked) -> Opened | None:
         """Opens an inspection where its session is; None if no node has it.
@@ -310,9 +320,10 @@ def answer_for(own: NodeOverview, what: str, query: dict[str, str]) -> Any:
         return [own.activity(reach)] if what == "activity" else own.problems(reach)
     if what == "end":
         return [own.end_session(tenant, query.get("session", ""))]
-    if what == "stderr":
-        lines = own.stderr(tenant, query.get("process", ""), int(query.get("lines", "0")))
-        return [] if lines is None else [list(lines)]
+    if what in ("restart", "stderr"):
+        process, lines = query.get("process", ""), int(query.get("lines", "0"))
+        found = own.restart_process(tenant, process) if what == "restart" else own.stderr(tenant, process, lines)
+        return [] if found is None else [found]
     return None if own.inspecting is None else _of_inspections(own.inspecting, what, tenant, query)
 
 

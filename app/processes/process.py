@@ -201,14 +201,18 @@ class BackendProcess:
         self._listener = None
         self._stdout.mute()
 
-    def begin_stop(self) -> None:
-        """First step of stopping: the process reads what was sent, then EOF. Its output is read until it ends."""
+    def begin_stop(self, why: str = "") -> None:
+        """First step of stopping: the process reads what was sent, then EOF. Its output is read until it ends. With
+        `why` its listener hears now that the process is gone, for this reason, and nothing more: no call waits for a
+        process that does not read."""
         self._was_mute = self._mute_since() is not None
         self._become(ProcessState.STOPPING)
-        if self._listener is None:
+        if why or self._listener is None:
             self._stdout.mute()
         self._stdout.resume(Pause.SESSION)
         self._stdin.close()
+        if why:
+            self._tell(Exit("stopped", why, self.stderr.last_lines(_STDERR_LINES)))
 
     def terminate(self) -> None:
         """Second step: SIGTERM to its process group."""

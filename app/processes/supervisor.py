@@ -279,10 +279,11 @@ class Supervisor:
 
     # --- stopping
 
-    def stop_soon(self, process: BackendProcess) -> None:
-        """Begins to stop the process and returns: EOF, then SIGTERM, then SIGKILL of its tree. Idempotent."""
+    def stop_soon(self, process: BackendProcess, why: str = "") -> None:
+        """Begins to stop the process and returns: EOF, then SIGTERM, then SIGKILL of its tree. Idempotent. `why`: see
+        `BackendProcess.begin_stop`."""
         if self._tasks is not None and not process.is_stopping():
-            process.begin_stop()
+            process.begin_stop(why)
             self._tasks.start_soon(self._finish_stop, process, name="stop a backend")
 
     async def _stop_all(self) -> None:

@@ -24,11 +24,13 @@ GOES_ON = (*LEAVING, TAKEN_OVER)  # perhaps, on another node
 DELETED = "deleted"  # by its client
 BACKEND_EXITED = "backend_exited"
 ENDED_BY_ADMINISTRATOR = "ended_by_administrator"
+PROCESS_RESTARTED = "process_restarted"
 
 # By the reason of `Session.close`. The client knows of the other reasons itself, or need not know.
 WORDS = MappingProxyType({
     ENDED_BY_ADMINISTRATOR: "An administrator has ended this session",
     "backend_restarted": "This session has ended: an administrator has restarted its backend",
+    PROCESS_RESTARTED: "This session has ended: an administrator has restarted its process",
     "backend_disabled": "This session has ended: an administrator has switched its backend off",
     "tenant_disabled": "This session has ended: an administrator has switched its tenant off",
     "key_disabled": "This session has ended: an administrator has switched its key off",

@@ -33,6 +33,7 @@ from app.this_node.inspecting import Inspecting
 from app.this_node.limits_use import LimitsUse, use_of
 from app.this_node.listing import CallWindow, Listing, Use, Window, position
 from app.this_node.problems.problem import Problem
+from app.this_node.process_restart import Restarted, restart
 from app.this_node.replaying import Replayed, Replaying
 from app.this_node.views import (
     AddressUse,
@@ -150,6 +151,8 @@ class NodeOverview:
         self._census.count()
         counted = self._census.of_processes
         found = [each for each in _meant(self._supervisor.processes, tenant, window.backend) if each.id]
+        if window.only:
+            found = [each for each in found if each.id == window.only]
         now = time.time()
 
         def place(process: BackendProcess) -> str:
@@ -159,6 +162,10 @@ class NodeOverview:
         shown = window.first(found, place)
         rows = [_process(each, counted.get(each.id, NOBODY), now, self._id) for each in shown]
         return Listing(rows, len(found))
+
+    def restart_process(self, tenant: str, process: str) -> Restarted | None:
+        """As `process_restart.restart`."""
+        return restart(self._id, self._registry, self._pool, self._supervisor, tenant, process)
 
     def use(self, window: Window) -> Listing[TenantUse]:
         """What each tenant uses: the first MAX_TENANTS tenants."""

@@ -58,6 +58,7 @@ from app.this_node.inspecting import InspectionAsked, InspectionView, Opened, Se
 from app.this_node.limits_use import LimitsUse
 from app.this_node.listing import NO_USE, Gathered, Listing, Use, Window
 from app.this_node.problems.problem import Problem, for_tenant
+from app.this_node.process_restart import Restarted
 from app.this_node.replaying import Replayed
 from app.this_node.views import (
     AddressUse,
@@ -180,7 +181,12 @@ class Node:
 
     async def processes(self, tenant: str | None, window: Window) -> Listing[ProcessView]:
         found = [view for name, views in self.started.items() for view in views if tenant in (None, name)]
-        return self._listing(found, window)
+        return self._listing([view for view in found if window.only in ("", view.id)], window)
+
+    async def restart_process(self, tenant: str, process: str) -> Restarted | None:
+        found = [view for view in self.started.get(tenant, []) if view.id == process]
+        self.started[tenant] = [view for view in self.started.get(tenant, []) if view.id != process]
+        return Restarted(process, found[0].backend, "n1", found[0].state, 1, 2) if found else None
 
     async def backends(self, tenant: str, first: str, last: str) -> Gathered[BackendRunning]:
         found = [each for each in self.ran.get(tenant, []) if first <= each.name <= last]

@@ -77,6 +77,28 @@ async def test_a_released_process_is_stopped_and_never_reused(make_pool):
     assert other.link.pid != lease.link.pid
 
 
+async def test_one_process_is_ended_and_a_warm_one_replaced(make_pool, running):
+    pool = await make_pool()
+    spec = spec_of("echo", warm=2)
+    await fill(pool, spec)
+    leased = await pool.lease(spec, NO_LIMITS)
+    listener = Listener()
+    leased.link.attach(listener)
+    await eventually(lambda: total(pool, "warm") == 2)
+    (first, _) = [each for each in running.supervisor.processes if each.state is ProcessState.WARM]
+    pool.end(first, "somebody wanted it")
+    assert total(pool, "warm") == 1  # nobody is handed it while it stops
+    (next_one,) = await lease_all(pool, [spec])
+    assert next_one.link is not first
+    pool.end(leased.link, "somebody wanted it")
+    pool.end(leased.link, "again")
+    await eventually(lambda: len(listener.exits))
+    assert [(each.reason, each.description) for each in listener.exits] == [("stopped", "somebody wanted it")]
+    leased.release("exited")
+    await eventually(lambda: total(pool, "warm") == 2)
+    assert not pool.failures.of(spec.key)
+
+
 async def test_a_command_that_cannot_be_started_is_told_to_the_caller(make_pool):
     pool = await make_pool()
     with pytest.raises(BackendExited, match="No such file or directory: 'uvx-nope'") as caught:

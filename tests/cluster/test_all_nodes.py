@@ -22,6 +22,7 @@ from app.routing.routes import NodeRecord
 from app.sandbox.report import SandboxView
 from app.this_node.limits_use import LimitsUse
 from app.this_node.listing import MAX_ROWS, Listing, Use, Window
+from app.this_node.process_restart import Restarted
 from app.this_node.views import (
     AddressUse,
     BackendRunning,
@@ -124,6 +125,12 @@ class Overview:
         self.has.remove(public_id)
         self.ended.append(public_id)
         return True
+
+    def restart_process(self, tenant: str, process_id: str) -> Restarted | None:
+        if tenant != "acme" or process_id not in self.has:
+            return None
+        self.ended.append(process_id)
+        return Restarted(process_id, "echo", self.id, "leased", 1, 2)
 
     def stderr(self, tenant: str, process_id: str, lines: int) -> list[str] | None:
         return ["first", "last"][-lines:] if tenant == "acme" and process_id in self.has else None
@@ -291,6 +298,19 @@ async def test_a_session_is_not_said_to_be_gone_where_a_node_did_not_answer():
         assert await a.all.end_session("acme", "s2")
         with pytest.raises(NodeUnavailable, match="gone"):
             await a.all.end_session("acme", "s1")
+
+
+async def test_a_process_is_restarted_where_it_is_and_not_said_to_be_gone_where_a_node_is_silent():
+    a, b, dead = Node(A, "p1"), Node(B, "p2"), NodeRecord(C, "http://127.0.0.1:9", "1", NOW, 0, 0, draining=False)
+    async with others(a, b):
+        assert await a.all.restart_process("acme", "p2") == Restarted("p2", "echo", B, "leased", 1, 2)
+        assert await a.all.restart_process("acme", "p1") == Restarted("p1", "echo", A, "leased", 1, 2)
+        assert await a.all.restart_process("zenith", "p2") is None
+        assert await a.all.restart_process("acme", "p3") is None
+        a.peers[C] = dead
+        with pytest.raises(NodeUnavailable, match=C):
+            await a.all.restart_process("acme", "p3")
+    assert (a.overview.ended, b.overview.ended) == (["p1"], ["p2"])
 
 
 async def test_last_words_come_from_where_the_process_runs():

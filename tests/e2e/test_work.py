@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from tests.e2e.conftest import CLOCK, NO_PLAYWRIGHT, Fleet
-from tests.integration.gateway import ECHO
+from tests.integration.gateway import ECHO, Endpoint
 from tests.processes.rig import SERVERS
 
 expect = pytest.importorskip("playwright.sync_api", reason=NO_PLAYWRIGHT).expect
@@ -27,9 +27,8 @@ def patience() -> None:
     expect.set_options(timeout=45_000)  # lists renew themselves every 20 s
 
 
-def open_session(fleet: Fleet, tenant: str, name: str = "echo") -> str:
+def open_session(endpoint: Endpoint) -> str:
     """The id of a session as its client knows it."""
-    endpoint = fleet.endpoint(tenant, name, node=1)
     hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "<b>cli</b>", "version": "1"}}
     body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
     accept = {"Accept": "application/json, text/event-stream"}
@@ -116,7 +115,7 @@ def test_a_backend_is_made_by_form_and_what_is_wrong_is_said(sit_down: Sit, flee
 
 
 def test_a_session_is_seen_and_closed_on_whatever_node_it_is(sit_down: Sit, fleet: Fleet) -> None:
-    session = open_session(fleet, "acme")
+    session = open_session(fleet.endpoint("acme", node=1))
     page = sit_down("admin").open("/tenants/acme/sessions")
     row = page.get_by_role("row").filter(has_text="<b>cli</b>")
     expect(row).to_have_count(1)
@@ -126,6 +125,35 @@ def test_a_session_is_seen_and_closed_on_whatever_node_it_is(sit_down: Sit, flee
     endpoint = fleet.endpoint("acme")
     gone = httpx2.delete(endpoint.mcp, headers={**endpoint.headers, "Mcp-Session-Id": session})
     assert gone.status_code == 404
+
+
+def test_a_process_is_restarted_on_whatever_node_it_is(sit_down: Sit, fleet: Fleet) -> None:
+    for recovery, is_over in (("end", True), ("respawn", False)):
+        fleet.gateway.add_backend("acme", recovery, ECHO[0], ECHO[1:], recovery=recovery)
+        endpoint = fleet.endpoint("acme", recovery, node=1)
+        session = open_session(endpoint)
+        page = sit_down("admin").open("/tenants/acme/processes")
+        row = page.get_by_role("row").filter(has=page.get_by_role("link", name=recovery, exact=True))
+        if is_over:
+            row.get_by_role("button", name="Restart").click()
+        else:
+            row.get_by_role("rowheader").get_by_role("link").click()
+            page.get_by_role("button", name="Restart").click()
+        dialog = page.get_by_role("dialog")
+        expect(dialog).to_contain_text("It serves 1 session: calls under way fail.")
+        dialog.get_by_role("button", name="Restart").click()
+        if is_over:
+            expect(row).to_have_count(0)
+        else:
+            page.wait_for_url("**/processes")
+        accept = {"Accept": "application/json, text/event-stream", "Mcp-Session-Id": session}
+        body = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
+        answer = httpx2.post(endpoint.mcp, json=body, headers={**endpoint.headers, **accept}, timeout=60)
+        assert answer.status_code == (404 if is_over else 200)
+        assert ("process_restarted" in answer.text) is is_over
+        fleet.gateway.api("DELETE", f"/tenants/acme/backends/{recovery}")
+    acts = fleet.gateway.api("GET", "/tenants/acme/audit?action=process.restart")["items"]
+    assert [each["detail"] for each in acts] == ["respawn", "end"]
 
 
 def test_a_key_is_made_used_and_revoked(sit_down: Sit, fleet: Fleet) -> None:

@@ -7,10 +7,13 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, Field
 
 from app.admin.context import MayManage, MayReadOfAll
+from app.admin.idempotency import ONCE
 from app.admin.paging import AskedWindow, RunningPage
 from app.admin.route import AdminRoute
 from app.admin.schemas.fields import UseMembers
-from app.errors import NotFound
+from app.errors import NotFound, nodes_unavailable
+from app.http.problems import responses
+from app.this_node.listing import Window
 
 DEFAULT_LINES = 100
 MAX_LINES = 1000
@@ -46,6 +49,19 @@ class ProcessAnswer(UseMembers):
     received_bytes: int = Field(description="Read from its stdout.")
 
 
+class RestartAnswer(BaseModel):
+    """What has become of the process and of its sessions."""
+
+    process: str
+    backend: str
+    node: str
+    was: str = Field(description="Its state before; `template`: it served nobody, and others were forked from it.")
+    sessions_ended: int = Field(description="Of a backend with `recovery: end`: their clients open new ones.")
+    sessions_going_on: int = Field(
+        description="With `recovery: respawn`: they get another process. Calls under way fail, and are not run again."
+    )
+
+
 class StderrAnswer(BaseModel):
     """The last lines that a process wrote to stderr, oldest first; control characters are escaped."""
 
@@ -57,6 +73,28 @@ async def list_processes(access: MayReadOfAll, asked: AskedWindow) -> RunningPag
     """The processes of a tenant's backends on all nodes, including warm ones; for platform administrators also of all
     tenants: `/tenants/-/processes`."""
     return asked.page(await access.admin.node.processes(access.reach, asked.window), ProcessAnswer.of)
+
+
+@router.post("/processes/{process}:restart", dependencies=[ONCE], responses=responses(409))
+async def restart_process(access: MayManage, process: ProcessId) -> RestartAnswer:
+    """Stops one process, on whatever node it is; the next one starts when it is needed, at once if it was warm. The
+    answer says what becomes of its sessions. No call runs twice."""
+    node = access.admin.node
+    found = await node.processes(access.tenant, Window(only=process))
+    if not found.rows:
+        raise nodes_unavailable(found.silent) if found.silent else NotFound("Process not found")
+    await access.admin.audit.append(access.act("process.restart", f"processes/{process}", found.rows[0].backend))
+    restarted = await node.restart_process(access.tenant, process)
+    if restarted is None:
+        raise NotFound("Process not found")
+    return RestartAnswer(
+        process=restarted.process,
+        backend=restarted.backend,
+        node=restarted.node,
+        was=restarted.was,
+        sessions_ended=restarted.ended,
+        sessions_going_on=restarted.going_on,
+    )
 
 
 @router.get("/processes/{process}/stderr")

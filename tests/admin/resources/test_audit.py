@@ -83,6 +83,7 @@ ACTS = {
     ("DELETE", "/tenants/{tenant}/inspections/{inspection}"): (
         None, "inspection.close", "inspections/{inspection}", "closed",
     ),
+    ("POST", "/tenants/{tenant}/processes/{process}:restart"): (None, "process.restart", "processes/p1", "echo"),
     ("DELETE", "/tenants/{tenant}/sessions/{session}"): (None, "session.end", "sessions/s1", ""),
     ("DELETE", "/tenants/{tenant}/backends/{backend}"): (None, "backend.delete", "backends/echo", ""),
     ("DELETE", "/tenants/{tenant}"): (None, "tenant.delete", "", ""),
@@ -114,7 +115,9 @@ async def objects(rig: Rig) -> dict[str, str]:
         "guide": "style",
         "recipe": "twice",
         "session": "s1",
+        "process": "p1",
     }
+    rig.node.add_process("acme", "p1")
     opened = await rig.ask("POST", "/api/v1/tenants/acme/inspections", {"session": "s2", "reason": "x", "minutes": 5})
     return {**known, "key": key, "issuer": issuer.json()["id"], "inspection": opened.json()["id"]}
 

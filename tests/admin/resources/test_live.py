@@ -82,6 +82,34 @@ async def test_processes_are_listed_and_their_last_words_are_for_administrators(
         assert (await rig.ask("GET", f"{path}?lines={lines}")).status_code == 422
 
 
+async def test_a_process_is_restarted_and_its_sessions_are_accounted_for(rig):
+    rig.node.add_process("acme", "p1")
+    rig.node.add_process("zenith", "p2")
+    path = TENANT + "/processes/p1:restart"
+    reader = await rig.key("acme", "tenant:read")
+    assert (await rig.ask("POST", path, key=reader)).status_code == 403
+    assert (await rig.ask("POST", TENANT + "/processes/p2:restart")).status_code == 404
+    answer = await rig.ask("POST", path, key=await rig.key("acme", "tenant:admin"))
+    assert (answer.status_code, answer.json()) == (
+        200,
+        {
+            "process": "p1",
+            "backend": "echo",
+            "node": "n1",
+            "was": "leased",
+            "sessions_ended": 1,
+            "sessions_going_on": 2,
+        },
+    )
+    assert [view.id for views in rig.node.started.values() for view in views] == ["p2"]
+    again = await rig.ask("POST", path)
+    assert (again.status_code, again.json()["detail"]) == (404, "Process not found")
+    rig.node.silent = ["n7"]
+    lost = await rig.ask("POST", path)
+    assert (lost.status_code, lost.json()["reason"]) == (503, "node_unavailable")
+    assert [(each.action, each.target) for each in await rig.trail("acme")] == [("process.restart", "processes/p1")]
+
+
 async def test_the_node_is_shown(untouched):
     answer = (await untouched.ask("GET", "/api/v1/nodes")).json()
     assert answer["next_cursor"] is None
