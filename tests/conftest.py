@@ -15,6 +15,8 @@ from typing import Any
 import httpcore2
 import pytest
 
+from tests import backend_defaults
+
 pytest_plugins = ["tests.postgres", "tests.redis_servers"]
 os.environ.pop("COLUMNS", None)  # workers have one, and tables would be cut to it
 
@@ -49,10 +51,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("trunkline")
     for name, meaning in OPTIONAL.items():
         group.addoption(f"--{name}", action="store_true", help=f"also run tests marked {name} ({meaning})")
+    group.addoption("--backends", metavar="FIELDS", help="of backends that say nothing else: start=fork")
     group.addoption("--chaos", type=float, metavar="MINUTES", help="tests/chaos for so long instead of ten seconds")
     group.addoption("--chaos-seed", type=int, metavar="N", help="which faults, and when; another one each time")
     group.addoption("--pictures", metavar="DIRECTORY", help="with --e2e: keeps pictures of the console there")
     group.addoption("--quick", action="store_true", help="only tests without a socket, a process or a database server")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--backends") and not hasattr(config, "workerinput"):
+        backend_defaults.announce(config.getoption("--backends"))
 
 
 def _is_real(item: pytest.Item) -> bool:
@@ -129,6 +137,11 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Says aloud what was skipped, and why, right above the closing line."""
+    config = terminalreporter.config
+    if config.getoption("--backends") and not hasattr(config, "workerinput"):
+        terminalreporter.section(f"BACKENDS {config.getoption('--backends')}")
+        for line in backend_defaults.tallied():
+            terminalreporter.line(line)
     by_reason: dict[str, list[str]] = defaultdict(list)
     for report in terminalreporter.stats.get("skipped", ()):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)

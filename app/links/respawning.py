@@ -9,7 +9,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from enum import Enum
 
 import anyio
@@ -133,6 +133,9 @@ class RespawningLink:
         lease, self._lease = self._lease, NoProcess()
         lease.release("parked")
         return True
+
+    def unsent(self) -> Collection[bytes]:
+        return self._waiting.keys()
 
     # --- ProcessLink
 

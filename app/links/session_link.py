@@ -1,5 +1,7 @@
 """SessionLink: a session's side of its link, from before it has one until it is given back."""
 
+from collections.abc import Collection
+
 import anyio
 
 from app.domain import BackendSpec, Limits, Principal
@@ -119,6 +121,11 @@ class SessionLink:
         """As Parkable.park; False if the link cannot be parked."""
         lease: object = self._lease
         return isinstance(lease, Parkable) and lease.park(keeper)
+
+    def unsent(self) -> Collection[bytes]:
+        """The ids of requests that still wait for a process. A bridge has ids of its own: then none."""
+        lease: object = self._lease
+        return lease.unsent() if isinstance(lease, Parkable) and not self.is_bridged else ()
 
     @property
     def is_without_process(self) -> bool:

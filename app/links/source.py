@@ -1,6 +1,6 @@
 """What a session sees of its process: where the link to it comes from, and what it reports."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
@@ -68,6 +68,9 @@ class Parkable(Protocol):
         """Gives the process back until the next message; returns whether it did. It does not while something is under
         way that the next process would know nothing of. `with_news`: afterwards the session is told that lists may have
         changed."""
+
+    def unsent(self) -> Collection[bytes]:
+        """The ids of requests that wait for a process."""
 
 
 @runtime_checkable

@@ -6,7 +6,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import anyio
@@ -120,6 +120,10 @@ class ToolsetLink:
         self._listener = None
         for member in self._members:
             member.release(reason)
+
+    def unsent(self) -> Collection[bytes]:
+        """Members have ids of their own."""
+        return ()
 
     def park(self, keeper: Keeper, with_news: bool = True) -> bool:
         """As Parkable.park, where there is one backend of which some tools are shown. The members of other toolsets

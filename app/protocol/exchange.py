@@ -4,7 +4,7 @@ The gateway makes its own ids and progress tokens on both sides, and gives back 
 answer can only reach the request it belongs to, whatever ids a backend guesses or repeats.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import msgspec
 
@@ -314,10 +314,11 @@ class Exchange:
             self.abandon(call)
             yield from ended(call, now)
 
-    def fail_all(self, error: GatewayError, *, waiting: GatewayError) -> list[Failed]:
-        """Fails every call with `error`, those that were not sent with `waiting`."""
+    def fail_all(self, error: GatewayError, *, waiting: GatewayError, unsent: Collection[bytes] = ()) -> list[Failed]:
+        """Fails every call with `error`; those that were not sent, and those that `unsent` names, with `waiting`."""
         failed = [Failed(each.call, waiting, was_sent=False) for each in self.waiting.calls.values()]
-        failed += [Failed(call, error) for call in self.calls.values()]
+        for name, call in self.calls.items():
+            failed.append(Failed(call, waiting, was_sent=False) if name in unsent else Failed(call, error))
         self.calls.clear()
         self.waiting.clear()
         self._by_client_id.clear()

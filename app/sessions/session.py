@@ -377,8 +377,8 @@ class Session:
     def close(self, reason: str, error: GatewayError | None = None, *, refusal: GatewayError | None = None) -> None:
         """Ends the session, its streams and its lease. Idempotent.
 
-        Calls in flight get `error`, by default that of the reason. Calls that waited for their turn were not sent, and
-        get what later requests get: `refusal`, by default that of the reason.
+        Calls in flight get `error`, by default that of the reason. Calls that waited for their turn, or for a process,
+        were not sent, and get what later requests get: `refusal`, by default that of the reason.
         """
         if self.state is SessionState.CLOSED:
             return
@@ -386,7 +386,8 @@ class Session:
             self.streams.stream_calls()
         self.refusal = refusal
         not_sent = refusal or too_late(reason, is_pooled=self.is_pooled)
-        for failed in self.exchange.fail_all(error or cut_off(reason), waiting=not_sent):
+        unsent = self.link.unsent()
+        for failed in self.exchange.fail_all(error or cut_off(reason), waiting=not_sent, unsent=unsent):
             self._carry_out(failed)
         self._lifecycle.follow(Trigger.CLOSE)
         self._closed_for = reason

@@ -19,8 +19,11 @@ import httpx2
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
+from app.spawner import tree
+from tests.backend_defaults import announced, count_samples
 from tests.programs import Program, run_program
 
+LEAST_MARK_OF_TEMPLATES = 1 << 62  # app.spawner.tree.marks
 ROOT = Path(__file__).resolve().parents[2]
 READY_S = 60.0  # two cores, several gateways starting at once, and whatever else runs on this machine
 STOP_S = 45.0  # the drain (30 s) and the stop ladder
@@ -133,9 +136,17 @@ class Gateway:
         fields["env"] = {"TEST_MARK": self.mark, **fields.get("env", {})}
         fields.setdefault("sandbox", {"write": scratch(named)})
         fields.setdefault("max_processes", 1000)
-        body = {"name": name, "command": command, "args": list(args), **fields}
+        defaults = announced()
+        body = {"name": name, "command": command, "args": list(args), **defaults.applied([command, *args], fields)}
         self.api("POST", f"/tenants/{tenant}/backends", body)
+        if defaults.forks and body.get("start") in ("fork", "auto"):
+            for node in self.siblings():  # else the first sessions on each would have processes that are executed
+                node.api("POST", f"/tenants/{tenant}/backends/{name}:check")
         return f"{self.url}/t/{tenant}/{name}"
+
+    def siblings(self) -> "list[Gateway]":
+        """The nodes of its database that run, with itself."""
+        return [self]
 
     def key(self, tenant: str, scopes: Sequence[str] = ("mcp:connect",)) -> str:
         created = self.api("POST", f"/tenants/{tenant}/keys", {"name": "test", "scopes": list(scopes)})
@@ -161,8 +172,8 @@ class Gateway:
 
     def backends(self) -> list[psutil.Process]:
         """Every living process that was started for a backend of this gateway, adopted or not. What only wraps it in
-        namespaces is not counted."""
-        return [each for each in marked(self.mark) if name_of(each) != "bwrap"]
+        namespaces is not counted, nor is a template: it serves nobody."""
+        return [each for each in marked(self.mark) if name_of(each) != "bwrap" and not is_template(each.pid)]
 
     def processes_of(self, stdin: int) -> list[psutil.Process]:
         """The backend with this stdin, and what it has started that kept it."""
@@ -191,13 +202,15 @@ class Gateway:
     def stop(self) -> None:
         """SIGTERM; asserts a clean exit that leaves no process behind."""
         family = self.family()
+        if announced().fields:
+            count_samples(self.metrics())
         self.terminate()
         try:
             status = self.process.wait(STOP_S)
         except subprocess.TimeoutExpired:
             self.kill()
             raise AssertionError(f"still running {STOP_S} s after SIGTERM\n{self.log_tail()}") from None
-        left = [each for each in {*family, *self.backends()} if is_alive(each)]
+        left = [each for each in {*family, *marked(self.mark)} if is_alive(each)]
         assert not left, f"left behind: {left}"
         assert status == 0, f"exit status {status}\n{self.log_tail()}"
 
@@ -205,7 +218,7 @@ class Gateway:
         """Gives back what this object holds; kills what a failed test left running."""
         if self.process.poll() is None:
             self.kill()
-        for each in self.backends():
+        for each in marked(self.mark):
             with suppress(psutil.NoSuchProcess):  # it was about to end by itself
                 each.kill()
         if hasattr(self, "http"):
@@ -291,6 +304,11 @@ def name_of(process: psutil.Process) -> str:
         return process.name()
     except psutil.NoSuchProcess:
         return ""
+
+
+def is_template(pid: int) -> bool:
+    """Whether it is one that only forks (docs/forking.md)."""
+    return (tree.mark_of(pid) or 0) >= LEAST_MARK_OF_TEMPLATES
 
 
 def stdin_of(pid: int) -> int | None:

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import anyio
 import psutil
 
+from tests.backend_defaults import announced, count_samples
 from tests.integration.gateway import STOP_S, Endpoint, Gateway, is_alive, until
 from tests.redis_servers import RedisServer
 
@@ -38,6 +39,7 @@ class Nodes:
         directory, named = self._directory / f"node-{number}", {"NODE_NAME": f"gateway-{number}"}
         node = Gateway(directory, admin_key=self._admin_key, **{**self._settings, **named, **settings})
         self._admin_key = node.admin_key  # they have one database
+        node.siblings = self.living  # type: ignore[method-assign]
         self._stack.callback(node.close)
         self.all.append(node)
         return node
@@ -68,6 +70,8 @@ class Nodes:
         """Stops every node that still runs, all at once; each must drain, and nothing may be left of any."""
         living = self.living()
         started = {each for node in living for each in node.family()}
+        for node in living if announced().fields else ():
+            count_samples(node.metrics())
         for node in living:
             node.terminate()
         statuses = [node.process.wait(STOP_S) for node in living]

@@ -656,6 +656,15 @@ def test_when_the_process_dies_every_call_gets_the_error_once(exchange: Exchange
     assert exchange.fail_all(BackendExited(), waiting=SessionNotFound()) == []
 
 
+def test_what_the_link_has_not_sent_fails_as_what_has_waited(exchange: Exchange) -> None:
+    call(exchange, "1")
+    call(exchange, "2")
+    _, waits = exchange.calls
+    failed = exchange.fail_all(BackendExited(), waiting=SessionNotFound(), unsent={waits})
+    heard = {each.call.id: (type(each.error), each.was_sent) for each in failed}
+    assert heard == {b"1": (BackendExited, True), b"2": (SessionNotFound, False)}
+
+
 def test_a_call_that_waits_does_not_hear_what_those_hear_that_were_sent() -> None:
     exchange = Exchange(60.0, max_calls=1)
     call(exchange, "1")

@@ -26,6 +26,12 @@ from app.errors import (
 )
 from app.processes.link import BackendLink, Exit
 from app.processes.process import BackendProcess
+from app.protocol.eras.sessionless_envelope import (
+    SERVER_INFO_KEY,
+    SESSIONLESS,
+    envelope_of_ours,
+    is_refused_handshake,
+)
 from app.protocol.jsonrpc import (
     METHOD_NOT_FOUND,
     Request,
@@ -153,6 +159,7 @@ class Conversation:
 
     def __init__(self, link: BackendLink) -> None:
         self._link = link
+        self._meta: dict[str, object] | None = None  # of each request, for a server of 2026-07-28
         self._last_id = 0
         self._answer: asyncio.Future[Response] | None = None
         self._end: BackendError | None = None
@@ -171,8 +178,13 @@ class Conversation:
             raise self._end
         self._last_id += 1
         self._answer = asyncio.get_running_loop().create_future()
+        params = params if self._meta is None else {**params, "_meta": self._meta}
         self.send({"id": self._last_id, "method": method, "params": params})
         return await self._answer
+
+    def speak_sessionless(self, client: dict[str, str]) -> None:
+        """From now on each request is one of 2026-07-28."""
+        self._meta = envelope_of_ours(client)
 
     def send(self, message: dict[str, Any]) -> None:
         self._link.send(msgspec.json.encode({"jsonrpc": "2.0", **message}))
@@ -215,12 +227,31 @@ async def greet(conversation: Conversation) -> CheckResult:
     """The handshake, and what the server says of itself in it. Raises BackendError."""
     client = {"name": "trunkline-check", "version": __version__}
     params = {"protocolVersion": HANDSHAKE[-1], "capabilities": {}, "clientInfo": client}
-    result = await conversation.ask("initialize", params)
-    version, server, capabilities = (result.get(each) for each in ("protocolVersion", "serverInfo", "capabilities"))
-    if not isinstance(version, str) or not isinstance(server, dict) or not isinstance(capabilities, dict):
+    answer = await conversation.answer_to("initialize", params)
+    if answer.member == "error" and is_refused_handshake(answer):
+        conversation.speak_sessionless(client)
+        return _discovered(await conversation.ask("server/discover", {}))
+    result = _result(answer)
+    found = _about(result.get("protocolVersion"), result.get("serverInfo"), result.get("capabilities"))
+    if found is None:
         raise InvalidResponse("the answer to `initialize` lacks protocolVersion, serverInfo or capabilities")
-    shown = {name: server.get(name) for name in ("name", "title", "version")}
     conversation.send({"method": "notifications/initialized"})
+    return found
+
+
+def _discovered(result: dict[str, Any]) -> CheckResult:
+    meta = result.get("_meta")
+    server = meta.get(SERVER_INFO_KEY, {}) if isinstance(meta, dict) else {}
+    found = _about(SESSIONLESS, server, result.get("capabilities"))
+    if found is None:
+        raise InvalidResponse("the answer to `server/discover` lacks capabilities")
+    return found
+
+
+def _about(version: object, server: object, capabilities: object) -> CheckResult | None:
+    if not isinstance(version, str) or not isinstance(server, dict) or not isinstance(capabilities, dict):
+        return None
+    shown = {name: server.get(name) for name in ("name", "title", "version")}
     return CheckResult(
         version[:MAX_TEXT],
         {name: text[:MAX_TEXT] for name, text in shown.items() if isinstance(text, str)},

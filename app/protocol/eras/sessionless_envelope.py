@@ -127,9 +127,19 @@ def refuses_handshake(line: bytes) -> bool:
         message = parse_backend(line)
     except InvalidMessage:
         return False
-    if not isinstance(message, Response) or code_of(message) != UNSUPPORTED_PROTOCOL_VERSION:
+    return isinstance(message, Response) and is_refused_handshake(message)
+
+
+def is_refused_handshake(answer: Response) -> bool:
+    """Whether the answer to `initialize` is that the server speaks only this revision."""
+    if code_of(answer) != UNSUPPORTED_PROTOCOL_VERSION:
         return False
-    return SESSIONLESS.encode() in bytes(members_of(message.value).get("data", ABSENT))
+    return SESSIONLESS.encode() in bytes(members_of(answer.value).get("data", ABSENT))
+
+
+def envelope_of_ours(client_info: Mapping[str, str]) -> dict[str, object]:
+    """The `_meta` of a request of the gateway's own, which offers the server nothing."""
+    return {VERSION_KEY: SESSIONLESS, CAPABILITIES_KEY: {}, CLIENT_INFO_KEY: client_info}
 
 
 def _envelope(meta: Params) -> Envelope | Rejection:

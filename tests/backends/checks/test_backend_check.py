@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import anyio
 import pytest
@@ -13,6 +14,8 @@ from app.domain import BackendSpec, Limits, Timeouts
 from app.errors import ShuttingDown
 from tests.backends.rig import NO_LIMITS, total
 from tests.processes.rig import eventually, spec_of
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 async def gone(running) -> None:
@@ -54,6 +57,17 @@ async def test_a_failure_says_in_which_step_why_and_what_the_backend_wrote(
     assert result.steps[-1].name == step
     assert result.failure.stderr[0] == "trying hard"
     assert ("cannot go on" in result.failure.stderr) is (wrong == "dies")
+    await gone(running)
+
+
+async def test_a_backend_without_a_handshake_is_described_as_well(running, make_pool):
+    """It speaks 2026-07-28 only."""
+    server = ROOT / "tests/conformance/stdio_backend.py"
+    spec = BackendSpec("acme", "new", sys.executable, ("-I", "-S", str(server), "--era", "sessionless"))
+    result = await check_backend(await make_pool(), spec, NO_LIMITS, Steps())
+    assert (result.failure, result.protocol_version) == (None, "2026-07-28")
+    assert result.server["name"]
+    assert all(result.counts.values()), result.counts
     await gone(running)
 
 

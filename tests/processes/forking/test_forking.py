@@ -2,7 +2,9 @@
 
 import os
 import signal
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import anyio
 import pytest
@@ -14,6 +16,8 @@ from app.sandbox.tiers import Tier
 from tests.processes.forking.rig import HANDSHAKE, SERVER, asked, console_script, forked, forking, known, program, value
 from tests.processes.rig import Listener, Running, eventually, spec_of
 from tests.sandbox.inside import needs_bubblewrap
+
+ROOT = Path(__file__).resolve().parents[3]
 
 EVALUATES = SERVER + "\nserve(lambda text: eval(text))\n"
 
@@ -49,6 +53,14 @@ async def test_a_real_server_does_the_same_when_it_is_forked(running, name):
     assert said[0] == said[1]
     assert running.value("trunkline_process_starts_total", start="fork") >= 1
     assert running.value("trunkline_fork_templates") == 1
+
+
+async def test_a_server_without_a_handshake_can_be_forked(running):
+    """It speaks 2026-07-28 only."""
+    server = ROOT / "tests/conformance/stdio_backend.py"
+    arguments = ("-I", "-S", str(server), "--era", "sessionless")
+    spec = BackendSpec("acme", "new", sys.executable, arguments, start="auto")
+    assert await known(running, spec) == ""
 
 
 async def test_nobody_waits_for_a_template(running, tmp_path):

@@ -1,0 +1,77 @@
+"""Backends whose idle sessions are parked, and what administrators see of those."""
+
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import anyio.abc
+import httpx2
+
+from tests.integration.gateway import ROOT, Endpoint, Gateway, until
+from tests.integration.wire import Wire, events
+
+STATELESS = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/stateless.py")]
+COUNTING = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/counting.py")]
+PARK_S = 1.0
+WITHIN_S = 30.0  # of a busy machine
+
+
+def parking(gateway: Gateway, argv: list[str] = STATELESS, **fields: Any) -> Endpoint:
+    timeouts = {"park_s": PARK_S, **fields.pop("timeouts", {})}
+    return gateway.endpoint(argv, recovery="respawn", timeouts=timeouts, **fields)
+
+
+def sessions(endpoint: Endpoint, gateway: Gateway | None = None) -> list[dict[str, Any]]:
+    found = (gateway or endpoint.gateway).api("GET", f"/tenants/{endpoint.tenant}/sessions?limit=200")["items"]
+    return list(found)
+
+
+def states(endpoint: Endpoint, gateway: Gateway | None = None) -> list[str]:
+    return [each["state"] for each in sessions(endpoint, gateway)]
+
+
+def processes(endpoint: Endpoint) -> list[dict[str, Any]]:
+    return list(endpoint.gateway.api("GET", f"/tenants/{endpoint.tenant}/processes?limit=200")["items"])
+
+
+def use(endpoint: Endpoint) -> dict[str, Any]:
+    return dict(endpoint.gateway.api("GET", f"/tenants/{endpoint.tenant}")["use"])
+
+
+async def is_parked(endpoint: Endpoint, count: int = 1, gateway: Gateway | None = None) -> None:
+    await until(
+        lambda: states(endpoint, gateway) == ["parked"] * count, WITHIN_S, lambda: str(states(endpoint, gateway))
+    )
+
+
+async def whoami(session: Wire) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(await session.call("whoami"))
+    return found
+
+
+@asynccontextmanager
+async def opened(http: httpx2.AsyncClient, endpoint: Endpoint) -> AsyncIterator[Wire]:
+    session = Wire(http, endpoint)
+    await session.open()
+    yield session
+    await session.close()
+
+
+@asynccontextmanager
+async def listening(session: Wire) -> AsyncIterator[list[Any]]:
+    """What comes on the session's GET stream, as it comes."""
+    heard: list[Any] = []
+
+    async def listen(*, task_status: anyio.abc.TaskStatus[None]) -> None:
+        async with session.stream("GET") as response:
+            task_status.started()
+            async for event in events(response):
+                heard.extend([event.message] if event.data else [])
+
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(listen)
+        yield heard
+        tasks.cancel_scope.cancel()
