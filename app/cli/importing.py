@@ -12,6 +12,7 @@ from app.cli.text import read_text
 from app.errors import GatewayError
 from app.importing import is_done, parse, report, report_json, settle
 from app.storage import BackendRepository, Database
+from app.terminal.progress import Progress
 
 MAX_IMPORT_BYTES = 2**20
 
@@ -24,7 +25,8 @@ def import_servers(options: argparse.Namespace) -> int:
     entries = settle(entries, names(options))
     if options.apply:
         bodies = {entry.name: body_of(entry) for entry in entries if not entry.problems}
-        failed = create(options, bodies)
+        with Progress() as progress:
+            failed = create(options, bodies, progress)
         entries = [entry.refused(failed[entry.name]) if entry.name in failed else entry for entry in entries]
     print((report_json if options.json else report)(entries, applied=options.apply))
     return 0 if is_done(entries) else 1
@@ -36,12 +38,15 @@ def _names_stored(options: argparse.Namespace) -> list[str]:
     return [] if here is None else here.run(lambda database: backend_names(database, options.tenant))
 
 
-def _create_stored(options: argparse.Namespace, bodies: Mapping[str, BackendBody]) -> dict[str, str]:
+def _create_stored(
+    options: argparse.Namespace, bodies: Mapping[str, BackendBody], progress: Progress
+) -> dict[str, str]:
     """Creates the backends; returns the errors by name."""
 
     async def create(database: Database) -> dict[str, str]:
         repository, failed = BackendRepository(database), dict[str, str]()
-        for name, body in bodies.items():
+        for number, (name, body) in enumerate(bodies.items(), 1):
+            progress.begin(f"registering {number} of {len(bodies)}: {name}")
             if body.url is not None:  # which addresses are allowed, and what seals its headers, a gateway knows
                 failed[name] = "is reached by URL: import it at a gateway, with --url or TRUNKLINE_URL"
                 continue
@@ -63,10 +68,13 @@ def _names_over_rest(options: argparse.Namespace) -> list[str]:
     return [each["name"] for each in found]
 
 
-def _create_over_rest(options: argparse.Namespace, bodies: Mapping[str, BackendBody]) -> dict[str, str]:
+def _create_over_rest(
+    options: argparse.Namespace, bodies: Mapping[str, BackendBody], progress: Progress
+) -> dict[str, str]:
     failed = {}
     with open_rest(options, say=False) as rest:
-        for name, body in bodies.items():
+        for number, (name, body) in enumerate(bodies.items(), 1):
+            progress.begin(f"registering {number} of {len(bodies)}: {name}")
             try:
                 rest.ask("POST", _path(options), body.model_dump(mode="json"))
             except GatewayError as error:

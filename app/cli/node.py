@@ -9,6 +9,7 @@ from app.config.settings import Settings
 from app.errors import SettingsError
 from app.node.fleet import serve_nodes
 from app.storage.migrate import upgrade
+from app.terminal.progress import Progress
 
 
 def run_nodes(options: argparse.Namespace) -> int:
@@ -29,16 +30,20 @@ def migrate_database(options: argparse.Namespace) -> int:
     else:
         settings = Settings.from_env(os.environ, data_dir=options.data_dir)
         say_which(options, settings)
-        upgrade(settings.database_url)
+        with Progress() as progress:
+            upgrade(settings.database_url, progress.begin)
     print("the database is up to date")
     return 0
 
 
 def examine_machine(options: argparse.Namespace) -> int:
     """`trunkline doctor`: a table, or JSON."""
+    settings: Settings | SettingsError
     try:
-        checks = doctor.examine(settings_only_read(options))
+        settings = settings_only_read(options)
     except SettingsError as error:
-        checks = doctor.examine(error)
+        settings = error
+    with Progress() as progress:
+        checks = doctor.examine(settings, progress.begin)
     print(doctor.as_json(checks) if options.json else doctor.as_table(checks))
     return 0 if doctor.is_well(checks) else 1

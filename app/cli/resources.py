@@ -17,8 +17,9 @@ from typing import Any
 from app.cli.members import members_of, secrets_given_openly
 from app.cli.rest import is_remote, open_rest, segment
 from app.cli.tables import one_line, record, table
-from app.cli.text import printable
 from app.errors import GatewayError, InvalidRequest
+from app.terminal.progress import Progress
+from app.terminal.text import printable
 
 ALL = "-"  # as the tenant: all of them, where the REST API allows it
 
@@ -144,7 +145,10 @@ def delete_object(options: argparse.Namespace) -> int:
 
 def check_object(options: argparse.Namespace) -> int:
     """`check`: prints the findings; exit code 1 if it does not work."""
-    found = ask(options, "POST", _path(options, options.id, action="check"), body_of(options) or None)
+    path, body = _path(options, options.id, action="check"), body_of(options) or None
+    with open_rest(options) as rest, Progress() as progress:
+        progress.begin(f"checking {options.resource.name.removesuffix('s')} {options.id}")
+        found = rest.ask("POST", path, body)
     _print_object(options, found)
     return 0 if found.get("ok", True) else 1
 

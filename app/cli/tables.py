@@ -5,12 +5,11 @@ Pure, and independent of the resource: every member is shown, under the name tha
 
 import re
 import shlex
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from app.cli.text import printable
+from app.terminal.text import columns_of, cut, printable
 
 GAP = "  "
 WIDEST = 40  # of a column other than the first, if the terminal is not wide enough for all
@@ -78,13 +77,6 @@ def one_line(value: Any) -> str:
     return printable(str(value))
 
 
-def columns_of(text: str) -> int:
-    """The width of a text on a terminal."""
-    return sum(
-        2 if unicodedata.east_asian_width(each) in "WF" else 1 for each in text if not unicodedata.combining(each)
-    )
-
-
 def _moment(text: str) -> str:
     try:
         return f"{datetime.fromisoformat(text).astimezone(UTC):%Y-%m-%d %H:%M:%SZ}"
@@ -123,13 +115,6 @@ def _fit(widths: dict[str, int], width: int) -> list[str]:
             break
         widths[widest] -= 1
     return left_out
-
-
-def cut(text: str, width: int) -> str:
-    """The beginning of a text, as much as fits."""
-    while columns_of(text) > width:
-        text = text[: -max(1, (columns_of(text) - width) // 2)]
-    return text
 
 
 def _cell(text: str, width: int) -> str:

@@ -1,4 +1,4 @@
-"""Text from files named on the command line, and text from others that is printed on a terminal."""
+"""Text from files that are named on the command line."""
 
 import sys
 
@@ -24,8 +24,3 @@ def read_text(path: str, most: int) -> str:
         raise InvalidRequest(f"cannot read {path!r}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise InvalidRequest(f"{path!r} is not UTF-8 text") from None
-
-
-def printable(text: str) -> str:
-    """The text with control characters escaped: others could control the terminal with them."""
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)

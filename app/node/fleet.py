@@ -5,6 +5,7 @@ It serves nothing itself and knows nothing of sessions: what the nodes share is 
 """
 
 import logging
+import math
 import os
 import signal
 import socket
@@ -25,8 +26,10 @@ from app.config.environment import PREFIX
 from app.config.settings import Settings
 from app.errors import GatewayError, SettingsError
 from app.node.listeners import listen, share_port
+from app.node.stopping import StopProgress, drain_words
 from app.spawner.syscalls import refuse_inspection
 from app.storage import migrate
+from app.terminal.progress import Progress
 
 START_S = 60.0  # a node that is not ready by then is killed, and counts as an early death
 AT_ONCE_S = 10.0  # a node that dies so soon after being ready will probably do so again: an early death
@@ -45,7 +48,7 @@ _CHILD = (
     "from app.cli import main; sys.exit(main())"
 )
 _READY = b"listening on "
-_QUESTION = b"?"  # a node sends it back
+_QUESTION = b"?"  # a node sends it back, or how many calls it has once it stops
 _HUNG = "Node %d (pid %d) has not answered for %.0f s: its event loop hangs. Killing and restarting it"
 
 log = logging.getLogger(__name__)
@@ -61,7 +64,8 @@ def serve_nodes(settings: Settings, count: int, *, demo: bool = False) -> int:
     _check(settings)
     refuse_inspection()
     logs.configure(settings.log_level)
-    migrate.prepare(settings.database_url)
+    with Progress() as progress:
+        migrate.prepare(settings.database_url, progress.begin)
     with _reserve_port(settings) as port:
         say_where_data_is(settings.data_dir)
         return anyio.run(_Fleet(settings, port, count, demo=demo).run)
@@ -134,15 +138,17 @@ class _Fleet:
         self._failure: GatewayError | None = None
         self._announced, self.stopping = anyio.Event(), anyio.Event()
         self.environment = _environment(settings, count)
+        self.progress, self._stop_at = StopProgress(self._stop_words), math.inf
 
     async def run(self) -> int:
         """Starts all nodes and waits for them; returns the exit status."""
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._pass_signals_on)
-            async with anyio.create_task_group() as members:
-                for member in self._members:
-                    members.start_soon(member.keep)
-            tasks.cancel_scope.cancel()
+        with self.progress:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._pass_signals_on)
+                async with anyio.create_task_group() as members:
+                    for member in self._members:
+                        members.start_soon(member.keep)
+                tasks.cancel_scope.cancel()
         if self._failure is not None:
             raise self._failure
         return 0 if all(member.is_well for member in self._members) else 1
@@ -154,9 +160,18 @@ class _Fleet:
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Passes the signal to every node, and starts none any more. A second one makes them stop at once."""
+        if not self.stopping.is_set():
+            self._stop_at = time.monotonic()
+            self.progress.begin()
         self.stopping.set()
         for member in self._members:
             member.send(number)
+
+    def _stop_words(self) -> str:
+        left = [member for member in self._members if member.is_alive]
+        who = f"stopping {len(left)} of {len(self._members)} nodes"
+        ends_at = self._stop_at + self._settings.drain_delay_s + self._settings.drain_s
+        return drain_words(who, sum(member.calls for member in left), ends_at)
 
     def command(self, number: int) -> list[str]:
         settings, root = self._settings, str(Path(app.__file__).parents[1])
@@ -200,6 +215,11 @@ class _Member:
         self._heard_at: float | None = None  # its last sign of life
         self.has_been_ready = False
         self.is_well = True
+        self.calls = 0  # in flight, once the node stops and a terminal shows it
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process is not None
 
     async def keep(self) -> None:
         """Keeps a process running until the fleet stops, or the node dies too often."""
@@ -255,7 +275,7 @@ class _Member:
                 self.send(signal.SIGTERM)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._kill_when_stuck, process)
-                tasks.start_soon(self._kill_when_hung, process, lifeline)
+                tasks.start_soon(self._ask, process, lifeline)
                 tasks.start_soon(self._read, process)
                 status = await process.wait()
                 tasks.cancel_scope.cancel()
@@ -294,27 +314,40 @@ class _Member:
         log.error("Node %d does not stop; killing it", self._number)
         process.kill()
 
-    async def _kill_when_hung(self, process: Process, lifeline: socket.socket) -> None:
-        """Kills a ready process whose event loop hangs: the kernel still gives it connections, which would wait."""
+    async def _ask(self, process: Process, lifeline: socket.socket) -> None:
+        """Asks a ready process for signs of life, and while it stops for its calls."""
         while self._ready_at is None:  # noqa: ASYNC110 - it is once, and START_S bounds it
             await anyio.sleep(ASK_EVERY_S)
         lifeline.setblocking(False)
-        silence, waited_s = Silence(), _processor_wait_s(process.pid)
         with suppress(OSError):  # it has closed its end of the socket: it is ending
             lifeline.send(_QUESTION)
-            while not self._fleet.stopping.is_set():
-                due = time.monotonic() + ASK_EVERY_S
-                await anyio.sleep(ASK_EVERY_S)
-                late_s = time.monotonic() - due
-                before_s, waited_s = waited_s, _processor_wait_s(process.pid)
-                answered = _has_answered(lifeline)
-                if answered:
-                    self._heard_at = time.monotonic()
-                    lifeline.send(_QUESTION)
-                if silence.looked(answered=answered, starved_s=max(late_s, waited_s - before_s)):
-                    log.error(_HUNG, self._number, process.pid, silence.looks * ASK_EVERY_S)
-                    process.kill()
-                    return
+            await self._kill_when_hung(process, lifeline)
+            if self._fleet.progress.is_possible:
+                await self._count_calls(lifeline)
+
+    async def _kill_when_hung(self, process: Process, lifeline: socket.socket) -> None:
+        """Kills a process whose event loop hangs: the kernel still gives it connections, which would wait."""
+        silence, waited_s = Silence(), _processor_wait_s(process.pid)
+        while not self._fleet.stopping.is_set():
+            due = time.monotonic() + ASK_EVERY_S
+            await anyio.sleep(ASK_EVERY_S)
+            late_s = time.monotonic() - due
+            before_s, waited_s = waited_s, _processor_wait_s(process.pid)
+            answered = bool(_answer(lifeline))
+            if answered:
+                self._heard_at = time.monotonic()
+                lifeline.send(_QUESTION)
+            if silence.looked(answered=answered, starved_s=max(late_s, waited_s - before_s)):
+                log.error(_HUNG, self._number, process.pid, silence.looks * ASK_EVERY_S)
+                process.kill()
+                return
+
+    async def _count_calls(self, lifeline: socket.socket) -> None:
+        while True:
+            if said := _answer(lifeline):
+                self.calls = next((int(each) for each in reversed(said.split()) if each.isdigit()), self.calls)
+                lifeline.send(_QUESTION)
+            await anyio.sleep(ASK_EVERY_S)
 
     def send(self, number: signal.Signals) -> None:
         if self._process is not None:
@@ -332,11 +365,12 @@ def _environment(settings: Settings, count: int) -> Mapping[str, str]:
     return {**part, **{name: value for name, value in os.environ.items() if value}}
 
 
-def _has_answered(lifeline: socket.socket) -> bool:
+def _answer(lifeline: socket.socket) -> bytes:
+    """What the process has said since the last look, if it has said anything."""
     try:
-        return bool(lifeline.recv(64))
+        return lifeline.recv(64)
     except BlockingIOError:
-        return False
+        return b""
 
 
 def _processor_wait_s(pid: int) -> float:

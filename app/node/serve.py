@@ -12,6 +12,7 @@ import gc
 import importlib
 import importlib.util
 import logging
+import math
 import os
 import resource
 import signal
@@ -38,10 +39,12 @@ from app.node.application import create_app
 from app.node.demo import set_up_demo
 from app.node.gateway import Gateway, open_gateway
 from app.node.listeners import from_here, listen, listen_inside, own_url, share_port, take_all, url_of
+from app.node.stopping import StopProgress, drain_words
 from app.peers.passing import Kind
 from app.routing.routes import new_node_id
 from app.spawner.syscalls import refuse_inspection
 from app.storage import migrate
+from app.terminal.progress import Progress
 from app.transports.access_lines import AccessLines
 
 log = logging.getLogger(__name__)
@@ -76,7 +79,8 @@ def serve(settings: Settings, *, demo: bool = False, member: int | None = None) 
         lines = AccessLines(of_every_line)
         stack.callback(lines.close)
         if member is None:
-            migrate.prepare(settings.database_url)
+            with Progress() as progress:
+                migrate.prepare(settings.database_url, progress.begin)
             listeners = [stack.enter_context(listen(settings))]
         else:  # the fleet has brought the database up to date
             migrate.check(settings.database_url)
@@ -166,17 +170,24 @@ class _Node:
     is_member: bool  # of a fleet
     demo: bool
     asked_to_stop: asyncio.Event = field(default_factory=asyncio.Event)
+    asked_at: float = math.inf
     hurry: str = ""  # why it does not drain to the end
     server: _Server | None = None
+    gateway: Gateway | None = None
 
     async def run(self) -> None:
         """Opens the gateway, serves, drains, closes."""
+        with StopProgress(self._stop_words) as progress:
+            await self._run(progress)
+
+    async def _run(self, progress: StopProgress) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._signalled)
+            loop.add_signal_handler(number, self._signalled, progress)
         if self.is_member:
             loop.add_reader(LIFELINE, self._answer_parent)
         async with open_gateway(self.settings, self.node_id) as gateway:
+            self.gateway = gateway
             front = create_app(gateway, self.lines)
             connections = _connections(self.settings, gateway.metrics)
             config = uvicorn.Config(
@@ -201,12 +212,28 @@ class _Node:
                 tasks.start_soon(self._announce, gateway, server)
                 await server.serve(sockets=list(self.listeners))
                 tasks.cancel_scope.cancel()
-            self._say_what_was_cut_off(gateway)
+            self._say_what_was_cut_off(len(gateway.sessions.registry))
 
-    def _signalled(self) -> None:
+    def _signalled(self, progress: StopProgress) -> None:
         if self.asked_to_stop.is_set():
             self._hurry("told again to stop")
+            return
         self.asked_to_stop.set()
+        self.asked_at = time.monotonic()
+        if not self.is_member:  # the fleet shows it for all
+            progress.begin()
+
+    def _stop_words(self) -> str:
+        is_drained = bool(self.hurry) or (self.server is not None and self.server.should_exit)
+        ends_at = self.asked_at + self.settings.drain_delay_s + self.settings.drain_s
+        return drain_words("stopping", self._calls_in_flight(), 0.0 if is_drained else ends_at)
+
+    def _calls_in_flight(self) -> int:
+        """Those that are forwarded to other nodes too."""
+        if self.gateway is None:
+            return 0
+        of_others = sum(each.kind is Kind.CALL for each in self.gateway.passing)
+        return self.gateway.sessions.registry.calls_in_flight() + of_others
 
     def _hurry(self, why: str) -> None:
         self.hurry = why
@@ -214,13 +241,15 @@ class _Node:
             self.server.force_exit = self.server.should_exit = True
 
     def _answer_parent(self) -> None:
-        """Shows that the event loop runs: the parent replaces a node that does not answer.
+        """Shows that the event loop runs: the parent replaces a node that does not answer. Once the node stops, the
+        answer is how many calls are in flight.
 
         Without its parent the node stops: nobody would restart it, or tell it to stop.
         """
         with contextlib.suppress(OSError):  # the parent ended before it had read our answer
             if question := os.read(LIFELINE, 64):
-                os.write(LIFELINE, question)  # never blocks: the parent asks again only after an answer
+                answer = b"%d " % self._calls_in_flight() if self.asked_to_stop.is_set() else question
+                os.write(LIFELINE, answer)  # never blocks: the parent asks again only after an answer
                 return
         asyncio.get_running_loop().remove_reader(LIFELINE)
         log.warning("The parent process is gone; stopping at once")
@@ -250,12 +279,10 @@ class _Node:
         server.should_exit = True
         await gateway.passing.close(LATE_REQUESTS_S)  # uvicorn cancels later ones after LAST_RESPONSES_S
 
-    def _say_what_was_cut_off(self, gateway: Gateway) -> None:
+    def _say_what_was_cut_off(self, sessions: int) -> None:
         if not self.hurry:  # `drained` has said it
             return
-        registry = gateway.sessions.registry
-        cut_off = registry.calls_in_flight() + sum(each.kind is Kind.CALL for each in gateway.passing)
-        fields = {"sessions": len(registry), "calls_cut_off": cut_off}
+        fields = {"sessions": sessions, "calls_cut_off": self._calls_in_flight()}
         log.warning("stopped without draining to the end: %s", self.hurry, extra=fields)
 
     async def _announce(self, gateway: Gateway, server: _Server) -> None:

@@ -5,7 +5,7 @@ Synchronous: call it before the event loop runs, or in a thread.
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,26 +29,29 @@ CONNECT_S = 5
 _ADVISORY_LOCK = 0x7472756E6B6C696E  # "trunklin": any number that nobody else locks
 
 
-def prepare(url: str) -> None:
+def prepare(url: str, begin: Callable[[str], None] = lambda _: None) -> None:
     """For a node that starts: `upgrade` on SQLite, where it is the only user, else `check`. Raises as those."""
     if make_url(url).get_backend_name() == "sqlite":
-        upgrade(url)
+        upgrade(url, begin)
     else:
         check(url)
 
 
-def upgrade(url: str) -> None:
-    """Applies missing migrations, under a lock: several processes may call it at once.
+def upgrade(url: str, begin: Callable[[str], None] = lambda _: None) -> None:
+    """Applies missing migrations, under a lock: several processes may call it at once. `begin` is told what it does.
 
     Raises:
         SchemaMismatch: the database was migrated by a newer version.
         StorageUnavailable: the database does not answer.
     """
+    begin("waiting for the database")
     with _lock(make_url(url)), _connection(url) as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": _ADVISORY_LOCK})
         if _revision(connection) != _head():
-            command.upgrade(config(connection), "head")
+            settings = config(connection)
+            settings.attributes["on_version_apply"] = _announcing(_missing(_revision(connection)), begin)
+            command.upgrade(settings, "head")
 
 
 def check(url: str) -> None:
@@ -80,6 +83,23 @@ def _revision(connection: Connection) -> str | None:
             hint="Run the newer version of trunkline that made it, or restore a backup.",
         )
     return revision
+
+
+def _missing(revision: str | None) -> list[str]:
+    """What the migrations after this one are about, in order."""
+    missing = ScriptDirectory(str(MIGRATIONS)).iterate_revisions("head", revision or "base")
+    return [each.doc.rstrip(".") for each in missing][::-1]
+
+
+def _announcing(subjects: Sequence[str], begin: Callable[[str], None]) -> Callable[..., None]:
+    """Tells what the first migration is about, and after each, when Alembic calls it, what the next one is about."""
+    steps = (f"migrating {number} of {len(subjects)}: {subject}" for number, subject in enumerate(subjects, 1))
+
+    def migrated(**_: object) -> None:
+        begin(next(steps, "saving what was migrated"))
+
+    migrated()
+    return migrated
 
 
 @contextmanager

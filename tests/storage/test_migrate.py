@@ -66,6 +66,24 @@ def test_upgrading_twice_changes_nothing(fresh_file, path):
     assert path.read_bytes() == before
 
 
+def test_it_says_which_migration_runs_and_of_how_many(fresh):
+    said = list[str]()
+    migrate.upgrade(fresh, said.append)
+    count = len(said) - 2
+    first = f"migrating 1 of {count}: Tenants, backends, API keys; and the tenant `default`"
+    assert said[:2] == ["waiting for the database", first]
+    assert said[-2].startswith(f"migrating {count} of {count}: ")
+    assert said[-1] == "saving what was migrated"
+    with migrate._connection(fresh) as connection:
+        command.downgrade(migrate.config(connection), "-2")
+    said.clear()
+    migrate.prepare(fresh, said.append) if fresh.startswith("sqlite") else migrate.upgrade(fresh, said.append)
+    assert [each.partition(":")[0] for each in said[1:-1]] == ["migrating 1 of 2", "migrating 2 of 2"]
+    said.clear()
+    migrate.upgrade(fresh, said.append)
+    assert said == ["waiting for the database"]
+
+
 def test_several_processes_may_start_at_once(fresh):
     with ThreadPoolExecutor(4) as threads:
         for each in [threads.submit(migrate.upgrade, fresh) for _ in range(4)]:

@@ -10,7 +10,6 @@ from app.errors import GatewayError
 
 NOT_FOUND, PRECONDITION_FAILED = 404, 412
 DONE = {MAKE: "made", CHANGE: "changed", REMOVE: "removed"}
-_GOING_ON = {MAKE: "making", CHANGE: "changing", REMOVE: "removing"}
 
 
 class Stopped(GatewayError):
@@ -20,13 +19,13 @@ class Stopped(GatewayError):
 
 
 def carry_out(rest: Rest, plan: Plan, *, begin: Callable[[str], None], say: Callable[[str], None]) -> None:
-    """Carries out every step. `begin` is told what begins, `say` what was done, in a line each.
+    """Carries out every step. `begin` is told which one begins, `say` what was done, in a line each.
 
     Raises:
         Stopped: a step failed, or the command was interrupted.
     """
     for number, step in enumerate(plan.steps):
-        begin(f"{_GOING_ON[step.action]} {step.what} ...")
+        begin(f"applying {number + 1} of {len(plan.steps)}: {step.what}")
         try:
             _carry_out(rest, step)
         except KeyboardInterrupt:

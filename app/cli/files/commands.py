@@ -5,18 +5,20 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from typing import Any
 
 from app.cli.files.carrying_out import carry_out
-from app.cli.files.current import read_tenant, tenant_names
+from app.cli.files.current import CurrentTenant, read_tenant, tenant_names
 from app.cli.files.exporting import export
 from app.cli.files.gateway_file import read_files
 from app.cli.files.kinds import KINDS
 from app.cli.files.plan import CHANGE, MAKE, REMOVE, Plan, make_plan
 from app.cli.files.schema import schema
-from app.cli.rest import open_rest
-from app.cli.text import printable
+from app.cli.rest import Rest, open_rest
 from app.errors import GatewayError, InvalidRequest
+from app.terminal.progress import Progress
+from app.terminal.text import printable
 
 DIFFERS = 2
 _SIGNS = {MAKE: "+", CHANGE: "~", REMOVE: "-"}
@@ -42,15 +44,16 @@ def _apply(options: argparse.Namespace) -> int:
     tenants = read_files(options.files, os.environ)
     is_dry = options.check or options.dry_run
     with open_rest(options, is_patient=True) as rest:
-        plan = make_plan(rest, tenants, prune=options.prune)
+        with Progress() as progress:
+            plan = make_plan(rest, tenants, prune=options.prune, begin=progress.begin)
         print(_plan_json(plan) if options.json else _plan_text(plan), flush=True)
         if is_dry or not plan.steps:
             return DIFFERS if plan.steps and options.check else 0
         if not options.yes and not _is_confirmed(options):
             print("trunkline: nothing was changed", file=sys.stderr)
             return 1
-        live = sys.stderr.isatty()
-        carry_out(rest, plan, begin=lambda text: _begin(text, live=live), say=lambda text: _say(text, live=live))
+        with Progress() as progress:
+            carry_out(rest, plan, begin=progress.begin, say=progress.say)
     done = f"{plan.count(MAKE)} made, {plan.count(CHANGE)} changed, {plan.count(REMOVE)} removed"
     print(f"trunkline: {done}", file=sys.stderr)
     return 0
@@ -58,9 +61,8 @@ def _apply(options: argparse.Namespace) -> int:
 
 def export_files(options: argparse.Namespace) -> int:
     """`export`: writes what the gateway has, on stdout or into a file."""
-    with open_rest(options, is_patient=True) as rest:
-        names = options.tenant or tenant_names(rest)
-        tenants = [read_tenant(rest, name, tuple(kind.section for kind in KINDS)) for name in dict.fromkeys(names)]
+    with open_rest(options, is_patient=True) as rest, Progress() as progress:
+        tenants = _read(rest, options.tenant, progress)
     if missing := [tenant.name for tenant in tenants if not tenant.exists]:
         raise GatewayError(f"there is no tenant {', '.join(missing)}")
     exported = export(tenants)
@@ -73,6 +75,16 @@ def export_files(options: argparse.Namespace) -> int:
         words = "a secret is a reference that is" if count == 1 else f"{count} secrets are references that are"
         print(f"trunkline: {words} to be filled in; the head of the file names the variables", file=sys.stderr)
     return 0
+
+
+def _read(rest: Rest, names: Sequence[str] | None, progress: Progress) -> list[CurrentTenant]:
+    """Everything of these tenants; by default of all."""
+    progress.begin("reading the list of tenants")
+    found, names = list[CurrentTenant](), list(dict.fromkeys(names or tenant_names(rest)))
+    for number, name in enumerate(names, 1):
+        progress.begin(f"reading {number} of {len(names)}: tenant {name}")
+        found.append(read_tenant(rest, name, tuple(kind.section for kind in KINDS)))
+    return found
 
 
 def _write(path: str, text: str) -> None:
@@ -116,13 +128,3 @@ def _plan_json(plan: Plan) -> str:
         return {"action": step.action, **named, "changes": changed}
 
     return json.dumps({"steps": [shown(step) for step in plan.steps], "same": plan.same}, indent=2)
-
-
-def _begin(text: str, *, live: bool) -> None:
-    if live:
-        print(printable(text), end="", file=sys.stderr, flush=True)
-
-
-def _say(text: str, *, live: bool) -> None:
-    """One line for each step; on a terminal it replaces what has begun."""
-    print(("\r\033[K" if live else "") + printable(text), file=sys.stderr, flush=True)

@@ -1,6 +1,6 @@
 """Compares files with a gateway: which steps make the gateway what the files say, in an order in which they succeed."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,15 +47,19 @@ class Plan:
         return sum(step.action == action for step in self.steps)
 
 
-def make_plan(rest: Rest, tenants: Sequence[WantedTenant], *, prune: bool) -> Plan:
+def make_plan(
+    rest: Rest, tenants: Sequence[WantedTenant], *, prune: bool, begin: Callable[[str], None] = lambda _: None
+) -> Plan:
     """What has to be done. With `prune`, what a section of a file does not name is removed; a section that is not in
-    the files is left alone.
+    the files is left alone. `begin` is told what is compared next.
 
     Raises:
         GatewayError: the gateway does not answer, or refuses.
     """
-    of_tenants, made, removed, same = list[Step](), list[Step](), list[Step](), 0
+    of_tenants, made, removed, same, compared = list[Step](), list[Step](), list[Step](), 0, 0
+    total = sum(len(objects) for wanted in tenants for objects in wanted.sections.values())
     for wanted in tenants:
+        begin(f"reading tenant {wanted.name}")
         current = read_tenant(rest, wanted.name, tuple(wanted.sections))
         own = list(_tenant_steps(wanted, current))
         same += not own
@@ -64,6 +68,8 @@ def make_plan(rest: Rest, tenants: Sequence[WantedTenant], *, prune: bool) -> Pl
             objects = wanted.sections.get(kind.section, {})
             there = current.sections.get(kind.section, {})
             for name, one in objects.items():
+                compared += 1
+                begin(f"comparing {compared} of {total}: {kind.one} {wanted.name}/{name}")
                 step = _made(one, wanted.name) if name not in there else _changed(rest, one, wanted.name, there[name])
                 same += step is None
                 made += [] if step is None else [step]

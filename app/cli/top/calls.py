@@ -12,7 +12,7 @@ from app.cli.members import members_of
 from app.cli.resources import print_json, print_table, query_text
 from app.cli.rest import Rest, open_rest, segment
 from app.cli.tables import one_line
-from app.cli.text import printable
+from app.terminal.text import printable
 
 FIRST = ("at", "tool", "outcome", "duration_ms", "backend", "subject", "client_name", "method", "session", "request_id")
 FIRST_OF_GROUPS = ("name", "within", "count", "errors", "p50_ms", "p99_ms", "bytes_in", "bytes_out")

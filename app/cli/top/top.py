@@ -9,10 +9,10 @@ import time
 from datetime import UTC, datetime
 
 from app.cli.rest import Refused, Rest, open_rest
-from app.cli.tables import cut
 from app.cli.top.frame import Query, Snapshot, frame
 from app.cli.top.screen import Screen, ScreenFailed
 from app.errors import GatewayError, InvalidRequest
+from app.terminal.text import cut
 
 ONCE_ROWS = 20
 MEASURE_S, MEASURED_WITHIN = 0.5, 6  # a node measures within two seconds of the first request; --once waits for it

@@ -12,8 +12,8 @@ from typing import Any
 from app.cli.resources import print_json, print_table
 from app.cli.rest import Rest, open_rest, segment
 from app.cli.tables import one_line
-from app.cli.text import printable
 from app.errors import GatewayError, InvalidRequest
+from app.terminal.text import printable
 
 FIRST = ("number", "at", "side", "direction", "kind", "method", "tool", "member", "took_ms", "size", "pair", "payload")
 FOLLOW_S = 1.0

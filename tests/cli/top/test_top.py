@@ -20,8 +20,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from app.cli.tables import columns_of, cut
 from app.cli.top.frame import MAX_NODES, Query, Snapshot, frame, title_line
+from app.terminal.text import columns_of, cut
 from tests.integration.gateway import ECHO, Endpoint, Gateway, running_gateway
 from tests.integration.wire import initialize
 from tests.programs import run_program
