@@ -346,11 +346,12 @@ class NodeUnavailable(GatewayError, reason="node_unavailable", retry_after_s=1.0
     hint = "Send the request again in a moment; the session is not lost."
 
 
+AGAIN = "Send the request again in a moment."
+
+
 def nodes_unavailable(silent: Iterable[str]) -> NodeUnavailable:
     """For an administrator, where a session was not found and one of these nodes may have it."""
-    return NodeUnavailable(
-        f"no answer from {', '.join(silent)}, which may have this session", hint="Send the request again in a moment."
-    )
+    return NodeUnavailable(f"no answer from {', '.join(silent)}, which may have this session", hint=AGAIN)
 
 
 class StorageUnavailable(GatewayError, reason="storage_unavailable", retry_after_s=2.0):

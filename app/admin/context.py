@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any, Protocol
 
 from fastapi import Depends, Request
@@ -19,7 +20,7 @@ from app.calls.query import CallGroup
 from app.catalog.entries import Decision, Entry
 from app.domain import DEFAULT_TENANT, BackendSpec, Limits, Principal, Scope, Tenant, is_name
 from app.errors import Conflict, Disabled, Forbidden, InvalidRequest, NotFound
-from app.http.dependencies import CurrentPrincipal
+from app.http.dependencies import CurrentPrincipal, authenticate_again
 from app.http.request_ids import named
 from app.limits.rate_limiter import RateLimiter
 from app.protocol.toolset.listing import ToolsetListing
@@ -35,7 +36,7 @@ from app.storage.tools.guides import GuideRepository
 from app.storage.tools.recipes import RecipeRepository
 from app.storage.tools.toolsets import ToolsetRepository
 from app.this_node.activity import Shown
-from app.this_node.inspecting import InspectionAsked, InspectionView, Opened, Seen
+from app.this_node.inspection_views import InspectionAsked, InspectionView, Opened, Seen
 from app.this_node.limits_use import LimitsUse
 from app.this_node.listing import CallWindow, Gathered, Listing, Window
 from app.this_node.problems.problem import Problem
@@ -104,6 +105,7 @@ class NodeView(Protocol):
     async def calls(self, tenant: str, window: CallWindow) -> Listing[CallView]: ...
     async def call_groups(self, tenant: str, window: CallWindow, by: str) -> Gathered[CallGroup]: ...
     async def open_inspection(self, tenant: str, asked: InspectionAsked) -> Opened | None: ...
+    async def confirm_inspection(self, tenant: str, inspection: str) -> InspectionView | None: ...
     async def inspections(self, tenant: str) -> Gathered[InspectionView]: ...
     async def inspected(self, tenant: str, inspection: str, after: int, limit: int) -> Seen | None: ...
     async def close_inspection(self, tenant: str, inspection: str) -> bool: ...
@@ -187,6 +189,7 @@ class Access:
     principal: Principal
     admin: AdminContext
     request_id: str
+    ask_again: Callable[[], Awaitable[Principal]]  # as `http.dependencies.authenticate_again`
 
     @property
     def reach(self) -> str | None:
@@ -200,6 +203,17 @@ class Access:
         concerned = self.tenant if tenant is None else tenant
         now = self.admin.now()
         return Act(concerned, self.principal.identity, action, target, now, self.request_id, detail, changes)
+
+    async def require_still(self, scope: Scope) -> None:
+        """Asks the database, after a wait, whether the credential is still valid and has this scope in the tenant.
+
+        Raises:
+            Unauthenticated, Disabled: it is not.
+            Forbidden: it has not.
+        """
+        principal = await self.ask_again()
+        if principal.identity != self.principal.identity or not has_scope(principal, self.tenant, scope):
+            raise Forbidden([scope], held=principal.scopes)
 
     def require_grant(self, scopes: Collection[str], field: str) -> None:
         """Checks that this principal may grant the scopes; `field` of the body has them.
@@ -231,7 +245,8 @@ class Access:
 
 
 def _access(tenant: str, principal: Principal, request: Request) -> Access:
-    return Access(tenant, principal, request.app.state.admin_context, named(request.scope).request)
+    ask_again = partial(authenticate_again, request)
+    return Access(tenant, principal, request.app.state.admin_context, named(request.scope).request, ask_again)
 
 
 def _needs(

@@ -152,11 +152,26 @@ class Authenticator:
         if match is None:
             with self._trying(address):
                 raise self._refusal(_form_of(header_value))
-        text, digest = match[1].decode("ascii"), sha256(header_value).digest()
-        keys, tokens = self._keys, self._tokens
+        key, verify = self._way(header_value, match[1].decode("ascii"), target)
+        return await self._verify_once(key, address, verify)
+
+    async def authenticate_again(self, header_value: bytes, target: Target | None = None) -> Principal:
+        """As `authenticate`, by the database instead of by what is remembered: for what goes on after its request."""
+        match = _bearer(header_value)
+        if match is None:
+            raise self._refusal(_form_of(header_value))
+        _, verify = self._way(header_value, match[1].decode("ascii"), target)
+        try:
+            return await self._verified(verify)
+        except (CredentialRefused, Disabled) as refusal:
+            raise self._refusal(refusal if isinstance(refusal, Disabled) else refusal.facts) from None
+
+    def _way(self, header_value: bytes, text: str, target: Target | None) -> tuple[bytes, _Verify]:
+        """By which a credential is remembered, and how it is verified: it is a key, or a token."""
+        keys, tokens, digest = self._keys, self._tokens, sha256(header_value).digest()
         if tokens is None or target is None or text.startswith(PREFIX) or "." not in text:
-            return await self._verify_once(digest, address, lambda: keys.verify(text))
-        return await self._verify_once(_of_token(digest, target), address, lambda: tokens.verify(text, target))
+            return digest, lambda: keys.verify(text)
+        return _of_token(digest, target), lambda: tokens.verify(text, target)
 
     async def confirm(self, principal: Principal) -> None:
         """Checks that the key of a principal that another node has let in is still valid, or that the issuer of its
@@ -276,9 +291,7 @@ class Authenticator:
             return kept  # without a query: a database that hangs would delay it
         revoked = self.watch.count
         try:
-            principal = await verify()
-            if self._switches is not None:
-                await self._switches.require_on(principal)
+            principal = await self._verified(verify)
         except StorageUnavailable:
             kept = self._kept(key)
             if kept is None:
@@ -296,6 +309,12 @@ class Authenticator:
         # After a revocation during the look-up the result may be outdated, and is not remembered.
         if self.watch.count == revoked and remember_s > 0:
             _remember(self._known, key, (principal, self._clock() + remember_s))
+        return principal
+
+    async def _verified(self, verify: _Verify) -> Principal:
+        principal = await verify()
+        if self._switches is not None:
+            await self._switches.require_on(principal)
         return principal
 
     def _kept(self, key: bytes) -> Principal | None:

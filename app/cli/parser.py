@@ -57,6 +57,7 @@ _INSPECT = """
 examples:
   trunkline inspect 1f0c7a52d3e4 --tenant acme --reason "ticket 4711" --follow
   trunkline inspect 1f0c7a52d3e4 --tenant acme --reason "ticket 4711" --payloads --minutes 5 --jsonl seen.jsonl
+  trunkline inspect --backend time --tenant acme --reason "its handshake fails" --payloads --follow
 With --follow or --jsonl it ends at Ctrl-C; else see `trunkline inspections`.
 """
 _CALLS = """
@@ -202,9 +203,11 @@ def _add_calls_command(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 
 def _add_inspect_command(commands: "Commands[argparse.ArgumentParser]") -> None:
-    inspect = add_command(commands, "inspect", "look at the messages of a session from now on", _INSPECT)
+    inspect = add_command(commands, "inspect", "look at the messages of sessions from now on", _INSPECT)
     add_gateway_options(inspect)
-    inspect.add_argument("session", metavar="SESSION", help="its id in `sessions list`")
+    inspect.add_argument("session", metavar="SESSION", nargs="?", help="its id in `sessions list`")
+    next_help = "instead of SESSION: the next sessions of a backend or toolset, from `initialize` on"
+    inspect.add_argument("--backend", metavar="NAME", help=next_help)
     inspect.add_argument("--tenant", type=name_of("tenant"), default=DEFAULT_TENANT, help="default: default")
     inspect.add_argument("--reason", required=True, help="why; the tenant sees it")
     inspect.add_argument("--payloads", action="store_true", help="also what the messages say, secrets masked")

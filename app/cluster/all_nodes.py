@@ -16,14 +16,22 @@ from app.calls.kept import CallArchive
 from app.calls.query import CallGroup
 from app.calls.query import added as added_groups
 from app.domain import BackendSpec, Limits, Principal
-from app.errors import GatewayError, nodes_unavailable
+from app.errors import AGAIN, GatewayError, NodeUnavailable, nodes_unavailable
 from app.logs import current
 from app.peers.client import PeerClient, PeerRequest
 from app.peers.credentials import Word
 from app.routing.routes import NodeRecord
 from app.sandbox.report import SandboxView
 from app.this_node.activity import NodeActivity, Shown, together
-from app.this_node.inspecting import Inspecting, InspectionAsked, InspectionView, Opened, Seen
+from app.this_node.inspecting import Inspecting
+from app.this_node.inspection_views import (
+    InspectionAsked,
+    InspectionView,
+    Opened,
+    Seen,
+    seen_together,
+    views_together,
+)
 from app.this_node.limits_use import LimitsUse, added
 from app.this_node.listing import CallWindow, Gathered, Listing, Ranked, Window, merged, place_of_event
 from app.this_node.overview import NodeOverview
@@ -50,7 +58,7 @@ WRITTEN_AFTER_S = 5.0  # by then calls are in the database, if they are kept the
 MAX_ANSWER_BYTES = 16 << 20
 OVERVIEW = "/internal/overview/"
 CREDENTIAL = "credential"
-_CHANGING = frozenset({"end", "restart", "inspect", "close_inspection"})
+_CHANGING = frozenset({"end", "restart", "inspect", "confirm_inspection", "close_inspection"})
 ALL = "-"  # for all tenants; no tenant can have this name
 _NOBODY = Principal("", "node", "", frozenset())  # for requests of the node itself
 
@@ -182,24 +190,44 @@ class AllNodes:
         return told.rows[0] if told.rows else None
 
     async def open_inspection(self, tenant: str, asked: InspectionAsked) -> Opened | None:
-        """Opens an inspection where its session is; None if no node has it.
+        """Opens an inspection where its session is, None if no node has it; or on every node, where it is of a backend.
+        If this raises, or the answer is a refusal, parts of it may be open, which end soon.
 
         Raises:
-            NodeUnavailable: a node that may have it did not answer.
+            NodeUnavailable: a node that may have the session, or is to have a part, did not answer.
         """
+        peers = list(self._peers())
+        if not asked.session and peers:
+            asked = asked.among([self._own.status().id, *(each.id for each in peers)])
         words = {"tenant": tenant, **asked.words()}
-        if own := answer_for(self._own, "inspect", words):
-            opened: Opened = own[0]
-            return opened
-        told = await self._ask_others("inspect", list[Opened], **words)
+        rows: list[Opened] = list(answer_for(self._own, "inspect", words))
+        if asked.session and rows:
+            return rows[0]
+        told = await self._ask_others("inspect", list[Opened], peers, **words)
+        rows += told.rows
+        if told.silent and not asked.session:
+            raise NodeUnavailable(
+                f"no answer from {', '.join(told.silent)}, whose sessions it would not see", hint=AGAIN
+            )
+        if told.silent and not rows:
+            raise nodes_unavailable(told.silent)
+        views = [each.view for each in rows if each.view is not None]
+        refusal = next((each for each in rows if each.view is None), None)
+        return refusal or (Opened(views_together(views)[0]) if views else None)
+
+    async def confirm_inspection(self, tenant: str, inspection: str) -> InspectionView | None:
+        """Who has opened it may still do so. None, or without some of its nodes: it has ended.
+
+        Raises as `end_session`."""
+        told = await self._gather("confirm_inspection", list[InspectionView], tenant=tenant, inspection=inspection)
         if not told.rows and told.silent:
             raise nodes_unavailable(told.silent)
-        return told.rows[0] if told.rows else None
+        return views_together(told.rows)[0] if told.rows else None
 
     async def inspections(self, tenant: str) -> Gathered[InspectionView]:
         """The tenant's inspections, open and lately ended, the newest first."""
         found = await self._gather("inspections", list[InspectionView], tenant=tenant)
-        return Gathered(sorted(found.rows, key=lambda each: each.opened_at, reverse=True), found.silent)
+        return Gathered(views_together(found.rows), found.silent)
 
     async def inspected(self, tenant: str, inspection: str, after: int, limit: int) -> Seen | None:
         """Messages of an inspection on any node; None if there is no such inspection. Raises as `end_session`."""
@@ -207,7 +235,7 @@ class AllNodes:
         found = await self._gather("inspected", list[Seen], tenant=tenant, **asked)
         if not found.rows and found.silent:
             raise nodes_unavailable(found.silent)
-        return found.rows[0] if found.rows else None
+        return seen_together(found.rows, limit, found.silent)
 
     async def close_inspection(self, tenant: str, inspection: str) -> bool:
         """Closes an inspection on any node; False if none was open. Raises as `end_session`."""
@@ -337,6 +365,9 @@ def _of_inspections(inspecting: Inspecting, what: str, tenant: str, query: dict[
     if what == "inspected":
         seen = inspecting.seen(tenant, named, int(query.get("after", "0")), int(query.get("limit", "0")))
         return [] if seen is None else [seen]
+    if what == "confirm_inspection":
+        view = inspecting.confirm(tenant, named)
+        return [] if view is None else [view]
     return [inspecting.close(tenant, named)] if what == "close_inspection" else None
 
 

@@ -174,7 +174,9 @@ class Reconciler:
             *(Notice(Kind.ISSUER_CHANGED, issuer) for issuer in issuers),
             *(
                 Notice(Kind.TENANT_CHANGED, (tenant,))
-                for tenant in {key[0] for key in keys} | tenants_off ^ self._local.tenants_off.keys()
+                for tenant in {key[0] for key in keys}
+                | self._local.inspected()
+                | tenants_off ^ self._local.tenants_off.keys()
             ),
             *(Notice(Kind.BACKEND_CHANGED, key) for key in keys),
         ]

@@ -23,19 +23,30 @@ async def authenticate(request: Request) -> Principal:
     RateLimited: too many invalid ones came from this address.
     StorageUnavailable: the credential cannot be looked up now.
     """
+    authenticator, header_value, target = _asked(request)
+    address = client_address(request.scope)
+    principal = await authenticator.authenticate(header_value, target, limited_address(address))
+    request.scope[LET_IN] = BY_KEY
+    authenticator.uses.note(principal, address)
+    return principal
+
+
+async def authenticate_again(request: Request) -> Principal:
+    """Asks the database whether the credential of this request, which was let in, still is what it was. Raises as
+    `authenticate`."""
+    authenticator, header_value, target = _asked(request)
+    return await authenticator.authenticate_again(header_value or b"", target)
+
+
+def _asked(request: Request) -> tuple[Authenticator, bytes | None, Target | None]:
     values = [value for name, value in request.scope["headers"] if name == b"authorization"]
     authenticator: Authenticator = request.app.state.admin_context.authenticator
     # Where Host was not checked (/metrics) there is no base URL, so no token can have us as its audience: only keys.
     base_url = request.scope.get(BASE_URL)
     tenant = request.path_params.get("tenant", DEFAULT_TENANT)
-    target = None if base_url is None else Target(tenant, "", base_url)
     # Two headers become one with a comma, which is no credential.
-    address = client_address(request.scope)
     header_value = b", ".join(values) if values else None
-    principal = await authenticator.authenticate(header_value, target, limited_address(address))
-    request.scope[LET_IN] = BY_KEY
-    authenticator.uses.note(principal, address)
-    return principal
+    return authenticator, header_value, None if base_url is None else Target(tenant, "", base_url)
 
 
 class AuthenticatedRoute(APIRoute):

@@ -1,4 +1,4 @@
-"""Inspection: which session is looked at, by whom, why and until when; and the messages that were seen, bounded."""
+"""Inspection: what is looked at, by whom, why and until when; and the messages that were seen, bounded."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -8,16 +8,17 @@ from typing import Literal
 from app.inspections.looking_time import LookingTime
 from app.inspections.masking import Mask
 from app.inspections.memory import InspectionMemory
-from app.inspections.message import InspectedMessage
+from app.inspections.message import InspectedMessage, Numbers, Place
 
-Ending = Literal["time", "session_ended", "closed", "revoked", "forbidden", "shutdown"]
+Ending = Literal["time", "session_ended", "closed", "revoked", "forbidden", "not_confirmed", "standstill", "shutdown"]
 LEAVES_MESSAGES: frozenset[Ending] = frozenset({"time", "session_ended"})  # after another end nobody may see them
 Identity = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What an administrator has opened. Times are Unix time; `opener` is the identity of a principal."""
+    """What an administrator has opened. Without a `session` it sees the next ones of the backend or toolset. Times are
+    Unix time; `opener` is the identity of a principal."""
 
     id: str
     tenant: str
@@ -32,9 +33,8 @@ class About:
 
 
 class Inspection:
-    """The messages of one session, the newest ones that fit into the `memory`. `secrets_of` returns the secrets of a
-    member of a toolset by its name, or None if they are not known: then no more payloads are kept. Where `looking_time`
-    is used up, neither."""
+    """The newest messages that fit into the `memory`. `secrets_of` returns the secrets of a member of a toolset by its
+    name, or None if they are not known: then no more payloads are kept. Where `looking_time` is used up, neither."""
 
     def __init__(
         self,
@@ -43,14 +43,15 @@ class Inspection:
         memory: InspectionMemory,
         secrets_of: Callable[[str], Iterable[str] | None],
         looking_time: LookingTime | None = None,
+        place: Place | None = None,
     ) -> None:
+        self.numbers = Numbers(place)
         self._looking_time = looking_time or LookingTime()
         self.about, self._mask, self._memory, self._secrets_of = about, mask, memory, secrets_of
         self._members = {""}
         self._is_mask_complete = True
         self._messages: deque[InspectedMessage] = deque()
-        self.bytes = self.dropped = 0
-        self.next_number = 1
+        self.bytes = self.dropped = self.seen = self.sessions = self.missed = 0
         self.ended_at: float | None = None
         self.ending: Ending | None = None
 
@@ -71,15 +72,14 @@ class Inspection:
         """Keeps a message that has passed; after the end nothing."""
         if not self.is_open:
             return
-        self.next_number = message.number + 1
+        self.seen += 1
         if message.pair and (other := self.message(message.pair)) is not None:
             other.found_pair(message.number)
         if message.member not in self._members:
             self._meet(message.member)
         if self.about.payloads and self._is_mask_complete and self._looking_time.is_left():
-            began = self._looking_time.clock()
-            message.keep_payload(*self._mask.message(line))
-            self._looking_time.use(self._looking_time.clock() - began)
+            with self._looking_time.using():
+                message.keep_payload(*self._mask.message(line))
         elif self.about.payloads:
             message.keep_payload(None, True, 0)
         if not self._memory.take(self, message.kept_bytes):
@@ -87,6 +87,14 @@ class Inspection:
             return
         self._messages.append(message)
         self.bytes += message.kept_bytes
+
+    def learn(self, secrets: Iterable[str]) -> None:
+        """These are masked too, from now on."""
+        self._mask.learn(secrets)
+
+    def met(self, member: str) -> bool:
+        """Whether it has seen messages of this member of a toolset."""
+        return member in self._members
 
     def _meet(self, member: str) -> None:
         self._members.add(member)
@@ -99,13 +107,11 @@ class Inspection:
     # --- for who looks
 
     def message(self, number: int) -> InspectedMessage | None:
-        """One message, if it is kept."""
-        first = self._messages[0].number if self._messages else number + 1
-        index = number - first
-        found = self._messages[index] if 0 <= index < len(self._messages) else None
-        if found is not None and found.number == number:
-            return found
-        return next((each for each in self._messages if each.number == number), None)  # one was dropped between
+        """One message, if it is kept. Fast for those of the last moments."""
+        for each in reversed(self._messages):
+            if each.number <= number:
+                return each if each.number == number else None
+        return None
 
     def after(self, number: int) -> Iterator[InspectedMessage]:
         """The messages with higher numbers, oldest first."""

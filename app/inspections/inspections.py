@@ -11,6 +11,7 @@ from app.inspections.inspection import LEAVES_MESSAGES, About, Ending, Inspectio
 from app.inspections.looking_time import LookingTime, of_node
 from app.inspections.masking import Mask
 from app.inspections.memory import InspectionMemory
+from app.inspections.message import Place
 
 MAX_OPEN = 64  # on a node
 MAX_OPEN_OF_TENANT = 16
@@ -46,19 +47,25 @@ class Inspections:
         return self._memory.bytes
 
     def open(
-        self, about: About, mask: Mask, secrets_of: Callable[[str], Iterable[str] | None] = lambda member: None
+        self,
+        about: About,
+        mask: Mask,
+        secrets_of: Callable[[str], Iterable[str] | None] = lambda member: None,
+        place: Place | None = None,
     ) -> Inspection:
-        """A new one, which sees nothing yet. `secrets_of` as in Inspection.
+        """A new one, which sees nothing yet. `secrets_of` and `place` as in Inspection.
 
         Raises:
-            Conflict: the session is inspected already, or this node keeps nothing.
+            Conflict: the same is inspected already, or this node keeps nothing.
             QuotaExceeded: too many are open.
         """
         if not self._memory.max_bytes:
             raise Conflict("this node keeps no messages: its INSPECTION_MEMORY_MB is 0")
         for each in self._open.values():
-            if (each.about.tenant, each.about.session) == (about.tenant, about.session):
-                raise Conflict(f"this session is inspected already: {each.about.id}")
+            if _object(each.about) == _object(about):
+                raise Conflict(
+                    f"this {'session' if about.session else 'backend'} is inspected already: {each.about.id}"
+                )
         theirs = sum(each.about.tenant == about.tenant for each in self._open.values())
         if theirs >= MAX_OPEN_OF_TENANT or len(self._open) >= MAX_OPEN:
             words = (
@@ -66,7 +73,7 @@ class Inspections:
             )
             raise QuotaExceeded("inspections", words, retry_after_s=60.0)
         looking_time = LookingTime(within=self._looking_time)
-        inspection = self._open[about.id] = Inspection(about, mask, self._memory, secrets_of, looking_time)
+        inspection = self._open[about.id] = Inspection(about, mask, self._memory, secrets_of, looking_time, place)
         return inspection
 
     def of(self, tenant: str) -> Sequence[Inspection]:
@@ -119,3 +126,8 @@ class Inspections:
         yield from list(self._open.values())
         for ended in self._ended.values():
             yield from ended
+
+
+def _object(about: About) -> tuple[str, str]:
+    """What it looks at: a session, or the next ones of a backend."""
+    return about.tenant, about.session or f"/{about.backend}"

@@ -1,7 +1,8 @@
 """LookingTime: how much of the event loop's time may be spent on masking, so that nobody else waits for it."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Optional
 
 SHARE_OF_INSPECTION, SHARE_OF_NODE = 0.05, 0.1  # of the time that passes
@@ -18,16 +19,25 @@ class LookingTime:
         saved_s: float = SAVED_S,
         *,
         within: Optional["LookingTime"] = None,
-        clock: Callable[[], float] = time.perf_counter,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._share, self._saved_s, self._within, self.clock = share, saved_s, within, clock
+        self._share, self._saved_s, self._within, self._clock = share, saved_s, within, clock
         self._left, self._at = saved_s, clock()
 
     def is_left(self) -> bool:
-        now = self.clock()
+        now = self._clock()
         self._left = min(self._saved_s, self._left + (now - self._at) * self._share)
         self._at = now
         return self._left > 0 and (self._within is None or self._within.is_left())
+
+    @contextmanager
+    def using(self) -> Iterator[None]:
+        """Counts what the processor does within this block: that others have it meanwhile is not its fault."""
+        began = time.thread_time()
+        try:
+            yield
+        finally:
+            self.use(time.thread_time() - began)
 
     def use(self, seconds: float) -> None:
         self._left -= seconds

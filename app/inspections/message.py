@@ -1,6 +1,9 @@
-"""InspectedMessage: one message of an inspected session, as it passed one side of the gateway."""
+"""InspectedMessage: one message of an inspected session, as it passed one side of the gateway. Numbers: those of the
+messages of one inspection."""
 
-from typing import Literal
+import time
+from collections.abc import Callable
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -32,6 +35,7 @@ class InspectedMessage(msgspec.Struct, gc=False):
     payload: str | None = None
     is_cut: bool = False  # there was more of the payload, or all of it was too much
     secrets: int = 0  # places of the payload that are masked
+    session: str = ""
 
     def keep_payload(self, payload: str | None, is_cut: bool, secrets: int) -> None:
         self.payload, self.is_cut, self.secrets = payload, is_cut, secrets
@@ -44,3 +48,35 @@ class InspectedMessage(msgspec.Struct, gc=False):
         """The memory that it takes, about."""
         payload = 0 if self.payload is None else len(self.payload) * (1 if self.payload.isascii() else 4)
         return FIXED_BYTES + len(self.method) + len(self.id) + len(self.tool) + payload
+
+
+class Place(NamedTuple):
+    """Of one node among those that have parts of the same inspection."""
+
+    number: int
+    among: int
+
+
+class Numbers:
+    """1, 2, 3 …; where other nodes have parts too, by the time that has passed: so the numbers of all nodes are in the
+    order of their messages, and no two are the same."""
+
+    def __init__(self, place: Place | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._place, self._clock, self._began = place, clock, clock()
+        self.last = 0
+
+    def next(self) -> int:
+        """The number of the next message."""
+        if self._place is None:
+            self.last += 1
+        else:
+            number, among = self._place
+            self.last = max(self._moment(), self.last // among + 1) * among + number
+        return self.last
+
+    def bound(self) -> int | None:
+        """No later message has a lower number; None where nobody needs to know."""
+        return None if self._place is None else self._moment() * self._place.among
+
+    def _moment(self) -> int:
+        return 1 + int((self._clock() - self._began) * 1_000_000)

@@ -20,7 +20,6 @@ from app.protocol.jsonrpc import (
     dump,
     error_response,
     parse_backend,
-    several,
     string_of,
 )
 
@@ -46,13 +45,20 @@ class _Asked(NamedTuple):
 
 
 class Recorder:
-    """`is_pooled`: the session is the gateway's own, for clients that name none."""
+    """Of one session. `is_pooled`: it is the gateway's own, for clients that name none."""
 
-    def __init__(self, inspection: Inspection, clock: Callable[[], float], *, is_pooled: bool = False) -> None:
-        self._inspection, self._clock, self._is_pooled = inspection, clock, is_pooled
+    def __init__(
+        self, inspection: Inspection, clock: Callable[[], float], *, session: str = "", is_pooled: bool = False
+    ) -> None:
+        self._inspection, self._clock = inspection, clock
+        self._session, self._is_pooled = session, is_pooled
         self._open: dict[Key, _Asked] = {}
         self._calls: dict[bytes, int] = {}  # the client's request, by the gateway's id
         self._cause = 0  # what is being passed on
+
+    def become_pooled(self) -> None:
+        """Clients that name no session share it from now on."""
+        self._is_pooled = True
 
     # --- the client's side
 
@@ -113,11 +119,8 @@ class Recorder:
         self._record("backend", "to_server", message, line, pair, member)
 
     def from_backend(self, line: bytes, member: str = "") -> None:
-        """A process has written a line; `passed_on` ends what it causes. The messages of a batch are not matched."""
-        batch = several(line) if _parsed(line) is None else []
-        for each in batch:
-            self._heard("backend", "to_client", each, member=member)
-        self._cause = 0 if batch else self._heard("backend", "to_client", line, member=member)
+        """A process has written a message; `passed_on` ends what it causes."""
+        self._cause = self._heard("backend", "to_client", line, member=member)
 
     def passed_on(self) -> None:
         self._cause = 0
@@ -131,26 +134,31 @@ class Recorder:
         self, side: Side, direction: Direction, message: Message | None, line: bytes, pair: int, member: str
     ) -> int:
         if message is None:
-            return self._keep(side, direction, "invalid", line, pair=pair, member=member)
+            number = self._inspection.numbers.next()
+            return self._keep(number, side, direction, "invalid", line, pair=pair, member=member)
         return self._add(side, direction, message, line, pair=pair, member=member)
 
     def _add(
         self, side: Side, direction: Direction, message: Message, line: bytes, *, pair: int = 0, member: str = ""
     ) -> int:
+        number = self._inspection.numbers.next()
         if isinstance(message, Response):
             other: Direction = "to_client" if direction == "to_server" else "to_server"
             asked = self._open.pop((side, member, other, message.id), None)
             kind: Kind = "error" if message.member == "error" else "result"
-            return self._keep(side, direction, kind, line, asked=asked, id=message.id, pair=pair, member=member)
+            return self._keep(number, side, direction, kind, line, asked=asked, id=message.id, pair=pair, member=member)
         name = string_of((message.params or {}).get(TARGETS.get(message.method, ""))) or ""
-        about = _Asked(self._inspection.next_number, self._clock(), message.method, name)
+        about = _Asked(number, self._clock(), message.method, name)
         if isinstance(message, Request):
             _bounded(self._open)[side, member, direction, message.id] = about
-            return self._keep(side, direction, "request", line, about=about, id=message.id, pair=pair, member=member)
-        return self._keep(side, direction, "notification", line, about=about, pair=pair, member=member)
+            return self._keep(
+                number, side, direction, "request", line, about=about, id=message.id, pair=pair, member=member
+            )
+        return self._keep(number, side, direction, "notification", line, about=about, pair=pair, member=member)
 
     def _keep(  # noqa: PLR0913 - the members of a message
         self,
+        number: int,
         side: Side,
         direction: Direction,
         kind: Kind,
@@ -164,7 +172,7 @@ class Recorder:
     ) -> int:
         now, known = self._clock(), about or asked
         message = InspectedMessage(
-            self._inspection.next_number,
+            number,
             now,
             side,
             direction,
@@ -177,6 +185,7 @@ class Recorder:
             pair,
             0 if asked is None else asked.number,
             None if asked is None else round((now - asked.at) * 1000, 3),
+            session=self._session,
         )
         self._inspection.add(message, line)
         return message.number

@@ -16,12 +16,13 @@ from app.processes.link import BackendLink
 class SessionLink:
     """Sends to the session's process, or to the bridge before it."""
 
-    __slots__ = ("_asking", "_lease", "_link", "_metrics", "rest")
+    __slots__ = ("_asking", "_lease", "_link", "_metrics", "_tap", "rest")
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._lease: LinkLease | None = None
         self._link: BackendLink | None = None
+        self._tap: Tap | None = None
         self._asking: anyio.CancelScope | None = None
         self.rest: Rest | None = None
 
@@ -64,16 +65,25 @@ class SessionLink:
         self._lease = lease
         self._link = link = lease.link
         link.attach(session)
+        self._put_tap(session)
 
     def bridge(self, session: BridgedSession) -> None:
         """Puts a bridge between the session and its process, which speaks 2026-07-28 only."""
         assert self._link is not None
-        self._link = BridgedLink(self._link, session)
+        bare = self._link if self._tap is None else retapped(self._link, session, None)
+        self._link = BridgedLink(bare, session)
+        self._put_tap(session)  # behind the bridge
 
     def tap(self, tap: Tap | None, session: BridgedSession) -> None:
-        """`tap` is told what passes the link from now on; None: nobody any more."""
-        if self._link is not None:
+        """`tap` is told what passes the link from now on, also one that the session gets later; None: nobody any
+        more."""
+        had, self._tap = self._tap, tap
+        if self._link is not None and (had is not None or tap is not None):
             self._link = retapped(self._link, session, tap)
+
+    def _put_tap(self, session: BridgedSession) -> None:
+        if self._tap is not None:
+            self.tap(self._tap, session)
 
     def send(self, line: bytes) -> None:
         """Writes a line of the client.

@@ -4,8 +4,9 @@ PassingLink: what a link around another one passes on as it is."""
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
-from app.errors import GatewayError
+from app.errors import GatewayError, InvalidMessage
 from app.processes.link import BackendLink, BackendListener, CallListener, Exit
+from app.protocol.jsonrpc import parse_backend, several
 
 Outer = Callable[[bytes], bytes | None]
 
@@ -17,7 +18,7 @@ class Tap(Protocol):
         """A line is written. `outer`: the session's id of a call, by that which is in the line."""
 
     def from_backend(self, line: bytes, member: str = "") -> None:
-        """A line has come; `passed_on` follows when all that it causes has happened."""
+        """A message has come; `passed_on` follows when all that it causes has happened."""
 
     def passed_on(self) -> None: ...
 
@@ -80,11 +81,14 @@ class TappedLink(PassingLink):
     # --- CallListener
 
     def backend_sent(self, line: bytes) -> None:
-        self._tap.from_backend(line, self._member)
-        try:
-            self._listener.backend_sent(line)
-        finally:
-            self._tap.passed_on()
+        """The messages of a batch are handed over one by one, as the listener would take them: so each is known to be
+        what it causes."""
+        for each in _messages(line):
+            self._tap.from_backend(each, self._member)
+            try:
+                self._listener.backend_sent(each)
+            finally:
+                self._tap.passed_on()
 
     def backend_sent_too_much(self, beginning: bytes, end: bytes = b"") -> None:
         self._listener.backend_sent_too_much(beginning, end)
@@ -105,3 +109,11 @@ def retapped(
         return link
     bare = link.removed() if isinstance(link, TappedLink) else link
     return bare if tap is None else TappedLink(bare, listener, tap, member, outer)
+
+
+def _messages(line: bytes) -> list[bytes]:
+    try:
+        parse_backend(line)
+    except InvalidMessage:
+        return several(line) or [line]
+    return [line]

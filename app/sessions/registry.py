@@ -94,11 +94,12 @@ class SessionRegistry:
         parking: Parking | None = None,
         durability: Durability | None = None,
         on_timeout: Callable[[Session, Failed], None] = lambda session, failed: None,
+        on_new: Callable[[Session], None] = lambda session: None,
         tallies: Tallies | None = None,
         watchers: Watchers = UNWATCHED,
     ) -> None:
         self._directory, self._links, self._metrics = directory, links, metrics
-        self._on_timeout, self._watchers = on_timeout, watchers
+        self._on_timeout, self._on_new, self._watchers = on_timeout, on_new, watchers
         self.overload = overload or Overload(metrics)
         self._ownership, self._max_sessions, self._stream_after_s = ownership, max_sessions, stream_after_s
         self._sessions = OpenSessions() if sessions is None else sessions
@@ -221,6 +222,7 @@ class SessionRegistry:
         )
         session = Session(session_id, principal, spec, surroundings)
         self._sessions.add(session)
+        self._on_new(session)
         self._metrics.sessions.labels(transport).inc()
         self._metrics.sessions_opened.labels(transport).inc()
         return session

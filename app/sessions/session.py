@@ -97,6 +97,8 @@ class Session:
         """Clients of 2026-07-28 share it; what names no call goes to `listen`. `reserved` calls are the gateway's."""
         self.streams.listen_on(listen)
         self.is_pooled = True
+        if self.calls.recorder is not None:
+            self.calls.recorder.become_pooled()
         self.exchange.waiting.reserve(reserved, POOLED_WAITING)
 
     async def connect(self, source: LinkSource, limits: Limits) -> None:

@@ -48,6 +48,7 @@ class ChangeEffects:
     def backend_changed(self, spec: BackendSpec) -> None:
         off = None if spec.enabled else Disabled("backend", spec.name, spec.reason)
         self._directory.told(spec, off)
+        self._inspecting.backend_changed(spec)
         self._sessionless.forget(spec.tenant, spec.name)
         if off is not None:
             self._stop_backend(spec.key, "backend_disabled", off)
@@ -150,6 +151,10 @@ class ChangeEffects:
     def identities(self) -> set[Identity]:
         """Principals with sessions or inspections here."""
         return {*(session.principal.identity for session in self._registry), *self._inspecting.openers()}
+
+    def inspected(self) -> set[str]:
+        """Tenants with open inspections here."""
+        return self._inspecting.tenants()
 
     def is_off(self, tenant: str) -> bool:
         return tenant in self.tenants_off

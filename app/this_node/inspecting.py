@@ -1,10 +1,13 @@
-"""Inspecting: opens inspections of this node's sessions, shows them as values, and ends them. `run` is a task."""
+"""Inspecting: opens inspections of this node's sessions, shows them as values, and ends them. `run` is a task.
+
+One of a backend is open on every node, and sees what opens there; each node has its part, with its own limits.
+"""
 
 import logging
+import math
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 import anyio
@@ -18,115 +21,55 @@ from app.inspections.message import InspectedMessage
 from app.inspections.recorder import Recorder
 from app.metrics import Metrics
 from app.protocol.lifecycle import SessionState
-from app.sessions.registry import SessionRegistry
+from app.sessions.open_sessions import OpenSessions
 from app.sessions.session import Session
 from app.storage.audit_act import Act
+from app.this_node.inspection_views import InspectionAsked, InspectionView, Opened, Seen, moment, view_of
 from app.this_node.problems.problem import Problem
 
 LOOK_EVERY_S = 0.5  # so late its time, or the end of its session, may be noticed
 MAX_UNWRITTEN = 1000  # ends whose entries in the audit trail could not be written yet; the oldest are logged only
 MAX_PAGE_BYTES = 4 << 20  # of payloads that are shown at once
 LAST_WORDS_S = 1.0
+MAX_SESSIONS = 64  # that an inspection of a backend sees at a time; it counts the others
+CONFIRM_S = 10.0  # in which whoever has opened one must have asked again whether that is allowed
+STANDSTILL_S = 5.0  # as long as other nodes take it for living; later they may have written that it has ended
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class InspectionAsked:
-    """What an administrator wants to see. `expires_at`: of the administrator's credential; 0 is never."""
-
-    id: str
-    session: str
-    payloads: bool
-    seconds: float
-    reason: str
-    opener: Identity
-    expires_at: float = 0.0
-
-    def words(self) -> Mapping[str, str]:
-        """For another node."""
-        tenant, issuer, subject = self.opener
-        return {
-            "id": self.id, "session": self.session, "payloads": str(int(self.payloads)), "seconds": str(self.seconds),
-            "reason": self.reason, "opener_tenant": tenant, "issuer": issuer, "subject": subject,
-            "expires_at": str(self.expires_at),
-        }  # fmt: skip
-
-    @classmethod
-    def said(cls, words: Mapping[str, str]) -> "InspectionAsked":
-        """The inverse of `words`."""
-        opener = (words["opener_tenant"], words["issuer"], words["subject"])
-        payloads, seconds, expires_at = words["payloads"] == "1", float(words["seconds"]), float(words["expires_at"])
-        return cls(words["id"], words["session"], payloads, seconds, words["reason"], opener, expires_at)
-
-
-@dataclass(frozen=True, slots=True)
-class InspectionView:
-    """An inspection, without what it has seen. `last` is the number of the last message."""
-
-    id: str
-    tenant: str
-    backend: str
-    session: str
-    transport: str
-    node: str
-    payloads: bool
-    reason: str
-    opener_tenant: str
-    issuer: str
-    subject: str
-    opened_at: datetime
-    ends_at: datetime
-    ended_at: datetime | None
-    ending: Ending | None
-    kept: int
-    dropped: int
-    last: int
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """An inspection that was opened, or why not: `refusal` and whether it is a limit."""
-
-    view: InspectionView | None = None
-    refusal: str = ""
-    is_limit: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """Some messages of an inspection, and the inspection as it is now."""
-
-    view: InspectionView
-    messages: Sequence[InspectedMessage]
-
-
 class Inspecting:
-    """`specs`: a backend as this node starts it, None if it does not know it. `headers`: those of a backend with a
-    URL, opened. `write`: appends to the audit trail."""
+    """`sessions` are those of this node; the registry calls `session_opened`. `specs`: a backend as this node starts
+    it, None if it does not know it. `headers`: those of a backend with a URL, opened. `write`: appends to the audit
+    trail."""
 
     def __init__(  # noqa: PLR0913 - once, of parts
         self,
         node: str,
-        registry: SessionRegistry,
+        sessions: OpenSessions,
         specs: Callable[[tuple[str, str]], BackendSpec | None],
         headers: Callable[[BackendSpec], Iterable[str]],
         write: Callable[[Act], Awaitable[None]],
         metrics: Metrics,
         max_bytes: int,
     ) -> None:
-        self._node, self._registry, self._specs, self._headers, self._write = node, registry, specs, headers, write
+        self._node, self._registry, self._specs, self._headers, self._write = node, sessions, specs, headers, write
         dropped = metrics.inspection_messages_dropped
         self._inspections = Inspections(max_bytes, on_end=self._has_ended, on_dropped=dropped.inc)
         self._open_now = metrics.inspections_open
-        self._sessions: dict[str, Session] = {}  # by inspection
+        self._sessions: dict[str, list[Session]] = {}  # by inspection
+        self._of_backends: dict[tuple[str, str], Inspection] = {}
+        self._unconfirmed: dict[str, float] = {}  # until when, by the monotonic clock
         self._unwritten: deque[Act] = deque(maxlen=MAX_UNWRITTEN)
 
     async def run(self) -> None:
         """Ends what is over, and writes ends to the audit trail, until it is cancelled; then ends all."""
         try:
             while True:
+                began = time.monotonic()
                 await anyio.sleep(LOOK_EVERY_S)
+                if time.monotonic() - began > STANDSTILL_S:
+                    self.end_where(lambda inspection: True, "standstill")
                 self._look(time.time())
                 await self._write_ends()
         finally:
@@ -137,41 +80,85 @@ class Inspecting:
     # --- opening and ending
 
     def open(self, tenant: str, asked: InspectionAsked) -> Opened | None:
-        """None: this node does not have the session."""
-        meant = (each for each in self._registry if each.spec.tenant == tenant and each.public_id == asked.session)
-        session = next(meant, None)
-        if session is None:
-            return None
-        if session.state is not SessionState.OPEN:
-            return Opened(refusal="the session is still being opened; ask again in a moment")
-        now = time.time()
-        ends_at = min(now + asked.seconds, asked.expires_at or now + asked.seconds)
-        backend, transport = session.spec.name, session.transport
+        """It ends soon unless it is confirmed. None: this node does not have the session."""
+        session = None
+        if asked.session:
+            meant = (each for each in self._registry if each.spec.tenant == tenant and each.public_id == asked.session)
+            session = next(meant, None)
+            if session is None:
+                return None
+            if session.state is not SessionState.OPEN:
+                return Opened(refusal="the session is still being opened; ask again in a moment")
+            if session.calls.recorder is not None:
+                return Opened(refusal=self._by_which(session))
         about = About(
             asked.id,
             tenant,
-            backend,
+            asked.backend if session is None else session.spec.name,
             asked.session,
-            transport,
+            "" if session is None else session.transport,
             asked.payloads,
             asked.reason,
             asked.opener,
-            now,
-            ends_at,
+            asked.opened_at,
+            asked.ends_at,
         )
         try:
-            inspection = self._inspections.open(about, Mask(self._secrets(session.spec)), self._secrets_of(tenant))
+            inspection = self._inspections.open(about, Mask(), self._secrets_of(tenant), asked.place(self._node))
         except (Conflict, QuotaExceeded) as error:
             return Opened(refusal=str(error), is_limit=isinstance(error, QuotaExceeded))
-        self._sessions[asked.id] = session
-        session.record(Recorder(inspection, time.time, is_pooled=session.is_pooled))
+        self._sessions[about.id] = []
+        self._unconfirmed[about.id] = time.monotonic() + CONFIRM_S
+        if session is None:
+            self._of_backends[tenant, about.backend] = inspection
+            if (spec := self._specs((tenant, about.backend))) is not None:
+                inspection.learn(self._secrets(spec))
+        else:
+            self._record(inspection, session)
         self._open_now.set(len(self._inspections))
         log.info(
-            "Inspection %s of session %s of %s/%s opened by %s of %s until %s, %s payloads: %s",
-            asked.id, asked.session, tenant, backend, " ".join(asked.opener[1:]), asked.opener[0],
-            _at(ends_at).isoformat(timespec="seconds"), "with" if asked.payloads else "without", asked.reason,
+            "Inspection %s of %s of %s/%s opened by %s of %s until %s, %s payloads: %s",
+            about.id, _what(about), tenant, about.backend, " ".join(asked.opener[1:]), asked.opener[0],
+            moment(about.ends_at).isoformat(timespec="seconds"), "with" if asked.payloads else "without", asked.reason,
         )  # fmt: skip
         return Opened(view_of(inspection, self._node))
+
+    def confirm(self, tenant: str, id: str) -> InspectionView | None:
+        """Who has opened it was still allowed to when it was open; None: it has ended."""
+        inspection = self._inspections.find(tenant, id)
+        if inspection is None or not inspection.is_open:
+            return None
+        self._unconfirmed.pop(id, None)
+        return view_of(inspection, self._node)
+
+    def session_opened(self, session: Session) -> None:
+        """A new session, before anything has passed."""
+        inspection = self._of_backends.get(session.spec.key) if self._of_backends else None
+        if inspection is None:
+            return
+        theirs = self._sessions[inspection.about.id]
+        theirs[:] = [each for each in theirs if each.state is not SessionState.CLOSED]
+        if len(theirs) >= MAX_SESSIONS:
+            inspection.missed += 1
+        else:
+            self._record(inspection, session)
+
+    def _record(self, inspection: Inspection, session: Session) -> None:
+        inspection.learn(self._secrets(session.spec))
+        inspection.sessions += 1
+        self._sessions[inspection.about.id].append(session)
+        recorder = Recorder(inspection, time.time, session=session.public_id, is_pooled=session.is_pooled)
+        session.record(recorder)
+
+    def _by_which(self, session: Session) -> str:
+        id = next((id for id, sessions in self._sessions.items() if session in sessions), "")
+        return f"this session is inspected already: {id}"
+
+    def backend_changed(self, spec: BackendSpec) -> None:
+        """Processes get other secrets from now on."""
+        for each in self._inspections:
+            if each.about.tenant == spec.tenant and (each.about.backend == spec.name or each.met(spec.name)):
+                each.learn(self._secrets(spec))
 
     def close(self, tenant: str, id: str) -> bool:
         """An administrator closes it, and nobody may see what it has seen any more; whether there was one."""
@@ -202,22 +189,27 @@ class Inspecting:
     def _look(self, now: float) -> None:
         self._inspections.sweep(now)
         for each in self._inspections:
-            if self._sessions[each.about.id].state is SessionState.CLOSED:
+            about = each.about
+            if about.session and self._sessions[about.id][0].state is SessionState.CLOSED:
                 self._inspections.end(each, now, "session_ended")
+            elif self._unconfirmed.get(about.id, math.inf) < time.monotonic():
+                self._inspections.end(each, now, "not_confirmed")
 
     def _has_ended(self, inspection: Inspection) -> None:
         about = inspection.about
-        session = self._sessions.pop(about.id)
-        if session.state is not SessionState.CLOSED:
-            session.record(None)
+        self._unconfirmed.pop(about.id, None)
+        if not about.session:
+            del self._of_backends[about.tenant, about.backend]
+        for session in self._sessions.pop(about.id):
+            if session.state is not SessionState.CLOSED:
+                session.record(None)
         self._open_now.set(len(self._inspections))
-        seen = inspection.next_number - 1
         log.info(
-            "Inspection %s of session %s of %s/%s ended (%s): %d messages, %d of them dropped",
-            about.id, about.session, about.tenant, about.backend, inspection.ending, seen, inspection.dropped,
+            "Inspection %s of %s of %s/%s ended (%s): %d messages, %d of them dropped",
+            about.id, _what(about), about.tenant, about.backend, inspection.ending, inspection.seen, inspection.dropped,
         )  # fmt: skip
         if inspection.ending != "closed":  # whose entry is written by the request
-            detail = f"{inspection.ending}; session {about.session}; {seen} messages"
+            detail = f"{inspection.ending}; {_what(about)}; {inspection.seen} messages; on {self._node}"
             target = f"inspections/{about.id}"
             self._unwritten.append(
                 Act(about.tenant, about.opener, "inspection.close", target, datetime.now(UTC), "", detail)
@@ -240,6 +232,10 @@ class Inspecting:
         """Who has opened those that are open."""
         return {each.about.opener for each in self._inspections}
 
+    def tenants(self) -> set[str]:
+        """Whose sessions are inspected."""
+        return {each.about.tenant for each in self._inspections}
+
     def of(self, tenant: str) -> Sequence[InspectionView]:
         """The tenant's inspections on this node, the newest first."""
         self._look(time.time())
@@ -251,13 +247,14 @@ class Inspecting:
         inspection = self._inspections.find(tenant, id)
         if inspection is None:
             return None
-        messages, size = list[InspectedMessage](), 0
+        messages, size, bound = list[InspectedMessage](), 0, inspection.numbers.bound()
         for message in inspection.after(after):
             size += message.kept_bytes
             if len(messages) >= limit or (messages and size > MAX_PAGE_BYTES):
+                bound = None if bound is None else min(bound, message.number)
                 break
             messages.append(message)
-        return Seen(view_of(inspection, self._node), messages)
+        return Seen(view_of(inspection, self._node), messages, bound)
 
     def problems(self) -> Iterator[Problem]:
         """Open inspections: the tenant is to know of them."""
@@ -265,10 +262,10 @@ class Inspecting:
             about = each.about
             what = "with their payloads" if about.payloads else "without their payloads"
             words = (
-                f"The messages of session {about.session} of the backend {about.backend} are being inspected, {what}, "
+                f"The messages of {_what(about)} of the backend {about.backend} are being inspected, {what}, "
                 f"by {' '.join(about.opener[1:])} of {about.opener[0]}: {about.reason}"
             )
-            until = datetime.fromtimestamp(about.ends_at, UTC).strftime("%H:%M UTC")
+            until = moment(about.ends_at).strftime("%H:%M UTC")
             do = f"It ends at {until}. If it should not be, close it, and restrict the tenant's `inspections`."
             yield Problem(
                 "inspection_open", "info", ("inspection", about.id), words, do, ("inspection", about.id), about.tenant,
@@ -292,30 +289,6 @@ class Inspecting:
         return [*spec.env.values(), *_in_arguments(spec.args), *self._headers(spec)]
 
 
-def view_of(inspection: Inspection, node: str) -> InspectionView:
-    about, ended_at = inspection.about, inspection.ended_at
-    return InspectionView(
-        id=about.id,
-        tenant=about.tenant,
-        backend=about.backend,
-        session=about.session,
-        transport=about.transport,
-        node=node,
-        payloads=about.payloads,
-        reason=about.reason,
-        opener_tenant=about.opener[0],
-        issuer=about.opener[1],
-        subject=about.opener[2],
-        opened_at=_at(about.opened_at),
-        ends_at=_at(about.ends_at),
-        ended_at=None if ended_at is None else _at(ended_at),
-        ending=inspection.ending,
-        kept=len(inspection),
-        dropped=inspection.dropped,
-        last=inspection.next_number - 1,
-    )
-
-
 def _in_arguments(args: Sequence[str]) -> Iterator[str]:
     """Values of arguments whose names say that they are secret: `--api-key x`, `--api-key=x`."""
     for before, each in zip(["", *args], args, strict=False):
@@ -326,5 +299,5 @@ def _in_arguments(args: Sequence[str]) -> Iterator[str]:
             yield each
 
 
-def _at(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)
+def _what(about: About) -> str:
+    return f"session {about.session}" if about.session else "the next sessions"

@@ -54,7 +54,7 @@ from app.storage.tools.guides import GuideRepository
 from app.storage.tools.recipes import RecipeRepository
 from app.storage.tools.toolsets import ToolsetRepository
 from app.this_node.activity import Moment, NodeActivity, Shown, together
-from app.this_node.inspecting import InspectionAsked, InspectionView, Opened, Seen, view_of
+from app.this_node.inspection_views import InspectionAsked, InspectionView, Opened, Seen, view_of
 from app.this_node.limits_use import LimitsUse
 from app.this_node.listing import NO_USE, Gathered, Listing, Use, Window
 from app.this_node.problems.problem import Problem, for_tenant
@@ -198,14 +198,21 @@ class Node:
     async def open_inspection(self, tenant: str, asked: InspectionAsked) -> Opened | None:
         if self.refusal is not None:
             return self.refusal
-        found = next((view for view in self.running.get(tenant, []) if view.id == asked.session), None)
-        if found is None:
-            return None
+        backend, transport = asked.backend, ""
+        if asked.session:
+            found = next((view for view in self.running.get(tenant, []) if view.id == asked.session), None)
+            if found is None:
+                return None
+            backend, transport = found.backend, found.transport
         about = About(
-            asked.id, tenant, found.backend, asked.session, found.transport, asked.payloads, asked.reason, asked.opener,
-            AT.timestamp(), AT.timestamp() + asked.seconds,
+            asked.id, tenant, backend, asked.session, transport, asked.payloads, asked.reason, asked.opener,
+            asked.opened_at, asked.ends_at,
         )  # fmt: skip
         return Opened(view_of(self.looked.open(about, Mask(), lambda member: ()), "n1"))
+
+    async def confirm_inspection(self, tenant: str, inspection: str) -> InspectionView | None:
+        found = self.looked.find(tenant, inspection)
+        return None if found is None or not found.is_open else view_of(found, "n1")
 
     async def inspections(self, tenant: str) -> Gathered[InspectionView]:
         return Gathered([view_of(each, "n1") for each in self.looked.of(tenant)], self.silent)

@@ -125,7 +125,7 @@ class Node:
             budgets,
             self.knowledge,
             CallHistory(0, 0),
-            no_inspections(self.registry),
+            no_inspections(),
         )
         issuers = IssuerRepository(self.database)
         reconciler = Reconciler(

@@ -58,6 +58,9 @@ class Node:
     def backends(self) -> set[tuple[str, str]]:
         return {*self.known, *(spec.key for spec, _ in self.sessions)}
 
+    def inspected(self) -> set[str]:
+        return set()
+
     def identities(self) -> set[tuple[str, str, str]]:
         return {identity for _, identity in self.sessions}
 

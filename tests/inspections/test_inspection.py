@@ -16,7 +16,7 @@ def about(id: str, tenant: str = "acme", *, payloads: bool = True, ends_at: floa
 
 
 def say(inspection: Inspection, text: str, member: str = "") -> int:
-    number = inspection.next_number
+    number = inspection.numbers.next()
     line = text.encode()
     inspection.add(
         InspectedMessage(number, 1.0, "client", "to_server", "notification", "x", "", "", member, len(line)), line

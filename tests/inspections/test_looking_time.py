@@ -1,5 +1,8 @@
 """LookingTime: a share of the time, which is saved up to a bound and shared by all."""
 
+import threading
+from time import thread_time
+
 from app.inspections.looking_time import LookingTime
 
 
@@ -36,3 +39,16 @@ def test_what_one_uses_is_missing_for_all() -> None:
     assert not other.is_left()
     clock.now = 0.1
     assert other.is_left()
+
+
+def test_only_what_the_processor_does_is_counted() -> None:
+    clock = Clock()
+    time = LookingTime(0.1, 0.05, clock=clock)
+    with time.using():
+        threading.Event().wait(0.1)
+    assert time.is_left()
+    began = thread_time()
+    with time.using():
+        while thread_time() - began < 0.06:
+            pass
+    assert not time.is_left()

@@ -38,7 +38,9 @@ class Inspected:
     def __init__(self, endpoint: Endpoint, gateway: Gateway | None = None, **body: Any) -> None:
         self.gateway = gateway or endpoint.gateway
         self.path = f"/tenants/{endpoint.tenant}/inspections"
-        asked = {"session": session_of(endpoint), "reason": "a test looks", "payloads": True, **body}
+        if "backend" not in body:
+            body = {"session": session_of(endpoint), **body}
+        asked = {"reason": "a test looks", "payloads": True, **body}
         self.about = self.gateway.api("POST", self.path, asked)
         self.path += f"/{self.about['id']}"
         self.after = 0
@@ -126,6 +128,9 @@ async def test_a_question_and_its_answer_are_seen(gateway: Gateway) -> None:
             ("backend", "to_server"),
         ]
         assert answered[0]["pair"] == answered[1]["number"]
+        assert asked[0]["pair"] == asked[1]["number"]  # it came in a batch, behind a log message
+        logged = [each for each in messages.values() if each["method"] == "notifications/message"]
+        assert [each["pair"] for each in logged] == [logged[1]["number"], logged[0]["number"]]
         assert messages[answered[0]["answers"]]["side"] == "client"
 
 
@@ -229,6 +234,116 @@ async def test_a_tenant_that_forbids_them_ends_them(gateway: Gateway) -> None:
         gateway.api("PATCH", tenant, {"inspections": "allowed"})
 
 
+OPENING = [
+    ("client", "to_server", "request", "initialize"),
+    ("backend", "to_server", "request", "initialize"),
+    ("backend", "to_client", "result", "initialize"),
+    ("client", "to_client", "result", "initialize"),
+    ("client", "to_server", "notification", "notifications/initialized"),
+    ("backend", "to_server", "notification", "notifications/initialized"),
+]
+
+
+async def test_the_next_sessions_of_a_backend_are_seen_from_their_first_message_on(gateway: Gateway) -> None:
+    endpoint = gateway.endpoint(ECHO, env={"TOKEN_OF_SERVER": SECRET})
+    async with wire(endpoint) as before:
+        seen = Inspected(endpoint, backend=endpoint.name)
+        assert (seen.about["session"], seen.about["backend"], seen.about["sessions"]) == (None, endpoint.name, 0)
+        gateway.api("POST", seen.path.rpartition("/")[0], {"backend": endpoint.name, "reason": "x"}, expect=409)
+        async with wire(endpoint) as one, wire(endpoint) as other:
+            await before.call("echo", text="nobody sees it")
+            await one.call("echo", text=f"one {SECRET}")
+            await other.call("echo", text=f"other {SECRET}")
+            messages = seen.messages()
+            assert SECRET not in json.dumps(messages)
+            assert "nobody" not in json.dumps(messages)
+            by_session = {
+                each["session"]: [m for m in messages if m["session"] == each["session"]] for each in messages
+            }
+            assert len(by_session) == 2
+            for theirs in by_session.values():
+                assert shape(theirs) == [*OPENING, *CALL]
+                assert all(each["pair"] for each in theirs)
+            assert [each["number"] for each in messages] == list(range(1, 21))
+            busy = {"session": messages[0]["session"], "reason": "x"}
+            refused = gateway.api("POST", seen.path.rpartition("/")[0], busy, expect=409)
+            assert seen.about["id"] in refused["detail"]
+        now = seen.now()
+        assert (now["ending"], now["sessions"], now["missed"]) == (None, 2, 0)
+        gateway.api("DELETE", seen.path)
+        async with wire(endpoint) as late:
+            await late.call("echo", text="x")
+        assert seen.now()["last"] == now["last"]
+    found = gateway.api("GET", f"/tenants/{endpoint.tenant}/audit?target=inspections/{seen.about['id']}")["items"]
+    assert found[-1]["detail"] == f"next sessions of {endpoint.name}, with payloads, 15 min: a test looks"
+
+
+async def test_the_next_sessions_of_a_toolset_are_seen_with_its_members(gateway: Gateway) -> None:
+    toolset = toolboxes(gateway, "red", "blue", env={"MY_KEY": SECRET})
+    seen = Inspected(toolset, backend=toolset.name)
+    async with wire(toolset) as session:
+        await session.call("blue_say", text=f"hi {SECRET}")
+        messages = seen.messages()
+        assert shape(messages)[0] == OPENING[0]
+        calls = [each for each in messages if each["method"] == "tools/call"]
+        assert [(each["side"], each["member"]) for each in calls] == [
+            ("client", ""), ("backend", "blue"), ("backend", "blue"), ("client", ""),
+        ]  # fmt: skip
+        assert SECRET not in json.dumps(calls[1:])
+        assert replay(seen, calls[0]["number"], expect=409)["detail"].startswith("1 values of this call are masked")
+
+
+async def test_the_next_sessions_are_seen_behind_a_bridge_and_for_clients_without_a_session(
+    gateway: Gateway, http: httpx2.AsyncClient
+) -> None:
+    new, old = gateway.endpoint([*ERAS, "sessionless"]), gateway.endpoint([*ERAS, "legacy"])
+    seen = Inspected(new, backend=new.name)
+    async with wire(new) as session:
+        await session.call("heard")
+        messages = [each for each in seen.messages() if each["method"] == "tools/call"]
+        assert shape(messages) == CALL
+        assert [each["pair"] for each in messages] == [
+            messages[1]["number"], messages[0]["number"], messages[3]["number"], messages[2]["number"],
+        ]  # fmt: skip
+        assert "io.modelcontextprotocol/protocolVersion" in messages[1]["payload"]
+    seen = Inspected(old, backend=old.name)
+    client = SessionlessClient(http, old, [old.mcp])
+    await client.call("heard")
+    messages = [each for each in seen.messages() if each["method"] == "tools/call"]
+    assert shape(messages) == CALL
+    assert "io.modelcontextprotocol/protocolVersion" in messages[0]["payload"]
+
+
+async def test_secrets_that_a_backend_gets_later_are_masked_too(gateway: Gateway) -> None:
+    endpoint = gateway.endpoint(ECHO, env={"TOKEN_OF_SERVER": SECRET})
+    seen, later = Inspected(endpoint, backend=endpoint.name), "another-one-of-the-server"
+    async with wire(endpoint) as session:
+        await session.call("echo", text="x")
+    gateway.api("PATCH", f"/tenants/{endpoint.tenant}/backends/{endpoint.name}", {"env": {"TOKEN_OF_SERVER": later}})
+    async with wire(endpoint) as session:
+        await session.call("echo", text=f"{SECRET} {later}")
+        assert "tools/call" in json.dumps(messages := seen.messages())
+        assert SECRET not in json.dumps(messages)
+        assert later not in json.dumps(messages)
+
+
+async def test_the_messages_of_a_batch_are_matched(gateway: Gateway) -> None:
+    endpoint = gateway.endpoint([*ERAS, "batching"])
+    async with wire(endpoint, version="2025-03-26") as session:
+        seen = Inspected(endpoint)
+        batch = [rpc("tools/call", number, {"name": "heard", "arguments": {}}) for number in (7, 8, 9)]
+        answer = await session.post(batch)
+        assert {each["id"] for each in answer.json()} == {7, 8, 9}
+        messages = {each["number"]: each for each in seen.messages()}
+        results = [each for each in messages.values() if each["kind"] in ("result", "error")]
+        assert len(results) == 6
+        for each in messages.values():
+            other = messages[each["pair"]]
+            assert (other["pair"], other["side"] != each["side"]) == (each["number"], True)
+            assert other["direction"] == each["direction"]
+        assert all(messages[each["answers"]]["side"] == each["side"] for each in results)
+
+
 async def test_a_small_memory_keeps_the_newest(tmp_path_factory: pytest.TempPathFactory) -> None:
     with running_gateway(tmp_path_factory.mktemp("small") / "data", INSPECTION_MEMORY_MB="1") as gateway:
         endpoint = gateway.endpoint(ECHO)
@@ -301,8 +416,8 @@ async def test_a_call_is_made_again_with_another_process(gateway: Gateway) -> No
         assert "only a `tools/call`" in replay(seen, 13, expect=409)["detail"]
         replay(seen, 99, expect=404)
         assert seen.now()["last"] == 16  # nothing of it passed the session
-        (row,) = gateway.api("GET", f"/tenants/{endpoint.tenant}/processes")["items"]
-        assert row["session_count"] == 1
+        processes = f"/tenants/{endpoint.tenant}/processes"
+        await until(lambda: [each["session_count"] for each in gateway.api("GET", processes)["items"]] == [1])
     assert trail(endpoint).count("inspection.replay") == 3
 
 

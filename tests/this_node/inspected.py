@@ -1,7 +1,7 @@
 """An Inspecting without a node, for what only needs to have one."""
 
 from app.metrics import Metrics
-from app.sessions.registry import SessionRegistry
+from app.sessions.open_sessions import OpenSessions
 from app.storage.audit_act import Act
 from app.this_node.inspecting import Inspecting
 
@@ -10,5 +10,5 @@ async def _write(act: Act) -> None:
     """There is no trail."""
 
 
-def no_inspections(registry: SessionRegistry) -> Inspecting:
-    return Inspecting("n1", registry, lambda key: None, lambda spec: (), _write, Metrics("test"), 0)
+def no_inspections() -> Inspecting:
+    return Inspecting("n1", OpenSessions(), lambda key: None, lambda spec: (), _write, Metrics("test"), 0)

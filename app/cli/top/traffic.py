@@ -1,4 +1,4 @@
-"""`inspect`: opens an inspection of a session and shows its messages. `inspections messages`: those of an open one."""
+"""`inspect`: opens an inspection, and shows its messages. `inspections messages`: those of an open one."""
 
 import argparse
 import json
@@ -15,15 +15,32 @@ from app.cli.tables import one_line
 from app.errors import GatewayError, InvalidRequest
 from app.terminal.text import printable
 
-FIRST = ("number", "at", "side", "direction", "kind", "method", "tool", "member", "took_ms", "size", "pair", "payload")
+FIRST = (
+    "number",
+    "at",
+    "session",
+    "side",
+    "direction",
+    "kind",
+    "method",
+    "tool",
+    "member",
+    "took_ms",
+    "size",
+    "pair",
+    "payload",
+)
 FOLLOW_S = 1.0
 PAGE = 500
 
 
 def inspect_session(options: argparse.Namespace, pause: Callable[[float], None] = time.sleep) -> int:
     """`trunkline inspect`. With --follow it closes the inspection when it is interrupted. Raises GatewayError."""
+    if (options.session is None) == (options.backend is None):
+        raise InvalidRequest("either the id of a session or --backend is needed")
+    what = {"session": options.session} if options.backend is None else {"backend": options.backend}
     body = {
-        "session": options.session,
+        **what,
         "reason": options.reason,
         "payloads": options.payloads,
         "minutes": options.minutes,
@@ -106,7 +123,7 @@ def _private(name: str, flags: int) -> int:
 
 def _messages(rest: Rest, path: str, *, is_followed: bool, pause: Callable[[float], None]) -> Iterator[dict[str, Any]]:
     """The messages that are kept; followed, also those to come, until the inspection has ended."""
-    after = 0
+    after, told = 0, set[str]()
     while True:
         page = rest.ask("GET", f"{path}/messages", query={"after": str(after), "limit": str(PAGE)})
         rows, about = page.get("items"), page.get("inspection")
@@ -114,6 +131,7 @@ def _messages(rest: Rest, path: str, *, is_followed: bool, pause: Callable[[floa
             raise GatewayError("the gateway's answer is not a list of messages")
         yield from rows
         after = int(page.get("next_after", after))
+        _tell_silent(page.get("silent_nodes"), told)
         if rows:
             continue
         if not is_followed or about.get("ended_at") is not None:
@@ -122,9 +140,19 @@ def _messages(rest: Rest, path: str, *, is_followed: bool, pause: Callable[[floa
         pause(FOLLOW_S)
 
 
+def _tell_silent(silent: object, told: set[str]) -> None:
+    """Each node once."""
+    for node in silent if isinstance(silent, list) else []:
+        if node not in told:
+            told.add(node)
+            print(f"trunkline: what passes {one_line(node)} is missing: it did not answer", file=sys.stderr)
+
+
 def _tell_end(about: Mapping[str, Any]) -> None:
     if about.get("dropped"):
         print(f"trunkline: {one_line(about['dropped'])} messages were dropped", file=sys.stderr)
+    if about.get("missed"):
+        print(f"trunkline: {one_line(about['missed'])} sessions were not seen: too many at a time", file=sys.stderr)
     if about.get("ending") is not None:
         print(f"trunkline: the inspection has ended: {one_line(about['ending'])}", file=sys.stderr)
 
@@ -133,7 +161,8 @@ def _line(row: Mapping[str, Any]) -> str:
     arrow = "->" if row.get("direction") == "to_server" else "<-"
     took = "" if row.get("took_ms") is None else f"{one_line(row['took_ms'])} ms"
     words = (
-        row.get("number"), str(row.get("at"))[11:23], row.get("side"), arrow, row.get("kind"), row.get("method"),
+        row.get("number"), str(row.get("at"))[11:23], row.get("session") or "", row.get("side"),
+        arrow, row.get("kind"), row.get("method"),
         row.get("tool") or "", row.get("member") or "", took, f"{one_line(row.get('size'))} B",
         row.get("payload") or "",
     )  # fmt: skip

@@ -26,7 +26,7 @@ async function load() {
     for (const message of page.items) show(message);
     after = page.next_after;
     if (page.items.length < PAGE) {
-      tell(page.inspection);
+      tell(page.inspection, page.silent_nodes);
       return page.inspection.ended_at === null;
     }
   }
@@ -50,7 +50,9 @@ function show(message) {
 }
 
 function time(message) {
-  return make("p", { class: "soft when" }, make("time", { datetime: message.at }, message.at.slice(11, 23)));
+  const parts = [make("time", { datetime: message.at }, message.at.slice(11, 23))];
+  if (list.dataset.several) parts.push(" ", make("code", {}, message.session));
+  return make("p", { class: "soft when" }, ...parts);
 }
 
 function cell(message) {
@@ -106,11 +108,14 @@ for (const field of [words, kind]) {
 document.getElementById("traffic-filter").addEventListener("submit", (event) => event.preventDefault());
 
 let last = null;
-function tell(about = last) {
+let silent = [];
+function tell(about = last, missing = silent) {
   last = about;
+  silent = missing;
   if (about === null) return;
   const hidden = [...list.children].filter((row) => row.hidden).length;
   const said = [`${total} messages`, hidden && `${hidden} rows hidden`, about.dropped && `${about.dropped} dropped, as the memory is full`,
+    about.missed && `${about.missed} sessions not seen`, missing.length && `without ${missing.join(", ")}, which did not answer`,
     about.ended_at === null ? `open until ${about.ends_at.slice(11, 16)} UTC` : `it has ended (${about.ending})`].filter(Boolean).join(", ");
   if (state.textContent !== said) state.textContent = said;
 }

@@ -60,6 +60,7 @@ async def open_sessions(
     overload = _overload(opening)
     journals = JournalWriter(routing.journals, credentials.sealer, on_fenced=ownership.doubt)
     durability = Durability(journals, processes.leasing.restore, adopt=opening.parking.adopt)
+    inspecting = _inspecting(opening, records, credentials, processes)
     history = CallHistory(settings.calls_per_tenant, settings.calls_memory_mb << 20)
     registry = await opening.stack.enter_async_context(
         SessionRegistry(
@@ -75,6 +76,7 @@ async def open_sessions(
             parking=opening.parking,
             durability=None if routing.is_alone else durability,
             on_timeout=partial(note_timeout, processes.failures, processes.supervisor.find),
+            on_new=inspecting.session_opened,
             tallies=(tallies := Tallies()),
             watchers=Watchers(history, opening.tracer),
         )
@@ -88,7 +90,6 @@ async def open_sessions(
     routes.caller_lost.listen(lambda route: pooled.lost((route.identity, route.tenant, route.backend)))
     redis, sandbox = routing.redis, view_of(opening.node_id, processes.sandboxes)
     latency = None if redis is None else Latency(partial(redis.execute, "PING"))
-    inspecting = _inspecting(opening, records, credentials, processes, registry)
     watched = Watched(
         opening.node_id, records, credentials, processes, routes, registry, overload, sandbox, latency, inspecting
     )
@@ -120,9 +121,7 @@ def _overload(opening: Opening) -> Overload:
     return Overload(opening.metrics, marks)
 
 
-def _inspecting(
-    opening: Opening, records: Records, credentials: Credentials, processes: Processes, registry: SessionRegistry
-) -> Inspecting:
+def _inspecting(opening: Opening, records: Records, credentials: Credentials, processes: Processes) -> Inspecting:
     pool, upstreams, opener = processes.pool, processes.upstreams, HeaderOpener(credentials.sealer)
 
     def spec_of(key: tuple[str, str]) -> BackendSpec | None:
@@ -133,7 +132,7 @@ def _inspecting(
 
     memory = opening.settings.inspection_memory_mb << 20
     write = AuditLog(records.database).append
-    return Inspecting(opening.node_id, registry, spec_of, headers_of, write, opening.metrics, memory)
+    return Inspecting(opening.node_id, opening.sessions, spec_of, headers_of, write, opening.metrics, memory)
 
 
 def _show_use(opening: Opening, registry: SessionRegistry, processes: Processes) -> None:

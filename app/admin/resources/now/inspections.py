@@ -1,32 +1,48 @@
-"""…/inspections, of one tenant: the messages of a session, for an administrator who says why."""
+"""…/inspections, of one tenant: the messages of sessions, for an administrator who says why."""
 
 import secrets
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, fields
 from datetime import UTC, datetime
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
+import anyio
 import msgspec
 from fastapi import APIRouter, Path, Query, Response
 from fastapi.responses import PlainTextResponse
-from pydantic import AfterValidator, BaseModel, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, Field, StringConstraints, model_validator
+from pydantic_core import PydanticCustomError
 
 from app.admin.context import Access, MayManage, MayRead
 from app.admin.idempotency import ONCE
 from app.admin.paging import AskedPage, RunningPage
+from app.admin.resources.backends import find_backend
 from app.admin.route import AdminRoute
-from app.admin.schemas.fields import MAX_REASON, Answer, Strict, one_line
+from app.admin.schemas.fields import MAX_REASON, SILENT, Name, Strict, one_line
 from app.auth.policy import has_scope
 from app.domain import Scope
-from app.errors import Conflict, NotFound, QuotaExceeded, SessionNotFound, nodes_unavailable
+from app.errors import (
+    BackendNotFound,
+    Conflict,
+    GatewayError,
+    NotFound,
+    QuotaExceeded,
+    SessionNotFound,
+    nodes_unavailable,
+)
 from app.http.problems import responses
 from app.inspections.inspection import Ending
 from app.inspections.message import Direction, InspectedMessage, Kind, Side
-from app.this_node.inspecting import InspectionAsked, InspectionView, Seen
+from app.storage.audit import Which
+from app.this_node.inspection_views import InspectionAsked, InspectionView, Seen, moment
 from app.this_node.listing import Window, newest_first
 
 MAX_MINUTES = 60
 MAX_MESSAGES = 500
 PAGE_OF_FILE = 500
+MAX_ID = 64
+GIVE_UP_S = 5.0
 
 router = APIRouter(route_class=AdminRoute, tags=["inspections"])
 
@@ -34,10 +50,13 @@ InspectionId = Annotated[str, Path(description="The inspection's id.")]
 
 
 class InspectionBody(Strict):
-    """Which session to look at, why and for how long."""
+    """What to look at, why and for how long. Either `session` or `backend`."""
 
-    session: Annotated[str, StringConstraints(min_length=1, max_length=64)] = Field(
-        description="Its id in the list of sessions."
+    session: Annotated[str, StringConstraints(min_length=1, max_length=64)] | None = Field(
+        default=None, description="Its id in the list of sessions."
+    )
+    backend: Name | None = Field(
+        default=None, description="A backend or a toolset: its next sessions, from their `initialize` on."
     )
     payloads: bool = Field(
         default=False,
@@ -48,16 +67,22 @@ class InspectionBody(Strict):
         str, StringConstraints(strip_whitespace=True, min_length=1, max_length=MAX_REASON), AfterValidator(one_line)
     ] = Field(description="Why, in one line. The tenant sees it.")
 
+    @model_validator(mode="after")
+    def _has_one_object(self) -> Self:
+        if (self.session is None) == (self.backend is None):
+            raise PydanticCustomError("one_object", "needs either `session` or `backend`")
+        return self
 
-class InspectionAnswer(Answer):
+
+class InspectionAnswer(BaseModel):
     """An inspection, without what it has seen. `reason` and the opener are in the audit trail too."""
 
     id: str
     tenant: str
-    backend: str
-    session: str
-    transport: str
-    node: str
+    backend: str = Field(description="Or the toolset.")
+    session: str | None = Field(description="null: the next sessions of the backend.")
+    transport: str | None = Field(description="That of the session.")
+    nodes: list[str] = Field(description="The node of the session; or those whose sessions are seen.")
     payloads: bool
     reason: str
     opener_tenant: str = Field(description="The tenant of who has opened it: this one, or `default`.")
@@ -68,17 +93,30 @@ class InspectionAnswer(Answer):
     ended_at: datetime | None
     ending: Ending | None = Field(
         description="`time`; `session_ended`; `closed` by an administrator; `revoked`: the opener's credential; "
-        "`forbidden` by the tenant; `shutdown` of its node."
+        "`forbidden` by the tenant; `not_confirmed`: whoever opened it might not any more; `standstill` of its node, "
+        "or its `shutdown`."
     )
+    sessions: int = Field(description="How many it has seen.")
+    missed: int = Field(description="Sessions that it could not see: of a backend it sees 64 at a time on each node.")
     kept: int = Field(description="Messages that can be read.")
     dropped: int = Field(description="Messages that it has seen and could not keep: the oldest.")
     last: int = Field(description="The number of the last message that it has seen.")
+
+    @classmethod
+    def of(cls, view: InspectionView) -> Self:
+        about = asdict(view.about)
+        opener = dict(zip(("opener_tenant", "issuer", "subject"), about.pop("opener"), strict=True))
+        times = {name: moment(about.pop(name)) for name in ("opened_at", "ends_at")}
+        session = {name: about.pop(name) or None for name in ("session", "transport")}
+        seen = {each.name: getattr(view, each.name) for each in fields(view) if each.name not in ("about", "nodes")}
+        return cls(**about, **opener, **times, **session, **seen, nodes=list(view.nodes))
 
 
 class MessageAnswer(BaseModel):
     """A message as it passed one side of the gateway."""
 
     number: int
+    session: str = Field(description="Its id in the list of sessions.")
     at: datetime
     side: Side = Field(description="`client`: between client and gateway; `backend`: between gateway and process.")
     direction: Direction
@@ -112,31 +150,34 @@ class MessagesAnswer(BaseModel):
     inspection: InspectionAnswer
     items: list[MessageAnswer]
     next_after: int = Field(description="`after` of the next page. To follow the session, ask with it every second.")
+    silent_nodes: list[str] = Field(description=SILENT)
 
 
 @router.post("/inspections", status_code=201, dependencies=[ONCE], responses=responses(409))
 async def open_inspection(access: MayManage, body: InspectionBody, response: Response) -> InspectionAnswer:
-    """Looks at the messages of a session from now on: both directions, between client and gateway and between gateway
-    and process. It ends by itself, with its session, and with the credential that has opened it. The tenant sees who
-    has opened it and why, in its list, among its problems and in its audit trail; with `inspections: metadata` it
-    allows none with payloads, with `forbidden` none at all."""
+    """Looks at messages from now on: both directions, between client and gateway and between gateway and process; those
+    of a session, or of the next sessions of a backend or toolset on all nodes. It ends by itself, with its session, and
+    with the credential that has opened it. The tenant sees who has opened it and why, in its list, among its problems
+    and in its audit trail; with `inspections: metadata` it allows none with payloads, with `forbidden` none at all."""
     await require_allowed(access, payloads=body.payloads)
-    found = await access.admin.node.sessions(access.tenant, Window(only=body.session))
-    if not found.rows:
-        raise nodes_unavailable(found.silent) if found.silent else SessionNotFound(hint="")
+    what = await _object(access, body)
+    tenant, issuer, subject = access.principal.identity
     asked = InspectionAsked(
-        secrets.token_hex(8), body.session, body.payloads, body.minutes * 60.0, body.reason, access.principal.identity,
-        access.principal.expires_at or 0.0,
-    )  # fmt: skip
-    target, what = f"inspections/{asked.id}", "with" if body.payloads else "without"
-    where = f"session {body.session} of {found.rows[0].backend}, {what} payloads, {body.minutes} min"
-    await access.admin.audit.append(access.act("inspection.open", target, f"{where}: {body.reason}"))
+        id=secrets.token_hex(8),
+        session=body.session or "",
+        backend=body.backend or "",
+        payloads=body.payloads,
+        seconds=body.minutes * 60.0,
+        reason=body.reason,
+        opener_tenant=tenant,
+        issuer=issuer,
+        subject=subject,
+        opened_at=access.admin.now().timestamp(),
+        expires_at=access.principal.expires_at or 0.0,
+    )
+    how = f"{'with' if body.payloads else 'without'} payloads, {body.minutes} min: {body.reason}"
+    await access.admin.audit.append(access.act("inspection.open", f"inspections/{asked.id}", f"{what}, {how}"))
     view = await _opened(access, asked)
-    try:
-        await require_allowed(access, payloads=body.payloads)  # it may have been forbidden meanwhile
-    except BaseException:
-        await access.admin.node.close_inspection(access.tenant, asked.id)
-        raise
     response.headers["Location"] = f"/api/v1/tenants/{access.tenant}/inspections/{asked.id}"
     return InspectionAnswer.of(view)
 
@@ -163,7 +204,7 @@ async def close_inspection(access: MayManage, inspection: InspectionId) -> None:
     await seen(access, inspection, 0, 0)
     await access.admin.audit.append(access.act("inspection.close", f"inspections/{inspection}", "closed"))
     if not await access.admin.node.close_inspection(access.tenant, inspection):
-        raise _not_found()
+        raise await _not_found(access, inspection)
 
 
 @router.get(
@@ -193,6 +234,7 @@ async def list_messages(
         inspection=InspectionAnswer.of(page.view),
         items=[MessageAnswer.of(each, in_full=in_full) for each in page.messages],
         next_after=page.messages[-1].number if page.messages else after,
+        silent_nodes=list(page.silent),
     )
 
 
@@ -210,23 +252,59 @@ def _as_lines(page: Seen, *, in_full: bool) -> Iterator[str]:
         yield MessageAnswer.of(each, in_full=in_full).model_dump_json() + "\n"
 
 
+async def _object(access: Access, body: InspectionBody) -> str:
+    """What is looked at, in words. Raises NodeUnavailable, SessionNotFound, BackendNotFound."""
+    if body.backend is not None:
+        try:
+            await find_backend(access, body.backend)
+        except BackendNotFound:
+            await access.admin.toolsets.find(access.tenant, body.backend)
+        return f"next sessions of {body.backend}"
+    assert body.session is not None
+    found = await access.admin.node.sessions(access.tenant, Window(only=body.session))
+    if not found.rows:
+        raise nodes_unavailable(found.silent) if found.silent else SessionNotFound(hint="")
+    return f"session {body.session} of {found.rows[0].backend}"
+
+
 async def _opened(access: Access, asked: InspectionAsked) -> InspectionView:
-    """Raises Conflict, QuotaExceeded, SessionNotFound: as the node that has the session says."""
-    refusal: Exception
+    """Opens it, and asks again whether that is allowed: an earlier change is noticed here, a later one ends it. If
+    anything fails nothing stays open, and the trail says so.
+
+    Raises:
+        Conflict, QuotaExceeded, SessionNotFound: as the node that has the session says.
+        Unauthenticated, Disabled, Forbidden: the credential was revoked meanwhile.
+    """
     try:
-        opened = await access.admin.node.open_inspection(access.tenant, asked)
-        if opened is not None and opened.view is not None:
-            return opened.view
-        if opened is None:
-            refusal = SessionNotFound(hint="")
-        else:
-            refusal = QuotaExceeded("inspections", opened.refusal) if opened.is_limit else Conflict(opened.refusal)
-        raise refusal
-    except Exception as error:
-        await access.admin.audit.append(
-            access.act("inspection.close", f"inspections/{asked.id}", f"not opened: {error}")
-        )
+        view = await _opened_at_nodes(access, asked)
+        await require_allowed(access, payloads=asked.payloads)
+        await access.require_still(Scope.TENANT_ADMIN)
+        confirmed = await access.admin.node.confirm_inspection(access.tenant, asked.id)
+        if confirmed is None or set(confirmed.nodes) != set(view.nodes):
+            raise Conflict("the inspection has ended before it could be confirmed")
+    except BaseException as error:
+        with anyio.move_on_after(GIVE_UP_S, shield=True):
+            await _give_up(access, asked, str(error) or "cancelled")
         raise
+    return confirmed
+
+
+async def _opened_at_nodes(access: Access, asked: InspectionAsked) -> InspectionView:
+    opened = await access.admin.node.open_inspection(access.tenant, asked)
+    if opened is None:
+        raise SessionNotFound(hint="")
+    if opened.view is None:
+        raise QuotaExceeded("inspections", opened.refusal) if opened.is_limit else Conflict(opened.refusal)
+    return opened.view
+
+
+async def _give_up(access: Access, asked: InspectionAsked, why: str) -> None:
+    """What does not answer now ends by itself in some seconds: it was not confirmed."""
+    with suppress(GatewayError):
+        await access.admin.node.close_inspection(access.tenant, asked.id)
+    with suppress(GatewayError):
+        act = access.act("inspection.close", f"inspections/{asked.id}", f"not opened: {why}")
+        await access.admin.audit.append(act)
 
 
 async def require_allowed(access: Access, *, payloads: bool) -> None:
@@ -243,13 +321,17 @@ async def seen(access: Access, inspection: str, after: int, limit: int) -> Seen:
     """Raises NotFound."""
     found = await access.admin.node.inspected(access.tenant, inspection, after, limit)
     if found is None:
-        raise _not_found()
+        raise await _not_found(access, inspection)
     return found
 
 
 def _position(view: InspectionView) -> str:
-    return newest_first(view.opened_at.timestamp(), view.id)
+    return newest_first(view.about.opened_at, view.about.id)
 
 
-def _not_found() -> NotFound:
+async def _not_found(access: Access, inspection: str) -> NotFound:
+    """Of one that was open once the audit trail knows."""
+    named = Which(access.tenant, action="inspection.open", target=f"inspections/{inspection[:MAX_ID].rstrip('*')}")
+    if await access.admin.audit.list(named, limit=1):
+        return NotFound("Inspection not found: it is over, or its node has ended; what it has seen is gone")
     return NotFound("Inspection not found")

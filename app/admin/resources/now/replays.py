@@ -88,7 +88,7 @@ async def _call(access: Access, inspection: str, number: int) -> tuple[Inspected
         if found.method != "tools/call" or found.kind != "request" or found.direction != "to_server":
             raise Conflict("only a `tools/call` can be replayed")
         if found.side == "backend":
-            return found, found.member or page.view.backend
+            return found, found.member or page.view.about.backend
         if not found.pair:
             raise Conflict("this call did not reach a backend, so there is nothing to replay")
         number = found.pair

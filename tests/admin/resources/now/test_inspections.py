@@ -2,10 +2,12 @@
 
 import json
 
+import anyio
 import pytest
 
+from app.inspections.inspections import Inspections
 from app.inspections.message import InspectedMessage
-from app.this_node.inspecting import Opened
+from app.this_node.inspection_views import Opened
 
 PATH = "/api/v1/tenants/acme/inspections"
 BODY = {"session": "a1b2c3d4e5f6", "reason": "ticket 4711", "payloads": True}
@@ -23,7 +25,7 @@ async def opened(rig, **fields):
 
 def say(rig, id: str, text: str) -> None:
     inspection = rig.node.looked.find("acme", id)
-    number, line = inspection.next_number, json.dumps({"text": text}).encode()
+    number, line = inspection.numbers.next(), json.dumps({"text": text}).encode()
     inspection.add(
         InspectedMessage(number, 5.0, "client", "to_server", "request", "tools/call", "7", "echo", "", len(line)), line
     )
@@ -51,12 +53,35 @@ async def test_one_is_opened_listed_and_closed_and_the_trail_says_why(rig):
 
 
 @pytest.mark.parametrize("body", [
-    {"session": "a1b2c3d4e5f6"}, {**BODY, "reason": ""}, {**BODY, "reason": "two\nlines"}, {**BODY, "minutes": 61},
+    {"session": "a1b2c3d4e5f6"}, {**BODY, "reason": ""}, {**BODY, "reason": "  \t "}, {**BODY, "backend": "echo"},
+    {"reason": "neither"}, {**BODY, "reason": "two\nlines"}, {**BODY, "minutes": 61},
     {**BODY, "minutes": 0}, {**BODY, "reason": "x" * 301}, {**BODY, "more": 1},
 ])  # fmt: skip
 async def test_a_reason_and_a_bounded_time_are_needed(rig, body):
     assert (await rig.ask("POST", PATH, body)).status_code == 422
     assert await rig.trail("acme") == []
+
+
+async def test_the_next_sessions_of_a_backend_or_toolset_can_be_named(rig):
+    for name in ("echo", "all"):
+        answer = await rig.ask("POST", PATH, {"backend": name, "reason": "x"})
+        about = answer.json()
+        assert (answer.status_code, about["session"], about["transport"], about["backend"]) == (201, None, None, name)
+        assert (about["nodes"], about["sessions"], about["missed"]) == (["n1"], 0, 0)
+    refused = await rig.ask("POST", PATH, {"backend": "unknown", "reason": "x"})
+    assert (refused.status_code, refused.json()["reason"]) == (404, "backend_not_found")
+    assert (await rig.ask("POST", PATH, {"backend": "echo", "reason": "x"})).status_code == 409
+    details = [act.detail for act in await rig.trail("acme") if act.action == "inspection.open"]
+    assert details[:2] == [f"next sessions of {name}, without payloads, 15 min: x" for name in ("echo", "all")]
+
+
+async def test_one_that_is_over_and_forgotten_is_not_found_and_says_so(rig):
+    about = await opened(rig)
+    rig.node.looked = Inspections(8 << 20)  # its node has ended
+    gone = await rig.ask("GET", f"{PATH}/{about['id']}/messages")
+    assert (gone.status_code, "its node has ended" in gone.json()["detail"]) == (404, True)
+    for id in ("0123456789abcdef", "*"):
+        assert (await rig.ask("GET", f"{PATH}/{id}")).json()["detail"] == "Inspection not found"
 
 
 async def test_a_session_of_others_or_of_nobody_is_not_found(rig):
@@ -162,12 +187,111 @@ async def test_one_that_was_forbidden_while_it_was_opened_is_closed(rig):
     assert [each.ending for each in rig.node.looked.of("acme")] == ["closed"]
 
 
+ROLES = {
+    "platform": ("default", "platform:admin"), "admin": ("acme", "tenant:admin"), "reader": ("acme", "tenant:read"),
+    "auditor": ("acme", "audit:read"), "client": ("acme", "mcp:connect"), "other": ("zenith", "tenant:admin"),
+    "metrics": ("default", "metrics:read"), "default": ("default", "tenant:admin"),
+}  # fmt: skip
+WAYS = {
+    "list": ("GET", ""), "show": ("GET", "/{id}"), "messages": ("GET", "/{id}/messages"),
+    "replay": ("POST", "/{id}/messages/1:replay"), "close": ("DELETE", "/{id}"), "open": ("POST", ""),
+}  # fmt: skip
+MAY = {"platform": frozenset(WAYS), "admin": frozenset(WAYS), "reader": frozenset({"list", "show", "messages"})}
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("way", WAYS)
+async def test_every_role_may_do_what_it_may_with_an_inspection_and_nothing_else(rig, role, way):
+    tenant, scope = ROLES[role]
+    key = await rig.key(tenant, scope)
+    about = await opened(rig, backend="echo", session=None)
+    inspection = rig.node.looked.find("acme", about["id"])
+    line = b'{"params":{"name":"say"}}'
+    message = InspectedMessage(
+        inspection.numbers.next(), 5.0, "backend", "to_server", "request", "tools/call", "7", "say", "", len(line)
+    )
+    inspection.add(message, line)
+    method, path = WAYS[way]
+    body = {"session": "a1b2c3d4e5f6", "reason": "x"} if way == "open" else {} if method == "POST" else None
+    answer = await rig.ask(method, PATH + path.format(id=about["id"]), body, key=key)
+    if way in MAY.get(role, ()):
+        assert answer.is_success
+    elif tenant == "acme":
+        assert (answer.status_code, answer.json()["reason"]) == (403, "insufficient_scope")
+    else:
+        assert (answer.status_code, answer.json()["detail"]) == (404, "Tenant not found")
+    if way == "messages" and answer.is_success:
+        (shown,) = answer.json()["items"]
+        assert (shown["payload"] is None) == (role == "reader")
+    is_closed = way == "close" and way in MAY.get(role, ())
+    assert [each.ending for each in rig.node.looked.of("acme")][-1] == ("closed" if is_closed else None)
+    assert len(rig.node.replayed) == (way == "replay" and way in MAY.get(role, ()))
+    if tenant != "acme" and role != "platform":  # nor in its own tenant
+        own = await rig.ask(method, PATH.replace("acme", tenant) + path.format(id=about["id"]), body, key=key)
+        assert not own.is_success or way == "list"
+        assert about["id"] not in own.text
+
+
+async def lost_meanwhile(rig, lose, **fields):
+    """An inspection whose opener loses its right when it is open on its node, as far as this node knows not yet."""
+    key = await rig.key("acme", "tenant:admin")
+    assert (await rig.ask("GET", PATH, key=key)).status_code == 200  # it is remembered
+    open_inspection = rig.node.open_inspection
+
+    async def opened_then_lost(tenant, asked):
+        found = await open_inspection(tenant, asked)
+        await lose(key)
+        return found
+
+    rig.node.open_inspection = opened_then_lost
+    answer = await rig.ask("POST", PATH, {**BODY, **fields}, key=key)
+    (inspection,) = rig.node.looked.of("acme")
+    details = [act.detail for act in await rig.trail("acme") if act.action == "inspection.close"]
+    return answer, inspection, details
+
+
+async def test_a_key_that_is_revoked_while_it_opens_one_leaves_nothing_open(rig):
+    async def revoke(key):
+        await rig.admin.keys.revoke("acme", key.split("_")[1], rig.admin.now())  # nobody has told this node
+
+    answer, inspection, details = await lost_meanwhile(rig, revoke)
+    assert (answer.status_code, inspection.ending) == (401, "closed")
+    assert len(details) == 1
+    assert details[0].startswith("not opened: ")
+
+
+async def test_one_that_ends_before_it_is_confirmed_is_not_shown_as_open(rig):
+    async def end(_key):
+        rig.node.looked.end(rig.node.looked.of("acme")[0], 1.0, "revoked")
+
+    answer, inspection, _ = await lost_meanwhile(rig, end)
+    assert (answer.status_code, inspection.ending) == (409, "revoked")
+    assert "before it could be confirmed" in answer.json()["detail"]
+
+
+async def test_a_request_that_is_cancelled_half_way_leaves_nothing_open(rig):
+    is_open = anyio.Event()
+
+    async def hang(_tenant, _id):
+        is_open.set()
+        await anyio.sleep_forever()
+
+    rig.node.confirm_inspection = hang
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(rig.ask, "POST", PATH, BODY)
+        await is_open.wait()
+        assert [each.is_open for each in rig.node.looked.of("acme")] == [True]
+        tasks.cancel_scope.cancel()
+    assert [each.ending for each in rig.node.looked.of("acme")] == ["closed"]
+    assert [act.action for act in await rig.trail("acme")][:2] == ["inspection.open", "inspection.close"]
+
+
 async def test_only_whole_calls_are_replayed_and_by_administrators(rig):
     about = await opened(rig)
     inspection = rig.node.looked.find("acme", about["id"])
 
     def pass_by(side, kind, line, **fields):
-        number = inspection.next_number
+        number = inspection.numbers.next()
         message = InspectedMessage(number, 5.0, side, "to_server" if kind == "request" else "to_client", kind,
                                    "tools/call", "7", "echo", "", len(line), **fields)  # fmt: skip
         inspection.add(message, line.encode())
