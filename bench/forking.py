@@ -1,10 +1,11 @@
 """What a fork costs beside a process that is executed: the first answer, CPU, and memory of its own; alternating.
 
-    .venv/bin/python bench/forking.py [--rounds 11] [--tier 1] PROGRAM [PROGRAM ...]
+    .venv/bin/python bench/forking.py [--rounds 11] [--tier N] PROGRAM [PROGRAM ...]
 
 PROGRAM is the script of an MCP server in Python, for instance `.venv/bin/mcp-server-time`. Every process is started by
-a Supervisor, as for a session that finds no warm one, and measured after its answer to `tools/list`. CPU is that of the
-process alone; a fork's share of its template is not, nor the template's memory, which is shown by itself.
+a Supervisor, as for a session that finds no warm one, and measured after its answer to `tools/list`, with all that
+keeps it in its sandbox. CPU is that of its control group, of the spawner, and of the template's group meanwhile; where
+there are no control groups, of its living processes only. The template's memory is shown by itself.
 """
 
 import argparse
@@ -28,11 +29,14 @@ from app.processes.forking.dialogue import Dialogue
 from app.processes.homes import Homes
 from app.processes.process import BackendProcess
 from app.processes.supervisor import Supervisor, SupervisorOptions
-from app.sandbox.cgroup_roots import open_roots
-from app.sandbox.composer import Composer, Confined, Place
+from app.sandbox.cgroup_roots import CgroupRoots, open_roots
+from app.sandbox.composer import Composer, Confined, Place, group_name
 from app.sandbox.machine import examine
 from app.sandbox.needs import NeedsFinder
 from app.sandbox.tiers import Profile, Tier
+from app.sandbox.uids import OF_PROBES
+from app.spawner import tree
+from app.spawner.cgroups import Group
 
 
 class InTier(NamedTuple):
@@ -56,37 +60,61 @@ class Measured(NamedTuple):
     private_mib: float
 
 
-def cpu_ms(pid: int) -> float:
+def tree_of(pid: int) -> list[int]:
+    found = [pid]
+    for each in found:
+        found += tree.children(each)
+    return found
+
+
+def running_ms(pid: int) -> float:
     """To the nanosecond; /proc/PID/stat counts hundredths of a second."""
-    return sum(int(Path(f"/proc/{pid}/task/{task}/schedstat").read_text().split()[0]) / 1e6 for task in tasks(pid))
-
-
-def tasks(pid: int) -> list[str]:
-    return os.listdir(f"/proc/{pid}/task")
+    tasks = os.listdir(f"/proc/{pid}/task")
+    return sum(int(Path(f"/proc/{pid}/task/{task}/schedstat").read_text().split()[0]) / 1e6 for task in tasks)
 
 
 def private_mib(pid: int) -> float:
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:  # it has ended
+        return 0.0
     return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
 
 
-async def measured(supervisor: Supervisor, spec: BackendSpec) -> tuple[Measured, BackendProcess]:
-    began_at = time.perf_counter()
-    process = await supervisor.spawn(spec, lambda process: None)
-    listened: list[float] = []
-    dialogue = Dialogue(process)
-    task = asyncio.create_task(dialogue.transcript(Timeouts()))
-    while process.received_bytes == 0 and not task.done():
-        await asyncio.sleep(0.0005)
-    listened.append(time.perf_counter() - began_at)
-    await task
-    found = Measured(listened[0] * 1000, cpu_ms(process.pid), private_mib(process.pid))
-    supervisor.stop_soon(process)
-    await process.wait_gone()
-    return found, process
+class Bench(NamedTuple):
+    supervisor: Supervisor
+    cgroups: CgroupRoots
+
+    def group_ms(self, process: BackendProcess) -> float:
+        roots = {name: str(path) for name, path in self.cgroups.directories.items()}
+        tenant = group_name(process.spec)
+        return Group({"roots": roots, "tenant": tenant}, process.id).usage().cpu_us / 1000
+
+    def others_ms(self) -> float:
+        """Of the spawner, its helper, and the templates."""
+        (spawner,) = [pid for pid in tree.children(os.getpid()) if b"spawner" in tree.arguments(pid)]
+        helpers = [pid for pid in tree.children(spawner) if b"rooms" in tree.arguments(pid)]
+        templates = self.supervisor.forking.templates
+        return sum(map(running_ms, [spawner, *helpers])) + sum(self.group_ms(each.process) for each in templates)
+
+    async def measured(self, spec: BackendSpec) -> tuple[Measured, BackendProcess]:
+        before_ms, began_at = self.others_ms(), time.perf_counter()
+        process = await self.supervisor.spawn(spec, lambda process: None)
+        task = asyncio.create_task(Dialogue(process).transcript(Timeouts()))
+        while process.received_bytes == 0 and not task.done():
+            await asyncio.sleep(0.0005)
+        first_answer_ms = (time.perf_counter() - began_at) * 1000
+        await task
+        pids = tree_of(process.pid)
+        cpu = self.group_ms(process) or sum(map(running_ms, pids))
+        found = Measured(first_answer_ms, cpu + self.others_ms() - before_ms, sum(map(private_mib, pids)))
+        self.supervisor.stop_soon(process)
+        await process.wait_gone()
+        return found, process
 
 
-async def compare(supervisor: Supervisor, program: str, rounds: int) -> None:
+async def compare(bench: Bench, program: str, rounds: int) -> None:
+    supervisor = bench.supervisor
     fork = BackendSpec("bench", "server", program, start="fork")
     execute = replace(fork, name="executed", start="exec")
     why = await supervisor.forking.settled(fork)
@@ -97,9 +125,9 @@ async def compare(supervisor: Supervisor, program: str, rounds: int) -> None:
     found: dict[str, list[Measured]] = {"exec": [], "fork": []}
     for _ in range(rounds):
         for spec in (execute, fork):
-            numbers, process = await measured(supervisor, spec)
+            numbers, process = await bench.measured(spec)
             found[process.origin.start].append(numbers)
-    mib = private_mib(template.process.pid)
+    mib = sum(map(private_mib, tree_of(template.process.pid)))
     print(f"{Path(program).name}: a template of {template.loaded} modules, {mib:.0f} MiB")
     medians = {kind: [statistics.median(row) for row in zip(*rows, strict=True)] for kind, rows in found.items()}
     for name, executed, forked in zip(Measured._fields, *medians.values(), strict=True):
@@ -107,27 +135,30 @@ async def compare(supervisor: Supervisor, program: str, rounds: int) -> None:
     supervisor.forking.forget(fork.key)
 
 
-async def run(programs: list[str], rounds: int, tier: Tier) -> None:
+async def run(programs: list[str], rounds: int, wanted: int | None) -> None:
     metrics = Metrics("bench")
     async with AsyncExitStack() as stack:
         place = stack.enter_context(tempfile.TemporaryDirectory(prefix="trunkline-bench-"))
         cgroups = open_roots()
         stack.callback(cgroups.close)
         egress = await stack.enter_async_context(Egress(metrics))
-        composer = Composer(examine(cgroups, None), NeedsFinder([place]), egress)
+        machine = examine(cgroups, lambda name: OF_PROBES)
+        tier = machine.tiers[0] if wanted is None else Tier(wanted)
+        print(f"tier {tier.value}, load {os.getloadavg()[0]:.1f}")
+        composer = Composer(machine, NeedsFinder([place]), egress)
         options = SupervisorOptions(Homes(Path(place)), InTier(tier, composer), sched_batch=True)
         supervisor = await stack.enter_async_context(Supervisor(metrics, options))
         for program in programs:
-            await compare(supervisor, os.path.abspath(program), rounds)
+            await compare(Bench(supervisor, cgroups), os.path.abspath(program), rounds)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("programs", nargs="+", metavar="PROGRAM")
     parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--tier", type=int, default=1, choices=(0, 1))
+    parser.add_argument("--tier", type=int, choices=(0, 1, 2, 3), help="default: the highest of this machine")
     arguments = parser.parse_args()
-    asyncio.run(run(arguments.programs, arguments.rounds, Tier(arguments.tier)))
+    asyncio.run(run(arguments.programs, arguments.rounds, arguments.tier))
 
 
 if __name__ == "__main__":

@@ -39,11 +39,12 @@ _FRESH_S = 1.0  # a process that is leased later was warm: its first output says
 @dataclass(frozen=True, slots=True)
 class Origin:
     """`tier`: what confines a process (`metrics.TIERS`). `start`: how it is started; `reason`: why it is executed,
-    although its backend is to be forked."""
+    although its backend is to be forked; `template`: the id of the one whose fork it is."""
 
     tier: str = "none"
     start: Start = "exec"
     reason: str = ""
+    template: str = ""
 
 
 class BackendProcess:

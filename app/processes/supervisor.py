@@ -203,7 +203,7 @@ class Supervisor:
             if isinstance(error, BackendExited):
                 self._metrics.process_spawns.labels("failed").inc()
             raise
-        origin = Origin(held.confined.profile.tier.name.lower(), start.kind, start.reason)
+        origin = Origin(held.confined.profile.tier.name.lower(), start.kind, start.reason, start.template)
         gone = partial(self._on_gone, on_gone)
         process = BackendProcess(spec, self._spawner, self._options.limits, gone, on_exit, origin=origin)
         try:
@@ -228,9 +228,11 @@ class Supervisor:
             self._metrics.process_spawn_phase_seconds.labels(phase).observe(seconds)
         return process
 
+    def has_forks(self, template: BackendProcess) -> bool:
+        return any(process.origin.template == template.id for process in self._processes)
+
     def home_of(self, process: BackendProcess) -> Home | None:
-        held = self._processes.get(process)
-        return None if held is None else held.home
+        return held.home if (held := self._processes.get(process)) is not None else None
 
     async def _hold(self, spec: BackendSpec, start: Start) -> _Held:
         """Raises BackendExited."""
@@ -244,8 +246,8 @@ class Supervisor:
         except OSError as error:
             raise _homeless(spec, error) from error
         try:
-            forks = home.forks if is_template else None
-            confined = await confiner.confine(spec, Place(home.path, home.tmpdir, home.is_kept, forks))
+            place = Place(home.path, home.tmpdir, home.is_kept, home.forks if is_template else None, is_template)
+            confined = await confiner.confine(spec, place)
             command = replace(confined.command, sched_batch=self._options.sched_batch)
             return _Held(homes, home, start.applied(replace(confined, command=command)))
         except BaseException as error:

@@ -25,6 +25,7 @@ from app.spawner.wire import (
 )
 
 HOME, TEMPORARY = "/tmp/home", "/tmp"  # noqa: S108 - of a private home: one file system of limited size
+HOSTNAME = "localhost"
 OLDEST = (0, 7)  # the first that limits the size of a tmpfs
 _DISABLES_USER_NAMESPACES = (0, 8)
 _SHARED_MEMORY_BYTES = 64 << 20
@@ -59,7 +60,7 @@ class Room:
     it may write. `uid`: the user it becomes; only if this process is root. `extra`: more to be seen, as (path outside,
     path inside), such as a socket. `is_filtered`: a system call filter comes on INNER_SECCOMP_FD.
     `has_accounts`: its users and groups, on INNER_PASSWD_FD and INNER_GROUP_FD. `has_variables`: commands of a shell,
-    which set variables, on INNER_VARIABLES_FD.
+    which set variables, on INNER_VARIABLES_FD. `has_rooms`: it is a template's: there will be user namespaces below it.
     """
 
     needs: Needs
@@ -72,6 +73,7 @@ class Room:
     is_filtered: bool = False
     has_accounts: bool = False
     has_variables: bool = False
+    has_rooms: bool = False
     extra: tuple[tuple[str, str], ...] = ()
 
 
@@ -142,13 +144,13 @@ def wrap(bubblewrap: Bubblewrap, room: Room, argv: Sequence[str], *, is_root: bo
 
 def _namespaces(bubblewrap: Bubblewrap, room: Room, as_root: bool) -> list[str]:
     # A session of its own: SIGTERM goes to the group inside, and bwrap lives on to report how that ended.
-    options = ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--hostname", "localhost"]
+    options = ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--hostname", HOSTNAME]
     options += ["--new-session", "--die-with-parent"]
     if not room.has_network:
         options.append("--unshare-net")
     if not as_root:
         options.append("--unshare-user")
-        if bubblewrap.version >= _DISABLES_USER_NAMESPACES:
+        if bubblewrap.version >= _DISABLES_USER_NAMESPACES and not room.has_rooms:
             options.append("--disable-userns")
     return options
 
@@ -170,8 +172,9 @@ def _root(room: Room) -> list[str]:
         mounts |= {path: ("--perms", "0644", "--ro-bind-data", str(number), path) for path, number in data}
     if room.home_lasts:
         mounts[room.home] = ("--bind", room.home, room.home)
-    size = () if room.disk_bytes is None else ("--size", str(max(room.disk_bytes, 1 << 16)))
-    shared = ("--size", str(min(room.disk_bytes or _SHARED_MEMORY_BYTES, _SHARED_MEMORY_BYTES)))
+    own, shared_bytes = sizes(room)
+    size = () if own is None else ("--size", str(own))
+    shared = ("--size", str(shared_bytes))
     mounts |= {
         "/dev": ("--dev", "/dev"),
         "/dev/shm": ("--perms", "1777", *shared, "--tmpfs", "/dev/shm"),  # noqa: S108
@@ -199,6 +202,20 @@ def _root(room: Room) -> list[str]:
     for each in ("/proc", "/dev", "/"):
         options += ["--remount-ro", each]
     return options
+
+
+def sizes(room: Room) -> tuple[int | None, int]:
+    """Of /tmp, and of /dev/shm."""
+    own = None if room.disk_bytes is None else max(room.disk_bytes, 1 << 16)
+    return own, min(room.disk_bytes or _SHARED_MEMORY_BYTES, _SHARED_MEMORY_BYTES)
+
+
+def below_temporary(room: Room) -> tuple[list[str], list[tuple[str, str]]]:
+    """What the sandbox shows in /tmp: files and directories, and symbolic links; outer ones first."""
+    shown = {*room.needs.read, *room.needs.write, *(inside for _, inside in room.extra)}
+    roots = (TEMPORARY, "/dev/shm")  # noqa: S108
+    links = [(path, target) for path, target in room.needs.links if _is_below(path, roots)]
+    return sorted(each for each in shown if _is_below(each, roots)), sorted(links)
 
 
 def _above(path: str) -> list[str]:

@@ -11,11 +11,12 @@ from app.domain import BackendSpec, Network, ProcessLimits
 from app.egress.egress import Egress, EgressLine
 from app.egress.environment import PROXY_PORT, proxy_environment
 from app.sandbox import handed_in
-from app.sandbox.bubblewrap import CAPABILITIES, HOME, TEMPORARY, Room, wrap
+from app.sandbox.bubblewrap import CAPABILITIES, HOME, HOSTNAME, TEMPORARY, Room, below_temporary, sizes, wrap
 from app.sandbox.machine import Machine
 from app.sandbox.needs import DEVICES, Needs, NeedsFinder, Wanted
 from app.sandbox.tiers import Profile, Tier
 from app.sandbox.uids import give
+from app.spawner import wire
 from app.spawner.client import Command
 from app.spawner.wire import INNER_GROUP_FD, INNER_PASSWD_FD, INNER_VARIABLES_FD, Confinement, Landlock
 
@@ -33,14 +34,15 @@ _OF_OTHERS = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GI
 class Place:
     """The directories of one process outside its sandbox. `lasts`: they are not the process's alone.
 
-    A process with namespaces of its own gets others, in memory, unless its home lasts. `forks`: in which the homes of
-    its forks are.
+    A process with namespaces of its own gets others, in memory, unless its home lasts. `is_template`: it will have
+    forks; `forks`: in which their homes are.
     """
 
     home: str
     tmpdir: str
     lasts: bool = False
     forks: str | None = None
+    is_template: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +136,10 @@ class Composer:
         room = await self._room(spec, home, place.lasts, profile, environment["PATH"])
         environment, late = handed_in.split(environment)
         confinement["inner_texts"] = _texts(room, late)
-        room = replace(room, has_accounts=True, has_variables=bool(late))
-        confinement["is_wrapped"], confinement["inner_seccomp"] = True, ["base"]
+        room = replace(room, has_accounts=True, has_variables=bool(late), has_rooms=place.is_template)
+        confinement["is_wrapped"] = True
+        confinement["inner_seccomp"] = ["template" if place.is_template else "base"]
+        confinement["room"] = _for_fork(room, profile.network, late)
         if self._machine.is_root:
             confinement["capabilities"] = list(CAPABILITIES)
         if self._machine.has_scopes:
@@ -146,8 +150,9 @@ class Composer:
         if profile.tier >= Tier.ASSISTED:
             environment = {**_OF_OTHERS, **environment}
         assert self._machine.bubblewrap is not None
-        argv = wrap(self._machine.bubblewrap, room, [spec.command, *spec.args])
-        return Command(argv, environment, confinement=confinement)
+        program = [spec.command, *spec.args]
+        argv = wrap(self._machine.bubblewrap, room, program)
+        return Command(argv, environment, confinement=confinement, program_at=len(argv) - len(program))
 
     async def _room(self, spec: BackendSpec, home: str, home_lasts: bool, profile: Profile, path: str) -> Room:
         cwd = os.path.join(home, spec.cwd or "")
@@ -178,6 +183,23 @@ class Composer:
 def group_name(spec: BackendSpec) -> str:
     """What the control group of this backend's tenant is called: a tenant that is registered anew gets another one."""
     return spec.home or spec.tenant
+
+
+def _for_fork(room: Room, network: Network, late: Mapping[str, str]) -> wire.Room:
+    """What a fork gets of its own in the place of a wrapper."""
+    shown, links = below_temporary(room)
+    own, shared = sizes(room)
+    directories = [each for each in (room.home, room.cwd) if each.startswith(TEMPORARY + "/")]
+    made = wire.Room(
+        own_network=network != "host", proxy_port=PROXY_PORT, hostname=HOSTNAME,
+        shm_bytes=shared, directories=directories, shown=shown, links=links, cwd=room.cwd,
+        variables={**late, "PWD": room.cwd},
+    )  # fmt: skip
+    if own is not None:
+        made["tmp_bytes"] = own
+    if room.uid is not None:
+        made["uid"] = room.uid
+    return made
 
 
 def _texts(room: Room, variables: Mapping[str, str]) -> dict[str, str]:

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NoReturn
 
 from app.spawner import confinement, network, syscalls, tree
@@ -52,6 +53,8 @@ def _steps(order: Order, prepared: Prepared, descriptors: Sequence[int], status:
     is_template = order.get("start") == "template"
     if is_template:
         *descriptors, channel = map(confinement.out_of_the_way, descriptors)
+        if prepared.inner_status is not None:
+            prepared = replace(prepared, inner_status=confinement.out_of_the_way(prepared.inner_status))
         yield Step("template", lambda: None)
         kept += confinement.keep_for_template(order["text"], channel)
     yield Step("network", lambda: network.enter(confined, *descriptors[_STDIO:]))

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 class Command:
     """What to execute. `argv[0]` is looked up in the PATH of `env`. `confinement`: what it must not do. `missed`: the
     descriptor of a file for what it asks for in vain (`wire.Missed`), if it is to be watched. `start`, `text`: as in
-    `wire.Order`; `template` and `fork` take one more descriptor."""
+    `wire.Order`; `template` and `fork` take one more descriptor. `program_at`: before it `argv` is a wrapper's."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -46,6 +46,7 @@ class Command:
     missed: int | None = None
     start: wire.Start = "exec"
     text: str = ""
+    program_at: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,10 +35,15 @@ def enter(confinement: wire.Confinement, channel: int | None = None) -> None:
         return
     if not _has_left(_CLONE_NEWNET):
         _enter_user_namespace()
+    raise_loopback()
+    if channel is not None:
+        pass_listener(channel, confinement["proxy_port"])
+
+
+def raise_loopback() -> None:
+    """In a new network namespace it is down."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, _INTERFACE_UP)
-    if channel is not None:
-        _pass_listener(channel, confinement["proxy_port"])
 
 
 def _has_left(flags: int) -> bool:
@@ -71,7 +76,8 @@ def _write(path: str, content: str) -> None:
         os.close(descriptor)
 
 
-def _pass_listener(channel: int, port: int) -> None:
+def pass_listener(channel: int, port: int) -> None:
+    """Sends a listener on this loopback through `channel`, a socket."""
     with socket.socket(fileno=os.dup(channel)) as node, socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
         listener.bind(("127.0.0.1", port))
         listener.listen(_BACKLOG)

@@ -24,7 +24,7 @@ class _Step(NamedTuple):
 _Block = list[_Step]
 
 _LOAD, _AND, _JUMP, _JUMP_EQUAL, _JUMP_NOT_LESS, _JUMP_ANY_BIT, _RETURN = 0x20, 0x54, 0x05, 0x15, 0x35, 0x45, 0x06
-_ALLOW, _ERROR = 0x7FFF0000, 0x00050000
+_ALLOW, _ERROR, _ASK_TRACER = 0x7FFF0000, 0x00050000, 0x7FF00000
 
 # In `struct seccomp_data`, whose words both architectures store with the lower half first.
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
@@ -120,6 +120,11 @@ class _Assembler:
             *self.calls("socketpair", _unless(_argument(0), [_UNIX], _deny(errno.EAFNOSUPPORT))),
         ]
 
+    def template(self) -> _Block:
+        """As `base`, but whoever traces the process may let it enter a namespace (rooms/gate.py). Without a tracer
+        there is no such call. It has no tracer but ours: `base` forbids ptrace()."""
+        return [*self.calls("setns", [_Step(_RETURN, 0, 0, _ASK_TRACER)]), *self.base()]
+
     def no_unix_sockets(self) -> _Block:
         """No socket that can reach one with a path. A pair of datagram sockets could be connected to another one."""
         others = _unless(_argument(1), [_STREAM, _SEQPACKET], _deny(errno.EACCES), _TYPE_BITS)
@@ -166,6 +171,7 @@ def _sockets() -> _Block:
 
 FILTERS = {
     "base": _Assembler.base,
+    "template": _Assembler.template,
     "no_unix_sockets": _Assembler.no_unix_sockets,
     "no_internet": _Assembler.no_internet,
     "no_shared_ipc": _Assembler.no_shared_ipc,

@@ -20,6 +20,7 @@ from app.spawner.wrapped import inner
 from app.spawner.wrapped.inner import Inner
 
 _OOM_SCORE = "300"  # the OOM killer takes backends before the gateway; the spawner itself is too small to be first
+_NOBODY = -1  # the leader of a fork that has not come
 _LOOK_AGAIN_S = 0.02  # between two looks for what is left of an ended tree
 _LAST_LOOK_AGAIN_S = 0.005  # the same after the node has gone
 # Shells and wrappers report it of their child by an exit status.
@@ -176,6 +177,11 @@ class Spawner:
 
     def _on_born(self, birth: Birth) -> None:
         try:
+            if birth.is_outside:
+                report = self._births.house(birth, self._by_pid)
+                self._selector.unregister(birth.channel)
+                self._watch(report, lambda: self._on_housed(birth, report))
+                return
             process = self._births.born(birth, self._by_pid)
         except OSError as error:
             self._on_unborn(birth, error)
@@ -183,9 +189,25 @@ class Spawner:
             self._processes[process.id] = self._by_pid[process.pid] = process
             self._selector.modify(birth.channel, selectors.EVENT_READ, lambda: self._on_exec(process))
 
+    def _on_housed(self, birth: Birth, report: socket.socket) -> None:
+        """Its room is there, or will never be."""
+        self._selector.unregister(report)
+        if self._births.of(birth.id) is None:  # it was given up
+            report.close()
+            return
+        self._watch(birth.channel, lambda: self._on_born(birth))
+        try:
+            with report:
+                self._births.housed(birth, report)
+        except OSError as error:
+            self._on_unborn(birth, error)
+
     def _on_unborn(self, birth: Birth, error: OSError) -> None:
-        self._selector.unregister(birth.channel)
+        with contextlib.suppress(KeyError):  # it waits for its room
+            self._selector.unregister(birth.channel)
         self._births.end(birth)
+        if birth.group is not None:
+            self._ending[birth.id] = Ending(_NOBODY, birth.group)
         self._report_failure(birth.id, error.errno or errno.EIO, wire.FORK_STAGE, error.strerror or "")
 
     def _on_exec(self, process: Process) -> None:
@@ -198,10 +220,10 @@ class Spawner:
             told = json.loads(complaint)
             self._report_failure(process.id, told["errno"], told["stage"], told["message"])
             process.clock.close()
-            if process.is_fork:  # it may be anybody's: nobody tells when it has ended
+            if process.is_fork and process.inner is None:  # it may be anybody's: nobody tells when it has ended
                 self._end(process)
                 del self._processes[process.id], self._by_pid[process.pid]
-        elif process.inner is not None:
+        elif isinstance(process.inner, Inner):
             self._starting[process.id] = (process, process.inner)
         else:
             self._on_started(process)
@@ -256,7 +278,7 @@ class Spawner:
     def _on_leader(self, process: Process) -> None:
         """Ends the tree of a leader that has exited. It is still a zombie, so its pid and group id are not reused."""
         self._on_exec(process)
-        if process.inner is not None:
+        if isinstance(process.inner, Inner):
             self._on_wrapper_ended(process, process.inner)
         tree.send_group(process.pid, signal.SIGKILL)
         self._end(process)
@@ -299,7 +321,7 @@ class Spawner:
         doomed = {process.pid: process.id for process in self._processes.values() if process.id in self._ending}
         nameless = set()
         for pid in tree.children(self._pid):
-            if pid in self._by_pid:
+            if pid in self._by_pid or pid == self._births.rooms.pid:
                 continue
             owner = owners.of(pid)
             if owner is None:

@@ -27,21 +27,22 @@ _capset = _libc.capset
 _capset.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
 
 
-def _error() -> OSError:
+def last_error() -> OSError:
+    """Of the last call of the C library."""
     number = ctypes.get_errno()
     return OSError(number, os.strerror(number))
 
 
 def _set(option: int, value: int, third: int = 0) -> None:
     if _prctl(option, value, third, 0, 0) != 0:
-        raise _error()
+        raise last_error()
 
 
 def call(number: int, *arguments: int) -> int:
     """A system call by its number. Raises OSError."""
     result: int = _syscall(number, *arguments, *[0] * (5 - len(arguments)))
     if result < 0:
-        raise _error()
+        raise last_error()
     return result
 
 
@@ -78,7 +79,7 @@ def bound_capabilities(kept: int) -> None:
         if not kept >> capability & 1 and _prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
             if ctypes.get_errno() == errno.EINVAL:
                 return  # above the last one that this kernel knows
-            raise _error()
+            raise last_error()
 
 
 def keep_capabilities(kept: int) -> None:
@@ -89,7 +90,7 @@ def keep_capabilities(kept: int) -> None:
     # Effective, permitted, inheritable: first the lower 32 of each, then the upper ones.
     sets = struct.pack("6I", low, low, 0, high, high, 0)
     if _capset(address(header), address(sets)) != 0:
-        raise _error()
+        raise last_error()
 
 
 def filter_system_calls(program: bytes) -> None:

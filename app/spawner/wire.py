@@ -6,6 +6,7 @@ Spawner to node: `ready`, `spawned` or `failed`, `exited`.
 
 import json
 import socket
+import struct
 from collections.abc import Sequence
 from typing import Literal, TypedDict
 
@@ -46,6 +47,27 @@ class Cgroup(TypedDict, total=False):
     cpu: float
 
 
+class Room(TypedDict, total=False):
+    """What a fork has of its own, of a template that has namespaces of its own; all else is as the template has it.
+
+    `uid`: the template's user, if it is not the spawner's. `own_network`, `proxy_port`: as in Confinement. `tmp_bytes`,
+    `shm_bytes`: the sizes of /tmp and /dev/shm. `directories`: to be made in /tmp. `shown`, `links`: files and symbolic
+    links that the sandbox has below /tmp. `cwd`, `variables`: of the program, which is not wrapped any more.
+    """
+
+    uid: int
+    own_network: bool
+    proxy_port: int
+    hostname: str
+    tmp_bytes: int
+    shm_bytes: int
+    directories: list[str]
+    shown: list[str]
+    links: list[tuple[str, str]]
+    cwd: str
+    variables: dict[str, str]
+
+
 class Confinement(TypedDict, total=False):
     """What a child gives up between fork and exec, in this order. A field that is missing restricts nothing.
 
@@ -58,8 +80,10 @@ class Confinement(TypedDict, total=False):
     and what it executes, can read from descriptors, by their numbers.
     `own_network`: a network namespace that has only a loopback; a wrapper inherits it and makes none. `proxy_port`:
     the port of 127.0.0.1 there at which a listener is made. It is sent through the order's fourth descriptor, a socket.
+    `room`: with `start: fork`, instead of a wrapper.
     """
 
+    room: Room
     own_network: bool
     proxy_port: int
     cgroup: Cgroup
@@ -77,6 +101,8 @@ INNER_SECCOMP_FD, INNER_STATUS_FD = 10, 11
 INNER_STDIN_FD, INNER_STDOUT_FD, INNER_VARIABLES_FD = 7, 8, 9  # a shell inside knows only those of one digit
 INNER_PASSWD_FD, INNER_GROUP_FD = 12, 13
 TEMPLATE_SOCKET_FD, TEMPLATE_TEXT_FD = 14, 15  # forked/inside.py knows them too
+ROOM = b"room"  # what a fork is sent, with descriptors of the namespaces that it is led into
+CREDENTIALS = struct.Struct("3i")  # as the kernel adds them to a message: pid, uid, gid
 FORK_STAGE = "fork from the template"  # of a report that a template made no process
 WRAPPER_STAGE = "bubblewrap"  # of a report that a wrapper did not start its program
 SHELL = "/bin/sh"

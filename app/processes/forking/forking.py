@@ -68,8 +68,6 @@ class _Entry:
         self.settled.set()
         if self.making is not None:
             self.making.cancel()
-        if self.template is not None:
-            self.template.close()
 
 
 @dataclass(eq=False)
@@ -84,6 +82,7 @@ class Forking:
     clock: Callable[[], float] = time.monotonic
     _entries: dict[Key, _Entry] = field(default_factory=dict)
     _tasks: anyio.abc.TaskGroup | None = None
+    _retired: list[Template] = field(default_factory=list)
     _turn: anyio.Lock = field(default_factory=anyio.Lock)
 
     def __post_init__(self) -> None:
@@ -158,10 +157,10 @@ class Forking:
             return "this node forks nothing (FORK_TEMPLATES is 0)"
         if spec.has_kept_home:
             return "with `state: keep` a template could write to the homes of all principals"
-        tier = self.profile_of(spec).tier
-        if tier >= Tier.NAMESPACES:
-            return f"in tier {tier.value} of the sandbox a process has namespaces of its own, which a fork would share"
         return None
+
+    def _has_rooms(self, spec: BackendSpec) -> bool:
+        return self.profile_of(spec).tier >= Tier.NAMESPACES
 
     # --- making
 
@@ -194,7 +193,7 @@ class Forking:
         with scope:
             try:
                 async with self._turn:  # one after another: it costs several starts
-                    template = await Maker(self.launcher).make(spec, self._on_gone)
+                    template = await Maker(self.launcher, has_rooms=self._has_rooms(spec)).make(spec, self._on_gone)
             except NoTemplate as error:
                 self._failed(spec, entry, error)
             except (BackendError, TimeoutError) as error:
@@ -244,16 +243,24 @@ class Forking:
             return
         template = entry.template
         self._failed(spec, entry, NoTemplate("died", f"its template does not fork: {why}"))
-        template.close()
+        self._end(template)
 
     def forget(self, key: Key) -> None:
         """For a backend that was changed, restarted or removed: its template ends, and what is known of it."""
         entry = self._entries.pop(key, None)
         if entry is not None:
             entry.close()
+            if entry.template is not None:
+                self._end(entry.template)
+
+    def _end(self, template: Template) -> None:
+        if not template.retire():
+            self._retired.append(template)
 
     def sweep(self) -> None:
-        """Ends templates that nobody has used for long; to be called a few times a minute."""
+        """Ends templates that nobody has used for long, and those of which the last fork has ended; to be called a few
+        times a minute."""
+        self._retired = [each for each in self._retired if not each.retire()]
         oldest = self.clock() - self.options.idle_s
         for key, entry in list(self._entries.items()):
             if entry.template is not None and entry.template.used_at < oldest:

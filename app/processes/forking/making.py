@@ -52,11 +52,16 @@ class Launcher(Protocol):
 
     def stop_soon(self, process: BackendProcess) -> None: ...
 
+    def has_forks(self, template: BackendProcess) -> bool:
+        """Whether one of them runs, or is being started."""
+
 
 @dataclass(slots=True, eq=False)
 class Template:
-    """A process that has imported `loaded` modules, and forks. `files`: those that it was made of."""
+    """A process that has imported `loaded` modules, and forks. `files`: those that it was made of. `has_rooms`: forks
+    have namespaces of their own, which are below its own."""
 
+    launcher: Launcher = field(repr=False)
     spec: BackendSpec
     process: BackendProcess
     channel: socket.socket
@@ -66,7 +71,7 @@ class Template:
     skipped: frozenset[str] = field(default=frozenset())
     used_at: float = 0.0
     looked_at: float = 0.0
-    stop_soon: Callable[[BackendProcess], None] = field(default=lambda process: None, repr=False)
+    has_rooms: bool = False
 
     def start(self) -> Start:
         """Raises OSError: there is no descriptor for it."""
@@ -78,18 +83,27 @@ class Template:
     def looked(self, now: float) -> None:
         self.looked_at = now
 
-    def close(self) -> None:
-        """It is killed, as it has nothing to finish; its forks go on. Idempotent."""
+    def retire(self) -> bool:
+        """Ends it, unless there are forks whose namespaces end with it: then it forks no more. Returns whether it has
+        ended."""
         self.channel.close()
-        self.stop_soon(self.process)
+        if self.has_rooms and self.launcher.has_forks(self.process):
+            return False
+        self.close()
+        return True
+
+    def close(self) -> None:
+        """It is killed, as it has nothing to finish. Idempotent."""
+        self.channel.close()
+        self.launcher.stop_soon(self.process)
         self.process.kill()
 
 
 class Maker:
-    """One at a time for each backend."""
+    """One at a time for each backend. `has_rooms`: its processes have namespaces of their own."""
 
-    def __init__(self, launcher: Launcher) -> None:
-        self._launcher = launcher
+    def __init__(self, launcher: Launcher, *, has_rooms: bool = False) -> None:
+        self._launcher, self._has_rooms = launcher, has_rooms
 
     async def make(self, spec: BackendSpec, on_gone: Callable[[BackendProcess], None]) -> Template:
         """
@@ -135,7 +149,7 @@ class Maker:
         skip = frozenset[str]()
         own_cwd = spec.cwd if spec.cwd and os.path.isabs(spec.cwd) else None
         for _ in range(ATTEMPTS):
-            task = Task("template", entry, _OWN, own_cwd is None, modules, skip)
+            task = Task("template", entry, _OWN, own_cwd is None, modules, skip, self._has_rooms)
             process, channel = await self._start(spec, task, on_gone)
             try:
                 told = await _told(channel)
@@ -143,8 +157,10 @@ class Maker:
                 if not found:
                     files = await anyio.to_thread.run_sync(files_of, told["files"])
                     home = self._launcher.home_of(process)
-                    stop = self._launcher.stop_soon
-                    return Template(spec, process, channel, home, told["loaded"], files, skip, stop_soon=stop)
+                    loaded: int = told["loaded"]
+                    return Template(
+                        self._launcher, spec, process, channel, home, loaded, files, skip, has_rooms=self._has_rooms
+                    )
             except BaseException:
                 channel.close()
                 await self._stop(process)

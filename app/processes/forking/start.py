@@ -38,7 +38,8 @@ class Start:
         """The process confined as any other, but started so."""
         command = replace(confined.command, start=self.kind)
         if self.task is not None:
-            command = replace(command, argv=self.task.argv, text=self.task.text)
+            wrapper = command.argv[: command.program_at]
+            command = replace(command, argv=[*wrapper, *self.task.argv], text=self.task.text)
         return replace(confined, command=command, handed=() if self.channel is None else (self.channel,))
 
 

@@ -14,6 +14,7 @@ import gc
 import json
 import os
 import runpy
+import signal
 import socket
 import sys
 import threading
@@ -27,6 +28,10 @@ EXIT_NOT_STARTED = 127
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same numbers on every architecture
 _PATH_BENEATH, _NET_PORT = 1, 2
 _PR_SET_PDEATHSIG, _SIGKILL = 1, 9
+_PR_SET_SECCOMP, _PR_CAPBSET_DROP = 22, 24
+_CAPABILITY_VERSION_3 = 0x20080522
+_RLIMIT_LOCKS = 10  # see app/spawner/tree.py
+_SETNS, _NEW_USER = {"x86_64": 308, "aarch64": 268}, 0x10000000
 _libc = ctypes.CDLL(None, use_errno=True)
 Preload = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -89,6 +94,9 @@ def _serve(channel: socket.socket, task: dict[str, Any], preload: Preload, be_di
     while True:
         packet, descriptors = _receive(channel, 1)
         if not packet:
+            if task["has_rooms"]:  # which end with this process: the node kills it when there are none
+                signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+                signal.pause()
             os._exit(0)
         if not descriptors:
             continue
@@ -147,6 +155,10 @@ def _become(
     stage, cwd = "fork", ""
     try:
         spawner.send(b"here")
+        if task["has_rooms"]:
+            stage = "namespaces"
+            _enter_room(spawner)
+            spawner.send(b"here")
         packet, descriptors = _receive(spawner, 3)
         order = json.loads(packet)
         for name, step in _steps(order, descriptors, task, changed):
@@ -169,15 +181,41 @@ def _complaint(error: BaseException, stage: str, subject: str) -> bytes:
     return json.dumps({"errno": number, "stage": stage, "message": f"{told}: {subject[:500]!r}"}).encode()
 
 
+def _enter_room(spawner: socket.socket) -> None:
+    """Returns in a process in the room, whose parent is the first process there.
+
+    The call stops until the spawner's side has made it, and more of them, in this process's place (rooms/gate.py).
+    """
+    word, descriptors = _receive(spawner, 8)
+    if word != b"room":
+        os._exit(EXIT_NOT_STARTED)
+    _call(_SETNS[os.uname().machine], descriptors[0], _NEW_USER)
+    for each in descriptors:
+        os.close(each)
+    capability = 0
+    while _libc.prctl(_PR_CAPBSET_DROP, ctypes.c_ulong(capability), *[ctypes.c_ulong(0)] * 3) == 0:
+        capability += 1
+    header, sets = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
+    _check(_libc.capset(header, sets))
+    for _ in range(2):
+        if os.fork():
+            os._exit(0)
+    _await_parent(1)  # who adopts us waits for us
+
+
 def _steps(
     order: dict[str, Any], descriptors: list[int], task: dict[str, Any], changed: dict[str, str | None]
 ) -> Iterator[tuple[str, Callable[[], object]]]:
     """In this order: each may need what a later one takes away."""
     yield "setsid", os.setsid
+    if "mark" in order:  # of another user: the spawner may not be allowed to
+        yield "limits", lambda: _wear(order["mark"])
     yield "descriptors", lambda: _take(descriptors)
     yield "chdir", lambda: os.chdir(order["cwd"])
-    yield "death signal", lambda: _die_with(order["spawner"])
+    yield "death signal", lambda: _die_with(order["parent"])
     yield "landlock", lambda: _restrict(order["landlock"])
+    if "filter" in order:
+        yield "seccomp", lambda: _filter(bytes.fromhex(order["filter"]))
     yield "environment", lambda: _set_environment(order["env"], changed)
     if task["kind"] == "module" and task["has_path"]:
         yield "path", _move_path
@@ -191,16 +229,38 @@ def _take(descriptors: list[int]) -> None:
         os.close(descriptor)
 
 
-def _die_with(spawner: int) -> None:
-    """The kernel sends the signal at the end of the parent: until that is the spawner, it may not be set."""
-    deadline = time.monotonic() + WAIT_S
-    while os.getppid() != spawner:
-        if time.monotonic() > deadline:
-            raise OSError(errno.ECHILD, "the parent is not the spawner")
-        time.sleep(0.0002)
+def _wear(mark: int) -> None:
+    limit = (ctypes.c_uint64 * 2)(mark, mark)
+    _check(_libc.prlimit(0, _RLIMIT_LOCKS, limit, None))
+
+
+def _die_with(parent: int) -> None:
+    """The kernel sends the signal at the end of the parent: until that is the right one, it may not be set."""
+    _await_parent(parent)
     _check(_libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(_SIGKILL), *[ctypes.c_ulong(0)] * 3))
-    if os.getppid() != spawner:
+    if os.getppid() != parent:
         os._exit(EXIT_NOT_STARTED)
+
+
+def _await_parent(parent: int) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while os.getppid() != parent:
+        if time.monotonic() > deadline:
+            raise OSError(errno.ECHILD, "the parent is another one")
+        time.sleep(0.0002)
+
+
+def _filter(program: bytes) -> None:
+    """On top of the template's."""
+    content = ctypes.create_string_buffer(program)
+
+    class Filter(ctypes.Structure):
+        _fields_ = [("length", ctypes.c_ushort), ("steps", ctypes.c_void_p)]
+
+    described = Filter(len(program) // 8, ctypes.addressof(content))
+    _check(
+        _libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(2), ctypes.byref(described), ctypes.c_ulong(0), ctypes.c_ulong(0))
+    )
 
 
 def _restrict(rules: dict[str, Any] | None) -> None:

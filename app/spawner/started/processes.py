@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from app.spawner import tree
 from app.spawner.cgroups import Group
 from app.spawner.confinement import Clock
+from app.spawner.rooms.inside import Inside
 from app.spawner.wire import FORK_STAGE
 from app.spawner.wrapped.inner import Inner
 
@@ -27,7 +28,7 @@ class Process:
     clock: Clock
     status: int | None
     group: Group | None
-    inner: Inner | None
+    inner: Inner | Inside | None
     is_fork: bool = False
     failed: bool = False
 

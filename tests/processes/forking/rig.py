@@ -44,7 +44,7 @@ async def forking(tmp_path: Path, tier: Tier = Tier.KERNEL, **options: Any) -> A
     async with AsyncExitStack() as stack:
         cgroups = await anyio.to_thread.run_sync(open_roots)
         stack.callback(cgroups.close)
-        machine: Machine = examine(cgroups, None)
+        machine: Machine = examine(cgroups, lambda name: 60_123)
         egress = await stack.enter_async_context(Egress(metrics, EgressOptions()))
         homes = tmp_path / "homes"
         homes.mkdir()

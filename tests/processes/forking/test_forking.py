@@ -85,9 +85,24 @@ async def test_a_program_of_another_language_is_executed(running):
 
 
 @needs_bubblewrap
-async def test_with_namespaces_of_its_own_a_process_is_executed(tmp_path):
+async def test_with_namespaces_of_its_own_a_process_is_forked_too(tmp_path):
     async with forking(tmp_path, Tier.NAMESPACES) as running:
-        assert "namespaces of its own" in await reason(running, console_script("mcp-server-time"))
+        spec = replace(console_script("mcp-server-time"), start="auto")
+        process, listener = await forked(running, spec)
+        told = await asked(process, listener, "initialize", **HANDSHAKE)
+        assert told["serverInfo"]["name"] == "mcp-time"
+
+
+@needs_bubblewrap
+async def test_a_fork_that_cannot_have_namespaces_of_its_own_is_executed_and_why_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr("app.sandbox.composer.HOSTNAME", "x" * 100)  # of forks only; the kernel takes 64
+    async with forking(tmp_path, Tier.NAMESPACES) as running:
+        why = await known(running, replace(console_script("mcp-server-time"), start="auto"))
+        assert why.startswith("a fork fails: its namespaces: ")
+        process = await running.supervisor.spawn(
+            replace(console_script("mcp-server-time"), start="auto"), running.gone.append
+        )
+        assert process.origin.start == "exec"
 
 
 async def test_homes_that_last_are_not_given_to_a_template(running, tmp_path):

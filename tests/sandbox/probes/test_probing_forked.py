@@ -20,6 +20,7 @@ from app.sandbox.probes.prober import spec_of, started
 from app.sandbox.probes.probing import Probing
 from app.sandbox.probes.targets import targets_of
 from app.sandbox.tiers import Profile, Tier
+from app.sandbox.uids import OF_PROBES
 from app.spawner import wire
 from app.spawner.client import SpawnerClient
 
@@ -38,12 +39,13 @@ class ForkedProbing(Probing):
             (place / name).mkdir(parents=True)
         spec, profile = spec_of(network), Profile(tier, network)
         confined = await self._composer.compose(
-            spec, Place(str(place), str(place / "tmp"), forks=str(place / "forks")), profile
+            spec, Place(str(place), str(place / "tmp"), forks=str(place / "forks"), is_template=True), profile
         )
         ours, theirs = wire.socket_pair()
         stack.enter_context(ours)
         entry = entry_of(spec.command, spec.args, "/usr/bin", None)
-        start = Start("template", task=Task("template", entry), channel=theirs.fileno())
+        has_rooms = tier >= Tier.NAMESPACES
+        start = Start("template", task=Task("template", entry, has_rooms=has_rooms), channel=theirs.fileno())
         await stack.enter_async_context(started(self._spawner, start.applied(confined)))
         theirs.close()
         ours.setblocking(False)
@@ -55,7 +57,9 @@ class ForkedProbing(Probing):
 
 
 @pytest.mark.parametrize("network", ["none", "web", "host"])
-@pytest.mark.parametrize("tier", [Tier.KERNEL, Tier.BASE], ids=lambda tier: tier.name.lower())
+@pytest.mark.parametrize(
+    "tier", [Tier.ASSISTED, Tier.NAMESPACES, Tier.KERNEL, Tier.BASE], ids=lambda tier: tier.name.lower()
+)
 async def test_the_probe_set_is_denied_alike(tmp_path, tier, network):
     data = tmp_path / "data"
     data.mkdir()
@@ -67,7 +71,7 @@ async def test_the_probe_set_is_denied_alike(tmp_path, tier, network):
         spawner = SpawnerClient()
         await spawner.start()
         stack.push_async_callback(spawner.aclose)
-        composer = Composer(examine(cgroups, None), NeedsFinder([str(data)]), egress)
+        composer = Composer(examine(cgroups, lambda name: OF_PROBES), NeedsFinder([str(data)]), egress)
         (executed,) = await Probing(spawner, composer, targets).probe(tier, [network])
         (forked,) = await ForkedProbing(spawner, composer, targets, tmp_path).probe(tier, [network])
     assert executed.error is forked.error is None
