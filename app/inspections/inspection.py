@@ -66,6 +66,14 @@ class Inspection:
     def __len__(self) -> int:
         return len(self._messages)
 
+    def sees_session(self) -> None:
+        """The messages of one more session are recorded."""
+        self.sessions += 1
+
+    def misses_session(self) -> None:
+        """There was no room for a session."""
+        self.missed += 1
+
     # --- from the recorder
 
     def add(self, message: InspectedMessage, line: bytes) -> None:

@@ -36,11 +36,8 @@ logger = logging.getLogger(__name__)
 
 EOF_GRACE_S = 2.0  # for a server to end by itself after EOF on its stdin
 
-_LIMITS_HIT = {
-    "memory": "memory",
-    "tenant_memory": "memory_mb",
-    "disk": "disk",
-}  # `Exit.limit`, as `trunkline_limits_hit_total` says it
+# `Exit.limit`, as `trunkline_limits_hit_total` says it
+_LIMITS_HIT = {"memory": "memory", "tenant_memory": "memory_mb", "disk": "disk"}
 _HINTS = {
     "No such file or directory": "Is the command installed, and on the gateway's PATH?",
     "Permission denied": "Is the command executable by the gateway's user?",

@@ -97,8 +97,7 @@ class Session:
         """Clients of 2026-07-28 share it; what names no call goes to `listen`. `reserved` calls are the gateway's."""
         self.streams.listen_on(listen)
         self.is_pooled = True
-        if self.calls.recorder is not None:
-            self.calls.recorder.become_pooled()
+        self.calls.become_pooled()
         self.exchange.waiting.reserve(reserved, POOLED_WAITING)
 
     async def connect(self, source: LinkSource, limits: Limits) -> None:
@@ -388,8 +387,7 @@ class Session:
             self.streams.stream_calls()
         self.refusal = refusal
         not_sent = refusal or too_late(reason, is_pooled=self.is_pooled)
-        unsent = self.link.unsent()
-        for failed in self.exchange.fail_all(error or cut_off(reason), waiting=not_sent, unsent=unsent):
+        for failed in self.exchange.fail_all(error or cut_off(reason), waiting=not_sent, unsent=self.link.unsent()):
             self._carry_out(failed)
         self._lifecycle.follow(Trigger.CLOSE)
         self._closed_for = reason

@@ -139,13 +139,13 @@ class Inspecting:
         theirs = self._sessions[inspection.about.id]
         theirs[:] = [each for each in theirs if each.state is not SessionState.CLOSED]
         if len(theirs) >= MAX_SESSIONS:
-            inspection.missed += 1
+            inspection.misses_session()
         else:
             self._record(inspection, session)
 
     def _record(self, inspection: Inspection, session: Session) -> None:
         inspection.learn(self._secrets(session.spec))
-        inspection.sessions += 1
+        inspection.sees_session()
         self._sessions[inspection.about.id].append(session)
         recorder = Recorder(inspection, time.time, session=session.public_id, is_pooled=session.is_pooled)
         session.record(recorder)

@@ -10,8 +10,8 @@ FAULTS_OF_SWITCHES = (
     Fault(
         "a credential that is switched off is let in",
         "app/auth/authenticator.py",
-        "principal = await verify()\n            if self._switches is not None:",
-        "principal = await verify()\n            if False and self._switches is not None:",
+        "principal = await verify()\n        if self._switches is not None:",
+        "principal = await verify()\n        if False and self._switches is not None:",
         SWITCHES,
     ),
     Fault(

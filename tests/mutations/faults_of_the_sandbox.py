@@ -27,7 +27,7 @@ FAULTS_OF_THE_SANDBOX = (
     Fault("datagrams are left open without namespaces", _COMPOSER, '            if profile.network == "none":\n', "            if False:\n", PROBING),
     Fault("every port is left open without namespaces", _COMPOSER, 'if network == "web" and self._machine.has_ports:', "if False:", PROBING),
     Fault("signals are left open without namespaces", _COMPOSER, "scoped=self._machine.has_scopes", "scoped=False", PROBING),
-    Fault("seccomp is left out with namespaces", _COMPOSER, 'confinement["inner_seccomp"] = True, ["base"]', 'confinement["inner_seccomp"] = True, []', PROBING),
+    Fault("seccomp is left out with namespaces", _COMPOSER, '["template" if place.is_template else "base"]', "[]", PROBING),
     Fault("Landlock is left out with namespaces", _COMPOSER, 'confinement["landlock"] = Landlock(scoped=True)', "pass", COMPOSER),
     Fault("`web` is the machine's network", _COMPOSER, 'confinement["own_network"], confinement["proxy_port"]', '_, confinement["proxy_port"]', PROBING),
     Fault("a tenant has no user of its own", _COMPOSER, "        if profile.tier >= Tier.ASSISTED:\n            assert", "        if False:\n            assert", COMPOSER),

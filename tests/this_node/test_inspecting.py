@@ -266,10 +266,10 @@ async def test_parts_of_several_nodes_become_one_in_the_order_of_time(pool, dire
     by_number = {each.number: each for each in found}
     assert all(by_number[each.pair].session == each.session for each in found if each.pair)
     rigs[0].inspecting.end_of_opener(lambda opener: True)
-    page = seen_together([rig.inspecting.seen("acme", "i1", 0, 0) for rig in rigs], 0, [])
+    page = seen_together([seen for rig in rigs if (seen := rig.inspecting.seen("acme", "i1", 0, 0))], 0, [])
     assert page.view.ended_at is None
     rigs[1].inspecting.restrict("acme", "forbidden")
-    page = seen_together([rig.inspecting.seen("acme", "i1", 0, 0) for rig in rigs], 0, [])
+    page = seen_together([seen for rig in rigs if (seen := rig.inspecting.seen("acme", "i1", 0, 0))], 0, [])
     assert (page.view.ending, page.view.kept) == ("forbidden", 0)
     for rig in rigs:
         rig.registry.close_where(lambda session: True, "deleted")

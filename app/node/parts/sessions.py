@@ -90,10 +90,8 @@ async def open_sessions(
     routes.caller_lost.listen(lambda route: pooled.lost((route.identity, route.tenant, route.backend)))
     redis, sandbox = routing.redis, view_of(opening.node_id, processes.sandboxes)
     latency = None if redis is None else Latency(partial(redis.execute, "PING"))
-    watched = Watched(
-        opening.node_id, records, credentials, processes, routes, registry, overload, sandbox, latency, inspecting
-    )
-    watching = watch(watched, tallies)
+    parts = (records, credentials, processes, routes, registry, overload, sandbox, latency, inspecting)
+    watching = watch(Watched(opening.node_id, *parts), tallies)
     overview = NodeOverview(
         opening.node_id,
         __version__,

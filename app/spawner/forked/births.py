@@ -49,6 +49,18 @@ class Birth:
     def joins(self) -> list[str]:
         return [] if self.group is None else self.group.joins
 
+    def put_into(self, group: Group | None) -> None:
+        """The fork's control group."""
+        self.group = group
+
+    def keep_with(self, leash: int) -> None:
+        """The room lives as long as this descriptor is open."""
+        self.leash = leash
+
+    def move_into(self, room: RoomReport) -> None:
+        """The fork is in this room from now on."""
+        self.room = room
+
     @property
     def is_outside(self) -> bool:
         """Whether its fork must be led into a room first."""
@@ -99,7 +111,8 @@ class Births:
         """
         pid = self._heard(birth, known)
         self._take(birth, pid)
-        birth.leash, theirs = os.pipe()[::-1]
+        theirs, ours = os.pipe()
+        birth.keep_with(ours)
         try:
             order = RoomOrder(id=birth.id, pid=pid, room=birth.order["confinement"]["room"], joins=birth.joins)
             return self.rooms.order(order, [birth.channel, theirs, *birth.proxy])
@@ -112,7 +125,7 @@ class Births:
         told: RoomReport = json.loads(packet) if packet else {"errno": errno.EIO, "message": "it has ended"}
         if "first" not in told:
             raise OSError(told["errno"], f"its namespaces: {told['message']}")
-        birth.room = told
+        birth.move_into(told)
 
     def born(self, birth: Birth, known: Container[int]) -> Process:
         """Reads the fork's first word where it stays, and tells it what it is to become; it is in its control group
@@ -151,10 +164,11 @@ class Births:
         return pid
 
     def _take(self, birth: Birth, pid: int) -> None:
-        birth.group = cgroups.group_of(birth.order)
-        if birth.group is not None:
-            birth.group.make()
-            birth.group.take(pid)
+        group = cgroups.group_of(birth.order)
+        birth.put_into(group)
+        if group is not None:
+            group.make()
+            group.take(pid)
         tree.wear(birth.id, pid)
 
     def _told(self, order: wire.Order) -> bytes:
