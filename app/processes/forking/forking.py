@@ -2,8 +2,10 @@
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
 
 import anyio
 import anyio.abc
@@ -21,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 Key = tuple[str, str]
 
+MAKERS = 4  # templates that are made at the same time, each for another tenant
 SETTLED_S = 60.0  # how long a check waits for a template
 _LOOK_AT_FILES_S = 1.0  # how old the knowledge of a template's files may be
 _AGAIN_S, _LATEST_S = 5.0, 600.0  # the first and the longest delay after a template that could not be made, or ended
@@ -83,7 +86,8 @@ class Forking:
     _entries: dict[Key, _Entry] = field(default_factory=dict)
     _tasks: anyio.abc.TaskGroup | None = None
     _retired: list[Template] = field(default_factory=list)
-    _turn: anyio.Lock = field(default_factory=anyio.Lock)
+    _turns: WeakValueDictionary[str, anyio.Lock] = field(default_factory=WeakValueDictionary)  # by tenant
+    _makers: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(MAKERS))
 
     def __post_init__(self) -> None:
         self.metrics.fork_templates.set_function(lambda: len(self.templates))
@@ -178,21 +182,29 @@ class Forking:
         return _BEING_MADE
 
     def _has_room(self, key: Key) -> bool:
-        """Ends the template that has not been used for the longest time, if there are too many."""
+        """Ends a template, if there are too many: of the tenant that has the most, the one that was not used for the
+        longest time. One that is being made goes only for another tenant."""
         others = {other: each for other, each in self._entries.items() if other != key and not each.why}
         if len(others) < self.options.most:
             return True
-        idle = [(each.template.used_at, other) for other, each in others.items() if each.template is not None]
-        if not idle:
+        counts = Counter(tenant for tenant, _ in (*others, key))
+        most = max(counts.values())
+        ends = [
+            (each.template is None, 0.0 if each.template is None else each.template.used_at, other)
+            for other, each in others.items()
+            if counts[other[0]] == most and (each.template is not None or other[0] != key[0])
+        ]
+        if not ends:
             return False
-        self.forget(min(idle)[1])
+        self.forget(min(ends)[-1])
         return True
 
     async def _make(self, spec: BackendSpec, entry: _Entry, scope: anyio.CancelScope) -> None:
         began = self.clock()
+        turn = self._turns.setdefault(spec.tenant, anyio.Lock())
         with scope:
             try:
-                async with self._turn:  # one after another: it costs several starts
+                async with turn, self._makers:  # a tenant's one after another: each costs several starts, or hangs
                     template = await Maker(self.launcher, has_rooms=self._has_rooms(spec)).make(spec, self._on_gone)
             except NoTemplate as error:
                 self._failed(spec, entry, error)

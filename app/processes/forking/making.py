@@ -138,6 +138,8 @@ class Maker:
                 await Dialogue(process).transcript(spec.timeouts)
                 channel.send(b"modules")
                 told = await _told(channel)
+            except OSError as error:  # it has closed what it does not know
+                raise NoTemplate("died", f"the first process cannot be asked: {error.strerror}") from error
             finally:
                 await self._stop(process)
         names: list[str] = told.get("modules", [])

@@ -6,6 +6,8 @@ Runs in the backend's own interpreter (Python 3.9 or later), as a part of inside
 from __future__ import annotations
 
 import _thread
+import builtins
+import io
 import os
 import random
 import sys
@@ -24,12 +26,17 @@ _KNOWN = frozenset((
     "sysconfig",  # where the user's own packages would be
     "opentelemetry.context",  # the names of keys in its contexts, which are used in one process only
     "rich",  # its working directory
+    "rich.style",  # where the ids of its links begin, which a terminal sees
 ))  # fmt: skip
+
+
+# These draw from libraries of C. They are imported first, if at all, so that they can be watched.
+_DRAWING = (("uuid", "uuid1"), ("ssl", "RAND_bytes"))
 
 
 def be_different() -> None:
     """In a fork: seeds what would be the same in all, and sets right what was found out for the template."""
-    for generator in _seeded:  # that of `random` itself is seeded by the fork
+    for generator, *_ in _seeded:  # that of `random` itself is seeded by the fork
         generator.seed()
     module = sys.modules.get
     if (numpy := module("numpy.random")) is not None:
@@ -51,7 +58,7 @@ def be_different() -> None:
 
 # --- importing, and what may not happen meanwhile
 
-_seeded: list[Any] = []
+_seeded: list[tuple[Any, Any, list[str]]] = []  # generators, their states then, and who was being imported
 _findings: list[Finding] = []
 
 
@@ -60,6 +67,9 @@ def preload(task: dict[str, Any]) -> dict[str, Any]:
     fork would not inherit, is a finding: it has to be skipped."""
     watch = _Watch(frozenset(task["own"]), task["own_cwd"])
     skipped, failed = frozenset(task["skip"]), list[str]()
+    for name, _ in _DRAWING:
+        if name in task["modules"] and name not in skipped:
+            __import__(name)
     began, known = time.monotonic(), {0, 1, 2, task["socket"]}
     watch.begin()
     try:
@@ -70,6 +80,7 @@ def preload(task: dict[str, Any]) -> dict[str, Any]:
                 except BaseException:  # noqa: BLE001 - as it was in the program, or it needs the program
                     failed.append(name)
                 _look(name, known)
+                _look_at_generators()
     finally:
         watch.end()
     _look_at_all()
@@ -103,6 +114,16 @@ def _look(name: str, known: set[int]) -> None:
                 continue
             known.add(descriptor)
             _find("descriptor", what, [name])
+
+
+def _look_at_generators() -> None:
+    """After an import: what it has drawn from a generator of its own would be the same in all, and a seed no more."""
+    for place, (generator, state, modules) in enumerate(_seeded):
+        now = random.Random.getstate(generator)
+        if now != state:
+            _seeded[place] = generator, now, modules
+            if modules:
+                _find("random number", "random", modules)
 
 
 def _look_at_all() -> None:
@@ -141,6 +162,15 @@ class _Watch:
             self._call_through(os, function, "working directory")
         self._call_through(os, "urandom", "random number")
         self._call_through(random, "_urandom", "random number")
+        self._call_through(os, "getrandom", "random number")
+        for name in random.__all__:
+            if getattr(getattr(random, name), "__self__", None) is vars(random)["_inst"]:
+                self._call_through(random, name, "random number")
+        for place in (builtins, io, os):
+            self._call_through(place, "open", "random number", _is_random)
+        for module, function in _DRAWING:
+            if module in sys.modules:
+                self._call_through(sys.modules[module], function, "random number")
         self._replace(random.Random, "seed", _noting_seeds(random.Random.seed))
         self._call_through(_thread, "start_new_thread", "thread")
         for function in ("_start_new_thread", "_start_joinable_thread"):
@@ -173,35 +203,59 @@ class _Watch:
 
         return reading
 
-    def _call_through(self, place: Any, name: str, kind: str) -> None:
-        function = getattr(place, name)
+    def _call_through(
+        self, place: Any, name: str, kind: str, matters: Callable[[Any], bool] = lambda argument: True
+    ) -> None:
+        """Notes its calls; `matters`: with which first argument."""
+        self._replace(place, name, _Through(getattr(place, name), name, kind, matters))
 
-        def calling(*arguments: Any, **named: Any) -> Any:
-            _note(kind, name)
-            return function(*arguments, **named)
 
-        self._replace(place, name, calling)
+class _Through:
+    """A function whose calls are noted. As a class's attribute it is no method, as the functions of C are none."""
+
+    def __init__(self, function: Callable[..., Any], name: str, kind: str, matters: Callable[[Any], bool]) -> None:
+        self._function, self._name, self._kind, self._matters = function, name, kind, matters
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        if self._matters(arguments[0] if arguments else None):
+            _note(self._kind, self._name)
+        return self._function(*arguments, **named)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._function, name)
+
+
+def _is_random(path: Any) -> bool:
+    return path in ("/dev/urandom", "/dev/random", b"/dev/urandom", b"/dev/random")
 
 
 def _noting_seeds(seed: Callable[..., Any]) -> Callable[..., Any]:
-    def seeding(generator: Any, *arguments: Any, **named: Any) -> Any:
+    def seeding(generator: Any, *arguments: Any, **named: Any) -> None:
         if not named and (not arguments or arguments[0] is None):
-            _seeded.append(generator)
-        return seed(generator, *arguments, **named)
+            seed(generator, *arguments, **named)
+            _seeded[:] = [each for each in _seeded if each[0] is not generator]
+            _seeded.append((generator, random.Random.getstate(generator), _importing(sys._getframe(1))))  # noqa: SLF001
+            return
+        seed(generator, *arguments, **named)
 
     return seeding
 
 
 def _note(kind: str, what: str) -> None:
     """Notes a finding of the modules that are being imported; whatever nobody imports is ours."""
+    modules = _importing(sys._getframe(2))  # noqa: SLF001 - it is Python's own, and documented
+    if modules:
+        _find(kind, what, modules)
+
+
+def _importing(frame: Any) -> list[str]:
+    """The modules that are being imported here, the innermost first; none if that one is known to do no harm."""
     modules = list[str]()
-    frame: Any = sys._getframe(2)  # noqa: SLF001 - it is Python's own, and documented
     while frame is not None:
         name = frame.f_globals.get("__name__", "")
         if not modules and name in _KNOWN:
-            return
+            return []
         if frame.f_code.co_name == "<module>" and name not in ("__main__", __name__):
             modules.append(name)
         frame = frame.f_back
-    if modules:
-        _find(kind, what, modules)
+    return modules

@@ -137,6 +137,14 @@ async def test_what_forks_would_share_makes_a_template_unfit(running, tmp_path, 
         "import os; variables = dict(os.environ)",
         "import os; here = os.getcwd()",
         "import secrets; token = secrets.token_hex()",
+        "import os; token = os.getrandom(8)",
+        "token = open('/dev/urandom', 'rb', 0).read(8)",
+        "import os; f = os.open('/dev/urandom', os.O_RDONLY); token = os.read(f, 8); os.close(f)",
+        "import random; token = random.getrandbits(64)",
+        "import random; random.seed(7)",
+        "from random import Random; token = Random().random()",
+        "import uuid; token = uuid.uuid1()",
+        "import ssl; token = ssl.RAND_bytes(8)",
         "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()",
         "import socket; ends = socket.socketpair()",
         "from tempfile import mkdtemp; place = mkdtemp()",
@@ -157,11 +165,28 @@ async def test_modules_that_ask_for_what_is_a_session_s_are_left_to_it(running, 
 
 async def test_what_a_module_takes_from_os_is_what_it_is(running, tmp_path):
     spec = program(tmp_path, SERVER + "import helper\nserve(lambda text: eval(text))\n")
-    (tmp_path / "program/helper.py").write_text("from os import getcwd, urandom\nimport os, random, threading")
+    (tmp_path / "program/helper.py").write_text(
+        "from os import getcwd, urandom\nimport os, random, threading, builtins"
+    )
     process, listener = await forked(running, spec)
-    for taken in ("getcwd", "urandom", "os.environ.__class__.__getitem__", "random.Random.seed"):
+    for taken in (
+        "getcwd",
+        "urandom",
+        "os.open",
+        "builtins.open",
+        "os.environ.__class__.__getitem__",
+        "random.Random.seed",
+    ):
         assert await value(process, listener, f"'importing' not in repr(helper.{taken}.__class__) and "
                            f"getattr(helper.{taken}, '__module__', None) != '<trunkline>'")  # fmt: skip
+
+
+async def test_a_first_process_that_closes_what_it_does_not_know_makes_no_template(running, tmp_path, caplog):
+    spec = program(tmp_path, SERVER + "import os\nos.closerange(3, 200)\nserve(lambda text: eval(text))\n")
+    why = await reason(running, spec)  # whether it has closed it before it was asked, or after
+    assert "cannot be asked" in why or "ends while it imports" in why
+    assert "Traceback" not in caplog.text
+    await eventually(lambda: not running.supervisor.processes)
 
 
 async def test_with_auto_a_fork_has_to_answer_alike(running, tmp_path):
@@ -245,6 +270,31 @@ async def test_the_template_that_was_not_used_for_longest_makes_room(tmp_path):
         kept = {template.spec.name for template in running.supervisor.forking.templates}
         assert kept == {"server-0", "server-2"}
         await eventually(lambda: sum(each.is_template for each in running.supervisor.processes) == 2)
+
+
+async def test_a_tenant_s_many_templates_make_room_for_another_s_and_for_each_other(tmp_path):
+    async with forking(tmp_path, Tier.BASE, forking=ForkingOptions(most=2)) as running:
+        spec = program(tmp_path, EVALUATES)
+        many = [replace(spec, tenant="many", name=f"server-{number}") for number in range(3)]
+        for each in (many[0], many[1], replace(spec, tenant="few"), many[2]):
+            await forked(running, each)
+        assert {template.spec.key for template in running.supervisor.forking.templates} == {
+            ("few", spec.name), ("many", "server-2"),
+        }  # fmt: skip
+
+
+async def test_imports_that_never_end_keep_no_other_tenant_from_its_template(tmp_path):
+    async with forking(tmp_path, Tier.BASE, forking=ForkingOptions(most=3)) as running:
+        spec = program(tmp_path, SERVER + "import helper\nserve(lambda text: eval(text))\n")
+        (tmp_path / "program/helper.py").write_text(
+            "import threading, traceback\n"
+            "if any(each.name == 'preload' for each in traceback.extract_stack()):\n    threading.Event().wait()\n"
+        )
+        hanging = [replace(spec, tenant="hangs", name=f"server-{number}") for number in range(4)]
+        for each in hanging:
+            await running.stop(await running.supervisor.spawn(each, running.gone.append))
+        good = replace(console_script("mcp-server-time"), tenant="waits")
+        await forked(running, good)
 
 
 async def test_a_template_that_nobody_uses_ends(tmp_path):
