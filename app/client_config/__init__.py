@@ -9,11 +9,12 @@ from app.client_config.snippets import (
     ConfigFile,
     Target,
     endpoint,
+    install_links,
     instructions,
     local_url,
 )
 
 __all__ = [
-    "CLIENTS", "DEFAULT_KEY_ENV", "PASTE_HERE", "Client", "ConfigFile", "Target", "Written", "endpoint", "instructions",
-    "local_url", "put",
+    "CLIENTS", "DEFAULT_KEY_ENV", "PASTE_HERE", "Client", "ConfigFile", "Target", "Written", "endpoint",
+    "install_links", "instructions", "local_url", "put",
 ]  # fmt: skip

@@ -3,12 +3,13 @@
 Reads no settings and no database: the command line finds out where the gateway is.
 """
 
+import base64
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from app.client_config.merging import PASTE_HERE, Merged, merged_json, merged_toml
 from app.errors import InvalidRequest
@@ -56,14 +57,16 @@ class Client:
     """One client, with instructions: `where` the text goes, and how the client gets the `key`.
 
     `key_in_text`: it cannot read a variable, so the text contains the key or a placeholder. `program` writes the text
-    if it is not the content of the file.
+    if it is not the content of the file. `writing`: what the command line's `--write` does instead.
     """
 
+    title: str
     where: str
     key: str = ""
     file: ConfigFile | None = None
     program: Callable[[Sequence[Target]], str] | None = None
     key_in_text: bool = False
+    writing: str = "--write merges it with what is there."
 
     def render(self, targets: Sequence[Target]) -> str:
         """The text for these backends: a command, a program, or the content of a new file."""
@@ -244,58 +247,87 @@ def _codex_paths(environ: Mapping[str, str], platform: str) -> Sequence[str]:
 
 CLIENTS: Mapping[str, Client] = {
     "claude-code": Client(
-        "Run this in a shell that has the key in {key_env}. With `--scope user` it applies to all projects; --write "
-        "puts it into .mcp.json of this project instead.",
+        "Claude Code",
+        "Run this in a shell that has the key in {key_env}. With `--scope user` it applies to all projects.",
         "Claude Code reads the key from {key_env}.",
         ConfigFile(_at(".mcp.json"), _claude_code_project),
         program=_claude_code,
+        writing="--write puts it into .mcp.json of this project instead.",
     ),
     "claude-desktop": Client(
-        "Goes into claude_desktop_config.json (Settings, Developer, Edit Config): --write merges it with what is "
-        "there.",
+        "Claude Desktop",
+        "Goes into claude_desktop_config.json (Settings, Developer, Edit Config).",
         "Restart Claude. Needs Node, for mcp-remote.",
         ConfigFile(_claude_desktop_paths, _claude_desktop),
         key_in_text=True,
     ),
     "cursor": Client(
-        "Goes into ~/.cursor/mcp.json (--write merges it with what is there), or .cursor/mcp.json of a project.",
+        "Cursor",
+        "Goes into ~/.cursor/mcp.json, or .cursor/mcp.json of a project.",
         "Cursor reads the key from {key_env}.",
         ConfigFile(_at("~/.cursor/mcp.json"), _cursor),
     ),
     "vscode": Client(
-        "Goes into .vscode/mcp.json: --write merges it with what is there.",
+        "VS Code",
+        "Goes into .vscode/mcp.json.",
         "VS Code asks for the key once and keeps it.",
         ConfigFile(_at(".vscode/mcp.json"), _vscode),
     ),
     "windsurf": Client(
-        "Goes into ~/.codeium/windsurf/mcp_config.json: --write merges it with what is there.",
+        "Windsurf",
+        "Goes into ~/.codeium/windsurf/mcp_config.json.",
         "Windsurf reads the key from {key_env}.",
         ConfigFile(_at("~/.codeium/windsurf/mcp_config.json"), _windsurf),
     ),
     "cline": Client(
-        "Goes into cline_mcp_settings.json (MCP Servers, Configure): --write merges it with what is there.",
+        "Cline",
+        "Goes into cline_mcp_settings.json (MCP Servers, Configure).",
         "",
         ConfigFile(_cline_paths, _cline),
         key_in_text=True,
     ),
     "codex": Client(
-        "Goes into ~/.codex/config.toml: --write merges it with what is there.",
+        "Codex",
+        "Goes into ~/.codex/config.toml.",
         "Codex reads the key from {key_env}.",
         ConfigFile(_codex_paths, _codex, is_toml=True),
     ),
     "openai-agents": Client(
-        "A Python program (pip install openai-agents).", "It reads the key from {key_env}.", program=_openai_agents
+        "OpenAI Agents SDK",
+        "A Python program (pip install openai-agents).",
+        "It reads the key from {key_env}.",
+        program=_openai_agents,
+        writing="",
     ),
     "langchain": Client(
-        "A Python program (pip install langchain-mcp-adapters).", "It reads the key from {key_env}.", program=_langchain
+        "LangChain",
+        "A Python program (pip install langchain-mcp-adapters).",
+        "It reads the key from {key_env}.",
+        program=_langchain,
+        writing="",
     ),
 }
+
+
+def install_links(target: Target) -> Mapping[str, str]:
+    """Links that make a client add this backend, by the client's title. They contain no key: Cursor reads it from its
+    environment, VS Code asks for it."""
+    cursor = _cursor(target)["mcpServers"][target.name]
+    config = base64.b64encode(json.dumps(cursor).encode()).decode()
+    asked = _vscode(target)
+    vscode = {"name": target.name, **asked["servers"][target.name], "inputs": asked["inputs"]}
+    query = urlencode({"name": target.name, "config": config})
+    return {
+        "Cursor": f"cursor://anysphere.cursor-deeplink/mcp/install?{query}",
+        "VS Code": "vscode:mcp/install?" + quote(json.dumps(vscode), safe=""),
+    }
 
 
 def instructions(client: Client, target: Target, *, is_written: bool = False, needs_key: bool = True) -> str:
     """What to do with the text, in a line or two; or what to do next if it is in the file already."""
     key = client.key.format(key_env=target.key_env)
-    lines = [key] if is_written else [f"{client.where.format(key_env=target.key_env)} {key}".strip()]
+    where = client.where.format(key_env=target.key_env)
+    lines = [key] if is_written else [" ".join(filter(None, (where, client.writing, key)))]
     if client.key_in_text and target.key:
         lines.append("It contains the key: keep the file private.")
     elif client.key_in_text and needs_key:

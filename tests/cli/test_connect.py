@@ -1,17 +1,28 @@
 """`trunkline connect`: every configuration is read with the parser that its client would use."""
 
 import ast
+import base64
 import json
 import os
 import re
 import shlex
 import tomllib
 from pathlib import Path
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 
 from app import cli
-from app.client_config import CLIENTS, DEFAULT_KEY_ENV, PASTE_HERE, Target, endpoint, instructions, local_url
+from app.client_config import (
+    CLIENTS,
+    DEFAULT_KEY_ENV,
+    PASTE_HERE,
+    Target,
+    endpoint,
+    install_links,
+    instructions,
+    local_url,
+)
 from app.config.settings import Settings
 from app.domain import BackendSpec
 from app.errors import InvalidRequest
@@ -259,3 +270,18 @@ def test_wrong_usage_is_exit_code_2(capsys, arguments):
     with pytest.raises(SystemExit) as caught:
         cli.main(["connect", *arguments])
     assert caught.value.code == 2
+
+
+def test_links_make_a_client_ask_for_the_key_and_contain_none() -> None:
+    links = install_links(Target("time", URL, "MY_KEY", key="tlk_secret"))
+    assert "tlk_secret" not in unquote(str(links))
+    asked = json.loads(unquote(links["VS Code"].removeprefix("vscode:mcp/install?")))
+    (question,) = asked.pop("inputs")
+    assert asked == {
+        "name": "time", "type": "http", "url": URL, "headers": {"Authorization": f"Bearer ${{input:{question['id']}}}"},
+    }  # fmt: skip
+    assert question["password"] is True
+    query = parse_qs(urlsplit(links["Cursor"]).query)
+    assert query["name"] == ["time"]
+    config = json.loads(base64.b64decode(query["config"][0]))
+    assert config == {"url": URL, "headers": {"Authorization": "Bearer ${env:MY_KEY}"}}

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import httpx2
 import pytest
@@ -175,6 +176,27 @@ def test_a_key_is_made_used_and_revoked(sit_down: Sit, fleet: Fleet) -> None:
     page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
     expect(row.get_by_text("revoked")).to_be_visible()
     assert httpx2.get(fleet.gateway.url + "/api/v1/tenants/acme/me", headers=headers).status_code == 401
+
+
+def test_a_client_is_connected_with_a_key_that_nobody_can_show_any_more(sit_down: Sit, fleet: Fleet) -> None:
+    made = fleet.gateway.api("POST", "/tenants/acme/keys", {"scopes": ["mcp:connect:clock"], "name": "<b>laptop"})
+    desk = sit_down("member")
+    page = desk.open("/tenants/acme/keys")
+    page.get_by_role("row").filter(has_text="<b>laptop").get_by_role("rowheader").get_by_role("link").click()
+    page.wait_for_url(f"**/keys/{made['id']}")
+    expect(page.get_by_role("option")).to_have_text(["clock"])  # it may connect to nothing else
+    url = f"{fleet.gateway.url}/t/acme/clock/mcp"
+    expect(page.get_by_label("Claude Code", exact=True)).to_have_text(
+        f'claude mcp add --transport http clock {url} --header "Authorization: Bearer $GATEWAY_KEY"'
+    )
+    assert json.loads(page.get_by_label("Cursor", exact=True).inner_text())["mcpServers"]["clock"]["url"] == url
+    link = page.get_by_role("link", name="Add to VS Code").get_attribute("href")
+    assert json.loads(unquote(link.removeprefix("vscode:mcp/install?")))["url"] == url
+    assert made["key"] not in page.content()
+    assert desk.findings() == []
+    fleet.gateway.api("DELETE", f"/tenants/acme/keys/{made['id']}")
+    page.reload()
+    expect(page.get_by_text("Clients with this key are refused")).to_be_visible()
 
 
 def test_a_toolset_is_made(sit_down: Sit, fleet: Fleet) -> None:

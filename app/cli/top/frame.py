@@ -187,11 +187,11 @@ _AGE = _number("AGE", "age_s", _seconds)
 _WHO = Column("WHO", lambda row: printable(f"{row['issuer']} {row['subject']}"))
 COLUMNS: Mapping[str, Sequence[Column]] = {
     "processes": (
-        *_USE, _AGE, _text("tenant"), _text("backend"), _text("state"), _number("SESSIONS", "session_count"),
-        _number("PID", "pid"), _text("node"), _text("id"),
+        *_USE, _AGE, _text("tenant"), _text("backend"), _text("state"), _text("start"),
+        _number("SESSIONS", "session_count"), _number("PID", "pid"), _text("node"), _text("id"),
     ),
     "sessions": (
-        *_USE, _AGE, _number("IDLE", "idle_s", _seconds), _text("tenant"), _text("backend"), _WHO,
+        *_USE, _AGE, _number("IDLE", "idle_s", _seconds), _text("state"), _text("tenant"), _text("backend"), _WHO,
         Column("CLIENT", _client), _text("address"), _text("id"), _text("node"),
     ),
     "tenants": (*_USE, _number("SESSIONS", "sessions"), _number("PROCESSES", "processes"), _text("tenant")),

@@ -1,9 +1,15 @@
 """Who may do what, and who has done what: tenants, keys, issuers, the audit trail."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from starlette.responses import HTMLResponse
 
+from app.client_config import CLIENTS, PASTE_HERE, Target, endpoint, install_links
 from app.console.visit import Visit
+from app.http.dependencies import BASE_URL
 
+_CONNECTING = frozenset({"mcp:connect", "tenant:admin", "platform:admin"})  # each for all of them
 AUDIT_FILTERS = ("action", "target", "actor", "request_id", "since", "until")
 
 
@@ -22,6 +28,38 @@ async def keys(visit: Visit) -> HTMLResponse:
     return visit.show("keys.html", **found)
 
 
+async def key(visit: Visit) -> HTMLResponse:
+    """One key: what it may, from where it was used, and what to paste into clients. Nobody has the key itself."""
+    about = await visit.of_tenant(f"/keys/{visit.request.path_params['key']}")
+    if visit.renewed:
+        return visit.show("key.html", about=about)
+    found = await visit.all(
+        backends=visit.of_tenant("/backends", limit=100), toolsets=visit.of_tenant("/toolsets", limit=100)
+    )
+    names = _connectable(about["scopes"], [each["name"] for part in found.values() if part for each in part["items"]])
+    wanted = visit.asked("for") if visit.asked("for") in names else next(iter(names), "")
+    return visit.show("key.html", about=about, names=names, wanted=wanted, snippets=_snippets(visit, wanted), **found)
+
+
+def _connectable(scopes: Sequence[str], names: Sequence[str]) -> Sequence[str]:
+    """The backends and toolsets that a key with these scopes may connect to."""
+    may_all = not _CONNECTING.isdisjoint(scopes)
+    return [name for name in names if may_all or f"mcp:connect:{name}" in scopes]
+
+
+def _snippets(visit: Visit, name: str) -> dict[str, Any]:
+    """For each client the text to paste; and links that some of them open. Empty without a name."""
+    if not name:
+        return {"clients": [], "links": {}}
+    target = Target(name, endpoint(visit.request.scope[BASE_URL], visit.tenant, name))
+    clients = []
+    for client in CLIENTS.values():
+        words = [client.where, f"Replace {PASTE_HERE} by the key." if client.key_in_text else "", client.key]
+        about = " ".join(filter(None, words)).format(key_env=target.key_env)
+        clients.append({"title": client.title, "about": about, "text": client.render([target])})
+    return {"clients": clients, "links": install_links(target), "variable": target.key_env}
+
+
 async def issuers(visit: Visit) -> HTMLResponse:
     """The issuers of tokens that a tenant trusts."""
     found = await visit.of_tenant("/issuers", cursor=visit.asked("cursor"), limit=100)
@@ -38,6 +76,7 @@ async def audit(visit: Visit) -> HTMLResponse:
 PAGES = (
     ("/tenants", tenants),
     ("/tenants/{tenant}/keys", keys),
+    ("/tenants/{tenant}/keys/{key}", key),
     ("/tenants/{tenant}/issuers", issuers),
     ("/tenants/{tenant}/audit", audit),
 )

@@ -38,11 +38,11 @@ NODE: dict[str, Any] = {
 }  # fmt: skip
 PROCESS = {
     **USE, "id": "p1", "tenant": "acme", "backend": "time", "pid": 77, "state": "leased", "age_s": 3700.0,
-    "session_count": 1, "node": "gateway-1",
+    "session_count": 1, "node": "gateway-1", "start": "fork",
 }  # fmt: skip
 SESSION = {
     **USE, "id": "s1", "tenant": "acme", "backend": "time", "issuer": "key", "subject": "AAAA", "client_name": "cursor",
-    "client_version": "1.2", "address": None, "age_s": 5.0, "idle_s": 1.25, "node": "gateway-1",
+    "client_version": "1.2", "address": None, "age_s": 5.0, "idle_s": 1.25, "node": "gateway-1", "state": "parked",
 }  # fmt: skip
 
 
@@ -63,8 +63,8 @@ def test_a_frame_has_the_nodes_what_is_looked_at_and_a_table():
         ),
         "12:00:00  processes of all tenants by memory: 1 of 40; no answer from gateway-2",
         "",
-        "  MEMORY  CPU%    CPU  CALLS  TOTAL    AGE  TENANT  BACKEND  STATE   SESSIONS  PID  NODE       ID",
-        "70.0 MiB  99.4  1m15s      2     30  1h01m  acme    time     leased         1   77  gateway-1  p1",
+        "  MEMORY  CPU%    CPU  CALLS  TOTAL    AGE  TENANT  BACKEND  STATE   START  SESSIONS  PID  NODE       ID",
+        "70.0 MiB  99.4  1m15s      2     30  1h01m  acme    time     leased  fork          1   77  gateway-1  p1",
     ]
     assert shown[title_line(look(Query(), PROCESS))].startswith("  MEMORY")
 
@@ -72,8 +72,8 @@ def test_a_frame_has_the_nodes_what_is_looked_at_and_a_table():
 def test_sessions_say_whose_they_are_and_tenants_are_summed_up():
     (_, _, _, _, row) = frame(look(Query("sessions", "calls", "acme"), SESSION))
     assert row.split() == [
-        "70.0", "MiB", "99.4", "1m15s", "2", "30", "5.0s", "1.2s", "acme", "time", "key", "AAAA", "cursor", "1.2", "-",
-        "s1", "gateway-1",
+        "70.0", "MiB", "99.4", "1m15s", "2", "30", "5.0s", "1.2s", "parked", "acme", "time", "key", "AAAA", "cursor",
+        "1.2", "-", "s1", "gateway-1",
     ]  # fmt: skip
     tenant = {**USE, "cpu_percent": None, "tenant": "acme", "sessions": 3, "processes": 2}
     (_, about, _, _, row) = frame(look(Query("tenants"), tenant))
