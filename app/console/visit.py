@@ -53,6 +53,7 @@ class Templates:
         )  # fmt: skip
         self._environment.globals.update(asset=assets.url, version=__version__, url=page_url)
         self._environment.filters.update(wording.FILTERS)
+        self._environment.tests["odd_line"] = wording.is_odd_line
         self._environment.tests["missing"] = lambda part: isinstance(part, Missing)
 
     def response(self, name: str, values: Mapping[str, Any], status: int = 200) -> HTMLResponse:

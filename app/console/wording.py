@@ -60,6 +60,11 @@ def node_name(node_id: str) -> str:
     return f"{name}-{rest[:4]}" if dash and len(rest) == _RANDOM else short(node_id, 20)
 
 
+def is_odd_line(text: str) -> bool:
+    """Whether it would be another text as a line of a field: forms take the ends of lines, and empty ones, away."""
+    return text != text.strip() or not text or len(text.splitlines()) > 1
+
+
 FILTERS: Mapping[str, Callable[..., str]] = {
     "size": size,
     "span": span,

@@ -13,6 +13,7 @@ PAGES = {
     "overview": "/tenants/{t}",
     "backends": "/tenants/{t}/backends",
     "backend": "/tenants/{t}/backends/clock",
+    "backend-settings": "/tenants/{t}/backends/clock/settings",
     "try": "/tenants/{t}/backends/clock/try",
     "new-backend": "/tenants/{t}/backends:new",
     "toolsets": "/tenants/{t}/toolsets",

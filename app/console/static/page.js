@@ -31,6 +31,7 @@ document.addEventListener("submit", async (event) => {
   let body;
   try {
     body = bodyOf(form);
+    if ("changes" in form.dataset && Object.keys(body).length === 0) return tell("Nothing was changed.");
   } catch (error) {
     complain(form, error.message, error.fields ?? []);
     return;
@@ -40,7 +41,7 @@ document.addEventListener("submit", async (event) => {
     const then = new CustomEvent("answered", { detail: answer, cancelable: true, bubbles: true });
     if (form.dispatchEvent(then)) go((form.dataset.done ?? "").replace("{name}", encodeURIComponent(answer.name ?? "")), "Saved");
   }, (error) => {
-    const named = (error.body?.errors ?? []).map((each) => (each.pointer ?? "").replace(/^#?\//, "").split("/")[0]);
+    const named = (error.body?.errors ?? []).map((each) => (each.pointer ?? "").replace(/^#?\//, "").replaceAll("/", "."));
     const details = (error.body?.errors ?? []).map((each) => `${each.pointer ?? each.parameter ?? ""} ${each.detail}`.trim());
     complain(form, [wordsOf(error), ...details].join(" – "), named);
   });
@@ -65,17 +66,25 @@ function go(done, words) {
 function complain(form, words, fields) {
   const alert = make("p", { class: "error", role: "alert", tabindex: "-1" }, words);
   form.prepend(alert);
-  for (const name of fields) form.elements.namedItem(name)?.setAttribute?.("aria-invalid", "true");
+  for (const name of fields) {
+    const field = form.elements.namedItem(name) ?? form.elements.namedItem(name.split(".")[0]);
+    field?.setAttribute?.("aria-invalid", "true");
+    field?.closest?.("details")?.setAttribute("open", "");
+  }
   alert.focus();
 }
 
-// The body of a form. A field is a string, or what its data-as says: number, lines (an array), json, pairs (NAME=value, an
-// object), flag. Empty fields are left out, unless data-empty says what they mean ("null", "[]"). `a.b` is a member of `a`.
+// The body of a form. A field is a string, or what its data-as says: number, number-or-word, lines (an array), json, pairs
+// (NAME=value, an object), json-members (likewise, as JSON), flag. Empty fields are left out, unless data-empty says what they
+// mean ("null", "[]"). `a.b` is a member of `a`.
+//
+// With data-changes it is a merge patch: only fields that differ from what the page came with, and null for what is gone.
 export function bodyOf(form) {
-  const body = {};
+  const body = {}, changes = "changes" in form.dataset;
   for (const field of form.elements) {
     if (!field.name || field.disabled || (field.type === "radio" && !field.checked)) continue;
-    const value = valueOf(field);
+    if (changes && isAsBefore(field)) continue;
+    const value = changes ? changeOf(field) : valueOf(field, field.value);
     if (value === undefined) continue;
     const names = field.name.split(".");
     const last = names.pop();
@@ -87,26 +96,47 @@ export function bodyOf(form) {
   return body;
 }
 
-function valueOf(field) {
+function isAsBefore(field) {
+  if (field.type === "checkbox" || field.type === "radio") return field.checked === field.defaultChecked;
+  return field.value === valueBefore(field);
+}
+
+function valueBefore(field) {
+  if (field.tagName !== "SELECT") return field.defaultValue;
+  return ([...field.options].find((option) => option.defaultSelected) ?? field.options[0]).value;
+}
+
+// Of objects the members that are gone are null; any other empty field restores the default.
+function changeOf(field) {
+  const value = valueOf(field, field.value);
+  if (!["pairs", "json-members"].includes(field.dataset.as)) return value ?? null;
+  const before = valueOf(field, field.defaultValue) ?? {}, now = value ?? {};
+  const gone = Object.keys(before).filter((name) => !(name in now));
+  return { ...now, ...Object.fromEntries(gone.map((name) => [name, null])) };
+}
+
+function valueOf(field, text) {
   if (field.type === "checkbox") return field.checked;
-  const text = field.value;
   const empty = field.dataset.empty;
   if (text.trim() === "") return empty === undefined ? undefined : JSON.parse(empty);
   const lines = () => text.split("\n").map((line) => line.trim()).filter(Boolean);
+  const wrong = (words) => Object.assign(new Error(`${field.name}: ${words}`), { fields: [field.name] });
   switch (field.dataset.as) {
     case "number": return Number(text);
+    case "number-or-word": return Number.isNaN(Number(text)) ? text.trim() : Number(text);
     case "flag": return text === "true";
     case "lines": return lines();
     case "json":
+    case "json-members":
       try {
         return JSON.parse(text);
       } catch (error) {
-        throw Object.assign(new Error(`${field.name}: ${error.message}`), { fields: [field.name] });
+        throw wrong(error.message);
       }
     case "pairs":
       return Object.fromEntries(lines().map((line) => {
         const at = line.indexOf("=");
-        if (at < 1) throw Object.assign(new Error(`${field.name}: write NAME=value in each line`), { fields: [field.name] });
+        if (at < 1) throw wrong("write NAME=value in each line");
         return [line.slice(0, at), line.slice(at + 1)];
       }));
     default: return text;

@@ -35,6 +35,12 @@ async def backend(visit: Visit) -> HTMLResponse:
     return visit.show("backend.html", about=about, offered=_offered(found["catalog"]), **found)
 
 
+async def edit_backend(visit: Visit) -> HTMLResponse:
+    """The members of one backend, to be changed."""
+    about = await visit.of_tenant(f"/backends/{visit.request.path_params['backend']}")
+    return visit.show("edit_backend.html", about=about)
+
+
 def _offered(catalog: Any) -> dict[str, list[dict[str, Any]]]:
     """The definitions of a backend, as it has written them: no member is certain, nor its type."""
     offered = catalog["definitions"] if catalog else {}
@@ -87,6 +93,7 @@ PAGES = (
     ("/tenants/{tenant}/backends", backends),
     ("/tenants/{tenant}/backends:new", new_backend),
     ("/tenants/{tenant}/backends/{backend}", backend),
+    ("/tenants/{tenant}/backends/{backend}/settings", edit_backend),
     ("/tenants/{tenant}/backends/{backend}/try", try_backend),
     ("/tenants/{tenant}/toolsets", toolsets),
     ("/tenants/{tenant}/toolsets:new", new_toolset),
