@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Protocol
 
 from fastapi import Depends, Request
 
@@ -24,6 +24,7 @@ from app.http.dependencies import CurrentPrincipal, authenticate_again
 from app.http.request_ids import named
 from app.limits.rate_limiter import RateLimiter
 from app.protocol.toolset.listing import ToolsetListing
+from app.protocol.toolset.offer import Offer
 from app.sandbox.report import SandboxView
 from app.storage import ApiKeyRepository, BackendRepository, TenantRepository
 from app.storage.access.issuers import IssuerRepository
@@ -41,7 +42,7 @@ from app.this_node.limits_use import LimitsUse
 from app.this_node.listing import CallWindow, Gathered, Listing, Window
 from app.this_node.problems.problem import Problem
 from app.this_node.process_restart import Restarted
-from app.this_node.replaying import Replayed
+from app.this_node.replaying import Replayed, ToolsCall
 from app.this_node.views import (
     AddressUse,
     BackendRunning,
@@ -111,9 +112,7 @@ class NodeView(Protocol):
     async def close_inspection(self, tenant: str, inspection: str) -> bool: ...
     async def stderr(self, tenant: str, process: str, lines: int) -> Sequence[str] | None: ...
     async def check(self, spec: BackendSpec, limits: Limits, steps: Steps) -> CheckResult: ...
-    async def replay(
-        self, spec: BackendSpec, limits: Limits, params: dict[str, Any], before: str | None
-    ) -> Replayed: ...
+    async def replay(self, spec: BackendSpec, limits: Limits, call: ToolsCall) -> Replayed: ...
 
 
 class Offered(Protocol):
@@ -140,6 +139,9 @@ class CatalogView(Protocol):
 
     async def approvals(self, key: tuple[str, str]) -> Approvals:
         """What persons have said of the backend's tools."""
+
+    async def withheld(self, key: tuple[str, str], offer: Offer) -> Mapping[str, str]:
+        """Which tools of what a process offers are neither shown nor called, and why."""
 
     async def decide(self, key: tuple[str, str], decision: Decision, *, act: Act | None = None) -> None:
         """Approves or rejects tools as they are offered. Raises Conflict, InvalidRequest."""

@@ -39,7 +39,7 @@ from app.this_node.problems.nodes import Lost, of_others
 from app.this_node.problems.problem import Problem
 from app.this_node.problems.problem import merged as merged_problems
 from app.this_node.process_restart import Restarted
-from app.this_node.replaying import Replayed
+from app.this_node.replaying import Replayed, ToolsCall
 from app.this_node.views import (
     AddressUse,
     BackendRunning,
@@ -271,9 +271,9 @@ class AllNodes:
         found = await self._ask_others("stderr", list[list[str]], tenant=tenant, process=process, lines=str(lines))
         return found.rows[0] if found.rows else None
 
-    async def replay(self, spec: BackendSpec, limits: Limits, params: dict[str, Any], before: str | None) -> Replayed:
+    async def replay(self, spec: BackendSpec, limits: Limits, call: ToolsCall) -> Replayed:
         """Makes a call again on this node, and compares the answers."""
-        return await self._own.replay(spec, limits, params, before)
+        return await self._own.replay(spec, limits, call)
 
     async def check(self, spec: BackendSpec, limits: Limits, steps: Steps) -> CheckResult:
         """Checks a backend on this node (`check_backend`)."""

@@ -1,6 +1,11 @@
-"""replay: makes one recorded `tools/call` again, with a process of its own, and compares the answers."""
+"""Replaying: makes one recorded `tools/call` again, with a process of its own, and compares the answers.
 
-from collections.abc import Iterator, Sequence
+Whether the tool may be called is asked of what that process offers: not of what the backend was known to offer.
+"""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,15 +16,29 @@ from app.backends.checks.backend_check import DEADLINE_S, SUFFIX, Conversation, 
 from app.backends.checks.steps import Step, Steps
 from app.backends.pool import ProcessPool
 from app.domain import BackendSpec, Limits
-from app.errors import BackendTimeout, GatewayError, ShuttingDown
+from app.errors import BackendTimeout, Conflict, GatewayError, InvalidResponse, QuotaExceeded, ShuttingDown
 from app.inspections.masking import Mask
 from app.processes.link import BackendLink
-from app.protocol.eras.sessionless_envelope import VERSION_KEY
-from app.protocol.jsonrpc import Response
+from app.protocol.eras.sessionless_envelope import META, VERSION_KEY
+from app.protocol.jsonrpc import Response, members_of, string_of
+from app.protocol.toolset.offer import MAX_PAGES, Offer, page
 from app.upstreams.upstreams import Upstreams
 
 MAX_DIFFERENCES = 20
 MAX_SHOWN = 200  # characters of a value that differs
+MAX_AT_ONCE, MAX_OF_TENANT = 8, 2  # on a node: each has a process, for a minute at most
+BUSY_S = 10.0  # until one of them may be over
+
+Refusal = Callable[[Offer], Awaitable[str | None]]  # why a tool must not be called, by what its process offers
+
+
+@dataclass(frozen=True, slots=True)
+class ToolsCall:
+    """What is made again. `before`: the masked answer to compare with. `refusal` may raise as the catalogue does."""
+
+    params: Mapping[str, Any]
+    before: str | None
+    refusal: Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +68,21 @@ class Replaying:
 
     def __init__(self, pool: ProcessPool, upstreams: Upstreams) -> None:
         self._pool, self._upstreams = pool, upstreams
+        self._running = Counter[str]()  # by tenant
 
-    async def replay(
-        self, spec: BackendSpec, limits: Limits, params: dict[str, Any], before: str | None, mask: Mask
-    ) -> Replayed:
-        """Takes DEADLINE_S at most. `before` is the masked answer to compare with.
+    async def replay(self, spec: BackendSpec, limits: Limits, call: ToolsCall, mask: Mask) -> Replayed:
+        """Takes DEADLINE_S at most.
 
         Raises:
+            Conflict: the tool must not be called.
+            QuotaExceeded: too many are under way.
             ShuttingDown: the node is ending.
         """
         steps, failure, response = Steps(), None, None
         try:
-            with anyio.fail_after(DEADLINE_S):
-                response = await self._called(spec, limits, params, steps)
-        except ShuttingDown:
+            with self._counted(spec.tenant), anyio.fail_after(DEADLINE_S):
+                response = await self._called(spec, limits, call, steps)
+        except (ShuttingDown, Conflict, QuotaExceeded):
             raise
         except (GatewayError, TimeoutError) as error:
             problem = error if isinstance(error, GatewayError) else BackendTimeout()
@@ -70,12 +90,26 @@ class Replaying:
         if response is None:
             return Replayed(None, None, False, None, (), steps.taken, failure)
         shown = mask.message(b'{"%b":%b}' % (response.member.encode(), response.value))
-        old, new = _outcome(before), _outcome(None if shown.is_cut else shown.text)
+        old, new = _outcome(call.before), _outcome(None if shown.is_cut else shown.text)
         differences = [] if old is None or new is None else list(_limited(_differences(old, new)))
         same = None if old is None or new is None else not differences
         return Replayed(steps.taken[-1].ms, shown.text, shown.is_cut, same, differences, steps.taken, None)
 
-    async def _called(self, spec: BackendSpec, limits: Limits, params: dict[str, Any], steps: Steps) -> Response:
+    @contextmanager
+    def _counted(self, tenant: str) -> Iterator[None]:
+        if self._running.total() >= MAX_AT_ONCE or self._running[tenant] >= MAX_OF_TENANT:
+            words = f"{self._running[tenant]} replays of this tenant are under way on this node, and"
+            words = f"{words} {self._running.total()} in all; wait for the end of one"
+            raise QuotaExceeded("replays", words, retry_after_s=BUSY_S)
+        self._running[tenant] += 1
+        try:
+            yield
+        finally:
+            self._running[tenant] -= 1
+            if not self._running[tenant]:
+                del self._running[tenant]
+
+    async def _called(self, spec: BackendSpec, limits: Limits, call: ToolsCall, steps: Steps) -> Response:
         # The name of a check: it takes no session's place, and its failures do not count for the backend's breaker.
         alone = replace(spec, name=spec.name + SUFFIX, isolation="session", warm=0, max_processes=1, recovery="end")
         try:
@@ -83,13 +117,13 @@ class Replaying:
                 with steps.timed("start"):
                     upstream = await self._upstreams.lease(alone)
                 try:
-                    return await _talk(upstream, spec, params, steps)
+                    return await _talk(upstream, spec, call, steps)
                 finally:
                     upstream.release("checked")
             with steps.timed("start"):
                 lease = await self._pool.lease(alone, limits)
             try:
-                return await _talk(lease.link, spec, params, steps)
+                return await _talk(lease.link, spec, call, steps)
             finally:
                 lease.release("checked")
         finally:
@@ -97,16 +131,38 @@ class Replaying:
             self._upstreams.forget(alone.key)
 
 
-async def _talk(link: BackendLink, spec: BackendSpec, params: dict[str, Any], steps: Steps) -> Response:
-    """The answer to the call, a result or an error of JSON-RPC."""
+async def _talk(link: BackendLink, spec: BackendSpec, call: ToolsCall, steps: Steps) -> Response:
+    """The answer to the call, a result or an error of JSON-RPC. Raises Conflict: the tool must not be called."""
     conversation = Conversation(link)
     link.attach(conversation)
-    meta = params.get("_meta")
-    if not isinstance(meta, dict) or VERSION_KEY not in meta:  # of 2026-07-28: there is no handshake
+    envelope, meta = dict[str, Any](), call.params.get("_meta")
+    if isinstance(meta, dict) and VERSION_KEY in meta:  # of 2026-07-28: there is no handshake
+        envelope = {"_meta": {name: value for name, value in meta.items() if name.startswith(META)}}
+    else:
         with anyio.fail_after(spec.timeouts.initialize_s), steps.timed("initialize"):
             await greet(conversation)
+    with anyio.fail_after(spec.timeouts.call_s), steps.timed("tools/list"):
+        offer = await _offer(conversation, envelope)
+    if (why := await call.refusal(offer)) is not None:
+        raise Conflict(why)
     with anyio.fail_after(spec.timeouts.call_s), steps.timed("tools/call"):
-        return await conversation.answer_to("tools/call", params)
+        return await conversation.answer_to("tools/call", dict(call.params))
+
+
+async def _offer(conversation: Conversation, envelope: Mapping[str, Any]) -> Offer:
+    """The tools that this process offers. Raises BackendError."""
+    items, after = list[msgspec.Raw](), None
+    for _ in range(MAX_PAGES):
+        asked = dict(envelope) if after is None else {**envelope, "cursor": after}
+        answer = await conversation.answer_to("tools/list", asked)
+        if answer.member == "error":
+            why = string_of(members_of(answer.value).get("message"))
+            raise InvalidResponse(f"it does not say which tools it offers: {why}")
+        found, after = page("tools/list", answer.value)
+        items += found
+        if after is None:
+            return Offer.begun(msgspec.Raw(b"{}"), is_sessionless=bool(envelope)).with_list("tools/list", items)
+    raise InvalidResponse(f"`tools/list` has more than {MAX_PAGES} pages")
 
 
 def _outcome(text: str | None) -> dict[str, Any] | None:

@@ -404,7 +404,7 @@ async def test_a_call_is_made_again_with_another_process(gateway: Gateway) -> No
             found = replay(seen, number)
             assert (found["backend"], found["same"], found["failure"]) == (endpoint.name, True, None)
             assert "again" in found["answer"]
-            assert [each["step"] for each in found["steps"]] == ["start", "initialize", "tools/call"]
+            assert [each["step"] for each in found["steps"]] == ["start", "initialize", "tools/list", "tools/call"]
             assert found["took_ms"] > 0 < found["took_ms_before"]
         other = replay(seen, 5)
         assert other["same"] is False
@@ -432,12 +432,15 @@ async def test_a_call_of_a_toolset_is_made_again_with_its_member(gateway: Gatewa
 
 
 async def test_a_call_of_a_server_without_handshakes_is_made_again(gateway: Gateway) -> None:
-    endpoint = gateway.endpoint([*ERAS, "sessionless"])
+    endpoint = gateway.endpoint([sys.executable, "-I", "-S", str(ROOT / "tests/servers/mirror.py"), "2026"])
     async with wire(endpoint) as session:
         seen = Inspected(endpoint)
-        await session.call("heard")
+        await session.call("mirror")
         found = replay(seen, 1)
-        assert (found["same"], [each["step"] for each in found["steps"]]) == (True, ["start", "tools/call"])
+        assert (found["same"], [each["step"] for each in found["steps"]]) == (
+            True,
+            ["start", "tools/list", "tools/call"],
+        )
 
 
 async def test_a_flood_in_one_session_holds_up_nobody_else(gateway: Gateway) -> None:
@@ -470,3 +473,54 @@ async def test_what_a_pin_withholds_is_not_called_by_a_replay(gateway: Gateway) 
             gateway.api("PATCH", backend, {"pin": policy})
             assert "was rejected" in replay(seen, 1, expect=409)["detail"]
     assert trail(endpoint).count("inspection.replay") == 1
+
+
+async def test_what_the_new_process_offers_otherwise_is_not_called(gateway: Gateway) -> None:
+    endpoint = gateway.endpoint([sys.executable, "-I", "-S", str(ROOT / "tests/servers/turncoat.py"), "two_faced"])
+    backend = f"/tenants/{endpoint.tenant}/backends/{endpoint.name}"
+    async with wire(endpoint) as session:
+        seen = Inspected(endpoint)
+        await session.call("say")
+        await session.call("evil")
+        say, evil = [
+            each["number"] for each in seen.messages() if each["side"] == "backend" and each["kind"] == "request"
+        ]
+        assert replay(seen, say)["failure"] is None  # nobody knows yet what it offers
+        gateway.api("PATCH", backend, {"pin": "warn"})  # the catalogue asks it, and is told something else
+        catalog = f"/tenants/{endpoint.tenant}/catalog/{endpoint.name}"
+        await until(lambda: gateway.api("GET", catalog)["revision"] is not None)
+        gateway.api("POST", f"{backend}/tools:approve", {})
+        for policy in ("warn", "block", "off"):
+            gateway.api("PATCH", backend, {"pin": policy})
+            words = "otherwise than the catalogue knows it" if policy == "off" else "say"
+            assert words in replay(seen, say, expect=409)["detail"]
+            replay(seen, evil, expect=409)
+    assert trail(endpoint).count("inspection.replay") > 1, "it was started to be asked"
+
+
+async def test_what_the_address_does_not_show_now_is_not_called(gateway: Gateway) -> None:
+    toolset = toolboxes(gateway, "red", "blue")
+    async with wire(toolset) as session:
+        seen = Inspected(toolset)
+        await session.call("blue_say", text="hi")
+        (call,) = [each["number"] for each in seen.messages() if each["member"] and each["kind"] == "request"
+                   and each["method"] == "tools/call"]  # fmt: skip
+        assert replay(seen, call)["same"] is True
+        path = f"/tenants/{toolset.tenant}/toolsets/{toolset.name}"
+        members = gateway.api("GET", path)["members"]
+        gateway.api("PATCH", path, {"members": [{**each, "exclude": ["say"]} for each in members]})
+        assert "does not show the tool say of blue" in replay(seen, call, expect=409)["detail"]
+        gateway.api("PATCH", path, {"members": members[:1]})
+        assert "does not show" in replay(seen, call, expect=409)["detail"]
+        gateway.api("DELETE", path)
+        assert "no toolset" in replay(seen, call, expect=409)["detail"]
+
+
+async def test_what_a_filter_hides_now_is_not_called(gateway: Gateway) -> None:
+    box = toolboxes(gateway, "red")
+    endpoint = Endpoint(gateway, box.tenant, "red", f"{gateway.url}/t/{box.tenant}/red", box.key)
+    async with wire(endpoint) as session:
+        seen = Inspected(endpoint)
+        await session.call("say", text="hi")
+        gateway.api("PATCH", f"/tenants/{box.tenant}/backends/red", {"exclude": ["s*"]})
+        assert "does not show" in replay(seen, 1, expect=409)["detail"]

@@ -305,9 +305,9 @@ async def test_only_whole_calls_are_replayed_and_by_administrators(rig):
     for path in (asked, sent):
         answer = (await rig.ask("POST", path, {})).json()
         assert (answer["backend"], answer["same"], answer["took_ms_before"]) == ("echo", True, 7.0)
-    (spec, params, before), _ = rig.node.replayed
-    assert (spec.name, params) == ("echo", {"name": "say", "arguments": {"text": "hi"}})
-    assert json.loads(before) == {"result": {"content": []}}
+    (spec, call), _ = rig.node.replayed
+    assert (spec.name, call.params) == ("echo", {"name": "say", "arguments": {"text": "hi"}})
+    assert json.loads(call.before) == {"result": {"content": []}}
     for path, words in ((masked, "masked"), (refused, "did not reach")):
         answer = await rig.ask("POST", path, {})
         assert (answer.status_code, words in answer.json()["detail"]) == (409, True)
