@@ -11,6 +11,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Self
 
@@ -36,6 +37,8 @@ from app.processes.supervisor import Supervisor
 
 __all__ = ["Lease", "PoolOptions", "ProcessPool"]
 
+Waits = Callable[[BackendSpec], AbstractContextManager[Callable[[BackendProcess], None]]]
+
 _NEVER_S = 3600.0  # longer than any caller waits
 
 logger = logging.getLogger(__name__)
@@ -51,6 +54,7 @@ class ProcessPool:
         prepare: makes a shared backend's process ready before it counts as warm; `Lease.prepared` is its result.
         reclaim: ends up to so many idle sessions of a backend, without waiting; returns in how many seconds there may
             be more to end.
+        waits: around the wait of each caller that finds no warm process, who tells which one it has got.
     """
 
     def __init__(  # noqa: PLR0913 - once, of parts
@@ -63,6 +67,7 @@ class ProcessPool:
         failures: FailureLog | None = None,
         prepare: Prepare | None = None,
         reclaim: Callable[[BackendSpec, int], float] = lambda spec, count: _NEVER_S,
+        waits: Waits | None = None,
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
     ) -> None:
@@ -71,7 +76,7 @@ class ProcessPool:
         self._misses = metrics.warm_leases.labels("miss")
         self._wait_seconds = metrics.pool_wait_seconds
         self.failures = failures or FailureLog("")
-        self._clock = clock
+        self._clock, self._waits = clock, waits
         self._waiting = WaitingCallers()
         self._inventory = Inventory(clock)
         self._limits = PoolLimits(options or PoolOptions(), self._inventory, metrics, budgets)
@@ -124,8 +129,17 @@ class ProcessPool:
         self._deaths.refuse_one_more(stock)
         self._limits.refuse_one_more(len(self._waiting))
         self._misses.inc()
-        lease: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
-        waiter = Waiter(spec.tenant, stock, limits, self._clock(), lease, identity)
+        free: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
+        waiter = Waiter(spec.tenant, stock, limits, self._clock(), free, identity)
+        if self._waits is None:
+            return await self._wait(spec, waiter)
+        with self._waits(spec) as got:
+            lease = await self._wait(spec, waiter)
+            got(lease.link)
+            return lease
+
+    async def _wait(self, spec: BackendSpec, waiter: Waiter) -> Lease:
+        """Until it is the caller's turn. Raises as `lease`."""
         self._waiting.append(waiter)
         self._planning.soon()
         preparing_s = spec.timeouts.initialize_s if spec.isolation == "shared" else 0.0

@@ -45,10 +45,15 @@ class _Asked(NamedTuple):
 
 
 class Recorder:
-    """Of one session. `is_pooled`: it is the gateway's own, for clients that name none."""
+    """Of one session. `is_pooled`: whether it is the gateway's own, for clients that name none."""
 
     def __init__(
-        self, inspection: Inspection, clock: Callable[[], float], *, session: str = "", is_pooled: bool = False
+        self,
+        inspection: Inspection,
+        clock: Callable[[], float],
+        *,
+        session: str = "",
+        is_pooled: Callable[[], bool] = lambda: False,
     ) -> None:
         self._inspection, self._clock = inspection, clock
         self._session, self._is_pooled = session, is_pooled
@@ -56,15 +61,11 @@ class Recorder:
         self._calls: dict[bytes, int] = {}  # the client's request, by the gateway's id
         self._cause = 0  # what is being passed on
 
-    def become_pooled(self) -> None:
-        """Clients that name no session share it from now on."""
-        self._is_pooled = True
-
     # --- the client's side
 
     def asked(self, message: Request, call: Call) -> None:
         """The client's request was accepted, and is sent now or later."""
-        if self._is_pooled:
+        if self._is_pooled():
             message = getattr(call.stream, "message", message)
         number = self._add("client", "to_server", message, dump(message))
         _bounded(self._calls)[call.gateway_id] = number
@@ -78,7 +79,7 @@ class Recorder:
     def refused(self, message: Request, error: GatewayError) -> None:
         """The client's request was not accepted, or could not be sent. The client of a pooled session is not known."""
         self._cause = 0
-        if self._is_pooled:
+        if self._is_pooled():
             return
         if ("client", "", "to_server", message.id) not in self._open:
             self._add("client", "to_server", message, dump(message))
@@ -103,7 +104,7 @@ class Recorder:
 
     def pushed(self, payload: bytes) -> None:
         """The client gets a notification or a question. One of 2026-07-28 gets questions as the outcome of its call."""
-        if self._is_pooled and isinstance(_parsed(payload), Request):
+        if self._is_pooled() and isinstance(_parsed(payload), Request):
             return
         self._heard("client", "to_client", payload, pair=self._cause)
 

@@ -13,6 +13,7 @@ from app.protocol.jsonrpc import (
     Response,
     dump_notification,
     dump_request,
+    encode,
     encoded,
     members_of,
     object_in,
@@ -25,6 +26,7 @@ _HELLOS = ("initialize", "server/discover")
 _LISTEN = "subscriptions/listen"
 _LISTS = ("tools", "prompts", "resources")
 _ABOVE_WARNING = ("error", "critical", "alert", "emergency")
+_PLACE = ("traceparent", "tracestate", "baggage")  # members of `_meta` (SEP-414)
 _OURS = b'"respawn-'
 _NEWS = "The server was restarted: its state is lost, and calls that were in flight have failed."
 
@@ -166,7 +168,7 @@ class HandshakeRecord:
     def _note_hello(self, method: str, line: bytes, response: Response) -> None:
         if self.hello is not None and not (self.is_sessionless and method == "initialize"):
             return  # only the one that opened the session is repeated
-        self.hello, self.hello_id = line, response.id
+        self.hello, self.hello_id = to_be_repeated(line), response.id
         self.is_sessionless = method == "server/discover"
         self._capabilities = object_in(members_of(response.value), "capabilities")
         self._changed()
@@ -213,3 +215,18 @@ class HandshakeRecord:
         for name in _LISTS:
             if bytes(object_in(self._capabilities, name).get("listChanged", ABSENT)) == b"true":
                 yield dump_notification(f"notifications/{name}/list_changed", None)
+
+
+def to_be_repeated(line: bytes) -> bytes:
+    """A handshake without its place in a trace: what is sent again later is no part of that."""
+    message = parse_backend(line) if _PLACE[0].encode() in line else None
+    params = dict(message.params or {}) if type(message) is Request else {}
+    meta = members_of(params["_meta"]) if "_meta" in params else {}
+    if message is None or _PLACE[0] not in meta:
+        return line
+    kept = {name: value for name, value in meta.items() if name not in _PLACE}
+    params["_meta"] = msgspec.Raw(encode(kept))
+    if not kept:
+        del params["_meta"]
+    assert type(message) is Request
+    return dump_request(message.id, message.method, params)

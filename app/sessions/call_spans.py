@@ -1,7 +1,7 @@
 """CallSpans: the spans of one session's calls, and of its clients' requests. Made only where traces are on."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
@@ -9,10 +9,11 @@ from app.calls.record import name_of
 from app.domain import BackendSpec, public_id
 from app.errors import GatewayError
 from app.links.session_link import SessionLink
+from app.processes.process import BackendProcess
 from app.protocol.commands import Call
 from app.protocol.eras.sessionless_envelope import SESSIONLESS
 from app.protocol.exchange import MAX_KEPT
-from app.protocol.jsonrpc import Request
+from app.protocol.jsonrpc import Request, encode
 from app.sessions.call_notes import Asked, ids_now
 from app.tracing.context import TraceContext, Traced, new_span
 from app.tracing.spans import MAX_TEXT, Attributes
@@ -32,11 +33,13 @@ class Spanned(Protocol):
 
 
 class CallSpan(NamedTuple):
-    """The span of a call, until it is over. `is_whole`: that of the client's request ends with it."""
+    """The span of a call, until it is over. `is_whole`: that of the client's request ends with it. `message`: the span
+    of a message of a batch, which does."""
 
     context: TraceContext
     span: bytes
     is_whole: bool
+    message: bytes = b""
 
 
 class CallSpans:
@@ -50,7 +53,7 @@ class CallSpans:
     def begin(self, message: Request, ids: Traced | None) -> tuple[Request, CallSpan | None]:
         """The message for the backend, with the context of this call; and the span of the call, if it is recorded.
 
-        What is kept and sent to later processes too, such as `initialize`, is left as it came.
+        What is kept and sent to later processes too is left as it came; of `initialize` only what came is kept.
         """
         context = None if ids is None else ids.trace
         if context is None:
@@ -58,20 +61,29 @@ class CallSpans:
         span = new_span() if context.is_recorded else b""
         if message.method not in MAX_KEPT:
             message = Request(message.id, message.method, context.passed_on(message.params, span))
-        is_whole = not (self._session.is_pooled or context.is_batch)
-        return message, CallSpan(context, span, is_whole) if span else None
+        elif message.method == "initialize":
+            params = context.passed_on(message.params, span)
+            if len(encode(params)) <= MAX_KEPT["initialize"]:
+                message = Request(message.id, message.method, params)
+        if not span:
+            return message, None
+        if context.is_batch:
+            return message, CallSpan(context, span, is_whole=False, message=new_span())
+        return message, CallSpan(context, span, not self._session.is_pooled)
 
     def over(self, call: Call, error_type: str, seconds: float) -> None:
         """The call has its outcome, so many seconds after it came."""
-        context, span, is_whole = call.span
+        context, span, is_whole, part = call.span
         named = call.method, name_of(call.method, call.target) if call.method in NAMED else ""
         about = self._about() | {"jsonrpc.request.id": call.gateway_id.decode("ascii")}
-        self._tracer.call_over(context, span, named, seconds - call.waited_s, about, error_type)
-        if is_whole:
-            context.take()
+        ids = span, part or context.span
+        self._tracer.call_over(context, ids, named, seconds - call.waited_s, about, error_type)
+        if is_whole or part:
+            if is_whole:
+                context.take()
             version = self._session.version
             about = self._about_request(call.id, version) | {"mcp.session.id": public_id(self._session.id)}
-            self._tracer.request_over(context, *named, about, error_type)
+            self._tracer.request_over(context, *named, about, error_type, part=part)
 
     def answered(self, asked: Asked, error_type: str) -> None:
         """A request of a 2026-07-28 client has its answer."""
@@ -97,6 +109,34 @@ class CallSpans:
 
 
 @contextmanager
+def waiting_for_a_process(tracer: Tracer, spec: BackendSpec) -> Iterator[Callable[[BackendProcess], None]]:
+    """Records the wait in the pool and the start of the process, as two. Whoever waits tells which process it has got.
+
+    1. None: all of it was a wait. 2. One that was there before, and was not allowed yet: the same. 3. One that was
+    started meanwhile: until then it has waited.
+    """
+    ids, asked_at, error, got = ids_now(), time.time(), "cancelled", list[BackendProcess]()
+    context = None if ids is None else ids.trace
+    try:
+        yield got.append
+        error = ""
+    except GatewayError as failure:
+        error = failure.reason
+        raise
+    finally:
+        if context is not None and context.is_recorded:
+            about: Attributes = {"trunkline.tenant": spec.tenant, "trunkline.backend": spec.name}
+            began = now = time.time()
+            if got:
+                about["trunkline.process.id"] = got[0].id
+                is_new = got[0].started_at + got[0].spawn_seconds > asked_at
+                began = max(asked_at, got[0].started_at) if is_new else now
+            tracer.part_over(context, "wait for a process", (asked_at, began), dict(about), error)
+            if began < now:
+                tracer.part_over(context, "start a process", (began, now), about)
+
+
+@contextmanager
 def getting_a_process(tracer: Tracer | None, session: Spanned) -> Iterator[None]:
     """Records the wait for a process, or its start, within the request that needs it."""
     ids = ids_now()
@@ -106,8 +146,10 @@ def getting_a_process(tracer: Tracer | None, session: Spanned) -> Iterator[None]
         return
     spec, began, error = session.spec, time.monotonic(), "cancelled"
     about: Attributes = {"trunkline.tenant": spec.tenant, "trunkline.backend": spec.name}
+    span = new_span()
     try:
-        yield
+        with context.inside(span):
+            yield
         error = ""
         about["trunkline.process.start"] = "warm" if session.link.was_warm else "cold"
         about["trunkline.process.id"] = session.link.process or ""
@@ -115,4 +157,4 @@ def getting_a_process(tracer: Tracer | None, session: Spanned) -> Iterator[None]
         error = failure.reason
         raise
     finally:
-        tracer.opening_over(context, time.monotonic() - began, about, error)
+        tracer.opening_over(context, span, time.monotonic() - began, about, error)

@@ -82,11 +82,6 @@ class SessionCalls:
         """An inspection sees the calls from now on, or none does any more."""
         self.recorder = recorder
 
-    def become_pooled(self) -> None:
-        """Clients of 2026-07-28 share the session."""
-        if self.recorder is not None:
-            self.recorder.become_pooled()
-
     def told(self, message: Notification | Response) -> None:
         """The client sends something that needs no answer."""
         if self.recorder is not None:

@@ -19,6 +19,7 @@ from app.processes.link import Exit
 from app.protocol.commands import NOISE, Answer, Call, Command, Dropped, Failed, Listen, Several, ToBackend, ToStream
 from app.protocol.eras.sessionless_envelope import refuses_handshake
 from app.protocol.exchange import Exchange, negotiated_version
+from app.protocol.handshake_record import to_be_repeated
 from app.protocol.jsonrpc import INTERNAL_ERROR, Notification, Request, Response
 from app.protocol.lifecycle import Lifecycle, SessionState, Trigger
 from app.protocol.revisions import assumed
@@ -97,7 +98,6 @@ class Session:
         """Clients of 2026-07-28 share it; what names no call goes to `listen`. `reserved` calls are the gateway's."""
         self.streams.listen_on(listen)
         self.is_pooled = True
-        self.calls.become_pooled()
         self.exchange.waiting.reserve(reserved, POOLED_WAITING)
 
     async def connect(self, source: LinkSource, limits: Limits) -> None:
@@ -170,7 +170,7 @@ class Session:
         line = self.calls.begin(message, stream, now, is_own=is_own)
         if message.method == "initialize":
             self._lifecycle.follow(Trigger.INITIALIZE)
-            self.hello = line
+            self.hello = None if line is None else to_be_repeated(line)
 
     def refuse(self, message: Request, error: GatewayError) -> None:
         """Answers a request with an error on the listen stream; closes a session that has no process."""

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 
 import anyio
 
@@ -147,8 +148,8 @@ class Inspecting:
         inspection.learn(self._secrets(session.spec))
         inspection.sees_session()
         self._sessions[inspection.about.id].append(session)
-        recorder = Recorder(inspection, time.time, session=session.public_id, is_pooled=session.is_pooled)
-        session.record(recorder)
+        is_pooled = partial(getattr, session, "is_pooled")
+        session.record(Recorder(inspection, time.time, session=session.public_id, is_pooled=is_pooled))
 
     def _by_which(self, session: Session) -> str:
         id = next((id for id, sessions in self._sessions.items() if session in sessions), "")

@@ -2,6 +2,8 @@
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -57,13 +59,14 @@ def new_span() -> bytes:
 class TraceContext:
     """Of one HTTP request while it is served: its trace, and the span of ours that everything below is a child of.
 
+    `within` is the span of ours that has not ended yet and that others belong to, if there is one besides `span`.
     `is_recorded`: spans are recorded. `is_taken`: a call, or the hop to another node, records the request's own span.
     `linked` is the context that HTTP headers had where another one in the message is the parent.
     """
 
     __slots__ = (
         "baggage", "began_ns", "error", "flags", "is_batch", "is_recorded", "is_taken", "linked", "parent", "request",
-        "span", "state", "trace",
+        "span", "state", "trace", "within",
     )  # fmt: skip
 
     def __init__(
@@ -81,15 +84,24 @@ class TraceContext:
         self.began_ns, self.state, self.baggage = began_ns, _kept(state, MAX_STATE), _kept(baggage, MAX_BAGGAGE)
         self.linked = None if linked is None or not linked.parent else (linked.trace, linked.parent)
         self.is_taken = self.is_batch = False
-        self.error = ""
+        self.error, self.within = "", b""
 
     def take(self) -> None:
         """Something else than the end of the HTTP request records the request's span."""
         self.is_taken = True
 
     def has_several(self) -> None:
-        """The request is a batch: its messages share its span."""
+        """The request is a batch: each of its messages has a span of its own below that of the request."""
         self.is_batch = True
+
+    @contextmanager
+    def inside(self, span: bytes) -> Iterator[None]:
+        """Within this block what is done for the request belongs to this span of ours."""
+        before, self.within = self.within, span
+        try:
+            yield
+        finally:
+            self.within = before
 
     def failed(self, reason: str) -> None:
         """The request is answered with this error."""

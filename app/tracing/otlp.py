@@ -37,7 +37,7 @@ class Encoder:
         return ReadableSpan(
             name=span.name,
             context=_context(span.trace, span.span, span, is_remote=False),
-            parent=_context(span.trace, span.parent, span, is_remote=span.kind == "server") if span.parent else None,
+            parent=_context(span.trace, span.parent, span, is_remote=_is_remote(span)) if span.parent else None,
             resource=self._resource,
             attributes=span.attributes,
             links=[Link(_context(*span.linked, span, is_remote=True))] if span.linked else (),
@@ -47,6 +47,10 @@ class Encoder:
             start_time=span.began_ns,
             end_time=span.ended_ns,
         )
+
+
+def _is_remote(span: Span) -> bool:
+    return span.kind == "server" and not span.is_parent_ours
 
 
 def _context(trace: bytes, span: bytes, of: Span, *, is_remote: bool) -> SpanContext:

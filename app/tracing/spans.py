@@ -28,6 +28,7 @@ class Span(msgspec.Struct, gc=False, frozen=True):
     attributes: Attributes
     error: str
     linked: tuple[bytes, bytes] | None = None
+    is_parent_ours: bool = False  # of a server span: it is the message of a batch
 
 
 def title_of(method: str, name: str) -> str:

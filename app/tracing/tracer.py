@@ -27,31 +27,50 @@ class Tracer:
         """The context of a request that begins now."""
         return TraceContext(parent, own, time.time_ns(), state, baggage)
 
-    def request_over(self, context: TraceContext, method: str, name: str, about: Attributes, error: str = "") -> None:
-        """A client's message was answered. `name` is that of the tool or prompt, or empty; `about` is changed."""
+    def request_over(
+        self,
+        context: TraceContext,
+        method: str,
+        name: str,
+        about: Attributes,
+        error: str = "",
+        *,
+        part: bytes = b"",
+    ) -> None:
+        """A client's message was answered. `name` is that of the tool or prompt, or empty; `about` is changed. `part`:
+        the span of one message of a batch, below that of the request."""
         about |= about_message(method, name)
         about |= {"network.transport": "tcp", "network.protocol.name": "http"}
-        ids = context.span, context.parent
+        ids = (part, context.span) if part else (context.span, context.parent)
         self._over(context, (title_of(method, name), "server"), ids, context.began_ns, about, error)
 
     def call_over(
         self,
         context: TraceContext,
-        span: bytes,
+        ids: tuple[bytes, bytes],
         message: tuple[str, str],
         seconds: float,
         about: Attributes,
         error: str,
     ) -> None:
-        """A backend has answered: `message` is as method and name of `request_over`."""
+        """A backend has answered: `message` is as method and name of `request_over`, `ids` are the span and its
+        parent."""
         about |= about_message(*message)
-        ids, began_ns = (span, context.span), time.time_ns() - int(seconds * 1e9)
+        began_ns = time.time_ns() - int(seconds * 1e9)
         self._over(context, (title_of(*message), "client"), ids, began_ns, about, error)
 
-    def opening_over(self, context: TraceContext, seconds: float, about: Attributes, error: str) -> None:
+    def opening_over(self, context: TraceContext, span: bytes, seconds: float, about: Attributes, error: str) -> None:
         """A session has got its process, or will not."""
-        ids, began_ns = (new_span(), context.span), time.time_ns() - int(seconds * 1e9)
+        ids, began_ns = (span, context.span), time.time_ns() - int(seconds * 1e9)
         self._over(context, ("get a process", "internal"), ids, began_ns, about, error)
+
+    def part_over(
+        self, context: TraceContext, name: str, between: tuple[float, float], about: Attributes, error: str = ""
+    ) -> None:
+        """Something of ours was done for the request, between these moments of Unix time."""
+        ids = new_span(), context.within or context.span
+        began, ended = between
+        self._over(context, (name, "internal"), ids, (int(began * 1e9), int(ended * 1e9)), about, error)
 
     def hop_over(self, context: TraceContext, span: bytes, seconds: float, about: Attributes, error: str) -> None:
         """Another node has answered the request, or has not."""
@@ -63,16 +82,19 @@ class Tracer:
         context: TraceContext,
         title: tuple[str, Kind],
         ids: tuple[bytes, bytes],
-        began_ns: int,
+        began_ns: int | tuple[int, int],
         about: Attributes,
         error: str,
     ) -> None:
-        (name, kind), ended_ns = title, time.time_ns()
+        """From `began_ns` until now; or between both."""
+        (name, kind), between = title, (began_ns, time.time_ns()) if isinstance(began_ns, int) else began_ns
         about["trunkline.request.id"] = context.request.decode("ascii")
         if error:
             about["error.type"] = error[:MAX_TEXT]
             if error.lstrip("-").isdigit():
                 about["rpc.response.status_code"] = error
-        linked = context.linked if kind == "server" else None
+        is_part = kind == "server" and ids[0] != context.span
+        linked = context.linked if kind == "server" and not is_part else None
         state, flags = context.state, context.flags
-        self._export(Span(name, kind, context.trace, *ids, state, flags, began_ns, ended_ns, about, error, linked))
+        of = name, kind, context.trace, *ids, state, flags, *between, about, error, linked, is_part
+        self._export(Span(*of))

@@ -9,6 +9,7 @@ from app.calls.record import name_of
 from app.errors import GatewayError
 from app.protocol.jsonrpc import Message, Request, Response
 from app.sessions.call_spans import NAMED
+from app.tracing.context import new_span
 from app.tracing.spans import MAX_TEXT, Attributes
 from app.tracing.tracer import Tracer
 from app.transports.client_gone import ClientGone
@@ -31,15 +32,16 @@ def end_trace(tracer: Tracer, request: McpRequest) -> None:
         return
     if message is None or type(message) is Response:
         return
-    method, name = _called(message)
-    about = _place(request)
-    if type(message) is Request:
-        about["jsonrpc.request.id"] = message.id.strip(b'"').decode("utf-8", "replace")[:MAX_TEXT]
-    elif isinstance(message, list):
-        about["trunkline.batch.size"] = len(message)
-    if session := request.public_session:
-        about["mcp.session.id"] = session
-    tracer.request_over(context, method, name, about, context.error)
+    tracer.request_over(context, *_called(message), _about(request, message), context.error)
+
+
+def message_over(request: McpRequest, message: Message, error: str = "") -> None:
+    """A message of a batch that became no call of a session: a notification, or a request that was refused."""
+    context, tracer = request.ids.trace, request.tracer
+    if tracer is None or context is None or not context.is_recorded or type(message) is Response:
+        return
+    about = _about(request, message)
+    tracer.request_over(context, *_called(message), about, error, part=new_span())
 
 
 @contextmanager
@@ -65,6 +67,17 @@ def hop_to(node_id: str, request: McpRequest) -> Iterator[None]:
     finally:
         about = _place(request) | {"trunkline.node": node_id}
         tracer.hop_over(context, span, time.monotonic() - began, about, error)
+
+
+def _about(request: McpRequest, message: Message | list[Message]) -> Attributes:
+    about = _place(request)
+    if type(message) is Request:
+        about["jsonrpc.request.id"] = message.id.strip(b'"').decode("utf-8", "replace")[:MAX_TEXT]
+    elif isinstance(message, list):
+        about["trunkline.batch.size"] = len(message)
+    if session := request.public_session:
+        about["mcp.session.id"] = session
+    return about
 
 
 def _place(request: McpRequest) -> Attributes:

@@ -23,6 +23,7 @@ from app.transports.client_gone import unless_gone
 from app.transports.event_stream import StreamOptions, send_events
 from app.transports.remote.remote_sessions import RemoteSessions
 from app.transports.request import McpRequest
+from app.transports.request_spans import message_over
 from app.transports.sessionless_http import SessionlessHttp
 
 TRANSPORT = "streamable_http"
@@ -194,9 +195,10 @@ class StreamableHttp:
         reply = session.reply(len(requests), may_stream=accepted.events, expires_at=request.principal.expires_at)
         for message in batch:
             if isinstance(message, Request):
-                _submit(session, message, reply)
+                _submit(request, session, message, reply)
             else:
                 _pass_on(session, message)
+                message_over(request, message)
         if not requests:
             await request.answer_empty(202)
             return
@@ -302,11 +304,12 @@ def _place(values: tuple[bytes, ...]) -> EventId | None:
     return parse_event_id(values[0]) if len(values) == 1 else None
 
 
-def _submit(session: Session, message: Request, reply: Reply) -> None:
+def _submit(request: McpRequest, session: Session, message: Request, reply: Reply) -> None:
     """One request of a batch; a refusal answers only this one."""
     try:
         session.request(message, reply)
     except GatewayError as error:
+        message_over(request, message, error.reason)
         refused = Call(message.id, b"", message.method, reply, reply.may_stream, 0.0, 0.0)
         reply.answer(Failed(refused, error))
 

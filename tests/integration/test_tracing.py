@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,12 @@ import pytest
 from mcp_clients import SseSession
 
 from tests.collector import Collector, collecting
-from tests.integration.gateway import ECHO, ROOT, Gateway, running_gateway
+from tests.integration.gateway import ECHO, ROOT, Gateway, running_gateway, until
 from tests.integration.nodes import Nodes, running_nodes
 from tests.integration.remote import LOOPBACK, behind
 from tests.integration.sessionless_wire import SessionlessClient
 from tests.integration.toolboxes import among_toolboxes
-from tests.integration.wire import Wire, rpc, wire
+from tests.integration.wire import RpcError, Wire, rpc, wire
 
 pytestmark = pytest.mark.timeout(300)
 MIRROR = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/mirror.py")]
@@ -158,9 +159,13 @@ async def test_a_new_session_shows_its_process_and_its_handshake(
     session = Wire(http, two.all[0].endpoint(MIRROR))
     session.headers["traceparent"] = parent_of(trace)
     await session.open()
-    spans = await collector.wait_for(trace, 4)
+    spans = await collector.wait_for(trace, 6)
     server, process = spans["server", "initialize"], spans["internal", "get a process"]
     assert process.parent == spans["client", "initialize"].parent == server.id
+    wait, start = spans["internal", "wait for a process"], spans["internal", "start a process"]
+    assert wait.parent == start.parent == process.id
+    assert process.began <= wait.began <= wait.ended == start.began < start.ended <= process.ended
+    assert start.about["trunkline.process.id"] == process.about["trunkline.process.id"]
     assert process.about["trunkline.process.start"] == "cold"
     assert process.about["trunkline.process.id"]
     assert spans["server", "notifications/initialized"].parent == PARENT
@@ -169,7 +174,7 @@ async def test_a_new_session_shows_its_process_and_its_handshake(
 async def test_a_client_without_a_session_has_the_same_spans(
     two: Nodes, collector: Collector, trace: str, http: httpx2.AsyncClient
 ) -> None:
-    for words, count in ((MIRROR, 5), ([*MIRROR, "2026"], 4)):
+    for words, count in ((MIRROR, 7), ([*MIRROR, "2026"], 6)):
         endpoint, trace = two.all[0].endpoint(words), secrets.token_hex(16)
         client = SessionlessClient(http, endpoint, two.urls(endpoint))
         answer = await client.request(
@@ -318,7 +323,7 @@ async def test_http_sse_answers_on_another_request_and_its_span_lasts_until_then
     await session.open()
     answer = await session.request("tools/call", {"name": "mirror", "arguments": {}})
     await session.close()
-    spans = await collector.wait_for(trace, 6)
+    spans = await collector.wait_for(trace, 8)
     server, call = spans["server", "tools/call mirror"], spans["client", "tools/call mirror"]
     assert server.parent == PARENT
     assert call.parent == server.id
@@ -327,17 +332,79 @@ async def test_http_sse_answers_on_another_request_and_its_span_lasts_until_then
     assert ("internal", "get a process") in spans
 
 
-async def test_messages_of_a_batch_share_one_span(two: Nodes, collector: Collector, trace: str) -> None:
-    async with wire(two.all[0].endpoint(MIRROR), version="2025-03-26") as session:
-        batch = [rpc("tools/call", number, {"name": "mirror", "arguments": {}}) for number in (1, 2)]
+async def test_each_message_of_a_batch_has_a_span_below_that_of_the_batch(
+    two: Nodes, collector: Collector, trace: str
+) -> None:
+    endpoint = two.all[0].endpoint(MIRROR, calls_per_session=2)
+    async with wire(endpoint, version="2025-03-26") as session:
+        batch: list[Any] = [rpc("tools/call", number, {"name": "mirror", "arguments": {}}) for number in (1, 2)]
+        batch += [
+            rpc("tools/call", 3, {"name": "fail", "arguments": {}}),
+            {"jsonrpc": "2.0", "method": "notifications/x"},
+        ]
         answers = (await session.post(json.dumps(batch).encode(), traceparent=parent_of(trace))).json()
-    spans = await collector.wait_for(trace, 3)
-    server = spans["server", "batch"]
-    assert (server.parent, server.about["trunkline.batch.size"]) == (PARENT, 2)
-    calls = {each.id for each in collector.of(trace) if each.kind == "client"}
-    told = {trace_and_span(json.loads(each["result"]["content"][0]["text"])["traceparent"])[1] for each in answers}
-    assert told == calls
-    assert {each.parent for each in collector.of(trace) if each.kind == "client"} == {server.id}
+    await collector.wait_for(trace, 1 + 4 + 3)
+    found = collector.of(trace)
+    (whole,) = [each for each in found if each.name == "batch"]
+    assert (whole.parent, whole.about["trunkline.batch.size"]) == (PARENT, 4)
+    parts = {each.id: each for each in found if each.kind == "server" and each is not whole}
+    assert {each.parent for each in parts.values()} == {whole.id}
+    assert sorted(each.name for each in parts.values()) == [
+        "notifications/x", "tools/call fail", "tools/call mirror", "tools/call mirror",
+    ]  # fmt: skip
+    assert {each.about.get("jsonrpc.request.id") for each in parts.values()} == {"1", "2", "3", None}
+    assert [each.failed for each in parts.values() if each.name == "tools/call fail"] == [True]
+    calls = [each for each in found if each.kind == "client"]
+    assert len({each.parent for each in calls}) == 3
+    assert all(parts[each.parent].name == each.name for each in calls)
+    texts = [each["result"]["content"][0]["text"] for each in answers if "result" in each]
+    told = {trace_and_span(json.loads(text)["traceparent"])[1] for text in texts}
+    assert told == {each.id for each in calls if each.name == "tools/call mirror"}
+
+
+async def test_initialize_has_the_context_for_the_backend_and_a_later_process_has_not(
+    two: Nodes, collector: Collector, trace: str, http: httpx2.AsyncClient
+) -> None:
+    gateway = two.all[0]
+    endpoint = gateway.endpoint(MIRROR, recovery="respawn")
+    session = Wire(http, endpoint)
+    session.headers["traceparent"] = parent_of(trace)
+    await session.open()
+    del session.headers["traceparent"]
+    spans = await collector.wait_for(trace, 6)
+
+    async def hello() -> dict[str, Any]:
+        return json.loads(await session.call("hello"))  # type: ignore[no-any-return]
+
+    told = await hello()
+    assert trace_and_span(told["traceparent"]) == (trace, spans["client", "initialize"].id)
+    first = gateway.backends()
+    for process in first:
+        process.kill()
+
+    async def is_another() -> bool:
+        with suppress(RpcError):
+            return await hello() == {}
+        return False
+
+    with anyio.fail_after(30):
+        while not await is_another():
+            await anyio.sleep(0.05)
+
+
+async def test_a_call_that_wakes_a_parked_session_shows_the_start_of_its_process(
+    two: Nodes, collector: Collector, trace: str
+) -> None:
+    gateway = two.all[0]
+    endpoint = gateway.endpoint(MIRROR, recovery="respawn", timeouts={"park_s": 1})
+    sessions = f"/tenants/{endpoint.tenant}/sessions"
+    async with wire(endpoint) as session:
+        await until(lambda: gateway.api("GET", sessions)["items"][0]["process"] is None, 30)
+        await mirrored(session, traceparent=parent_of(trace))
+    spans = await collector.wait_for(trace, 4)
+    server = spans["server", "tools/call mirror"]
+    assert spans["internal", "wait for a process"].parent == server.id
+    assert spans["internal", "start a process"].parent == server.id
 
 
 async def test_a_member_of_a_toolset_and_the_steps_of_a_recipe_have_the_trace_of_their_call(
@@ -351,8 +418,11 @@ async def test_a_member_of_a_toolset_and_the_steps_of_a_recipe_have_the_trace_of
     after = secrets.token_hex(16)
     async with wire(toolset) as session:
         told = await mirrored(session, traceparent=parent_of(trace))
-        spans = await collector.wait_for(trace, 2)
+        spans = await collector.wait_for(trace, 4)
         assert trace_and_span(told["traceparent"]) == (trace, spans["client", "tools/call mirror"].id)
+        start = spans["internal", "start a process"]  # of the member, for this call
+        assert start.parent == spans["server", "tools/call mirror"].id
+        assert start.about["trunkline.backend"] != spans["server", "tools/call mirror"].about["trunkline.backend"]
         call = rpc("tools/call", 7, {"name": "cook", "arguments": {}})
         answer = await session.post(call, traceparent=parent_of(after))
     spans = await collector.wait_for(after, 2)

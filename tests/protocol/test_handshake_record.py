@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.errors import InvalidMessage
-from app.protocol.handshake_record import HandshakeRecord
+from app.protocol.handshake_record import HandshakeRecord, to_be_repeated
 
 
 def line(**message: Any) -> bytes:
@@ -25,6 +25,29 @@ def opened(**capabilities: Any) -> HandshakeRecord:
 def replayed(record: HandshakeRecord) -> list[tuple[str, Any]]:
     messages = [json.loads(each) for each in record.replay()]
     return [(each["method"], each.get("params")) for each in messages]
+
+
+CONTEXT = {"traceparent": "00-" + "a" * 32 + "-" + "b" * 16 + "-01", "tracestate": "v=1", "baggage": "x=1"}
+
+
+@pytest.mark.parametrize(
+    ("meta", "kept"),
+    [(CONTEXT, None), ({**CONTEXT, "mine": [1.0]}, {"mine": [1.0]}), ({"mine": 1}, {"mine": 1}), ({}, {})],
+)
+def test_a_handshake_is_repeated_without_its_place_in_a_trace(meta: dict[str, Any], kept: Any) -> None:
+    params = {"protocolVersion": "2025-11-25", "clientInfo": {"name": "traceparent"}}
+    repeated = json.loads(to_be_repeated(line(id=1, method="initialize", params={**params, "_meta": meta})))
+    assert repeated["params"] == (params if kept is None else {**params, "_meta": kept})
+    assert (repeated["id"], repeated["method"]) == (1, "initialize")
+    record = HandshakeRecord()
+    record.sent(line(id=1, method="initialize", params={"_meta": meta}))
+    record.received(line(id=1, result={}))
+    assert b"tracestate" not in (record.hello or b"")
+
+
+def test_one_without_a_trace_is_repeated_as_it_is() -> None:
+    for each in (line(id=1, method="initialize"), line(id=1, method="initialize", params={"x": "traceparent"})):
+        assert to_be_repeated(each) is each
 
 
 def test_the_last_log_level_and_the_subscriptions_that_are_left_are_replayed() -> None:

@@ -1,22 +1,26 @@
-"""Answers `mirror` with the `_meta` of the call, `fail` with an error. With `2026` it speaks 2026-07-28 only."""
+"""Answers `mirror` with the `_meta` of the call, `hello` with that of `initialize`, `fail` with an error. With `2026` it
+speaks 2026-07-28 only."""
 
 import json
 import sys
 
 SESSIONLESS = sys.argv[1:] == ["2026"]
-TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in ("mirror", "fail")]
+TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in ("mirror", "fail", "hello")]
+hello = {}
 
 
 def result_of(method, params):
+    global hello
     if method == "initialize":
+        hello = params.get("_meta", {})
         version = params["protocolVersion"]
         return {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": {"name": "m", "version": "1"}}
     if method == "server/discover" and SESSIONLESS:
         return {"resultType": "complete", "supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
     if method == "tools/list":
         return {"resultType": "complete", "tools": TOOLS, "ttlMs": 0, "cacheScope": "private"}
-    if method == "tools/call" and params["name"] == "mirror":
-        text = json.dumps(params.get("_meta", {}))
+    if method == "tools/call" and params["name"] in ("mirror", "hello"):
+        text = json.dumps(params.get("_meta", {}) if params["name"] == "mirror" else hello)
         return {"resultType": "complete", "content": [{"type": "text", "text": text}]}
     return None
 

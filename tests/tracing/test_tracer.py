@@ -42,7 +42,7 @@ def test_the_same_traces_as_by_other_samplers_begin() -> None:
 
 def test_a_request_and_its_call(tracer: Tracer, spans: list[Span]) -> None:
     about = context(tracer, b"v=1")
-    tracer.call_over(about, b"2" * 16, ("tools/call", "add"), 0.5, {"a": 1}, "")
+    tracer.call_over(about, (b"2" * 16, SPAN), ("tools/call", "add"), 0.5, {"a": 1}, "")
     tracer.request_over(about, "tools/call", "add", {}, "-32601")
     call, request = spans
     assert (call.name, call.kind, call.span, call.parent) == ("tools/call add", "client", b"2" * 16, SPAN)
@@ -64,10 +64,33 @@ def test_a_request_and_its_call(tracer: Tracer, spans: list[Span]) -> None:
 
 
 def test_an_error_of_the_gateway_has_no_code(tracer: Tracer, spans: list[Span]) -> None:
-    tracer.opening_over(context(tracer), 0.1, {}, "backend_busy")
+    tracer.opening_over(context(tracer), b"4" * 16, 0.1, {}, "backend_busy")
     assert spans[0].attributes["error.type"] == "backend_busy"
     assert "rpc.response.status_code" not in spans[0].attributes
     assert spans[0].parent == SPAN
+
+
+def test_what_is_done_for_a_request_belongs_to_the_span_that_it_is_done_in(tracer: Tracer, spans: list[Span]) -> None:
+    about = context(tracer)
+    tracer.part_over(about, "one", (1.5, 2.5), {})
+    with about.inside(b"4" * 16):
+        tracer.part_over(about, "two", (2.5, 3.5), {}, "backend_busy")
+    tracer.part_over(about, "three", (3.5, 3.5), {})
+    assert [(each.name, each.kind, each.parent) for each in spans] == [
+        ("one", "internal", SPAN), ("two", "internal", b"4" * 16), ("three", "internal", SPAN),
+    ]  # fmt: skip
+    assert [(each.began_ns, each.ended_ns) for each in spans][:2] == [
+        (15 * 10**8, 25 * 10**8),
+        (25 * 10**8, 35 * 10**8),
+    ]
+    assert [each.error for each in spans] == ["", "backend_busy", ""]
+    assert len({each.span for each in spans}) == 3
+
+
+def test_a_message_of_a_batch_is_a_child_of_its_request(tracer: Tracer, spans: list[Span]) -> None:
+    tracer.request_over(context(tracer), "tools/call", "add", {}, part=b"5" * 16)
+    (part,) = spans
+    assert (part.kind, part.span, part.parent, part.is_parent_ours) == ("server", b"5" * 16, SPAN, True)
 
 
 def test_a_hop_is_a_child_of_the_client_beside_the_request(tracer: Tracer, spans: list[Span]) -> None:

@@ -29,6 +29,7 @@ from app.processes.forking.forking import ForkingOptions
 from app.processes.pipes import PipeLimits
 from app.processes.supervisor import Supervisor, SupervisorOptions
 from app.sandbox.sandboxes import Sandboxes
+from app.sessions.call_spans import waiting_for_a_process
 from app.sessions.idle.reclaiming import Reclaiming
 from app.storage.backends import BackendRepository
 from app.storage.tenants import TenantRepository
@@ -88,6 +89,7 @@ async def open_processes(opening: Opening, records: Records, credentials: Creden
         failures=failures,
         prepare=partial(initialized, metrics),
         reclaim=Reclaiming(opening.sessions, opening.standstill, opening.parking).reclaim,
+        waits=None if opening.tracer is None else partial(waiting_for_a_process, opening.tracer),
     )
     await stack.enter_async_context(pool)
     upstreams = await open_upstreams(opening, credentials, failures)
