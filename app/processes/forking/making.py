@@ -19,6 +19,7 @@ from app.processes.forking.start import EXEC, NoFork, Start
 from app.processes.forking.text import Task
 from app.processes.homes import Home
 from app.processes.process import BackendProcess
+from app.sandbox.bubblewrap import HOME, TEMPORARY
 from app.spawner import tree, wire
 
 ATTEMPTS = 5  # templates that are started until none of their imports is a finding
@@ -151,7 +152,7 @@ class Maker:
         skip = frozenset[str]()
         own_cwd = spec.cwd if spec.cwd and os.path.isabs(spec.cwd) else None
         for _ in range(ATTEMPTS):
-            task = Task("template", entry, _OWN, own_cwd is None, modules, skip, self._has_rooms)
+            task = self._task(entry, modules, skip, has_own_cwd=own_cwd is None)
             process, channel = await self._start(spec, task, on_gone)
             try:
                 told = await _told(channel)
@@ -173,6 +174,14 @@ class Maker:
                 raise NoTemplate("unfit", f"its imports leave {_words(found)}")
             skip |= {name for _, _, names in found for name in names}
         raise NoTemplate("unfit", f"its imports leave, again and again, {_words(found)}")
+
+    def _task(self, entry: Entry, modules: list[str], skip: frozenset[str], *, has_own_cwd: bool) -> Task:
+        """In namespaces of their own all have the same names for what each has of its own. The marker is of no use
+        there: nothing gets out of them."""
+        if self._has_rooms:
+            places = (TEMPORARY, HOME)
+            return Task("template", entry, modules=modules, skip=skip, has_rooms=True, places=places)
+        return Task("template", entry, _OWN, has_own_cwd, modules, skip)
 
     async def _try(self, spec: BackendSpec, template: Template) -> None:
         """With `auto` a fork has to do all that a process does that is executed, with `fork` it has to answer."""

@@ -71,6 +71,7 @@ def preload(task: dict[str, Any]) -> dict[str, Any]:
         if name in task["modules"] and name not in skipped:
             __import__(name)
     began, known = time.monotonic(), {0, 1, 2, task["socket"]}
+    places = {each: set(os.listdir(each)) for each in task["places"]}
     watch.begin()
     try:
         for name in task["modules"]:
@@ -81,6 +82,7 @@ def preload(task: dict[str, Any]) -> dict[str, Any]:
                     failed.append(name)
                 _look(name, known)
                 _look_at_generators()
+                _look_for_files(name, places)
     finally:
         watch.end()
     _look_at_all()
@@ -124,6 +126,14 @@ def _look_at_generators() -> None:
             _seeded[place] = generator, now, modules
             if modules:
                 _find("random number", "random", modules)
+
+
+def _look_for_files(name: str, places: dict[str, set[str]]) -> None:
+    """After an import: a session has these directories empty."""
+    for place, known in places.items():
+        for each in set(os.listdir(place)) - known:
+            known.add(each)
+            _find("file", f"{place}/{each}", [name])
 
 
 def _look_at_all() -> None:
