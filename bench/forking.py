@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from app.domain import BackendSpec, Timeouts
 from app.egress.egress import Egress
 from app.metrics import Metrics
-from app.processes.forking.dialogue import Dialogue
+from app.processes.forking.dialogue import transcript
 from app.processes.homes import Homes
 from app.processes.process import BackendProcess
 from app.processes.supervisor import Supervisor, SupervisorOptions
@@ -100,7 +100,7 @@ class Bench(NamedTuple):
     async def measured(self, spec: BackendSpec) -> tuple[Measured, BackendProcess]:
         before_ms, began_at = self.others_ms(), time.perf_counter()
         process = await self.supervisor.spawn(spec, lambda process: None)
-        task = asyncio.create_task(Dialogue(process).transcript(Timeouts()))
+        task = asyncio.create_task(transcript(process, Timeouts()))
         while process.received_bytes == 0 and not task.done():
             await asyncio.sleep(0.0005)
         first_answer_ms = (time.perf_counter() - began_at) * 1000

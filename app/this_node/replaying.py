@@ -12,12 +12,13 @@ from typing import Any
 import anyio
 import msgspec
 
-from app.backends.checks.backend_check import DEADLINE_S, SUFFIX, Conversation, greet
+from app.backends.checks.backend_check import DEADLINE_S, SUFFIX, greet
 from app.backends.checks.steps import Step, Steps
 from app.backends.pool import ProcessPool
 from app.domain import BackendSpec, Limits
 from app.errors import BackendTimeout, Conflict, GatewayError, InvalidResponse, QuotaExceeded, ShuttingDown
 from app.inspections.masking import Mask
+from app.processes.conversation import Conversation
 from app.processes.link import BackendLink
 from app.protocol.eras.sessionless_envelope import META, VERSION_KEY
 from app.protocol.jsonrpc import Response, members_of, string_of

@@ -1,6 +1,5 @@
 """check_backend: starts a process of a backend, asks what it offers, and stops it. For administrators."""
 
-import asyncio
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -8,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import anyio
-import msgspec
 
 from app import __version__
 from app.backends.checks.missed import Findings, Missed, findings, reaching_out
@@ -16,29 +14,18 @@ from app.backends.checks.steps import Step, Steps
 from app.backends.pool import ProcessPool
 from app.domain import BackendSpec, Limits, Timeouts
 from app.errors import (
-    BackendError,
     BackendTimeout,
     GatewayError,
-    InvalidMessage,
     InvalidResponse,
-    ResponseTooLarge,
     ShuttingDown,
 )
-from app.processes.link import BackendLink, Exit
+from app.processes.conversation import Conversation, result_of
+from app.processes.link import BackendLink
 from app.processes.process import BackendProcess
 from app.protocol.eras.sessionless_envelope import (
     SERVER_INFO_KEY,
     SESSIONLESS,
-    envelope_of_ours,
     is_refused_handshake,
-)
-from app.protocol.jsonrpc import (
-    METHOD_NOT_FOUND,
-    Request,
-    Response,
-    error_response,
-    parse_backend,
-    several,
 )
 from app.protocol.revisions import HANDSHAKE
 from app.spawner.client import MISSED_BYTES
@@ -154,75 +141,6 @@ class Talk:
         return replace(self._result, capabilities=capabilities, counts=self._counts, steps=self._steps.taken)
 
 
-class Conversation:
-    """One request at a time. Fulfils CallListener."""
-
-    def __init__(self, link: BackendLink) -> None:
-        self._link = link
-        self._meta: dict[str, object] | None = None  # of each request, for a server of 2026-07-28
-        self._last_id = 0
-        self._answer: asyncio.Future[Response] | None = None
-        self._end: BackendError | None = None
-
-    async def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        """Returns the result.
-
-        Raises:
-            BackendError: the backend ended, or answered with an error or with something invalid.
-        """
-        return _result(await self.answer_to(method, params))
-
-    async def answer_to(self, method: str, params: dict[str, Any]) -> Response:
-        """Returns the answer, which may be an error. Raises BackendError: the backend ended."""
-        if self._end is not None:
-            raise self._end
-        self._last_id += 1
-        self._answer = asyncio.get_running_loop().create_future()
-        params = params if self._meta is None else {**params, "_meta": self._meta}
-        self.send({"id": self._last_id, "method": method, "params": params})
-        return await self._answer
-
-    def speak_sessionless(self, client: dict[str, str]) -> None:
-        """From now on each request is one of 2026-07-28."""
-        self._meta = envelope_of_ours(client)
-
-    def send(self, message: dict[str, Any]) -> None:
-        self._link.send(msgspec.json.encode({"jsonrpc": "2.0", **message}))
-
-    def backend_sent(self, line: bytes) -> None:
-        """Takes our answer, answers or refuses requests, ignores what is no message."""
-        try:
-            message = parse_backend(line)
-        except InvalidMessage:
-            for each in several(line):
-                self.backend_sent(each)
-            return
-        try:
-            if isinstance(message, Request):
-                self._link.send(_reply(message))
-        except GatewayError:
-            return
-        if not isinstance(message, Response) or message.id != b"%d" % self._last_id:
-            return
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_result(message)
-
-    def backend_sent_too_much(self, beginning: bytes, end: bytes = b"") -> None:
-        self._fail(ResponseTooLarge())  # most likely our answer
-
-    def backend_failed(self, call: bytes, error: GatewayError) -> None:
-        if call == b"%d" % self._last_id:
-            self._fail(error)
-
-    def backend_exited(self, exit: Exit) -> None:
-        self._end = exit.error()
-        self._fail(self._end)
-
-    def _fail(self, error: GatewayError) -> None:
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(error)
-
-
 async def greet(conversation: Conversation) -> CheckResult:
     """The handshake, and what the server says of itself in it. Raises BackendError."""
     client = {"name": "trunkline-check", "version": __version__}
@@ -231,7 +149,7 @@ async def greet(conversation: Conversation) -> CheckResult:
     if answer.member == "error" and is_refused_handshake(answer):
         conversation.speak_sessionless(client)
         return _discovered(await conversation.ask("server/discover", {}))
-    result = _result(answer)
+    result = result_of(answer)
     found = _about(result.get("protocolVersion"), result.get("serverInfo"), result.get("capabilities"))
     if found is None:
         raise InvalidResponse("the answer to `initialize` lacks protocolVersion, serverInfo or capabilities")
@@ -273,25 +191,6 @@ async def _count(conversation: Conversation, kind: str, reaching: list[str]) -> 
         if not isinstance(cursor, str):
             return count
     raise InvalidResponse(f"`{kind}/list` has more than {MAX_PAGES} pages")
-
-
-def _result(response: Response) -> dict[str, Any]:
-    try:
-        value = msgspec.json.decode(response.value)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise InvalidResponse from None
-    if response.member == "error":
-        message = value.get("message") if isinstance(value, dict) else None
-        raise BackendError(f"the backend answered with an error: {str(message)[:MAX_TEXT]}")
-    if not isinstance(value, dict):
-        raise InvalidResponse("the backend's result is not an object")
-    return value
-
-
-def _reply(question: Request) -> bytes:
-    if question.method == "ping":
-        return b'{"jsonrpc":"2.0","id":%b,"result":{}}' % question.id
-    return error_response(question.id, METHOD_NOT_FOUND, "this client offers nothing", {})
 
 
 def _missed_hint(missed: Missed) -> str:

@@ -13,13 +13,12 @@ import anyio.to_thread
 
 from app.domain import BackendSpec
 from app.errors import BackendError, BackendExited
-from app.processes.forking.dialogue import Dialogue, Transcript
+from app.processes.forking.dialogue import Transcript, transcript
 from app.processes.forking.entry import Entry, NotPython, entry_of
 from app.processes.forking.start import EXEC, NoFork, Start
 from app.processes.forking.text import Task
 from app.processes.homes import Home
 from app.processes.process import BackendProcess
-from app.sandbox.bubblewrap import HOME, TEMPORARY
 from app.spawner import tree, wire
 
 ATTEMPTS = 5  # templates that are started until none of their imports is a finding
@@ -136,7 +135,7 @@ class Maker:
         process, channel = await self._start(spec, Task("record", entry))
         with channel:
             try:
-                await Dialogue(process).transcript(spec.timeouts)
+                await transcript(process, spec.timeouts)
                 channel.send(b"modules")
                 told = await _told(channel)
             except OSError as error:  # it has closed what it does not know
@@ -179,8 +178,7 @@ class Maker:
         """In namespaces of their own all have the same names for what each has of its own. The marker is of no use
         there: nothing gets out of them."""
         if self._has_rooms:
-            places = (TEMPORARY, HOME)
-            return Task("template", entry, modules=modules, skip=skip, has_rooms=True, places=places)
+            return Task("template", entry, modules=modules, skip=skip, has_rooms=True)
         return Task("template", entry, _OWN, has_own_cwd, modules, skip)
 
     async def _try(self, spec: BackendSpec, template: Template) -> None:
@@ -202,7 +200,7 @@ class Maker:
         process = await self._launcher.spawn_as(spec, start)
         home = self._launcher.home_of(process)
         try:
-            said = await Dialogue(process).transcript(spec.timeouts)
+            said = await transcript(process, spec.timeouts)
             process.begin_stop()
             with anyio.move_on_after(ENDS_S):  # longer than a session gets: a busy machine is no difference
                 await process.wait_gone()

@@ -18,8 +18,7 @@ BOOT = f"exec(compile(open({TEMPLATE_TEXT_FD}, 'rb').read(), '{_NAME}', 'exec'),
 @dataclass(frozen=True, slots=True)
 class Task:
     """What it is to do. `own`: variables that each session has of its own; `own_cwd`: its working directory too.
-    `skip`: modules that are left to each session. `has_rooms`: each has namespaces of its own,
-    and in them the directories `places` under the same names."""
+    `skip`: modules that are left to each session. `has_rooms`: each has namespaces of its own."""
 
     mode: Literal["record", "template"]
     entry: Entry
@@ -28,7 +27,6 @@ class Task:
     modules: Sequence[str] = ()
     skip: frozenset[str] = frozenset()
     has_rooms: bool = False
-    places: tuple[str, ...] = ()
 
     @property
     def argv(self) -> list[str]:
@@ -41,7 +39,6 @@ class Task:
             "mode": self.mode, "kind": entry.kind, "name": entry.name, "args": entry.args, "argv": entry.argv,
             "own": self.own, "own_cwd": self.own_cwd, "modules": list(self.modules),
             "skip": sorted(self.skip), "socket": TEMPLATE_SOCKET_FD, "has_rooms": self.has_rooms,
-            "places": self.places,
         }  # fmt: skip
         return f"{_sources()}run(json.loads({json.dumps(task)!r}), preload, be_different)\n"
 

@@ -71,7 +71,8 @@ def preload(task: dict[str, Any]) -> dict[str, Any]:
         if name in task["modules"] and name not in skipped:
             __import__(name)
     began, known = time.monotonic(), {0, 1, 2, task["socket"]}
-    places = {each: set(os.listdir(each)) for each in task["places"]}
+    found = [os.environ.get(name, "") for name in ("HOME", "TMPDIR")] if task["has_rooms"] else []
+    places = {each: set(os.listdir(each)) for each in found if os.path.isdir(each)}
     watch.begin()
     try:
         for name in task["modules"]:

@@ -94,6 +94,21 @@ async def test_with_namespaces_of_its_own_a_process_is_forked_too(tmp_path):
 
 
 @needs_bubblewrap
+async def test_what_leaves_a_file_in_the_home_is_left_to_each_fork_and_what_only_asks_for_it_is_not(tmp_path):
+    spec = program(tmp_path, "import asks, leaves\n" + EVALUATES)
+    place = tmp_path / "program"
+    (place / "asks.py").write_text("import os\nhome, everything = os.environ['HOME'], dict(os.environ)")
+    (place / "leaves.py").write_text("import os\nopen(os.environ['HOME'] + '/made', 'w').close()")
+    async with forking(tmp_path, Tier.NAMESPACES) as running:
+        process, listener = await forked(running, spec)
+        assert running.supervisor.forking.templates[0].skipped == {"leaves"}
+        assert await value(process, listener, "[__import__('os').listdir(asks.home), asks.home]") == [
+            ["made"],
+            "/tmp/home",
+        ]
+
+
+@needs_bubblewrap
 async def test_a_fork_that_cannot_have_namespaces_of_its_own_is_executed_and_why_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr("app.sandbox.composer.HOSTNAME", "x" * 100)  # of forks only; the kernel takes 64
     async with forking(tmp_path, Tier.NAMESPACES) as running:
