@@ -1,12 +1,14 @@
-"""Answers `mirror` with the `_meta` of the call, `hello` with that of `initialize`, `fail` with an error. With `2026` it
-speaks 2026-07-28 only."""
+"""Answers `mirror` with the `_meta` of the call, `hello` with that of `initialize`, `fail` with an error.
+
+With `2026` it speaks 2026-07-28 only.
+"""
 
 import json
 import sys
 
 SESSIONLESS = sys.argv[1:] == ["2026"]
 TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in ("mirror", "fail", "hello")]
-hello = {}
+hello: dict = {}
 
 
 def result_of(method, params):
