@@ -147,10 +147,18 @@ def check_object(options: argparse.Namespace) -> int:
     """`check`: prints the findings; exit code 1 if it does not work."""
     path, body = _path(options, options.id, action="check"), body_of(options) or None
     with open_rest(options) as rest, Progress() as progress:
-        progress.begin(f"checking {options.resource.name.removesuffix('s')} {options.id}")
-        found = rest.ask("POST", path, body)
+        doing = f"checking {options.resource.name.removesuffix('s')} {options.id}"
+        progress.begin(doing)
+        if progress.is_possible and options.resource is BACKENDS:
+            found = rest.follow(path, body, lambda step: progress.begin(f"{doing}, {_step_words(step)}"))
+        else:
+            found = rest.ask("POST", path, body)
     _print_object(options, found)
     return 0 if found.get("ok", True) else 1
+
+
+def _step_words(step: Mapping[str, Any]) -> str:
+    return f"{step.get('number')} of {step.get('of')}: {step.get('step')}"
 
 
 def restart_object(options: argparse.Namespace) -> int:

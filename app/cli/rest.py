@@ -1,11 +1,12 @@
 """A gateway's REST API: its address, the key, requests, and what its errors say."""
 
 import argparse
+import json
 import os
 import secrets
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -174,6 +175,44 @@ class Rest:
             raise GatewayError(f"{self.url} does not answer a comparison with a list of members")
         return found
 
+    def follow(self, path: str, body: object, begun: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
+        """The answer to a POST that tells its steps while it takes them; `begun` gets each. Raises like `ask`.
+
+        It has no idempotency key, with which an answer is one document, so it is repeated only if it was refused for
+        now: without a step.
+        """
+        request_id = secrets.token_hex(8)
+        headers = {"X-Request-Id": request_id, "Accept": "text/event-stream"}
+        try:
+            with self.client.stream("POST", f"{self.url}/api/v1{path}", json=body, headers=headers) as response:
+                if response.headers.get("content-type", "").startswith("text/event-stream"):
+                    return self._last_event(response, begun, request_id)
+                response.read()
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            raise self._silence(str(error) or type(error).__name__, request_id) from None
+        if _pause(response) is not None:
+            return self.ask("POST", path, body)
+        return _answer(response, self.url, request_id)
+
+    def _last_event(
+        self, response: httpx2.Response, begun: Callable[[Mapping[str, Any]], None], request_id: str
+    ) -> dict[str, Any]:
+        for kind, found in _events(response.iter_lines()):
+            if kind == "result":
+                return found
+            if kind == "problem" and "title" in found:
+                status = found.get("status")
+                raise Refused(status if isinstance(status, int) else 0, _lines(found, request_id))
+            if kind == "begun":
+                begun(found)
+        raise self._silence("its answer has ended too early", request_id)
+
+    def _silence(self, why: str, request_id: str) -> GatewayError:
+        return GatewayError(
+            f"{self.url} does not answer: {why}",
+            hint=f"is the address right, and is the gateway running? Request id: {request_id}",
+        )
+
     def _exchange(
         self, method: str, path: str, body: object, query: Mapping[str, str], more: Mapping[str, str]
     ) -> tuple[dict[str, Any], str]:
@@ -190,10 +229,7 @@ class Rest:
                 )
             except (httpx2.HTTPError, httpx2.InvalidURL) as error:
                 if attempt == ATTEMPTS or isinstance(error, _NOT_SENT):
-                    raise GatewayError(
-                        f"{self.url} does not answer: {str(error) or type(error).__name__}",
-                        hint=f"is the address right, and is the gateway running? Request id: {headers['X-Request-Id']}",
-                    ) from None
+                    raise self._silence(str(error) or type(error).__name__, headers["X-Request-Id"]) from None
                 continue
             pause_s = _pause(response)
             if self.is_patient and response.status_code == TOO_MANY and pause_s is not None and waited < MOST_WAITS:
@@ -220,6 +256,22 @@ class Rest:
             cursor = str(page.get("next_cursor") or "")
             if not cursor or len(found) >= most or (cursor == last and not items):
                 return found, page
+
+
+def _events(lines: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The events of a stream as a gateway writes it: each has one line of data, which is a JSON object."""
+    kind = ""
+    for line in lines:
+        name, _, value = line.partition(": ")
+        if name == "event":
+            kind = value
+        elif name == "data":
+            try:
+                found = json.loads(value)
+            except (ValueError, RecursionError):
+                found = None
+            if isinstance(found, dict) and not _is_deeper(found, DEEPEST):
+                yield kind, found
 
 
 def _pause(response: httpx2.Response) -> float | None:

@@ -83,6 +83,11 @@ class Progress:
         finally:
             self._line.clear()
 
+    @property
+    def is_possible(self) -> bool:
+        """Whether anybody sees it."""
+        return self._line.is_possible
+
     def begin(self, doing: str) -> None:
         """What the command does from now on, such as `checking 3 of 7: redis`."""
         self._doing = (doing, self._clock())

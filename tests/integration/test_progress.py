@@ -218,7 +218,7 @@ def waits(gateway: Gateway, tenant: str, tmp_path: Path) -> Path:
 def test_check_says_what_it_waits_for_and_the_result_stands_alone(shell, gateway, tenant, waits):
     words = ("backends", "check", "waits", "--tenant", tenant)
     with shell.running(*words) as (terminal, program):
-        terminal.shows(r"^checking backend waits \(\d+ s\)$")
+        terminal.shows(r"^checking backend waits, 2 of \d: initialize \(\d+ s\)$")
         waits.touch()
         rows = shell.rows_of(terminal, program)
     assert rows == [f"trunkline: gateway {gateway.url}"]
@@ -241,6 +241,85 @@ def test_a_check_that_fails_or_is_interrupted_leaves_nothing_of_it(shell, gatewa
         program.send_signal(signal.SIGINT)
         assert shell.rows_of(terminal, program, code=130) == [f"trunkline: gateway {gateway.url}"]
     waits.touch()
+
+
+OK = {"ok": True, "steps": []}
+BEGUN = b'event: begun\ndata: {"step":"\\u001b[2Jstart","number":1,"of":2}\n\n: it goes on\n\n'
+PROBLEM = {"title": "Service Unavailable", "status": 503, "detail": "the node is stopping", "request_id": "r1"}
+STREAM, JSON = {"Content-Type": "text/event-stream"}, {"Content-Type": "application/json"}
+
+
+def event(kind: str, value: object) -> bytes:
+    return f"event: {kind}\ndata: {json.dumps(value)}\n\n".encode()
+
+
+@pytest.fixture
+def answers() -> Iterator[tuple[str, list[tuple[int, dict[str, str], bytes]], list[str | None]]]:
+    """The URL of a gateway that answers with these, one after the other, and what it was asked to accept."""
+    answers, seen = list[tuple[int, dict[str, str], bytes]](), list[str | None]()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            seen.append(self.headers["Accept"])
+            status, headers, body = answers.pop(0)
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", answers, seen
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "said"),
+    [
+        pytest.param([(200, STREAM, BEGUN + event("result", OK))], 0, [], id="a result"),
+        pytest.param([(200, STREAM, event("result", {**OK, "ok": False}))], 1, [], id="it does not work"),
+        pytest.param(
+            [(200, STREAM, BEGUN + event("problem", PROBLEM))],
+            1,
+            ["trunkline: Service Unavailable: the node is stopping", "  request id: r1"],
+            id="a problem",
+        ),
+        pytest.param(
+            [(200, STREAM, BEGUN)], 1, ["trunkline: URL does not answer: its answer has ended too early"], id="cut off"
+        ),
+        pytest.param([(200, JSON, json.dumps(OK).encode())], 0, [], id="a gateway that tells no steps"),
+        pytest.param(
+            [(503, {**JSON, "Retry-After": "0"}, b"{}"), (200, JSON, json.dumps(OK).encode())],
+            0,
+            [],
+            id="a short pause",
+        ),
+        pytest.param(
+            [(404, JSON, b'{"title": "Not Found", "request_id": "r2"}')],
+            1,
+            ["trunkline: Not Found", "  request id: r2"],
+            id="refused",
+        ),
+    ],
+)
+def test_however_a_check_is_answered(shell, answers, given, code, said):
+    url, to_give, seen = answers
+    to_give += given
+    with shell.running("backends", "check", "time", "--json", URL=url) as (terminal, program):
+        rows = shell.rows_of(terminal, program, code=code)
+    rows = [row.replace(url, "URL").partition(" (is the address right")[0] for row in rows]
+    assert rows == ["trunkline: gateway URL", *said]
+    assert seen[0] == "text/event-stream"
+    assert to_give == []
+    if not said:
+        assert json.loads(shell.stdout.read_text())["ok"] is (code == 0)
 
 
 # --- commands on this machine

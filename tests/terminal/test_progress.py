@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -147,7 +148,15 @@ def test_it_says_what_is_done_now_and_is_gone_at_the_end(terminal):
     assert terminal.rows == ["all is well"]
 
 
-def test_what_takes_less_than_a_second_shows_nothing(terminal, monkeypatch):
+def test_it_appears_after_a_second_and_not_before(terminal):
+    started = time.monotonic()
+    with Progress(Line(terminal.text)) as progress:
+        progress.begin("checking")
+        terminal.shows("^checking")
+        assert time.monotonic() - started >= 1.0
+
+
+def test_what_takes_less_shows_nothing(terminal, monkeypatch):
     monkeypatch.setattr(module, "FIRST_S", 600.0)
     with Progress(Line(terminal.text)) as progress:
         progress.begin("checking")
