@@ -16,9 +16,7 @@ from typing import Any
 
 VARIABLES = "BACKENDS_OF_TESTS", "BACKENDS_OF_TESTS_TALLY"  # for the workers of a run, which are its children
 # What they are told they keep in memory, and their tests ask for it again: with `recovery: respawn` it would be lost.
-STATEFUL = frozenset(
-    {"ledger.py", "notebook.py", "witness.py", "tasks.py", "toolbox.py", "showcase.py", "turnstile.py"}
-)
+STATEFUL = frozenset({"ledger.py", "notebook.py", "tasks.py", "toolbox.py", "showcase.py", "turnstile.py"})
 # What a test of these reads, and what it counts instead: how a process was started, how a session was woken.
 COUNTED = ("trunkline_process_starts_total", "trunkline_session_wakes_total", "trunkline_fork_template_failures_total")
 
