@@ -10,7 +10,7 @@ import signal
 import socket
 from collections.abc import Sequence
 
-from app.spawner import syscalls, tree, wire
+from app.spawner import cgroups, syscalls, tree, wire
 from app.spawner.rooms import gate, room
 from app.spawner.rooms.gate import Traced
 from app.spawner.rooms.orders import MADE, RoomOrder, RoomReport, failure
@@ -42,6 +42,8 @@ def _make(order: RoomOrder, descriptors: Sequence[int]) -> None:
     try:
         signal.setitimer(signal.ITIMER_REAL, gate.WITHIN_S)
         tree.wear(order["id"])
+        for path in order["joins"]:  # so that the session pays for its room
+            cgroups.write(path, "0")
         report.send(json.dumps(_led_in(order, descriptors)).encode())
     except BaseException as error:  # noqa: BLE001 - this is the top of the process
         report.send(failure(error))
@@ -56,9 +58,7 @@ def _led_in(order: RoomOrder, descriptors: Sequence[int]) -> RoomReport:
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     if room.clone() == 0:
         ours.close()
-        room.in_child(
-            lambda: room.build(order["pid"], order["room"], order["joins"], theirs, leash, *proxy[:1]), theirs
-        )
+        room.in_child(lambda: room.build(order["pid"], order["room"], theirs, leash, *proxy[:1]), theirs)
     theirs.close()
     word, found, first = _first_word(ours)
     if word != MADE:

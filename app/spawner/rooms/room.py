@@ -39,9 +39,7 @@ def clone() -> int:
     return syscalls.call(_SYS_CLONE[os.uname().machine], _CLONE_PARENT | signal.SIGCHLD)
 
 
-def build(
-    pid: int, room: wire.Room, joins: Sequence[str], report: socket.socket, leash: int, proxy: int | None = None
-) -> None:
+def build(pid: int, room: wire.Room, report: socket.socket, leash: int, proxy: int | None = None) -> None:
     """Makes a room below the namespaces of a template's fork. Its first process reports with descriptors of its
     namespaces (`FLAGS`), and lives until the program has ended, or the other end of `leash` is closed.
 
@@ -49,9 +47,6 @@ def build(
         OSError: it cannot be made.
     """
     proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    for path in joins:
-        with open(path, "w") as file:
-            file.write("0")
     own_network = room["own_network"]
     _enter(pid, room)
     names = names_of(room)
