@@ -26,5 +26,5 @@ function show(shown, answer, apply) {
   const head = make("thead", {}, make("tr", {}, ...["Server", "Outcome", "Problems"].map((words) => make("th", { scope: "col" }, words))));
   shown.replaceChildren(
     make("p", { class: apply ? "told" : "notice warn" }, apply ? "Done." : "Nothing was changed yet."),
-    make("table", {}, head, make("tbody", {}, ...rows)));
+    make("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "Table" }, make("table", {}, head, make("tbody", {}, ...rows))));
 }
