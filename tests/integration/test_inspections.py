@@ -486,9 +486,10 @@ async def test_what_the_new_process_offers_otherwise_is_not_called(gateway: Gate
             each["number"] for each in seen.messages() if each["side"] == "backend" and each["kind"] == "request"
         ]
         assert replay(seen, say)["failure"] is None  # nobody knows yet what it offers
-        gateway.api("PATCH", backend, {"pin": "warn"})  # the catalogue asks it, and is told something else
+        gateway.api("PATCH", backend, {"pin": "warn"})
+        gateway.api("POST", f"{backend}:check")  # then the catalogue asks it too, and is told something else
         catalog = f"/tenants/{endpoint.tenant}/catalog/{endpoint.name}"
-        await until(lambda: gateway.api("GET", catalog)["revision"] is not None)
+        await until(lambda: gateway.api("GET", catalog)["revision"] is not None, 60)
         gateway.api("POST", f"{backend}/tools:approve", {})
         for policy in ("warn", "block", "off"):
             gateway.api("PATCH", backend, {"pin": policy})
