@@ -229,6 +229,15 @@ class AllNodes:
         found = await self._gather("inspections", list[InspectionView], tenant=tenant)
         return Gathered(views_together(found.rows), found.silent)
 
+    async def known_inspections(self, tenant: str) -> Gathered[InspectionView]:
+        """As `inspections`; those that have lost Redis are asked too, as they may still have some."""
+        lost = [each.node for each in self._lost.lately()]
+        found, theirs = (
+            await self.inspections(tenant),
+            await self._ask_others("inspections", list[InspectionView], lost, tenant=tenant),
+        )
+        return Gathered(views_together([*found.rows, *theirs.rows]), found.silent)
+
     async def inspected(self, tenant: str, inspection: str, after: int, limit: int) -> Seen | None:
         """Messages of an inspection on any node; None if there is no such inspection. Raises as `end_session`."""
         asked = {"inspection": inspection, "after": str(after), "limit": str(limit)}

@@ -14,6 +14,7 @@ from app.cluster.change_propagation import ChangePropagation
 from app.cluster.cluster_rates import SCRIPT as RATES
 from app.cluster.cluster_rates import ClusterRates
 from app.cluster.cluster_use import ClusterUse
+from app.cluster.lost_inspections import LostInspections
 from app.cluster.opening import Routing
 from app.cluster.reconcile import Reconciler
 from app.config.settings import Settings
@@ -32,6 +33,7 @@ from app.peers.passing import Passing
 from app.redis.connection import RedisConnection, Script
 from app.routing.routes import new_node_id
 from app.sessions.registry import sweep_for_ever
+from app.storage.audit import AuditLog
 from app.this_node.change_effects import ChangeEffects
 from app.tracing.tracer import Tracer
 
@@ -193,8 +195,16 @@ def _start_tasks(tasks: TaskGroup, gateway: Gateway) -> None:
     tasks.start_soon(sessions.watching.problems.run)
     tasks.start_soon(sessions.kept_calls.run)
     tasks.start_soon(sessions.inspecting.run)
+    tasks.start_soon(_lost_inspections(gateway).run)
     if sessions.latency is not None:
         tasks.start_soon(sessions.latency.run)
+
+
+def _lost_inspections(gateway: Gateway) -> LostInspections:
+    membership, audit = gateway.membership, AuditLog(gateway.records.database)
+    return LostInspections(
+        gateway.routing.node, membership.heartbeat.peers.keys, audit, membership.all_nodes.known_inspections
+    )
 
 
 def _start_tasks_of_several(tasks: TaskGroup, gateway: Gateway, redis: RedisConnection) -> None:

@@ -4,13 +4,13 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
 
 import anyio
 import httpx2
 import pytest
 
 from tests.integration.gateway import ECHO, ROOT, Endpoint, Gateway, running_gateway, until
+from tests.integration.inspected import CALL, Inspected, replay, session_of, shape, trail
 from tests.integration.nodes import Nodes
 from tests.integration.sessionless_wire import SessionlessClient
 from tests.integration.toolboxes import toolboxes
@@ -24,46 +24,6 @@ SECRET = "s3cret-of-the-server"
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     with running_gateway(tmp_path_factory.mktemp("inspections") / "data") as gateway:
         yield gateway
-
-
-def session_of(endpoint: Endpoint) -> str:
-    """The only session of its tenant."""
-    (row,) = endpoint.gateway.api("GET", f"/tenants/{endpoint.tenant}/sessions")["items"]
-    return str(row["id"])
-
-
-class Inspected:
-    """An inspection of a tenant's only session; `messages` are those that were not read yet."""
-
-    def __init__(self, endpoint: Endpoint, gateway: Gateway | None = None, **body: Any) -> None:
-        self.gateway = gateway or endpoint.gateway
-        self.path = f"/tenants/{endpoint.tenant}/inspections"
-        if "backend" not in body:
-            body = {"session": session_of(endpoint), **body}
-        asked = {"reason": "a test looks", "payloads": True, **body}
-        self.about = self.gateway.api("POST", self.path, asked)
-        self.path += f"/{self.about['id']}"
-        self.after = 0
-
-    def messages(self) -> list[Any]:
-        page = self.gateway.api("GET", f"{self.path}/messages?after={self.after}")
-        self.after = page["next_after"]
-        return list(page["items"])
-
-    def now(self) -> Any:
-        return self.gateway.api("GET", self.path)
-
-
-def shape(messages: list[Any]) -> list[tuple[str, str, str, str]]:
-    return [(each["side"], each["direction"], each["kind"], each["method"]) for each in messages]
-
-
-CALL = [
-    ("client", "to_server", "request", "tools/call"),
-    ("backend", "to_server", "request", "tools/call"),
-    ("backend", "to_client", "result", "tools/call"),
-    ("client", "to_client", "result", "tools/call"),
-]
 
 
 async def test_a_call_is_seen_on_both_sides_and_matched(gateway: Gateway) -> None:
@@ -188,11 +148,6 @@ async def test_it_ends_with_its_session_and_what_it_saw_stays_for_a_while(gatewa
     await until(lambda: seen.now()["ending"] == "session_ended")
     assert "last words" in json.dumps(seen.messages())
     await until(lambda: "inspection.close" in trail(endpoint))
-
-
-def trail(endpoint: Endpoint) -> list[str]:
-    found = endpoint.gateway.api("GET", f"/tenants/{endpoint.tenant}/audit?action=inspection.*")["items"]
-    return [each["action"] for each in found]
 
 
 async def test_it_ends_with_the_credential_of_its_opener(gateway: Gateway) -> None:
@@ -385,10 +340,6 @@ async def test_any_node_shows_what_the_node_of_the_session_sees(nodes: Nodes) ->
             assert seen.now()["ending"] == "closed"
         with suppress(RpcError):
             await session.close()
-
-
-def replay(seen: Inspected, number: int, expect: int = 0) -> Any:
-    return seen.gateway.api("POST", f"{seen.path}/messages/{number}:replay", {}, expect=expect)
 
 
 async def test_a_call_is_made_again_with_another_process(gateway: Gateway) -> None:

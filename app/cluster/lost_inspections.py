@@ -1,0 +1,57 @@
+"""LostInspections: writes to the audit trail that an inspection has ended, where its node could not: it has died."""
+
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from datetime import UTC, datetime, timedelta
+
+from app.cluster.periodic import repeat
+from app.storage.audit import AuditEntry, AuditLog
+from app.storage.audit_act import Act
+from app.this_node.inspection_views import InspectionView
+from app.this_node.listing import Gathered
+
+EVERY_S = 10.0
+MIN_AGE = timedelta(seconds=20)  # one that is younger may still be on its way to its node
+MAX_AGE = timedelta(days=7)
+MOST = 50  # at a time
+OPENED, ENDED = "inspection.open", "inspection.close"
+
+log = logging.getLogger(__name__)
+
+
+class LostInspections:
+    """Used by every node; the one with the first id acts. `known` asks all nodes, also those of which nothing is heard
+    through Redis, for the inspections of a tenant, open or not."""
+
+    def __init__(
+        self,
+        node: str,
+        others: Callable[[], Collection[str]],
+        audit: AuditLog,
+        known: Callable[[str], Awaitable[Gathered[InspectionView]]],
+    ) -> None:
+        self._node, self._others, self._audit, self._known = node, others, audit, known
+
+    async def run(self) -> None:
+        await repeat(self.look, EVERY_S, "Could not look for inspections whose nodes have died; will retry")
+
+    async def look(self) -> None:
+        """Raises StorageUnavailable."""
+        if any(each < self._node for each in self._others()):
+            return
+        now = datetime.now(UTC)
+        unended = await self._audit.unanswered(OPENED, ENDED, now - MAX_AGE, now - MIN_AGE, MOST)
+        for tenant in {each.act.tenant for each in unended}:
+            found = await self._known(tenant)
+            if found.silent:
+                continue  # it may be theirs
+            known = {f"inspections/{each.about.id}" for each in found.rows}
+            for entry in unended:
+                if entry.act.tenant == tenant and entry.act.target not in known:
+                    await self._write(entry)
+
+    async def _write(self, opened: AuditEntry) -> None:
+        act = opened.act
+        log.warning("The node of %s of %s has ended without saying so", act.target, act.tenant)
+        detail = "node_lost; its node has ended without saying so"
+        await self._audit.append(Act(act.tenant, act.actor, ENDED, act.target, datetime.now(UTC), "", detail))

@@ -1,0 +1,149 @@
+"""Inspections over two nodes: their parts, and what becomes of them when a node is killed, paused or drained."""
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import anyio
+import httpx2
+import pytest
+
+from tests.integration.gateway import ECHO, Endpoint, Gateway, until
+from tests.integration.inspected import Inspected, replay
+from tests.integration.nodes import Nodes, running_nodes
+from tests.integration.wire import Wire
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def two_nodes(tmp_path: Path, postgres_database: str) -> Iterator[Nodes]:
+    """Nodes that may end."""
+    with running_nodes(tmp_path, postgres_database, 2) as nodes:
+        anyio.run(nodes.all_know_each_other)
+        nodes.settle()
+        yield nodes
+
+
+async def opened_at(node: Gateway, endpoint: Endpoint, http: httpx2.AsyncClient) -> Wire:
+    """A session of this node."""
+    session = Wire(http, endpoint)
+    session.url = node.url + urlsplit(endpoint.mcp).path
+    await session.open()
+    return session
+
+
+def ends(node: Gateway, seen: Inspected) -> list[str]:
+    """What the trail says of the end."""
+    tenant = seen.path.split("/")[2]
+    found = node.api("GET", f"/tenants/{tenant}/audit?target=inspections/{seen.about['id']}&action=inspection.close")
+    return [each["detail"].partition(";")[0] for each in found["items"]]
+
+
+async def test_the_parts_of_an_inspection_are_those_of_all_nodes(two_nodes: Nodes, http: httpx2.AsyncClient) -> None:
+    one, other = two_nodes.all
+    endpoint = one.endpoint(ECHO)
+    seen = Inspected(endpoint, other, backend=endpoint.name)
+    assert len(seen.about["nodes"]) == 2
+    sessions = [await opened_at(node, endpoint, http) for node in (one, other)]
+    for turn in range(4):
+        await sessions[turn % 2].call("echo", text=f"turn {turn}")
+    found: list[Any] = []
+
+    def all_are_seen() -> bool:
+        found.extend(seen.messages())
+        return len(found) == 2 * 6 + 4 * 4
+
+    await until(all_are_seen)
+    numbers = [each["number"] for each in found]
+    assert numbers == sorted(set(numbers))
+    said = [each["payload"] for each in found if (each["side"], each["kind"], each["method"]) == (
+        "client", "request", "tools/call")]  # fmt: skip
+    assert [f"turn {turn}" in text for turn, text in enumerate(said)] == [True] * 4
+    assert {each["session"] for each in found} == {each["id"] for each in one.api(
+        "GET", f"/tenants/{endpoint.tenant}/sessions")["items"]}  # fmt: skip
+    (listed,) = one.api("GET", f"/tenants/{endpoint.tenant}/inspections")["items"]
+    assert (listed["sessions"], listed["kept"], listed["last"]) == (2, 28, numbers[-1])
+    call = next(each for each in found if (each["side"], each["kind"], each["method"]) == (
+        "backend", "request", "tools/call"))  # fmt: skip
+    assert replay(seen, call["number"])["same"] is True
+    other.api("DELETE", seen.path)
+    assert one.api("GET", seen.path)["ending"] == "closed"
+    assert ends(one, seen) == ["closed"]
+    for session in sessions:
+        await session.close()
+
+
+async def test_a_node_that_is_killed_leaves_an_end_in_the_trail(two_nodes: Nodes, http: httpx2.AsyncClient) -> None:
+    one, other = two_nodes.all
+    endpoint = one.endpoint(ECHO)
+    await opened_at(other, endpoint, http)
+    seen = Inspected(endpoint, one)
+    assert seen.now()["nodes"] == [node["id"] for node in one.api("GET", "/nodes")["items"] if other.url in node["url"]]
+    other.process.kill()
+    with anyio.fail_after(120):
+        await until(lambda: httpx2.get(
+            f"{one.url}/api/v1{seen.path}/messages", headers={"Authorization": f"Bearer {one.admin_key}"}, timeout=20,
+        ).status_code == 404, 60)  # fmt: skip
+        gone = one.api("GET", f"{seen.path}/messages", expect=404)
+        assert "its node has ended" in gone["detail"]
+        assert one.api("GET", f"/tenants/{endpoint.tenant}/inspections")["items"] == []
+        await until(lambda: ends(one, seen) == ["node_lost"], 90)
+
+
+async def test_while_a_node_is_paused_nobody_hangs_and_awake_again_it_looks_no_more(
+    two_nodes: Nodes, http: httpx2.AsyncClient
+) -> None:
+    one, other = two_nodes.all
+    endpoint = one.endpoint(ECHO)
+    await opened_at(other, endpoint, http)
+    seen, whole = Inspected(endpoint, one), Inspected(endpoint, one, backend=endpoint.name)
+    other.process.send_signal(signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        silent = one.api("GET", f"{seen.path}/messages", expect=503)
+        assert "no answer from" in silent["detail"]
+        page = one.api("GET", f"{whole.path}/messages")
+        assert (len(page["silent_nodes"]), page["inspection"]["ending"]) == (1, None)
+        refused = one.api(
+            "POST", f"/tenants/{endpoint.tenant}/inspections", {"backend": "other", "reason": "x"}, expect=404
+        )
+        assert refused["reason"] == "backend_not_found"
+        another = one.endpoint(ECHO)
+        refused = one.api(
+            "POST", f"/tenants/{another.tenant}/inspections", {"backend": another.name, "reason": "x"}, expect=503
+        )
+        assert "whose sessions it would not see" in refused["detail"]
+        assert time.monotonic() - began < 20
+        await anyio.sleep(5.5)  # a standstill is longer than that
+    finally:
+        other.process.send_signal(signal.SIGCONT)
+    await until(lambda: "standstill" in ends(one, seen), 60)
+    assert other.api("GET", seen.path)["ending"] == "standstill"
+
+    def are_open(tenant: str) -> list[str]:
+        found = other.api("GET", f"/tenants/{tenant}/inspections")["items"]
+        return [each["id"] for each in found if each["ending"] is None]
+
+    await until(lambda: are_open(another.tenant) == [], 30)  # what was asked of it meanwhile is not open either
+
+
+async def test_a_node_that_drains_writes_the_end_and_the_parts_of_others_go_on(
+    two_nodes: Nodes, http: httpx2.AsyncClient
+) -> None:
+    one, other = two_nodes.all
+    endpoint = one.endpoint(ECHO)
+    await opened_at(other, endpoint, http)
+    seen, whole = Inspected(endpoint, one), Inspected(endpoint, one, backend=endpoint.name)
+    other.terminate()
+    assert await anyio.to_thread.run_sync(other.process.wait, 60) == 0
+    await until(lambda: ends(one, seen) == ["session_ended"] or ends(one, seen) == ["shutdown"], 30)
+    assert ends(one, whole) == ["shutdown"]
+    now = one.api("GET", whole.path)
+    assert (now["ending"], len(now["nodes"])) == (None, 1)
+    session = await opened_at(one, endpoint, http)
+    assert one.api("GET", whole.path)["sessions"] == 1
+    await session.close()
