@@ -161,10 +161,10 @@ class AskedSseClient:
                     await self._receive(event.message)
 
     async def _receive(self, message: Any) -> None:
-        if "method" in message:
+        if "method" in message and "id" in message:
             self.asked.append(Asked(LISTENING, text_of(message)))
             await self._post(self.places.answers, reply_to(message))
-        elif message["id"] in self._pending:
+        elif message.get("id") in self._pending:
             self._pending.pop(message["id"]).set_result(message)
         else:
             self.strays.append(message)

@@ -13,6 +13,7 @@ import anyio.lowlevel
 import httpx2
 import pytest
 
+from tests.integration.asked import AskedSseClient, Places
 from tests.integration.gateway import ROOT, Gateway, until
 from tests.integration.parked import (
     WITHIN_S,
@@ -327,3 +328,18 @@ async def test_a_session_whose_server_has_asked_is_not_parked(gateway: Gateway, 
         assert states(endpoint) == ["open"]
         assert heard == [] or heard[0]["method"] == "elicitation/create"
         tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("isolation", ["session", "shared"])
+async def test_a_session_of_2024_11_05_is_parked_and_woken_on_its_stream(
+    gateway: Gateway, http: httpx2.AsyncClient, isolation: str
+) -> None:
+    endpoint = parking(gateway, isolation=isolation)
+    async with AskedSseClient(http, endpoint, Places(*[endpoint.mcp] * len(Places._fields))) as client:
+        await client.open()
+        before = await client.process()
+        await is_parked(endpoint)
+        after = await client.process()
+        assert isolation == "shared" or after != before
+        assert states(endpoint) == ["open"]
+        assert {each.get("method") for each in client.strays} <= {"notifications/tools/list_changed"}
