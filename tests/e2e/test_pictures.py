@@ -16,7 +16,7 @@ expect = pytest.importorskip("playwright.sync_api", reason=NO_PLAYWRIGHT).expect
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 PHONE = {"width": 390, "height": 844}
 SCENES = (("light", None), ("dark", None), ("phone", PHONE))
-WORK_S = 40.0  # so long people work before the pictures, that there is something in the charts
+WORK_S = 180.0  # so long people work before the pictures, that there is something in the charts
 LISTS = {
     "platform": "",
     "overview": "/tenants/acme",
