@@ -19,7 +19,7 @@ def test_it_says_how_the_backend_is_confined_and_what_is_not_enforced_for_which_
     fleet.gateway.add_backend("acme", "confined", "/bin/cat", [], **members)
     desk = sit_down("member")
     page = desk.open("/tenants/acme/backends/confined")
-    said = page.locator("#state")
+    said = page.locator("#confined")
     (report,) = fleet.gateway.api("GET", "/tenants/acme/backends/confined")["sandbox_report"]
     expect(said.get_by_role("heading", name=f"Tier {report['tier']}, {report['name']}")).to_be_visible()
     for node in report["nodes"]:
