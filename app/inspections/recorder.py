@@ -23,7 +23,7 @@ from app.protocol.jsonrpc import (
     string_of,
 )
 
-MAX_OPEN = 1024  # requests whose answer is waited for, per kind; the oldest is forgotten first
+MAX_OPEN = 256  # requests of a session whose answer is waited for, per kind; the oldest is forgotten first
 MAX_SHOWN = 200  # characters of an id, a method or a name
 
 Key = tuple[str, str, str, bytes]
@@ -149,7 +149,7 @@ class Recorder:
             kind: Kind = "error" if message.member == "error" else "result"
             return self._keep(number, side, direction, kind, line, asked=asked, id=message.id, pair=pair, member=member)
         name = string_of((message.params or {}).get(TARGETS.get(message.method, ""))) or ""
-        about = _Asked(number, self._clock(), message.method, name)
+        about = _Asked(number, self._clock(), message.method[:MAX_SHOWN], name[:MAX_SHOWN])
         if isinstance(message, Request):
             _bounded(self._open)[side, member, direction, message.id] = about
             return self._keep(
@@ -178,9 +178,9 @@ class Recorder:
             side,
             direction,
             kind,
-            "" if known is None else known.method[:MAX_SHOWN],
+            "" if known is None else known.method,
             id.decode("utf-8", "replace")[:MAX_SHOWN],
-            "" if known is None else known.tool[:MAX_SHOWN],
+            "" if known is None else known.tool,
             member,
             len(line),
             pair,

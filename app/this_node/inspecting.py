@@ -40,15 +40,14 @@ log = logging.getLogger(__name__)
 
 
 class Inspecting:
-    """`sessions` are those of this node; the registry calls `session_opened`. `specs`: a backend as this node starts
-    it, None if it does not know it. `headers`: those of a backend with a URL, opened. `write`: appends to the audit
-    trail."""
+    """`sessions` are those of this node; the registry calls `session_opened`. `specs`: all versions of a backend that
+    this node starts or runs. `headers`: those of a backend with a URL, opened. `write`: appends to the audit trail."""
 
     def __init__(  # noqa: PLR0913 - once, of parts
         self,
         node: str,
         sessions: OpenSessions,
-        specs: Callable[[tuple[str, str]], BackendSpec | None],
+        specs: Callable[[tuple[str, str]], Iterable[BackendSpec]],
         headers: Callable[[BackendSpec], Iterable[str]],
         write: Callable[[Act], Awaitable[None]],
         metrics: Metrics,
@@ -112,7 +111,7 @@ class Inspecting:
         self._unconfirmed[about.id] = time.monotonic() + CONFIRM_S
         if session is None:
             self._of_backends[tenant, about.backend] = inspection
-            if (spec := self._specs((tenant, about.backend))) is not None:
+            for spec in self._specs((tenant, about.backend)):
                 inspection.learn(self._secrets(spec))
         else:
             self._record(inspection, session)
@@ -281,8 +280,8 @@ class Inspecting:
 
     def _secrets_of(self, tenant: str) -> Callable[[str], Iterable[str] | None]:
         def of(member: str) -> Iterable[str] | None:
-            spec = self._specs((tenant, member))
-            return None if spec is None else self._secrets(spec)
+            known = [self._secrets(spec) for spec in self._specs((tenant, member))]
+            return [each for secrets in known for each in secrets] if known else None
 
         return of
 

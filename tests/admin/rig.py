@@ -269,6 +269,7 @@ class Offers:
     decided: list[Decision] = field(default_factory=list)
     problems: dict[tuple[str, str], str] = field(default_factory=dict)
     asked: list[tuple[str, str]] = field(default_factory=list)
+    found: dict[str, Any] = field(default_factory=dict)  # of each tool, as it is stored
 
     async def of_members(self, tenant: str, backends: Sequence[str]) -> Sequence[Known | None]:
         return self.cached(tenant, backends)
@@ -308,7 +309,7 @@ class Offers:
 
     async def entries(self, tenant: str, backends: Sequence[str]) -> dict[str, Entry]:
         found = {name: self.known.get((tenant, name)) for name in backends}
-        return {name: Entry("d", 1, offer, AT, AT) for name, offer in found.items() if offer is not None}
+        return {name: Entry("d", 1, offer, AT, AT, self.found) for name, offer in found.items() if offer is not None}
 
 
 @dataclass

@@ -5,6 +5,7 @@ import json
 import pkgutil
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from string import Template
 
@@ -79,15 +80,23 @@ def test_every_route_authenticates_first_and_every_post_can_be_repeated():
         assert ("POST" in (route.methods or ())) is (ONCE in route.dependencies), route.path
 
 
+APPROVED = {"status": "approved", "fingerprint": "x", "reasons": [], "refusal": ""}
+
+
 def a_call_passes(rig, id: str) -> None:
-    line = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo"}}'
-    message = InspectedMessage(1, 1.0, "backend", "to_server", "request", "tools/call", "1", "echo", "time", len(line))
+    line = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"get_current_time"}}'
+    message = InspectedMessage(
+        1, 1.0, "backend", "to_server", "request", "tools/call", "1", "get_current_time", "", len(line)
+    )
     rig.node.looked.find("acme", id).add(message, line)
 
 
 async def test_the_commands_of_the_guide_work_in_their_order(rig):
     await rig.ask("DELETE", "/api/v1/tenants/acme")
     rig.node.add_session("acme", "s1")
+    rig.node.running["acme"] = [replace(each, backend="time") for each in rig.node.running["acme"]]
+    rig.offers.found = {"get_current_time": APPROVED}
+    rig.node.offered = offer("time", tools=[tool("get_current_time")])
     rig.node.add_process("acme", "p1")
     rig.offers.known["acme", "time"] = offer("time", tools=[tool("get_current_time")])
     known = {"SESSION_ID": "s1", "PROCESS_ID": "p1"}

@@ -110,6 +110,28 @@ def test_a_call_is_followed_on_both_sides_found_saved_and_made_again(
     assert not desk.is_too_wide()
 
 
+def test_the_next_sessions_of_a_backend_are_followed_from_its_page(sit_down: Sit, fleet: Fleet) -> None:
+    desk = sit_down("admin")
+    page = desk.open("/tenants/acme/backends/echo")
+    page.get_by_role("link", name="Look at its next sessions").click()
+    assert page.get_by_label("or the next ones of").input_value() == "echo"
+    page.get_by_label("Why the tenant sees it").fill("a handshake that fails")
+    page.get_by_role("button", name="Look", exact=True).click()
+    page.wait_for_url("**/inspections/*")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("the next sessions of echo")
+    expect(page.locator("#watched")).to_contain_text("the next sessions of echo")
+    client = Client(fleet)
+    client.say("hello")
+    expect(page.locator("#traffic > li").first).to_contain_text("initialize")
+    expect(page.locator("#traffic > li").first).to_contain_text(client.id)
+    expect(page.locator("#traffic > li")).to_have_count(4)
+    client.close()
+    assert desk.findings() == []
+    page.get_by_role("button", name="Close it").click()
+    page.get_by_role("dialog").get_by_role("button", name="Close it").click()
+    page.wait_for_url("**/tenants/acme/inspections")
+
+
 def test_the_tenant_sees_it_on_every_page_until_it_is_closed(sit_down: Sit, client: Client) -> None:
     platform, member = sit_down("platform"), sit_down("member")
     page = platform.open("/tenants/acme/sessions")

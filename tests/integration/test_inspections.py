@@ -2,11 +2,13 @@
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 
 import anyio
 import httpx2
+import jwt
 import pytest
 
 from tests.integration.gateway import ECHO, ROOT, Endpoint, Gateway, running_gateway, until
@@ -162,6 +164,32 @@ async def test_it_ends_with_the_credential_of_its_opener(gateway: Gateway) -> No
         gateway.api("DELETE", f"/tenants/{endpoint.tenant}/keys/{made['id']}")
         now = gateway.api("GET", f"{path}/{opened['id']}")
         assert (now["ending"], now["kept"]) == ("revoked", 0)
+
+
+async def test_it_ends_when_its_opener_is_switched_off_or_loses_the_role(gateway: Gateway) -> None:
+    endpoint, now = gateway.endpoint(ECHO), int(time.time())
+    tenant, secret = f"/tenants/{endpoint.tenant}", "s" * 40
+    issuer = {"issuer": "https://idp.example", "algorithms": ["HS256"], "secret": secret, "audience": ["rest"]}
+    trusted = gateway.api("POST", f"{tenant}/issuers", {**issuer, "max_scopes": ["tenant:admin"]})
+    claims = {
+        "iss": "https://idp.example",
+        "sub": "alice",
+        "aud": "rest",
+        "iat": now,
+        "exp": now + 600,
+        "scope": "tenant:admin",
+    }
+    token = jwt.encode(claims, secret, "HS256")
+    made = gateway.api("POST", f"{tenant}/keys", {"scopes": ["tenant:admin"]})
+    body = {"backend": endpoint.name, "reason": "x"}
+    opened = gateway.api("POST", f"{tenant}/inspections", body, key=token)
+    assert (opened["issuer"], opened["subject"]) == ("https://idp.example", "alice")
+    gateway.api("PATCH", f"{tenant}/issuers/{trusted['id']}", {"max_scopes": ["tenant:read"]})
+    assert gateway.api("GET", f"{tenant}/inspections/{opened['id']}")["ending"] == "revoked"
+    gateway.api("POST", f"{tenant}/inspections", body, key=token, expect=403)
+    opened = gateway.api("POST", f"{tenant}/inspections", body, key=made["key"])
+    gateway.api("PATCH", f"{tenant}/keys/{made['id']}", {"enabled": False, "reason": "left"})
+    assert gateway.api("GET", f"{tenant}/inspections/{opened['id']}")["ending"] == "revoked"
 
 
 async def test_a_tenant_that_forbids_them_ends_them(gateway: Gateway) -> None:

@@ -11,4 +11,4 @@ async def _write(act: Act) -> None:
 
 
 def no_inspections() -> Inspecting:
-    return Inspecting("n1", OpenSessions(), lambda key: None, lambda spec: (), _write, Metrics("test"), 0)
+    return Inspecting("n1", OpenSessions(), lambda key: (), lambda spec: (), _write, Metrics("test"), 0)

@@ -13,6 +13,7 @@ import pytest
 
 from app.domain import BackendSpec, Principal
 from app.errors import StorageUnavailable
+from app.inspections.message import InspectedMessage
 from app.links.tapped import TappedLink
 from app.metrics import Metrics
 from app.protocol.jsonrpc import Request
@@ -44,9 +45,9 @@ class Rig:
         sessions, typed_pool = OpenSessions(), pool
         self.pool, self.acts, self.gate = pool, list[Act](), anyio.Event()
         self.gate.set()
-        self.spec = replace(SPEC, env={"TOKEN": SECRET})
+        self.specs = [replace(SPEC, env={"TOKEN": SECRET})]  # of every backend that is named
         self.inspecting = Inspecting(
-            "n1", sessions, lambda key: self.spec, lambda spec: (), self._write, Metrics("test"), 8 << 20
+            "n1", sessions, lambda key: self.specs, lambda spec: (), self._write, Metrics("test"), 8 << 20
         )
         self.registry = SessionRegistry(
             directory, typed_pool, Metrics("test"), alone(sessions), max_sessions=500, sessions=sessions,
@@ -136,6 +137,19 @@ async def test_the_secrets_of_each_version_of_the_backend_are_masked(rig, princi
     assert "secret-of" not in said
     assert SECRET not in said
     assert "of another tenant" in said
+    rig.inspecting.close("acme", "i1")
+
+
+async def test_the_secrets_of_all_versions_of_a_member_that_run_are_masked(rig):
+    rig.specs = [replace(SPEC, env={"TOKEN": f"secret-of-process-{number}"}) for number in (1, 2)]
+    rig.inspecting.open("acme", asked(backend="all"))
+    inspection = next(iter(rig.inspecting._inspections))
+    line = b'{"text":"secret-of-process-1 secret-of-process-2"}'
+    inspection.add(InspectedMessage(1, 1.0, "backend", "to_client", "result", "", "", "", "red", len(line)), line)
+    assert "secret-of" not in (inspection.message(1).payload or "")
+    rig.specs = []
+    inspection.add(InspectedMessage(2, 1.0, "backend", "to_client", "result", "", "", "", "blue", len(line)), line)
+    assert inspection.message(2).payload is None, "nobody knows what is secret there"
     rig.inspecting.close("acme", "i1")
 
 

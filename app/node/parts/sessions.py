@@ -122,15 +122,16 @@ def _overload(opening: Opening) -> Overload:
 def _inspecting(opening: Opening, records: Records, credentials: Credentials, processes: Processes) -> Inspecting:
     pool, upstreams, opener = processes.pool, processes.upstreams, HeaderOpener(credentials.sealer)
 
-    def spec_of(key: tuple[str, str]) -> BackendSpec | None:
-        return pool.spec_of(key) or upstreams.spec_of(key)
+    def specs_of(key: tuple[str, str]) -> list[BackendSpec]:
+        running = [each.spec for each in processes.supervisor.processes if each.spec.key == key]
+        return [*running, *(each for each in (pool.spec_of(key), upstreams.spec_of(key)) if each is not None)]
 
     def headers_of(spec: BackendSpec) -> list[str]:
         return [] if spec.url is None else [value.decode("utf-8", "replace") for _, value in opener(spec)]
 
     memory = opening.settings.inspection_memory_mb << 20
     write = AuditLog(records.database).append
-    return Inspecting(opening.node_id, opening.sessions, spec_of, headers_of, write, opening.metrics, memory)
+    return Inspecting(opening.node_id, opening.sessions, specs_of, headers_of, write, opening.metrics, memory)
 
 
 def _show_use(opening: Opening, registry: SessionRegistry, processes: Processes) -> None:

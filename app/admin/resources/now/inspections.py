@@ -1,7 +1,7 @@
 """…/inspections, of one tenant: the messages of sessions, for an administrator who says why."""
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from dataclasses import asdict, fields
 from datetime import UTC, datetime
@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 import anyio
 import msgspec
 from fastapi import APIRouter, Path, Query, Response
-from fastapi.responses import PlainTextResponse
+from fastapi.responses import StreamingResponse
 from pydantic import AfterValidator, BaseModel, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
@@ -220,15 +220,16 @@ async def list_messages(
     format: Annotated[
         Literal["json", "jsonl"], Query(description="`jsonl`: all that are kept, one in each line, as a file.")
     ] = "json",
-) -> MessagesAnswer | PlainTextResponse:
+) -> MessagesAnswer | StreamingResponse:
     """What an inspection has seen, oldest first; payloads only for administrators. It can be read until ten minutes
     after its time, or the end of its session."""
     in_full = has_scope(access.principal, access.tenant, Scope.TENANT_ADMIN)
     if format == "jsonl":
-        lines = await _lines(access, inspection, after, in_full=in_full)
+        first = await seen(access, inspection, after, PAGE_OF_FILE)
+        lines = _lines(access, inspection, first, in_full=in_full)
         name = f"inspection-{inspection}.jsonl"
         headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
-        return PlainTextResponse("".join(lines), headers=headers, media_type="application/jsonl")
+        return StreamingResponse(lines, headers=headers, media_type="application/jsonl; charset=utf-8")
     page = await seen(access, inspection, after, limit)
     return MessagesAnswer(
         inspection=InspectionAnswer.of(page.view),
@@ -238,13 +239,15 @@ async def list_messages(
     )
 
 
-async def _lines(access: Access, inspection: str, after: int, *, in_full: bool) -> list[str]:
-    """All messages that are kept, each as a line; a node keeps a bounded number."""
-    lines = list[str]()
-    while (page := await seen(access, inspection, after, PAGE_OF_FILE)).messages:
-        lines += _as_lines(page, in_full=in_full)
-        after = page.messages[-1].number
-    return lines
+async def _lines(access: Access, inspection: str, page: Seen, *, in_full: bool) -> AsyncIterator[str]:
+    """All messages that are kept, each as a line, a page at a time; until it is
+    gone, where that happens meanwhile. Any other error breaks the file off, so that nobody takes it for whole."""
+    while page.messages:
+        yield "".join(_as_lines(page, in_full=in_full))
+        try:
+            page = await seen(access, inspection, page.messages[-1].number, PAGE_OF_FILE)
+        except NotFound:
+            return
 
 
 def _as_lines(page: Seen, *, in_full: bool) -> Iterator[str]:
