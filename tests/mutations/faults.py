@@ -10,6 +10,7 @@ from tests.mutations.faults_of_backends import FAULTS_OF_BACKENDS
 from tests.mutations.faults_of_dialogues import FAULTS_OF_DIALOGUES
 from tests.mutations.faults_of_egress import FAULTS_OF_EGRESS
 from tests.mutations.faults_of_groups import FAULTS_OF_GROUPS
+from tests.mutations.faults_of_inspections import FAULTS_OF_INSPECTIONS
 from tests.mutations.faults_of_limits import FAULTS_OF_LIMITS
 from tests.mutations.faults_of_namespaces import FAULTS_OF_NAMESPACES
 from tests.mutations.faults_of_nodes import FAULTS_OF_NODES
@@ -566,5 +567,6 @@ FAULTS = (
     *FAULTS_OF_REGISTRATION,
     *FAULTS_OF_DIALOGUES,
     *FAULTS_OF_STREAMS,
+    *FAULTS_OF_INSPECTIONS,
     *FAULTS_OF_SWITCHES,
 )

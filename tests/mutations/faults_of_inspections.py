@@ -1,0 +1,95 @@
+"""Faults of inspections and replays: who may look, what is masked, what ends, and what is called again."""
+
+from tests.mutations.fault import Fault
+
+REST = "tests/admin/resources/now/test_inspections.py"
+OBJECT = "tests/this_node/test_inspecting.py"
+REPLAY = "tests/this_node/test_replaying.py"
+MEMORY = "tests/inspections/test_inspection.py"
+
+FAULTS_OF_INSPECTIONS = (
+    Fault(
+        "a key that was revoked while it opened an inspection goes on looking",
+        "app/admin/resources/now/inspections.py",
+        "        await access.require_still(Scope.TENANT_ADMIN)\n        confirmed",
+        "        confirmed",
+        (f"{REST}::test_a_key_that_is_revoked_while_it_opens_one_leaves_nothing_open",),
+    ),
+    Fault(
+        "an inspection that could not be opened stays open",
+        "app/admin/resources/now/inspections.py",
+        "await access.admin.node.close_inspection(access.tenant, asked.id)",
+        "pass",
+        (f"{REST}::test_a_key_that_is_revoked_while_it_opens_one_leaves_nothing_open",),
+    ),
+    Fault(
+        "an inspection that nobody has confirmed goes on",
+        "app/this_node/inspecting.py",
+        'self._inspections.end(each, now, "not_confirmed")',
+        "pass",
+        (f"{OBJECT}::test_one_that_nobody_confirms_ends_and_what_it_saw_is_gone",),
+    ),
+    Fault(
+        "the secrets of a later version of the backend are shown",
+        "app/this_node/inspecting.py",
+        "inspection.learn(self._secrets(session.spec))",
+        "pass",
+        (f"{OBJECT}::test_the_secrets_of_each_version_of_the_backend_are_masked",),
+    ),
+    Fault(
+        "an inspection that has ended goes on recording",
+        "app/this_node/inspecting.py",
+        "session.record(None)",
+        "pass",
+        (f"{OBJECT}::test_it_ends_with_its_opener_its_tenant_s_word_and_the_tenant",),
+    ),
+    Fault(
+        "a node that stood still goes on looking, although the trail says that it has ended",
+        "app/this_node/inspecting.py",
+        'self.end_where(lambda inspection: True, "standstill")',
+        "pass",
+        (f"{OBJECT}::test_after_a_standstill_all_end_since_others_may_have_written_that_they_have",),
+    ),
+    Fault(
+        "who reads sees payloads",
+        "app/admin/resources/now/inspections.py",
+        "in_full = has_scope(access.principal, access.tenant, Scope.TENANT_ADMIN)",
+        "in_full = True",
+        (f"{REST}::test_who_may_read_sees_that_it_is_there_and_no_payload",),
+    ),
+    Fault(
+        "tenants that have filled the memory leave nothing to others",
+        "app/inspections/memory.py",
+        "return self._largest(tenant if with_it >= self._bytes_of[most] and self._bytes_of.get(tenant) else most)",
+        "return holder if holder.bytes else self._largest(most)",
+        (f"{MEMORY}::test_tenants_that_have_filled_the_memory_leave_others_an_equal_share",),
+    ),
+    Fault(
+        "a replay calls what its process must not be asked for",
+        "app/this_node/replaying.py",
+        "if (why := await call.refusal(offer)) is not None:",
+        "if (why := await call.refusal(offer)) is not None and False:",
+        (f"{REPLAY}::test_what_must_not_be_called_is_not",),
+    ),
+    Fault(
+        "any number of replays run at once",
+        "app/this_node/replaying.py",
+        "if self._running.total() >= MAX_AT_ONCE or self._running[tenant] >= MAX_OF_TENANT:",
+        "if False:",
+        (f"{REPLAY}::test_one_tenant_may_have_fewer_than_all",),
+    ),
+    Fault(
+        "the end of an inspection whose node has died is never written",
+        "app/cluster/lost_inspections.py",
+        "if entry.act.tenant == tenant and entry.act.target not in known:",
+        "if False:",
+        ("tests/cluster/test_lost_inspections.py::test_one_that_no_node_knows_and_that_has_no_end_gets_one",),
+    ),
+    Fault(
+        "a later process is told that it belongs to the trace of the first",
+        "app/protocol/handshake_record.py",
+        "kept = {name: value for name, value in meta.items() if name not in _PLACE}",
+        "kept = dict(meta)",
+        ("tests/protocol/test_handshake_record.py::test_a_handshake_is_repeated_without_its_place_in_a_trace",),
+    ),
+)
